@@ -1,0 +1,32 @@
+"""``tidegate`` and ``python -m tidegate``."""
+
+import json
+
+import typer
+
+from tidegate.cli.serve import serve
+
+cli = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+cli.command()(serve)
+
+
+@cli.callback()
+def tidegate() -> None:
+    """A watermark coordinator for Spark."""
+
+
+@cli.command()
+def openapi() -> None:
+    """Print the OpenAPI document of this version."""
+    from tidegate.app import create_app
+    from tidegate.settings import Settings
+
+    typer.echo(json.dumps(create_app(Settings(), "redis://localhost").openapi(), indent=2))
+
+
+def main() -> None:
+    cli()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""What the routes have in common: the store, the tokens, the waiting, and how an answer becomes a record."""
+
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+from fastapi import Depends, Path, Request
+
+from tidegate.api.schemas.types import ID
+from tidegate.api.tokens import Tokens
+from tidegate.domain.records import Answer
+from tidegate.runtime.wakeups import WakeUps
+from tidegate.store.redis import JobStore
+
+JobId = Annotated[str, Path(pattern=ID, description="letters, digits and . _ ~ -")]
+QueryId = Annotated[str, Path(pattern=ID)]
+BatchId = Annotated[int, Path(ge=0, le=2**53 - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One replica's means of serving a request."""
+
+    store: JobStore
+    tokens: Tokens
+    wakeups: WakeUps
+
+    def watermark(self, job: str, answer: Answer) -> dict[str, Any]:
+        """The members of a :class:`~tidegate.api.schemas.jobs.WatermarkRecord`."""
+        return {
+            "job": job,
+            "watermark": answer.watermark,
+            "coalesced": answer.coalesced,
+            "complete": answer.complete,
+            "now_ms": answer.now_ms,
+            "state_epoch": answer.state_epoch,
+            "watermark_token": self.tokens.issue(job, answer),
+            "holder": None if answer.holder is None else asdict(answer.holder),
+        }
+
+
+async def context(request: Request) -> Context:
+    found: Context = request.app.state.context
+    return found
+
+
+Ctx = Annotated[Context, Depends(context)]

@@ -1,0 +1,79 @@
+"""What is refused before anything is read: foreign hosts, bodies that are no JSON, bodies over the limit.
+
+Pure ASGI, because a middleware on Starlette's base class costs more than the requests it guards.
+"""
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tidegate.api.problems import Problem
+from tidegate.settings import LOOPBACK
+
+WITH_BODY = ("POST", "PUT", "PATCH")
+
+
+class Guard:
+    """:param loopback_only: answer only requests that name this machine's loopback as their host.
+
+    A page in somebody's browser can be made to send requests to 127.0.0.1, but not to name it as ``Host``, nor to send
+    ``application/json`` without asking first.
+    """
+
+    def __init__(self, app: ASGIApp, max_body_bytes: int, loopback_only: bool) -> None:
+        self.app, self.max_body_bytes, self.loopback_only = app, max_body_bytes, loopback_only
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        problem = self._refusal(scope)
+        if problem is None:
+            try:
+                await self.app(scope, self._limited(receive), send)
+                return
+            except _TooLarge:
+                problem = self._too_large()
+        await problem.response()(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> Problem | None:
+        headers = dict(scope["headers"])
+        if self.loopback_only:
+            host = headers.get(b"host", b"").decode("latin-1")
+            name = host[: host.find("]") + 1] if host.startswith("[") else host.partition(":")[0]
+            if name.strip("[]").lower() not in LOOPBACK:
+                return Problem(
+                    421, "foreign_host",
+                    f"This coordinator runs without keys and serves this machine alone; it does not answer to {host!r}.",
+                )  # fmt: skip
+        size = headers.get(b"content-length", b"0")
+        if size.isdigit() and int(size) > self.max_body_bytes:
+            return self._too_large()
+        has_body = size != b"0" or b"transfer-encoding" in headers
+        kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        if scope["method"] in WITH_BODY and has_body and kind != b"application/json":
+            return Problem(415, "not_json", "Send the body as application/json.")
+        return None
+
+    def _limited(self, receive: Receive) -> Receive:
+        received = 0
+
+        async def limited() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self.max_body_bytes:
+                raise _TooLarge
+            return message
+
+        return limited
+
+    def _too_large(self) -> Problem:
+        return Problem(
+            413, "body_too_large",
+            f"The body is over {self.max_body_bytes} bytes; report fewer substreams at once, "
+            "or raise TIDEGATE_MAX_BODY_BYTES.",
+            max_body_bytes=self.max_body_bytes,
+        )  # fmt: skip
+
+
+class _TooLarge(Exception):
+    pass

@@ -1,0 +1,98 @@
+"""Errors as ``application/problem+json`` (RFC 9457): the only module that knows HTTP status codes.
+
+``type`` is ``urn:tidegate:problem:<code>`` and stable; ``detail`` says what to change; further members carry what a
+program needs to react (the current run, the stored pin, the offending field).
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+
+from fastapi import FastAPI, Request, Response
+from redis.exceptions import RedisError
+from starlette.exceptions import HTTPException
+
+from tidegate.domain import errors
+
+log = logging.getLogger(__name__)
+
+_STATUS: dict[type[errors.DomainError], int] = {
+    errors.InvalidConfig: 422,
+    errors.JobNotFound: 404,
+    errors.JobExists: 412,
+    errors.JobDeleted: 410,
+    errors.JobComplete: 409,
+    errors.RevisionMismatch: 412,
+    errors.BatchOpen: 409,
+    errors.BatchNotBegun: 409,
+    errors.BatchForgotten: 409,
+    errors.PinConflict: 409,
+    errors.QueryFenced: 409,
+    errors.CheckpointConflict: 409,
+    errors.SubstreamNotFound: 404,
+}
+
+
+class Problem(Exception):
+    """A request that cannot be served, before it reaches the machine."""
+
+    def __init__(
+        self, status: int, code: str, detail: str, headers: Mapping[str, str] | None = None, **members: object
+    ) -> None:
+        super().__init__(detail)
+        self.status, self.code, self.detail, self.headers, self.members = status, code, detail, headers, members
+
+    def body(self) -> bytes:
+        return json.dumps(
+            {
+                "type": f"urn:tidegate:problem:{self.code}",
+                "title": HTTPStatus(self.status).phrase,
+                "status": self.status,
+                "code": self.code,
+                "detail": self.detail,
+                **self.members,
+            }
+        ).encode()
+
+    def response(self) -> Response:
+        return Response(self.body(), self.status, dict(self.headers or {}), "application/problem+json")
+
+
+def of_domain(error: errors.DomainError) -> Problem:
+    members = {name: value for name, value in error.details.items() if name != "problem"}  # which is the detail itself
+    return Problem(_STATUS[type(error)], error.code, str(error), **members)
+
+
+def register(app: FastAPI) -> None:
+    """Makes every way in which a request can fail end in a problem."""
+
+    @app.exception_handler(Problem)
+    async def problem(_request: Request, error: Problem) -> Response:
+        return error.response()
+
+    @app.exception_handler(errors.DomainError)
+    async def refused(_request: Request, error: errors.DomainError) -> Response:
+        return of_domain(error).response()
+
+    @app.exception_handler(RedisError)
+    async def store_unavailable(_request: Request, error: RedisError) -> Response:
+        log.error("Redis: %s", error or type(error).__name__)
+        return unavailable().response()
+
+    @app.exception_handler(HTTPException)
+    async def http(_request: Request, error: HTTPException) -> Response:
+        code = {404: "no_such_path", 405: "method_not_allowed"}.get(error.status_code, "http_error")
+        return Problem(error.status_code, code, str(error.detail), error.headers).response()
+
+    @app.exception_handler(Exception)
+    async def internal(_request: Request, _error: Exception) -> Response:
+        # Starlette hands the error on to the server's log after this.
+        return Problem(500, "internal", "The coordinator failed at this request; its log says where.").response()
+
+
+def unavailable() -> Problem:
+    return Problem(
+        503, "store_unavailable", "The coordinator cannot reach its Redis; nothing was changed. Try again.",
+        {"Retry-After": "1"},
+    )  # fmt: skip

@@ -1,0 +1,25 @@
+"""Whether this replica lives, and whether it can serve."""
+
+from fastapi import APIRouter, Response
+from redis.exceptions import RedisError
+
+from tidegate.api.context import Ctx
+from tidegate.api.problems import unavailable
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/livez")
+async def livez() -> dict[str, str]:
+    """The process answers. Says nothing of Redis: restarting this replica would not mend that."""
+    return {"status": "alive"}
+
+
+@router.get("/readyz")
+async def readyz(ctx: Ctx) -> Response:
+    """Redis answers and runs the scripts."""
+    try:
+        await ctx.store.check_scripts()
+    except RedisError:
+        raise unavailable() from None
+    return Response('{"status":"ready"}', media_type="application/json")

@@ -1,0 +1,110 @@
+"""Jobs: create, change, list, read, delete; end of input."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Request, Response
+
+from tidegate.api.bodies import answer, body_of, read
+from tidegate.api.context import Context, Ctx, JobId
+from tidegate.api.problems import Problem
+from tidegate.api.schemas.jobs import Action, EffectRecord, JobDocument, JobList, JobRecord
+from tidegate.api.schemas.types import ID
+from tidegate.domain.errors import JobDeleted, JobNotFound, RevisionMismatch
+from tidegate.store.redis import Status
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+
+def _etag(incarnation: int, revision: int) -> str:
+    return f'"{incarnation}-{revision}"'
+
+
+def _record(ctx: Context, job: str, status: Status) -> JobRecord:
+    return JobRecord.model_validate(
+        {
+            **ctx.watermark(job, status.answer),
+            "config": status.config,
+            "revision": status.revision,
+            "created_ms": status.created_ms,
+            "top": status.top,
+            "lead": status.lead,
+            "substreams": {"active": status.active, "idle": status.idle, "done": status.done},
+            "rows": status.counts,
+            "tokens_ignored": status.tokens_ignored,
+        }
+    )
+
+
+async def _answer(ctx: Context, job: str, code: int = 200) -> Response:
+    status = await ctx.store.status(job)
+    return answer(_record(ctx, job, status), code, ETag=_etag(status.answer.incarnation, status.revision))
+
+
+@router.put("/{job}", response_model=JobRecord, openapi_extra=body_of(JobDocument), responses={201: {"model": JobRecord}})
+async def put_job(
+    job: JobId,
+    request: Request,
+    ctx: Ctx,
+    if_match: Annotated[str | None, Header()] = None,
+    if_none_match: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Creates a job (`If-None-Match: *`), or changes its rules (`If-Match` with its ETag)."""
+    document = await read(request, JobDocument)
+    revision = None
+    if if_none_match is not None:
+        if if_none_match.strip() != "*":
+            raise Problem(400, "bad_precondition", "If-None-Match takes only *: create, where there is no such job.")
+    elif if_match is None:
+        raise Problem(
+            428, "precondition_required",
+            "Say whether to create the job (If-None-Match: *) or to change the one you read (If-Match: its ETag).",
+        )  # fmt: skip
+    else:
+        current = await ctx.store.status(job)
+        if if_match.strip() not in (_etag(current.answer.incarnation, current.revision), "*"):
+            raise RevisionMismatch(current.revision)
+        revision = current.revision
+    stored = await ctx.store.put(job, document.config(), document.model_dump(), revision)
+    return await _answer(ctx, job, 201 if stored.created else 200)
+
+
+@router.get("", response_model=JobList)
+async def list_jobs(
+    ctx: Ctx,
+    after: Annotated[str, Query(pattern=rf"^$|{ID}")] = "",
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> Response:
+    """All jobs by name, with their status; a page at a time."""
+    found: list[JobRecord] = []
+    for job in await ctx.store.jobs():
+        if job <= after:
+            continue
+        try:
+            record = _record(ctx, job, await ctx.store.status(job))
+        except (JobNotFound, JobDeleted):  # between its name and its state, or a tombstone
+            continue
+        if len(found) == limit:
+            return answer(JobList(jobs=found, next=found[-1].job))
+        found.append(record)
+    return answer(JobList(jobs=found, next=None))
+
+
+@router.get("/{job}", response_model=JobRecord)
+async def get_job(job: JobId, ctx: Ctx) -> Response:
+    """The status of a job. Its ETag is what a change must name."""
+    return await _answer(ctx, job)
+
+
+@router.delete("/{job}", status_code=204)
+async def delete_job(job: JobId, ctx: Ctx) -> Response:
+    """Deletes a job. Reports get 410 until a PUT starts a new incarnation."""
+    await ctx.store.delete(job)
+    return Response(status_code=204)
+
+
+@router.post("/{job}:complete", response_model=EffectRecord, openapi_extra=body_of(Action))
+async def complete(job: JobId, request: Request, ctx: Ctx) -> Response:
+    """End of input: all substreams are done, the watermark goes to the first frame boundary above the job's top."""
+    await read(request, Action)
+    effect = await ctx.store.complete(job)
+    return answer(EffectRecord(**ctx.watermark(job, effect.answer), applied=effect.applied))

@@ -1,0 +1,55 @@
+"""What reporters and Spark's batches say."""
+
+from fastapi import APIRouter, Request, Response
+
+from tidegate.api.bodies import answer, body_of, read
+from tidegate.api.context import BatchId, Ctx, JobId, QueryId
+from tidegate.api.schemas.batches import Begin, BeginRecord, Commit, Heartbeat, Report
+from tidegate.api.schemas.jobs import EffectRecord
+from tidegate.domain.query import Run
+
+router = APIRouter(prefix="/v1/jobs", tags=["reports"])
+BATCH = "/{job}/queries/{query}/batches/{batch}"
+
+
+@router.post("/{job}:report", response_model=EffectRecord, openapi_extra=body_of(Report))
+async def report(job: JobId, request: Request, ctx: Ctx) -> Response:
+    """Reports highest event times by substream, staged under a batch or at once."""
+    body = await read(request, Report)
+    claim = ctx.tokens.claim(job, body.watermark_token)
+    if body.batch is None:
+        effect = await ctx.store.report(job, body.tops, claim)
+    else:
+        at = body.batch
+        run = Run(at.query, at.query_id, at.run_id)
+        effect = await ctx.store.report_staged(job, run, at.batch_id, at.partition, body.tops, body.rows, claim)
+    return answer(EffectRecord(**ctx.watermark(job, effect.answer), applied=effect.applied))
+
+
+@router.put(BATCH, response_model=BeginRecord, openapi_extra=body_of(Begin))
+async def begin(job: JobId, query: QueryId, batch: BatchId, request: Request, ctx: Ctx) -> Response:
+    """Begins a batch and pins it; a batch that was begun before gets the pin it had."""
+    body = await read(request, Begin)
+    run = Run(query, body.query_id, body.run_id)
+    claim = ctx.tokens.claim(job, body.watermark_token)
+    begun = await ctx.store.begin(job, run, batch, body.known_pin, body.pins_to_keep, claim)
+    return answer(BeginRecord(**ctx.watermark(job, begun.answer), pin=begun.pin, replayed=begun.replayed))
+
+
+@router.post(BATCH + ":commit", response_model=EffectRecord, openapi_extra=body_of(Commit))
+async def commit(job: JobId, query: QueryId, batch: BatchId, request: Request, ctx: Ctx) -> Response:
+    """Commits a batch: what it staged takes effect, its rows are accounted for. Committing again changes nothing."""
+    body = await read(request, Commit)
+    run = Run(query, body.query_id, body.run_id)
+    accounting = None if body.rows is None else body.rows.accounting()
+    effect = await ctx.store.commit(job, run, batch, accounting, ctx.tokens.claim(job, body.watermark_token))
+    return answer(EffectRecord(**ctx.watermark(job, effect.answer), applied=effect.applied))
+
+
+@router.post("/{job}/queries/{query}:heartbeat", response_model=EffectRecord, openapi_extra=body_of(Heartbeat))
+async def heartbeat(job: JobId, query: QueryId, request: Request, ctx: Ctx) -> Response:
+    """Caught up, no new data: the only way in which a query's silence comes to count."""
+    body = await read(request, Heartbeat)
+    run = Run(query, body.query_id, body.run_id)
+    effect = await ctx.store.heartbeat(job, run, body.age_ms, ctx.tokens.claim(job, body.watermark_token))
+    return answer(EffectRecord(**ctx.watermark(job, effect.answer), applied=effect.applied))

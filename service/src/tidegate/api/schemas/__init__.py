@@ -1,0 +1,1 @@
+"""What goes over the wire, in pydantic models: names, units, ranges."""

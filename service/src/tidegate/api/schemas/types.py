@@ -1,0 +1,67 @@
+"""The types that requests are made of, with their limits."""
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from tidegate.domain.numbers import EXACT_DOUBLE
+
+MAX_NAMES = 100_000
+LONGEST_NAME = 200
+ID = r"^[A-Za-z0-9._~-]{1,128}$"
+
+# Control characters and lone surrogates: they print as nothing, or not at all.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+Id = Annotated[str, Field(pattern=ID)]
+"""A job, a query, a checkpoint or a run."""
+
+EventTime = Annotated[int, Field(strict=True, ge=EXACT_DOUBLE.lowest, le=EXACT_DOUBLE.highest)]
+"""An event time, or a watermark: what an IEEE double holds exactly."""
+
+Count = Annotated[int, Field(strict=True, ge=0, le=EXACT_DOUBLE.highest)]
+DurationMs = Annotated[int, Field(strict=True, ge=0, le=EXACT_DOUBLE.highest)]
+PositiveMs = Annotated[int, Field(strict=True, ge=1, le=EXACT_DOUBLE.highest)]
+
+
+def _names(names: list[str]) -> list[str]:
+    for index, name in enumerate(names):
+        if not 1 <= len(name.encode(errors="surrogatepass")) <= LONGEST_NAME:
+            raise ValueError(f"name {index} must be 1 to {LONGEST_NAME} bytes long")
+        if _UNPRINTABLE.search(name):
+            raise ValueError(f"name {index} holds a character that cannot be printed")
+    if len(set(names)) != len(names):
+        raise ValueError("a name occurs twice; merge its values before sending them")
+    return names
+
+
+Names = Annotated[list[str], Field(max_length=MAX_NAMES), AfterValidator(_names)]
+"""Names of substreams, each once: 1 to 200 bytes of UTF-8, no control characters."""
+
+
+class Request(BaseModel):
+    """A body. Members that are not known are refused: a misspelt limit must not be a limit that is off."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Record(BaseModel):
+    """An answer."""
+
+    model_config = ConfigDict(from_attributes=True, frozen=True)
+
+
+class FieldError(ValueError):
+    """Something wrong between fields, named after the one to change."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+def equal_lengths(columns: dict[str, list[int] | None], size: int, of: str) -> None:
+    """:raises FieldError: naming the first column that is there and is not ``size`` long."""
+    for name, values in columns.items():
+        if values is not None and len(values) != size:
+            raise FieldError(name, f"has {len(values)} values for {size} {of}; the columns must be equally long")

@@ -1,0 +1,60 @@
+"""Wires a replica: the store below, the routes above, the tasks beside them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tidegate import __version__
+from tidegate.api import documents, problems
+from tidegate.api.context import Context
+from tidegate.api.guard import Guard
+from tidegate.api.problems import Problem
+from tidegate.api.routes import health, jobs, reports, state
+from tidegate.api.tokens import Tokens
+from tidegate.runtime.sweeper import Sweeper
+from tidegate.runtime.wakeups import WakeUps
+from tidegate.settings import LOOPBACK, Settings
+from tidegate.store.connection import connect
+from tidegate.store.redis import JobStore
+
+
+
+def create_app(settings: Settings, redis_url: str, token_key: bytes | None = None) -> FastAPI:
+    """A replica on the Redis at ``redis_url``. ``token_key`` None: the one that is kept in that Redis."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        redis = connect(redis_url)
+        store = JobStore(redis)
+        wakeups = WakeUps(redis, store)
+        app.state.context = Context(store, Tokens(token_key or await store.secret()), wakeups)
+        tasks = [
+            asyncio.create_task(wakeups.run(), name="wakeups"),
+            asyncio.create_task(Sweeper(store, settings.sweep_interval_ms).run(), name="sweeper"),
+        ]
+        yield
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await redis.aclose()
+
+    app = FastAPI(title="Tidegate", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
+                  openapi_url="/v1/openapi.json")  # fmt: skip
+    for resource in (jobs, reports, state, health):
+        app.include_router(resource.router)
+    problems.register(app)
+
+    @app.exception_handler(RequestValidationError)
+    async def bad_parameter(_request: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        field = str(first["loc"][-1])
+        return Problem(422, "invalid_request", f"{field}: {first['msg']}", field=field).response()
+
+    app.add_middleware(Guard, max_body_bytes=settings.max_body_bytes, loopback_only=settings.host in LOOPBACK)
+    app.openapi = lambda: documents.openapi(app)  # type: ignore[method-assign]
+    return app

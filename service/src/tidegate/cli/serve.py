@@ -1,0 +1,137 @@
+"""``tidegate serve``: a replica, with a Redis of its own where none is given."""
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import sys
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+
+import typer
+import uvicorn
+from fastapi import FastAPI
+
+from tidegate.app import create_app
+from tidegate.settings import LOOPBACK, Settings, SettingsError, load_settings
+from tidegate.store.connection import StoreUnavailable, check, connect, without_password
+from tidegate.store.embedded import EmbeddedValkey
+
+GRACE_S = 10
+
+
+class CannotServe(Exception):
+    """Why the service does not start, in one line that says what to change."""
+
+
+def serve(
+    insecure: bool = typer.Option(
+        False, "--insecure", help="Serve an address other than loopback although nobody needs a key."
+    ),
+    stop_with_stdin: bool = typer.Option(
+        False, "--stop-with-stdin", help="End when standard input ends: with the program that started this one."
+    ),
+) -> None:
+    """Serve the coordinator. All settings come from the environment, as TIDEGATE_<NAME>."""
+    try:
+        settings = load_settings()
+        logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        _run(settings, insecure, stop_with_stdin)
+    except (CannotServe, SettingsError, StoreUnavailable) as error:
+        typer.echo(f"tidegate: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+def _run(settings: Settings, insecure: bool, stop_with_stdin: bool) -> None:
+    if settings.host not in LOOPBACK and not insecure:
+        raise CannotServe(
+            f"TIDEGATE_HOST is {settings.host}, and there are no keys: anybody who reaches it could move watermarks. "
+            "Use 127.0.0.1, or --insecure on a network that you trust."
+        )
+    with ExitStack() as stack:
+        listening = stack.enter_context(_listen(settings.host, settings.port))
+        key = settings.token_secret.get_secret_value().encode() if settings.token_secret else None
+        if settings.redis_url is None:
+            valkey = stack.enter_context(EmbeddedValkey(settings.data_dir))
+            redis_url = valkey.url
+            where = f"embedded Valkey in {settings.data_dir}"
+            key = key or _kept_secret(settings.data_dir)
+        else:
+            redis_url = settings.redis_url
+            where = without_password(redis_url)
+            asyncio.run(_check(redis_url))
+        host, port = listening.getsockname()[:2]
+        server = _Server(create_app(settings, redis_url, key))
+        if stop_with_stdin:
+            threading.Thread(target=server.stop_with_stdin, daemon=True, name="stdin").start()
+        shown = f"[{host}]" if ":" in host else host
+        typer.echo(f"tidegate: serving on http://{shown}:{port}, state in {where}")
+        sys.stdout.flush()
+        server.run(sockets=[listening])
+
+
+class _Server(uvicorn.Server):
+    """Ends politely: those who wait for a watermark are answered, those who report are finished."""
+
+    def __init__(self, app: FastAPI) -> None:
+        super().__init__(
+            uvicorn.Config(app, access_log=False, log_config=None, timeout_graceful_shutdown=GRACE_S, lifespan="on")
+        )
+        self._app = app
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        self._send_home()
+
+    def stop_with_stdin(self) -> None:
+        while os.read(0, 4096):
+            pass
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._send_home()
+        await super().shutdown(sockets)
+
+    def _send_home(self) -> None:
+        context = getattr(self._app.state, "context", None)
+        if context is not None:
+            context.wakeups.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """The socket, bound before anything else is started, so that a port in use leaves nothing behind."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen(2048)
+    except OSError as error:
+        listening.close()
+        raise CannotServe(
+            f"Cannot listen on {host}:{port} ({error.strerror}); set TIDEGATE_PORT (0: any free one) or TIDEGATE_HOST."
+        ) from None
+    return listening
+
+
+async def _check(redis_url: str) -> None:
+    redis = connect(redis_url)
+    try:
+        await check(redis, redis_url)
+    finally:
+        await redis.aclose()
+
+
+def _kept_secret(data_dir: Path) -> bytes:
+    """The key of the tokens, beside the state and not in it: so that a token can heal a state that was lost."""
+    path = data_dir / "token.secret"
+    try:
+        return bytes.fromhex(path.read_text())
+    except FileNotFoundError:
+        key = secrets.token_bytes(32)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(key.hex())
+        return key

@@ -1,0 +1,119 @@
+"""What can be wrong with a command, as data.
+
+::
+
+    DomainError
+    ├── InvalidConfig           a policy, throttle or limit that cannot work
+    ├── JobNotFound             no such job was ever created
+    ├── JobExists               create, where there is one already
+    ├── JobDeleted              the job was deleted; a PUT starts a new incarnation
+    ├── JobComplete             the input was declared complete; nothing new may come
+    ├── RevisionMismatch        the job was changed by somebody else meanwhile
+    ├── BatchOpen               an end of input while a batch is open
+    ├── BatchNotBegun           a report or commit for a batch that this run never began
+    ├── BatchForgotten          a replay of a batch whose pin is no longer kept
+    ├── PinConflict             the client's copy of a pin differs from the coordinator's
+    ├── QueryFenced             the run was replaced by a newer one
+    ├── CheckpointConflict      another checkpoint of this query has a batch open
+    └── SubstreamNotFound       an action on a substream nobody declared or reported
+
+Every refusal leaves the state as it was. ``code`` is stable and part of the API; ``details`` carries the values that
+a caller needs to react, under the names of ``fields``.
+"""
+
+from typing import ClassVar
+
+
+class DomainError(Exception):
+    """A command that was refused; nothing was changed. ``text`` puts the details into one sentence."""
+
+    code: ClassVar[str]
+    text: ClassVar[str]
+    fields: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, *values: object) -> None:
+        self.details = dict(zip(self.fields, values, strict=True))
+        super().__init__(self.text.format(**self.details))
+
+
+class InvalidConfig(DomainError):
+    """``field`` is the place in the document, ``problem`` a sentence that says what to change."""
+
+    code = "invalid_config"
+    text = "{problem}"
+    fields = ("field", "problem")
+
+
+class JobNotFound(DomainError):
+    code = "job_not_found"
+    text = "There is no such job; create it with a PUT."
+
+
+class JobExists(DomainError):
+    code = "job_exists"
+    text = "The job exists already; to change it, send its ETag in If-Match."
+
+
+class JobDeleted(DomainError):
+    code = "job_deleted"
+    text = "The job was deleted; a PUT starts a new incarnation of it."
+
+
+class JobComplete(DomainError):
+    code = "job_complete"
+    text = "The job's input was declared complete; nothing new may come."
+
+
+class RevisionMismatch(DomainError):
+    code = "revision_mismatch"
+    text = "The job was changed meanwhile (it is at revision {revision}); read it again and repeat the change."
+    fields = ("revision",)
+
+
+class BatchOpen(DomainError):
+    code = "batch_open"
+    text = "Batch {batch_id} of query {query!r} is open; let it commit before completing the job."
+    fields = ("query", "batch_id")
+
+
+class BatchNotBegun(DomainError):
+    code = "batch_not_begun"
+    text = "Batch {batch_id} of query {query!r} was never begun by this run of it; begin it first."
+    fields = ("query", "batch_id")
+
+
+class BatchForgotten(DomainError):
+    code = "batch_forgotten"
+    text = "The pin of this batch is no longer kept; the query's latest batch is {latest_batch_id}."
+    fields = ("latest_batch_id",)
+
+
+class PinConflict(DomainError):
+    code = "pin_conflict"
+    text = "The batch is pinned at another value than the one sent: {pin} (None: at no watermark)."
+    fields = ("pin",)
+
+
+class QueryFenced(DomainError):
+    code = "query_fenced"
+    text = "This run of the query was replaced by run {current_run_id}; stop this one."
+    fields = ("current_run_id",)
+
+
+class CheckpointConflict(DomainError):
+    code = "checkpoint_conflict"
+    text = (
+        "The query has batch {open_batch_id} of another checkpoint open (query_id {open_query_id}); "
+        "start it on that checkpoint to finish the batch."
+    )
+    fields = ("open_batch_id", "open_query_id")
+
+
+class SubstreamNotFound(DomainError):
+    code = "substream_not_found"
+    text = "Nobody declared or reported these substreams of query {query!r}: {substreams}."
+    fields = ("query", "substreams")
+
+
+BY_CODE: dict[str, type[DomainError]] = {cls.code: cls for cls in DomainError.__subclasses__()}
+"""The tree by its codes, for a store that learns of a refusal in another process."""

@@ -1,0 +1,43 @@
+"""Frame boundaries: the event times at which windows open and close.
+
+Boundaries are the whole numbers congruent to ``offset`` modulo ``slide``. The size of the windows plays no part here.
+"""
+
+from dataclasses import dataclass
+
+from tidegate.domain.errors import InvalidConfig
+from tidegate.domain.numbers import EXACT_DOUBLE, NumberRange
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Windows of ``size`` that begin every ``slide``, shifted by ``offset`` (all in the job's unit of time).
+
+    :raises InvalidConfig: unless ``size`` is a positive multiple of ``slide`` and ``0 <= offset < slide``.
+    """
+
+    size: int
+    slide: int
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        if self.slide < 1:
+            raise InvalidConfig("throttle.slide_ms", "The slide of a frame must be at least 1.")
+        if self.size < 1 or self.size % self.slide:
+            raise InvalidConfig(
+                "throttle.size_ms",
+                f"The size of a frame must be a positive multiple of its slide ({self.slide}); it is {self.size}.",
+            )
+        if not 0 <= self.offset < self.slide:
+            raise InvalidConfig(
+                "throttle.offset_ms",
+                f"The offset of a frame must lie in 0 .. slide - 1 ({self.slide - 1}); it is {self.offset}.",
+            )
+
+    def floor(self, time: int, numbers: NumberRange = EXACT_DOUBLE) -> int | None:
+        """The last boundary at or before ``time``; None where that lies below the range."""
+        return numbers.minus(time, (time - self.offset) % self.slide)
+
+    def higher(self, time: int, numbers: NumberRange = EXACT_DOUBLE) -> int:
+        """The first boundary after ``time``; the highest number of the range where that lies beyond it."""
+        return min(time - (time - self.offset) % self.slide + self.slide, numbers.highest)

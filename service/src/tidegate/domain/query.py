@@ -1,0 +1,113 @@
+"""One Spark query: which run of it is current, its batches, and what it is known to have taken in."""
+
+from dataclasses import dataclass, field
+
+from tidegate.domain.errors import (
+    BatchForgotten,
+    BatchNotBegun,
+    CheckpointConflict,
+    PinConflict,
+    QueryFenced,
+)
+
+PINS_KEPT = 100
+"""How many pins a query keeps at least: Spark's default ``minBatchesToRetain``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Who speaks: a query by its stable name, the checkpoint it runs on, and this start of it."""
+
+    query: str
+    query_id: str
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPin:
+    """A pin that the client found beside its checkpoint: ``value`` may be None, "no watermark yet"."""
+
+    value: int | None
+
+
+@dataclass(slots=True)
+class QueryState:
+    """A batch is *open* from its begin to its commit; at most one per query is."""
+
+    query_id: str
+    run_id: str
+    last_contact_ms: int
+    fenced: list[str] = field(default_factory=list)
+    latest: int | None = None
+    open: bool = False
+    begun_ms: int | None = None
+    idle_clock_ms: int | None = None
+    pins: dict[int, int | None] = field(default_factory=dict)
+    staged: dict[str, int] = field(default_factory=dict)
+    staged_counts: dict[tuple[int, str], int] = field(default_factory=dict)
+
+    def check_run(self, run: Run) -> None:
+        """:raises QueryFenced: when a newer run has taken this one's place."""
+        if run.run_id in self.fenced:
+            raise QueryFenced(self.run_id)
+
+    def check_speaker(self, run: Run, batch_id: int) -> None:
+        """For what belongs to a batch: the speaker must be the run that began it, and the batch must have begun.
+
+        :raises QueryFenced: for any run but the current one.
+        :raises BatchNotBegun: for a batch after the latest, or of another checkpoint.
+        """
+        self.check_run(run)
+        if run.query_id != self.query_id or run.run_id != self.run_id or self.latest is None or batch_id > self.latest:
+            raise BatchNotBegun(run.query, batch_id)
+
+    def check_checkpoint(self, run: Run) -> None:
+        """:raises CheckpointConflict: when another checkpoint of this query left a batch open."""
+        if run.query_id != self.query_id and self.open:
+            raise CheckpointConflict(self.latest, self.query_id)
+
+    def stored_pin(self, batch_id: int, known: KnownPin | None) -> int | None:
+        """The pin of a batch that was begun before.
+
+        :raises BatchForgotten: when it is older than the pins that are kept.
+        :raises PinConflict: when the client holds another.
+        """
+        if batch_id not in self.pins:
+            raise BatchForgotten(self.latest)
+        pin = self.pins[batch_id]
+        if known is not None and known.value != pin:
+            raise PinConflict(pin)
+        return pin
+
+    def enter(self, run: Run, now_ms: int) -> bool:
+        """Makes ``run`` the current one; returns whether it was not. A new checkpoint forgets the old one's batches."""
+        new = run.run_id != self.run_id
+        if new:
+            self.fenced = [*self.fenced, self.run_id][-PINS_KEPT:]
+            self.run_id = run.run_id
+        if run.query_id != self.query_id:
+            self.query_id = run.query_id
+            self.latest, self.open, self.begun_ms = None, False, None
+            self.pins.clear()
+            self.unstage()
+        self.last_contact_ms = now_ms
+        return new
+
+    def open_batch(self, batch_id: int, pin: int | None, now_ms: int, keep: int) -> None:
+        self.latest, self.open, self.begun_ms = batch_id, True, now_ms
+        self.pins[batch_id] = pin
+        self.unstage()
+        for old in [kept for kept in self.pins if kept <= batch_id - max(keep, PINS_KEPT)]:
+            del self.pins[old]
+
+    def stage(self, partition: int, tops: dict[str, int], counts: dict[str, int]) -> None:
+        """Merges what one partition saw of the open batch: extremes are merged, its counts replaced."""
+        for name, top in tops.items():
+            self.staged[name] = max(top, self.staged.get(name, top))
+        for name, count in counts.items():
+            self.staged_counts[partition, name] = count
+
+    def unstage(self) -> None:
+        self.staged.clear()
+        self.staged_counts.clear()
+

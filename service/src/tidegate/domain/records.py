@@ -1,0 +1,120 @@
+"""What the machine answers: the records that the domain and the store both give, field for field."""
+
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
+from typing import Literal
+
+HolderReason = Literal["slow", "never_reported", "blocked", "open_batch"]
+SubstreamState = Literal["active", "blocked", "idle", "done"]
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who keeps the emitted watermark where it is: an open batch, or the active substream with the lowest watermark.
+
+    ``substream`` is None for an open batch, ``batch_id`` for a substream. ``query`` is "" for a substream whose reports
+    come without batches. ``since_ms`` is the processing time from which on it has been held at this value.
+    """
+
+    reason: HolderReason
+    query: str
+    substream: str | None
+    batch_id: int | None
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The state of a job's watermark after a command.
+
+    ``watermark`` is what clients may rely on (emitted); ``coalesced`` what the data says. ``now_ms`` is the processing
+    time the command was carried out at. ``state_epoch`` changes when the store has lost the job.
+    """
+
+    incarnation: int
+    state_epoch: str
+    now_ms: int
+    watermark: int | None
+    coalesced: int | None
+    complete: bool
+    holder: Holder | None
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The answer to a begin. ``replayed``: this batch was begun before, and ``pin`` is the one it got then."""
+
+    answer: Answer
+    pin: int | None
+    replayed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """The answer to a command that may be repeated. ``applied``: it changed something this time."""
+
+    answer: Answer
+    applied: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Rows that commits accounted for, by what became of them."""
+
+    on_time: int = 0
+    updated: int = 0
+    late: int = 0
+    null_event_time: int = 0
+    future: int = 0
+
+    def __add__(self, other: "Counts") -> "Counts":
+        mine, theirs = astuple(self), astuple(other)
+        return Counts(*(a + b for a, b in zip(mine, theirs, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class SubstreamRow:
+    """One line of the table of substreams.
+
+    ``last_event_ms``: when its last report took effect, in processing time. ``reported``: the rows that executors said
+    they saw in committed batches; ``counts``: the rows that those batches' commits accounted for.
+    """
+
+    query: str
+    substream: str
+    state: SubstreamState
+    watermark: int | None
+    top: int | None
+    last_event_ms: int
+    reported: int
+    counts: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class QueryRow:
+    """One query of a job, its latest batch, and how long it has been silent.
+
+    ``idle_clock_ms``: up to which processing time this query is known to have taken in everything that was there.
+    """
+
+    query: str
+    query_id: str
+    run_id: str
+    batch_id: int | None
+    batch_open: bool
+    pin: int | None
+    begun_ms: int | None
+    idle_clock_ms: int | None
+    last_contact_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Accounting:
+    """What became of the rows of one batch, by substream, and the rule they were judged by."""
+
+    rule: str
+    substreams: tuple[str, ...]
+    counts: tuple[Counts, ...]
+
+    def by_substream(self) -> Iterator[tuple[str, Counts]]:
+        return zip(self.substreams, self.counts, strict=True)

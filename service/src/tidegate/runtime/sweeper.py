@@ -1,0 +1,54 @@
+"""Moves what only time moves: without it, a job nobody reports to and nobody reads would never fall idle.
+
+Every replica sweeps; a sweep is one atomic script that changes nothing the second time, so they need not agree. Jobs in
+which nothing can change with time are only looked at now and then, for they may have come to be others.
+"""
+
+import asyncio
+import logging
+import time
+
+from redis.exceptions import RedisError
+
+from tidegate.domain.errors import JobDeleted, JobNotFound
+from tidegate.store.redis import JobStore
+
+log = logging.getLogger(__name__)
+
+RESCAN_S = 1.0
+
+
+class Sweeper:
+    """:meth:`run` it as a task."""
+
+    def __init__(self, store: JobStore, interval_ms: int) -> None:
+        self._store, self._interval_s = store, interval_ms / 1000
+        self._driven: set[str] = set()
+        self._rescan_at = 0.0
+
+    async def run(self) -> None:
+        """Sweeps until cancelled; a Redis that is away is waited for."""
+        while True:
+            try:
+                await self.sweep()
+            except RedisError as error:
+                log.warning("Sweep failed, trying again: %s", error or type(error).__name__)
+            await asyncio.sleep(self._interval_s)
+
+    async def sweep(self) -> None:
+        """One round: the jobs that time drives; every second all jobs, to learn which those are."""
+        jobs = self._driven
+        if time.monotonic() >= self._rescan_at:
+            self._rescan_at = time.monotonic() + RESCAN_S
+            jobs = set(await self._store.jobs())
+            self._driven &= jobs
+        for job in sorted(jobs):
+            try:
+                driven = await self._store.driven_by_time(job)
+            except (JobNotFound, JobDeleted):
+                driven = False
+            if driven:
+                self._driven.add(job)
+                await self._store.sweep(job)
+            else:
+                self._driven.discard(job)

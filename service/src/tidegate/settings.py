@@ -1,0 +1,39 @@
+"""What an operator can set, all of it from the environment as ``TIDEGATE_<NAME>``."""
+
+from pathlib import Path
+
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class Settings(BaseSettings):
+    """Defaults suit a laptop: loopback, and an embedded Valkey."""
+
+    model_config = SettingsConfigDict(env_prefix="TIDEGATE_", extra="ignore", frozen=True)
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8000, ge=0, le=65535, description="0: any free port")
+    redis_url: str | None = Field(default=None, description="unset: an embedded Valkey in data_dir")
+    data_dir: Path = Path("tidegate-data")
+    token_secret: SecretStr | None = Field(
+        default=None, min_length=16, description="key of the watermark tokens; unset: made once and kept with the state"
+    )
+    sweep_interval_ms: int = Field(default=200, ge=10, le=60_000)
+    max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
+    log_level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
+
+
+class SettingsError(Exception):
+    """A setting that cannot be used; the message names its variable and says what it takes."""
+
+
+def load_settings() -> Settings:
+    """:raises SettingsError: for the first setting that cannot be used."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        name = "TIDEGATE_" + "_".join(str(part) for part in first["loc"]).upper()
+        raise SettingsError(f"{name}: {first['msg']}.") from None

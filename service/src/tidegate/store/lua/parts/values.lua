@@ -1,0 +1,41 @@
+-- Numbers and nulls. "No watermark" is nil in here, "" in hashes and arguments, -inf as a score, false in replies.
+-- Lua prints whole numbers from 15 digits on as exponents, so every number leaves through fmt.
+local HIGHEST = 9007199254740991
+
+local function num(text)
+  if not text or text == '' or text == '-inf' then return nil end
+  return tonumber(text)
+end
+
+local function fmt(number)
+  if number == nil then return '' end
+  return string.format('%.0f', number)
+end
+
+local function score(number)
+  if number == nil then return '-inf' end
+  return string.format('%.0f', number)
+end
+
+local function out(number)
+  if number == nil then return false end
+  return string.format('%.0f', number)
+end
+
+local function above(a, b)
+  return a ~= nil and (b == nil or a > b)
+end
+
+local function lowest_of(key)
+  local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+  return first[1], num(first[2])
+end
+
+local function highest_of(key)
+  local last = redis.call('ZRANGE', key, 0, 0, 'REV', 'WITHSCORES')
+  return last[1], num(last[2])
+end
+
+local function problem(code, ...)
+  return {'error', code, ...}
+end

@@ -1,0 +1,18 @@
+-- The queries of a job with their latest batches. Changes nothing.
+--
+-- KEYS  1 the job
+-- ARGV  now
+-- Reply ok, ... (parts/answer), rows: each query, query_id, run_id, latest batch, open (1/0), pin, begun, idle clock,
+--       last contact
+--       or error: job_not_found, job_deleted
+-- @include parts/answer
+local refused = load_job()
+if refused then return refused end
+local rows = {}
+for _, query in ipairs(redis.call('ZRANGE', K.queries, 0, -1)) do
+  local f = redis.call('HMGET', K.query(query), 'query_id', 'run_id', 'latest', 'open', 'begun', 'idle_clock',
+    'last_contact')
+  local pin = f[3] and redis.call('HGET', K.pins(query), f[3])
+  rows[#rows + 1] = {query, f[1], f[2], f[3], f[4] == '1' and '1' or '0', out(num(pin)), f[5], f[6], f[7]}
+end
+return answer(rows)

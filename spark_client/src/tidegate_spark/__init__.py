@@ -1,0 +1,43 @@
+"""Coordinated event-time watermarks for Spark Structured Streaming.
+
+::
+
+    gate = tidegate_spark.connect("http://coordinator:8000", job="flights",
+                                  rules=tidegate_spark.limiting_lag(timedelta(minutes=30)))
+    query = (gate.stream(flights, event_time="departed_at", substream="dest")
+                 .late_to(write_late)
+                 .foreach_batch(write)
+                 .start(queryName="departures", checkpointLocation=path))
+
+``write(df, batch_id)`` stays as it was: it receives the rows that are on time, and ``batch_id`` also carries
+``batch_id.pin`` and ``batch_id.watermark``.
+"""
+
+from tidegate_spark.batch import Batch, Committed, Holder
+from tidegate_spark.errors import (
+    CoordinatorUnavailable,
+    InvalidUsage,
+    JobMissing,
+    Refused,
+    TidegateError,
+)
+from tidegate_spark.gate import Gate, connect
+from tidegate_spark.rules import Rules, limiting_lag
+from tidegate_spark.stream import Stream
+
+__all__ = [
+    "Batch",
+    "Committed",
+    "CoordinatorUnavailable",
+    "Gate",
+    "Holder",
+    "InvalidUsage",
+    "JobMissing",
+    "Refused",
+    "Rules",
+    "Stream",
+    "TidegateError",
+    "connect",
+    "limiting_lag",
+]
+__version__ = "0.1.0"

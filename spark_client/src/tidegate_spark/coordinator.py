@@ -1,0 +1,143 @@
+"""The coordinator as the driver sees it: one method per call of the API, waiting where it is away."""
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from tidegate_spark.errors import InvalidUsage, Refused
+from tidegate_spark.outage import NoAnswer, Patience
+from tidegate_spark.pins import KeptPin
+from tidegate_spark.rules import Rules
+
+log = logging.getLogger("tidegate")
+
+TIMEOUT = httpx.Timeout(30.0, connect=5.0)
+
+
+class Coordinator:
+    """Calls for one job. It remembers the last watermark token, and sends it along.
+
+    It can be pickled (Spark Connect runs the hook in another process); the connection is made where it is used.
+    """
+
+    def __init__(self, url: str, job: str, key: str | None, patience: Patience) -> None:
+        parts = httpx.URL(url)
+        if parts.scheme not in ("http", "https") or not parts.host:
+            raise InvalidUsage(f"{url!r} is no address of a coordinator; it looks like http://host:8000.")
+        self.url, self.job, self.patience = url.rstrip("/"), job, patience
+        self.headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        self.watermark_token: str | None = None
+        self._client: httpx.Client | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_client": None}
+
+    # -- the job --------------------------------------------------------------------------------------------------
+
+    def create_job(self, rules: Rules) -> bool:
+        """Creates the job; returns False, changing nothing, where there is one already."""
+        try:
+            self._job("PUT", "", rules, {"If-None-Match": "*"})
+        except Refused as refusal:
+            if refusal.code != "job_exists":
+                raise
+            return False
+        return True
+
+    def change_job(self, rules: Rules) -> dict[str, Any]:
+        """Puts other rules in force."""
+        return self._job("PUT", "", rules, {"If-Match": "*"})
+
+    def status(self) -> dict[str, Any]:
+        return self._job("GET", "")
+
+    def declare(self, query: str, names: Sequence[str]) -> dict[str, Any]:
+        return self._job("POST", ":declare", {"query": query, "names": list(names)})
+
+    def done(self, query: str, names: Sequence[str], reason: str) -> dict[str, Any]:
+        return self._job("POST", "/substreams:done", {"query": query, "names": list(names), "reason": reason})
+
+    def complete(self, reason: str) -> dict[str, Any]:
+        return self._job("POST", ":complete", {"reason": reason})
+
+    def substreams(self) -> list[dict[str, Any]]:
+        """The whole table of substreams."""
+        rows: list[dict[str, Any]] = []
+        after = ""
+        while True:
+            page = self._job("GET", f"/substreams?limit=1000&after={quote(after, safe='')}")
+            rows += page["substreams"]
+            if page["next"] is None:
+                return rows
+            after = page["next"]
+
+    # -- batches --------------------------------------------------------------------------------------------------
+
+    def begin(self, query: str, run: Mapping[str, str], batch_id: int, kept: KeptPin | None, keep: int) -> dict[str, Any]:
+        body: dict[str, Any] = {**run, "pins_to_keep": keep}
+        if kept is not None:
+            body["pin"] = kept.pin
+        return self._batch("PUT", query, batch_id, "", body)
+
+    def commit(self, query: str, run: Mapping[str, str], batch_id: int, rows: Mapping[str, Any]) -> dict[str, Any]:
+        return self._batch("POST", query, batch_id, ":commit", {**run, "rows": rows})
+
+    def heartbeat(self, query: str, run: Mapping[str, str], age_ms: int) -> dict[str, Any]:
+        body = {**run, "age_ms": age_ms, "watermark_token": self.watermark_token}
+        return self._job("POST", f"/queries/{query}:heartbeat", body, patience=Patience(0))
+
+    def report_path(self) -> str:
+        return f"/v1/jobs/{self.job}:report"
+
+    def _batch(self, method: str, query: str, batch_id: int, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+        return self._job(
+            method, f"/queries/{query}/batches/{batch_id}{verb}", body | {"watermark_token": self.watermark_token}
+        )
+
+    def _job(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None, patience: Patience | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """One call under ``/v1/jobs/{job}``.
+
+        :raises JobMissing, Refused, CoordinatorUnavailable: see the errors.
+        """
+        url = f"{self.url}/v1/jobs/{self.job}{path}"
+
+        def send() -> tuple[int, bytes]:
+            if self._client is None:
+                self._client = httpx.Client(headers=self.headers, timeout=TIMEOUT)
+            try:
+                response = self._client.request(method, url, json=body, headers=headers)
+            except httpx.TransportError as error:
+                raise NoAnswer(f"{self.url}: {error or type(error).__name__}") from error
+            return response.status_code, response.content
+
+        what = f"{method} {self.job}{path.partition('?')[0]}"
+        answer = (patience or self.patience).call(what, send)
+        self.watermark_token = answer.get("watermark_token", self.watermark_token)
+        return answer
+
+    def ensure_job(self, rules: Rules | None) -> None:
+        """The job is there after this: created from ``rules`` if need be, and never changed.
+
+        :raises JobMissing: where there is none, and no rules to create it from.
+        """
+        if rules is None:
+            self.status()
+        elif self.create_job(rules):
+            log.info("Created job %s.", self.job)
+        else:
+            theirs = self.status()["config"]
+            if theirs != rules:
+                log.warning("Job %s has other rules than this program's, and keeps them: %s", self.job, theirs)
+
+
+def key_from_environment() -> str | None:
+    return os.environ.get("TIDEGATE_TOKEN")
+
+

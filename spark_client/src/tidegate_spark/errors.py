@@ -1,0 +1,55 @@
+"""What can go wrong between a query and its coordinator.
+
+::
+
+    TidegateError
+    ├── InvalidUsage            the code that uses this package must be changed
+    ├── CoordinatorUnavailable  nobody answered for as long as the query may wait
+    └── Refused                 the coordinator answered no, and said why
+        └── JobMissing          it does not know the job, or the job was deleted
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+class TidegateError(Exception):
+    """Base of all errors of this package."""
+
+
+class InvalidUsage(TidegateError, ValueError):
+    """An argument that cannot work; the message says what to change."""
+
+
+class CoordinatorUnavailable(TidegateError):
+    """Nobody answered in time. Nothing is lost: Spark keeps the input, and the batch is replayed with its pin."""
+
+
+class Refused(TidegateError):
+    """The coordinator refused a call and changed nothing.
+
+    ``code`` is its stable name (``query_fenced``, ``pin_conflict``, ...), ``problem`` the whole answer (RFC 9457).
+    """
+
+    def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
+        self.status = status
+        self.problem = dict(problem)
+        self.code = str(problem.get("code", f"http_{status}"))
+        super().__init__(f"{problem.get('detail') or 'The coordinator refused the call.'} [{self.code}, {status}]")
+
+
+class JobMissing(Refused):
+    """The coordinator does not know the job, or the job was deleted."""
+
+
+def refused(status: int, body: bytes) -> Refused:
+    """The error for an answer that is not 2xx, whoever gave it (a proxy may answer something that is no problem)."""
+    try:
+        problem = json.loads(body)
+    except ValueError:
+        problem = None
+    if not isinstance(problem, dict):
+        problem = {"detail": f"Answer {status}, which is not the coordinator's: {body[:200].decode(errors='replace')}"}
+    kind = JobMissing if problem.get("code") in ("job_not_found", "job_deleted") else Refused
+    return kind(status, problem)

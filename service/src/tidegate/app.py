@@ -23,7 +23,6 @@ from tidegate.store.connection import connect
 from tidegate.store.redis import JobStore
 
 
-
 def create_app(settings: Settings, redis_url: str, token_key: bytes | None = None) -> FastAPI:
     """A replica on the Redis at ``redis_url``. ``token_key`` None: the one that is kept in that Redis."""
 
@@ -53,7 +52,7 @@ def create_app(settings: Settings, redis_url: str, token_key: bytes | None = Non
     async def bad_parameter(_request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         field = str(first["loc"][-1])
-        return Problem(422, "invalid_request", f"{field}: {first['msg']}", field=field).response()
+        return Problem(422, "invalid_request", f"{field}: {first['msg']}", members={"field": field}).response()
 
     app.add_middleware(Guard, max_body_bytes=settings.max_body_bytes, loopback_only=settings.host in LOOPBACK)
     app.openapi = lambda: documents.openapi(app)  # type: ignore[method-assign]

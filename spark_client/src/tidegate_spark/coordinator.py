@@ -77,7 +77,9 @@ class Coordinator:
 
     # -- batches --------------------------------------------------------------------------------------------------
 
-    def begin(self, query: str, run: Mapping[str, str], batch_id: int, kept: KeptPin | None, keep: int) -> dict[str, Any]:
+    def begin(
+        self, query: str, run: Mapping[str, str], batch_id: int, kept: KeptPin | None, keep: int
+    ) -> dict[str, Any]:
         body: dict[str, Any] = {**run, "pins_to_keep": keep}
         if kept is not None:
             body["pin"] = kept.pin
@@ -139,5 +141,3 @@ class Coordinator:
 
 def key_from_environment() -> str | None:
     return os.environ.get("TIDEGATE_TOKEN")
-
-

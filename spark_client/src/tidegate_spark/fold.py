@@ -54,9 +54,7 @@ class Columns:
                 return F.unix_millis(column)
             case TimestampNTZType():
                 # Not by a cast, which would read it in the session's time zone.
-                return F.expr(
-                    f"timestampdiff(MILLISECOND, TIMESTAMP_NTZ'1970-01-01 00:00:00', `{self.event_time}`)"
-                )
+                return F.expr(f"timestampdiff(MILLISECOND, TIMESTAMP_NTZ'1970-01-01 00:00:00', `{self.event_time}`)")
             case _:
                 return column
 

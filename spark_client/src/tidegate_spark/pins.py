@@ -6,6 +6,7 @@ from here. Beside it lies the watermark token of that moment, so that a restarte
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -64,10 +65,8 @@ class Pins:
             file.write(json.dumps({"pin": kept.pin, "watermark_token": kept.watermark_token}).encode())
         files.move(partial, f"{directory}/{batch_id}.json")
         if batch_id >= self.kept:
-            try:
+            with suppress(FileNotFoundError):
                 files.delete_file(f"{directory}/{batch_id - self.kept}.json")
-            except FileNotFoundError:
-                pass
 
 
 def file_system(path: str) -> tuple[fs.FileSystem, str]:

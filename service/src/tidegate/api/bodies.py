@@ -34,7 +34,9 @@ def invalid(error: ValidationError) -> Problem:
         field = cause.field if isinstance(cause, FieldError) else ".".join(str(part) for part in line["loc"])
         found.append({"field": field, "detail": line["msg"].removeprefix("Value error, ")})
     where = f"{found[0]['field']}: " if found[0]["field"] else ""
-    return Problem(422, "invalid_request", where + found[0]["detail"], field=found[0]["field"], errors=found)
+    return Problem(
+        422, "invalid_request", where + found[0]["detail"], members={"field": found[0]["field"], "errors": found}
+    )
 
 
 def body_of(model: type[BaseModel]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class Guard:
             if name.strip("[]").lower() not in LOOPBACK:
                 return Problem(
                     421, "foreign_host",
-                    f"This coordinator runs without keys and serves this machine alone; it does not answer to {host!r}.",
+                    f"This coordinator has no keys, so it serves this machine alone; it does not answer to {host!r}.",
                 )  # fmt: skip
         size = headers.get(b"content-length", b"0")
         if size.isdigit() and int(size) > self.max_body_bytes:
@@ -71,7 +71,7 @@ class Guard:
             413, "body_too_large",
             f"The body is over {self.max_body_bytes} bytes; report fewer substreams at once, "
             "or raise TIDEGATE_MAX_BODY_BYTES.",
-            max_body_bytes=self.max_body_bytes,
+            members={"max_body_bytes": self.max_body_bytes},
         )  # fmt: skip
 
 

@@ -33,15 +33,26 @@ _STATUS: dict[type[errors.DomainError], int] = {
     errors.SubstreamNotFound: 404,
 }
 
+_HTTP = {
+    404: ("no_such_path", "There is no such path; GET /v1/openapi.json lists them all."),
+    405: ("method_not_allowed", "This path does not take this method; GET /v1/openapi.json lists what it takes."),
+}
+
 
 class Problem(Exception):
     """A request that cannot be served, before it reaches the machine."""
 
     def __init__(
-        self, status: int, code: str, detail: str, headers: Mapping[str, str] | None = None, **members: object
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        headers: Mapping[str, str] | None = None,
+        members: Mapping[str, object] | None = None,
     ) -> None:
         super().__init__(detail)
-        self.status, self.code, self.detail, self.headers, self.members = status, code, detail, headers, members
+        self.status, self.code, self.detail, self.headers = status, code, detail, headers
+        self.members = members or {}
 
     def body(self) -> bytes:
         return json.dumps(
@@ -61,7 +72,7 @@ class Problem(Exception):
 
 def of_domain(error: errors.DomainError) -> Problem:
     members = {name: value for name, value in error.details.items() if name != "problem"}  # which is the detail itself
-    return Problem(_STATUS[type(error)], error.code, str(error), **members)
+    return Problem(_STATUS[type(error)], error.code, str(error), members=members)
 
 
 def register(app: FastAPI) -> None:
@@ -82,8 +93,8 @@ def register(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(_request: Request, error: HTTPException) -> Response:
-        code = {404: "no_such_path", 405: "method_not_allowed"}.get(error.status_code, "http_error")
-        return Problem(error.status_code, code, str(error.detail), error.headers).response()
+        code, detail = _HTTP.get(error.status_code, ("http_error", str(error.detail)))
+        return Problem(error.status_code, code, detail, error.headers).response()
 
     @app.exception_handler(Exception)
     async def internal(_request: Request, _error: Exception) -> Response:

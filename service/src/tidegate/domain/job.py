@@ -22,8 +22,8 @@ from tidegate.domain.records import (
     Accounting,
     Answer,
     Begun,
-    Effect,
     Counts,
+    Effect,
     Holder,
     HolderReason,
     QueryRow,
@@ -70,10 +70,10 @@ class JobMachine:
 
         :raises JobComplete: for a new one, after the end of input.
         """
-        self._tick(now_ms)
         new = [name for name in names if (query, name) not in self.substreams]
         if new and self.complete:
             raise JobComplete()
+        self._tick(now_ms)
         for name in new:
             self.substreams[query, name] = Substream(last_event_ms=self.now_ms)
         self._look()
@@ -84,10 +84,10 @@ class JobMachine:
 
         :raises SubstreamNotFound: for one that is not known; then none is marked.
         """
-        self._tick(now_ms)
         unknown = [name for name in names if (query, name) not in self.substreams]
         if unknown:
             raise SubstreamNotFound(query, unknown)
+        self._tick(now_ms)
         new = [name for name in names if not self.substreams[query, name].done]
         for name in new:
             self.substreams[query, name].done = True
@@ -99,20 +99,21 @@ class JobMachine:
 
         :raises BatchOpen: while a batch is open, for its rows are not all in yet.
         """
+        for name, query in sorted(self.queries.items()):
+            if query.open and not self.complete:
+                raise BatchOpen(name, query.latest)
         self._tick(now_ms)
         if self.complete:
             return Effect(self.answer(), False)
-        for name, query in sorted(self.queries.items()):
-            if query.open:
-                raise BatchOpen(name, query.latest)
         for substream in self.substreams.values():
             substream.done = True
         self._look()
         top = highest(*(substream.top for substream in self.substreams.values()))
         if top is not None:
             throttle = self.config.throttle
-            framed = isinstance(throttle, FrameThrottle)
-            end = throttle.frame.higher(top) if framed else min(top + 1, EXACT_DOUBLE.highest)
+            end = min(top + 1, EXACT_DOUBLE.highest)
+            if isinstance(throttle, FrameThrottle):
+                end = throttle.frame.higher(top)
             self.coalescer.advance(end, self.now_ms)
             self.coalescer.release(None, self.now_ms)
         self.complete = True
@@ -125,9 +126,9 @@ class JobMachine:
 
         :raises JobComplete: after the end of input.
         """
-        self._tick(now_ms)
         if self.complete:
             raise JobComplete()
+        self._tick(now_ms)
         self._observe(DIRECT, tops)
         self._look()
         return Effect(self.answer(), True)
@@ -139,11 +140,11 @@ class JobMachine:
 
         :raises QueryFenced, BatchNotBegun: see the errors.
         """
-        self._tick(now_ms)
         query = self.queries.get(run.query)
         if query is None:
             raise BatchNotBegun(run.query, batch_id)
         query.check_speaker(run, batch_id)
+        self._tick(now_ms)
         query.last_contact_ms = self.now_ms
         staged = query.open and batch_id == query.latest
         if staged:
@@ -159,7 +160,6 @@ class JobMachine:
 
         :raises QueryFenced, CheckpointConflict, BatchForgotten, PinConflict, JobComplete: see the errors.
         """
-        self._tick(now_ms)
         query = self.queries.get(run.query)
         replay = False
         if query is not None:
@@ -168,11 +168,13 @@ class JobMachine:
             replay = run.query_id == query.query_id and query.latest is not None and batch_id <= query.latest
         if query is not None and replay:
             pin = query.stored_pin(batch_id, known)
+            self._tick(now_ms)
             if query.enter(run, self.now_ms) and batch_id == query.latest:
                 query.unstage()
             return Begun(self.answer(), pin, replayed=True)
         if self.complete:
             raise JobComplete()
+        self._tick(now_ms)
         if query is None:
             query = self.queries[run.query] = QueryState(run.query_id, run.run_id, self.now_ms)
         query.enter(run, self.now_ms)
@@ -187,11 +189,11 @@ class JobMachine:
 
         :raises QueryFenced, BatchNotBegun: see the errors.
         """
-        self._tick(now_ms)
         query = self.queries.get(run.query)
         if query is None:
             raise BatchNotBegun(run.query, batch_id)
         query.check_speaker(run, batch_id)
+        self._tick(now_ms)
         query.last_contact_ms = self.now_ms
         if batch_id != query.latest or not query.open:
             return Effect(self.answer(), False)
@@ -201,16 +203,17 @@ class JobMachine:
         return Effect(self.answer(), True)
 
     def heartbeat(self, run: Run, age_ms: int, now_ms: int) -> Effect:
-        """"Caught up, no new data", observed ``age_ms`` ago: moves the query's idle clock, unless a batch is open.
+        """ "Caught up, no new data", observed ``age_ms`` ago: moves the query's idle clock, unless a batch is open.
 
         :raises QueryFenced, CheckpointConflict: see the errors.
         """
-        self._tick(now_ms)
         query = self.queries.get(run.query)
+        if query is not None:
+            query.check_run(run)
+            query.check_checkpoint(run)
+        self._tick(now_ms)
         if query is None:
             query = self.queries[run.query] = QueryState(run.query_id, run.run_id, self.now_ms)
-        query.check_run(run)
-        query.check_checkpoint(run)
         query.enter(run, self.now_ms)
         if query.open:
             return Effect(self.answer(), False)
@@ -334,4 +337,3 @@ class JobMachine:
         if lowest.state(self.now_ms, self.config.idle_timeout_ms) == "blocked":
             reason = "blocked"
         return Holder(reason, query, name, None, self.coalescer.coalesced_since_ms)
-

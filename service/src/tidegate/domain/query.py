@@ -110,4 +110,3 @@ class QueryState:
     def unstage(self) -> None:
         self.staged.clear()
         self.staged_counts.clear()
-

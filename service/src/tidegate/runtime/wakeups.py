@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
+from contextlib import suppress
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -47,10 +48,8 @@ class WakeUps:
                 left_s = deadline - time.monotonic()
                 if reached or left_s <= 0 or self._closing:
                     return answer
-                try:
+                with suppress(TimeoutError):  # time to look, or to give up
                     await asyncio.wait_for(event.wait(), min(left_s, LOOK_S))
-                except TimeoutError:
-                    pass  # time to look, or to give up
         finally:
             self._waiting[job].discard(event)
             if not self._waiting[job]:

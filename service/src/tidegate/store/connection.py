@@ -17,7 +17,7 @@ class StoreUnavailable(Exception):
     """The store cannot be used; the message says which and why, and holds no password."""
 
 
-def connect(url: str) -> "Redis":
+def connect(url: str) -> Redis:
     """A client on a pool that makes its callers wait rather than fail when all connections are busy.
 
     :raises StoreUnavailable: for an address that is none.
@@ -37,10 +37,10 @@ def connect(url: str) -> "Redis":
             f"{without_password(url)} is no Redis address ({error}); "
             "TIDEGATE_REDIS_URL takes redis://host:port/0, rediss://... or unix:///path/to.sock."
         ) from error
-    return Redis(connection_pool=pool)
+    return Redis.from_pool(pool)
 
 
-async def check(redis: "Redis", url: str) -> None:
+async def check(redis: Redis, url: str) -> None:
     """:raises StoreUnavailable: when the server cannot be reached, refuses, or is too old for the scripts."""
     try:
         info = await redis.info("server")
@@ -51,7 +51,9 @@ async def check(redis: "Redis", url: str) -> None:
         ) from error
     version = str(info["redis_version"])
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
-        raise StoreUnavailable(f"The Redis at {without_password(url)} is version {version}; Tidegate needs 7.0 or later.")
+        raise StoreUnavailable(
+            f"The Redis at {without_password(url)} is version {version}; Tidegate needs 7.0 or later."
+        )
 
 
 def without_password(url: str) -> str:

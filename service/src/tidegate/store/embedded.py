@@ -27,6 +27,7 @@ from tidegate.store.connection import StoreUnavailable
 LONGEST_SOCKET_PATH = 100
 START_S = 60.0
 STOP_S = 30.0
+LOCK_S = 5.0
 
 
 def server_binary() -> str:
@@ -119,7 +120,9 @@ class EmbeddedValkey:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
 
     @property
@@ -128,15 +131,13 @@ class EmbeddedValkey:
 
     def _take_lock(self) -> None:
         lock = os.open(self.data_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _locked(lock):
             owner = os.pread(lock, 32, 0).decode().strip() or "unknown"
             os.close(lock)
             raise StoreUnavailable(
                 f"The data directory {self.data_dir} is in use by process {owner}; "
                 "stop that one, or set TIDEGATE_DATA_DIR to another directory."
-            ) from None
+            )
         os.ftruncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)
         self._lock = lock
@@ -148,7 +149,8 @@ class EmbeddedValkey:
         except (FileNotFoundError, ValueError):
             return
         try:
-            redis_sync.Redis(unix_socket_path=socket, socket_timeout=STOP_S).shutdown(nosave=True)
+            with redis_sync.Redis(unix_socket_path=socket, socket_timeout=STOP_S) as orphan:
+                orphan.shutdown(nosave=True)
         except (RedisError, OSError):
             return  # nobody answers there any more
         deadline = time.monotonic() + STOP_S
@@ -182,6 +184,19 @@ class EmbeddedValkey:
             except (RedisError, OSError):  # not listening yet, or still reading its append-only file
                 time.sleep(0.02)
         client.close()
+
+
+def _locked(lock: int) -> bool:
+    """Takes the lock; waits a little for an owner that is about to end."""
+    deadline = time.monotonic() + LOCK_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
 
 
 def _runs(pid: int) -> bool:

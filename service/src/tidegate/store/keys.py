@@ -33,7 +33,9 @@ JOB_KEYS = (
     Key("done", "done", False, "zset of the done substreams: member -> processing time of the last event"),
     Key("counts", "counts", False, "hash: '<class> <member>' -> rows accounted for"),
     Key("queries", "queries", False, "zset of the queries: query -> processing time of the first contact"),
-    Key("owners", "owners", False, "set of the queries that have keys of their own: those above, and those declared for"),
+    Key(
+        "owners", "owners", False, "set of the queries that have keys of their own: those above, and those declared for"
+    ),
     Key("open", "open", False, "zset of the open batches: query -> pin (-inf: none)"),
     Key("expiry", "expiry", True, "zset of this query's live substreams: member -> processing time of the last event"),
     Key("quiet", "quiet", True, "zset of this query's idle substreams: member -> processing time of the last event"),

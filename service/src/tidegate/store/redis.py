@@ -1,7 +1,7 @@
 """The commands of a job, carried out by the scripts in ``lua/``: one call, one atomic transition.
 
-The replies are the records of :mod:`tidegate.domain.records`; a refusal is raised as the domain's error. Nothing about a
-job is kept here, so any number of replicas may serve it.
+The replies are the records of :mod:`tidegate.domain.records`; a refusal is raised as the domain's error. Nothing about
+a job is kept here, so any number of replicas may serve it.
 """
 
 import json
@@ -84,7 +84,7 @@ class JobStore:
         frame = config.throttle.frame if isinstance(config.throttle, FrameThrottle) else None
         # The list of jobs lives outside the job's slot. Named there first, a job can be listed without being there yet
         # (readers pass over it), but never be there without being listed.
-        await self.redis.sadd(JOBS, job)  # type: ignore[misc]
+        await self.redis.sadd(JOBS, job)
         reply = await self._run(
             "put", job, now_ms, _text(expected), secrets.token_hex(8), json.dumps(document, sort_keys=True),
             str(config.policy.lag), _text(frame.slide if frame else None), _text(frame.offset if frame else None),
@@ -179,7 +179,7 @@ class JobStore:
 
     async def jobs(self) -> list[str]:
         """Names of all jobs that were ever created, sorted; some may have been deleted since."""
-        return sorted(await self.redis.smembers(JOBS))  # type: ignore[misc]
+        return sorted(str(job) for job in await self.redis.smembers(JOBS))
 
     async def status(self, job: str, now_ms: int | None = None) -> Status:
         reply = await self._run("status", job, now_ms)
@@ -218,7 +218,7 @@ class JobStore:
 
     async def check_scripts(self) -> None:
         """:raises RedisError: when the server does not answer, or does not run scripts."""
-        await self.redis.eval("return 1", 0)  # type: ignore[misc]
+        await self.redis.eval("return 1", 0)
 
     async def _run(self, command: str, job: str, now_ms: int | None, *arguments: str) -> list[Any]:
         if command not in self._scripts:
@@ -256,9 +256,7 @@ def _answer(reply: list[Any]) -> Answer:
     if holder:
         reason, query, substream, batch, since = holder
         held = Holder(reason, query, substream, _number(batch), int(since))
-    return Answer(
-        int(incarnation), epoch, int(now), _number(watermark), _number(coalesced), complete == "1", held
-    )
+    return Answer(int(incarnation), epoch, int(now), _number(watermark), _number(coalesced), complete == "1", held)
 
 
 def _refusal(code: str, details: Sequence[Any]) -> errors.DomainError:
@@ -278,5 +276,3 @@ _DETAILS: dict[str, Callable[[Any], object]] = {
 
 def _effect(reply: list[Any]) -> Effect:
     return Effect(_answer(reply), reply[8] == "1")
-
-

@@ -40,7 +40,9 @@ async def _answer(ctx: Context, job: str, code: int = 200) -> Response:
     return answer(_record(ctx, job, status), code, ETag=_etag(status.answer.incarnation, status.revision))
 
 
-@router.put("/{job}", response_model=JobRecord, openapi_extra=body_of(JobDocument), responses={201: {"model": JobRecord}})
+@router.put(
+    "/{job}", response_model=JobRecord, openapi_extra=body_of(JobDocument), responses={201: {"model": JobRecord}}
+)
 async def put_job(
     job: JobId,
     request: Request,

@@ -94,9 +94,7 @@ class RowAccounting(Request):
     def accounting(self) -> Accounting:
         none = [0] * len(self.substreams)
         columns = (self.on_time, self.updated or none, self.late, self.null_event_time, self.future or none)
-        return Accounting(
-            self.rule, tuple(self.substreams), tuple(Counts(*row) for row in zip(*columns, strict=True))
-        )
+        return Accounting(self.rule, tuple(self.substreams), tuple(Counts(*row) for row in zip(*columns, strict=True)))
 
 
 class Commit(RunReference):

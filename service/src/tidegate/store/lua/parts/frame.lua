@@ -15,5 +15,5 @@ local function frame_floor(time)
 end
 
 local function frame_higher(time)
-  return math.min(time - past_boundary(time) + J.slide, HIGHEST)
+  return math.min(time + (J.slide - past_boundary(time)), HIGHEST)
 end

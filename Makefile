@@ -1,0 +1,52 @@
+# Every target does its own set-up, from a bare python3 (3.11 or later); with nothing left to do it is quick.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format openapi lock clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## .venv with both distributions and what they need
+
+$(READY): requirements.lock service/pyproject.toml spark_client/pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or later is needed; name one: make PYTHON=python3.12 ..."; exit 1; }
+	@echo "Setting up $(VENV) (once; Spark alone is 450 MB) ..."
+	@$(PYTHON) -m venv $(VENV) || \
+	  { echo "python3 cannot make virtual environments here; on Debian: apt-get install python3-venv"; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps \
+	  --requirement requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+	  --editable service --editable spark_client
+	@touch $(READY)
+
+demo: $(READY) ## the flights of 2013 through an embedded Valkey, the coordinator and a local Spark
+	@$(BIN)/python -m examples.flights
+
+test: $(READY) ## everything: checks, unit tests, a real Spark, a real Valkey, a real HTTP server
+	@$(MAKE) --no-print-directory lint
+	@$(BIN)/python -m pytest
+
+lint: $(READY) ## style and types
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+
+format: $(READY) ## puts the code into shape
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+openapi: $(READY) ## openapi/tidegate.v1.json, from the code
+	@$(BIN)/tidegate openapi > openapi/tidegate.v1.json
+
+lock: $(READY) ## requirements.lock, from what the distributions ask for
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-emit-find-links --custom-compile-command 'make lock' --output-file requirements.lock \
+	  service/pyproject.toml spark_client/pyproject.toml --extra spark --extra java requirements-dev.in
+
+clean: ## removes what the other targets made
+	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,105 @@
+"""The coordinated query: what a data engineer would write, with the windows and the late rows in files."""
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+import tidegate_spark
+from examples.flights import data
+from examples.flights.files import BatchFiles
+from examples.flights.settings import Settings
+from examples.flights.windows import HourlyDepartures, hours
+from tidegate_spark import Batch, Committed, Gate, Rules
+
+JOB = "flights"
+QUERY = "departures"
+FRAME = timedelta(hours=1)
+MEASURED_BATCHES = 12
+LATE_SCHEMA = data.SCHEMA.append(pa.field("batch_id", pa.int64())).append(
+    pa.field("watermark", pa.timestamp("us", "UTC"))
+)
+
+
+def rules(settings: Settings, idle_timeout: timedelta | None = None) -> Rules:
+    """One watermark an hour: the windows are hours."""
+    lag = timedelta(minutes=settings.lag_minutes)
+    return tidegate_spark.limiting_lag(lag, frame=FRAME, idle_timeout=idle_timeout)
+
+
+class Departures:
+    """Everything a batch leaves behind; all of it is written again, the same, when a batch is replayed."""
+
+    def __init__(self, settings: Settings, gate: Gate, show: Callable[[Committed], Any]) -> None:
+        self.settings, self.gate, self.show = settings, gate, show
+        self.windows = HourlyDepartures.under(settings.out)
+        self.late = BatchFiles(settings.out / "late", ".parquet")
+        self.late.write_empty(LATE_SCHEMA)
+        self.batches = BatchFiles(settings.out / "state" / "batches", ".json")
+        self._committed_at: list[float] = []
+
+    def write(self, df: DataFrame, batch: Batch) -> None:
+        self.windows.add(int(batch), hours(df), batch.pin)
+
+    def write_late(self, df: DataFrame, batch: Batch) -> None:
+        rows = df.withColumns(
+            {"batch_id": F.lit(int(batch)), "watermark": F.timestamp_millis(F.lit(batch.pin).cast("long"))}
+        )
+        self.late.write_table(int(batch), rows.toArrow().select(LATE_SCHEMA.names).cast(LATE_SCHEMA))
+
+    def committed(self, committed: Committed) -> None:
+        self._committed_at.append(time.monotonic())
+        holder = committed.holder
+        self.batches.write_json(
+            int(committed.batch),
+            {
+                "pin_ms": committed.batch.pin,
+                "watermark_ms": committed.watermark,
+                "rows": committed.rows,
+                "on_time": committed.on_time,
+                "late": committed.late,
+                "null_event_time": committed.null_event_time,
+                "holder": holder.substream if holder else None,
+                "seconds": committed.seconds,
+            },
+        )
+        self._set_idle_timeout()
+        self.show(committed)
+
+    def _set_idle_timeout(self) -> None:
+        """Idleness is a matter of processing time, and only now it is known how long a batch takes here."""
+        if self.settings.idle_batches and len(self._committed_at) == MEASURED_BATCHES + 1:
+            # The first few are slow: Spark warms up.
+            times = self._committed_at[MEASURED_BATCHES // 3 :]
+            batch_s = median(later - earlier for earlier, later in pairwise(times))
+            timeout_ms = max(1, round(1000 * batch_s * self.settings.idle_batches))
+            self.gate.change_rules(rules(self.settings, timedelta(milliseconds=timeout_ms)))
+
+    def start(self, flights: DataFrame, checkpoint: Path, destinations: list[str]) -> StreamingQuery:
+        return (
+            self.gate.stream(flights, event_time="departed_at", substream="dest")
+            .declare(*destinations)
+            .late_to(self.write_late)
+            .foreach_batch(self.write)
+            .on_commit(self.committed)
+            .tuned(report_tasks=1)
+            .trigger(availableNow=True)
+            .start(queryName=QUERY, checkpointLocation=str(checkpoint))
+        )
+
+    def finish(self) -> int:
+        """End of input: every destination is done, the job complete, the last hours close. Returns the watermark."""
+        names = [row["substream"] for row in self.gate.substreams() if row["query"] == QUERY]
+        self.gate.done(QUERY, names, "the replay is over")
+        watermark = self.gate.complete("the replay is over")
+        assert watermark is not None, "flights were reported"
+        self.windows.add(self.batches.ids()[-1] + 1, {}, watermark)
+        return watermark

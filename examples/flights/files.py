@@ -1,0 +1,43 @@
+"""Files that belong to one batch: written whole or not at all, and written again by a replay of the batch."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+
+class BatchFiles:
+    """A directory of ``batch-<id>`` files, one a batch at the most."""
+
+    def __init__(self, directory: Path, suffix: str) -> None:
+        self.directory, self.suffix = directory, suffix
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def path(self, batch_id: int) -> Path:
+        return self.directory / f"batch-{batch_id:06d}{self.suffix}"
+
+    def ids(self) -> list[int]:
+        """The batches that have a file, in order."""
+        return sorted(int(path.stem.removeprefix("batch-")) for path in self.directory.glob(f"batch-*{self.suffix}"))
+
+    def write_json(self, batch_id: int, value: Any) -> None:
+        partial = self._partial(batch_id)
+        partial.write_text(json.dumps(value))
+        partial.rename(self.path(batch_id))
+
+    def read_json(self, batch_id: int) -> Any:
+        return json.loads(self.path(batch_id).read_text())
+
+    def write_table(self, batch_id: int, table: pa.Table) -> None:
+        partial = self._partial(batch_id)
+        pq.write_table(table, partial)
+        partial.rename(self.path(batch_id))
+
+    def write_empty(self, schema: pa.Schema) -> None:
+        """A file without rows, so that the directory reads as a table even before the first batch has any."""
+        pq.write_table(schema.empty_table(), self.directory / "empty.parquet")
+
+    def _partial(self, batch_id: int) -> Path:
+        return self.directory / f".batch-{batch_id:06d}{self.suffix}.partial"

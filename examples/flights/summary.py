@@ -1,0 +1,77 @@
+"""What the run came to: for people as a table, for programs as ``summary.json`` and ``batches.csv``."""
+
+import csv
+import json
+from collections import defaultdict
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from examples.flights.coordinated import Departures
+from examples.flights.settings import Settings
+from examples.flights.windows import utc
+
+
+def write_batches(departures: Departures, settings: Settings) -> list[dict[str, Any]]:
+    """``batches.csv``, a line a batch."""
+    batches = [{"batch_id": n, **departures.batches.read_json(n)} for n in departures.batches.ids()]
+    columns = ["batch_id", "pin_ms", "watermark_ms", "rows", "late"]
+    with open(settings.out / "batches.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, columns, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(batches)
+    return batches
+
+
+def summarize(
+    batches: list[dict[str, Any]], settings: Settings, *, final_watermark_ms: int, left_out: int, native_counted: int,
+    late_under_global_maximum: int, seconds: float,
+) -> dict[str, Any]:  # fmt: skip
+    """Adds the batches up, and writes ``summary.json``."""
+    totals = {name: sum(batch[name] for batch in batches) for name in ("rows", "on_time", "late", "null_event_time")}
+    summary = {
+        **totals,
+        "left_out": left_out,
+        "windows": pq.ParquetDataset(settings.out / "windows").read().num_rows,
+        "final_watermark_ms": final_watermark_ms,
+        "native_lost": totals["rows"] - native_counted,
+        "late_under_global_maximum": late_under_global_maximum,
+        "batches": len(batches),
+        "seconds": round(seconds, 1),
+    }
+    (settings.out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    return summary
+
+
+def longest_holders(batches: list[dict[str, Any]], most: int = 3) -> list[tuple[str, float]]:
+    """The destinations after which the watermark waited longest, with the seconds of batches that it did."""
+    held: defaultdict[str, float] = defaultdict(float)
+    for batch in batches:
+        if batch["holder"] is not None:
+            held[batch["holder"]] += batch["seconds"]
+    return sorted(held.items(), key=lambda item: -item[1])[:most]
+
+
+def table(summary: dict[str, Any], batches: list[dict[str, Any]], settings: Settings) -> str:
+    """The end of the demo, as it is printed."""
+
+    def share(count: int) -> str:
+        return f"{count:>9,}  {100 * count / summary['rows']:6.2f} %"
+
+    holders = ", ".join(f"{name} ({seconds:.0f} s)" for name, seconds in longest_holders(batches)) or "nobody"
+    left_out = f"{summary['left_out']:,} left out: no take-off or air time"
+    lines = [
+        f"Flights landed {settings.start:%Y-%m-%d} to {settings.end:%Y-%m-%d}, lag {settings.lag_minutes} minutes, "
+        "hourly windows by take-off",
+        f"  rows                         {summary['rows']:>9,}  ({left_out})",
+        f"  counted on time              {share(summary['on_time'])}",
+        f"  late                         {share(summary['late'])}",
+        f"  without an event time        {share(summary['null_event_time'])}",
+        f"  lost by Spark's own watermark{share(summary['native_lost'])}",
+        f"  late under one maximum, by row{share(summary['late_under_global_maximum'])[1:]}",
+        f"  windows closed               {summary['windows']:>9,}",
+        f"  final watermark              {utc(summary['final_watermark_ms']):%Y-%m-%d %H:%M} (New York wall clock)",
+        f"  held longest by              {holders}",
+        f"  {summary['batches']} batches in {summary['seconds']:.0f} s; all of it is in {settings.out}",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,151 @@
+"""Bad input ends in one clear problem+json, and changes nothing."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.conftest import RULES, RUN
+
+Make = Callable[..., str]
+JSON = {"content-type": "application/json"}
+
+
+def problem(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    assert answer.headers["content-type"] == "application/problem+json"
+    told: dict[str, Any] = answer.json()
+    assert (answer.status_code, told["code"]) == (status, code), told
+    assert told["type"] == f"urn:tidegate:problem:{code}"
+    assert told["status"] == status
+    assert len(told["detail"]) > 10
+    return told
+
+
+@pytest.mark.parametrize(
+    ("rules", "field"),
+    [
+        ({"policy": {"type": "limiting_lag", "lag_ms": -1}}, "policy.lag_ms"),
+        ({"policy": {"type": "limiting_lag", "lag_ms": 1.5}}, "policy.lag_ms"),
+        ({"policy": {"type": "limiting_lag"}}, "policy.lag_ms"),
+        ({"policy": {"type": "no_such"}}, "policy.type"),
+        (RULES | {"idle_timeout_ms": 0}, "idle_timeout_ms"),
+        (RULES | {"idle_timout_ms": 5}, "idle_timout_ms"),
+        (RULES | {"throttle": {"type": "frame", "size_ms": 10, "slide_ms": 3}}, "throttle.size_ms"),
+        (RULES | {"throttle": {"type": "frame", "size_ms": 10, "offset_ms": 10}}, "throttle.offset_ms"),
+    ],
+)
+def test_rules_that_cannot_work_name_their_field(http: httpx.Client, job: str, rules: object, field: str) -> None:
+    """A misspelt limit must not be a limit that is off."""
+    answer = http.put(f"/v1/jobs/{job}", json=rules, headers={"If-None-Match": "*"})
+    code = "invalid_config" if field.startswith("throttle") else "invalid_request"
+    assert problem(answer, 422, code)["field"].replace("throttle.frame.", "throttle.") == field
+    problem(http.get(f"/v1/jobs/{job}"), 404, "job_not_found")
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"substreams": ["a", "b"], "event_times": [1]}, "event_times"),
+        ({"substreams": ["a"], "event_times": [1], "counts": [1, 2]}, "counts"),
+        ({"substreams": ["a"], "event_times": [1], "min_event_times": []}, "min_event_times"),
+        ({"substreams": ["a"], "event_times": [1.0]}, "event_times.0"),
+        ({"substreams": ["a"], "event_times": ["1"]}, "event_times.0"),
+        ({"substreams": ["a"], "event_times": [True]}, "event_times.0"),
+        ({"substreams": ["a"], "event_times": [None]}, "event_times.0"),
+        ({"substreams": ["a", "b"], "event_times": [1, 2**53]}, "event_times.1"),
+        ({"substreams": ["a"], "event_times": [-(2**53)]}, "event_times.0"),
+        ({"substreams": ["a"], "event_times": [10**400]}, "event_times.0"),
+        ({"substreams": ["a", "a"], "event_times": [1, 2]}, "substreams"),
+        ({"substreams": [""], "event_times": [1]}, "substreams"),
+        ({"substreams": ["x" * 201], "event_times": [1]}, "substreams"),
+        ({"substreams": ["ä" * 101], "event_times": [1]}, "substreams"),
+        ({"substreams": ["a\nb"], "event_times": [1]}, "substreams"),
+        ({"substreams": ["a"], "event_times": [1], "colour": "red"}, "colour"),
+        ({}, "substreams"),
+    ],
+)
+def test_a_bad_report_names_its_field_and_changes_nothing(
+    http: httpx.Client, make_job: Make, body: object, field: str
+) -> None:
+    """A report is all or nothing."""
+    path = make_job()
+    http.post(f"{path}:report", json={"substreams": ["a", "b"], "event_times": [100, 100]}).raise_for_status()
+    before = http.get(f"{path}/substreams").json()["substreams"]
+    answer = http.post(f"{path}:report", content=json.dumps(body), headers=JSON)
+    assert problem(answer, 422, "invalid_request")["field"] == field
+    assert http.get(f"{path}/substreams").json()["substreams"] == before
+
+
+def test_the_largest_event_times_are_taken_exactly(http: httpx.Client, make_job: Make) -> None:
+    """The bound is the last number that can be held, not the one before it."""
+    path = make_job(policy={"type": "limiting_lag", "lag_ms": 0})
+    for time in (-(2**53) + 1, 2**53 - 1):
+        answer = http.post(f"{path}:report", json={"substreams": ["a"], "event_times": [time]})
+        assert answer.json()["watermark"] == time
+
+
+def test_a_job_that_does_not_exist_is_told_for_every_call(http: httpx.Client, job: str) -> None:
+    """A misspelt name must not create a job, nor look like an empty one."""
+    path = f"/v1/jobs/{job}"
+    batch = f"{path}/queries/q/batches/0"
+    report = {"substreams": ["a"], "event_times": [1]}
+    for answer in (
+        http.get(path),
+        http.delete(path),
+        http.put(path, json=RULES, headers={"If-Match": "*"}),
+        http.post(f"{path}:report", json=report),
+        http.post(f"{path}:report", json=report | {"batch": {"query": "q", **RUN, "batch_id": 0, "partition": 0}}),
+        http.put(batch, json=RUN),
+        http.post(f"{batch}:commit", json=RUN),
+        http.post(f"{path}/queries/q:heartbeat", json=RUN),
+        http.post(f"{path}:declare", json={"names": ["a"]}),
+        http.post(f"{path}/substreams:done", json={"names": ["a"]}),
+        http.post(f"{path}:complete", json={}),
+        http.get(f"{path}/watermark"),
+        http.get(f"{path}/substreams"),
+        http.get(f"{path}/queries"),
+    ):
+        problem(answer, 404, "job_not_found")
+    assert job not in [listed["job"] for listed in http.get("/v1/jobs", params={"limit": 1000}).json()["jobs"]]
+
+
+def test_a_commit_of_a_batch_that_was_never_begun(http: httpx.Client, make_job: Make) -> None:
+    """It would account for rows of which nothing was staged."""
+    path = make_job()
+    rows = {"rule": "row", "substreams": ["a"], "on_time": [1], "late": [0], "null_event_time": [0]}
+    answer = http.post(f"{path}/queries/q/batches/3:commit", json=RUN | {"rows": rows})
+    assert problem(answer, 409, "batch_not_begun")["batch_id"] == 3
+    assert http.get(path).json()["rows"]["on_time"] == 0
+
+
+def test_a_body_over_the_limit(http: httpx.Client, make_job: Make) -> None:
+    """With its length told, and with it hidden."""
+    path = make_job()
+    whole = b"[" + b"1," * 40_000 + b"1]"
+
+    def in_pieces() -> Iterator[bytes]:
+        for first in range(0, len(whole), 1000):
+            yield whole[first : first + 1000]
+
+    for content in (whole, in_pieces()):
+        answer = http.post(f"{path}:report", content=content, headers=JSON)
+        assert problem(answer, 413, "body_too_large")["max_body_bytes"] == 65536
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'{"substreams": "a"}', b"\xff\xfe"])
+def test_a_body_that_is_no_report(http: httpx.Client, make_job: Make, body: bytes) -> None:
+    """Broken JSON, and JSON of another shape."""
+    problem(http.post(f"{make_job()}:report", content=body, headers=JSON), 422, "invalid_request")
+
+
+def test_other_hosts_content_types_and_paths_are_refused(http: httpx.Client, make_job: Make) -> None:
+    """A page in somebody's browser must not move watermarks on this machine."""
+    path = make_job()
+    problem(http.get(path, headers={"host": "rebound.example:8000"}), 421, "foreign_host")
+    problem(http.post(f"{path}:report", data={"substreams": "a"}), 415, "not_json")
+    problem(http.get("/v1/jobs/a:b/watermark"), 422, "invalid_request")
+    problem(http.get("/v2"), 404, "no_such_path")
+    problem(http.patch(path), 405, "method_not_allowed")
+    problem(http.get(f"{path}/watermark", params={"at_least": "soon"}), 422, "invalid_request")

@@ -1,0 +1,26 @@
+"""The OpenAPI document is what clients are built from: it must be the one of this code."""
+
+import json
+from pathlib import Path
+
+from tidegate.app import create_app
+from tidegate.settings import Settings
+
+DOCUMENT = Path(__file__).parents[2] / "openapi" / "tidegate.v1.json"
+
+
+def test_the_kept_document_is_the_one_of_this_code() -> None:
+    """`make openapi` writes it again."""
+    document = create_app(Settings(), "redis://localhost").openapi()
+    assert json.loads(DOCUMENT.read_text()) == document
+
+
+def test_every_reference_is_there_and_every_call_says_how_it_fails() -> None:
+    """A reference to nothing breaks every generator of clients."""
+    text = DOCUMENT.read_text()
+    document = json.loads(text)
+    for part in text.split('"$ref": "#/components/schemas/')[1:]:
+        assert part.split('"')[0] in document["components"]["schemas"]
+    for path in document["paths"].values():
+        for call in path.values():
+            assert call["responses"]["default"]["content"].keys() == {"application/problem+json"}

@@ -1,0 +1,140 @@
+"""``tidegate serve``: what it says when it cannot, and what it leaves behind when it ends."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tidegate.store.embedded import EmbeddedValkey
+from tidegate_spark.testing import CoordinatorProcess
+
+RULES = {"policy": {"type": "limiting_lag", "lag_ms": 10}}
+
+
+def fails(tmp_path: Path, *arguments: str, **settings: str) -> str:
+    """The one line that a start which cannot be ends in."""
+    environment = os.environ | {"TIDEGATE_DATA_DIR": str(tmp_path / "data"), "TIDEGATE_PORT": "0"} | settings
+    ended = subprocess.run(
+        [sys.executable, "-m", "tidegate", "serve", *arguments],
+        env=environment, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert ended.returncode == 1
+    lines = ended.stderr.splitlines()
+    assert len(lines) == 1, ended.stderr
+    return lines[0]
+
+
+def test_a_port_in_use_leaves_nothing_behind(tmp_path: Path) -> None:
+    """No Valkey may stay when the service could not begin."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        assert "TIDEGATE_PORT" in fails(tmp_path, TIDEGATE_PORT=port)
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_redis_that_cannot_be_reached_is_named_without_its_password(tmp_path: Path) -> None:
+    """The line goes into logs."""
+    line = fails(tmp_path, TIDEGATE_REDIS_URL="redis://user:secret@127.0.0.1:1/0")
+    assert "TIDEGATE_REDIS_URL" in line
+    assert "secret" not in line
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TIDEGATE_PORT", "http"),
+        ("TIDEGATE_HOST", "0.0.0.0"),  # noqa: S104 - it is refused
+        ("TIDEGATE_REDIS_URL", "ftp://localhost"),
+        ("TIDEGATE_SWEEP_INTERVAL_MS", "0"),
+        ("TIDEGATE_TOKEN_SECRET", "short"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_named(tmp_path: Path, name: str, value: str) -> None:
+    """One line, with the variable to change."""
+    assert name in fails(tmp_path, **{name: value})
+
+
+def test_a_restart_finds_the_state_and_accepts_the_tokens(tmp_path: Path) -> None:
+    """kill -9 of the coordinator loses nothing that was answered."""
+    process = CoordinatorProcess(tmp_path)
+    process.start()
+    http = httpx.Client(base_url=process.url, timeout=30)
+    http.put("/v1/jobs/j", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
+    told = http.post("/v1/jobs/j:report", json={"substreams": ["a"], "event_times": [100]}).json()
+    process.stop(kill=True)
+    with process:
+        again = http.post(
+            "/v1/jobs/j:report",
+            json={"substreams": ["a"], "event_times": [1], "watermark_token": told["watermark_token"]},
+        ).json()
+        assert (again["watermark"], again["state_epoch"]) == (90, told["state_epoch"])
+        assert http.get("/v1/jobs/j").json()["tokens_ignored"] == 0
+    http.close()
+
+
+def test_it_ends_with_the_program_that_started_it(tmp_path: Path) -> None:
+    """A demo or a test that is killed must not leave servers behind."""
+    process = CoordinatorProcess(tmp_path).start()
+    started = psutil.Process(process.pid)
+    family = [started, *started.children(recursive=True)]
+    assert len(family) == 2, "the coordinator and its Valkey"
+    assert process._process is not None
+    assert process._process.stdin is not None
+    process._process.stdin.close()
+    _, alive = psutil.wait_procs(family, timeout=60)
+    assert not alive
+    process.stop()
+
+
+def test_those_who_wait_are_answered_when_it_ends(tmp_path: Path) -> None:
+    """A rolling restart must not look like a failure to its clients."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    process = CoordinatorProcess(tmp_path).start()
+    with httpx.Client(base_url=process.url, timeout=60) as http, ThreadPoolExecutor(1) as pool:
+        http.put("/v1/jobs/j", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
+        waiting = pool.submit(http.get, "/v1/jobs/j/watermark", params={"at_least": 5, "timeout_s": 50})
+        time.sleep(0.5)
+        process.stop()
+        answer = waiting.result()
+    assert (answer.status_code, answer.json()["reached"]) == (200, False)
+
+
+def test_an_external_redis_holds_all_the_state(tmp_path: Path, valkey: EmbeddedValkey, job: str) -> None:
+    """Replicas are stateless: what one was told, another knows, and its tokens hold there too."""
+    one = CoordinatorProcess(tmp_path / "one", redis_url=valkey.url)
+    two = CoordinatorProcess(tmp_path / "two", redis_url=valkey.url)
+    with one, two, httpx.Client(timeout=30) as http:
+        http.put(f"{one.url}/v1/jobs/{job}", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
+        report = {"substreams": ["a"], "event_times": [100]}
+        told = http.post(f"{one.url}/v1/jobs/{job}:report", json=report).json()
+        seen = http.get(f"{two.url}/v1/jobs/{job}/watermark").json()
+        assert (seen["watermark"], seen["watermark_token"]) == (90, told["watermark_token"])
+
+
+def test_a_redis_that_goes_away_is_a_problem_and_no_crash(tmp_path: Path) -> None:
+    """Alive, not ready, and honest about why; well again when Redis is."""
+    data = tmp_path / "redis"
+    server = EmbeddedValkey(data)
+    server.start()
+    with CoordinatorProcess(tmp_path / "coordinator", redis_url=server.url) as process:
+        with httpx.Client(base_url=process.url, timeout=60) as http:
+            http.put("/v1/jobs/j", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
+            server.stop()
+            away = http.post("/v1/jobs/j:report", json={"substreams": ["a"], "event_times": [100]})
+            assert (away.status_code, away.json()["code"]) == (503, "store_unavailable")
+            assert away.headers["Retry-After"]
+            assert http.get("/readyz").status_code == 503
+            assert http.get("/livez").status_code == 200
+            server.start()
+            back = http.post("/v1/jobs/j:report", json={"substreams": ["a"], "event_times": [100]})
+            assert back.json()["watermark"] == 90
+    server.stop()

@@ -1,0 +1,244 @@
+"""The machine of a job, rule by rule; the scripts are held to it in tests/store."""
+
+import pytest
+
+from tidegate.domain.config import JobConfig
+from tidegate.domain.errors import BatchForgotten, BatchNotBegun, BatchOpen, JobComplete, PinConflict, QueryFenced
+from tidegate.domain.frame import Frame
+from tidegate.domain.job import JobMachine
+from tidegate.domain.policy import LimitingLag
+from tidegate.domain.query import KnownPin, Run
+from tidegate.domain.throttle import FrameThrottle
+
+RUN = Run("departures", "checkpoint", "run-1")
+OTHER = Run("arrivals", "checkpoint-2", "run-a")
+
+
+def machine(lag: int = 10, idle_timeout_ms: int | None = None, frame: Frame | None = None) -> JobMachine:
+    throttle = {} if frame is None else {"throttle": FrameThrottle(frame)}
+    return JobMachine(JobConfig(LimitingLag(lag), idle_timeout_ms=idle_timeout_ms, **throttle), now_ms=0)
+
+
+def batch(job: JobMachine, run: Run, batch_id: int, tops: dict[str, int], now_ms: int) -> int | None:
+    """A whole batch at one moment; returns its pin."""
+    pin = job.begin(run, batch_id, now_ms).pin
+    job.report_staged(run, batch_id, 0, tops, {}, now_ms)
+    job.commit(run, batch_id, None, now_ms)
+    return pin
+
+
+def watermark(job: JobMachine) -> int | None:
+    return job.answer().watermark
+
+
+def test_the_slowest_substream_holds_the_watermark() -> None:
+    """A slow partition's rows would be lost under the highest event time of all."""
+    job = machine()
+    batch(job, RUN, 0, {"fast": 1000, "slow": 300}, 1)
+    assert watermark(job) == 290
+    holder = job.answer().holder
+    assert holder is not None
+    assert (holder.substream, holder.reason) == ("slow", "slow")
+
+
+def test_what_a_batch_reported_counts_only_with_its_commit() -> None:
+    """Rows that a crash takes back must not have moved anything."""
+    job = machine()
+    job.begin(RUN, 0, 1)
+    job.report_staged(RUN, 0, 0, {"a": 500}, {}, 2)
+    assert watermark(job) is None
+    job.commit(RUN, 0, None, 3)
+    assert watermark(job) == 490
+
+
+def test_an_open_batch_holds_the_emitted_watermark_at_its_pin() -> None:
+    """Nobody may be told that data is complete while another query still writes rows behind that."""
+    job = machine()
+    batch(job, RUN, 0, {"a": 100}, 1)
+    batch(job, OTHER, 0, {"a": 100}, 1)
+    job.begin(OTHER, 1, 2)
+    batch(job, RUN, 1, {"a": 300}, 3)
+    job.report_staged(OTHER, 1, 0, {"a": 300}, {}, 3)
+    assert watermark(job) == 90
+    job.commit(OTHER, 1, None, 4)
+    assert watermark(job) == 290
+
+
+def test_when_only_the_open_batch_is_behind_it_is_named_as_holder() -> None:
+    """At night the first question is who holds the watermark."""
+    job = machine(idle_timeout_ms=10)
+    batch(job, RUN, 0, {"a": 100}, 1)
+    job.begin(OTHER, 0, 2)
+    batch(job, RUN, 1, {"a": 300}, 3)
+    answer = job.answer()
+    assert (answer.watermark, answer.coalesced) == (90, 290)
+    assert answer.holder is not None
+    assert (answer.holder.reason, answer.holder.query, answer.holder.batch_id) == ("open_batch", "arrivals", 0)
+
+
+def test_a_replayed_batch_gets_the_pin_it_had() -> None:
+    """A pin that moved would call rows late that were on time before the crash."""
+    job = machine()
+    batch(job, RUN, 0, {"a": 100}, 1)
+    pin = job.begin(RUN, 1, 2).pin
+    batch(job, OTHER, 0, {"a": 9000}, 3)
+    again = job.begin(Run("departures", "checkpoint", "run-2"), 1, 4)
+    assert (again.pin, again.replayed) == (pin, True)
+
+
+def test_a_new_run_fences_the_old_one_and_drops_what_it_staged() -> None:
+    """A driver that was thought dead must not write into its successor's batch."""
+    job = machine()
+    job.begin(RUN, 0, 1)
+    job.report_staged(RUN, 0, 0, {"a": 500}, {}, 2)
+    successor = Run("departures", "checkpoint", "run-2")
+    job.begin(successor, 0, 3)
+    for command in (
+        lambda: job.report_staged(RUN, 0, 0, {"a": 900}, {}, 4),
+        lambda: job.commit(RUN, 0, None, 4),
+        lambda: job.begin(RUN, 1, 4),
+        lambda: job.heartbeat(RUN, 0, 4),
+    ):
+        with pytest.raises(QueryFenced):
+            command()
+    job.commit(successor, 0, None, 5)
+    assert watermark(job) is None
+
+
+def test_a_later_begin_commits_the_batch_before() -> None:
+    """A commit that was lost on the way must not hold the watermark for ever."""
+    job = machine()
+    job.begin(RUN, 0, 1)
+    job.report_staged(RUN, 0, 0, {"a": 500}, {}, 2)
+    assert job.begin(RUN, 1, 3).pin == 490
+
+
+def test_a_kept_pin_is_adopted_and_a_differing_one_refused() -> None:
+    """The copy beside the checkpoint outlives a coordinator that lost its state."""
+    job = machine()
+    assert job.begin(RUN, 7, 1, KnownPin(123)).pin == 123
+    with pytest.raises(PinConflict) as refused:
+        job.begin(RUN, 7, 1, KnownPin(124))
+    assert refused.value.details == {"pin": 123}
+
+
+def test_old_pins_are_forgotten_and_said_to_be() -> None:
+    """Pins are kept for as many batches as Spark can replay, not for ever."""
+    job = machine()
+    for number in range(101):
+        batch(job, RUN, number, {}, number)
+    assert job.begin(RUN, 1, 200).replayed
+    with pytest.raises(BatchForgotten):
+        job.begin(RUN, 0, 200)
+
+
+def test_a_commit_of_a_batch_that_was_never_begun_changes_nothing() -> None:
+    """A client that lost its way is told so."""
+    job = machine()
+    with pytest.raises(BatchNotBegun):
+        job.commit(RUN, 0, None, 1)
+    batch(job, RUN, 0, {"a": 100}, 1)
+    with pytest.raises(BatchNotBegun):
+        job.commit(RUN, 1, None, 2)
+    assert watermark(job) == 90
+
+
+def test_silence_counts_only_up_to_what_a_query_has_observed() -> None:
+    """A coordinator or a query that is away for an hour must not make everybody idle."""
+    job = machine(idle_timeout_ms=100)
+    batch(job, RUN, 0, {"a": 500, "b": 50}, 0)
+    job.sweep(1_000_000)
+    assert watermark(job) == 40
+    holder = job.answer().holder
+    assert holder is not None
+    assert holder.reason == "blocked"
+    batch(job, RUN, 1, {"a": 600}, 1_000_000)  # began then, and found nothing of b
+    assert watermark(job) == 590
+
+
+def test_a_heartbeat_is_evidence_of_silence_but_not_while_a_batch_is_open() -> None:
+    """A quiet input still closes its windows; a batch under way may yet hold rows of the silent."""
+    job = machine(idle_timeout_ms=100)
+    batch(job, RUN, 0, {"a": 500, "b": 50}, 0)
+    job.begin(RUN, 1, 10)
+    assert not job.heartbeat(RUN, 0, 500).applied
+    job.commit(RUN, 1, None, 501)
+    assert watermark(job) == 40
+    job.heartbeat(RUN, 450, 550)  # observed at 100: exactly the timeout after the last events at 0
+    assert watermark(job) == 490
+
+
+def test_a_substream_that_wakes_holds_again_without_moving_anything_back() -> None:
+    """Monotone, whoever comes back."""
+    job = machine(idle_timeout_ms=100)
+    batch(job, RUN, 0, {"a": 500, "b": 50}, 0)
+    job.heartbeat(RUN, 0, 200)
+    batch(job, RUN, 1, {"a": 900, "b": 60}, 201)
+    assert watermark(job) == 490
+    batch(job, RUN, 2, {"b": 700}, 202)
+    assert watermark(job) == 690
+
+
+def test_direct_reporters_are_judged_by_plain_timeout() -> None:
+    """They have no batches by which silence could be observed."""
+    job = machine(idle_timeout_ms=100)
+    job.report({"a": 500, "b": 50}, 0)
+    job.report({"a": 600}, 99)
+    assert job.sweep(99).watermark == 40
+    assert job.sweep(100).watermark == 590
+
+
+def test_declared_substreams_hold_from_the_start() -> None:
+    """Whoever has not reported yet may still bring the oldest rows."""
+    job = machine()
+    job.declare("departures", ["late-starter"], 0)
+    batch(job, RUN, 0, {"a": 500}, 1)
+    assert watermark(job) is None
+    holder = job.answer().holder
+    assert holder is not None
+    assert (holder.reason, holder.substream) == ("never_reported", "late-starter")
+
+
+def test_frames_let_only_boundaries_out() -> None:
+    """One emission a frame: nobody closes a window in between."""
+    job = machine(lag=0, frame=Frame(100, 100))
+    batch(job, RUN, 0, {"a": 199}, 1)
+    assert watermark(job) == 100
+
+
+def test_the_end_of_input_closes_the_last_frame_and_freezes_the_job() -> None:
+    """The last windows must not stay open for a lag that nothing can fill any more."""
+    job = machine(frame=Frame(100, 100))
+    batch(job, RUN, 0, {"a": 200, "b": 130}, 1)
+    job.begin(RUN, 1, 2)
+    with pytest.raises(BatchOpen):
+        job.finish(3)
+    job.commit(RUN, 1, None, 4)
+    assert job.finish(5).answer.watermark == 300
+    assert not job.finish(6).applied
+    for command in (lambda: job.begin(RUN, 2, 7), lambda: job.report({"x": 1}, 7)):
+        with pytest.raises(JobComplete):
+            command()
+    assert job.begin(RUN, 1, 8).replayed
+
+
+def test_a_policy_change_moves_nothing_back() -> None:
+    """A longer lag is a promise for the future, not a withdrawal."""
+    job = machine(lag=10)
+    batch(job, RUN, 0, {"a": 500}, 1)
+    job.change(JobConfig(LimitingLag(400)), 2)
+    assert watermark(job) == 490
+    job.change(JobConfig(LimitingLag(1)), 3)
+    assert watermark(job) == 499
+
+
+def test_a_proven_watermark_heals_and_an_older_incarnation_does_not() -> None:
+    """A lost tail of the store's log must not take back what clients were told."""
+    job = machine()
+    job.incarnation = 2
+    assert not job.heal(1, 10_000)
+    assert watermark(job) is None
+    assert job.heal(2, 700)
+    assert watermark(job) == 700
+    assert not job.heal(2, 600)
+    assert watermark(job) == 700

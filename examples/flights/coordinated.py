@@ -75,13 +75,16 @@ class Departures:
         self.show(committed)
 
     def _set_idle_timeout(self) -> None:
-        """Idleness is a matter of processing time, and only now it is known how long a batch takes here."""
-        if self.settings.idle_batches and len(self._committed_at) == MEASURED_BATCHES + 1:
-            # The first few are slow: Spark warms up.
-            times = self._committed_at[MEASURED_BATCHES // 3 :]
-            batch_s = median(later - earlier for earlier, later in pairwise(times))
-            timeout_ms = max(1, round(1000 * batch_s * self.settings.idle_batches))
-            self.gate.change_rules(rules(self.settings, timedelta(milliseconds=timeout_ms)))
+        """Idleness is a matter of processing time, and how long a batch takes is only known once some were timed.
+
+        They are timed again and again: Spark's first batches take several times as long as its later ones.
+        """
+        timed = len(self._committed_at) - 1
+        if not self.settings.idle_batches or timed < MEASURED_BATCHES or timed % MEASURED_BATCHES:
+            return
+        batch_s = median(later - earlier for earlier, later in pairwise(self._committed_at[-MEASURED_BATCHES - 1 :]))
+        timeout = timedelta(milliseconds=max(1, round(1000 * batch_s * self.settings.idle_batches)))
+        self.gate.change_rules(rules(self.settings, timeout))
 
     def start(self, flights: DataFrame, checkpoint: Path, destinations: list[str]) -> StreamingQuery:
         return (

@@ -54,7 +54,10 @@ def ensure_java() -> None:
 
 def shim_home(java: Path) -> Path:
     """A ``JAVA_HOME`` whose ``java`` runs ``java`` as Spark 4.3 can use it."""
-    home = Path(tempfile.gettempdir()) / f"tidegate-java-{os.getuid()}"
+    # In this environment, where nobody else can have put anything; an environment that cannot be written gets a
+    # directory for this process.
+    prefix = Path(sys.prefix)
+    home = Path(prefix if os.access(prefix, os.W_OK) else tempfile.mkdtemp()) / "tidegate-java"
     shim = home / "bin" / "java"
     shim.parent.mkdir(parents=True, exist_ok=True)
     # Written aside and moved: another process may be starting from it.

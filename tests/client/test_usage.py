@@ -1,0 +1,49 @@
+"""Arguments that cannot work end in one clear error, before anything is started."""
+
+from datetime import timedelta
+
+import pytest
+
+import tidegate_spark
+from tidegate_spark import Batch, InvalidUsage, limiting_lag
+
+
+def test_rules_are_refused_where_they_are_written() -> None:
+    """The line in the user's program, not an answer of a server, names the mistake."""
+    with pytest.raises(InvalidUsage, match="lag must be 0 ms or more"):
+        limiting_lag(timedelta(minutes=-1))
+    with pytest.raises(InvalidUsage, match="whole milliseconds"):
+        limiting_lag(timedelta(microseconds=1500))
+    with pytest.raises(InvalidUsage, match="slide needs frame"):
+        limiting_lag(timedelta(0), slide=timedelta(hours=1))
+    with pytest.raises(InvalidUsage, match="idle_timeout must be 1 ms"):
+        limiting_lag(timedelta(0), idle_timeout=timedelta(0))
+
+
+def test_an_address_or_a_name_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job's name travels in paths."""
+    monkeypatch.delenv("TIDEGATE_URL", raising=False)
+    with pytest.raises(InvalidUsage, match="TIDEGATE_URL"):
+        tidegate_spark.connect(job="flights")
+    with pytest.raises(InvalidUsage, match="http://host:8000"):
+        tidegate_spark.connect("coordinator:8000", job="flights")
+    with pytest.raises(InvalidUsage, match="job 'a/b'"):
+        tidegate_spark.connect("http://localhost:1", job="a/b")
+
+
+def test_a_batch_is_the_batch_id_it_always_was() -> None:
+    """A function written for foreachBatch gets an int, in paths, sums and JSON alike."""
+    import json
+
+    batch = Batch(7, pin=None, watermark=5, job="j", query="q", replayed=False)
+    assert batch == 7
+    assert f"part-{batch}" == "part-7"
+    assert json.dumps({"batch": batch}) == '{"batch": 7}'
+    assert isinstance(batch, int)
+
+
+def test_everything_exported_is_there_and_documented() -> None:
+    """What the package names is what it has, each with its contract."""
+    for name in tidegate_spark.__all__:
+        exported = getattr(tidegate_spark, name)
+        assert name == "Rules" or exported.__doc__

@@ -1,0 +1,72 @@
+"""Imports point one way, and the two distributions know each other only by the API."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SERVICE = ROOT / "service" / "src" / "tidegate"
+CLIENT = ROOT / "spark_client" / "src" / "tidegate_spark"
+
+# A package may import from itself and from those after it; app and settings wire and configure.
+LAYERS = ["cli", "page", "api", "runtime", "store", "domain"]
+
+
+def imported(file: Path) -> set[str]:
+    """The modules that a file imports, as they are named there."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: say where it comes from"
+            found.add(node.module or "")
+    return found
+
+
+def files(root: Path) -> list[Path]:
+    listed = sorted(root.rglob("*.py"))
+    assert listed
+    return listed
+
+
+@pytest.mark.parametrize("file", files(SERVICE), ids=lambda file: str(file.relative_to(SERVICE)))
+def test_the_service_imports_downwards(file: Path) -> None:
+    """The machine must be readable without the web, and the web replaceable without the machine."""
+    layer = file.relative_to(SERVICE).parts[0]
+    if layer not in LAYERS:
+        return
+    for module in imported(file):
+        parts = module.split(".")
+        if parts[0] == "tidegate" and len(parts) > 1 and parts[1] in LAYERS:
+            assert LAYERS.index(parts[1]) >= LAYERS.index(layer), f"{layer} imports {module}"
+
+
+@pytest.mark.parametrize("file", files(SERVICE / "domain"), ids=lambda file: file.name)
+def test_the_domain_needs_nothing_but_python(file: Path) -> None:
+    """It answers every what-if; it must run anywhere, and read no clock."""
+    for module in imported(file):
+        top = module.split(".")[0]
+        assert module.startswith("tidegate.domain") or (top in sys.stdlib_module_names and top != "time"), module
+
+
+@pytest.mark.parametrize("file", files(CLIENT), ids=lambda file: str(file.relative_to(CLIENT)))
+def test_the_client_knows_nothing_of_the_service(file: Path) -> None:
+    """Executors must not need a web framework."""
+    tops = {module.split(".")[0] for module in imported(file)}
+    assert not tops & {"tidegate", "fastapi", "uvicorn", "pydantic", "redis", "examples"}
+
+
+def test_the_service_knows_nothing_of_the_client() -> None:
+    """The coordinator runs where there is no Spark."""
+    for file in files(SERVICE):
+        assert not {module.split(".")[0] for module in imported(file)} & {"tidegate_spark", "pyspark", "pyarrow"}
+
+
+def test_what_executors_import_stays_small() -> None:
+    """The reporter is imported in every Python worker; httpx alone would cost each of them 0.2 s."""
+    for name in ("reporter", "outage", "errors"):
+        tops = {module.split(".")[0] for module in imported(CLIENT / f"{name}.py")}
+        assert tops <= set(sys.stdlib_module_names) | {"tidegate_spark"}

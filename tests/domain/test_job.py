@@ -168,6 +168,22 @@ def test_a_heartbeat_is_evidence_of_silence_but_not_while_a_batch_is_open() -> N
     assert watermark(job) == 490
 
 
+def test_waiting_for_the_coordinator_is_nobodys_silence() -> None:
+    """While the query waits it sees none of its input; an outage of ten seconds must not make substreams idle."""
+    job = machine(idle_timeout_ms=100)
+    batch(job, RUN, 0, {"a": 500, "b": 50}, 0)
+    job.begin(RUN, 1, 10_050, waited_ms=10_000)
+    job.report_staged(RUN, 1, 0, {"a": 600}, {}, 10_050)
+    job.commit(RUN, 1, None, 10_050, waited_ms=10_000)
+    batch_2 = job.begin(RUN, 2, 10_099, waited_ms=10_000)
+    job.commit(RUN, 2, None, 10_099, waited_ms=10_000)
+    assert batch_2.pin == 40
+    assert [row.state for row in job.substream_table(10_099)] == ["active", "active"]
+    job.begin(RUN, 3, 10_100, waited_ms=10_000)
+    job.commit(RUN, 3, None, 10_100, waited_ms=10_000)
+    assert watermark(job) == 590
+
+
 def test_a_substream_that_wakes_holds_again_without_moving_anything_back() -> None:
     """Monotone, whoever comes back."""
     job = machine(idle_timeout_ms=100)

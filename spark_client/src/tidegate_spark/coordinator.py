@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -9,7 +10,7 @@ from urllib.parse import quote
 import httpx
 
 from tidegate_spark.errors import InvalidUsage, Refused
-from tidegate_spark.outage import NoAnswer, Patience
+from tidegate_spark.outage import NoAnswer, Patience, outage_since
 from tidegate_spark.pins import KeptPin
 from tidegate_spark.rules import Rules
 
@@ -21,6 +22,9 @@ TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 class Coordinator:
     """Calls for one job. It remembers the last watermark token, and sends it along.
 
+    ``waited_s`` is how long it has waited for a coordinator that was away. The coordinator is told: while a query waits
+    for it, the query sees none of its input, so that time must not count as anybody's silence.
+
     It can be pickled (Spark Connect runs the hook in another process); the connection is made where it is used.
     """
 
@@ -31,6 +35,7 @@ class Coordinator:
         self.url, self.job, self.patience = url.rstrip("/"), job, patience
         self.headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         self.watermark_token: str | None = None
+        self.waited_s = 0.0
         self._client: httpx.Client | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -89,16 +94,13 @@ class Coordinator:
         return self._batch("POST", query, batch_id, ":commit", {**run, "rows": rows})
 
     def heartbeat(self, query: str, run: Mapping[str, str], age_ms: int) -> dict[str, Any]:
-        body = {**run, "age_ms": age_ms, "watermark_token": self.watermark_token}
-        return self._job("POST", f"/queries/{query}:heartbeat", body, patience=Patience(0))
+        return self._job("POST", f"/queries/{query}:heartbeat", {**run, "age_ms": age_ms}, patience=Patience(0))
 
     def report_path(self) -> str:
         return f"/v1/jobs/{self.job}:report"
 
     def _batch(self, method: str, query: str, batch_id: int, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-        return self._job(
-            method, f"/queries/{query}/batches/{batch_id}{verb}", body | {"watermark_token": self.watermark_token}
-        )
+        return self._job(method, f"/queries/{query}/batches/{batch_id}{verb}", body)
 
     def _job(
         self, method: str, path: str, body: Mapping[str, Any] | None = None,
@@ -109,18 +111,26 @@ class Coordinator:
         :raises JobMissing, Refused, CoordinatorUnavailable: see the errors.
         """
         url = f"{self.url}/v1/jobs/{self.job}{path}"
+        began = time.monotonic()
 
         def send() -> tuple[int, bytes]:
+            sent = body
+            if body is not None and "run_id" in body:  # what a run says of itself
+                waited_ms = int(1000 * (self.waited_s + outage_since(began)))
+                sent = {**body, "watermark_token": self.watermark_token, "waited_ms": waited_ms}
             if self._client is None:
                 self._client = httpx.Client(headers=self.headers, timeout=TIMEOUT)
             try:
-                response = self._client.request(method, url, json=body, headers=headers)
+                response = self._client.request(method, url, json=sent, headers=headers)
             except httpx.TransportError as error:
                 raise NoAnswer(f"{self.url}: {error or type(error).__name__}") from error
             return response.status_code, response.content
 
         what = f"{method} {self.job}{path.partition('?')[0]}"
-        answer = (patience or self.patience).call(what, send)
+        try:
+            answer = (patience or self.patience).call(what, send)
+        finally:
+            self.waited_s += outage_since(began)
         self.watermark_token = answer.get("watermark_token", self.watermark_token)
         return answer
 

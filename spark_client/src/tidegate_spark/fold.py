@@ -19,7 +19,8 @@ from tidegate_spark.reporter import Reporter
 NULL_SUBSTREAM = "(null)"
 EMPTY_SUBSTREAM = "(empty)"
 RULE = "row: event_time < pin"
-_SCHEMA = "partition int, substream string, top long, bottom long, on_time long, late long, null_event_time long"
+_FOLDED = "partition int, substream string, top long, bottom long, on_time long, late long, null_event_time long"
+_REPORTED = _FOLDED + ", waited_s double"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def is_late(time: Column, pin: int | None) -> Column:
 
 
 def fold(df: DataFrame, columns: Columns, pin: int | None, tasks: int) -> DataFrame:
-    """One row per source partition and substream; see ``_SCHEMA``. ``top`` is null where no row has an event time."""
+    """One row per source partition and substream; see ``_FOLDED``. ``top`` is null where no row has an event time."""
     source = df.select(
         F.spark_partition_id().alias("partition"), columns.name().alias("substream"), columns.time(df).alias("time")
     )
@@ -91,7 +92,10 @@ def fold(df: DataFrame, columns: Columns, pin: int | None, tasks: int) -> DataFr
 
 
 def posting(reporter: Reporter) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A function for ``mapInArrow``: reports the folded rows, by source partition, and hands them on."""
+    """A function for ``mapInArrow``: reports the folded rows, by source partition, and hands them on.
+
+    Beside each row it says how long the task waited for the coordinator, if that was an outage.
+    """
 
     def post(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -106,21 +110,21 @@ def posting(reporter: Reporter) -> Callable[[Iterator[pa.RecordBatch]], Iterator
                 columns["event_times"].append(row["top"])
                 columns["min_event_times"].append(row["bottom"])
                 columns["counts"].append(row["on_time"] + row["late"])
-            for partition, columns in seen.items():
-                reporter.report(partition, columns)
-            yield batch
+            waited_s = sum(reporter.report(partition, columns) for partition, columns in seen.items())
+            yield batch.append_column("waited_s", pa.array([waited_s] * batch.num_rows, pa.float64()))
 
     return post
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What became of a batch's rows, by substream."""
+    """What became of a batch's rows, by substream; and how long its reports waited for the coordinator, in seconds."""
 
     substreams: list[str]
     on_time: list[int]
     late: list[int]
     null_event_time: list[int]
+    waited_s: float
 
     def document(self) -> dict[str, object]:
         """As the commit takes it."""
@@ -137,9 +141,11 @@ def report(df: DataFrame, columns: Columns, pin: int | None, tasks: int, reporte
     """Folds a batch, lets the executors report it, and returns the account of its rows."""
     folded = fold(df, columns, pin, tasks)
     totals: dict[str, list[int]] = {}
-    for row in folded.mapInArrow(posting(reporter), _SCHEMA).collect():
+    waited_s = 0.0
+    for row in folded.mapInArrow(posting(reporter), _REPORTED).collect():
+        waited_s = max(waited_s, row["waited_s"])
         total = totals.setdefault(row["substream"], [0, 0, 0])
         for index, name in enumerate(("on_time", "late", "null_event_time")):
             total[index] += row[name]
-    counts = [list(column) for column in zip(*totals.values(), strict=True)] or [[], [], []]
-    return Account(list(totals), *counts)
+    on_time, late, null_event_time = ([total[index] for total in totals.values()] for index in range(3))
+    return Account(list(totals), on_time, late, null_event_time, waited_s)

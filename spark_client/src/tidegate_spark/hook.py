@@ -60,6 +60,7 @@ class Hook:
             df = df.persist()
         try:
             account = report(df, self.columns, batch.pin, self.report_tasks, self._reporter(run, batch))
+            self.coordinator.waited_s += account.waited_s
             late, null_event_time = sum(account.late), sum(account.null_event_time)
             self._split(df, batch, late + null_event_time)
         finally:

@@ -20,6 +20,16 @@ AWAY = frozenset({429, 502, 503, 504})
 """Answers of a coordinator, or of what stands before it, that is not ready now but may be soon."""
 
 
+OUTAGE_S = 1.0
+"""A call that takes longer than this was waiting for the coordinator; less is the price of a call."""
+
+
+def outage_since(began: float) -> float:
+    """How much of the time since ``began`` (monotonic) a call was kept waiting by an outage, in seconds."""
+    elapsed_s = time.monotonic() - began
+    return elapsed_s if elapsed_s > OUTAGE_S else 0.0
+
+
 class NoAnswer(Exception):
     """The call did not come through; the message says how."""
 

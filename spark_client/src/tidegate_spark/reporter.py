@@ -7,13 +7,14 @@ connection hangs on an entry of ``sys.modules``, because the function that uses 
 import http.client
 import json
 import sys
+import time
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from tidegate_spark.outage import NoAnswer, Patience
+from tidegate_spark.outage import NoAnswer, Patience, outage_since
 
 SUBSTREAMS_PER_CALL = 5_000
 TIMEOUT_S = 30.0
@@ -31,18 +32,24 @@ class Reporter:
     watermark_token: str
     patience: Patience
 
-    def report(self, partition: int, columns: dict[str, list[Any]]) -> None:
+    def report(self, partition: int, columns: dict[str, list[Any]]) -> float:
         """Stages what was seen of the batch in one source partition; doing it again changes nothing.
+
+        Returns for how long the coordinator was away meanwhile, in seconds.
 
         :param columns: ``substreams``, ``event_times``, ``min_event_times`` and ``counts``, of equal length.
         :raises Refused, CoordinatorUnavailable: see the errors; the task then fails.
         """
+        waited_s = 0.0
         for first in range(0, len(columns["substreams"]), SUBSTREAMS_PER_CALL):
             body = json.dumps(
                 {name: values[first : first + SUBSTREAMS_PER_CALL] for name, values in columns.items()}
                 | {"batch": {**self.batch, "partition": partition}, "watermark_token": self.watermark_token}
             ).encode()
+            began = time.monotonic()
             self.patience.call(f"Report of partition {partition}", lambda body=body: self._post(body))  # type: ignore[misc]
+            waited_s += outage_since(began)
+        return waited_s
 
     def _post(self, body: bytes) -> tuple[int, bytes]:
         address = urlsplit(self.url)

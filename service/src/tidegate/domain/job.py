@@ -7,7 +7,8 @@ Concerns it deals with:
 2. *Batches.* What a Spark batch reports is staged and takes effect when the batch commits. A batch gets one pin, the
    ``C`` of its begin; the emitted watermark ``W`` never passes the pin of an open batch.
 3. *Silence.* A substream is idle when its query is known to have found nothing of it for the idle timeout: known up to
-   the begin of the last committed batch, or the last heartbeat, and no further.
+   the begin of the last committed batch, or the last heartbeat, and no further; and what the query spent waiting for
+   a coordinator that was away is no silence of anybody.
 4. *Repetition.* Any command may be sent again, late, or by a run that was replaced; it then changes nothing.
 
 Every command takes ``now_ms``; time that goes back is taken as standing still.
@@ -75,7 +76,7 @@ class JobMachine:
             raise JobComplete()
         self._tick(now_ms)
         for name in new:
-            self.substreams[query, name] = Substream(last_event_ms=self.now_ms)
+            self.substreams[query, name] = Substream(last_event_ms=self._observed(query))
         self._look()
         return Effect(self.answer(), bool(new))
 
@@ -152,11 +153,13 @@ class JobMachine:
         return Effect(self.answer(), staged)
 
     def begin(
-        self, run: Run, batch_id: int, now_ms: int, known: KnownPin | None = None, keep: int = PINS_KEPT
-    ) -> Begun:
+        self, run: Run, batch_id: int, now_ms: int, known: KnownPin | None = None, keep: int = PINS_KEPT,
+        waited_ms: int = 0,
+    ) -> Begun:  # fmt: skip
         """Opens a batch and pins it, or gives the pin of one begun before; a new run takes the place of the old.
 
         A begin of a later batch commits the one before, for Spark begins N only after N - 1 has returned.
+        ``waited_ms``: how long this run has waited for the coordinator in all.
 
         :raises QueryFenced, CheckpointConflict, BatchForgotten, PinConflict, JobComplete: see the errors.
         """
@@ -171,6 +174,7 @@ class JobMachine:
             self._tick(now_ms)
             if query.enter(run, self.now_ms) and batch_id == query.latest:
                 query.unstage()
+            query.wait(waited_ms)
             return Begun(self.answer(), pin, replayed=True)
         if self.complete:
             raise JobComplete()
@@ -178,13 +182,14 @@ class JobMachine:
         if query is None:
             query = self.queries[run.query] = QueryState(run.query_id, run.run_id, self.now_ms)
         query.enter(run, self.now_ms)
+        query.wait(waited_ms)
         if query.open:
             self._commit(run.query, query)
         pin = known.value if known is not None else self.coalescer.coalesced
         query.open_batch(batch_id, pin, self.now_ms, keep)
         return Begun(self.answer(), pin, replayed=False)
 
-    def commit(self, run: Run, batch_id: int, accounting: Accounting | None, now_ms: int) -> Effect:
+    def commit(self, run: Run, batch_id: int, accounting: Accounting | None, now_ms: int, waited_ms: int = 0) -> Effect:
         """Makes what the batch staged effective, and takes the account of its rows. Once.
 
         :raises QueryFenced, BatchNotBegun: see the errors.
@@ -195,6 +200,7 @@ class JobMachine:
         query.check_speaker(run, batch_id)
         self._tick(now_ms)
         query.last_contact_ms = self.now_ms
+        query.wait(waited_ms)
         if batch_id != query.latest or not query.open:
             return Effect(self.answer(), False)
         self._commit(run.query, query)
@@ -202,7 +208,7 @@ class JobMachine:
             self._account(run.query, accounting)
         return Effect(self.answer(), True)
 
-    def heartbeat(self, run: Run, age_ms: int, now_ms: int) -> Effect:
+    def heartbeat(self, run: Run, age_ms: int, now_ms: int, waited_ms: int = 0) -> Effect:
         """ "Caught up, no new data", observed ``age_ms`` ago: moves the query's idle clock, unless a batch is open.
 
         :raises QueryFenced, CheckpointConflict: see the errors.
@@ -215,9 +221,10 @@ class JobMachine:
         if query is None:
             query = self.queries[run.query] = QueryState(run.query_id, run.run_id, self.now_ms)
         query.enter(run, self.now_ms)
+        query.wait(waited_ms)
         if query.open:
             return Effect(self.answer(), False)
-        query.idle_clock_ms = highest(query.idle_clock_ms, self.now_ms - age_ms)
+        query.observe_until(self.now_ms - age_ms)
         self._look()
         return Effect(self.answer(), True)
 
@@ -257,34 +264,48 @@ class JobMachine:
         """All substreams, by query and name; states as they are at ``now_ms``."""
         now_ms = max(now_ms, self.now_ms)
         timeout = self.config.idle_timeout_ms
-        return [
-            SubstreamRow(*key, s.state(now_ms, timeout), s.watermark, s.top, s.last_event_ms,
-                         self.reported.get(key, 0), self.counts.get(key, Counts()))
-            for key, s in sorted(self.substreams.items())
-        ]  # fmt: skip
+        rows = []
+        for (query, name), s in sorted(self.substreams.items()):
+            lost_ms = self._lost(query)
+            state = s.state(now_ms - lost_ms, timeout)
+            counts, reported = self.counts.get((query, name), Counts()), self.reported.get((query, name), 0)
+            last_event_ms = s.last_event_ms + lost_ms
+            rows.append(SubstreamRow(query, name, state, s.watermark, s.top, last_event_ms, reported, counts))
+        return rows
 
     def query_table(self) -> list[QueryRow]:
-        return [
-            QueryRow(
-                name, q.query_id, q.run_id, q.latest, q.open, q.pins.get(q.latest) if q.latest is not None else None,
-                q.begun_ms, q.idle_clock_ms, q.last_contact_ms,
+        """All queries, by name."""
+        rows = []
+        for name, q in sorted(self.queries.items()):
+            pin = None if q.latest is None else q.pins.get(q.latest)
+            clock_ms = None if q.idle_clock_ms is None else q.idle_clock_ms + q.lost_ms
+            rows.append(
+                QueryRow(name, q.query_id, q.run_id, q.latest, q.open, pin, q.begun_ms, clock_ms, q.last_contact_ms)
             )
-            for name, q in sorted(self.queries.items())
-        ]  # fmt: skip
+        return rows
 
     # -- the transition -------------------------------------------------------------------------------------------
 
     def _tick(self, now_ms: int) -> None:
         self.now_ms = max(self.now_ms, now_ms)
 
+    def _lost(self, query: str) -> int:
+        return self.queries[query].lost_ms if query in self.queries else 0
+
+    def _observed(self, query: str) -> int:
+        """Now, in the observed time of a query."""
+        return self.now_ms - self._lost(query)
+
     def _observe(self, query: str, tops: dict[str, int]) -> None:
         for name, top in tops.items():
-            substream = self.substreams.setdefault((query, name), Substream(last_event_ms=self.now_ms))
-            substream.observe(top, self.config.policy, self.now_ms)
+            observed_ms = self._observed(query)
+            substream = self.substreams.setdefault((query, name), Substream(observed_ms))
+            substream.observe(top, self.config.policy, observed_ms)
 
     def _commit(self, name: str, query: QueryState) -> None:
         self._observe(name, query.staged)
-        query.idle_clock_ms = highest(query.idle_clock_ms, query.begun_ms)
+        assert query.begun_ms is not None, "an open batch was begun"
+        query.observe_until(query.begun_ms)
         for (_partition, substream), count in query.staged_counts.items():
             key = name, substream
             self.reported[key] = self.reported.get(key, 0) + count
@@ -334,6 +355,6 @@ class JobMachine:
             live, key=lambda item: (item[1].watermark is not None, item[1].watermark or 0, "/".join(item[0]).encode())
         )
         reason: HolderReason = "never_reported" if lowest.top is None else "slow"
-        if lowest.state(self.now_ms, self.config.idle_timeout_ms) == "blocked":
+        if lowest.state(self._observed(query), self.config.idle_timeout_ms) == "blocked":
             reason = "blocked"
         return Holder(reason, query, name, None, self.coalescer.coalesced_since_ms)

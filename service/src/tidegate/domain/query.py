@@ -32,7 +32,11 @@ class KnownPin:
 
 @dataclass(slots=True)
 class QueryState:
-    """A batch is *open* from its begin to its commit; at most one per query is."""
+    """A batch is *open* from its begin to its commit; at most one per query is.
+
+    ``lost_ms`` is what its runs have spent waiting for a coordinator that did not answer: time in which they observed
+    nothing. ``idle_clock_ms``, and the last events of its substreams, are in *observed* time, which leaves it out.
+    """
 
     query_id: str
     run_id: str
@@ -42,6 +46,8 @@ class QueryState:
     open: bool = False
     begun_ms: int | None = None
     idle_clock_ms: int | None = None
+    waited_ms: int = 0
+    lost_ms: int = 0
     pins: dict[int, int | None] = field(default_factory=dict)
     staged: dict[str, int] = field(default_factory=dict)
     staged_counts: dict[tuple[int, str], int] = field(default_factory=dict)
@@ -84,7 +90,7 @@ class QueryState:
         new = run.run_id != self.run_id
         if new:
             self.fenced = [*self.fenced, self.run_id][-PINS_KEPT:]
-            self.run_id = run.run_id
+            self.run_id, self.waited_ms = run.run_id, 0
         if run.query_id != self.query_id:
             self.query_id = run.query_id
             self.latest, self.open, self.begun_ms = None, False, None
@@ -92,6 +98,16 @@ class QueryState:
             self.unstage()
         self.last_contact_ms = now_ms
         return new
+
+    def wait(self, waited_ms: int) -> None:
+        """Takes in how long the current run has waited for the coordinator, from its start on."""
+        self.lost_ms += max(0, waited_ms - self.waited_ms)
+        self.waited_ms = max(waited_ms, self.waited_ms)
+
+    def observe_until(self, time_ms: int) -> None:
+        """Everything that was there at ``time_ms`` has been taken in."""
+        observed_ms = time_ms - self.lost_ms
+        self.idle_clock_ms = observed_ms if self.idle_clock_ms is None else max(self.idle_clock_ms, observed_ms)
 
     def open_batch(self, batch_id: int, pin: int | None, now_ms: int, keep: int) -> None:
         self.latest, self.open, self.begun_ms = batch_id, True, now_ms

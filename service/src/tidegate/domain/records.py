@@ -76,7 +76,8 @@ class Counts:
 class SubstreamRow:
     """One line of the table of substreams.
 
-    ``last_event_ms``: when its last report took effect, in processing time. ``reported``: the rows that executors said
+    ``last_event_ms``: when its last report took effect, in processing time, moved on by what its query has lost since
+    in waiting for the coordinator. ``reported``: the rows that executors said
     they saw in committed batches; ``counts``: the rows that those batches' commits accounted for.
     """
 

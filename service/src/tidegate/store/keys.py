@@ -30,15 +30,15 @@ JOB_KEYS = (
     Key("tops", "tops", False, "zset of all substreams: member -> top (-inf: none seen)"),
     Key("live", "live", False, "zset of the live substreams: member -> watermark (-inf: none)"),
     Key("parked", "parked", False, "zset of the idle and done substreams: member -> watermark (-inf: none)"),
-    Key("done", "done", False, "zset of the done substreams: member -> processing time of the last event"),
+    Key("done", "done", False, "zset of the done substreams: member -> observed time of the last event"),
     Key("counts", "counts", False, "hash: '<class> <member>' -> rows accounted for"),
     Key("queries", "queries", False, "zset of the queries: query -> processing time of the first contact"),
     Key(
         "owners", "owners", False, "set of the queries that have keys of their own: those above, and those declared for"
     ),
     Key("open", "open", False, "zset of the open batches: query -> pin (-inf: none)"),
-    Key("expiry", "expiry", True, "zset of this query's live substreams: member -> processing time of the last event"),
-    Key("quiet", "quiet", True, "zset of this query's idle substreams: member -> processing time of the last event"),
+    Key("expiry", "expiry", True, "zset of this query's live substreams: member -> observed time of the last event"),
+    Key("quiet", "quiet", True, "zset of this query's idle substreams: member -> observed time of the last event"),
     Key("query", "query", True, "hash: the query's run, latest batch and idle clock"),
     Key("pins", "pins", True, "hash: batch -> pin ('' : none)"),
     Key("pin_order", "pin_order", True, "zset of the batches whose pins are kept, scored by batch"),

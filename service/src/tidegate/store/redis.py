@@ -133,18 +133,18 @@ class JobStore:
 
     async def begin(
         self, job: str, run: Run, batch_id: int, known: KnownPin | None = None, keep: int = PINS_KEPT,
-        token: TokenClaim | None = None, now_ms: int | None = None,
+        waited_ms: int = 0, token: TokenClaim | None = None, now_ms: int | None = None,
     ) -> Begun:  # fmt: skip
         reply = await self._run(
             "begin", job, now_ms, *_token(token), run.query, run.query_id, run.run_id, str(batch_id),
             "0" if known is None else "1", _text(known.value if known else None), str(max(keep, PINS_KEPT)),
-            str(PINS_KEPT),
+            str(PINS_KEPT), str(waited_ms),
         )  # fmt: skip
         return Begun(_answer(reply), _number(reply[8]), reply[9] == "1")
 
     async def commit(
-        self, job: str, run: Run, batch_id: int, accounting: Accounting | None, token: TokenClaim | None = None,
-        now_ms: int | None = None,
+        self, job: str, run: Run, batch_id: int, accounting: Accounting | None, waited_ms: int = 0,
+        token: TokenClaim | None = None, now_ms: int | None = None,
     ) -> Effect:  # fmt: skip
         names = accounting.substreams if accounting else ()
         counts = [astuple(row) for row in accounting.counts] if accounting else []
@@ -152,18 +152,19 @@ class JobStore:
         return _effect(
             await self._run(
                 "commit", job, now_ms, *_token(token), run.query, run.query_id, run.run_id, str(batch_id),
-                *_column(_members(run.query, names)),
+                str(waited_ms), *_column(_members(run.query, names)),
                 *(argument for column in columns for argument in _column(map(str, column))),
             )
         )  # fmt: skip
 
     async def heartbeat(
-        self, job: str, run: Run, age_ms: int, token: TokenClaim | None = None, now_ms: int | None = None
-    ) -> Effect:
+        self, job: str, run: Run, age_ms: int, waited_ms: int = 0, token: TokenClaim | None = None,
+        now_ms: int | None = None,
+    ) -> Effect:  # fmt: skip
         return _effect(
             await self._run(
                 "heartbeat", job, now_ms, *_token(token), run.query, run.query_id, run.run_id, str(age_ms),
-                str(PINS_KEPT),
+                str(PINS_KEPT), str(waited_ms),
             )
         )  # fmt: skip
 
@@ -234,7 +235,7 @@ def _text(value: int | None) -> str:
 
 
 def _number(text: str | None) -> int | None:
-    return None if text in (None, "") else int(text)  # type: ignore[arg-type]
+    return None if text in (None, "") else int(text)
 
 
 def _token(token: TokenClaim | None) -> tuple[str, str]:

@@ -32,7 +32,7 @@ async def begin(job: JobId, query: QueryId, batch: BatchId, request: Request, ct
     body = await read(request, Begin)
     run = Run(query, body.query_id, body.run_id)
     claim = ctx.tokens.claim(job, body.watermark_token)
-    begun = await ctx.store.begin(job, run, batch, body.known_pin, body.pins_to_keep, claim)
+    begun = await ctx.store.begin(job, run, batch, body.known_pin, body.pins_to_keep, body.waited_ms, claim)
     return answer(BeginRecord(**ctx.watermark(job, begun.answer), pin=begun.pin, replayed=begun.replayed))
 
 
@@ -42,7 +42,8 @@ async def commit(job: JobId, query: QueryId, batch: BatchId, request: Request, c
     body = await read(request, Commit)
     run = Run(query, body.query_id, body.run_id)
     accounting = None if body.rows is None else body.rows.accounting()
-    effect = await ctx.store.commit(job, run, batch, accounting, ctx.tokens.claim(job, body.watermark_token))
+    claim = ctx.tokens.claim(job, body.watermark_token)
+    effect = await ctx.store.commit(job, run, batch, accounting, body.waited_ms, claim)
     return answer(EffectRecord(**ctx.watermark(job, effect.answer), applied=effect.applied))
 
 
@@ -51,5 +52,6 @@ async def heartbeat(job: JobId, query: QueryId, request: Request, ctx: Ctx) -> R
     """Caught up, no new data: the only way in which a query's silence comes to count."""
     body = await read(request, Heartbeat)
     run = Run(query, body.query_id, body.run_id)
-    effect = await ctx.store.heartbeat(job, run, body.age_ms, ctx.tokens.claim(job, body.watermark_token))
+    claim = ctx.tokens.claim(job, body.watermark_token)
+    effect = await ctx.store.heartbeat(job, run, body.age_ms, body.waited_ms, claim)
     return answer(EffectRecord(**ctx.watermark(job, effect.answer), applied=effect.applied))

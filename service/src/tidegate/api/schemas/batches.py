@@ -54,10 +54,15 @@ class Report(Request):
 
 
 class RunReference(Request):
-    """Who speaks: the query's checkpoint (``query_id``), and this start of it (``run_id``)."""
+    """Who speaks: the query's checkpoint (``query_id``), and this start of it (``run_id``).
+
+    ``waited_ms``: how long this run has waited for a coordinator that did not answer, in all since its start. That time
+    is nobody's silence.
+    """
 
     query_id: Id
     run_id: Id
+    waited_ms: DurationMs = 0
     watermark_token: Token = TOKEN
 
 

@@ -3,7 +3,7 @@
 --
 -- KEYS  1 the job
 -- ARGV  now · token incarnation · token watermark ('' '' without) · query · query_id · run_id · batch
---       · pin known (1/0) · pin ('' : none) · pins to keep · fenced runs to keep
+--       · pin known (1/0) · pin ('' : none) · pins to keep · fenced runs to keep · waited
 -- Reply ok, ... (parts/answer), pin, replayed (1/0)
 --       or error: job_not_found, job_deleted, job_complete, query_fenced <run>, checkpoint_conflict <batch> <query_id>,
 --       batch_forgotten <latest>, pin_conflict <pin>
@@ -11,7 +11,8 @@
 -- @include parts/settle
 local token = read_token()
 local query, query_id, run_id, batch = arg(), arg(), arg(), tonumber(arg())
-local known, known_pin, keep, fenced_kept = arg() == '1', arg(), tonumber(arg()), tonumber(arg())
+local known, known_pin, keep = arg() == '1', arg(), tonumber(arg())
+local fenced_kept, waited = tonumber(arg()), tonumber(arg())
 
 local refused = load_job()
 if refused then return refused end
@@ -27,6 +28,7 @@ if Q.known and query_id == Q.query_id and Q.latest and batch <= Q.latest then
   if enter(query_id, run_id, J.now, fenced_kept) and batch == Q.latest then
     unstage(query)
   end
+  wait(waited)
   save_job()
   return answer(out(num(pin)), '1')
 end
@@ -34,6 +36,7 @@ end
 if J.complete then return problem('job_complete') end
 heal(token)
 enter(query_id, run_id, J.now, fenced_kept)
+wait(waited)
 if Q.open then settle() end
 local pin = J.coalesced
 if known then pin = num(known_pin) end

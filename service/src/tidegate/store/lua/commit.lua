@@ -2,14 +2,14 @@
 --
 -- KEYS  1 the job
 -- ARGV  now · token incarnation · token watermark ('' '' without) · query · query_id · run_id · batch
---       · members (column) · on_time, updated, late, null_event_time, future (columns)
+--       · waited · members (column) · on_time, updated, late, null_event_time, future (columns)
 -- Reply ok, ... (parts/answer), applied (0: it had committed before, nothing was changed)
 --       or error: job_not_found, job_deleted, query_fenced <run>, batch_not_begun <query> <batch>
 -- @include parts/answer
 -- @include parts/settle
 local token = read_token()
 local query, query_id, run_id, batch = arg(), arg(), arg(), tonumber(arg())
-local members = column()
+local waited, members = tonumber(arg()), column()
 
 local refused = load_job()
 if refused then return refused end
@@ -18,6 +18,7 @@ refused = check_speaker(query_id, run_id, batch)
 if refused then return refused end
 heal(token)
 contact(J.now)
+wait(waited)
 if not Q.open or batch ~= Q.latest then
   save_job()
   return answer('0')

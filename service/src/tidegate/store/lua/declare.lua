@@ -9,11 +9,12 @@
 local query, members = arg(), column()
 local refused = load_job()
 if refused then return refused end
+local observed = J.now - lost_by(query)
 local known, live, expiry = zmscore(K.tops, members), {}, {}
 for i, member in ipairs(members) do
   if not known[i] then
     live[#live + 1], live[#live + 2] = '-inf', member
-    expiry[#expiry + 1], expiry[#expiry + 2] = fmt(J.now), member
+    expiry[#expiry + 1], expiry[#expiry + 2] = fmt(observed), member
   end
 end
 if #live > 0 then

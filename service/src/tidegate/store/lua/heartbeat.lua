@@ -2,14 +2,15 @@
 --
 -- KEYS  1 the job
 -- ARGV  now · token incarnation · token watermark ('' '' without) · query · query_id · run_id · age
---       · fenced runs to keep
+--       · fenced runs to keep · waited
 -- Reply ok, ... (parts/answer), applied (0: a batch is open, the clock stands still)
 --       or error: job_not_found, job_deleted, query_fenced <run>, checkpoint_conflict <batch> <query_id>
 -- @include parts/answer
 -- @include parts/look
 -- @include parts/run
 local token = read_token()
-local query, query_id, run_id, age, fenced_kept = arg(), arg(), arg(), tonumber(arg()), tonumber(arg())
+local query, query_id, run_id, age = arg(), arg(), arg(), tonumber(arg())
+local fenced_kept, waited = tonumber(arg()), tonumber(arg())
 local refused = load_job()
 if refused then return refused end
 load_query(query)
@@ -17,10 +18,10 @@ refused = check_run(run_id) or check_checkpoint(query_id)
 if refused then return refused end
 heal(token)
 enter(query_id, run_id, J.now, fenced_kept)
+wait(waited)
 local applied = not Q.open
 if applied then
-  if above(J.now - age, Q.idle_clock) then Q.idle_clock = J.now - age end
-  redis.call('HSET', K.query(query), 'idle_clock', fmt(Q.idle_clock))
+  observe_until(J.now - age)
   expire(query, Q.idle_clock)
   look()
 end

@@ -11,8 +11,10 @@ if refused then return refused end
 local rows = {}
 for _, query in ipairs(redis.call('ZRANGE', K.queries, 0, -1)) do
   local f = redis.call('HMGET', K.query(query), 'query_id', 'run_id', 'latest', 'open', 'begun', 'idle_clock',
-    'last_contact')
+    'last_contact', 'lost')
   local pin = f[3] and redis.call('HGET', K.pins(query), f[3])
-  rows[#rows + 1] = {query, f[1], f[2], f[3], f[4] == '1' and '1' or '0', out(num(pin)), f[5], f[6], f[7]}
+  local idle_clock = num(f[6])
+  if idle_clock then idle_clock = idle_clock + (num(f[8]) or 0) end
+  rows[#rows + 1] = {query, f[1], f[2], f[3], f[4] == '1' and '1' or '0', out(num(pin)), f[5], out(idle_clock), f[7]}
 end
 return answer(rows)

@@ -16,7 +16,7 @@ if refused then return refused end
 if query == '' then
   if J.complete then return problem('job_complete') end
   heal(token)
-  observe('', members, tops)
+  observe('', members, tops, J.now)
   look()
   save_job()
   return answer('1')

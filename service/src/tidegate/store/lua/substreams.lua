@@ -8,12 +8,13 @@
 -- @include parts/answer
 local refused = load_job()
 if refused then return refused end
-local rows = {}
+local rows, lost = {}, {}
 for _, member in ipairs(redis.call('ZRANGE', K.tops, 0, -1)) do
   local query = string.sub(member, 1, string.find(member, '/', 1, true) - 1)
+  lost[query] = lost[query] or lost_by(query)
   local state, last_event = 'active', redis.call('ZSCORE', K.expiry(query), member)
   if last_event then
-    if J.idle_timeout and J.now - tonumber(last_event) >= J.idle_timeout then state = 'blocked' end
+    if J.idle_timeout and J.now - lost[query] - tonumber(last_event) >= J.idle_timeout then state = 'blocked' end
   else
     state, last_event = 'idle', redis.call('ZSCORE', K.quiet(query), member)
     if not last_event then
@@ -24,6 +25,6 @@ for _, member in ipairs(redis.call('ZRANGE', K.tops, 0, -1)) do
   local counts = redis.call('HMGET', K.counts, 'reported ' .. member, 'on_time ' .. member, 'updated ' .. member, 'late ' .. member,
     'null_event_time ' .. member, 'future ' .. member)
   rows[#rows + 1] = {member, state, out(num(watermark)), out(num(redis.call('ZSCORE', K.tops, member))),
-    out(tonumber(last_event)), unpack(counts)}
+    out(tonumber(last_event) + lost[query]), unpack(counts)}
 end
 return answer(rows)

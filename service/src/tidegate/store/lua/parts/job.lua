@@ -21,6 +21,11 @@ local function load_job()
   J.clock = J.now
 end
 
+-- What a query has lost in waiting for the coordinator; 0 for one that never did, or is not known.
+local function lost_by(query)
+  return num(redis.call('HGET', K.query(query), 'lost')) or 0
+end
+
 local function save_job()
   local pairs_ = {}
   for _, field in ipairs(JOB_KEPT) do

@@ -32,7 +32,8 @@ local function without_done(members, tops)
   return kept, kept_tops
 end
 
-local function observe(query, members, tops)
+-- `observed`: now, in the observed time of the query.
+local function observe(query, members, tops, observed)
   members, tops = without_done(members, tops)
   if #members == 0 then return end
   wake(query, members)
@@ -42,7 +43,7 @@ local function observe(query, members, tops)
     if watermark < -HIGHEST then watermark = nil end
     seen[#seen + 1], seen[#seen + 2] = tops[i], member
     watermarks[#watermarks + 1], watermarks[#watermarks + 2] = score(watermark), member
-    expiry[#expiry + 1], expiry[#expiry + 2] = fmt(J.now), member
+    expiry[#expiry + 1], expiry[#expiry + 2] = fmt(observed), member
   end
   zadd(K.tops, 'GT', seen)
   zadd(K.live, 'GT', watermarks)

@@ -2,13 +2,14 @@
 -- Who speaks: query, its checkpoint (query_id), its start (run_id). Checks first, writes after.
 local Q = {}
 
-local QUERY_FIELDS = {'query_id', 'run_id', 'latest', 'open', 'begun', 'idle_clock'}
+local QUERY_FIELDS = {'query_id', 'run_id', 'latest', 'open', 'begun', 'idle_clock', 'waited', 'lost'}
 
 local function load_query(query)
   local values = redis.call('HMGET', K.query(query), unpack(QUERY_FIELDS))
   Q.name = query
   Q.query_id, Q.run_id = values[1], values[2]
   Q.latest, Q.open, Q.begun, Q.idle_clock = num(values[3]), values[4] == '1', num(values[5]), num(values[6])
+  Q.waited, Q.lost = num(values[7]) or 0, num(values[8]) or 0
   Q.known = Q.run_id ~= false and Q.run_id ~= nil
 end
 
@@ -60,5 +61,19 @@ local function enter(query_id, run_id, now, fenced_kept)
   end
   redis.call('HSET', K.query(query), 'query_id', query_id, 'run_id', run_id, 'last_contact', fmt(now))
   Q.query_id, Q.run_id, Q.known = query_id, run_id, true
+  if new then Q.waited = 0 end
   return new
+end
+
+-- How long the current run has waited for the coordinator in all: that was no silence of anybody. What is in a query's
+-- observed time (its idle clock, the last events of its substreams) leaves it out.
+local function wait(waited)
+  Q.lost = Q.lost + math.max(0, waited - Q.waited)
+  Q.waited = math.max(waited, Q.waited)
+  redis.call('HSET', K.query(Q.name), 'waited', fmt(Q.waited), 'lost', fmt(Q.lost))
+end
+
+local function observe_until(time)
+  if above(time - Q.lost, Q.idle_clock) then Q.idle_clock = time - Q.lost end
+  redis.call('HSET', K.query(Q.name), 'idle_clock', fmt(Q.idle_clock))
 end

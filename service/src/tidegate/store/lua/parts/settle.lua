@@ -9,8 +9,8 @@ local function settle()
     members[#members + 1] = staged[i]
     tops[#tops + 1] = fmt(tonumber(staged[i + 1]))
   end
-  observe(Q.name, members, tops)
-  if above(Q.begun, Q.idle_clock) then Q.idle_clock = Q.begun end
+  observe(Q.name, members, tops, J.now - Q.lost)
+  observe_until(Q.begun)
   Q.open = false
   local rows = redis.call('HGETALL', K.staged_rows(Q.name))
   for i = 1, #rows, 2 do
@@ -19,7 +19,7 @@ local function settle()
   end
   unstage(Q.name)
   redis.call('ZREM', K.open, Q.name)
-  redis.call('HSET', K.query(Q.name), 'open', '0', 'idle_clock', fmt(Q.idle_clock))
+  redis.call('HSET', K.query(Q.name), 'open', '0')
   expire(Q.name, Q.idle_clock)
   look()
 end

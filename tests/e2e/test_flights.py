@@ -1,0 +1,161 @@
+"""The demo as a user runs it, in a process of its own: on real flights, killed in the middle, and compared with pandas."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from examples.flights import data
+from examples.flights.__main__ import main
+from examples.flights.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+
+
+def start_demo(out: Path, **settings: str) -> "subprocess.Popen[str]":
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("DEMO_", "SPARK_"))}
+    return subprocess.Popen(
+        [sys.executable, "-m", "examples.flights"],
+        cwd=ROOT, env=environment | {"DEMO_OUT": str(out)} | settings, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+
+
+def finish(demo: "subprocess.Popen[str]") -> str:
+    """What a demo printed until its good end."""
+    printed, _ = demo.communicate(timeout=500)
+    assert demo.returncode == 0, printed
+    return printed
+
+
+def settings(out: Path, days: int) -> Settings:
+    return Settings(datetime(2013, 1, 1, tzinfo=UTC), days, 1, 120, 0, out)
+
+
+def read_summary(out: Path) -> dict[str, Any]:
+    summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
+    return summary
+
+
+def check_accounts(out: Path, flights: pd.DataFrame) -> dict[str, Any]:
+    """What holds for every run: no row lost, no row twice, and the files say what the summary says."""
+    summary = read_summary(out)
+    assert summary["rows"] == len(flights) == summary["on_time"] + summary["late"] + summary["null_event_time"]
+    windows = pq.ParquetDataset(out / "windows").read().to_pandas()
+    assert len(windows) == summary["windows"]
+    assert not windows.duplicated(["origin", "window_start"]).any(), "a window was written twice"
+    assert windows["departures"].sum() == summary["on_time"]
+    assert (windows["window_end"] - windows["window_start"] == pd.Timedelta(hours=1)).all()
+    assert (windows["window_end"] <= windows["watermark"]).all(), "a window was closed before its time"
+    late = pq.ParquetDataset(out / "late").read().to_pandas()
+    assert len(late) == summary["late"]
+    assert (late["departed_at"] < late["watermark"]).all()
+    with open(out / "batches.csv", newline="") as file:
+        batches = list(csv.DictReader(file))
+    assert [int(batch["batch_id"]) for batch in batches] == list(range(summary["batches"]))
+    assert sum(int(batch["rows"]) for batch in batches) == summary["rows"]
+    pins = [int(batch["pin_ms"]) for batch in batches if batch["pin_ms"]]
+    assert pins == sorted(pins)
+    assert summary["final_watermark_ms"] > flights["departed_at"].max().timestamp() * 1000
+    return summary
+
+
+def test_killed_in_the_middle_it_ends_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    """With every destination declared, idleness off and a lag over the worst disorder, the result is pandas' own."""
+    out = tmp_path / "demo"
+    run = {"DEMO_DAYS": "2", "DEMO_LAG_MINUTES": "120", "DEMO_IDLE_BATCHES": "0"}
+    demo = start_demo(out, **run)
+    batches = out / "state" / "batches"
+    deadline = time.monotonic() + 200
+    while len(list(batches.glob("batch-*.json"))) < 8:
+        assert demo.poll() is None, demo.communicate()[0]
+        assert time.monotonic() < deadline, "the demo does not get on"
+        time.sleep(0.05)
+    demo.send_signal(signal.SIGKILL)
+    demo.wait()
+    assert demo.stdout is not None
+    demo.stdout.close()
+    assert not (out / "summary.json").exists()
+
+    printed = finish(start_demo(out, **run))
+    assert "Going on with the run that did not end" in printed
+    flights = data.load(settings(out, 2)).flights
+    summary = check_accounts(out, flights)
+    assert (summary["late"], summary["null_event_time"]) == (0, 0)
+    windows = pq.ParquetDataset(out / "windows").read().to_pylist()
+    counted = {(row["origin"], row["window_start"]): row["departures"] for row in windows}
+    by_hour = flights.groupby(["origin", flights["departed_at"].dt.floor("h")]).size().reset_index(name="departures")
+    expected = {(row.origin, row.departed_at.to_pydatetime()): row.departures for row in by_hour.itertuples()}
+    assert counted == expected
+    assert not (out / "unfinished.json").exists()
+
+
+def test_with_its_defaults_it_shows_what_spark_alone_loses(tmp_path: Path) -> None:
+    """The same lag: a handful of rows late here, a quarter lost there."""
+    out = tmp_path / "demo"
+    printed = finish(start_demo(out, DEMO_DAYS="2"))
+    flights = data.load(settings(out, 2)).flights
+    summary = check_accounts(out, flights)
+    assert summary["late"] <= 20
+    assert 0.2 <= summary["native_lost"] / summary["rows"] <= 0.3
+    top: datetime | None = None
+    late = 0
+    for taken_off in flights["departed_at"]:
+        top = taken_off if top is None else max(top, taken_off)
+        late += taken_off < top - pd.Timedelta(minutes=30)
+    assert summary["late_under_global_maximum"] == late
+    for shown in ("watermark", "held by", "lost by Spark's own watermark", "held longest by"):
+        assert shown in printed
+    assert Counter(line.split()[0] for line in printed.splitlines() if line.startswith("  batch"))["batch"] >= 3
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("DEMO_START", "2014-06-01", "the data has landings from 2013-01-01"),
+        ("DEMO_START", "yesterday", "DEMO_START must be a date"),
+        ("DEMO_DAYS", "0", "DEMO_DAYS must be a whole number from 1"),
+        ("DEMO_LAG_MINUTES", "-1", "DEMO_LAG_MINUTES must be a whole number from 0"),
+        ("DEMO_BATCH_HOURS", "x", "DEMO_BATCH_HOURS must be"),
+        ("DEMO_IDLE_BATCHES", "1.5", "DEMO_IDLE_BATCHES must be"),
+    ],
+)
+def test_a_run_that_cannot_be_is_one_clear_line(
+    name: str,
+    value: str,
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """And nothing of the last run is touched."""
+    out = tmp_path / "demo"
+    monkeypatch.setenv("DEMO_OUT", str(out))
+    monkeypatch.setenv(name, value)
+    assert main() == 2
+    told = capsys.readouterr().err
+    assert says in told
+    assert len(told.splitlines()) == 1
+    assert not out.exists()
+
+
+def test_a_folder_with_something_else_in_it_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mistyped DEMO_OUT must not cost anybody their files."""
+    (tmp_path / "thesis.tex").write_text("")
+    monkeypatch.setenv("DEMO_OUT", str(tmp_path))
+    assert main() == 2
+    assert "holds something else" in capsys.readouterr().err
+    assert (tmp_path / "thesis.tex").exists()

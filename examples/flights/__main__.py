@@ -3,7 +3,9 @@
 import json
 import os
 import shutil
+import signal
 import sys
+import threading
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -13,6 +15,9 @@ from examples.flights import data
 from examples.flights.settings import DemoError, Settings, load_settings
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
     from examples.flights.spark import FlightsSource
 
 SHOW_EVERY_S = 2.0
@@ -92,8 +97,7 @@ def _stream(
         departures.start(source.stream(), checkpoints / "departures", landings.destinations),
         native.start(source.stream(), checkpoints / "native", lag),
     ]
-    for query in queries:
-        query.awaitTermination()
+    _await(queries, source.spark)
     watermark = departures.finish()
     batches = write_batches(departures, settings)
     summary = summarize(
@@ -102,6 +106,29 @@ def _stream(
     )  # fmt: skip
     (settings.out / "unfinished.json").unlink()
     print("\n" + table(summary, batches, settings))
+
+
+def _await(queries: "list[StreamingQuery]", spark: "SparkSession") -> None:
+    """Until all queries have ended; Ctrl-C, or one that fails, ends the others.
+
+    Ctrl-C is taken here, between two looks: in the midst of a call into Spark it would end in a page of stack traces.
+    """
+    interrupted = threading.Event()
+    before = signal.signal(signal.SIGINT, lambda _signal, _frame: interrupted.set())
+    try:
+        running = list(queries)
+        while running:
+            if interrupted.wait(0.2):
+                spark.sparkContext.setLogLevel("OFF")
+                raise KeyboardInterrupt
+            for query in list(running):
+                if not query.isActive:
+                    query.awaitTermination()  # raises what it failed with
+                    running.remove(query)
+    finally:
+        for query in queries:
+            query.stop()
+        signal.signal(signal.SIGINT, before)
 
 
 if __name__ == "__main__":

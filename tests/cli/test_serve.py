@@ -1,6 +1,7 @@
 """``tidegate serve``: what it says when it cannot, and what it leaves behind when it ends."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -89,6 +90,19 @@ def test_it_ends_with_the_program_that_started_it(tmp_path: Path) -> None:
     assert process._process is not None
     assert process._process.stdin is not None
     process._process.stdin.close()
+    _, alive = psutil.wait_procs(family, timeout=60)
+    assert not alive
+    process.stop()
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
+def test_it_takes_its_valkey_along(tmp_path: Path, ending: signal.Signals) -> None:
+    """A server left behind by every restart would fill the machine."""
+    process = CoordinatorProcess(tmp_path).start()
+    started = psutil.Process(process.pid)
+    family = [started, *started.children(recursive=True)]
+    assert len(family) == 2, "the coordinator and its Valkey"
+    started.send_signal(ending)
     _, alive = psutil.wait_procs(family, timeout=60)
     assert not alive
     process.stop()

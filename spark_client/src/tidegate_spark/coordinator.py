@@ -3,7 +3,7 @@
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -15,6 +15,8 @@ from tidegate_spark.pins import KeptPin
 from tidegate_spark.rules import Rules
 
 log = logging.getLogger("tidegate")
+
+Body = Mapping[str, Any]
 
 TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 
@@ -85,52 +87,58 @@ class Coordinator:
     def begin(
         self, query: str, run: Mapping[str, str], batch_id: int, kept: KeptPin | None, keep: int
     ) -> dict[str, Any]:
-        body: dict[str, Any] = {**run, "pins_to_keep": keep}
-        if kept is not None:
-            body["pin"] = kept.pin
-        return self._batch("PUT", query, batch_id, "", body)
+        said: dict[str, Any] = {"pins_to_keep": keep} | ({} if kept is None else {"pin": kept.pin})
+        return self._batch("PUT", query, run, batch_id, "", said)
 
     def commit(self, query: str, run: Mapping[str, str], batch_id: int, rows: Mapping[str, Any]) -> dict[str, Any]:
-        return self._batch("POST", query, batch_id, ":commit", {**run, "rows": rows})
+        return self._batch("POST", query, run, batch_id, ":commit", {"rows": rows})
 
     def heartbeat(self, query: str, run: Mapping[str, str], age_ms: int) -> dict[str, Any]:
-        return self._job("POST", f"/queries/{query}:heartbeat", {**run, "age_ms": age_ms}, patience=Patience(0))
+        """Sent once: the next heartbeat brings the same news, and better."""
+        return self._job("POST", f"/queries/{query}:heartbeat", self._said_by(run, age_ms=age_ms), patience=Patience(0))
 
     def report_path(self) -> str:
         return f"/v1/jobs/{self.job}:report"
 
-    def _batch(self, method: str, query: str, batch_id: int, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-        return self._job(method, f"/queries/{query}/batches/{batch_id}{verb}", body)
+    def _said_by(self, run: Mapping[str, str], waited_s: float = 0.0, **said: Any) -> dict[str, Any]:
+        """What a run says, with what every one says of itself."""
+        waited_ms = int(1000 * (self.waited_s + waited_s))
+        return {**run, **said, "watermark_token": self.watermark_token, "waited_ms": waited_ms}
+
+    def _batch(
+        self, method: str, query: str, run: Mapping[str, str], batch_id: int, verb: str, said: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """A call that the query waits for, so that what it waits is lost to it."""
+        began = time.monotonic()
+        try:
+            return self._job(
+                method,
+                f"/queries/{query}/batches/{batch_id}{verb}",
+                lambda: self._said_by(run, outage_since(began), **said),
+            )
+        finally:
+            self.waited_s += outage_since(began)
 
     def _job(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None,
+        self, method: str, path: str, body: Body | Callable[[], Body] | None = None,
         headers: Mapping[str, str] | None = None, patience: Patience | None = None,
     ) -> dict[str, Any]:  # fmt: skip
-        """One call under ``/v1/jobs/{job}``.
+        """One call under ``/v1/jobs/{job}``; a body that is a function is made anew for every attempt.
 
         :raises JobMissing, Refused, CoordinatorUnavailable: see the errors.
         """
         url = f"{self.url}/v1/jobs/{self.job}{path}"
-        began = time.monotonic()
 
         def send() -> tuple[int, bytes]:
-            sent = body
-            if body is not None and "run_id" in body:  # what a run says of itself
-                waited_ms = int(1000 * (self.waited_s + outage_since(began)))
-                sent = {**body, "watermark_token": self.watermark_token, "waited_ms": waited_ms}
             if self._client is None:
                 self._client = httpx.Client(headers=self.headers, timeout=TIMEOUT)
             try:
-                response = self._client.request(method, url, json=sent, headers=headers)
+                response = self._client.request(method, url, json=body() if callable(body) else body, headers=headers)
             except httpx.TransportError as error:
                 raise NoAnswer(f"{self.url}: {error or type(error).__name__}") from error
             return response.status_code, response.content
 
-        what = f"{method} {self.job}{path.partition('?')[0]}"
-        try:
-            answer = (patience or self.patience).call(what, send)
-        finally:
-            self.waited_s += outage_since(began)
+        answer = (patience or self.patience).call(f"{method} {self.job}{path.partition('?')[0]}", send)
         self.watermark_token = answer.get("watermark_token", self.watermark_token)
         return answer
 

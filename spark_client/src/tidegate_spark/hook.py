@@ -37,6 +37,7 @@ class Hook:
 
     coordinator: Coordinator
     rules: Rules | None
+    declared: tuple[str, ...]
     query: str
     run_id: str
     pins: Pins
@@ -47,6 +48,12 @@ class Hook:
     persist: bool
     report_tasks: int
     on_commit: Callable[[Committed], Any] | None
+
+    def announce(self) -> None:
+        """The job is there after this, and knows the substreams that are to hold it from the start."""
+        self.coordinator.ensure_job(self.rules)
+        if self.declared:
+            self.coordinator.declare(self.query, self.declared)
 
     def run(self) -> dict[str, str]:
         """Who speaks, in the coordinator's terms."""
@@ -62,7 +69,7 @@ class Hook:
             account = report(df, self.columns, batch.pin, self.report_tasks, self._reporter(run, batch))
             self.coordinator.waited_s += account.waited_s
             late, null_event_time = sum(account.late), sum(account.null_event_time)
-            self._split(df, batch, late + null_event_time)
+            self._split(df, batch, late + (null_event_time if self.null_event_time == "late" else 0))
         finally:
             if self.persist:
                 df.unpersist()
@@ -86,7 +93,7 @@ class Hook:
             if self.rules is None:
                 raise
             log.warning("The coordinator does not know job %s any more; creating it again.", self.coordinator.job)
-            self.coordinator.ensure_job(self.rules)
+            self.announce()
             begun = self.coordinator.begin(self.query, run, batch_id, kept, self.pins.kept)
         if kept is None:
             self.pins.write(batch_id, KeptPin(begun["pin"], begun["watermark_token"]))

@@ -99,14 +99,12 @@ class Stream:
         if self.function is None:
             raise InvalidUsage("Say what to do with a batch: .foreach_batch(function) before .start().")
         checked_id("queryName", queryName)
-        self.gate.ensure_job()
-        if self.declared:
-            self.gate.declare(queryName, self.declared)
         hook = Hook(
-            self.gate.coordinator, self.gate.rules, queryName, str(uuid.uuid4()), Pins(checkpointLocation),
+            self.gate.coordinator, self.gate.rules, self.declared, queryName, str(uuid.uuid4()), Pins(checkpointLocation),
             self.columns, self.function, self.late_function, self.null_event_time, self.persist, self.report_tasks,
             self.on_commit_function,
         )  # fmt: skip
+        hook.announce()
         writer = (
             self.df.writeStream.foreachBatch(hook)
             .queryName(queryName)

@@ -4,12 +4,14 @@ import asyncio
 import logging
 import os
 import secrets
+import signal
 import socket
 import sys
 import threading
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 import typer
 import uvicorn
@@ -51,6 +53,10 @@ def _run(settings: Settings, insecure: bool, stop_with_stdin: bool) -> None:
             f"TIDEGATE_HOST is {settings.host}, and there are no keys: anybody who reaches it could move watermarks. "
             "Use 127.0.0.1, or --insecure on a network that you trust."
         )
+    # uvicorn raises the signal that ended it once more when it is done; by default that would end this process before
+    # the embedded Valkey was stopped.
+    for ending in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(ending, _end)
     with ExitStack() as stack:
         listening = stack.enter_context(_listen(settings.host, settings.port))
         key = settings.token_secret.get_secret_value().encode() if settings.token_secret else None
@@ -99,6 +105,10 @@ class _Server(uvicorn.Server):
         context = getattr(self._app.state, "context", None)
         if context is not None:
             context.wakeups.close()
+
+
+def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(0)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -86,6 +86,54 @@ def test_every_row_is_on_time_late_or_without_an_event_time(
     assert (holder.substream, holder.reason) == ("c", "slow")
 
 
+def test_rows_without_an_event_time_may_go_with_those_on_time(
+    spark: SparkSession, source: Input, gate: Gate, tmp_path: Path
+) -> None:
+    """They are counted as a class of their own wherever they go; the late function is not called for nothing."""
+    source.write(*rows(("a", 100_000), ("a", None)))
+    sink = Sink()
+    query = (
+        gate.stream(source.stream(spark, SCHEMA), event_time="t", substream="k")
+        .foreach_batch(sink.write)
+        .late_to(sink.write_late)
+        .null_event_times("on_time")
+        .trigger(availableNow=True)
+        .start(queryName="q", checkpointLocation=str(tmp_path / "checkpoint"))
+    )
+    assert query.awaitTermination(120)
+    assert (sink.on_time, sink.late) == ({0: [("a", 100_000), ("a", None)]}, {})
+    assert gate.status()["rows"] == {"on_time": 1, "updated": 0, "late": 0, "null_event_time": 1, "future": 0}
+
+
+def test_a_job_that_was_lost_is_created_again_from_the_users_rules(
+    spark: SparkSession, source: Input, gate: Gate, tmp_path: Path
+) -> None:
+    """The declared substreams hold again, and the pin beside the checkpoint still judges the replayed rows."""
+    source.write(*rows(("a", 100_000)))
+    source.write(*rows(("a", 95_000)))
+    given = []
+
+    def write(df: DataFrame, batch: Batch) -> None:
+        given.append((int(batch), batch.pin, [row.t for row in df.collect()]))
+        if len(given) == 2:
+            gate.coordinator._job("DELETE", "")
+            raise RuntimeError("and the job is gone")
+
+    def start() -> Any:
+        stream = gate.stream(source.stream(spark, SCHEMA), event_time="t", substream="k").declare("a")
+        return (
+            stream.foreach_batch(write)
+            .trigger(availableNow=True)
+            .start(queryName="q", checkpointLocation=str(tmp_path / "checkpoint"))
+        )
+
+    with pytest.raises(StreamingQueryException, match="the job is gone"):
+        start().awaitTermination(120)
+    assert start().awaitTermination(120)
+    assert given[1:] == [(1, 90_000, [95_000]), (1, 90_000, [95_000])]
+    assert [row["substream"] for row in gate.substreams()] == ["a"]
+
+
 @pytest.mark.parametrize(
     ("kind", "written"),
     [("timestamp", "2013-01-01T00:00:00Z"), ("timestamp_ntz", "2013-01-01T00:00:00"), ("long", 1_356_998_400_000)],

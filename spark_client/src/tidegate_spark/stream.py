@@ -100,10 +100,20 @@ class Stream:
             raise InvalidUsage("Say what to do with a batch: .foreach_batch(function) before .start().")
         checked_id("queryName", queryName)
         hook = Hook(
-            self.gate.coordinator, self.gate.rules, self.declared, queryName, str(uuid.uuid4()), Pins(checkpointLocation),
-            self.columns, self.function, self.late_function, self.null_event_time, self.persist, self.report_tasks,
-            self.on_commit_function,
-        )  # fmt: skip
+            coordinator=self.gate.coordinator,
+            rules=self.gate.rules,
+            declared=self.declared,
+            query=queryName,
+            run_id=str(uuid.uuid4()),
+            pins=Pins(checkpointLocation),
+            columns=self.columns,
+            function=self.function,
+            late_function=self.late_function,
+            null_event_time=self.null_event_time,
+            persist=self.persist,
+            report_tasks=self.report_tasks,
+            on_commit=self.on_commit_function,
+        )
         hook.announce()
         writer = (
             self.df.writeStream.foreachBatch(hook)

@@ -14,44 +14,18 @@ Concerns it deals with:
 Every command takes ``now_ms``; time that goes back is taken as standing still.
 """
 
-from tidegate.domain.coalescer import Coalescer, OpenPin
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import BatchNotBegun, BatchOpen, JobComplete, SubstreamNotFound
 from tidegate.domain.numbers import EXACT_DOUBLE, above, highest
 from tidegate.domain.query import PINS_KEPT, KnownPin, QueryState, Run
-from tidegate.domain.records import (
-    Accounting,
-    Answer,
-    Begun,
-    Counts,
-    Effect,
-    Holder,
-    HolderReason,
-    QueryRow,
-    SubstreamRow,
-)
-from tidegate.domain.substream import Substream, SubstreamKey
+from tidegate.domain.records import Accounting, Answer, Begun, Effect
+from tidegate.domain.state import DIRECT, JobState
+from tidegate.domain.substream import Substream
 from tidegate.domain.throttle import FrameThrottle
 
-DIRECT = ""
-"""The query name under which reports without batches are kept."""
 
-
-class JobMachine:
+class JobMachine(JobState):
     """One job, from its creation on."""
-
-    def __init__(self, config: JobConfig, now_ms: int, incarnation: int = 1, state_epoch: str = "") -> None:
-        self.config = config
-        self.incarnation = incarnation
-        self.state_epoch = state_epoch
-        self.now_ms = now_ms
-        self.coalescer = Coalescer(now_ms, now_ms)
-        self.complete = False
-        self.substreams: dict[SubstreamKey, Substream] = {}
-        self.queries: dict[str, QueryState] = {}
-        self.counts: dict[SubstreamKey, Counts] = {}
-        self.reported: dict[SubstreamKey, int] = {}
-        self.tokens_ignored = 0
 
     # -- commands of the owner ------------------------------------------------------------------------------------
 
@@ -76,7 +50,7 @@ class JobMachine:
             raise JobComplete()
         self._tick(now_ms)
         for name in new:
-            self.substreams[query, name] = Substream(last_event_ms=self._observed(query))
+            self.substreams[query, name] = Substream(last_event_ms=self._observed(query, self.now_ms))
         self._look()
         return Effect(self.answer(), bool(new))
 
@@ -141,12 +115,7 @@ class JobMachine:
 
         :raises QueryFenced, BatchNotBegun: see the errors.
         """
-        query = self.queries.get(run.query)
-        if query is None:
-            raise BatchNotBegun(run.query, batch_id)
-        query.check_speaker(run, batch_id)
-        self._tick(now_ms)
-        query.last_contact_ms = self.now_ms
+        query = self._spoken_to(run, batch_id, now_ms)
         staged = query.open and batch_id == query.latest
         if staged:
             query.stage(partition, tops, counts)
@@ -194,12 +163,7 @@ class JobMachine:
 
         :raises QueryFenced, BatchNotBegun: see the errors.
         """
-        query = self.queries.get(run.query)
-        if query is None:
-            raise BatchNotBegun(run.query, batch_id)
-        query.check_speaker(run, batch_id)
-        self._tick(now_ms)
-        query.last_contact_ms = self.now_ms
+        query = self._spoken_to(run, batch_id, now_ms)
         query.wait(waited_ms)
         if batch_id != query.latest or not query.open:
             return Effect(self.answer(), False)
@@ -247,114 +211,15 @@ class JobMachine:
         self.coalescer.heal(watermark, self.now_ms)
         return forgotten
 
-    # -- reads ----------------------------------------------------------------------------------------------------
+    def _spoken_to(self, run: Run, batch_id: int, now_ms: int) -> QueryState:
+        """The query whose batch ``run`` speaks of.
 
-    def answer(self) -> Answer:
-        return Answer(
-            self.incarnation,
-            self.state_epoch,
-            self.now_ms,
-            self.coalescer.watermark,
-            self.coalescer.coalesced,
-            self.complete,
-            self._holder(),
-        )
-
-    def substream_table(self, now_ms: int) -> list[SubstreamRow]:
-        """All substreams, by query and name; states as they are at ``now_ms``."""
-        now_ms = max(now_ms, self.now_ms)
-        timeout = self.config.idle_timeout_ms
-        rows = []
-        for (query, name), s in sorted(self.substreams.items()):
-            lost_ms = self._lost(query)
-            state = s.state(now_ms - lost_ms, timeout)
-            counts, reported = self.counts.get((query, name), Counts()), self.reported.get((query, name), 0)
-            last_event_ms = s.last_event_ms + lost_ms
-            rows.append(SubstreamRow(query, name, state, s.watermark, s.top, last_event_ms, reported, counts))
-        return rows
-
-    def query_table(self) -> list[QueryRow]:
-        """All queries, by name."""
-        rows = []
-        for name, q in sorted(self.queries.items()):
-            pin = None if q.latest is None else q.pins.get(q.latest)
-            clock_ms = None if q.idle_clock_ms is None else q.idle_clock_ms + q.lost_ms
-            rows.append(
-                QueryRow(name, q.query_id, q.run_id, q.latest, q.open, pin, q.begun_ms, clock_ms, q.last_contact_ms)
-            )
-        return rows
-
-    # -- the transition -------------------------------------------------------------------------------------------
-
-    def _tick(self, now_ms: int) -> None:
-        self.now_ms = max(self.now_ms, now_ms)
-
-    def _lost(self, query: str) -> int:
-        return self.queries[query].lost_ms if query in self.queries else 0
-
-    def _observed(self, query: str) -> int:
-        """Now, in the observed time of a query."""
-        return self.now_ms - self._lost(query)
-
-    def _observe(self, query: str, tops: dict[str, int]) -> None:
-        for name, top in tops.items():
-            observed_ms = self._observed(query)
-            substream = self.substreams.setdefault((query, name), Substream(observed_ms))
-            substream.observe(top, self.config.policy, observed_ms)
-
-    def _commit(self, name: str, query: QueryState) -> None:
-        self._observe(name, query.staged)
-        assert query.begun_ms is not None, "an open batch was begun"
-        query.observe_until(query.begun_ms)
-        for (_partition, substream), count in query.staged_counts.items():
-            key = name, substream
-            self.reported[key] = self.reported.get(key, 0) + count
-        query.open = False
-        query.unstage()
-        self._look()
-
-    def _account(self, query: str, accounting: Accounting) -> None:
-        for name, counts in accounting.by_substream():
-            key = query, name
-            self.counts[key] = self.counts.get(key, Counts()) + counts
-
-    def _look(self) -> None:
-        """Decides who is idle, merges the rest, releases what no open batch holds back."""
-        if self.complete:
-            return
-        self._fall_idle()
-        live = [substream.watermark for substream in self.substreams.values() if substream.live]
-        if self.substreams:
-            self.coalescer.merge(live, self.config.throttle, self.now_ms)
-        self.coalescer.release(self._open_pin(), self.now_ms)
-
-    def _fall_idle(self) -> None:
-        timeout = self.config.idle_timeout_ms
-        if timeout is None:
-            return
-        for (query, _), substream in self.substreams.items():
-            clock = self.now_ms if query == DIRECT else None
-            if query in self.queries:
-                clock = self.queries[query].idle_clock_ms
-            if not substream.done and clock is not None and clock - substream.last_event_ms >= timeout:
-                substream.idle = True
-
-    def _open_pin(self) -> OpenPin | None:
-        pins = (OpenPin(q.pins[q.latest], name) for name, q in self.queries.items() if q.open and q.latest is not None)
-        return min(pins, key=OpenPin.order, default=None)
-
-    def _holder(self) -> Holder | None:
-        pin = self._open_pin()
-        if pin is not None and above(self.coalescer.coalesced, pin.value):
-            batch_id = self.queries[pin.query].latest
-            return Holder("open_batch", pin.query, None, batch_id, self.coalescer.watermark_since_ms)
-        live = [(key, s) for key, s in self.substreams.items() if s.live]
-        if self.complete or not live:
-            return None
-        (query, name), lowest = min(
-            live, key=lambda item: (item[1].watermark is not None, item[1].watermark or 0, "/".join(item[0]).encode())
-        )
-        reason: HolderReason = "never_reported" if lowest.top is None else "slow"
-        if lowest.state(self._observed(query), self.config.idle_timeout_ms) == "blocked":
-            reason = "blocked"
-        return Holder(reason, query, name, None, self.coalescer.coalesced_since_ms)
+        :raises QueryFenced, BatchNotBegun: see the errors.
+        """
+        query = self.queries.get(run.query)
+        if query is None:
+            raise BatchNotBegun(run.query, batch_id)
+        query.check_speaker(run, batch_id)
+        self._tick(now_ms)
+        query.last_contact_ms = self.now_ms
+        return query

@@ -104,6 +104,11 @@ class QueryState:
         self.lost_ms += max(0, waited_ms - self.waited_ms)
         self.waited_ms = max(waited_ms, self.waited_ms)
 
+    def observed(self, now_ms: int) -> int:
+        """``now_ms`` in observed time, which does not go back when a loss becomes known later."""
+        observed_ms = now_ms - self.lost_ms
+        return observed_ms if self.idle_clock_ms is None else max(observed_ms, self.idle_clock_ms)
+
     def observe_until(self, time_ms: int) -> None:
         """Everything that was there at ``time_ms`` has been taken in."""
         observed_ms = time_ms - self.lost_ms

@@ -9,7 +9,7 @@
 local query, members = arg(), column()
 local refused = load_job()
 if refused then return refused end
-local observed = J.now - lost_by(query)
+local observed = observed_by(query)
 local known, live, expiry = zmscore(K.tops, members), {}, {}
 for i, member in ipairs(members) do
   if not known[i] then

@@ -8,13 +8,13 @@
 -- @include parts/answer
 local refused = load_job()
 if refused then return refused end
-local rows, lost = {}, {}
+local rows, observed, lost = {}, {}, {}
 for _, member in ipairs(redis.call('ZRANGE', K.tops, 0, -1)) do
   local query = string.sub(member, 1, string.find(member, '/', 1, true) - 1)
-  lost[query] = lost[query] or lost_by(query)
+  if not observed[query] then observed[query], lost[query] = observed_by(query) end
   local state, last_event = 'active', redis.call('ZSCORE', K.expiry(query), member)
   if last_event then
-    if J.idle_timeout and J.now - lost[query] - tonumber(last_event) >= J.idle_timeout then state = 'blocked' end
+    if J.idle_timeout and observed[query] - tonumber(last_event) >= J.idle_timeout then state = 'blocked' end
   else
     state, last_event = 'idle', redis.call('ZSCORE', K.quiet(query), member)
     if not last_event then

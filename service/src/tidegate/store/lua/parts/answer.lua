@@ -13,7 +13,7 @@ local function holder()
   local reason = 'slow'
   if not num(redis.call('ZSCORE', K.tops, member)) then reason = 'never_reported' end
   local last_event = tonumber(redis.call('ZSCORE', K.expiry(query), member))
-  if J.idle_timeout and J.now - lost_by(query) - last_event >= J.idle_timeout then reason = 'blocked' end
+  if J.idle_timeout and observed_by(query) - last_event >= J.idle_timeout then reason = 'blocked' end
   return {reason, query, string.sub(member, slash + 1), false, out(J.coalesced_since)}
 end
 

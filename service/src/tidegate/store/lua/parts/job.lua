@@ -21,9 +21,12 @@ local function load_job()
   J.clock = J.now
 end
 
--- What a query has lost in waiting for the coordinator; 0 for one that never did, or is not known.
-local function lost_by(query)
-  return num(redis.call('HGET', K.query(query), 'lost')) or 0
+-- Now in the observed time of a query, which does not go back when a loss becomes known later; and what the query has
+-- lost in waiting for the coordinator. Reports without batches have no observed time of their own.
+local function observed_by(query)
+  local fields = redis.call('HMGET', K.query(query), 'lost', 'idle_clock')
+  local lost = num(fields[1]) or 0
+  return math.max(J.now - lost, num(fields[2]) or -math.huge), lost
 end
 
 local function save_job()

@@ -9,7 +9,7 @@ local function settle()
     members[#members + 1] = staged[i]
     tops[#tops + 1] = fmt(tonumber(staged[i + 1]))
   end
-  observe(Q.name, members, tops, J.now - Q.lost)
+  observe(Q.name, members, tops, (observed_by(Q.name)))
   observe_until(Q.begun)
   Q.open = false
   local rows = redis.call('HGETALL', K.staged_rows(Q.name))

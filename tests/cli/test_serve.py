@@ -108,6 +108,19 @@ def test_it_takes_its_valkey_along(tmp_path: Path, ending: signal.Signals) -> No
     process.stop()
 
 
+def test_without_its_valkey_it_ends_and_says_why(tmp_path: Path) -> None:
+    """Alive and useless is the worst state: a supervisor restarts what has ended, and the state is found again."""
+    process = CoordinatorProcess(tmp_path).start()
+    started = psutil.Process(process.pid)
+    [valkey] = started.children()
+    valkey.kill()
+    started.wait(60)
+    process.stop()
+    assert "The embedded Valkey ended by itself" in (tmp_path / "coordinator.log").read_text().splitlines()[-1]
+    with process:
+        assert httpx.get(f"{process.url}/readyz").status_code == 200
+
+
 def test_those_who_wait_are_answered_when_it_ends(tmp_path: Path) -> None:
     """A rolling restart must not look like a failure to its clients."""
     from concurrent.futures import ThreadPoolExecutor

@@ -59,6 +59,7 @@ def _run(settings: Settings, insecure: bool, stop_with_stdin: bool) -> None:
         signal.signal(ending, _end)
     with ExitStack() as stack:
         listening = stack.enter_context(_listen(settings.host, settings.port))
+        valkey: EmbeddedValkey | None = None
         key = settings.token_secret.get_secret_value().encode() if settings.token_secret else None
         if settings.redis_url is None:
             valkey = stack.enter_context(EmbeddedValkey(settings.data_dir))
@@ -71,12 +72,19 @@ def _run(settings: Settings, insecure: bool, stop_with_stdin: bool) -> None:
             asyncio.run(_check(redis_url))
         host, port = listening.getsockname()[:2]
         server = _Server(create_app(settings, redis_url, key))
+        if valkey is not None:
+            threading.Thread(target=server.stop_with, args=(valkey,), daemon=True, name="valkey").start()
         if stop_with_stdin:
             threading.Thread(target=server.stop_with_stdin, daemon=True, name="stdin").start()
         shown = f"[{host}]" if ":" in host else host
         typer.echo(f"tidegate: serving on http://{shown}:{port}, state in {where}")
         sys.stdout.flush()
         server.run(sockets=[listening])
+        if server.valkey_ended:
+            raise CannotServe(
+                f"The embedded Valkey ended by itself; its log is {settings.data_dir / 'valkey.log'}. "
+                "Nothing that was answered is lost: start again."
+            )
 
 
 class _Server(uvicorn.Server):
@@ -87,6 +95,7 @@ class _Server(uvicorn.Server):
             uvicorn.Config(app, access_log=False, log_config=None, timeout_graceful_shutdown=GRACE_S, lifespan="on")
         )
         self._app = app
+        self.valkey_ended = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)
@@ -96,6 +105,13 @@ class _Server(uvicorn.Server):
         while os.read(0, 4096):
             pass
         self.should_exit = True
+
+    def stop_with(self, valkey: EmbeddedValkey) -> None:
+        """Without its Valkey this replica can answer nothing: whoever watches over it shall start both again."""
+        valkey.wait()
+        if not self.should_exit:
+            self.valkey_ended = True
+            self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._send_home()

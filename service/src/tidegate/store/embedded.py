@@ -98,6 +98,11 @@ class EmbeddedValkey:
             self.stop()
             raise
 
+    def wait(self) -> None:
+        """Returns when the server has ended, by :meth:`stop` or by itself."""
+        if self._process is not None:
+            self._process.wait()
+
     def stop(self) -> None:
         """Ends the server, its files written, and gives the directory free. Harmless when it does not run."""
         if self._process is not None:

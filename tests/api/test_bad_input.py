@@ -99,7 +99,7 @@ def test_a_job_that_does_not_exist_is_told_for_every_call(http: httpx.Client, jo
         http.post(f"{path}:report", json=report | {"batch": {"query": "q", **RUN, "batch_id": 0, "partition": 0}}),
         http.put(batch, json=RUN),
         http.post(f"{batch}:commit", json=RUN),
-        http.post(f"{path}/queries/q:heartbeat", json=RUN),
+        http.post(f"{path}/queries/q:heartbeat", json=RUN | {"observed_ms": 0}),
         http.post(f"{path}:declare", json={"names": ["a"]}),
         http.post(f"{path}/substreams:done", json={"names": ["a"]}),
         http.post(f"{path}:complete", json={}),

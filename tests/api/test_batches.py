@@ -66,6 +66,20 @@ def test_the_table_of_substreams_is_paged(http: httpx.Client, make_job: Make) ->
     assert found == names
 
 
+def test_paging_goes_by_query_and_name(http: httpx.Client, make_job: Make) -> None:
+    """Some characters of a query's name sort before the slash that would join it to a substream's."""
+    path = make_job()
+    for query in ("a", "a-b", "a.c", "b"):
+        http.post(f"{path}:declare", json={"query": query, "names": ["x", "y"]}).raise_for_status()
+    found = []
+    after: str | None = ""
+    while after is not None:
+        page = http.get(f"{path}/substreams", params={"limit": 1, "after": after}).json()
+        found += [(row["query"], row["substream"]) for row in page["substreams"]]
+        after = page["next"]
+    assert found == [(query, name) for query in ("a", "a-b", "a.c", "b") for name in ("x", "y")]
+
+
 def test_waiting_ends_with_the_watermark_or_with_the_time(http: httpx.Client, make_job: Make) -> None:
     """A consumer that waits must be woken, not left to find out at its next look."""
     path = make_job()

@@ -97,12 +97,42 @@ def test_a_new_run_fences_the_old_one_and_drops_what_it_staged() -> None:
         lambda: job.report_staged(RUN, 0, 0, {"a": 900}, {}, 4),
         lambda: job.commit(RUN, 0, None, 4),
         lambda: job.begin(RUN, 1, 4),
-        lambda: job.heartbeat(RUN, 0, 4),
+        lambda: job.heartbeat(RUN, 4, 4),
     ):
         with pytest.raises(QueryFenced):
             command()
     job.commit(successor, 0, None, 5)
     assert watermark(job) is None
+
+
+def test_a_new_run_gets_none_of_the_old_ones_reports_however_it_begins() -> None:
+    """A heartbeat, or the replay of an older batch, may come before the begin of the batch that was open."""
+    for first_call in ("heartbeat", "replay"):
+        job = machine()
+        batch(job, RUN, 0, {"a": 50}, 0)
+        job.begin(RUN, 1, 1)
+        job.report_staged(RUN, 1, 0, {"a": 9_999_999}, {"a": 50}, 2)
+        successor = Run("departures", "checkpoint", "run-2")
+        if first_call == "heartbeat":
+            job.heartbeat(successor, 3, 3)
+        else:
+            job.begin(successor, 0, 3)
+        with pytest.raises(BatchNotBegun):
+            job.commit(successor, 1, None, 4)
+        job.begin(successor, 1, 5)
+        job.report_staged(successor, 1, 0, {"a": 100}, {"a": 5}, 5)
+        job.commit(successor, 1, None, 6)
+        assert watermark(job) == 90
+
+
+def test_a_heartbeat_that_comes_late_proves_no_more_than_it_did() -> None:
+    """A retry by a proxy must not turn its delay into silence that nobody observed."""
+    job = machine(idle_timeout_ms=100)
+    batch(job, RUN, 0, {"a": 500, "b": 50}, 0)
+    job.heartbeat(RUN, 20, 20)
+    batch(job, RUN, 1, {"a": 600}, 30)
+    job.heartbeat(RUN, 20, 5000)
+    assert watermark(job) == 40
 
 
 def test_a_later_begin_commits_the_batch_before() -> None:
@@ -161,10 +191,10 @@ def test_a_heartbeat_is_evidence_of_silence_but_not_while_a_batch_is_open() -> N
     job = machine(idle_timeout_ms=100)
     batch(job, RUN, 0, {"a": 500, "b": 50}, 0)
     job.begin(RUN, 1, 10)
-    assert not job.heartbeat(RUN, 0, 500).applied
+    assert not job.heartbeat(RUN, 500, 500).applied
     job.commit(RUN, 1, None, 501)
     assert watermark(job) == 40
-    job.heartbeat(RUN, 450, 550)  # observed at 100: exactly the timeout after the last events at 0
+    job.heartbeat(RUN, 100, 550)  # seen at 100: exactly the timeout after the last events at 0
     assert watermark(job) == 490
 
 
@@ -188,7 +218,7 @@ def test_a_substream_that_wakes_holds_again_without_moving_anything_back() -> No
     """Monotone, whoever comes back."""
     job = machine(idle_timeout_ms=100)
     batch(job, RUN, 0, {"a": 500, "b": 50}, 0)
-    job.heartbeat(RUN, 0, 200)
+    job.heartbeat(RUN, 200, 200)
     batch(job, RUN, 1, {"a": 900, "b": 60}, 201)
     assert watermark(job) == 490
     batch(job, RUN, 2, {"b": 700}, 202)

@@ -110,5 +110,6 @@ def test_redis_over_tls(tmp_path: Path) -> None:
 
 def test_a_password_never_shows() -> None:
     """Addresses go into logs and error messages."""
-    assert without_password("redis://user:p@ss@host:1/0") == "redis://user:***@host:1/0"
+    for url in ("redis://user:p@ss@host:1/0", "redis://u:p/ss@host:1/0", "redis://host:1/0?password=pass"):
+        assert without_password(url) == "redis://host:1/0"
     assert without_password("unix:///run/redis.sock") == "unix:///run/redis.sock"

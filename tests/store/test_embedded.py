@@ -87,6 +87,12 @@ def test_a_long_path_gets_its_socket_elsewhere(tmp_path: Path) -> None:
     assert not os.path.exists(socket)
 
 
+def test_a_path_may_hold_any_character(tmp_path: Path) -> None:
+    """The address is a URL, in which some characters end the path."""
+    with EmbeddedValkey(tmp_path / "a b#c?d%41") as server:
+        redis.Redis.from_url(server.url).ping()
+
+
 def test_a_directory_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
     """One line that names the directory."""
     (tmp_path / "file").write_text("")

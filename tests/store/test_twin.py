@@ -133,11 +133,12 @@ class Twins(RuleBasedStateMachine):
             lambda: self.machine.report(tops, self.now), self.driver.store.report(self.job, tops, now_ms=self.now)
         )
 
-    @rule(run=runs, age=st.integers(0, 20), waited=waits)
+    @rule(run=runs, age=st.integers(-5, 20), waited=waits)
     def heartbeat(self, run: Run, age: int, waited: int) -> None:
+        seen = self.now - age
         self.both(
-            lambda: self.machine.heartbeat(run, age, self.now, waited),
-            self.driver.store.heartbeat(self.job, run, age, waited, now_ms=self.now),
+            lambda: self.machine.heartbeat(run, seen, self.now, waited),
+            self.driver.store.heartbeat(self.job, run, seen, waited, now_ms=self.now),
         )
 
     @rule(tops=st.dictionaries(names, ordinary_times, min_size=1, max_size=2), token=tokens)
@@ -253,7 +254,7 @@ def test_a_report_of_many_substreams_is_taken_whole(driver: Driver, job: str) ->
     assert driver(driver.store.commit(job, run, 0, None, now_ms=0)).answer.watermark == 0
     assert driver(driver.store.status(job, 0)).active == len(many)
     # All fall idle at once, and come back at once.
-    assert driver(driver.store.heartbeat(job, run, 0, now_ms=10)).answer.watermark == 24_999
+    assert driver(driver.store.heartbeat(job, run, 10, now_ms=10)).answer.watermark == 24_999
     driver(driver.store.begin(job, run, 1, now_ms=11))
     driver(driver.store.report_staged(job, run, 1, 0, dict.fromkeys(many, 30000), now_ms=11))
     assert driver(driver.store.commit(job, run, 1, None, now_ms=11)).answer.watermark == 30_000
@@ -276,3 +277,42 @@ def test_deleting_leaves_nothing_but_a_tombstone(driver: Driver, job: str) -> No
     again = driver(driver.store.put(job, config, {}, None))
     assert (again.answer.incarnation, again.answer.watermark) == (2, None)
     assert replace(again.answer, now_ms=0) == replace(driver(driver.store.sweep(job)), now_ms=0)
+
+
+def test_counters_at_their_end_take_nothing_with_them(driver: Driver, job: str) -> None:
+    """A sum past 64 bits must not leave a batch half committed, nor a query stuck for ever."""
+    run = Run("q", "c", "r")
+    driver(driver.store.put(job, JobConfig(LimitingLag(0)), {}, None))
+    most = 2**53 - 1
+    names = tuple(f"s{number}" for number in range(1100))
+    for batch_id in range(2):
+        driver(driver.store.begin(job, run, batch_id))
+        for partition in range(3):
+            driver(driver.store.report_staged(job, run, batch_id, partition, {"s0": batch_id + 5}, {"s0": most}))
+        account = Accounting("row", names, (Counts(on_time=most),) * len(names))
+        assert driver(driver.store.commit(job, run, batch_id, account)).answer.watermark == batch_id + 5
+    assert driver(driver.store.status(job)).counts.on_time <= 2**63 - 1
+
+
+def test_sums_of_counts_are_exact(driver: Driver, job: str) -> None:
+    """Row counts of a year must not lose their last digit to a double."""
+    run = Run("q", "c", "r")
+    driver(driver.store.put(job, JobConfig(LimitingLag(0)), {}, None))
+    driver(driver.store.begin(job, run, 0))
+    account = Accounting("row", ("a", "b"), (Counts(late=2**53 - 1), Counts(late=2**53 - 2)))
+    driver(driver.store.commit(job, run, 0, account))
+    assert driver(driver.store.status(job)).counts.late == 2**54 - 3
+
+
+def test_a_job_of_many_queries_can_be_changed_completed_and_deleted(driver: Driver, job: str) -> None:
+    """Thousands of short-lived queries must not make a job impossible to get rid of."""
+
+    async def declare() -> None:
+        for number in range(9000):
+            await driver.store.declare(job, f"q{number}", ["a"], 0)
+
+    driver(driver.store.put(job, JobConfig(LimitingLag(0)), {}, None, 0))
+    driver(declare())
+    assert driver(driver.store.put(job, JobConfig(LimitingLag(1)), {}, 1, 1)).revision == 2
+    assert driver(driver.store.complete(job, 2)).applied
+    driver(driver.store.delete(job))

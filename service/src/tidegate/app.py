@@ -42,8 +42,15 @@ def create_app(settings: Settings, redis_url: str, token_key: bytes | None = Non
         await asyncio.gather(*tasks, return_exceptions=True)
         await redis.aclose()
 
-    app = FastAPI(title="Tidegate", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
-                  openapi_url="/v1/openapi.json")  # fmt: skip
+    app = FastAPI(
+        title="Tidegate",
+        version=__version__,
+        lifespan=lifespan,
+        redirect_slashes=False,
+        openapi_url="/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+    )
     for resource in (jobs, reports, state, health):
         app.include_router(resource.router)
     problems.register(app)

@@ -24,6 +24,9 @@ TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 class Coordinator:
     """Calls for one job. It remembers the last watermark token, and sends it along.
 
+    ``heard`` is the coordinator's time in its last answer (milliseconds), and this machine's monotonic time when that
+    came: a little after it was true, so that what is reckoned from it is never too late.
+
     ``waited_s`` is how long it has waited for a coordinator that was away. The coordinator is told: while a query waits
     for it, the query sees none of its input, so that time must not count as anybody's silence.
 
@@ -38,6 +41,7 @@ class Coordinator:
         self.headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         self.watermark_token: str | None = None
         self.waited_s = 0.0
+        self.heard = (0, time.monotonic())
         self._client: httpx.Client | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -93,9 +97,12 @@ class Coordinator:
     def commit(self, query: str, run: Mapping[str, str], batch_id: int, rows: Mapping[str, Any]) -> dict[str, Any]:
         return self._batch("POST", query, run, batch_id, ":commit", {"rows": rows})
 
-    def heartbeat(self, query: str, run: Mapping[str, str], age_ms: int) -> dict[str, Any]:
-        """Sent once: the next heartbeat brings the same news, and better."""
-        return self._job("POST", f"/queries/{query}:heartbeat", self._said_by(run, age_ms=age_ms), patience=Patience(0))
+    def heartbeat(self, query: str, run: Mapping[str, str], age_s: float) -> dict[str, Any]:
+        """Caught up, no new data: seen to be so ``age_s`` ago. Sent once, for the next one brings the same news."""
+        heard_ms, at = self.heard
+        observed_ms = max(0, heard_ms + int(1000 * (time.monotonic() - age_s - at)))
+        said = self._said_by(run, observed_ms=observed_ms)
+        return self._job("POST", f"/queries/{query}:heartbeat", said, patience=Patience(0))
 
     def report_path(self) -> str:
         return f"/v1/jobs/{self.job}:report"
@@ -140,6 +147,8 @@ class Coordinator:
 
         answer = (patience or self.patience).call(f"{method} {self.job}{path.partition('?')[0]}", send)
         self.watermark_token = answer.get("watermark_token", self.watermark_token)
+        if "now_ms" in answer:
+            self.heard = answer["now_ms"], time.monotonic()
         return answer
 
     def ensure_job(self, rules: Rules | None) -> None:

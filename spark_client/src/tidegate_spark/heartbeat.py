@@ -1,7 +1,8 @@
 """Heartbeats: a query tells its coordinator that it is caught up and found no new data.
 
 The evidence is Spark's own: its idle event says that a trigger looked and found nothing, and when. Only that moment is
-reported, as an age; a query that waits for its next trigger has observed nothing since, and nothing is claimed for it.
+reported, in the coordinator's time; a query that waits for its next trigger has observed nothing since, and nothing is
+claimed for it.
 """
 
 import logging
@@ -56,9 +57,9 @@ class Heartbeat(StreamingQueryListener):
 
     def _speak(self) -> None:
         while (idle_at := self._newest()) is not None:
-            age_ms = max(0, int(time.time() * 1000 - idle_at.timestamp() * 1000))
+            age_s = max(0.0, time.time() - idle_at.timestamp())
             try:
-                self._hook.coordinator.heartbeat(self._hook.query, self._hook.run(), age_ms)
+                self._hook.coordinator.heartbeat(self._hook.query, self._hook.run(), age_s)
             except TidegateError as error:
                 # Not repeated: the next idle event carries the same news, and better.
                 log.warning("%s: heartbeat not taken: %s", self._hook.query, error)

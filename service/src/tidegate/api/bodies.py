@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from fastapi import Request, Response
 from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect
 
 from tidegate.api.problems import Problem
 from tidegate.api.schemas.types import FieldError
@@ -19,7 +20,10 @@ BODIES: list[type[BaseModel]] = []
 
 async def read(request: Request, model: type[Body]) -> Body:
     """:raises Problem: naming the first field that is wrong, and how; all of them under ``errors``."""
-    raw = await request.body()
+    try:
+        raw = await request.body()
+    except ClientDisconnect:
+        raise Problem(400, "incomplete_body", "The body ended before it was whole.") from None
     try:
         return model.model_validate_json(raw or b"{}")
     except ValidationError as error:

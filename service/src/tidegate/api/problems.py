@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 
 from fastapi import FastAPI, Request, Response
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from starlette.exceptions import HTTPException
 
 from tidegate.domain import errors
@@ -88,6 +88,9 @@ def register(app: FastAPI) -> None:
 
     @app.exception_handler(RedisError)
     async def store_unavailable(_request: Request, error: RedisError) -> Response:
+        if type(error) is ResponseError:  # its subclasses are states of the server; this is a script that failed
+            log.error("A script failed.", exc_info=error)
+            return broken().response()
         log.error("Redis: %s", error or type(error).__name__)
         return unavailable().response()
 
@@ -99,11 +102,13 @@ def register(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def internal(_request: Request, _error: Exception) -> Response:
         # Starlette hands the error on to the server's log after this.
-        return Problem(500, "internal", "The coordinator failed at this request; its log says where.").response()
+        return broken().response()
+
+
+def broken() -> Problem:
+    return Problem(500, "internal", "The coordinator failed at this request; its log says where.")
 
 
 def unavailable() -> Problem:
-    return Problem(
-        503, "store_unavailable", "The coordinator cannot reach its Redis; nothing was changed. Try again.",
-        {"Retry-After": "1"},
-    )  # fmt: skip
+    detail = "No answer from the coordinator's Redis. Send the call again: if it was carried out, that changes nothing."
+    return Problem(503, "store_unavailable", detail, {"Retry-After": "1"})

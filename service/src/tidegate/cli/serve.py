@@ -60,7 +60,9 @@ def _run(settings: Settings, insecure: bool, stop_with_stdin: bool) -> None:
     with ExitStack() as stack:
         listening = stack.enter_context(_listen(settings.host, settings.port))
         valkey: EmbeddedValkey | None = None
-        key = settings.token_secret.get_secret_value().encode() if settings.token_secret else None
+        key = (
+            settings.token_secret.get_secret_value().encode(errors="surrogateescape") if settings.token_secret else None
+        )
         if settings.redis_url is None:
             valkey = stack.enter_context(EmbeddedValkey(settings.data_dir))
             redis_url = valkey.url
@@ -156,6 +158,11 @@ def _kept_secret(data_dir: Path) -> bytes:
     path = data_dir / "token.secret"
     try:
         return bytes.fromhex(path.read_text())
+    except (ValueError, IsADirectoryError, PermissionError):
+        raise CannotServe(
+            f"{path} is not the key that was kept there; put it back, or remove it (tokens given out so far then prove "
+            "nothing any more)."
+        ) from None
     except FileNotFoundError:
         key = secrets.token_bytes(32)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

@@ -141,8 +141,9 @@ class JobMachine(JobState):
         if query is not None and replay:
             pin = query.stored_pin(batch_id, known)
             self._tick(now_ms)
-            if query.enter(run, self.now_ms) and batch_id == query.latest:
-                query.unstage()
+            query.enter(run.run_id, self.now_ms)
+            if batch_id == query.latest:
+                query.taken_over_by(run.run_id)
             query.wait(waited_ms)
             return Begun(self.answer(), pin, replayed=True)
         if self.complete:
@@ -150,7 +151,8 @@ class JobMachine(JobState):
         self._tick(now_ms)
         if query is None:
             query = self.queries[run.query] = QueryState(run.query_id, run.run_id, self.now_ms)
-        query.enter(run, self.now_ms)
+        query.enter(run.run_id, self.now_ms)
+        query.move_to(run.query_id)
         query.wait(waited_ms)
         if query.open:
             self._commit(run.query, query)
@@ -172,8 +174,10 @@ class JobMachine(JobState):
             self._account(run.query, accounting)
         return Effect(self.answer(), True)
 
-    def heartbeat(self, run: Run, age_ms: int, now_ms: int, waited_ms: int = 0) -> Effect:
-        """ "Caught up, no new data", observed ``age_ms`` ago: moves the query's idle clock, unless a batch is open.
+    def heartbeat(self, run: Run, observed_ms: int, now_ms: int, waited_ms: int = 0) -> Effect:
+        """Caught up, no new data, seen to be so at ``observed_ms``: moves the idle clock, unless a batch is open.
+
+        The moment is in the coordinator's own time, so a heartbeat that is late or repeated proves no more than it did.
 
         :raises QueryFenced, CheckpointConflict: see the errors.
         """
@@ -184,11 +188,11 @@ class JobMachine(JobState):
         self._tick(now_ms)
         if query is None:
             query = self.queries[run.query] = QueryState(run.query_id, run.run_id, self.now_ms)
-        query.enter(run, self.now_ms)
+        query.enter(run.run_id, self.now_ms)
         query.wait(waited_ms)
         if query.open:
             return Effect(self.answer(), False)
-        query.observe_until(self.now_ms - age_ms)
+        query.observe_until(min(observed_ms, self.now_ms))
         self._look()
         return Effect(self.answer(), True)
 

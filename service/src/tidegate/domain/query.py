@@ -45,6 +45,7 @@ class QueryState:
     latest: int | None = None
     open: bool = False
     begun_ms: int | None = None
+    begun_by: str | None = None
     idle_clock_ms: int | None = None
     waited_ms: int = 0
     lost_ms: int = 0
@@ -58,13 +59,14 @@ class QueryState:
             raise QueryFenced(self.run_id)
 
     def check_speaker(self, run: Run, batch_id: int) -> None:
-        """For what belongs to a batch: the speaker must be the run that began it, and the batch must have begun.
+        """For what belongs to a batch: it must have begun, and the speaker be the run that began the latest one.
 
         :raises QueryFenced: for any run but the current one.
-        :raises BatchNotBegun: for a batch after the latest, or of another checkpoint.
+        :raises BatchNotBegun: for a batch after the latest, or of another checkpoint or run.
         """
         self.check_run(run)
-        if run.query_id != self.query_id or run.run_id != self.run_id or self.latest is None or batch_id > self.latest:
+        begun = self.latest is not None and batch_id <= self.latest
+        if not begun or (run.query_id, run.run_id) != (self.query_id, self.begun_by):
             raise BatchNotBegun(run.query, batch_id)
 
     def check_checkpoint(self, run: Run) -> None:
@@ -85,19 +87,26 @@ class QueryState:
             raise PinConflict(pin)
         return pin
 
-    def enter(self, run: Run, now_ms: int) -> bool:
-        """Makes ``run`` the current one; returns whether it was not. A new checkpoint forgets the old one's batches."""
-        new = run.run_id != self.run_id
-        if new:
+    def enter(self, run_id: str, now_ms: int) -> None:
+        """Makes this run the current one; the one before is fenced from now on."""
+        if run_id != self.run_id:
             self.fenced = [*self.fenced, self.run_id][-PINS_KEPT:]
-            self.run_id, self.waited_ms = run.run_id, 0
-        if run.query_id != self.query_id:
-            self.query_id = run.query_id
+            self.run_id, self.waited_ms = run_id, 0
+        self.last_contact_ms = now_ms
+
+    def move_to(self, query_id: str) -> None:
+        """A batch is begun on this checkpoint. Another one's batches, none of which is open, are forgotten."""
+        if query_id != self.query_id:
+            self.query_id = query_id
             self.latest, self.open, self.begun_ms = None, False, None
             self.pins.clear()
             self.unstage()
-        self.last_contact_ms = now_ms
-        return new
+
+    def taken_over_by(self, run_id: str) -> None:
+        """The latest batch is begun by this run; what another staged for it goes."""
+        if self.begun_by != run_id:
+            self.begun_by = run_id
+            self.unstage()
 
     def wait(self, waited_ms: int) -> None:
         """Takes in how long the current run has waited for the coordinator, from its start on."""
@@ -115,7 +124,7 @@ class QueryState:
         self.idle_clock_ms = observed_ms if self.idle_clock_ms is None else max(self.idle_clock_ms, observed_ms)
 
     def open_batch(self, batch_id: int, pin: int | None, now_ms: int, keep: int) -> None:
-        self.latest, self.open, self.begun_ms = batch_id, True, now_ms
+        self.latest, self.open, self.begun_ms, self.begun_by = batch_id, True, now_ms, self.run_id
         self.pins[batch_id] = pin
         self.unstage()
         for old in [kept for kept in self.pins if kept <= batch_id - max(keep, PINS_KEPT)]:

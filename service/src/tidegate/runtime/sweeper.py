@@ -45,10 +45,8 @@ class Sweeper:
         for job in sorted(jobs):
             try:
                 driven = await self._store.driven_by_time(job)
-            except (JobNotFound, JobDeleted):
+                if driven:
+                    await self._store.sweep(job)
+            except (JobNotFound, JobDeleted):  # also between the two
                 driven = False
-            if driven:
-                self._driven.add(job)
-                await self._store.sweep(job)
-            else:
-                self._driven.discard(job)
+            (self._driven.add if driven else self._driven.discard)(job)

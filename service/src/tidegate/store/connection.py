@@ -3,8 +3,6 @@
 Any Redis from 7.0 on or Valkey, over TCP (``redis://``), TLS (``rediss://``) or a unix socket (``unix://``).
 """
 
-from urllib.parse import urlsplit
-
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.exceptions import RedisError
 
@@ -32,9 +30,9 @@ def connect(url: str) -> Redis:
             socket_connect_timeout=WAIT_S,
             health_check_interval=15,
         )
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise StoreUnavailable(
-            f"{without_password(url)} is no Redis address ({error}); "
+            f"{without_password(url)} is no Redis address; "
             "TIDEGATE_REDIS_URL takes redis://host:port/0, rediss://... or unix:///path/to.sock."
         ) from error
     return Redis.from_pool(pool)
@@ -57,8 +55,9 @@ async def check(redis: Redis, url: str) -> None:
 
 
 def without_password(url: str) -> str:
-    """The address, fit for a log."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return url.replace(f":{parts.password}@", ":***@", 1)
+    """The address without user, password and parameters, fit for a log."""
+    scheme, colon, rest = url.partition("://")
+    if not colon:
+        return "the given address"
+    place = rest.partition("?")[0].rpartition("@")[2]
+    return f"{scheme}://{place}"

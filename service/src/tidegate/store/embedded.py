@@ -18,9 +18,11 @@ import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from urllib.parse import quote
 
 import redis as redis_sync
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as NoReply
 
 from tidegate.store.connection import StoreUnavailable
 
@@ -66,7 +68,7 @@ class EmbeddedValkey:
 
     @property
     def url(self) -> str:
-        return f"unix://{self.socket}"
+        return f"unix://{quote(self.socket)}"
 
     @property
     def socket(self) -> str:
@@ -94,6 +96,9 @@ class EmbeddedValkey:
         try:
             self._end_orphan()
             self._run()
+        except OSError as error:
+            self.stop()
+            raise StoreUnavailable(f"Cannot use {error.filename or self.data_dir}: {error.strerror}.") from error
         except BaseException:
             self.stop()
             raise
@@ -156,8 +161,12 @@ class EmbeddedValkey:
         try:
             with redis_sync.Redis(unix_socket_path=socket, socket_timeout=STOP_S) as orphan:
                 orphan.shutdown(nosave=True)
+        except NoReply:
+            raise StoreUnavailable(
+                f"Process {pid_text} has the files of {self.data_dir} open and does not answer; end it."
+            ) from None
         except (RedisError, OSError):
-            return  # nobody answers there any more
+            return  # nobody is there any more
         deadline = time.monotonic() + STOP_S
         while _runs(int(pid_text)):
             if time.monotonic() > deadline:

@@ -158,12 +158,12 @@ class JobStore:
         )  # fmt: skip
 
     async def heartbeat(
-        self, job: str, run: Run, age_ms: int, waited_ms: int = 0, token: TokenClaim | None = None,
+        self, job: str, run: Run, observed_ms: int, waited_ms: int = 0, token: TokenClaim | None = None,
         now_ms: int | None = None,
     ) -> Effect:  # fmt: skip
         return _effect(
             await self._run(
-                "heartbeat", job, now_ms, *_token(token), run.query, run.query_id, run.run_id, str(age_ms),
+                "heartbeat", job, now_ms, *_token(token), run.query, run.query_id, run.run_id, str(observed_ms),
                 str(PINS_KEPT), str(waited_ms),
             )
         )  # fmt: skip

@@ -36,7 +36,8 @@ async def substreams(
     """The table of substreams, by query and name; a page at a time."""
     found, rows = await ctx.store.substreams(job)
     lead = highest(*(row.watermark for row in rows))
-    rest = [row for row in rows if f"{row.query}/{row.substream}" > after]
+    query, _, name = after.partition("/")  # ids hold no slash
+    rest = [row for row in rows if (row.query, row.substream) > (query, name)]
     page = [
         SubstreamRecord(
             query=row.query,

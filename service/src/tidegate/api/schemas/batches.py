@@ -5,7 +5,18 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from tidegate.api.schemas.jobs import CountsRecord, WatermarkRecord
-from tidegate.api.schemas.types import Count, DurationMs, EventTime, Id, Names, Record, Request, equal_lengths
+from tidegate.api.schemas.types import (
+    BatchNumber,
+    Count,
+    DurationMs,
+    EventTime,
+    Id,
+    Names,
+    Record,
+    Request,
+    WaitMs,
+    equal_lengths,
+)
 from tidegate.domain.query import KnownPin
 from tidegate.domain.records import Accounting, Counts
 
@@ -19,8 +30,8 @@ class BatchReference(Request):
     query: Id
     query_id: Id
     run_id: Id
-    batch_id: Count
-    partition: Count
+    batch_id: BatchNumber
+    partition: BatchNumber
 
 
 class Report(Request):
@@ -62,7 +73,7 @@ class RunReference(Request):
 
     query_id: Id
     run_id: Id
-    waited_ms: DurationMs = 0
+    waited_ms: WaitMs = 0
     watermark_token: Token = TOKEN
 
 
@@ -109,9 +120,11 @@ class Commit(RunReference):
 
 
 class Heartbeat(RunReference):
-    """Caught up, no new data: observed ``age_ms`` before this was sent."""
+    """Caught up, no new data: seen to be so at ``observed_ms``, in the coordinator's time (the ``now_ms`` of its last
+    answer, and what has passed since). Late or repeated, a heartbeat proves no more than it did.
+    """
 
-    age_ms: DurationMs = 0
+    observed_ms: DurationMs
 
 
 class BeginRecord(WatermarkRecord):

@@ -20,7 +20,13 @@ Id = Annotated[str, Field(pattern=ID)]
 EventTime = Annotated[int, Field(strict=True, ge=EXACT_DOUBLE.lowest, le=EXACT_DOUBLE.highest)]
 """An event time, or a watermark: what an IEEE double holds exactly."""
 
-Count = Annotated[int, Field(strict=True, ge=0, le=EXACT_DOUBLE.highest)]
+BatchNumber = Annotated[int, Field(strict=True, ge=0, le=EXACT_DOUBLE.highest)]
+Count = Annotated[int, Field(strict=True, ge=0, le=10**12)]
+"""Rows of one batch: sums of these stay exact."""
+
+WaitMs = Annotated[int, Field(strict=True, ge=0, le=366 * 24 * 3_600_000)]
+"""Time that somebody waited: a year at the most."""
+
 DurationMs = Annotated[int, Field(strict=True, ge=0, le=EXACT_DOUBLE.highest)]
 PositiveMs = Annotated[int, Field(strict=True, ge=1, le=EXACT_DOUBLE.highest)]
 

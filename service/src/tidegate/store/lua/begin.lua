@@ -25,9 +25,8 @@ if Q.known and query_id == Q.query_id and Q.latest and batch <= Q.latest then
   if not pin then return problem('batch_forgotten', fmt(Q.latest)) end
   if known and known_pin ~= pin then return problem('pin_conflict', out(num(pin))) end
   heal(token)
-  if enter(query_id, run_id, J.now, fenced_kept) and batch == Q.latest then
-    unstage(query)
-  end
+  enter(query_id, run_id, J.now, fenced_kept)
+  if batch == Q.latest then take_over(run_id) end
   wait(waited)
   save_job()
   return answer(out(num(pin)), '1')
@@ -36,18 +35,20 @@ end
 if J.complete then return problem('job_complete') end
 heal(token)
 enter(query_id, run_id, J.now, fenced_kept)
+move_to(query_id)
 wait(waited)
 if Q.open then settle() end
 local pin = J.coalesced
 if known then pin = num(known_pin) end
-redis.call('HSET', K.query(query), 'latest', fmt(batch), 'open', '1', 'begun', fmt(J.now))
+redis.call('HSET', K.query(query), 'latest', fmt(batch), 'open', '1', 'begun', fmt(J.now),
+  'begun_by', run_id)
 redis.call('HSET', K.pins(query), fmt(batch), fmt(pin))
 redis.call('ZADD', K.pin_order(query), fmt(batch), fmt(batch))
 redis.call('ZADD', K.open, score(pin), query)
 local old = redis.call('ZRANGE', K.pin_order(query), '-inf', fmt(batch - keep), 'BYSCORE')
 if #old > 0 then
   zrem(K.pin_order(query), old)
-  redis.call('HDEL', K.pins(query), unpack(old))
+  for _, batch_id in ipairs(old) do redis.call('HDEL', K.pins(query), batch_id) end
 end
 save_job()
 return answer(out(pin), '0')

@@ -28,11 +28,15 @@ for _, class in ipairs({'on_time', 'updated', 'late', 'null_event_time', 'future
   local total = 0
   for i, rows in ipairs(column()) do
     if rows ~= '0' then
-      redis.call('HINCRBY', K.counts, class .. ' ' .. members[i], rows)
+      add(K.counts, class .. ' ' .. members[i], rows)
       total = total + tonumber(rows)
+      if total > HIGHEST / 2 then  -- before a sum of doubles loses its last digit
+        add(K.job, class, fmt(total))
+        total = 0
+      end
     end
   end
-  if total > 0 then redis.call('HINCRBY', K.job, class, fmt(total)) end
+  if total > 0 then add(K.job, class, fmt(total)) end
 end
 save_job()
 return answer('1')

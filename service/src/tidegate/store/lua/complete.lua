@@ -18,7 +18,7 @@ if #open > 0 then
   table.sort(open)
   return problem('batch_open', open[1], redis.call('HGET', K.query(open[1]), 'latest'))
 end
-for _, query in ipairs({'', unpack(redis.call('SMEMBERS', K.owners))}) do
+for _, query in ipairs(owners()) do
   for _, key in ipairs({K.expiry(query), K.quiet(query)}) do
     local members = redis.call('ZRANGE', key, 0, -1)
     if #members > 0 then mark_done(query, members) end

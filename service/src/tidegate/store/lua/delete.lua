@@ -7,7 +7,7 @@
 local refused = load_job()
 if refused and refused[2] == 'job_not_found' then return refused end
 if refused then return {'ok'} end
-for _, query in ipairs({'', unpack(redis.call('SMEMBERS', K.owners))}) do
+for _, query in ipairs(owners()) do
   redis.call('UNLINK', K.expiry(query), K.quiet(query), K.query(query), K.pins(query), K.pin_order(query),
     K.fenced(query), K.staged(query), K.staged_rows(query))
 end

@@ -1,7 +1,8 @@
--- "Caught up, no new data", observed some time ago: moves the query's idle clock, unless a batch is open.
+-- Caught up, no new data, seen to be so at a moment of the coordinator's own time: moves the query's idle clock, unless
+-- a batch is open. Late or repeated, it proves no more than it did.
 --
 -- KEYS  1 the job
--- ARGV  now · token incarnation · token watermark ('' '' without) · query · query_id · run_id · age
+-- ARGV  now · token incarnation · token watermark ('' '' without) · query · query_id · run_id · observed
 --       · fenced runs to keep · waited
 -- Reply ok, ... (parts/answer), applied (0: a batch is open, the clock stands still)
 --       or error: job_not_found, job_deleted, query_fenced <run>, checkpoint_conflict <batch> <query_id>
@@ -9,7 +10,7 @@
 -- @include parts/look
 -- @include parts/run
 local token = read_token()
-local query, query_id, run_id, age = arg(), arg(), arg(), tonumber(arg())
+local query, query_id, run_id, observed = arg(), arg(), arg(), tonumber(arg())
 local fenced_kept, waited = tonumber(arg()), tonumber(arg())
 local refused = load_job()
 if refused then return refused end
@@ -21,7 +22,7 @@ enter(query_id, run_id, J.now, fenced_kept)
 wait(waited)
 local applied = not Q.open
 if applied then
-  observe_until(J.now - age)
+  observe_until(math.min(observed, J.now))
   expire(query, Q.idle_clock)
   look()
 end

@@ -61,7 +61,7 @@ local revision = set_rules()
 judge_anew(K.live, false)
 judge_anew(K.parked, true)
 -- Nobody is idle by a timeout that is no longer in force: all come back, and the look decides anew.
-for _, query in ipairs({'', unpack(redis.call('SMEMBERS', K.owners))}) do
+for _, query in ipairs(owners()) do
   local quiet = redis.call('ZRANGE', K.quiet(query), 0, -1, 'WITHSCORES')
   local members, expiry = {}, {}
   for i = 1, #quiet, 2 do

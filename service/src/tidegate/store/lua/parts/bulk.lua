@@ -18,6 +18,11 @@ local function zrem(key, members)
   end
 end
 
+-- Adds to a counter. Past 64 bits it stays where it is: a counter must not take the transition it belongs to with it.
+local function add(key, field, rows)
+  redis.pcall('HINCRBY', key, field, rows)
+end
+
 local function zmscore(key, members)
   local scores = {}
   for first = 1, #members, CHUNK do

@@ -29,6 +29,13 @@ local function observed_by(query)
   return math.max(J.now - lost, num(fields[2]) or -math.huge), lost
 end
 
+-- The queries that have keys of their own, '' (reports without batches) first. Not unpacked: there may be many.
+local function owners()
+  local names = redis.call('SMEMBERS', K.owners)
+  table.insert(names, 1, '')
+  return names
+end
+
 local function save_job()
   local pairs_ = {}
   for _, field in ipairs(JOB_KEPT) do

@@ -2,7 +2,8 @@
 -- Who speaks: query, its checkpoint (query_id), its start (run_id). Checks first, writes after.
 local Q = {}
 
-local QUERY_FIELDS = {'query_id', 'run_id', 'latest', 'open', 'begun', 'idle_clock', 'waited', 'lost'}
+local QUERY_FIELDS = {'query_id', 'run_id', 'latest', 'open', 'begun', 'idle_clock', 'waited', 'lost',
+  'begun_by'}
 
 local function load_query(query)
   local values = redis.call('HMGET', K.query(query), unpack(QUERY_FIELDS))
@@ -10,6 +11,7 @@ local function load_query(query)
   Q.query_id, Q.run_id = values[1], values[2]
   Q.latest, Q.open, Q.begun, Q.idle_clock = num(values[3]), values[4] == '1', num(values[5]), num(values[6])
   Q.waited, Q.lost = num(values[7]) or 0, num(values[8]) or 0
+  Q.begun_by = values[9]
   Q.known = Q.run_id ~= false and Q.run_id ~= nil
 end
 
@@ -25,11 +27,11 @@ local function check_checkpoint(query_id)
   end
 end
 
--- For what belongs to a batch: the speaker must be the run that began it, and the batch must have begun.
+-- For what belongs to a batch: it must have begun, and the speaker be the run that began the latest one.
 local function check_speaker(query_id, run_id, batch)
   local refused = check_run(run_id)
   if refused then return refused end
-  if not Q.known or query_id ~= Q.query_id or run_id ~= Q.run_id or not Q.latest or batch > Q.latest then
+  if not Q.known or query_id ~= Q.query_id or run_id ~= Q.begun_by or not Q.latest or batch > Q.latest then
     return problem('batch_not_begun', Q.name, fmt(batch))
   end
 end
@@ -42,27 +44,37 @@ local function unstage(query)
   redis.call('DEL', K.staged(query), K.staged_rows(query))
 end
 
--- Makes this the current run; returns whether it was not. A new checkpoint forgets the batches of the old one.
+-- Makes this run the current one; the one before is fenced from now on.
 local function enter(query_id, run_id, now, fenced_kept)
   local query = Q.name
   redis.call('ZADD', K.queries, 'NX', fmt(now), query)
   redis.call('SADD', K.owners, query)
-  local new = Q.known and run_id ~= Q.run_id
-  if new then
+  if not Q.known then
+    Q.query_id, Q.run_id, Q.known = query_id, run_id, true
+  elseif run_id ~= Q.run_id then
     local _, newest = highest_of(K.fenced(query))
     redis.call('ZADD', K.fenced(query), fmt((newest or 0) + 1), Q.run_id)
     redis.call('ZREMRANGEBYRANK', K.fenced(query), 0, -fenced_kept - 1)
+    Q.run_id, Q.waited = run_id, 0
   end
-  if Q.known and query_id ~= Q.query_id then
-    redis.call('DEL', K.pins(query), K.pin_order(query))
-    unstage(query)
-    redis.call('HDEL', K.query(query), 'latest', 'open', 'begun')
-    Q.latest, Q.open, Q.begun = nil, false, nil
-  end
-  redis.call('HSET', K.query(query), 'query_id', query_id, 'run_id', run_id, 'last_contact', fmt(now))
-  Q.query_id, Q.run_id, Q.known = query_id, run_id, true
-  if new then Q.waited = 0 end
-  return new
+  redis.call('HSET', K.query(query), 'query_id', Q.query_id, 'run_id', run_id, 'last_contact', fmt(now))
+end
+
+-- A batch is begun on this checkpoint. Another one's batches, none of which is open, are forgotten.
+local function move_to(query_id)
+  if query_id == Q.query_id then return end
+  redis.call('DEL', K.pins(Q.name), K.pin_order(Q.name))
+  unstage(Q.name)
+  redis.call('HDEL', K.query(Q.name), 'latest', 'open', 'begun')
+  redis.call('HSET', K.query(Q.name), 'query_id', query_id)
+  Q.query_id, Q.latest, Q.open, Q.begun = query_id, nil, false, nil
+end
+
+-- The latest batch is begun by this run; what another staged for it goes.
+local function take_over(run_id)
+  if Q.begun_by == run_id then return end
+  unstage(Q.name)
+  redis.call('HSET', K.query(Q.name), 'begun_by', run_id)
 end
 
 -- How long the current run has waited for the coordinator in all: that was no silence of anybody. What is in a query's

@@ -15,7 +15,7 @@ local function settle()
   local rows = redis.call('HGETALL', K.staged_rows(Q.name))
   for i = 1, #rows, 2 do
     local member = string.sub(rows[i], string.find(rows[i], ' ', 1, true) + 1)
-    redis.call('HINCRBY', K.counts, 'reported ' .. member, rows[i + 1])
+    add(K.counts, 'reported ' .. member, rows[i + 1])
   end
   unstage(Q.name)
   redis.call('ZREM', K.open, Q.name)

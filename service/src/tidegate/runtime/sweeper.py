@@ -33,6 +33,9 @@ class Sweeper:
                 await self.sweep()
             except RedisError as error:
                 log.warning("Sweep failed, trying again: %s", error or type(error).__name__)
+            except Exception:
+                # A sweeper that ended would be missed by nobody until a watermark did not move.
+                log.exception("Sweep failed, trying again.")
             await asyncio.sleep(self._interval_s)
 
     async def sweep(self) -> None:

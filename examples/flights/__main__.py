@@ -52,6 +52,7 @@ def _prepare(settings: Settings) -> None:
     if settings.out.exists():
         if any(settings.out.iterdir()) and not (settings.out / "state").is_dir():
             raise DemoError(f"{settings.out} holds something else than a demo's output; name another DEMO_OUT.")
+        print(f"Replacing what an earlier run left in {settings.out}.", flush=True)
         shutil.rmtree(settings.out)
     (settings.out / "state").mkdir(parents=True)
     unfinished.write_text(json.dumps(settings.document()))

@@ -76,6 +76,15 @@ def test_when_only_the_open_batch_is_behind_it_is_named_as_holder() -> None:
     assert (answer.holder.reason, answer.holder.query, answer.holder.batch_id) == ("open_batch", "arrivals", 0)
 
 
+def test_a_first_batch_that_never_ends_is_named_as_holder() -> None:
+    """A query that dies in its first batch has reported nothing by which it could be found."""
+    job = machine()
+    job.begin(RUN, 0, 1)
+    holder = job.sweep(500).holder
+    assert holder is not None
+    assert (holder.reason, holder.query, holder.batch_id) == ("open_batch", "departures", 0)
+
+
 def test_a_replayed_batch_gets_the_pin_it_had() -> None:
     """A pin that moved would call rows late that were on time before the crash."""
     job = machine()

@@ -134,6 +134,26 @@ def test_a_job_that_was_lost_is_created_again_from_the_users_rules(
     assert [row["substream"] for row in gate.substreams()] == ["a"]
 
 
+def test_a_query_that_starts_over_is_warned(
+    spark: SparkSession, source: Input, gate: Gate, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A new checkpoint reads old rows again, which the job has long counted as complete."""
+    source.write(*rows(("a", 100_000)))
+    source.write(*rows(("a", 101_000)))
+    sinks = []
+    for checkpoint in ("one", "two"):
+        sinks.append(Sink())
+        query = (
+            gate.stream(source.stream(spark, SCHEMA), event_time="t", substream="k")
+            .foreach_batch(sinks[-1].write)
+            .trigger(availableNow=True)
+            .start(queryName="q", checkpointLocation=str(tmp_path / checkpoint))
+        )
+        assert query.awaitTermination(120)
+        assert ("has run on another checkpoint before" in caplog.text) == (checkpoint == "two")
+    assert sinks[1].pins[0] == 91_000
+
+
 @pytest.mark.parametrize(
     ("kind", "written"),
     [("timestamp", "2013-01-01T00:00:00Z"), ("timestamp_ntz", "2013-01-01T00:00:00"), ("long", 1_356_998_400_000)],

@@ -37,9 +37,7 @@ def create_app(settings: Settings, redis_url: str, token_key: bytes | None = Non
             asyncio.create_task(Sweeper(store, settings.sweep_interval_ms).run(), name="sweeper"),
         ]
         yield
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await _end(tasks)
         await redis.aclose()
 
     app = FastAPI(
@@ -64,3 +62,12 @@ def create_app(settings: Settings, redis_url: str, token_key: bytes | None = Non
     app.add_middleware(Guard, max_body_bytes=settings.max_body_bytes, loopback_only=settings.host in LOOPBACK)
     app.openapi = lambda: documents.openapi(app)  # type: ignore[method-assign]
     return app
+
+
+async def _end(tasks: list["asyncio.Task[None]"]) -> None:
+    """Cancels tasks until they have ended: a cancellation that meets a client's own time-out may be lost in it."""
+    running = set(tasks)
+    while running:
+        for task in running:
+            task.cancel()
+        _, running = await asyncio.wait(running, timeout=0.5)

@@ -75,6 +75,11 @@ class Coordinator:
     def complete(self, reason: str) -> dict[str, Any]:
         return self._job("POST", ":complete", {"reason": reason})
 
+    def queries(self) -> list[dict[str, Any]]:
+        """The queries of the job, with their checkpoints."""
+        rows: list[dict[str, Any]] = self._job("GET", "/queries")["queries"]
+        return rows
+
     def substreams(self) -> list[dict[str, Any]]:
         """The whole table of substreams."""
         rows: list[dict[str, Any]] = []

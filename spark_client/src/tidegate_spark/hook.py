@@ -82,12 +82,25 @@ class Hook:
                 )
             )  # fmt: skip
 
+    def _warn_of_another_checkpoint(self, run: dict[str, str]) -> None:
+        """A query that starts over reads rows that the job has long counted as complete: they will be late."""
+        for known in self.coordinator.queries():
+            if known["query"] == self.query and known["query_id"] != run["query_id"]:
+                log.warning(
+                    "Query %s has run on another checkpoint before (%s). The job's watermark stays where that one "
+                    "brought it, so what is read again from below it is late; to begin anew, use another job.",
+                    self.query,
+                    known["query_id"],
+                )
+
     def _begin(self, run: dict[str, str], batch_id: int) -> Batch:
         kept = self.pins.read(batch_id)
         if self.coordinator.watermark_token is None:
             before = kept or self.pins.read(batch_id - 1)
             self.coordinator.watermark_token = before.watermark_token if before else None
         try:
+            if batch_id == 0 and kept is None:
+                self._warn_of_another_checkpoint(run)
             begun = self.coordinator.begin(self.query, run, batch_id, kept, self.pins.kept)
         except JobMissing:
             if self.rules is None:

@@ -67,12 +67,17 @@ class Patience:
             waited_s = time.monotonic() - began
             if waited_s >= self.give_up_after_s:
                 raise CoordinatorUnavailable(
-                    f"{what}: no answer from the coordinator for {waited_s:.0f} s ({reason}). "
+                    f"{what}: no answer from the coordinator for {waited_s:.0f} s ({reason}); is the address right? "
                     "Nothing is lost: start the query again when the coordinator is back, or let it wait longer "
                     "(on_outage)."
                 )
             if not told:
                 told = True
-                log.warning("%s: the coordinator does not answer (%s); waiting for it.", what, reason)
+                log.warning(
+                    "%s: no answer from the coordinator (%s); is the address right? Waiting, for %.0f s at the most.",
+                    what,
+                    reason,
+                    self.give_up_after_s,
+                )
             time.sleep(min(random.uniform(pause_s / 2, pause_s), self.give_up_after_s - waited_s))
             pause_s = min(2 * pause_s, self.longest_pause_s)

@@ -46,5 +46,7 @@ def milliseconds(name: str, duration: timedelta, at_least: int = 0) -> int:
     """:raises InvalidUsage: for less than ``at_least`` milliseconds, or a fraction of one."""
     whole, rest = divmod(duration, timedelta(milliseconds=1))
     if whole < at_least or rest:
-        raise InvalidUsage(f"{name} must be {at_least} ms or more, in whole milliseconds; it is {duration}.")
+        raise InvalidUsage(
+            f"{name} must be {at_least} ms or more, in whole milliseconds; it is {duration.total_seconds()} s."
+        )
     return whole

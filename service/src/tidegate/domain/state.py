@@ -122,10 +122,10 @@ class JobState:
 
     def _holder(self) -> Holder | None:
         pin = self._open_pin()
-        if pin is not None and above(self.coalescer.coalesced, pin.value):
+        live = [(key, s) for key, s in self.substreams.items() if s.live]
+        if pin is not None and (not live or above(self.coalescer.coalesced, pin.value)):
             batch_id = self.queries[pin.query].latest
             return Holder("open_batch", pin.query, None, batch_id, self.coalescer.watermark_since_ms)
-        live = [(key, s) for key, s in self.substreams.items() if s.live]
         if self.complete or not live:
             return None
         (query, name), lowest = min(

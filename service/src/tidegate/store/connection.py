@@ -44,7 +44,7 @@ async def check(redis: Redis, url: str) -> None:
         info = await redis.info("server")
     except (RedisError, OSError) as error:
         raise StoreUnavailable(
-            f"Cannot use the Redis at {without_password(url)}: {error or type(error).__name__}. "
+            f"Cannot use the Redis at {without_password(url)}: {str(error).rstrip('.') or type(error).__name__}. "
             "Start it, or correct TIDEGATE_REDIS_URL (unset, an embedded Valkey is used)."
         ) from error
     version = str(info["redis_version"])

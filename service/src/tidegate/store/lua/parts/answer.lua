@@ -2,11 +2,11 @@
 -- The record that every command answers with: see tidegate.domain.records.Answer.
 local function holder()
   local query, pin = lowest_of(K.open)
-  if query and above(J.coalesced, pin) then
+  local member = lowest_of(K.live)
+  if query and (not member or above(J.coalesced, pin)) then
     local batch = redis.call('HGET', K.query(query), 'latest')
     return {'open_batch', query, false, batch, out(J.watermark_since)}
   end
-  local member, watermark = lowest_of(K.live)
   if J.complete or not member then return false end
   local slash = string.find(member, '/', 1, true)
   query = string.sub(member, 1, slash - 1)

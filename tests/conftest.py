@@ -1,13 +1,19 @@
 """What several folders of tests share: one Valkey, one coordinator over HTTP, one Spark session per run."""
 
+import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate_spark.testing import CoordinatorProcess
+
+# No test may depend on a fast machine; and new cases are looked for at the desk, not by a build.
+settings.register_profile("project", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("project")
 
 
 @pytest.fixture(scope="session")

@@ -104,8 +104,8 @@ def test_it_takes_its_valkey_along(tmp_path: Path, ending: signal.Signals) -> No
     assert len(family) == 2, "the coordinator and its Valkey"
     started.send_signal(ending)
     _, alive = psutil.wait_procs(family, timeout=60)
+    process.stop(kill=True)
     assert not alive
-    process.stop()
 
 
 def test_without_its_valkey_it_ends_and_says_why(tmp_path: Path) -> None:

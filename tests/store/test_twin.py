@@ -210,8 +210,6 @@ def test_scripts_and_domain_agree_on_every_reply(make_driver: Callable[[], Drive
         settings=settings(
             max_examples=int(os.environ.get("TWIN_EXAMPLES", "200")),
             stateful_step_count=40,
-            deadline=None,
-            derandomize=bool(os.environ.get("CI")),  # new cases are looked for at the desk, not by a build
             suppress_health_check=list(HealthCheck),
         ),
     )

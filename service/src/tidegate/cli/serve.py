@@ -8,7 +8,8 @@ import signal
 import socket
 import sys
 import threading
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -53,10 +54,7 @@ def _run(settings: Settings, insecure: bool, stop_with_stdin: bool) -> None:
             f"TIDEGATE_HOST is {settings.host}, and there are no keys: anybody who reaches it could move watermarks. "
             "Use 127.0.0.1, or --insecure on a network that you trust."
         )
-    # uvicorn raises the signal that ended it once more when it is done; by default that would end this process before
-    # the embedded Valkey was stopped.
-    for ending in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(ending, _end)
+    _on_ending_signals(_end)
     with ExitStack() as stack:
         listening = stack.enter_context(_listen(settings.host, settings.port))
         valkey: EmbeddedValkey | None = None
@@ -74,6 +72,7 @@ def _run(settings: Settings, insecure: bool, stop_with_stdin: bool) -> None:
             asyncio.run(_check(redis_url))
         host, port = listening.getsockname()[:2]
         server = _Server(create_app(settings, redis_url, key))
+        _on_ending_signals(server.handle_exit)
         if valkey is not None:
             threading.Thread(target=server.stop_with, args=(valkey,), daemon=True, name="valkey").start()
         if stop_with_stdin:
@@ -99,6 +98,13 @@ class _Server(uvicorn.Server):
         self._app = app
         self.valkey_ended = False
 
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaves the signals to this program: uvicorn would raise the one that ended it once more when it is done, and
+        so end this process before the embedded Valkey was stopped.
+        """
+        yield
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)
         self._send_home()
@@ -123,6 +129,11 @@ class _Server(uvicorn.Server):
         context = getattr(self._app.state, "context", None)
         if context is not None:
             context.wakeups.close()
+
+
+def _on_ending_signals(handler: Callable[[int, FrameType | None], None]) -> None:
+    for ending in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(ending, handler)
 
 
 def _end(_signal: int, _frame: FrameType | None) -> NoReturn:

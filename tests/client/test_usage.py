@@ -44,6 +44,7 @@ def test_a_batch_is_the_batch_id_it_always_was() -> None:
 
 def test_everything_exported_is_there_and_documented() -> None:
     """What the package names is what it has, each with its contract."""
+    assert set(tidegate_spark._HOMES) == set(tidegate_spark.__all__)
     for name in tidegate_spark.__all__:
         exported = getattr(tidegate_spark, name)
         assert name == "Rules" or exported.__doc__

@@ -13,17 +13,21 @@
 ``batch_id.pin`` and ``batch_id.watermark``.
 """
 
-from tidegate_spark.batch import Batch, Committed, Holder
-from tidegate_spark.errors import (
-    CoordinatorUnavailable,
-    InvalidUsage,
-    JobMissing,
-    Refused,
-    TidegateError,
-)
-from tidegate_spark.gate import Gate, connect
-from tidegate_spark.rules import Rules, limiting_lag
-from tidegate_spark.stream import Stream
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidegate_spark.batch import Batch, Committed, Holder
+    from tidegate_spark.errors import (
+        CoordinatorUnavailable,
+        InvalidUsage,
+        JobMissing,
+        Refused,
+        TidegateError,
+    )
+    from tidegate_spark.gate import Gate, connect
+    from tidegate_spark.rules import Rules, limiting_lag
+    from tidegate_spark.stream import Stream
 
 __all__ = [
     "Batch",
@@ -41,3 +45,26 @@ __all__ = [
     "limiting_lag",
 ]
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Batch": "batch",
+    "Committed": "batch",
+    "CoordinatorUnavailable": "errors",
+    "Gate": "gate",
+    "Holder": "batch",
+    "InvalidUsage": "errors",
+    "JobMissing": "errors",
+    "Refused": "errors",
+    "Rules": "rules",
+    "Stream": "stream",
+    "TidegateError": "errors",
+    "connect": "gate",
+    "limiting_lag": "rules",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when asked for (PEP 562): an executor's worker needs the reporter alone, and must not pay for httpx.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

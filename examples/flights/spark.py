@@ -18,6 +18,8 @@ def spark_session() -> Iterator[SparkSession]:
         .master("local[2]")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", 2)
+        # Spark looks through a stopped batch's Python traceback by a regular expression that needs a deep stack.
+        .config("spark.driver.extraJavaOptions", "-Xss16m")
         .config("spark.ui.enabled", False)
         .config("spark.ui.showConsoleProgress", False)
         .config("spark.driver.host", "127.0.0.1")

@@ -1,7 +1,6 @@
 """The coordinator as the driver sees it: one method per call of the API, waiting where it is away."""
 
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -169,7 +168,3 @@ class Coordinator:
             theirs = self.status()["config"]
             if theirs != rules:
                 log.warning("Job %s has other rules than this program's, and keeps them: %s", self.job, theirs)
-
-
-def key_from_environment() -> str | None:
-    return os.environ.get("TIDEGATE_TOKEN")

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from tidegate_spark.coordinator import Coordinator, key_from_environment
+from tidegate_spark.coordinator import Coordinator
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.fold import Columns
 from tidegate_spark.ids import checked_id
@@ -84,4 +84,4 @@ def connect(
     if not url:
         raise InvalidUsage("Give the coordinator's address: connect('http://host:8000', ...), or set TIDEGATE_URL.")
     patience = Patience(on_outage.total_seconds())
-    return Gate(Coordinator(url, checked_id("job", job), key or key_from_environment(), patience), rules)
+    return Gate(Coordinator(url, checked_id("job", job), key or os.environ.get("TIDEGATE_TOKEN"), patience), rules)

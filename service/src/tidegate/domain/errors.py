@@ -15,7 +15,15 @@
     ├── PinConflict             the client's copy of a pin differs from the coordinator's
     ├── QueryFenced             the run was replaced by a newer one
     ├── CheckpointConflict      another checkpoint of this query has a batch open
-    └── SubstreamNotFound       an action on a substream nobody declared or reported
+    ├── QueryRetired            the query was ended, or handed over to another
+    ├── QueryNotFound           an action on a query that never spoke and for which nothing was declared
+    ├── SubstreamNotFound       an action on a substream nobody declared or reported
+    ├── SubstreamDone           a substream that has ended can be nothing else any more
+    ├── EventTimeMissing        a report of a substream whose policy needs its event time
+    ├── HoldActive              an end of input while an operator holds the watermark
+    ├── HoldExists              another hold under the same name
+    ├── HoldNotFound            no such hold
+    └── ClockJumped             the store's clock went ahead by more than it may at once
 
 Every refusal leaves the state as it was. ``code`` is stable and part of the API; ``details`` carries the values that
 a caller needs to react, under the names of ``fields``.
@@ -104,7 +112,7 @@ class CheckpointConflict(DomainError):
     code = "checkpoint_conflict"
     text = (
         "The query has batch {open_batch_id} of another checkpoint open (query_id {open_query_id}); "
-        "start it on that checkpoint to finish the batch."
+        "start it on that checkpoint to finish the batch, or give the batch up: retire the query, itself its successor."
     )
     fields = ("open_batch_id", "open_query_id")
 
@@ -113,6 +121,57 @@ class SubstreamNotFound(DomainError):
     code = "substream_not_found"
     text = "Nobody declared or reported these substreams of query {query!r}: {substreams}."
     fields = ("query", "substreams")
+
+
+class QueryRetired(DomainError):
+    code = "query_retired"
+    text = "Query {query!r} was retired, and this run of it with it; stop this one, or start the query anew."
+    fields = ("query",)
+
+
+class QueryNotFound(DomainError):
+    code = "query_not_found"
+    text = "There is no query {query!r} in this job; GET .../queries lists those there are."
+    fields = ("query",)
+
+
+class SubstreamDone(DomainError):
+    code = "substream_done"
+    text = "These substreams of query {query!r} have ended, for good: {substreams}."
+    fields = ("query", "substreams")
+
+
+class EventTimeMissing(DomainError):
+    code = "event_time_missing"
+    text = "These substreams are under a policy that needs event_times, not watermarks alone: {substreams}."
+    fields = ("substreams",)
+
+
+class HoldActive(DomainError):
+    code = "hold_active"
+    text = "Hold {hold!r} keeps the watermark at or below {at_most}; release it before completing the job."
+    fields = ("hold", "at_most")
+
+
+class HoldExists(DomainError):
+    code = "hold_exists"
+    text = "There is another hold {hold!r}, at {at_most}; release it first, or take another name."
+    fields = ("hold", "at_most")
+
+
+class HoldNotFound(DomainError):
+    code = "hold_not_found"
+    text = "There is no hold {hold!r}; it was released, has expired, or never was."
+    fields = ("hold",)
+
+
+class ClockJumped(DomainError):
+    code = "clock_jumped"
+    text = (
+        "The clock of Redis went ahead by more than max_clock_step_ms at once, to {now_ms}; nothing is done by it. "
+        "Set it right, or, if it is right now, restart the coordinators."
+    )
+    fields = ("now_ms",)
 
 
 BY_CODE: dict[str, type[DomainError]] = {cls.code: cls for cls in DomainError.__subclasses__()}

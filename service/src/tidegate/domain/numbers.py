@@ -22,6 +22,10 @@ class NumberRange:
         difference = value - amount
         return difference if difference >= self.lowest else None
 
+    def plus(self, value: int, amount: int) -> int:
+        """``value + amount``, or the highest number where that lies beyond the range."""
+        return min(value + amount, self.highest)
+
 
 INT64 = NumberRange(-(2**63) + 1, 2**63 - 1)
 """Signed 64 bits; the lowest of them, -2**63, stands for "no watermark"."""
@@ -39,3 +43,8 @@ def highest(*values: int | None) -> int | None:
 def above(a: int | None, b: int | None) -> bool:
     """Whether watermark ``a`` is ahead of ``b``, None being behind every number."""
     return a is not None and (b is None or a > b)
+
+
+def by_value(value: int | None) -> tuple[bool, int]:
+    """A key that sorts watermarks, None first."""
+    return value is not None, value or 0

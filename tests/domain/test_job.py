@@ -2,33 +2,19 @@
 
 import pytest
 
+from tests.domain.batches import OTHER, RUN, batch, watermark
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import BatchForgotten, BatchNotBegun, BatchOpen, JobComplete, PinConflict, QueryFenced
 from tidegate.domain.frame import Frame
 from tidegate.domain.job import JobMachine
 from tidegate.domain.policy import LimitingLag
 from tidegate.domain.query import KnownPin, Run
-from tidegate.domain.throttle import FrameThrottle
-
-RUN = Run("departures", "checkpoint", "run-1")
-OTHER = Run("arrivals", "checkpoint-2", "run-a")
+from tidegate.domain.throttle import FrameThrottle, NoThrottle
 
 
 def machine(lag: int = 10, idle_timeout_ms: int | None = None, frame: Frame | None = None) -> JobMachine:
-    throttle = {} if frame is None else {"throttle": FrameThrottle(frame)}
-    return JobMachine(JobConfig(LimitingLag(lag), idle_timeout_ms=idle_timeout_ms, **throttle), now_ms=0)
-
-
-def batch(job: JobMachine, run: Run, batch_id: int, tops: dict[str, int], now_ms: int) -> int | None:
-    """A whole batch at one moment; returns its pin."""
-    pin = job.begin(run, batch_id, now_ms).pin
-    job.report_staged(run, batch_id, 0, tops, {}, now_ms)
-    job.commit(run, batch_id, None, now_ms)
-    return pin
-
-
-def watermark(job: JobMachine) -> int | None:
-    return job.answer().watermark
+    throttle = NoThrottle() if frame is None else FrameThrottle(frame)
+    return JobMachine(JobConfig(LimitingLag(lag), throttle, idle_timeout_ms), now_ms=0)
 
 
 def test_the_slowest_substream_holds_the_watermark() -> None:

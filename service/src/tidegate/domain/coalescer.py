@@ -1,9 +1,10 @@
 """Merging: many substreams' watermarks into one, and when it may be relied upon."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from tidegate.domain.numbers import above, highest
+from tidegate.domain.history import History
+from tidegate.domain.numbers import EXACT_DOUBLE, NumberRange, above, by_value, highest
 from tidegate.domain.throttle import Throttle, offer
 
 
@@ -15,8 +16,8 @@ class OpenPin:
     query: str
 
     @staticmethod
-    def order(pin: "OpenPin") -> tuple[bool, int, str]:
-        return pin.value is not None, pin.value or 0, pin.query
+    def order(pin: "OpenPin") -> tuple[tuple[bool, int], bytes]:
+        return by_value(pin.value), pin.query.encode()
 
 
 @dataclass(slots=True)
@@ -24,22 +25,54 @@ class Coalescer:
     """Holds ``coalesced`` (C, what the data says), ``watermark`` (W, what was released) and ``lead``.
 
     Invariants: neither C nor W goes back; W never passes C, nor the pin of an open batch that it had not passed before.
+    The rules of a look are those of the conformance traces (Hazelcast Jet's ``WatermarkCoalescer`` and
+    ``EventTimeMapper``).
     """
 
     coalesced_since_ms: int
     watermark_since_ms: int
+    numbers: NumberRange = EXACT_DOUBLE
     coalesced: int | None = None
     watermark: int | None = None
     lead: int | None = None
+    all_idle: bool = False
+    retention: History | None = field(default=None)
 
-    def merge(self, live: Collection[int | None], throttle: Throttle, now_ms: int) -> None:
-        """Looks at the watermarks of the live substreams; where none is live, the lead is all there is to wait for."""
-        self.lead = highest(self.lead, *live)
+    def retain(self, max_retention_ms: int | None) -> None:
+        """Another retention begins a history of its own; the same keeps the one it has."""
+        before = None if self.retention is None else self.retention.length_ms
+        if max_retention_ms != before:
+            self.retention = None if max_retention_ms is None else History(max_retention_ms)
+
+    def look(
+        self, live: Collection[int | None], throttle: Throttle, hold: int | None, now_ms: int, observed_ms: int,
+        tick: bool,
+    ) -> bool:  # fmt: skip
+        """Merges the watermarks of the live substreams; returns whether retention is what moved C.
+
+        Where none is live, the lead is all there is to wait for. ``tick``: time alone makes this look, and only then
+        retention acts. ``hold``: C goes no further than that.
+        """
+        lead = highest(self.lead, *live)
+        raised, self.lead = above(lead, self.lead), lead
+        merged: int | None = None
         if live:
-            merged = None if None in live else min(watermark for watermark in live if watermark is not None)
+            self.all_idle = False
+            if None not in live:
+                merged = min(watermark for watermark in live if watermark is not None)
         else:
+            self.all_idle = True
             merged = self.lead
-        self.advance(offer(throttle, merged, self.coalesced), now_ms)
+        retained: int | None = None
+        if self.retention is not None and (tick or raised):
+            sampled = self.retention.sample(observed_ms, self.lead)
+            retained = sampled if tick else None
+        ideal = highest(merged, retained)
+        if hold is not None and ideal is not None:
+            ideal = min(ideal, hold)
+        before = self.coalesced
+        self.advance(offer(throttle, ideal, before, self.numbers), now_ms)
+        return above(self.coalesced, before) and above(self.coalesced, merged)
 
     def advance(self, coalesced: int | None, now_ms: int) -> None:
         if above(coalesced, self.coalesced):

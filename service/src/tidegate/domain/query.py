@@ -8,6 +8,7 @@ from tidegate.domain.errors import (
     CheckpointConflict,
     PinConflict,
     QueryFenced,
+    QueryRetired,
 )
 
 PINS_KEPT = 100
@@ -36,6 +37,8 @@ class QueryState:
 
     ``lost_ms`` is what its runs have spent waiting for a coordinator that did not answer: time in which they observed
     nothing. ``idle_clock_ms``, and the last events of its substreams, are in *observed* time, which leaves it out.
+    ``begun_observed_ms`` is in that of the job. ``released``: the open batch no longer holds the emitted watermark.
+    ``retired``: ended for good; only another run may bring it back, as a new one.
     """
 
     query_id: str
@@ -45,16 +48,23 @@ class QueryState:
     latest: int | None = None
     open: bool = False
     begun_ms: int | None = None
+    begun_observed_ms: int = 0
     begun_by: str | None = None
+    released: bool = False
+    retired: bool = False
     idle_clock_ms: int | None = None
     waited_ms: int = 0
     lost_ms: int = 0
     pins: dict[int, int | None] = field(default_factory=dict)
     staged: dict[str, int] = field(default_factory=dict)
+    staged_watermarks: dict[str, int] = field(default_factory=dict)
     staged_counts: dict[tuple[int, str], int] = field(default_factory=dict)
+    staged_future: dict[tuple[int, str], int] = field(default_factory=dict)
 
     def check_run(self, run: Run) -> None:
-        """:raises QueryFenced: when a newer run has taken this one's place."""
+        """:raises QueryFenced, QueryRetired: when a newer run has taken this one's place, or the query was ended."""
+        if self.retired and run.run_id in (*self.fenced, self.run_id):
+            raise QueryRetired(run.query)
         if run.run_id in self.fenced:
             raise QueryFenced(self.run_id)
 
@@ -87,12 +97,25 @@ class QueryState:
             raise PinConflict(pin)
         return pin
 
-    def enter(self, run_id: str, now_ms: int) -> None:
-        """Makes this run the current one; the one before is fenced from now on."""
-        if run_id != self.run_id:
-            self.fenced = [*self.fenced, self.run_id][-PINS_KEPT:]
-            self.run_id, self.waited_ms = run_id, 0
-        self.last_contact_ms = now_ms
+    def enter(self, run_id: str, now_ms: int) -> str | None:
+        """Makes this run the current one; the one before is fenced from now on, and returned."""
+        self.last_contact_ms, self.retired = now_ms, False
+        if run_id == self.run_id:
+            return None
+        before = self.run_id
+        self.fenced = [*self.fenced, before][-PINS_KEPT:]
+        self.run_id, self.waited_ms = run_id, 0
+        return before
+
+    def give_up(self) -> None:
+        """The open batch, if there is one, is as if it had never begun; only its pin is kept, for it may begin again.
+
+        The current run is fenced, so that it does not go on with it.
+        """
+        if self.open and self.latest is not None:
+            self.latest = self.latest - 1 if self.latest else None
+        self.open, self.released, self.begun_ms = False, False, None
+        self.unstage()
 
     def move_to(self, query_id: str) -> None:
         """A batch is begun on this checkpoint. Another one's batches, none of which is open, are forgotten."""
@@ -123,20 +146,29 @@ class QueryState:
         observed_ms = time_ms - self.lost_ms
         self.idle_clock_ms = observed_ms if self.idle_clock_ms is None else max(self.idle_clock_ms, observed_ms)
 
-    def open_batch(self, batch_id: int, pin: int | None, now_ms: int, keep: int) -> None:
+    def open_batch(self, batch_id: int, pin: int | None, now_ms: int, observed_ms: int, keep: int) -> None:
         self.latest, self.open, self.begun_ms, self.begun_by = batch_id, True, now_ms, self.run_id
+        self.begun_observed_ms, self.released = observed_ms, False
         self.pins[batch_id] = pin
         self.unstage()
         for old in [kept for kept in self.pins if kept <= batch_id - max(keep, PINS_KEPT)]:
             del self.pins[old]
 
-    def stage(self, partition: int, tops: dict[str, int], counts: dict[str, int]) -> None:
+    def stage(
+        self, partition: int, tops: dict[str, int], watermarks: dict[str, int], counts: dict[str, int],
+        future: dict[str, int],
+    ) -> None:  # fmt: skip
         """Merges what one partition saw of the open batch: extremes are merged, its counts replaced."""
-        for name, top in tops.items():
-            self.staged[name] = max(top, self.staged.get(name, top))
+        for staged, seen in ((self.staged, tops), (self.staged_watermarks, watermarks)):
+            for name, value in seen.items():
+                staged[name] = max(value, staged.get(name, value))
         for name, count in counts.items():
             self.staged_counts[partition, name] = count
+        for name, count in future.items():
+            self.staged_future[partition, name] = count
 
     def unstage(self) -> None:
         self.staged.clear()
+        self.staged_watermarks.clear()
         self.staged_counts.clear()
+        self.staged_future.clear()

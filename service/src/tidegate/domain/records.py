@@ -4,16 +4,18 @@ from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 from typing import Literal
 
-HolderReason = Literal["slow", "never_reported", "blocked", "open_batch"]
+HolderReason = Literal["slow", "never_reported", "blocked", "missing_query", "open_batch", "hold"]
 SubstreamState = Literal["active", "blocked", "idle", "done"]
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who keeps the emitted watermark where it is: an open batch, or the active substream with the lowest watermark.
+    """Who keeps the emitted watermark where it is.
 
-    ``substream`` is None for an open batch, ``batch_id`` for a substream. ``query`` is "" for a substream whose reports
-    come without batches. ``since_ms`` is the processing time from which on it has been held at this value.
+    ``open_batch``: ``query`` and ``batch_id`` name it; ``missing_query``: an expected query that has not shown its
+    substreams yet; ``hold``: an operator's, by its name; else the live substream that is furthest behind, and ``query``
+    is "" where its reports come without batches. ``since_ms`` is the processing time from which on the watermark has
+    been where it is.
     """
 
     reason: HolderReason
@@ -21,6 +23,7 @@ class Holder:
     substream: str | None
     batch_id: int | None
     since_ms: int
+    hold: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +45,17 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The answer to a begin. ``replayed``: this batch was begun before, and ``pin`` is the one it got then."""
+    """The answer to a begin. ``replayed``: this batch was begun before, and ``pin`` is the one it got then.
+
+    ``joined``: the query is new to a job that has a watermark already, and nobody expected it: what it has from below
+    that is late. ``latest_event_time``: what lies beyond it is too far ahead of the clock to be true.
+    """
 
     answer: Answer
     pin: int | None
     replayed: bool
+    joined: bool = False
+    latest_event_time: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +86,9 @@ class SubstreamRow:
     """One line of the table of substreams.
 
     ``last_event_ms``: when its last report took effect, in processing time, moved on by what its query has lost since
-    in waiting for the coordinator. ``reported``: the rows that executors said
-    they saw in committed batches; ``counts``: the rows that those batches' commits accounted for.
+    in waiting for the coordinator. ``reported``: the rows that executors said they saw in committed batches;
+    ``future``: those they left out as too far ahead of the clock, and the reports ignored for that; ``counts``: the
+    rows that those batches' commits accounted for.
     """
 
     query: str
@@ -88,6 +98,7 @@ class SubstreamRow:
     top: int | None
     last_event_ms: int
     reported: int
+    future: int
     counts: Counts
 
 
@@ -96,6 +107,8 @@ class QueryRow:
     """One query of a job, its latest batch, and how long it has been silent.
 
     ``idle_clock_ms``: up to which processing time this query is known to have taken in everything that was there.
+    ``batch_released``: its open batch no longer holds the watermark, for it has been open too long. ``retired``: it was
+    ended, and will only come back by a new start.
     """
 
     query: str
@@ -107,6 +120,8 @@ class QueryRow:
     begun_ms: int | None
     idle_clock_ms: int | None
     last_contact_ms: int
+    batch_released: bool = False
+    retired: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,3 +134,31 @@ class Accounting:
 
     def by_substream(self) -> Iterator[tuple[str, Counts]]:
         return zip(self.substreams, self.counts, strict=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """An operator's hold: C goes no further than ``at_most`` until it is released, or ``expires_ms`` has come."""
+
+    hold: str
+    at_most: int
+    expires_ms: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The job as a whole. ``active`` counts the blocked ones too. ``limits``: how often each limit has acted."""
+
+    top: int | None
+    lead: int | None
+    active: int
+    idle: int
+    done: int
+    all_idle: bool
+    counts: Counts
+    future: int
+    tokens_ignored: int
+    limits: dict[str, int]
+    holds: tuple[Hold, ...]
+    missing_queries: tuple[str, ...]

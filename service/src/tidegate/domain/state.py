@@ -1,31 +1,88 @@
-"""The state of one job, and the transition that every command ends in: who is idle, what the rest comes to."""
+"""The state of one job, and what can be read from it."""
 
 from tidegate.domain.coalescer import Coalescer, OpenPin
 from tidegate.domain.config import JobConfig
-from tidegate.domain.numbers import above
+from tidegate.domain.journal import Journal
+from tidegate.domain.numbers import EXACT_DOUBLE, NumberRange, above, by_value, highest
+from tidegate.domain.policy import Moment
 from tidegate.domain.query import QueryState
-from tidegate.domain.records import Accounting, Answer, Counts, Holder, HolderReason, QueryRow, SubstreamRow
-from tidegate.domain.substream import Substream, SubstreamKey
+from tidegate.domain.records import (
+    Answer,
+    Counts,
+    Hold,
+    Holder,
+    HolderReason,
+    QueryRow,
+    SubstreamRow,
+    Summary,
+)
+from tidegate.domain.substream import PLACEHOLDER, Substream, SubstreamKey, member
+from tidegate.domain.throttle import offer
 
 DIRECT = ""
 """The query name under which reports without batches are kept."""
 
 
 class JobState:
-    """What is known of one job. Reading it changes nothing; its transitions belong to the commands of the machine."""
+    """What is known of one job. Reading it changes nothing; its transitions belong to the commands of the machine.
 
-    def __init__(self, config: JobConfig, now_ms: int, incarnation: int = 1, state_epoch: str = "") -> None:
+    ``lost_ms`` is how long nobody looked after the job at all (its coordinators, or their store, were away). The job's
+    *observed* time leaves it out, and the limits on silence and slowness are judged in that; a wall clock is not.
+    ``absent_after_ms``: a time without any look that is longer than this is nobody's silence, where the job waited for
+    time to bring something (for then it is looked at now and then); None: all time counts, as in the traces.
+    """
+
+    def __init__(
+        self,
+        config: JobConfig,
+        now_ms: int,
+        incarnation: int = 1,
+        state_epoch: str = "",
+        numbers: NumberRange = EXACT_DOUBLE,
+        absent_after_ms: int | None = None,
+    ) -> None:
         self.config = config
+        self.numbers = numbers
         self.incarnation = incarnation
         self.state_epoch = state_epoch
         self.now_ms = now_ms
-        self.coalescer = Coalescer(now_ms, now_ms)
+        self.lost_ms = 0
+        self._withheld = False
+        self._lost_at_look: int | None = None
+        self.coalescer = Coalescer(now_ms, now_ms, numbers)
+        self.coalescer.retain(config.max_retention_ms)
         self.complete = False
         self.substreams: dict[SubstreamKey, Substream] = {}
         self.queries: dict[str, QueryState] = {}
+        self.contacts: dict[str, int] = {}
+        self.holds: dict[str, Hold] = {}
         self.counts: dict[SubstreamKey, Counts] = {}
         self.reported: dict[SubstreamKey, int] = {}
+        self.future: dict[SubstreamKey, int] = {}
+        self.total = Counts()
+        self.future_total = 0
         self.tokens_ignored = 0
+        self.limits: dict[str, int] = {}
+        self.journal = Journal()
+        self.absent_after_ms = absent_after_ms
+        self._start()
+
+    def _start(self) -> None:
+        """What a new job begins with."""
+
+    @property
+    def moment(self) -> Moment:
+        return Moment(self.now_ms, self.now_ms - self.lost_ms)
+
+    def observed(self, query: str, now_ms: int | None = None) -> int:
+        """A moment in the observed time of a query; for reports without batches that is the job's."""
+        at_ms = self.now_ms if now_ms is None else now_ms
+        return self.queries[query].observed(at_ms) if query in self.queries else at_ms - self._lost(query)
+
+    def _lost(self, query: str) -> int:
+        if query == DIRECT:
+            return self.lost_ms
+        return self.queries[query].lost_ms if query in self.queries else 0
 
     # -- reads ----------------------------------------------------------------------------------------------------
 
@@ -45,12 +102,15 @@ class JobState:
         now_ms = max(now_ms, self.now_ms)
         timeout = self.config.idle_timeout_ms
         rows = []
-        for (query, name), s in sorted(self.substreams.items()):
-            lost_ms = self.queries[query].lost_ms if query in self.queries else 0
-            state = s.state(self._observed(query, now_ms), timeout)
-            counts, reported = self.counts.get((query, name), Counts()), self.reported.get((query, name), 0)
-            last_event_ms = s.last_event_ms + lost_ms
-            rows.append(SubstreamRow(query, name, state, s.watermark, s.top, last_event_ms, reported, counts))
+        for key, s in sorted(self.substreams.items()):
+            query, name = key
+            if name == PLACEHOLDER:
+                continue
+            state = "done" if self.complete else s.state(self.observed(query, now_ms), timeout)
+            last_event_ms = s.last_event_ms + self._lost(query)
+            reported, future = self.reported.get(key, 0), self.future.get(key, 0)
+            counts = self.counts.get(key, Counts())
+            rows.append(SubstreamRow(query, name, state, s.watermark, s.top, last_event_ms, reported, future, counts))
         return rows
 
     def query_table(self) -> list[QueryRow]:
@@ -60,78 +120,102 @@ class JobState:
             pin = None if q.latest is None else q.pins.get(q.latest)
             clock_ms = None if q.idle_clock_ms is None else q.idle_clock_ms + q.lost_ms
             rows.append(
-                QueryRow(name, q.query_id, q.run_id, q.latest, q.open, pin, q.begun_ms, clock_ms, q.last_contact_ms)
-            )
+                QueryRow(
+                    name, q.query_id, q.run_id, q.latest, q.open, pin, q.begun_ms, clock_ms, q.last_contact_ms,
+                    q.open and q.released, q.retired,
+                )
+            )  # fmt: skip
         return rows
 
-    # -- the transition -------------------------------------------------------------------------------------------
+    def summary(self) -> Summary:
+        named = [s for (_, name), s in self.substreams.items() if name != PLACEHOLDER]
+        done = len(named) if self.complete else sum(s.done for s in named)
+        idle = 0 if self.complete else sum(s.idle and not s.done for s in named)
+        return Summary(
+            highest(*(s.top for s in named)),
+            self.coalescer.lead,
+            len(named) - idle - done,
+            idle,
+            done,
+            self.coalescer.all_idle,
+            self.total,
+            self.future_total,
+            self.tokens_ignored,
+            dict(self.limits),
+            tuple(self.holds[hold] for hold in sorted(self.holds)),
+            tuple(sorted(query for query, name in self.substreams if name == PLACEHOLDER)),
+        )
 
-    def _tick(self, now_ms: int) -> None:
-        self.now_ms = max(self.now_ms, now_ms)
-
-    def _observed(self, query: str, now_ms: int) -> int:
-        """A moment in the observed time of a query; reports without batches have none of their own."""
-        return self.queries[query].observed(now_ms) if query in self.queries else now_ms
-
-    def _observe(self, query: str, tops: dict[str, int]) -> None:
-        for name, top in tops.items():
-            observed_ms = self._observed(query, self.now_ms)
-            substream = self.substreams.setdefault((query, name), Substream(observed_ms))
-            substream.observe(top, self.config.policy, observed_ms)
-
-    def _commit(self, name: str, query: QueryState) -> None:
-        self._observe(name, query.staged)
-        assert query.begun_ms is not None, "an open batch was begun"
-        query.observe_until(query.begun_ms)
-        for (_partition, substream), count in query.staged_counts.items():
-            key = name, substream
-            self.reported[key] = self.reported.get(key, 0) + count
-        query.open = False
-        query.unstage()
-        self._look()
-
-    def _account(self, query: str, accounting: Accounting) -> None:
-        for name, counts in accounting.by_substream():
-            key = query, name
-            self.counts[key] = self.counts.get(key, Counts()) + counts
-
-    def _look(self) -> None:
-        """Decides who is idle, merges the rest, releases what no open batch holds back."""
+    def next_change_ms(self) -> int | None:
+        """From when on, in observed time, a sweep may change something; None if time alone will not."""
         if self.complete:
-            return
-        self._fall_idle()
-        live = [substream.watermark for substream in self.substreams.values() if substream.live]
-        if self.substreams:
-            self.coalescer.merge(live, self.config.throttle, self.now_ms)
-        self.coalescer.release(self._open_pin(), self.now_ms)
+            return None
+        at, rules = self.moment, self.config
+        times: list[int | None] = [at.observed_ms] if self._withheld else []
+        if self._lost_at_look not in (None, self.lost_ms):
+            # While nobody looked wall clocks went on, and those who follow one have not been told yet.
+            times += [at.observed_ms for s in self.substreams.values() if s.live and s.policy.follows_clock]
+        for (query, _), s in self.substreams.items():
+            if s.live:
+                times.append(s.state_of_policy.next_change_ms(s.reading, at))
+                if query == DIRECT and rules.idle_timeout_ms is not None:
+                    times.append(s.last_event_ms + rules.idle_timeout_ms)
+        if rules.query_timeout_ms is not None:
+            times += [contact + rules.query_timeout_ms for contact in self.contacts.values()]
+        if rules.max_batch_hold_ms is not None:
+            held = (q for q in self.queries.values() if q.open and not q.released)
+            times += [q.begun_observed_ms + rules.max_batch_hold_ms for q in held]
+        times += [h.expires_ms - self.lost_ms for h in self.holds.values() if h.expires_ms is not None]
+        if self.coalescer.retention is not None:
+            times.append(self.coalescer.retention.next_change_ms(self._would_be_emitted))
+        return min((time for time in times if time is not None), default=None)
 
-    def _fall_idle(self) -> None:
-        timeout = self.config.idle_timeout_ms
-        if timeout is None:
-            return
-        for (query, _), substream in self.substreams.items():
-            clock = self.now_ms if query == DIRECT else None
-            if query in self.queries:
-                clock = self.queries[query].idle_clock_ms
-            if not substream.done and clock is not None and clock - substream.last_event_ms >= timeout:
-                substream.idle = True
+    def _would_be_emitted(self, watermark: int) -> bool:
+        hold = self._hold()
+        ideal = watermark if hold is None else min(watermark, hold.at_most)
+        return offer(self.config.throttle, ideal, self.coalescer.coalesced, self.numbers) is not None
+
+    # -- who holds ------------------------------------------------------------------------------------------------
 
     def _open_pin(self) -> OpenPin | None:
-        pins = (OpenPin(q.pins[q.latest], name) for name, q in self.queries.items() if q.open and q.latest is not None)
+        pins = (
+            OpenPin(q.pins[q.latest], name)
+            for name, q in self.queries.items()
+            if q.open and not q.released and q.latest is not None
+        )
         return min(pins, key=OpenPin.order, default=None)
 
+    def _holds(self) -> list[Hold]:
+        """The holds, lowest first; by name where two are equal."""
+        return sorted(self.holds.values(), key=lambda hold: (hold.at_most, hold.hold.encode()))
+
+    def _hold(self) -> Hold | None:
+        return next(iter(self._holds()), None)
+
+    def _lowest(self) -> tuple[SubstreamKey, Substream] | None:
+        """The live substream that is furthest behind."""
+        live = ((key, s) for key, s in self.substreams.items() if s.live)
+        return min(live, key=lambda item: (by_value(item[1].reading), member(item[0]).encode()), default=None)
+
     def _holder(self) -> Holder | None:
-        pin = self._open_pin()
-        live = [(key, s) for key, s in self.substreams.items() if s.live]
-        if pin is not None and (not live or above(self.coalescer.coalesced, pin.value)):
+        pin, lowest = self._open_pin(), self._lowest()
+        if pin is not None and (lowest is None or above(self.coalescer.coalesced, pin.value)):
             batch_id = self.queries[pin.query].latest
             return Holder("open_batch", pin.query, None, batch_id, self.coalescer.watermark_since_ms)
-        if self.complete or not live:
+        if self.complete:
             return None
-        (query, name), lowest = min(
-            live, key=lambda item: (item[1].watermark is not None, item[1].watermark or 0, "/".join(item[0]).encode())
-        )
-        reason: HolderReason = "never_reported" if lowest.top is None else "slow"
-        if lowest.state(self._observed(query, self.now_ms), self.config.idle_timeout_ms) == "blocked":
+        since_ms = self.coalescer.coalesced_since_ms
+        hold, furthest = self._hold(), self.coalescer.lead if lowest is None else lowest[1].reading
+        if hold is not None and above(furthest, hold.at_most):
+            return Holder("hold", "", None, None, since_ms, hold.hold)
+        if lowest is None:
+            return None
+        (query, name), substream = lowest
+        if name == PLACEHOLDER:
+            return Holder("missing_query", query, None, None, since_ms)
+        reason: HolderReason = "slow"
+        if substream.state(self.observed(query), self.config.idle_timeout_ms) == "blocked":
             reason = "blocked"
-        return Holder(reason, query, name, None, self.coalescer.coalesced_since_ms)
+        elif substream.top is None and substream.reading is None:
+            reason = "never_reported"
+        return Holder(reason, query, name, None, since_ms)

@@ -2,12 +2,20 @@
 
 from dataclasses import dataclass
 
-from tidegate.domain.numbers import highest
-from tidegate.domain.policy import Policy
+from tidegate.domain.numbers import above, highest
+from tidegate.domain.policy import Moment, Policy, PolicyState, ReportedState
 from tidegate.domain.records import SubstreamState
 
 SubstreamKey = tuple[str, str]
 """(query, substream name); the query is "" where reports come without batches."""
+
+PLACEHOLDER = ""
+"""The name under which an expected query holds the watermark until its substreams are known; no substream has it."""
+
+
+def member(key: SubstreamKey) -> str:
+    """A substream's name within its job, as records and tables order it. Ids hold no slash."""
+    return "/".join(key)
 
 
 @dataclass(slots=True)
@@ -15,23 +23,64 @@ class Substream:
     """State of a substream. Its watermark never goes back, whatever is observed and whichever policy follows.
 
     A substream that is declared but unseen has neither top nor watermark, and so holds its job back.
-    ``last_event_ms`` is in its query's observed time.
+    ``last_event_ms`` is in its query's observed time. ``told``: it is idle for another reason than its silence: it was
+    declared so, or its query is dead.
     """
 
+    policy: Policy
+    state_of_policy: PolicyState
     last_event_ms: int
     top: int | None = None
     watermark: int | None = None
     done: bool = False
     idle: bool = False
+    told: bool = False
 
-    def observe(self, event_time: int, policy: Policy, observed_ms: int) -> None:
-        """Takes in the highest event time of a report; wakes the substream. Has no effect on one that is done."""
-        if self.done:
-            return
+    def observe(self, event_time: int, at: Moment) -> None:
         self.top = highest(self.top, event_time)
-        self.watermark = highest(self.watermark, policy.watermark(event_time))
+        self.state_of_policy.event(event_time, at)
+        self._follow()
+
+    def report(self, watermark: int) -> bool:
+        """Takes a ready-made watermark, if its policy does and it is news; returns whether it was."""
+        state = self.state_of_policy
+        if not isinstance(state, ReportedState) or not above(watermark, self.reading):
+            return False
+        state.report(watermark)
+        self._follow()
+        return True
+
+    def _follow(self) -> None:
+        """What does not follow the clock needs no look to reach where its policy is."""
+        if not self.policy.follows_clock:
+            self.watermark = self.reading
+
+    def wake(self, observed_ms: int) -> bool:
+        """Something came of it; returns whether it had been idle."""
+        was_idle, self.idle, self.told = self.idle, False, False
         self.last_event_ms = observed_ms
-        self.idle = False
+        return was_idle
+
+    def look(self, at: Moment, cap: int | None) -> None:
+        """Moves its watermark to where its policy is; one that follows the clock, no further than ``cap``."""
+        self.state_of_policy.poll(at)
+        reached = self.state_of_policy.watermark
+        if cap is not None and reached is not None and self.policy.follows_clock:
+            reached = min(reached, cap)
+        self.watermark = highest(self.watermark, reached)
+
+    def change(self, policy: Policy, at: Moment) -> None:
+        """Puts it under another policy; one that is no other keeps its state."""
+        if policy != self.policy:
+            self.state_of_policy = policy.resume(self.state_of_policy, self.top, at)
+            self.policy = policy
+        if self.live:
+            self._follow()
+
+    @property
+    def reading(self) -> int | None:
+        """How far its policy has come, cap or no cap: where its watermark will be with the next look."""
+        return highest(self.watermark, self.state_of_policy.watermark)
 
     @property
     def live(self) -> bool:

@@ -1,0 +1,137 @@
+"""The commands of a job's owner: its rules, its end and new beginnings, and the holds of its operators."""
+
+from tidegate.domain.actions import UNEXPLAINED, Acting
+from tidegate.domain.coalescer import Coalescer
+from tidegate.domain.config import JobConfig
+from tidegate.domain.errors import BatchOpen, HoldActive, HoldExists, HoldNotFound
+from tidegate.domain.journal import Why
+from tidegate.domain.policy import Reported
+from tidegate.domain.records import Answer, Effect, Hold
+from tidegate.domain.substream import PLACEHOLDER
+from tidegate.domain.throttle import offer
+
+
+class Owning(Acting):
+    """What concerns the whole job."""
+
+    # -- rules ----------------------------------------------------------------------------------------------------
+
+    def change(self, config: JobConfig, now_ms: int, why: Why = UNEXPLAINED) -> Answer:
+        """Puts other rules in force at once. Watermarks reached stand; tops are judged anew by the new policies.
+
+        A substream whose policy is the same keeps its state. Who is idle by silence is decided anew.
+        """
+        self._tick(now_ms)
+        self.config = config
+        self.coalescer.retain(config.max_retention_ms)
+        self._write("rules", actor=why.actor, reason=why.reason)
+        for (query, name), substream in self.substreams.items():
+            if substream.idle and not (substream.told or self._is_silent(query, substream)):
+                substream.idle = False
+            if name != PLACEHOLDER and not substream.done:
+                substream.change(config.policy_of(name), self.moment)
+        self._expect()
+        self._look()
+        return self._reply()
+
+    def _expect(self) -> None:
+        """Each expected query that has shown nothing yet holds the watermark; others no longer do."""
+        shown = {query for query, name in self.substreams if name != PLACEHOLDER}
+        for query, name in list(self.substreams):
+            if name == PLACEHOLDER and query not in self.config.expected_queries:
+                del self.substreams[query, name]
+                if query not in self.queries:
+                    self.contacts.pop(query, None)
+        for query in self.config.expected_queries:
+            known = self.queries.get(query)
+            if query not in shown and (query, PLACEHOLDER) not in self.substreams and not (known and known.retired):
+                self._new_substream(query, PLACEHOLDER, Reported())
+                self.contacts.setdefault(query, self.moment.observed_ms)
+
+    # -- the end of input, and new beginnings ---------------------------------------------------------------------
+
+    def finish(self, now_ms: int, why: Why = UNEXPLAINED) -> Effect:
+        """End of input: all substreams are done, ``C`` goes to the first frame boundary above the job's top.
+
+        :raises BatchOpen: while a batch is open, for its rows are not all in yet.
+        :raises HoldActive: while an operator holds the watermark.
+        """
+        for name, query in sorted(self.queries.items(), key=lambda item: item[0].encode()):
+            if query.open and not self.complete:
+                raise BatchOpen(name, query.latest)
+        for held in self._holds():
+            if not self.complete and (held.expires_ms is None or held.expires_ms > max(now_ms, self.now_ms)):
+                raise HoldActive(held.hold, held.at_most)
+        self._tick(now_ms)
+        if self.complete:
+            return Effect(self._reply(), False)
+        last = offer(self.config.throttle, self.coalescer.lead, self.coalescer.coalesced, self.numbers)
+        self.coalescer.advance(last, self.now_ms)
+        self._end()
+        self.complete = True
+        self._act("complete", why)
+        return Effect(self._reply(), True)
+
+    def reopen(self, now_ms: int, why: Why = UNEXPLAINED) -> Effect:
+        """Takes an end of input back, but never the watermark: what comes from below it is late."""
+        self._tick(now_ms)
+        applied, self.complete = self.complete, False
+        if applied:
+            self._act("reopen", why)
+            self._look()
+        return Effect(self._reply(), applied)
+
+    def reset(self, now_ms: int, state_epoch: str, why: Why = UNEXPLAINED) -> Answer:
+        """A new incarnation under the same rules: all else is forgotten, the watermark too. The record stays."""
+        self._tick(now_ms)
+        self.incarnation += 1
+        self.state_epoch = state_epoch
+        self.coalescer = Coalescer(self.now_ms, self.now_ms, self.numbers)
+        self.coalescer.retain(self.config.max_retention_ms)
+        self.complete = False
+        for table in (
+            self.substreams,
+            self.queries,
+            self.contacts,
+            self.holds,
+            self.counts,
+            self.reported,
+            self.future,
+        ):
+            table.clear()
+        self._emitted, self._withheld, self._lost_at_look = (None, None), False, None
+        self._act("reset", why)
+        self._expect()
+        return self._reply()
+
+    # -- holds ----------------------------------------------------------------------------------------------------
+
+    def hold(self, hold: str, at_most: int, lasts_ms: int | None, now_ms: int, why: Why = UNEXPLAINED) -> Effect:
+        """Keeps C, and with it the watermark, at or below ``at_most``; where it is beyond already, where it is.
+
+        :raises HoldExists: where there is another under that name.
+        """
+        present = self.holds.get(hold)
+        if present is not None and (present.expires_ms is None or present.expires_ms > max(now_ms, self.now_ms)):
+            if present.at_most != at_most:
+                raise HoldExists(hold, present.at_most)
+            self._tick(now_ms)
+            return Effect(self._reply(), False)
+        self._tick(now_ms)
+        expires_ms = None if lasts_ms is None else self.now_ms + lasts_ms
+        self.holds[hold] = Hold(hold, at_most, expires_ms, why.reason)
+        self._act("hold", why, hold=hold, at_most=at_most)
+        return Effect(self._reply(), True)
+
+    def release(self, hold: str, now_ms: int, why: Why = UNEXPLAINED) -> Answer:
+        """Ends a hold.
+
+        :raises HoldNotFound: for one that is not there.
+        """
+        if hold not in self.holds:
+            raise HoldNotFound(hold)
+        self._tick(now_ms)
+        del self.holds[hold]
+        self._act("release", why, hold=hold)
+        self._look()
+        return self._reply()

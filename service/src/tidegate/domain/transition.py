@@ -1,0 +1,253 @@
+"""The transition that every command ends in: who is idle, what the rest comes to, what may be relied upon."""
+
+from tidegate.domain.errors import EventTimeMissing
+from tidegate.domain.journal import named
+from tidegate.domain.numbers import above, by_value, highest
+from tidegate.domain.policy import Policy, Reported
+from tidegate.domain.query import QueryState
+from tidegate.domain.records import Accounting, Answer, Counts
+from tidegate.domain.state import DIRECT, JobState
+from tidegate.domain.substream import PLACEHOLDER, Substream, SubstreamKey, member
+
+POLICY_LIMITS = ("max_delay_ms", "max_lull_ms", "wall_clock_lag_ms")
+
+
+class Transition(JobState):
+    """The steps that commands are made of. Each command checks first, then ticks, then changes, then looks."""
+
+    _emitted: tuple[int | None, int | None] = (None, None)
+    _passed: tuple[dict[str, object], ...] = ()
+
+    def _tick(self, now_ms: int) -> None:
+        """Moves the job's clock, which never goes back."""
+        gap_ms = now_ms - self.now_ms
+        waiting = self.next_change_ms() is not None
+        if waiting and self.absent_after_ms is not None and gap_ms > self.absent_after_ms:
+            self.lost_ms += gap_ms
+            self.journal.write(now_ms, "absence", lost_ms=gap_ms)
+        self.now_ms = max(self.now_ms, now_ms)
+
+    def _write(self, kind: str, **details: object) -> None:
+        self.journal.write(self.now_ms, kind, **details)
+
+    def _reply(self) -> Answer:
+        """The answer to a command; an emission is recorded with it."""
+        answer = self.answer()
+        if (answer.coalesced, answer.watermark) != self._emitted:
+            self._emitted = answer.coalesced, answer.watermark
+            details: dict[str, object] = {"coalesced": answer.coalesced, "watermark": answer.watermark}
+            if answer.holder is not None:
+                held = answer.holder
+                details |= {"holder": held.reason, "query": held.query, "substream": held.substream}
+                details |= {"batch_id": held.batch_id, "hold": held.hold}
+            self._write("emission", **details, limits=list(self._passed) or None)
+        self._passed = ()
+        return answer
+
+    # -- what is seen ---------------------------------------------------------------------------------------------
+
+    def _new_substream(self, query: str, name: str, policy: Policy | None = None) -> Substream:
+        policy = policy or self.config.policy_of(name)
+        made = Substream(policy, policy.start(self.numbers), self.observed(query))
+        self.substreams[query, name] = made
+        if name != PLACEHOLDER:
+            self.substreams.pop((query, PLACEHOLDER), None)
+        return made
+
+    def _check_event_times(self, tops: dict[str, int], watermarks: dict[str, int]) -> None:
+        """:raises EventTimeMissing: where a substream's policy can make nothing of a watermark alone."""
+        missing = [
+            name for name in watermarks if name not in tops and not isinstance(self.config.policy_of(name), Reported)
+        ]
+        if missing:
+            raise EventTimeMissing(missing)
+
+    def _latest_event_time(self) -> int | None:
+        """What lies beyond it is too far ahead of the clock to be true."""
+        skew = self.config.max_future_skew_ms
+        return None if skew is None else self.numbers.plus(self.now_ms, skew)
+
+    def _set_aside_future(
+        self, query: str, tops: dict[str, int], watermarks: dict[str, int]
+    ) -> tuple[dict[str, int], dict[str, int]]:
+        """Takes out what is too far ahead of the clock to be true, all of a substream's report with it; counts it."""
+        latest = self._latest_event_time()
+        if latest is None:
+            return tops, watermarks
+        names = dict.fromkeys([*tops, *watermarks])
+        future = [name for name in names if max(tops.get(name, latest), watermarks.get(name, latest)) > latest]
+        if future:
+            self._count_future(query, dict.fromkeys(future, 1))
+            self._write("future", query=query, **named(member((query, name)) for name in future))
+        kept = names.keys() - set(future)
+        return (
+            {name: time for name, time in tops.items() if name in kept},
+            {name: time for name, time in watermarks.items() if name in kept},
+        )
+
+    def _count_future(self, query: str, rows: dict[str, int]) -> None:
+        for name, count in rows.items():
+            self.future[query, name] = self.future.get((query, name), 0) + count
+            self.future_total += count
+
+    def _observe(self, query: str, tops: dict[str, int], watermarks: dict[str, int]) -> bool:
+        """Takes in highest event times and ready-made watermarks; returns whether that changed anything."""
+        woken, applied = [], False
+        for name in dict.fromkeys([*tops, *watermarks]):
+            takes_watermarks = isinstance(self.config.policy_of(name), Reported)
+            if name not in tops and not takes_watermarks:
+                continue
+            substream = self.substreams.get((query, name)) or self._new_substream(query, name)
+            if substream.done:
+                continue
+            effective = name in tops
+            if effective:
+                substream.observe(tops[name], self.moment)
+            if name in watermarks:
+                effective = substream.report(watermarks[name]) or effective
+            if effective:
+                applied = True
+                if substream.wake(self.observed(query)):
+                    woken.append(member((query, name)))
+        if woken:
+            self._write("wake", query=query, **named(woken))
+        return applied
+
+    def _commit(self, name: str, query: QueryState) -> None:
+        """What the open batch staged takes effect, with the policies' eyes on the present; a look must follow."""
+        self._observe(name, query.staged, query.staged_watermarks)
+        assert query.begun_ms is not None, "an open batch was begun"
+        query.observe_until(query.begun_ms)
+        for (_partition, substream), count in query.staged_counts.items():
+            key = name, substream
+            self.reported[key] = self.reported.get(key, 0) + count
+        for (_partition, substream), count in query.staged_future.items():
+            self._count_future(name, {substream: count})
+        query.open = False
+        query.unstage()
+
+    def _account(self, query: str, accounting: Accounting) -> None:
+        for name, counts in accounting.by_substream():
+            key = query, name
+            self.counts[key] = self.counts.get(key, Counts()) + counts
+            self.total += counts
+
+    # -- the look -------------------------------------------------------------------------------------------------
+
+    def _look(self, cap: int | None = None, tick: bool = False) -> None:
+        """Decides who is idle, merges the rest, releases what no open batch holds back.
+
+        ``cap``: what is reported just now must not be late by this very look. ``tick``: only time has passed.
+        """
+        if self.complete:
+            return
+        self._let_expire()
+        self._time_out_queries()
+        self._fall_idle()
+        live = [(key, substream) for key, substream in self.substreams.items() if substream.live]
+        for _, substream in live:
+            substream.look(self.moment, cap)
+        self._lost_at_look = self.lost_ms
+        self._withheld = cap is not None and any(s.policy.follows_clock and above(s.reading, cap) for _, s in live)
+        before, was_all_idle = self.coalescer.coalesced, self.coalescer.all_idle
+        hold, at = self._hold(), self.moment
+        retained = self.coalescer.look(
+            [substream.watermark for _, substream in live],
+            self.config.throttle,
+            None if hold is None else hold.at_most,
+            at.now_ms,
+            at.observed_ms,
+            tick,
+        )
+        if above(self.coalescer.coalesced, before):
+            self._record_limits(live, retained)
+        if self.coalescer.all_idle != was_all_idle:
+            if was_all_idle:
+                self._write("not_all_idle")
+            elif not self.substreams or any(not substream.done for substream in self.substreams.values()):
+                self._write("all_idle")
+        self.coalescer.release(self._open_pin(), self.now_ms)
+
+    def _acts(self, limit: str) -> None:
+        self.limits[limit] = self.limits.get(limit, 0) + 1
+
+    def _record_limits(self, live: list[tuple[SubstreamKey, Substream]], retained: bool) -> None:
+        """The limits that let C pass live substreams, for the record of the emission."""
+        passed: list[tuple[str, list[tuple[int | None, str]]]] = []
+        if retained:
+            passed.append(("max_retention_ms", [(s.reading, member(key)) for key, s in live]))
+        for limit in POLICY_LIMITS:
+            under = [(s.state_of_policy.lagged, member(key)) for key, s in live if s.policy.limit == limit]
+            passed.append((limit, under))
+        for limit, readings in passed:
+            behind = [item for item in readings if above(self.coalescer.coalesced, item[0])]
+            behind.sort(key=lambda item: (by_value(item[0]), item[1].encode()))
+            if behind:
+                self._acts(limit)
+                self._passed += ({"limit": limit, **named(name for _, name in behind)},)
+
+    def _fall_idle(self) -> None:
+        if self.config.idle_timeout_ms is None:
+            return
+        for query in (DIRECT, *self.queries):
+            due = [
+                (s.last_event_ms, member(key).encode(), s)
+                for key, s in self.substreams.items()
+                if key[0] == query and s.live and self._is_silent(query, s)
+            ]
+            self._set_idle("idle_timeout_ms", query, due)
+
+    def _is_silent(self, query: str, substream: Substream) -> bool:
+        """Whether the clock of its query says that nothing of it came for the idle timeout."""
+        timeout = self.config.idle_timeout_ms
+        clock: int | None = self.moment.observed_ms
+        if query != DIRECT:
+            clock = self.queries[query].idle_clock_ms if query in self.queries else None
+        return timeout is not None and clock is not None and clock - substream.last_event_ms >= timeout
+
+    def _time_out_queries(self) -> None:
+        timeout = self.config.query_timeout_ms
+        if timeout is None:
+            return
+        for query, contact_ms in list(self.contacts.items()):
+            if self.moment.observed_ms - contact_ms >= timeout:
+                del self.contacts[query]
+                live = [
+                    (s.last_event_ms, member(key).encode(), s)
+                    for key, s in self.substreams.items()
+                    if key[0] == query and s.live
+                ]
+                self._set_idle("query_timeout_ms", query, live)
+                for _, _, substream in live:
+                    substream.told = True
+
+    def _set_idle(self, limit: str, query: str, due: list[tuple[int, bytes, Substream]]) -> None:
+        if not due:
+            return
+        due.sort(key=lambda item: item[:2])
+        for _, _, substream in due:
+            substream.idle = True
+        self._acts(limit)
+        self._write("idle", limit=limit, query=query, **named(name.decode() for _, name, _ in due))
+
+    def _let_expire(self) -> None:
+        """Ends the holds whose time has come, and the hold that a batch too long open has on the watermark."""
+        for hold in [h for h in self.holds.values() if h.expires_ms is not None and h.expires_ms <= self.now_ms]:
+            del self.holds[hold.hold]
+            self._write("hold_expired", hold=hold.hold)
+        limit = self.config.max_batch_hold_ms
+        if limit is None:
+            return
+        for name, query in self.queries.items():
+            since_ms = query.begun_observed_ms
+            if query.open and not query.released and self.moment.observed_ms - since_ms >= limit:
+                query.released = True
+                self._acts("max_batch_hold_ms")
+                self._write("batch_released", query=name, batch_id=query.latest)
+
+    def _end(self) -> None:
+        """Moves C past the throttle to the end of the last frame that anything was seen in."""
+        top = highest(*(substream.top for substream in self.substreams.values()))
+        if top is not None:
+            self.coalescer.advance(self.config.end_after(top, self.numbers), self.now_ms)
+        self.coalescer.release(None, self.now_ms)

@@ -1,0 +1,19 @@
+"""Whole batches of two queries, for tests that are not about their parts."""
+
+from tidegate.domain.job import JobMachine
+from tidegate.domain.query import Run
+
+RUN = Run("departures", "checkpoint", "run-1")
+OTHER = Run("arrivals", "checkpoint-2", "run-a")
+
+
+def batch(job: JobMachine, run: Run, batch_id: int, tops: dict[str, int], now_ms: int = 1) -> int | None:
+    """A whole batch at one moment; returns its pin."""
+    pin = job.begin(run, batch_id, now_ms).pin
+    job.report_staged(run, batch_id, 0, tops, {}, now_ms)
+    job.commit(run, batch_id, None, now_ms)
+    return pin
+
+
+def watermark(job: JobMachine) -> int | None:
+    return job.answer().watermark

@@ -1,0 +1,247 @@
+"""What operators do to a job, and what becomes of queries that come, go and are handed over: rule by rule."""
+
+import pytest
+
+from tests.domain.batches import OTHER, RUN, batch, watermark
+from tidegate.domain.config import JobConfig
+from tidegate.domain.errors import (
+    BatchNotBegun,
+    CheckpointConflict,
+    HoldActive,
+    HoldExists,
+    QueryNotFound,
+    QueryRetired,
+    SubstreamDone,
+    SubstreamNotFound,
+)
+from tidegate.domain.frame import Frame
+from tidegate.domain.job import JobMachine
+from tidegate.domain.journal import Why
+from tidegate.domain.policy import LimitingLag
+from tidegate.domain.query import KnownPin, Run
+from tidegate.domain.state import DIRECT
+from tidegate.domain.throttle import FrameThrottle
+
+AGAIN = Run("departures", "checkpoint", "run-2")
+MOVED = Run("departures", "checkpoint-2", "run-3")
+
+
+def machine(**rules: object) -> JobMachine:
+    return JobMachine(JobConfig(LimitingLag(0), **rules), 0)  # type: ignore[arg-type]
+
+
+def test_an_action_is_on_record_with_who_and_why() -> None:
+    """At three in the morning the first question is who did that."""
+    job = machine()
+    job.report({"a": 5}, 0)
+    job.evict(DIRECT, ["a"], 1, Why("ann", "sold"))
+    record = next(record for record in job.journal if record.kind == "action")
+    assert record.details == {
+        "action": "evict", "actor": "ann", "reason": "sold", "count": 1, "substreams": ["/a"],
+    }  # fmt: skip
+
+
+def test_what_is_told_idle_wakes_by_its_next_event_and_not_by_new_rules() -> None:
+    """An operator's word stands until the substream itself contradicts it."""
+    job = machine(idle_timeout_ms=1000)
+    job.report({"a": 100, "b": 10}, 0)
+    assert job.idle(DIRECT, ["b"], 0).answer.watermark == 100
+    job.change(JobConfig(LimitingLag(0)), 1)
+    assert job.substream_table(1)[1].state == "idle"
+    job.report({"b": 20}, 2)
+    assert job.substream_table(2)[1].state == "active"
+    assert watermark(job) == 100
+
+
+def test_actions_on_substreams_are_all_or_nothing() -> None:
+    """Half of a list done is a list that nobody can repeat with confidence."""
+    job = machine()
+    job.report({"a": 1, "b": 2}, 0)
+    for act in (job.idle, job.done):
+        with pytest.raises(SubstreamNotFound, match="'x'"):
+            act(DIRECT, ["a", "x"], 0)
+    job.done(DIRECT, ["b"], 0)
+    with pytest.raises(SubstreamDone, match="'b'"):
+        job.idle(DIRECT, ["a", "b"], 0)
+    assert [row.state for row in job.substream_table(0)] == ["active", "done"]
+
+
+def test_an_evicted_leader_goes_on_counting_in_the_lead() -> None:
+    """When all the others are idle, what it had reached is still what the data said."""
+    job = machine(idle_timeout_ms=10)
+    job.report({"a": 100, "b": 10}, 0)
+    job.evict(DIRECT, ["a"], 1)
+    assert watermark(job) == 10
+    assert job.sweep(10).watermark == 100
+
+
+def test_a_hold_caps_what_the_data_says_and_the_frame_below_it() -> None:
+    """Pins must not pass it either, or the rows below it would be late."""
+    job = machine(throttle=FrameThrottle(Frame(10, 10)))
+    job.hold("h", 55, None, 0, Why("ann", "repair"))
+    job.report({"a": 200}, 1)
+    assert job.answer().coalesced == 50
+    holder = job.answer().holder
+    assert holder is not None
+    assert (holder.reason, holder.hold) == ("hold", "h")
+    assert job.begin(RUN, 0, 2).pin == 50
+    job.commit(RUN, 0, None, 2)
+    assert job.release("h", 3).watermark == 200
+
+
+def test_a_hold_below_the_watermark_stops_it_where_it_is() -> None:
+    """Nothing goes back, by nobody's wish."""
+    job = machine()
+    job.report({"a": 100}, 0)
+    job.hold("h", 50, 10, 1)
+    assert job.report({"a": 200}, 2).answer.watermark == 100
+    with pytest.raises(HoldExists):
+        job.hold("h", 60, None, 3)
+    with pytest.raises(HoldActive):
+        job.finish(3)
+    assert job.sweep(11).watermark == 200
+
+
+def test_all_idle_under_a_hold_catches_up_when_it_is_released() -> None:
+    """A job that fell idle meanwhile has nobody left to bring it on."""
+    job = machine(idle_timeout_ms=10)
+    job.hold("h", 50, None, 0)
+    job.report({"a": 100}, 0)
+    assert job.sweep(20).watermark == 50
+    assert job.release("h", 21).watermark == 100
+
+
+def test_a_retired_query_s_substreams_hold_nobody() -> None:
+    """And its rows that were never committed are its own loss, which the operator chose."""
+    job = machine()
+    batch(job, RUN, 0, {"a": 10})
+    batch(job, OTHER, 0, {"b": 500})
+    job.begin(RUN, 1, 2)
+    assert job.retire("departures", None, 3).answer.watermark == 500
+    with pytest.raises(QueryRetired):
+        job.commit(RUN, 1, None, 4)
+    with pytest.raises(QueryRetired):
+        job.begin(RUN, 2, 4)
+    with pytest.raises(QueryRetired):
+        job.heartbeat(RUN, 4, 4)
+    assert not job.retire("departures", None, 5).applied
+    with pytest.raises(QueryNotFound):
+        job.retire("never", None, 5)
+
+
+def test_a_retired_query_may_be_started_anew() -> None:
+    """As a query that joins: what it brings from below the watermark is late."""
+    job = machine()
+    batch(job, RUN, 0, {"a": 10})
+    batch(job, OTHER, 0, {"b": 500})
+    job.retire("departures", None, 3)
+    begun = job.begin(AGAIN, 1, 4)
+    assert (begun.joined, begun.pin) == (True, 500)
+
+
+def test_a_successor_goes_on_where_its_predecessor_stood() -> None:
+    """Its substreams hold as the old ones did, those that it has already excepted."""
+    job = machine()
+    batch(job, RUN, 0, {"a": 10, "b": 900})
+    batch(job, OTHER, 0, {"b": 500})
+    assert job.retire("departures", "arrivals", 2).answer.watermark == 10
+    assert {(row.query, row.substream, row.top) for row in job.substream_table(2)} == {
+        ("arrivals", "a", 10), ("arrivals", "b", 500),
+    }  # fmt: skip
+
+
+def test_a_query_that_lost_its_checkpoint_gives_up_its_batch() -> None:
+    """It keeps its substreams, and begins again on another; the old run may not go on."""
+    job = machine()
+    batch(job, RUN, 0, {"a": 10})
+    job.begin(RUN, 1, 2)
+    with pytest.raises(CheckpointConflict):
+        job.begin(MOVED, 0, 3)
+    assert job.retire("departures", "departures", 4).applied
+    with pytest.raises(QueryRetired):
+        job.commit(RUN, 1, None, 5)
+    assert job.begin(MOVED, 0, 6).pin == 10
+    assert [row.substream for row in job.substream_table(6)] == ["a"]
+
+
+def test_a_batch_that_was_given_up_by_mistake_begins_again_with_its_pin() -> None:
+    """The checkpoint was found after all; the rows are judged as they were."""
+    job = machine()
+    batch(job, RUN, 0, {"a": 10})
+    assert job.begin(RUN, 1, 2).pin == 10
+    job.retire("departures", "departures", 3)
+    batch(job, OTHER, 0, {"b": 5})
+    job.done("departures", ["a"], 4)
+    batch(job, OTHER, 1, {"b": 700})
+    begun = job.begin(AGAIN, 1, 5)
+    assert (begun.replayed, begun.pin) == (False, 10)
+    job.report_staged(AGAIN, 1, 0, {"c": 20}, {}, 6)
+    assert job.commit(AGAIN, 1, None, 7).applied
+
+
+def test_expected_queries_are_waited_for_until_they_show_their_substreams() -> None:
+    """An empty first batch shows nothing; a query that nobody expected is not waited for."""
+    job = machine(expected_queries=("departures",))
+    batch(job, OTHER, 0, {"b": 500})
+    holder = job.answer().holder
+    assert holder is not None
+    assert (holder.reason, holder.query, watermark(job)) == ("missing_query", "departures", None)
+    batch(job, RUN, 0, {})
+    assert watermark(job) is None
+    batch(job, RUN, 1, {"a": 300})
+    assert watermark(job) == 300
+    assert job.summary().missing_queries == ()
+
+
+def test_an_expected_query_that_stays_away_is_subject_to_the_limits() -> None:
+    """Retention and timeouts may pass it, and name it."""
+    job = machine(expected_queries=("departures",), query_timeout_ms=100)
+    job.report({"b": 500}, 0)
+    assert job.sweep(100).watermark == 500
+    idle = next(record for record in job.journal if record.kind == "idle")
+    assert (idle.details["limit"], idle.details["query"]) == ("query_timeout_ms", "departures")
+
+
+def test_a_substream_goes_on_from_the_top_that_its_client_remembers() -> None:
+    """The store was emptied; without that, the first batch after it would hold everybody back to its lag."""
+    job = machine()
+    job.declare("departures", ["a", "b"], 0, {"a": 100})
+    job.declare("departures", ["b"], 0, {"b": 50})  # known already, by the call before
+    assert watermark(job) is None
+    batch(job, RUN, 0, {"b": 70})
+    assert watermark(job) == 70
+
+
+def test_reopening_leaves_the_watermark_and_the_substreams() -> None:
+    """The wrong job was completed, and its input goes on."""
+    job = machine(throttle=FrameThrottle(Frame(10, 10)))
+    job.report({"a": 15, "b": 28}, 0)
+    assert job.finish(1).answer.watermark == 30
+    assert [row.state for row in job.substream_table(1)] == ["done", "done"]
+    assert job.reopen(2).answer.watermark == 30
+    assert [row.state for row in job.substream_table(2)] == ["active", "active"]
+    assert job.report({"a": 55, "b": 47}, 3).answer.watermark == 40
+
+
+def test_a_reset_forgets_all_but_the_rules_and_the_record() -> None:
+    """Tokens of before prove nothing about the job that it is now."""
+    job = machine(expected_queries=("departures",))
+    batch(job, RUN, 0, {"a": 10**15})
+    answer = job.reset(2, "fresh", Why("ann", "microseconds"))
+    assert (answer.incarnation, answer.state_epoch, answer.watermark) == (2, "fresh", None)
+    assert job.summary().missing_queries == ("departures",)
+    assert not job.heal(1, 10**15)
+    with pytest.raises(BatchNotBegun):
+        job.commit(RUN, 0, None, 3)
+    assert job.begin(RUN, 1, 3, KnownPin(None)).pin is None
+    assert [record.kind for record in job.journal][-1] == "action"
+
+
+def test_a_pin_that_the_client_knows_holds_while_the_batch_before_is_committed() -> None:
+    """The coordinator forgot that the batch had begun; its rows must not be passed in the act of being told."""
+    job = machine()
+    batch(job, RUN, 0, {"a": 10})
+    job.begin(RUN, 1, 2)
+    job.report_staged(RUN, 1, 0, {"a": 500}, {}, 2)
+    answer = job.begin(RUN, 2, 3, KnownPin(10)).answer
+    assert (answer.coalesced, answer.watermark) == (500, 10)

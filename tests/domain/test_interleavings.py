@@ -1,0 +1,105 @@
+"""Two queries of one job, with overlapping batches, at every interleaving of what they say.
+
+Each runs up to three batches of begin, report, commit; its rows bring it an hour further each time. Whatever the order,
+the watermark must not pass an on-time row that is not committed, and must get to the end once both have.
+"""
+
+from collections.abc import Iterator
+from itertools import product
+
+import pytest
+
+from tidegate.domain.config import JobConfig
+from tidegate.domain.job import JobMachine
+from tidegate.domain.numbers import above
+from tidegate.domain.policy import LimitingLag
+from tidegate.domain.query import Run
+
+STEPS = ("begin", "report", "commit")
+QUERIES = (Run("left", "c", "r"), Run("right", "c", "r"))
+LAG = 5
+
+
+def orders(left: int, right: int) -> Iterator[tuple[int, ...]]:
+    """Every way of merging two sequences of those lengths, each in its own order: 0 for the left, 1 for the right."""
+    if not left and not right:
+        yield ()
+    if left:
+        yield from ((0, *rest) for rest in orders(left - 1, right))
+    if right:
+        yield from ((1, *rest) for rest in orders(left, right - 1))
+
+
+def event_times(query: int, batch: int) -> tuple[int, int]:
+    """The lowest and the highest of a batch; the queries are out of step, and their batches overlap in event time."""
+    top = 100 * (batch + 1) + 40 * query
+    return top - LAG, top
+
+
+def check(job: JobMachine, pending: dict[int, list[int]]) -> None:
+    watermark = job.answer().watermark
+    for times in pending.values():
+        for time in times:
+            assert not above(watermark, time), f"{watermark} has passed a row at {time} that is not committed"
+
+
+@pytest.mark.parametrize(("left", "right"), list(product(range(4), repeat=2))[1:])
+@pytest.mark.parametrize("declared", [False, True], ids=["joining", "declared"])
+def test_the_watermark_waits_for_both_and_never_for_ever(left: int, right: int, declared: bool) -> None:
+    """A consumer who reads up to the watermark must not miss a row of either query."""
+    batches = left, right
+    for order in orders(3 * left, 3 * right):
+        job = JobMachine(JobConfig(LimitingLag(LAG)), 0)
+        if declared:
+            for number, run in enumerate(QUERIES):
+                if batches[number]:
+                    job.declare(run.query, ["s"], 0)
+        done = [0, 0]
+        pending: dict[int, list[int]] = {0: [], 1: []}
+        for now, number in enumerate(order, 1):
+            run, batch, step = QUERIES[number], done[number] // 3, STEPS[done[number] % 3]
+            low, top = event_times(number, batch)
+            if step == "begin":
+                pin = job.begin(run, batch, now).pin
+                # What lies below the pin is late, and may be passed; without a declaration so is what a query that
+                # joins later brings from below.
+                pending[number] = [time for time in (low, top) if not above(pin, time)]
+            elif step == "report":
+                job.report_staged(run, batch, 0, {"s": top}, {}, now)
+            else:
+                if declared:
+                    assert low in pending[number], "an on-time row was judged late"
+                job.commit(run, batch, None, now)
+                pending[number] = []
+            done[number] += 1
+            check(job, pending)
+        last = min(event_times(number, count - 1)[1] for number, count in enumerate(batches) if count)
+        reached = job.answer().watermark
+        assert not above(last - LAG, reached), "the watermark stopped short of what both have committed"
+        assert not declared or reached == last - LAG
+
+
+def test_an_implied_commit_counts_as_much_as_one_that_was_sent() -> None:
+    """A driver that dies after its function returned, and before it could say so, must not hold the job for ever."""
+    for order in orders(5, 5):  # begin 0, report 0, begin 1, report 1, commit 1
+        job = JobMachine(JobConfig(LimitingLag(LAG)), 0)
+        for run in QUERIES:
+            job.declare(run.query, ["s"], 0)
+        done = [0, 0]
+        pending: dict[int, list[int]] = {0: [], 1: []}
+        for now, number in enumerate(order, 1):
+            run, step = QUERIES[number], done[number]
+            batch = 0 if step < 2 else 1
+            low, top = event_times(number, batch)
+            if step in (0, 2):
+                pin = job.begin(run, batch, now).pin
+                pending[number] = [time for time in (low, top) if not above(pin, time)]
+                assert low in pending[number]
+            elif step in (1, 3):
+                job.report_staged(run, batch, 0, {"s": top}, {}, now)
+            else:
+                job.commit(run, batch, None, now)
+                pending[number] = []
+            done[number] += 1
+            check(job, pending)
+        assert job.answer().watermark == event_times(0, 1)[1] - LAG

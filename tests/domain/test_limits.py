@@ -1,0 +1,221 @@
+"""The limits of a job, and time that nobody saw: rule by rule."""
+
+import pytest
+
+from tests.domain.batches import OTHER, RUN, batch
+from tidegate.domain.config import JobConfig, Override
+from tidegate.domain.errors import EventTimeMissing, InvalidConfig
+from tidegate.domain.job import JobMachine
+from tidegate.domain.journal import NAMES_KEPT, RECORDS_KEPT, RECORDS_KEPT_MS
+from tidegate.domain.pattern import matches
+from tidegate.domain.policy import (
+    LimitingLag,
+    LimitingLagAndDelay,
+    LimitingLagAndLull,
+    LimitingTimestampAndWallClockLag,
+    Reported,
+)
+from tidegate.domain.throttle import MinStepThrottle
+
+
+def kinds(job: JobMachine) -> list[str]:
+    return [record.kind for record in job.journal]
+
+
+def test_retention_passes_a_slow_substream_and_says_so() -> None:
+    """Whoever asks why the slow one's rows are late must find the limit, and its name."""
+    job = JobMachine(JobConfig(LimitingLag(0), max_retention_ms=160), 0)
+    job.report({"fast": 1000, "slow": 10}, 0)
+    assert job.sweep(149).watermark == 10
+    assert job.sweep(160).watermark == 1000
+    last = list(job.journal)[-1]
+    assert last.details["limits"] == [{"limit": "max_retention_ms", "count": 1, "substreams": ["/slow"]}]
+    assert job.summary().limits == {"max_retention_ms": 1}
+
+
+def test_a_dead_query_is_waited_for_until_its_timeout() -> None:
+    """A query that was killed for good must not hold the others for ever, where its owner allowed for that."""
+    job = JobMachine(JobConfig(LimitingLag(0), query_timeout_ms=100), 0)
+    batch(job, RUN, 0, {"a": 10}, 0)
+    batch(job, OTHER, 0, {"b": 500}, 50)
+    assert job.sweep(99).coalesced == 10
+    assert job.sweep(100).coalesced == 500
+    assert [row.state for row in job.substream_table(100)] == ["active", "idle"]
+    batch(job, RUN, 1, {"a": 600}, 120)
+    assert [row.state for row in job.substream_table(120)] == ["active", "active"]
+
+
+def test_a_dead_query_s_open_batch_still_holds_what_may_be_relied_on() -> None:
+    """Its rows may have been written already, or not: no timeout of the query answers that."""
+    job = JobMachine(JobConfig(LimitingLag(0), query_timeout_ms=100), 0)
+    batch(job, RUN, 0, {"a": 10}, 0)
+    job.begin(RUN, 1, 0)
+    batch(job, OTHER, 0, {"b": 500}, 50)
+    answer = job.sweep(100)
+    assert (answer.coalesced, answer.watermark) == (500, 10)
+
+
+def test_a_batch_that_is_open_too_long_is_released_and_may_still_commit() -> None:
+    """The operator chose to go on without it; what it brings in the end still counts."""
+    job = JobMachine(JobConfig(LimitingLag(0), max_batch_hold_ms=100, query_timeout_ms=50), 0)
+    batch(job, RUN, 0, {"a": 10}, 0)
+    job.begin(RUN, 1, 0)
+    batch(job, OTHER, 0, {"b": 500}, 60)
+    assert job.sweep(99).watermark == 10
+    assert job.sweep(100).watermark == 500
+    assert "batch_released" in kinds(job)
+    assert job.query_table()[1].batch_released
+    job.report_staged(RUN, 1, 0, {"a": 700}, {}, 101)
+    assert job.commit(RUN, 1, None, 102).applied
+    assert job.substream_table(102)[1].top == 700
+
+
+def test_time_that_nobody_saw_is_nobody_s_silence() -> None:
+    """After an hour without a coordinator, all would be idle at once, and all they bring late."""
+    job = JobMachine(JobConfig(LimitingLag(0), idle_timeout_ms=50), 0, absent_after_ms=100)
+    job.report({"a": 10, "b": 20}, 0)
+    assert job.sweep(3_600_000).watermark == 10
+    assert "absence" in kinds(job)
+    assert job.sweep(3_600_049).watermark == 10
+    job.report({"b": 30}, 3_600_049)
+    assert job.sweep(3_600_050).watermark == 30
+
+
+def test_a_lull_does_not_count_while_nobody_looks() -> None:
+    """A watermark that ran on while the coordinator was away would call an hour of rows late."""
+    job = JobMachine(JobConfig(LimitingLagAndLull(0, 50)), 0, absent_after_ms=100)
+    job.report({"a": 10}, 0)
+    assert job.sweep(3_600_000).watermark == 10
+    assert job.sweep(3_600_060).watermark == 20
+
+
+def test_a_broken_clock_does_not_make_the_others_late() -> None:
+    """Microseconds sent as milliseconds lie in the year 50 000."""
+    job = JobMachine(JobConfig(LimitingLag(0), max_future_skew_ms=100), 1000)
+    job.report({"good": 900, "broken": 1_000_000}, 1000)
+    assert job.answer().watermark == 900
+    assert job.summary().future == 1
+    future = next(record for record in job.journal if record.kind == "future")
+    assert future.details["substreams"] == ["/broken"]
+    job.report({"edge": 1100}, 1000)
+    assert job.substream_table(1000)[0].substream == "edge"
+
+
+def test_a_ready_made_watermark_in_the_future_is_ignored_too() -> None:
+    """Nothing a client sends can push the job ahead of time."""
+    job = JobMachine(JobConfig(Reported(), max_future_skew_ms=100), 1000)
+    job.report({}, 1000, watermarks={"a": 900})
+    assert not job.report({}, 1000, watermarks={"a": 5000}).applied
+    assert job.answer().watermark == 900
+
+
+def test_a_watermark_alone_is_refused_where_its_policy_needs_event_times() -> None:
+    """And then nothing of the report is taken."""
+    job = JobMachine(JobConfig(LimitingLag(0), overrides=(Override("r*", Reported()),)), 0)
+    with pytest.raises(EventTimeMissing, match="'x'"):
+        job.report({}, 0, watermarks={"x": 5, "r1": 5})
+    assert job.substreams == {}
+    assert job.report({}, 0, watermarks={"r1": 5}).answer.watermark == 5
+
+
+def test_overrides_give_some_substreams_a_policy_of_their_own() -> None:
+    """One class of devices is an hour late by nature; the others must not wait for that."""
+    config = JobConfig(LimitingLag(5), overrides=(Override("slow-*", LimitingLag(60)), Override("*", LimitingLag(7))))
+    job = JobMachine(config, 0)
+    job.report({"slow-1": 100, "quick": 100}, 0)
+    assert {row.substream: row.watermark for row in job.substream_table(0)} == {"slow-1": 40, "quick": 93}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fits", "not_"),
+    [
+        ("a", ["a"], ["", "aa", "b"]),
+        ("*", ["", "a", "a/b"], []),
+        ("a*", ["a", "ab"], ["ba", ""]),
+        ("*a", ["a", "ba", "aa"], ["ab", ""]),
+        ("a*a", ["aa", "aba", "aaa"], ["a", "ab"]),
+        ("a*b*c", ["abc", "axbxc", "abcbc"], ["acb", "ab", "abcd"]),
+        ("**", ["", "x"], []),
+        ("a.c", ["a.c"], ["abc"]),
+        ("ab*ba", ["abba", "abxba"], ["aba"]),
+    ],
+)
+def test_a_pattern_knows_only_the_star(pattern: str, fits: list[str], not_: list[str]) -> None:
+    """A name with a dot or a bracket in it is no pattern."""
+    assert [name for name in fits if not matches(pattern, name)] == []
+    assert [name for name in not_ if matches(pattern, name)] == []
+
+
+def test_a_change_of_policy_takes_effect_at_once_and_takes_nothing_back() -> None:
+    """A lag that was too short is made longer in the midst of a run."""
+    job = JobMachine(JobConfig(LimitingLag(0)), 0)
+    job.report({"a": 100}, 0)
+    assert job.change(JobConfig(LimitingLag(50)), 1).watermark == 100
+    assert job.report({"a": 140}, 2).answer.watermark == 100
+    assert job.report({"a": 160}, 3).answer.watermark == 110
+    assert job.change(JobConfig(LimitingLag(10)), 4).watermark == 150
+    assert job.change(JobConfig(LimitingTimestampAndWallClockLag(100, 0)), 500).watermark == 500
+
+
+def test_a_history_survives_a_change_of_lag() -> None:
+    """Or each change would put the delay off anew."""
+    job = JobMachine(JobConfig(LimitingLagAndDelay(50, 160)), 0)
+    job.report({"a": 100}, 0)
+    job.change(JobConfig(LimitingLagAndDelay(40, 160)), 80)
+    assert job.sweep(159).watermark == 60
+    assert job.sweep(160).watermark == 100
+
+
+def test_a_shorter_idle_timeout_lets_go_and_a_longer_one_takes_back() -> None:
+    """Idleness follows from the rules that are in force, not from those that were."""
+    job = JobMachine(JobConfig(LimitingLag(0), idle_timeout_ms=1000), 0)
+    job.report({"a": 10}, 0)
+    job.report({"b": 500}, 100)
+    assert job.change(JobConfig(LimitingLag(0), idle_timeout_ms=100), 100).watermark == 500
+    job.change(JobConfig(LimitingLag(0), idle_timeout_ms=1000), 101)
+    assert [row.state for row in job.substream_table(101)] == ["active", "active"]
+
+
+def test_a_minimum_step_is_measured_from_the_last_emission() -> None:
+    """At least the step: exactly that far goes out."""
+    job = JobMachine(JobConfig(LimitingLag(0), MinStepThrottle(10)), 0)
+    assert [job.report({"a": time}, 0).answer.watermark for time in (5, 14, 15, 24, 25)] == [5, 5, 15, 15, 25]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: LimitingLagAndDelay(0, 0),
+        lambda: LimitingLagAndLull(-1, 5),
+        lambda: LimitingTimestampAndWallClockLag(0, -1),
+        lambda: MinStepThrottle(0),
+        lambda: JobConfig(LimitingLag(0), max_retention_ms=0),
+        lambda: JobConfig(LimitingLag(0), max_future_skew_ms=-1),
+        lambda: JobConfig(LimitingLag(0), expected_queries=("a", "a")),
+    ],
+)
+def test_rules_that_cannot_work_are_refused(make: object) -> None:
+    """Before anything is done by them."""
+    with pytest.raises(InvalidConfig):
+        make()  # type: ignore[operator]
+
+
+def test_the_record_is_bounded_by_count_and_age() -> None:
+    """A job that runs for years must not fill the memory with what it did."""
+    job = JobMachine(JobConfig(LimitingLag(0)), 0)
+    for number in range(RECORDS_KEPT + 10):
+        job.report({"a": number}, 1)
+    assert len(job.journal) == RECORDS_KEPT
+    job.report({"a": RECORDS_KEPT + 10}, RECORDS_KEPT_MS + 2)
+    assert kinds(job) == ["emission"]
+
+
+def test_a_record_names_the_first_of_many() -> None:
+    """A thousand devices that fall idle at once are one line, with a count."""
+    job = JobMachine(JobConfig(LimitingLag(0), idle_timeout_ms=10), 0)
+    job.report({f"s{number:03}": 5 for number in range(50)}, 0)
+    job.sweep(10)
+    idle = next(record for record in job.journal if record.kind == "idle")
+    assert (idle.details["count"], idle.details["substreams"][0], len(idle.details["substreams"])) == (
+        50, "/s000", NAMES_KEPT,
+    )  # fmt: skip

@@ -1,0 +1,173 @@
+"""What is not late in its substream is not late in the merge, unless a limit says so, which is then on record."""
+
+from collections import defaultdict
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidegate.domain.config import JobConfig
+from tidegate.domain.frame import Frame
+from tidegate.domain.job import JobMachine
+from tidegate.domain.numbers import above
+from tidegate.domain.policy import (
+    LimitingLag,
+    LimitingLagAndDelay,
+    LimitingLagAndLull,
+    LimitingTimestampAndWallClockLag,
+)
+from tidegate.domain.query import Run
+from tidegate.domain.state import DIRECT
+from tidegate.domain.throttle import FrameThrottle, MinStepThrottle, NoThrottle
+
+SUBSTREAMS = ["a", "b", "c"]
+START = 1000
+
+arrivals = st.lists(
+    st.tuples(
+        st.sampled_from(SUBSTREAMS),
+        st.integers(0, 30),  # how far its event time is ahead of its own stream's last, or, turned, behind
+        st.booleans(),
+        st.integers(0, 25),  # processing time since the arrival before
+    ),
+    min_size=1,
+    max_size=60,
+)
+lags = st.sampled_from([0, 5, 20])
+throttles = st.sampled_from([NoThrottle(), FrameThrottle(Frame(20, 10, 3)), MinStepThrottle(15)])
+
+
+def stream(steps: list[tuple[str, int, bool, int]]) -> list[tuple[str, int, int]]:
+    """Disordered streams of their own pace each: substream, event time, processing time of each arrival."""
+    tops: defaultdict[str, int] = defaultdict(lambda: START)
+    now, out = START, []
+    for name, distance, ahead, pause in steps:
+        now += pause
+        time = tops[name] + distance if ahead else tops[name] - distance
+        tops[name] = max(tops[name], time)
+        out.append((name, time, now))
+    return out
+
+
+@given(arrivals, lags, throttles, st.lists(st.integers(0, 59), max_size=20))
+def test_without_limits_what_is_on_time_in_its_substream_is_on_time_in_the_merge(
+    steps: list[tuple[str, int, bool, int]], lag: int, throttle: NoThrottle, sweeps: list[int]
+) -> None:
+    """A slow substream's rows must not be lost because another is fast."""
+    job = JobMachine(JobConfig(LimitingLag(lag), throttle), START)
+    job.declare(DIRECT, SUBSTREAMS, START)
+    tops: dict[str, int] = {}
+    for number, (name, time, now) in enumerate(stream(steps)):
+        if name not in tops or time >= tops[name] - lag:
+            assert not above(job.answer().watermark, time)
+        tops[name] = max(time, tops.get(name, time))
+        job.report({name: time}, now)
+        if number in sweeps:
+            job.sweep(now)
+
+
+@given(arrivals, lags, st.integers(1, 4))
+def test_that_holds_for_rows_in_batches_by_their_pins(
+    steps: list[tuple[str, int, bool, int]], lag: int, size: int
+) -> None:
+    """Rows are judged by the pin of their batch, and all a batch brings counts only after it."""
+    job = JobMachine(JobConfig(LimitingLag(lag)), START)
+    run = Run("q", "c", "r")
+    job.declare("q", SUBSTREAMS, START)
+    tops: dict[str, int] = {}
+    rows = stream(steps)
+    for batch, first in enumerate(range(0, len(rows), size)):
+        part = rows[first : first + size]
+        pin = job.begin(run, batch, part[0][2]).pin
+        for partition, (name, time, now) in enumerate(part):
+            if name not in tops or time >= tops[name] - lag:
+                assert not above(pin, time)
+            job.report_staged(run, batch, partition, {name: time}, {}, now)
+        for name, time, _ in part:
+            tops[name] = max(time, tops.get(name, time))
+        job.commit(run, batch, None, part[-1][2])
+
+
+limits = st.sampled_from(
+    [
+        JobConfig(LimitingLag(0), idle_timeout_ms=10),
+        JobConfig(LimitingLag(0), idle_timeout_ms=60),
+        JobConfig(LimitingLag(0), max_retention_ms=16),
+        JobConfig(LimitingLag(0), max_retention_ms=80),
+        JobConfig(LimitingLagAndLull(0, 5)),
+        JobConfig(LimitingLagAndLull(0, 30), max_retention_ms=16),
+        JobConfig(LimitingTimestampAndWallClockLag(0, 0)),
+        JobConfig(LimitingTimestampAndWallClockLag(0, 40), idle_timeout_ms=10),
+        JobConfig(LimitingLagAndDelay(0, 16)),
+    ]
+)
+NAMES_OF: dict[type, str] = {
+    LimitingLagAndDelay: "max_delay_ms",
+    LimitingLagAndLull: "max_lull_ms",
+    LimitingTimestampAndWallClockLag: "wall_clock_lag_ms",
+}
+
+
+def limits_on_record(job: JobMachine, name: str, beyond: int) -> set[str]:
+    """The limits by which the records explain that the watermark is past ``beyond``, though ``name`` was not."""
+    found: set[str] = set()
+    member = f"/{name}"
+    idle_by = None
+    for record in job.journal:
+        if record.kind == "idle" and member in record.details["substreams"]:
+            idle_by = record.details["limit"]
+        elif record.kind == "wake" and member in record.details["substreams"]:
+            idle_by = None
+        elif record.kind == "emission" and record.details["coalesced"] > beyond:
+            if idle_by is not None:
+                found.add(idle_by)
+            for limit in record.details.get("limits", []):
+                if member in limit["substreams"]:
+                    found.add(limit["limit"])
+            return found
+    return found
+
+
+@settings(max_examples=300)
+@given(arrivals, limits, st.sampled_from([0, 5, 20]), throttles)
+def test_with_a_limit_each_violation_is_on_record_under_its_name(
+    steps: list[tuple[str, int, bool, int]], config: JobConfig, lag: int, throttle: NoThrottle
+) -> None:
+    """Whoever asks why a row was late must find the limit that the operator chose."""
+    policy = config.policy
+    lag_field = "timestamp_lag" if isinstance(policy, LimitingTimestampAndWallClockLag) else "lag"
+    config = replace(config, policy=replace(policy, **{lag_field: lag}), throttle=throttle)  # type: ignore[type-var]
+    allowed = {NAMES_OF.get(type(policy))}
+    allowed |= {limit for limit in ("idle_timeout_ms", "max_retention_ms") if getattr(config, limit) is not None}
+    job = JobMachine(config, START)
+    job.declare(DIRECT, SUBSTREAMS, START)
+    tops: dict[str, int] = {}
+    for name, time, now in stream(steps):
+        job.sweep(now)
+        if (name not in tops or time >= tops[name] - lag) and above(job.answer().watermark, time):
+            explained = limits_on_record(job, name, time)
+            assert explained, f"{name} is late at {time}, and nothing says why"
+            assert explained <= allowed
+        tops[name] = max(time, tops.get(name, time))
+        job.report({name: time}, now)
+
+
+def test_every_limit_does_act_on_such_streams() -> None:
+    """Or the property above would say nothing of it."""
+    steps = [("a", 5, True, 0), ("b", 5, True, 0), ("c", 5, True, 0)]
+    steps += [("a", 9, True, 9), ("b", 8, True, 1)] * 40 + [("c", 5, True, 0)]
+    acted: set[str] = set()
+    for config in (
+        JobConfig(LimitingLag(0), idle_timeout_ms=50),
+        JobConfig(LimitingLag(0), max_retention_ms=40),
+        JobConfig(LimitingLagAndLull(0, 30)),
+        JobConfig(LimitingTimestampAndWallClockLag(0, 40)),
+        JobConfig(LimitingLagAndDelay(30, 20)),
+    ):
+        job = JobMachine(config, START)
+        job.declare(DIRECT, SUBSTREAMS, START)
+        for name, time, now in stream(steps):
+            job.sweep(now)
+            job.report({name: time}, now)
+        acted |= set(job.limits)
+    assert acted == {"idle_timeout_ms", "max_retention_ms", *NAMES_OF.values()}

@@ -1,10 +1,13 @@
 """The whole keyspace, described once: for Python, and as the head of every script.
 
-All keys of a job share the hash tag ``{job}``, so a job's script runs on one node of a cluster. Scripts get the job's
-own key as ``KEYS[1]`` and name the others through the functions below, which are written out from this table.
+All keys of a job share the hash tag ``{job}``. Scripts get the job's own key as ``KEYS[1]`` and name the others through
+the functions below, which are written out from this table; ``KEYS[2]`` is the one key beside them, :data:`SWEEPS`, that
+is written in the same step so that no job in which time can change something is ever missed.
 """
 
 from dataclasses import dataclass
+
+from tidegate.domain.journal import NAMES_KEPT, RECORDS_KEPT, RECORDS_KEPT_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,21 +25,42 @@ JOBS = PREFIX + "jobs"
 """Set of the names of all jobs that were ever created and not forgotten; deleted ones leave a tombstone."""
 SECRET = PREFIX + "secret"
 """The key of the tokens' MAC, where no secret is configured."""
+SWEEPS = PREFIX + "sweeps"
+"""Sorted set of the jobs in which time can change something, scored by when they are to be looked at."""
+TOUCH_MS = 5000
+"""A job that waits for time is looked at this often at least, so that a longer gap shows that nobody could."""
 WAKE = PREFIX + "wake:"
 """Prefix of the channels on which a job's emissions are announced."""
 
 # A substream is a member "<query>/<substream>"; ids hold no slash, so the first one separates.
 JOB_KEYS = (
     Key("tops", "tops", False, "zset of all substreams: member -> top (-inf: none seen)"),
-    Key("live", "live", False, "zset of the live substreams: member -> watermark (-inf: none)"),
+    Key("live", "live", False, "zset of the live substreams that do not follow the clock: member -> watermark"),
+    Key("clocked", "clocked", False, "hash: member -> what is known of a substream that follows the clock"),
+    Key("still", "still", False, "zset of the live ones of these whose reading stands still: member -> reading"),
+    Key("drift", "drift", False, "zset of the others: member -> reading less the time it is read at"),
+    Key("due", "due", False, "zset of the live ones of these: member -> time of its next change, if there is one"),
     Key("parked", "parked", False, "zset of the idle and done substreams: member -> watermark (-inf: none)"),
+    Key("told", "told", False, "zset of those idle for another reason than silence: member -> since when"),
     Key("done", "done", False, "zset of the done substreams: member -> observed time of the last event"),
     Key("counts", "counts", False, "hash: '<class> <member>' -> rows accounted for"),
+    Key("missing", "missing", False, "set of the expected queries that have shown no substream yet"),
+    Key(
+        "contact", "contact", False, "zset: query -> observed time of its last word; not of those timed out or retired"
+    ),
     Key("queries", "queries", False, "zset of the queries: query -> processing time of the first contact"),
     Key(
         "owners", "owners", False, "set of the queries that have keys of their own: those above, and those declared for"
     ),
-    Key("open", "open", False, "zset of the open batches: query -> pin (-inf: none)"),
+    Key("begun", "begun", False, "zset of the open batches: query -> observed time of its begin (+inf: released)"),
+    Key("open", "open", False, "zset of those that hold the watermark: query -> pin (-inf: none)"),
+    Key("holds", "holds", False, "zset of the operators' holds: name -> at most"),
+    Key("hold_expiry", "hold_expiry", False, "zset of those that expire: name -> when"),
+    Key("hold_reasons", "hold_reasons", False, "hash: name -> reason"),
+    Key("log", "log", False, "stream of what the machine did: see tidegate.domain.journal"),
+    Key(
+        "lagged", "lagged", True, "zset, by limit: live substream that follows the clock -> what its lag alone gives it"
+    ),
     Key("expiry", "expiry", True, "zset of this query's live substreams: member -> observed time of the last event"),
     Key("quiet", "quiet", True, "zset of this query's idle substreams: member -> observed time of the last event"),
     Key("query", "query", True, "hash: the query's run, latest batch and idle clock"),
@@ -44,7 +68,9 @@ JOB_KEYS = (
     Key("pin_order", "pin_order", True, "zset of the batches whose pins are kept, scored by batch"),
     Key("fenced", "fenced", True, "zset of the runs that were replaced, scored by when"),
     Key("staged", "staged", True, "zset of what the open batch reported: member -> top"),
+    Key("staged_watermarks", "staged_watermarks", True, "zset of what it reported ready-made: member -> watermark"),
     Key("staged_rows", "staged_rows", True, "hash of what it counted: '<partition> <member>' -> rows"),
+    Key("staged_future", "staged_future", True, "hash of what it left out as future: '<partition> <member>' -> rows"),
 )
 
 
@@ -59,11 +85,18 @@ def wake_channel(job: str) -> str:
 
 def lua_names() -> str:
     """The head of every script: ``K.job`` and one function or string for each key."""
-    lines = ["local K = {job = KEYS[1]}"]
+    lines = ["local K = {job = KEYS[1], sweeps = KEYS[2], name = string.match(KEYS[1], '{(.*)}')}"]
     for key in JOB_KEYS:
         if key.per_query:
             lines.append(f"function K.{key.name}(query) return KEYS[1] .. ':{key.suffix}:' .. query end")
         else:
             lines.append(f"K.{key.name} = KEYS[1] .. ':{key.suffix}'")
     lines.append(f"K.wake = '{WAKE}'")
+    lines.append(f"K.records_kept, K.records_kept_ms = {RECORDS_KEPT}, {RECORDS_KEPT_MS}")
+    lines.append(f"K.names_kept, K.touch_ms = {NAMES_KEPT}, {TOUCH_MS}")
     return "\n".join(lines) + "\n"
+
+
+def log_key(job: str) -> str:
+    """The stream of what the machine did to a job."""
+    return f"{job_key(job)}:log"

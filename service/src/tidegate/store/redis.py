@@ -6,29 +6,28 @@ a job is kept here, so any number of replicas may serve it.
 
 import json
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from typing import Any
 
 from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
 
-from tidegate.domain import errors
 from tidegate.domain.config import JobConfig
+from tidegate.domain.journal import Record, Why
 from tidegate.domain.query import PINS_KEPT, KnownPin, Run
-from tidegate.domain.records import (
-    Accounting,
-    Answer,
-    Begun,
-    Counts,
-    Effect,
-    Holder,
-    QueryRow,
-    SubstreamRow,
-)
-from tidegate.domain.throttle import FrameThrottle
-from tidegate.store.keys import JOBS, SECRET, job_key
+from tidegate.domain.records import Accounting, Answer, Begun, Counts, Effect, QueryRow, SubstreamRow, Summary
+from tidegate.store import replies
+from tidegate.store.arguments import Values, column, entries, members, of_why, text
+from tidegate.store.clock import ClockGuard
+from tidegate.store.keys import JOBS, SECRET, SWEEPS, job_key, log_key
+from tidegate.store.replies import REST, Reply
+from tidegate.store.rules import rules
 from tidegate.store.scripts import script
+
+READS = ("status", "substreams", "queries")
+UNEXPLAINED = Why()
+NONE: Values = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,78 +55,120 @@ class Status:
     config: dict[str, Any]
     revision: int
     created_ms: int
-    top: int | None
-    lead: int | None
-    active: int
-    idle: int
-    done: int
-    counts: Counts
-    tokens_ignored: int
+    summary: Summary
 
 
 class JobStore:
-    """All jobs of one Redis. ``now_ms`` is for tests; without it the time is Redis's own."""
+    """All jobs of one Redis. ``now_ms`` is for tests; without it the time is Redis's own.
 
-    def __init__(self, redis: Redis) -> None:
+    ``absent_after_ms``: a time without any command that is longer than this is nobody's silence (the coordinators, or
+    Redis, were away). ``guard`` keeps a clock of Redis that leaps ahead from leaving its mark on a job.
+    """
+
+    def __init__(self, redis: Redis, absent_after_ms: int | None = None, guard: ClockGuard | None = None) -> None:
         self.redis = redis
+        self._absent_after_ms, self._guard = absent_after_ms, guard
         self._scripts: dict[str, AsyncScript] = {}
 
-    # -- the owner's commands -------------------------------------------------------------------------------------
+    # -- the owner's and the operators' commands ------------------------------------------------------------------
 
     async def put(
-        self, job: str, config: JobConfig, document: Mapping[str, Any], expected: int | None, now_ms: int | None = None
-    ) -> Stored:
+        self, job: str, config: JobConfig, document: Mapping[str, Any], expected: int | None,
+        why: Why = UNEXPLAINED, now_ms: int | None = None,
+    ) -> Stored:  # fmt: skip
         """Creates the job (``expected`` None) or changes the rules of the one at revision ``expected``.
 
         :raises JobExists, JobNotFound, JobDeleted, RevisionMismatch: see the errors.
         """
-        frame = config.throttle.frame if isinstance(config.throttle, FrameThrottle) else None
         # The list of jobs lives outside the job's slot. Named there first, a job can be listed without being there yet
         # (readers pass over it), but never be there without being listed.
         await self.redis.sadd(JOBS, job)
         reply = await self._run(
-            "put", job, now_ms, _text(expected), secrets.token_hex(8), json.dumps(document, sort_keys=True),
-            str(config.policy.lag), _text(frame.slide if frame else None), _text(frame.offset if frame else None),
-            _text(config.idle_timeout_ms),
+            "put", job, now_ms, text(expected), secrets.token_hex(8), json.dumps(document, sort_keys=True),
+            rules(config), *of_why(why),
         )  # fmt: skip
-        return Stored(_answer(reply), reply[8] == "1", int(reply[9]))
+        return Stored(replies.answer(reply), reply[REST] == "1", int(reply[REST + 1]))
 
     async def delete(self, job: str, now_ms: int | None = None) -> None:
         """:raises JobNotFound: for one that never was; deleting twice is no error."""
         await self._run("delete", job, now_ms)
 
-    async def declare(self, job: str, query: str, names: Sequence[str], now_ms: int | None = None) -> Effect:
-        return _effect(await self._run("declare", job, now_ms, query, *_column(_members(query, names))))
+    async def declare(
+        self, job: str, query: str, names: Sequence[str], tops: Values | None = None, why: Why = UNEXPLAINED,
+        now_ms: int | None = None,
+    ) -> Effect:  # fmt: skip
+        columns = column(members(query, names)), column([text((tops or {}).get(name)) for name in names])
+        return replies.effect(await self._run("declare", job, now_ms, query, *columns[0], *columns[1], *of_why(why)))
 
-    async def done(self, job: str, query: str, names: Sequence[str], now_ms: int | None = None) -> Effect:
-        return _effect(await self._run("done", job, now_ms, query, *_column(_members(query, names))))
+    async def restore(
+        self, job: str, query: str, watermarks: Values, why: Why = UNEXPLAINED, now_ms: int | None = None
+    ) -> Effect:
+        columns = *column(members(query, watermarks)), *column(map(str, watermarks.values()))
+        return replies.effect(await self._run("restore", job, now_ms, query, *columns, *of_why(why)))
 
-    async def complete(self, job: str, now_ms: int | None = None) -> Effect:
-        return _effect(await self._run("complete", job, now_ms))
+    async def idle(
+        self, job: str, query: str, names: Sequence[str], why: Why = UNEXPLAINED, now_ms: int | None = None
+    ) -> Effect:
+        return await self._act_on("idle", job, query, names, why, now_ms)
+
+    async def done(
+        self, job: str, query: str, names: Sequence[str], why: Why = UNEXPLAINED, now_ms: int | None = None
+    ) -> Effect:
+        return await self._act_on("done", job, query, names, why, now_ms)
+
+    async def evict(
+        self, job: str, query: str, names: Sequence[str], why: Why = UNEXPLAINED, now_ms: int | None = None
+    ) -> Effect:
+        return await self._act_on("evict", job, query, names, why, now_ms)
+
+    async def retire(
+        self, job: str, query: str, successor: str | None, why: Why = UNEXPLAINED, now_ms: int | None = None
+    ) -> Effect:
+        return replies.effect(await self._run("retire", job, now_ms, query, successor or "", *of_why(why)))
+
+    async def complete(self, job: str, why: Why = UNEXPLAINED, now_ms: int | None = None) -> Effect:
+        return replies.effect(await self._run("complete", job, now_ms, *of_why(why)))
+
+    async def reopen(self, job: str, why: Why = UNEXPLAINED, now_ms: int | None = None) -> Effect:
+        return replies.effect(await self._run("reopen", job, now_ms, *of_why(why)))
+
+    async def reset(self, job: str, why: Why = UNEXPLAINED, now_ms: int | None = None) -> Answer:
+        return replies.answer(await self._run("reset", job, now_ms, secrets.token_hex(8), *of_why(why)))
+
+    async def hold(
+        self, job: str, hold: str, at_most: int, lasts_ms: int | None = None, why: Why = UNEXPLAINED,
+        now_ms: int | None = None,
+    ) -> Effect:  # fmt: skip
+        return replies.effect(await self._run("hold", job, now_ms, hold, str(at_most), text(lasts_ms), *of_why(why)))
+
+    async def release(self, job: str, hold: str, why: Why = UNEXPLAINED, now_ms: int | None = None) -> Answer:
+        return replies.answer(await self._run("release", job, now_ms, hold, *of_why(why)))
 
     # -- the reporters' commands ----------------------------------------------------------------------------------
 
     async def report(
-        self, job: str, tops: Mapping[str, int], token: TokenClaim | None = None, now_ms: int | None = None
-    ) -> Effect:
+        self, job: str, tops: Values, *, bottoms: Values = NONE, watermarks: Values = NONE,
+        token: TokenClaim | None = None, now_ms: int | None = None,
+    ) -> Effect:  # fmt: skip
         """Highest event times of reporters without batches."""
-        return _effect(
-            await self._run(
-                "report", job, now_ms, *_token(token), "", "", "", "0", "0",
-                *_column(_members("", tops)), *_column(map(str, tops.values())), *_column([]),
-            )
-        )  # fmt: skip
+        seen = entries("", tops, watermarks, bottoms)
+        return replies.effect(
+            await self._run("report", job, now_ms, *_token(token), "", "", "", "0", "0", *seen, "0", "0")
+        )
 
     async def report_staged(
-        self, job: str, run: Run, batch_id: int, partition: int, tops: Mapping[str, int],
-        counts: Mapping[str, int] | None = None, token: TokenClaim | None = None, now_ms: int | None = None,
+        self, job: str, run: Run, batch_id: int, partition: int, tops: Values, counts: Values = NONE, *,
+        watermarks: Values = NONE, future: Values = NONE, token: TokenClaim | None = None,
+        now_ms: int | None = None,
     ) -> Effect:  # fmt: skip
-        """Highest event times (and row counts, for the same names) that one partition of a batch saw."""
-        rows = [str((counts or {})[name]) for name in tops] if counts else []
-        return _effect(
+        """Highest event times that one partition of a batch saw; rows seen, and rows left out as future."""
+        names = dict.fromkeys([*tops, *watermarks, *counts, *future])
+        rows = [str(counts.get(name, 0)) for name in names] if counts else []
+        left_out = [str(future.get(name, 0)) for name in names] if future else []
+        return replies.effect(
             await self._run(
                 "report", job, now_ms, *_token(token), run.query, run.query_id, run.run_id, str(batch_id),
-                str(partition), *_column(_members(run.query, tops)), *_column(map(str, tops.values())), *_column(rows),
+                str(partition), *entries(run.query, tops, watermarks, NONE, names), *column(rows), *column(left_out),
             )
         )  # fmt: skip
 
@@ -135,12 +176,13 @@ class JobStore:
         self, job: str, run: Run, batch_id: int, known: KnownPin | None = None, keep: int = PINS_KEPT,
         waited_ms: int = 0, token: TokenClaim | None = None, now_ms: int | None = None,
     ) -> Begun:  # fmt: skip
-        reply = await self._run(
-            "begin", job, now_ms, *_token(token), run.query, run.query_id, run.run_id, str(batch_id),
-            "0" if known is None else "1", _text(known.value if known else None), str(max(keep, PINS_KEPT)),
-            str(PINS_KEPT), str(waited_ms),
+        return replies.begun(
+            await self._run(
+                "begin", job, now_ms, *_token(token), run.query, run.query_id, run.run_id, str(batch_id),
+                "0" if known is None else "1", text(known.value if known else None), str(max(keep, PINS_KEPT)),
+                str(PINS_KEPT), str(waited_ms),
+            )
         )  # fmt: skip
-        return Begun(_answer(reply), _number(reply[8]), reply[9] == "1")
 
     async def commit(
         self, job: str, run: Run, batch_id: int, accounting: Accounting | None, waited_ms: int = 0,
@@ -149,11 +191,11 @@ class JobStore:
         names = accounting.substreams if accounting else ()
         counts = [astuple(row) for row in accounting.counts] if accounting else []
         columns = list(zip(*counts, strict=True)) or [()] * len(fields(Counts))
-        return _effect(
+        return replies.effect(
             await self._run(
                 "commit", job, now_ms, *_token(token), run.query, run.query_id, run.run_id, str(batch_id),
-                str(waited_ms), *_column(_members(run.query, names)),
-                *(argument for column in columns for argument in _column(map(str, column))),
+                str(waited_ms), *column(members(run.query, names)),
+                *(argument for rows in columns for argument in column(map(str, rows))),
             )
         )  # fmt: skip
 
@@ -161,7 +203,7 @@ class JobStore:
         self, job: str, run: Run, observed_ms: int, waited_ms: int = 0, token: TokenClaim | None = None,
         now_ms: int | None = None,
     ) -> Effect:  # fmt: skip
-        return _effect(
+        return replies.effect(
             await self._run(
                 "heartbeat", job, now_ms, *_token(token), run.query, run.query_id, run.run_id, str(observed_ms),
                 str(PINS_KEPT), str(waited_ms),
@@ -170,11 +212,20 @@ class JobStore:
 
     async def sweep(self, job: str, now_ms: int | None = None) -> Answer:
         """What time alone has brought about; and the watermark as it is now."""
-        return _answer(await self._run("sweep", job, now_ms))
+        return replies.answer(await self._run("sweep", job, now_ms))
 
-    async def driven_by_time(self, job: str) -> bool:
-        """Whether time alone can change anything in the job."""
-        return str((await self._run("driven", job, None))[1]) == "1"
+    async def due(self, most: int = 1000) -> list[str]:
+        """The jobs that time alone has changed by now, longest due first, at most so many.
+
+        :raises ClockJumped: where Redis's clock cannot be believed.
+        """
+        seconds, micros = await self.redis.time()
+        now_ms = seconds * 1000 + micros // 1000
+        if self._guard is not None:
+            self._guard.hear(now_ms)
+        until = str(now_ms)
+        found = await self.redis.zrange(SWEEPS, "-inf", until, byscore=True, offset=0, num=most)
+        return [str(job) for job in found]
 
     # -- reads ----------------------------------------------------------------------------------------------------
 
@@ -184,33 +235,24 @@ class JobStore:
 
     async def status(self, job: str, now_ms: int | None = None) -> Status:
         reply = await self._run("status", job, now_ms)
-        document, revision, created, top, lead, active, idle, done, *counts, ignored = reply[8:]
-        return Status(
-            _answer(reply), json.loads(document), int(revision), int(created), _number(top), _number(lead),
-            int(active), int(idle), int(done), Counts(*(int(count or 0) for count in counts)), int(ignored or 0),
-        )  # fmt: skip
+        document, revision, created, *rest = reply[REST:]
+        return Status(replies.answer(reply), json.loads(document), int(revision), int(created), replies.summary(rest))
 
     async def substreams(self, job: str, now_ms: int | None = None) -> tuple[Answer, list[SubstreamRow]]:
         """The table of substreams, by query and name."""
         reply = await self._run("substreams", job, now_ms)
-        rows = []
-        for member, state, watermark, top, last_event, reported, *counts in reply[8]:
-            query, name = member.split("/", 1)
-            rows.append(
-                SubstreamRow(query, name, state, _number(watermark), _number(top), int(last_event), int(reported or 0),
-                             Counts(*(int(count or 0) for count in counts)))
-            )  # fmt: skip
-        return _answer(reply), sorted(rows, key=lambda row: (row.query, row.substream))
+        return replies.answer(reply), replies.substream_rows(reply[REST])
 
     async def queries(self, job: str, now_ms: int | None = None) -> tuple[Answer, list[QueryRow]]:
         """The queries with their latest batches, by name."""
         reply = await self._run("queries", job, now_ms)
-        rows = [
-            QueryRow(name, query_id, run_id, _number(latest), is_open == "1", _number(pin), _number(begun),
-                     _number(idle_clock), int(last_contact))
-            for name, query_id, run_id, latest, is_open, pin, begun, idle_clock, last_contact in reply[8]
-        ]  # fmt: skip
-        return _answer(reply), sorted(rows, key=lambda row: row.query)
+        return replies.answer(reply), replies.query_rows(reply[REST])
+
+    async def records(self, job: str, after: str = "-", most: int | None = None) -> list[tuple[str, Record]]:
+        """What the machine did, oldest first: each record with its id; those after the one with id ``after``."""
+        first = after if after == "-" else f"({after}"
+        found: Any = await self.redis.xrange(log_key(job), first, "+", most)
+        return [(entry_id, replies.record(entry_id, details)) for entry_id, details in found]
 
     async def secret(self) -> bytes:
         """The key of the tokens' MAC that all replicas share: made on first use."""
@@ -221,59 +263,25 @@ class JobStore:
         """:raises RedisError: when the server does not answer, or does not run scripts."""
         await self.redis.eval("return 1", 0)
 
-    async def _run(self, command: str, job: str, now_ms: int | None, *arguments: str) -> list[Any]:
+    async def _act_on(
+        self, command: str, job: str, query: str, names: Sequence[str], why: Why, now_ms: int | None
+    ) -> Effect:
+        return replies.effect(
+            await self._run(command, job, now_ms, query, *column(members(query, names)), *of_why(why))
+        )
+
+    async def _run(self, command: str, job: str, now_ms: int | None, *arguments: str) -> Reply:
         if command not in self._scripts:
             self._scripts[command] = self.redis.register_script(script(command))
-        reply: list[Any] = await self._scripts[command](keys=[job_key(job)], args=[_text(now_ms), *arguments])
+        latest = None if self._guard is None else self._guard.latest_ms()
+        # A read changes nothing, so it does not judge what the time since the last command has been either.
+        absent_after_ms = None if command in READS else self._absent_after_ms
+        header = text(now_ms), text(absent_after_ms), text(latest)
+        reply: Reply = await self._scripts[command](keys=[job_key(job), SWEEPS], args=[*header, *arguments])
         if reply[0] == "error":
-            raise _refusal(reply[1], reply[2:])
+            raise replies.refusal(reply[1], reply[2:])
         return reply
 
 
-def _text(value: int | None) -> str:
-    return "" if value is None else str(value)
-
-
-def _number(text: str | None) -> int | None:
-    return None if text in (None, "") else int(text)
-
-
 def _token(token: TokenClaim | None) -> tuple[str, str]:
-    return ("", "") if token is None else (str(token.incarnation), _text(token.watermark))
-
-
-def _members(query: str, names: Sequence[str] | Mapping[str, int]) -> list[str]:
-    return [f"{query}/{name}" for name in names]
-
-
-def _column(values: Any) -> list[str]:
-    listed = list(values)
-    return [str(len(listed)), *listed]
-
-
-def _answer(reply: list[Any]) -> Answer:
-    _ok, incarnation, epoch, now, watermark, coalesced, complete, holder = reply[:8]
-    held = None
-    if holder:
-        reason, query, substream, batch, since = holder
-        held = Holder(reason, query, substream, _number(batch), int(since))
-    return Answer(int(incarnation), epoch, int(now), _number(watermark), _number(coalesced), complete == "1", held)
-
-
-def _refusal(code: str, details: Sequence[Any]) -> errors.DomainError:
-    kind = errors.BY_CODE[code]
-    return kind(*(_DETAILS.get(field, str)(value) for field, value in zip(kind.fields, details, strict=True)))
-
-
-_DETAILS: dict[str, Callable[[Any], object]] = {
-    "revision": int,
-    "batch_id": int,
-    "latest_batch_id": int,
-    "open_batch_id": int,
-    "pin": _number,
-    "substreams": lambda members: [member.split("/", 1)[1] for member in members],
-}
-
-
-def _effect(reply: list[Any]) -> Effect:
-    return Effect(_answer(reply), reply[8] == "1")
+    return ("", "") if token is None else (str(token.incarnation), text(token.watermark))

@@ -1,12 +1,13 @@
 -- Opens a batch and pins it at C, or gives the pin of one that was begun before. A begin of a later batch commits the
 -- one before: Spark begins N only after N - 1 has returned.
 --
--- KEYS  1 the job
--- ARGV  now · token incarnation · token watermark ('' '' without) · query · query_id · run_id · batch
---       · pin known (1/0) · pin ('' : none) · pins to keep · fenced runs to keep · waited
--- Reply ok, ... (parts/answer), pin, replayed (1/0)
---       or error: job_not_found, job_deleted, job_complete, query_fenced <run>, checkpoint_conflict <batch> <query_id>,
---       batch_forgotten <latest>, pin_conflict <pin>
+-- KEYS  1 the job · 2 the jobs to sweep
+-- ARGV  now · absent after · not after · token incarnation · token watermark ('' '' without)
+--       · query · query_id · run_id · batch · pin known (1/0) · pin ('' : none) · pins to keep · fenced runs to keep
+--       · waited
+-- Reply ok, ... (parts/answer), pin, replayed (1/0), joined (1/0), latest event time
+--       or error: job_not_found, job_deleted, job_complete, query_fenced <run>, query_retired <query>,
+--       checkpoint_conflict <batch> <query_id>, batch_forgotten <latest>, pin_conflict <pin>
 -- @include parts/answer
 -- @include parts/settle
 local token = read_token()
@@ -20,35 +21,55 @@ load_query(query)
 refused = check_run(run_id) or check_checkpoint(query_id)
 if refused then return refused end
 
-if Q.known and query_id == Q.query_id and Q.latest and batch <= Q.latest then
-  local pin = redis.call('HGET', K.pins(query), fmt(batch))
-  if not pin then return problem('batch_forgotten', fmt(Q.latest)) end
-  if known and known_pin ~= pin then return problem('pin_conflict', out(num(pin))) end
+-- A batch that was given up keeps its pin, and begins again with it.
+local same = Q.known and query_id == Q.query_id
+local replay = same and Q.latest ~= nil and batch <= Q.latest
+local stored = same and redis.call('HGET', K.pins(query), fmt(batch))
+if replay and not stored then return problem('batch_forgotten', fmt(Q.latest)) end
+if stored and known and known_pin ~= stored then return problem('pin_conflict', out(num(stored))) end
+
+if replay then
   heal(token)
-  enter(query_id, run_id, J.now, fenced_kept)
+  enter(query_id, run_id, fenced_kept)
   if batch == Q.latest then take_over(run_id) end
   wait(waited)
-  save_job()
-  return answer(out(num(pin)), '1')
+  return reply(out(num(stored)), '1', '0', out(latest_event_time()))
 end
 
 if J.complete then return problem('job_complete') end
 heal(token)
-enter(query_id, run_id, J.now, fenced_kept)
+local fresh = not Q.known or (Q.retired and #redis.call('ZRANGE', K.expiry(query), 0, 0) == 0
+  and #redis.call('ZRANGE', K.quiet(query), 0, 0) == 0)
+local joined = fresh and J.coalesced ~= nil
+for _, expected in ipairs(R.expected or {}) do joined = joined and expected ~= query end
+if joined then record('joined', 'query', query) end
+enter(query_id, run_id, fenced_kept)
 move_to(query_id)
 wait(waited)
-if Q.open then settle() end
-local pin = J.coalesced
-if known then pin = num(known_pin) end
-redis.call('HSET', K.query(query), 'latest', fmt(batch), 'open', '1', 'begun', fmt(J.now),
-  'begun_by', run_id)
-redis.call('HSET', K.pins(query), fmt(batch), fmt(pin))
-redis.call('ZADD', K.pin_order(query), fmt(batch), fmt(batch))
-redis.call('ZADD', K.open, score(pin), query)
+local commits, left = Q.open, false
+if commits then left = settle() end
+
+local function open_at(pin)
+  redis.call('HSET', K.query(query), 'latest', fmt(batch), 'open', '1', 'begun', fmt(J.now), 'begun_by', run_id,
+    'released', '0')
+  redis.call('HSET', K.pins(query), fmt(batch), fmt(pin))
+  redis.call('ZADD', K.pin_order(query), fmt(batch), fmt(batch))
+  redis.call('ZADD', K.open, score(pin), query)
+  redis.call('ZADD', K.begun, fmt(J.t), query)
+  unstage(query)
+end
+
+-- A pin that is known already holds the watermark while the batch before is committed, not only after.
+local pin = num(stored or known_pin)
+if stored or known then open_at(pin) end
+if commits then look(nil, false, left) end
+if not (stored or known) then
+  pin = J.coalesced
+  open_at(pin)
+end
 local old = redis.call('ZRANGE', K.pin_order(query), '-inf', fmt(batch - keep), 'BYSCORE')
 if #old > 0 then
   zrem(K.pin_order(query), old)
-  for _, batch_id in ipairs(old) do redis.call('HDEL', K.pins(query), batch_id) end
+  hdel(K.pins(query), old)
 end
-save_job()
-return answer(out(pin), '0')
+return reply(out(pin), '0', joined and '1' or '0', out(latest_event_time()))

@@ -1,10 +1,12 @@
 -- Makes what a batch staged effective, and takes the account of its rows. Once.
 --
--- KEYS  1 the job
--- ARGV  now · token incarnation · token watermark ('' '' without) · query · query_id · run_id · batch
---       · waited · members (column) · on_time, updated, late, null_event_time, future (columns)
+-- KEYS  1 the job · 2 the jobs to sweep
+-- ARGV  now · absent after · not after · token incarnation · token watermark ('' '' without)
+--       · query · query_id · run_id · batch · waited
+--       · members (column) · on_time, updated, late, null_event_time, future (columns)
 -- Reply ok, ... (parts/answer), applied (0: it had committed before, nothing was changed)
---       or error: job_not_found, job_deleted, query_fenced <run>, batch_not_begun <query> <batch>
+--       or error: job_not_found, job_deleted, query_fenced <run>, query_retired <query>,
+--       batch_not_begun <query> <batch>
 -- @include parts/answer
 -- @include parts/settle
 local token = read_token()
@@ -17,13 +19,10 @@ load_query(query)
 refused = check_speaker(query_id, run_id, batch)
 if refused then return refused end
 heal(token)
-contact(J.now)
+contact()
 wait(waited)
-if not Q.open or batch ~= Q.latest then
-  save_job()
-  return answer('0')
-end
-settle()
+if not Q.open or batch ~= Q.latest then return reply('0') end
+look(nil, false, settle())
 for _, class in ipairs({'on_time', 'updated', 'late', 'null_event_time', 'future'}) do
   local total = 0
   for i, rows in ipairs(column()) do
@@ -38,5 +37,4 @@ for _, class in ipairs({'on_time', 'updated', 'late', 'null_event_time', 'future
   end
   if total > 0 then add(K.job, class, fmt(total)) end
 end
-save_job()
-return answer('1')
+return reply('1')

@@ -1,35 +1,33 @@
 -- End of input: all substreams are done, C goes to the first frame boundary above the job's top (without frames
 -- top + 1), past the throttle, and the job is frozen.
 --
--- KEYS  1 the job
--- ARGV  now
+-- KEYS  1 the job · 2 the jobs to sweep
+-- ARGV  now · absent after · not after · actor · reason
 -- Reply ok, ... (parts/answer), applied (0: it was complete before)
---       or error: job_not_found, job_deleted, batch_open <query> <batch>
+--       or error: job_not_found, job_deleted, batch_open <query> <batch>, hold_active <hold> <at most>
 -- @include parts/answer
 -- @include parts/end
 local refused = load_job()
 if refused then return refused end
-if J.complete then
-  save_job()
-  return answer('0')
-end
-local open = redis.call('ZRANGE', K.open, 0, -1)
+if J.complete then return reply('0') end
+local open = redis.call('ZRANGE', K.begun, 0, -1)
 if #open > 0 then
-  table.sort(open)
+  table.sort(open, sorts_before)
   return problem('batch_open', open[1], redis.call('HGET', K.query(open[1]), 'latest'))
 end
-for _, query in ipairs(owners()) do
-  for _, key in ipairs({K.expiry(query), K.quiet(query)}) do
-    local members = redis.call('ZRANGE', key, 0, -1)
-    if #members > 0 then mark_done(query, members) end
+for _, hold in ipairs(redis.call('ZRANGE', K.holds, 0, -1)) do
+  local expires = num(redis.call('ZSCORE', K.hold_expiry, hold))
+  if not expires or expires > J.now then
+    return problem('hold_active', hold, fmt(tonumber(redis.call('ZSCORE', K.holds, hold))))
   end
 end
-look()
+advance(candidate(J.lead))
 local _, top = highest_of(K.tops)
 if top then
-  if J.slide then advance(frame_higher(top)) else advance(math.min(top + 1, HIGHEST)) end
-  release()
+  local framed = R.throttle and R.throttle.type == 'frame'
+  advance(framed and frame_higher(top) or math.min(top + 1, HIGHEST))
 end
+release_at(J.coalesced)
 J.complete = 1
-save_job()
-return answer('1')
+act('complete', read_why())
+return reply('1')

@@ -1,29 +1,29 @@
--- Makes substreams known before their first event, so that they hold the watermark back from the start.
+-- Makes substreams known before their first event, so that they hold the watermark back from the start. Moves nothing.
 --
--- KEYS  1 the job
--- ARGV  now · query ('' for reports without batches) · members (column)
+-- KEYS  1 the job · 2 the jobs to sweep
+-- ARGV  now · absent after · not after · query ('' for reports without batches)
+--       · members · their highest event times, where they are known ('' for none) (columns; the last may be empty)
+--       · actor · reason
 -- Reply ok, ... (parts/answer), applied (1: at least one was new)
 --       or error: job_not_found, job_deleted, job_complete
 -- @include parts/answer
--- @include parts/look
-local query, members = arg(), column()
+-- @include parts/end
+local query, members, tops = arg(), column(), column()
 local refused = load_job()
 if refused then return refused end
-local observed = observed_by(query)
-local known, live, expiry = zmscore(K.tops, members), {}, {}
+local known, new, seen, seen_tops = zmscore(K.tops, members), {}, {}, {}
 for i, member in ipairs(members) do
   if not known[i] then
-    live[#live + 1], live[#live + 2] = '-inf', member
-    expiry[#expiry + 1], expiry[#expiry + 2] = fmt(observed), member
+    new[#new + 1] = member
+    if num(tops[i]) then seen[#seen + 1], seen_tops[#seen_tops + 1] = member, tops[i] end
   end
 end
-if #live > 0 then
-  if J.complete then return problem('job_complete') end
-  if query ~= '' then redis.call('SADD', K.owners, query) end
-  zadd(K.tops, nil, live)
-  zadd(K.live, nil, live)
-  zadd(K.expiry(query), nil, expiry)
-end
-look()
-save_job()
-return answer(#live > 0 and '1' or '0')
+if #new == 0 then return reply('0') end
+if J.complete then return problem('job_complete') end
+local observed = observed_by(query)
+introduce(query, new, observed)
+observe(query, seen, seen_tops, {}, observed)
+-- A history that was sampled between two looks does not fit what is reckoned from looks.
+if #seen > 0 and R.clocked then J.literal = 1 end
+act('declare', read_why(), query, new)
+return reply('1')

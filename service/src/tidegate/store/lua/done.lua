@@ -1,7 +1,7 @@
 -- Marks substreams as ended: they never hold the watermark again. All or none.
 --
--- KEYS  1 the job
--- ARGV  now · query ('' for reports without batches) · members (column)
+-- KEYS  1 the job · 2 the jobs to sweep
+-- ARGV  now · absent after · not after · query ('' for reports without batches) · members (column) · actor · reason
 -- Reply ok, ... (parts/answer), applied (0: all were done before)
 --       or error: job_not_found, job_deleted, substream_not_found <query> <members>
 -- @include parts/answer
@@ -9,12 +9,9 @@
 local query, members = arg(), column()
 local refused = load_job()
 if refused then return refused end
-local tops, unknown = zmscore(K.tops, members), {}
-for i, member in ipairs(members) do
-  if not tops[i] then unknown[#unknown + 1] = member end
-end
-if #unknown > 0 then return problem('substream_not_found', query, unknown) end
-local applied = mark_done(query, members)
-look()
-save_job()
-return answer(applied and '1' or '0')
+refused = check_known(query, members)
+if refused then return refused end
+local new = mark_done(query, members)
+if #new > 0 then act('done', read_why(), query, new) end
+look(nil, false, true)
+return reply(#new > 0 and '1' or '0')

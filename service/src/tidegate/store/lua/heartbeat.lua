@@ -1,13 +1,13 @@
 -- Caught up, no new data, seen to be so at a moment of the coordinator's own time: moves the query's idle clock, unless
 -- a batch is open. Late or repeated, it proves no more than it did.
 --
--- KEYS  1 the job
--- ARGV  now · token incarnation · token watermark ('' '' without) · query · query_id · run_id · observed
---       · fenced runs to keep · waited
+-- KEYS  1 the job · 2 the jobs to sweep
+-- ARGV  now · absent after · not after · token incarnation · token watermark ('' '' without)
+--       · query · query_id · run_id · observed · fenced runs to keep · waited
 -- Reply ok, ... (parts/answer), applied (0: a batch is open, the clock stands still)
---       or error: job_not_found, job_deleted, query_fenced <run>, checkpoint_conflict <batch> <query_id>
+--       or error: job_not_found, job_deleted, query_fenced <run>, query_retired <query>,
+--       checkpoint_conflict <batch> <query_id>
 -- @include parts/answer
--- @include parts/look
 -- @include parts/run
 local token = read_token()
 local query, query_id, run_id, observed = arg(), arg(), arg(), tonumber(arg())
@@ -18,13 +18,11 @@ load_query(query)
 refused = check_run(run_id) or check_checkpoint(query_id)
 if refused then return refused end
 heal(token)
-enter(query_id, run_id, J.now, fenced_kept)
+enter(query_id, run_id, fenced_kept)
 wait(waited)
 local applied = not Q.open
 if applied then
   observe_until(math.min(observed, J.now))
-  expire(query, Q.idle_clock)
-  look()
+  look(nil, false, expire(query, Q.idle_clock))
 end
-save_job()
-return answer(applied and '1' or '0')
+return reply(applied and '1' or '0')

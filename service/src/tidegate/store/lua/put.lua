@@ -1,16 +1,17 @@
 -- Creates a job, or changes the rules of one.
 --
--- KEYS  1 the job
--- ARGV  now · expected revision ('' to create: there must be no live job) · fresh epoch · config (JSON)
---       · lag · slide · offset ('' '' without frames) · idle timeout ('' for never)
--- Reply ok, incarnation, epoch, ... (parts/answer), created (1/0), revision
+-- KEYS  1 the job · 2 the jobs to sweep
+-- ARGV  now · absent after · not after · expected revision ('' to create: there must be no live job) · fresh epoch
+--       · config (JSON, the document) · rules (JSON, see tidegate.store.rules) · actor · reason
+-- Reply ok, ... (parts/answer), created (1/0), revision
 --       or error: job_exists, job_not_found, job_deleted, revision_mismatch <current>
 -- @include parts/answer
--- @include parts/observe
-local expected, epoch, config = arg(), arg(), arg()
-local lag, slide, offset, idle_timeout = arg(), arg(), arg(), arg()
+-- @include parts/wipe
+-- @include parts/end
+local expected, epoch, config, rules = arg(), arg(), arg(), arg()
 
 local refused = load_job()
+if refused and refused[2] == 'clock_jumped' then return refused end
 if expected == '' and not refused then return problem('job_exists') end
 if expected ~= '' then
   if refused then return refused end
@@ -19,61 +20,105 @@ if expected ~= '' then
 end
 
 local function set_rules()
-  redis.call('HSET', K.job, 'config', config, 'lag', lag, 'slide', slide, 'offset', offset,
-    'idle_timeout', idle_timeout)
-  J.lag, J.slide, J.offset, J.idle_timeout = num(lag), num(slide), num(offset), num(idle_timeout)
+  redis.call('HSET', K.job, 'config', config, 'rules', rules)
+  R = read_rules(rules)
   return redis.call('HINCRBY', K.job, 'revision', 1)
-end
-
--- Tops are judged anew by the new lag; watermarks that were reached stand. Done substreams stay as they are.
-local function judge_anew(watermarks_key, skip_done)
-  local members = redis.call('ZRANGE', watermarks_key, 0, -1)
-  if skip_done and #members > 0 then
-    local done, kept = zmscore(K.done, members), {}
-    for i, member in ipairs(members) do
-      if not done[i] then kept[#kept + 1] = member end
-    end
-    members = kept
-  end
-  if #members == 0 then return end
-  local tops, watermarks = zmscore(K.tops, members), {}
-  for i, member in ipairs(members) do
-    local top = num(tops[i])
-    if top and top - J.lag >= -HIGHEST then
-      watermarks[#watermarks + 1], watermarks[#watermarks + 2] = score(top - J.lag), member
-    end
-  end
-  zadd(watermarks_key, 'GT', watermarks)
 end
 
 if expected == '' then
   local incarnation = (J.incarnation or 0) + 1
+  local now = clock()
+  if not_after and now > not_after then return problem('clock_jumped', fmt(now)) end
   redis.call('DEL', K.job)
-  J = {incarnation = incarnation, epoch = epoch, clock = clock()}
-  J.now, J.coalesced_since, J.watermark_since = J.clock, J.clock, J.clock
-  redis.call('HSET', K.job, 'state', 'live', 'epoch', epoch, 'created', fmt(J.now))
+  LOADED = {}
+  fresh_job(incarnation, epoch, now)
+  redis.call('HSET', K.job, 'state', 'live', 'created', fmt(J.now))
   local revision = set_rules()
-  save_job()
-  return answer('1', fmt(revision))
+  record('created')
+  expect()
+  return reply('1', fmt(revision))
 end
 
+local before = R
 local revision = set_rules()
-judge_anew(K.live, false)
-judge_anew(K.parked, true)
--- Nobody is idle by a timeout that is no longer in force: all come back, and the look decides anew.
-for _, query in ipairs(owners()) do
-  local quiet = redis.call('ZRANGE', K.quiet(query), 0, -1, 'WITHSCORES')
-  local members, expiry = {}, {}
-  for i = 1, #quiet, 2 do
-    members[#members + 1] = quiet[i]
-    expiry[#expiry + 1], expiry[#expiry + 2] = quiet[i + 1], quiet[i]
-  end
-  if #members > 0 then
-    wake(query, members)
-    zadd(K.expiry(query), nil, expiry)
-  end
-  if query ~= '' then expire(query, num(redis.call('HGET', K.query(query), 'idle_clock'))) end
+local why = read_why()
+record('rules', 'actor', why[1], 'reason', why[2])
+expect()
+
+-- Another retention begins a history of its own.
+if R.max_retention ~= before.max_retention then J.retention = '' end
+
+-- Nobody is idle by a timeout that is no longer in force. Those who are idle for another reason stay so.
+local function idle_clock_of(query)
+  if query == '' then return J.t end
+  return num(redis.call('HGET', K.query(query), 'idle_clock'))
 end
+
+for _, query in ipairs(owners()) do
+  local idle_clock = idle_clock_of(query)
+  local silent = R.idle_timeout and idle_clock and idle_clock - R.idle_timeout or -math.huge
+  local quiet, woken = redis.call('ZRANGE', K.quiet(query), '(' .. fmt(silent), '+inf', 'BYSCORE'), {}
+  local told = zmscore(K.told, quiet)
+  for i, member in ipairs(quiet) do
+    if not told[i] then woken[#woken + 1] = member end
+  end
+  local after = R
+  R = before  -- what is known of them is kept as their policy before has it
+  if #woken > 0 then wake(query, woken, true) end
+  R = after
+end
+
+-- Substreams under another policy than before are judged anew by their tops; what they had reached stands.
+local function differs(a, b)
+  return a.type ~= b.type or a.lag ~= b.lag or a.max_delay ~= b.max_delay or a.max_lull ~= b.max_lull
+    or a.wall_clock_lag ~= b.wall_clock_lag
+end
+
+local function change_policy(member, live)
+  local old, new = policy_by(before, member), policy_of(member)
+  local top = num(redis.call('ZSCORE', K.tops, member))
+  if not differs(old, new) then
+    -- One that was idle under another lag, and is so no more, has not been judged by this one yet.
+    if live and new.type == 'limiting_lag' and top then
+      redis.call('ZADD', K.live, 'GT', score(minus(top, new.lag)), member)
+    end
+    return
+  end
+  local watermark, s = num(redis.call('ZSCORE', live and K.live or K.parked, member)), nil
+  if old.limit then
+    s = state_of(redis.call('HGET', K.clocked, member), old)
+    if live then
+      reckon(s, old, top)
+      watermark = s.a
+      displace({member})
+    end
+    redis.call('HDEL', K.clocked, member)
+  end
+  if not new.limit then
+    if live then
+      if new.type == 'limiting_lag' and top then watermark = higher(watermark, minus(top, new.lag)) end
+      redis.call('ZADD', K.live, score(watermark), member)
+    end
+    return
+  end
+  local history_before = s and s.history
+  s = new_state(new, watermark)
+  if history_before and history_before.length == new.max_delay then s.history = history_before end
+  if live then redis.call('ZREM', K.live, member) end
+  local lagged = top and see(s, new, top, top)
+  if live then
+    place(member, s, new)
+    redis.call('ZADD', K.lagged(new.limit), score(lagged), member)
+  else
+    redis.call('HSET', K.clocked, member, state_text(s))
+  end
+end
+
+for _, query in ipairs(owners()) do
+  for _, member in ipairs(redis.call('ZRANGE', K.expiry(query), 0, -1)) do change_policy(member, true) end
+  for _, member in ipairs(redis.call('ZRANGE', K.quiet(query), 0, -1)) do change_policy(member, false) end
+end
+for _, query in ipairs(owners()) do expire(query, idle_clock_of(query)) end
+J.literal = 1
 look()
-save_job()
-return answer('0', fmt(revision))
+return reply('0', fmt(revision))

@@ -1,4 +1,6 @@
--- Arguments are read in order. The first is always the processing time, given by tests only; else it is Redis's own.
+-- Arguments are read in order. The first three are every command's: the processing time (given by tests only; else it is
+-- Redis's own), how long a time without any command is nobody's silence ('' : none is), and the latest time that can be
+-- true ('' : any).
 local arg_at = 0
 
 local function arg()
@@ -15,7 +17,7 @@ local function column()
   return values
 end
 
-local given_now = arg()
+local given_now, absent_after, not_after = arg(), num(arg()), num(arg())
 
 local function clock()
   if given_now ~= '' then return tonumber(given_now) end

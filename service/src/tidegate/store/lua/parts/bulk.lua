@@ -1,4 +1,4 @@
--- Variadic writes in chunks: unpack breaks near 8000 values.
+-- Variadic calls in chunks: unpack breaks near 8000 values.
 local CHUNK = 2000
 
 local function zadd(key, flag, pairs_)
@@ -12,22 +12,38 @@ local function zadd(key, flag, pairs_)
   end
 end
 
-local function zrem(key, members)
+local function remove(command, key, members)
   for first = 1, #members, CHUNK do
-    redis.call('ZREM', key, unpack(members, first, math.min(first + CHUNK - 1, #members)))
+    redis.call(command, key, unpack(members, first, math.min(first + CHUNK - 1, #members)))
   end
+end
+
+local function zrem(key, members)
+  remove('ZREM', key, members)
+end
+
+local function hdel(key, fields)
+  remove('HDEL', key, fields)
+end
+
+local function read_many(command, key, names)
+  local values = {}
+  for first = 1, #names, CHUNK do
+    local part = redis.call(command, key, unpack(names, first, math.min(first + CHUNK - 1, #names)))
+    for i = 1, #part do values[first + i - 1] = part[i] end
+  end
+  return values
+end
+
+local function zmscore(key, members)
+  return read_many('ZMSCORE', key, members)
+end
+
+local function hmget(key, fields)
+  return read_many('HMGET', key, fields)
 end
 
 -- Adds to a counter. Past 64 bits it stays where it is: a counter must not take the transition it belongs to with it.
 local function add(key, field, rows)
   redis.pcall('HINCRBY', key, field, rows)
-end
-
-local function zmscore(key, members)
-  local scores = {}
-  for first = 1, #members, CHUNK do
-    local part = redis.call('ZMSCORE', key, unpack(members, first, math.min(first + CHUNK - 1, #members)))
-    for i = 1, #part do scores[first + i - 1] = part[i] end
-  end
-  return scores
 end

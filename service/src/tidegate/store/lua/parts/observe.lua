@@ -1,51 +1,182 @@
 -- @include parts/look
--- What highest event times do to the substreams they were seen in (policy: limiting_lag).
+-- What reports do to the substreams they are of.
 
 -- Moves idle substreams among `members` back to the live ones, with the watermarks they had.
-local function wake(query, members)
+local function wake(query, members, silently)
   if redis.call('EXISTS', K.quiet(query)) == 0 then return end
-  local quiet, woken = zmscore(K.quiet(query), members), {}
+  local quiet, woken, expiry = zmscore(K.quiet(query), members), {}, {}
   for i, member in ipairs(members) do
-    if quiet[i] then woken[#woken + 1] = member end
-  end
-  if #woken == 0 then return end
-  local watermarks, live = zmscore(K.parked, woken), {}
-  for i, member in ipairs(woken) do
-    live[#live + 1] = watermarks[i]
-    live[#live + 1] = member
-  end
-  zadd(K.live, nil, live)
-  zrem(K.parked, woken)
-  zrem(K.quiet(query), woken)
-end
-
--- Leaves out the members that are done: nothing moves them any more.
-local function without_done(members, tops)
-  if redis.call('EXISTS', K.done) == 0 then return members, tops end
-  local done, kept, kept_tops = zmscore(K.done, members), {}, {}
-  for i, member in ipairs(members) do
-    if not done[i] then
-      kept[#kept + 1] = member
-      kept_tops[#kept_tops + 1] = tops[i]
+    if quiet[i] then
+      woken[#woken + 1] = member
+      expiry[#expiry + 1], expiry[#expiry + 2] = quiet[i], member
     end
   end
-  return kept, kept_tops
+  if #woken == 0 then return end
+  local flat, clocked = by_kind(woken)
+  local watermarks, tops, live = zmscore(K.parked, flat), zmscore(K.tops, flat), {}
+  for i, member in ipairs(flat) do
+    local policy, watermark, top = policy_of(member), num(watermarks[i]), num(tops[i])
+    -- Under another lag than when it fell idle, its top may say more than its watermark.
+    if policy.type == 'limiting_lag' and top and not silently then watermark = higher(watermark, minus(top, policy.lag)) end
+    live[#live + 1], live[#live + 2] = score(watermark), member
+  end
+  zadd(K.live, nil, live)
+  if #clocked > 0 then thaw(clocked) end
+  zadd(K.expiry(query), nil, expiry)
+  zrem(K.parked, woken)
+  zrem(K.quiet(query), woken)
+  zrem(K.told, woken)
+  if not silently then
+    record('wake', 'query', query, 'count', fmt(#woken), 'substreams', named(woken))
+  end
 end
 
--- `observed`: now, in the observed time of the query.
-local function observe(query, members, tops, observed)
-  members, tops = without_done(members, tops)
-  if #members == 0 then return end
-  wake(query, members)
-  local seen, watermarks, expiry = {}, {}, {}
+-- The expected query has shown a substream: nothing needs to stand for it any more.
+local function end_placeholder(query)
+  if redis.call('SREM', K.missing, query) == 0 then return end
+  local member = query .. '/'
+  for _, key in ipairs({K.tops, K.live, K.parked, K.told, K.expiry(query), K.quiet(query)}) do
+    redis.call('ZREM', key, member)
+  end
+end
+
+local function is_reported(member)
+  return policy_of(member).type == 'reported'
+end
+
+-- What can have an effect, as columns: members, event times, marks (nil for none). Done substreams are left out, and
+-- ready-made watermarks (marks) that are no advance, or for a substream under another policy.
+local function effective(members, tops, marks)
+  local done, live, parked = {}, {}, {}
+  if redis.call('EXISTS', K.done) == 1 then done = zmscore(K.done, members) end
+  if next(marks) then live, parked = zmscore(K.live, members), zmscore(K.parked, members) end
+  local names, times, ready, n = {}, {}, {}, 0
   for i, member in ipairs(members) do
-    local watermark = tonumber(tops[i]) - J.lag
-    if watermark < -HIGHEST then watermark = nil end
-    seen[#seen + 1], seen[#seen + 2] = tops[i], member
-    watermarks[#watermarks + 1], watermarks[#watermarks + 2] = score(watermark), member
-    expiry[#expiry + 1], expiry[#expiry + 2] = fmt(observed), member
+    if not done[i] then
+      local time, mark = num(tops[i]), num(marks[i])
+      if mark and not (is_reported(member) and above(mark, num(live[i] or parked[i]))) then mark = nil end
+      if time or mark then
+        n = n + 1
+        names[n], times[n], ready[n] = member, time, mark
+      end
+    end
+  end
+  return names, times, ready
+end
+
+-- Takes in highest event times and ready-made watermarks (columns, '' for none). `observed`: now, in the observed time
+-- of the query. Returns whether that changed anything.
+local function observe(query, members, tops, marks, observed)
+  local names, times, ready = effective(members, tops, marks)
+  if #names == 0 then return false end
+  if query ~= '' then end_placeholder(query) end
+  wake(query, names)
+  local seen, expiry, flat, clocked, clocked_times, now = {}, {}, {}, {}, {}, fmt(observed)
+  for i, member in ipairs(names) do
+    local policy, time = policy_of(member), times[i]
+    seen[2 * i - 1], seen[2 * i] = score(time), member
+    expiry[2 * i - 1], expiry[2 * i] = now, member
+    if policy.limit then
+      clocked[#clocked + 1], clocked_times[#clocked + 1] = member, time
+    else
+      local watermark = ready[i]
+      if policy.type == 'limiting_lag' then watermark = minus(time, policy.lag) end
+      flat[#flat + 1], flat[#flat + 2] = score(watermark), member
+    end
+  end
+  if #clocked > 0 then
+    local texts, before = hmget(K.clocked, clocked), zmscore(K.tops, clocked)
+    for i, member in ipairs(clocked) do
+      local top = num(before[i])
+      see_live(member, texts[i], clocked_times[i], higher(clocked_times[i], top), top)
+    end
   end
   zadd(K.tops, 'GT', seen)
-  zadd(K.live, 'GT', watermarks)
+  zadd(K.live, 'GT', flat)
   zadd(K.expiry(query), nil, expiry)
+  return true
+end
+
+-- Declares a substream that is not known; nothing is seen of it yet.
+local function introduce(query, members, observed)
+  if query ~= '' then
+    redis.call('SADD', K.owners, query)
+    end_placeholder(query)
+  end
+  local tops, expiry, live = {}, {}, {}
+  local flat, clocked = by_kind(members)
+  for _, member in ipairs(members) do
+    tops[#tops + 1], tops[#tops + 2] = '-inf', member
+    expiry[#expiry + 1], expiry[#expiry + 2] = fmt(observed), member
+  end
+  for _, member in ipairs(flat) do live[#live + 1], live[#live + 2] = '-inf', member end
+  zadd(K.tops, nil, tops)
+  zadd(K.expiry(query), nil, expiry)
+  zadd(K.live, nil, live)
+  for _, member in ipairs(clocked) do see_live(member) end
+end
+
+-- Something stands for each expected query that has shown nothing yet, and holds the watermark; for no other.
+local function expect()
+  local expected = {}
+  for _, query in ipairs(R.expected or {}) do expected[query] = true end
+  for _, query in ipairs(redis.call('SMEMBERS', K.missing)) do
+    if not expected[query] then
+      end_placeholder(query)
+      if redis.call('HEXISTS', K.query(query), 'run_id') == 0 then redis.call('ZREM', K.contact, query) end
+    end
+  end
+  local ended = {}
+  for _, member in ipairs(redis.call('ZRANGE', K.done, 0, -1)) do ended[query_of(member)] = true end
+  for _, query in ipairs(R.expected or {}) do
+    local shown = ended[query] or redis.call('EXISTS', K.expiry(query), K.quiet(query)) > 0
+    if not shown and redis.call('HGET', K.query(query), 'retired') ~= '1' then
+      redis.call('SADD', K.missing, query)
+      redis.call('SADD', K.owners, query)
+      redis.call('ZADD', K.tops, '-inf', query .. '/')
+      redis.call('ZADD', K.live, '-inf', query .. '/')
+      redis.call('ZADD', K.expiry(query), fmt((observed_by(query))), query .. '/')
+      redis.call('ZADD', K.contact, 'NX', fmt(J.t), query)
+    end
+  end
+end
+
+-- What lies beyond it is too far ahead of the clock to be true; nil: nothing is.
+local function latest_event_time()
+  if R.max_future_skew then return math.min(J.now + R.max_future_skew, HIGHEST) end
+end
+
+-- Sets aside what lies too far ahead of the clock to be true, all of a substream's entry with it; it is counted.
+local function count_future(query, members, rows)
+  for i, member in ipairs(members) do
+    add(K.counts, 'future_reported ' .. member, rows[i])
+    add(K.job, 'future_reported', rows[i])
+  end
+end
+
+local function set_aside_future(query, members, tops, marks, bottoms)
+  local latest = latest_event_time()
+  if not latest then return members, tops, marks, bottoms end
+  local future, ones, kept = {}, {}, {{}, {}, {}, {}}
+  for i, member in ipairs(members) do
+    if (num(tops[i]) or latest) > latest or (num(marks[i]) or latest) > latest then
+      future[#future + 1], ones[#ones + 1] = member, '1'
+    else
+      local at = #kept[1] + 1
+      kept[1][at], kept[2][at], kept[3][at], kept[4][at] = member, tops[i], marks[i], bottoms[i]
+    end
+  end
+  if #future == 0 then return members, tops, marks, bottoms end
+  count_future(query, future, ones)
+  record('future', 'query', query, 'count', fmt(#future), 'substreams', named(future))
+  return unpack(kept)
+end
+
+-- The members that come with a mark alone, under a policy that can make nothing of it.
+local function without_event_time(members, tops, marks)
+  local missing = {}
+  for i, member in ipairs(members) do
+    if not num(tops[i]) and num(marks[i]) and not is_reported(member) then missing[#missing + 1] = member end
+  end
+  if #missing > 0 then return problem('event_time_missing', missing) end
 end

@@ -1,25 +1,41 @@
 -- @include parts/observe
 -- @include parts/run
 -- The commit of the loaded query's open batch: what it staged takes effect, and its query's idle clock moves to its
--- begin, for everything that was there by then has been taken in.
-local function settle()
-  local staged = redis.call('ZRANGE', K.staged(Q.name), 0, -1, 'WITHSCORES')
-  local members, tops = {}, {}
-  for i = 1, #staged, 2 do
-    members[#members + 1] = staged[i]
-    tops[#tops + 1] = fmt(tonumber(staged[i + 1]))
+-- begin, for everything that was there by then has been taken in. A look must follow: returns what it needs to know of
+-- those that fell idle.
+local function staged_entries()
+  local members, tops, marks, at = {}, {}, {}, {}
+  for _, kind in ipairs({{K.staged(Q.name), tops}, {K.staged_watermarks(Q.name), marks}}) do
+    local found = redis.call('ZRANGE', kind[1], 0, -1, 'WITHSCORES')
+    for i = 1, #found, 2 do
+      local member = found[i]
+      if not at[member] then
+        at[member] = #members + 1
+        members[at[member]], tops[at[member]], marks[at[member]] = member, '', ''
+      end
+      kind[2][at[member]] = fmt(tonumber(found[i + 1]))
+    end
   end
-  observe(Q.name, members, tops, (observed_by(Q.name)))
+  if #redis.call('ZRANGE', K.staged_watermarks(Q.name), 0, 0) == 0 then marks = {} end
+  return members, tops, marks
+end
+
+local function member_of(field)
+  return string.sub(field, string.find(field, ' ', 1, true) + 1)
+end
+
+local function settle()
+  local members, tops, marks = staged_entries()
+  observe(Q.name, members, tops, marks, (observed_by(Q.name)))
   observe_until(Q.begun)
   Q.open = false
   local rows = redis.call('HGETALL', K.staged_rows(Q.name))
-  for i = 1, #rows, 2 do
-    local member = string.sub(rows[i], string.find(rows[i], ' ', 1, true) + 1)
-    add(K.counts, 'reported ' .. member, rows[i + 1])
-  end
+  for i = 1, #rows, 2 do add(K.counts, 'reported ' .. member_of(rows[i]), rows[i + 1]) end
+  local future = redis.call('HGETALL', K.staged_future(Q.name))
+  for i = 1, #future, 2 do count_future(Q.name, {member_of(future[i])}, {future[i + 1]}) end
   unstage(Q.name)
   redis.call('ZREM', K.open, Q.name)
+  redis.call('ZREM', K.begun, Q.name)
   redis.call('HSET', K.query(Q.name), 'open', '0')
-  expire(Q.name, Q.idle_clock)
-  look()
+  return expire(Q.name, Q.idle_clock)
 end

@@ -13,7 +13,7 @@ local function fmt(number)
 end
 
 local function score(number)
-  if number == nil then return '-inf' end
+  if number == nil or number == -math.huge then return '-inf' end
   return string.format('%.0f', number)
 end
 
@@ -26,6 +26,18 @@ local function above(a, b)
   return a ~= nil and (b == nil or a > b)
 end
 
+local function higher(a, b)
+  if above(a, b) then return a end
+  return b
+end
+
+-- value - amount, or nil where that cannot be held
+local function minus(value, amount)
+  local difference = value - amount
+  if difference < -HIGHEST then return nil end
+  return difference
+end
+
 local function lowest_of(key)
   local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
   return first[1], num(first[2])
@@ -34,6 +46,15 @@ end
 local function highest_of(key)
   local last = redis.call('ZRANGE', key, 0, 0, 'REV', 'WITHSCORES')
   return last[1], num(last[2])
+end
+
+-- Whether text a sorts before b, by bytes as Redis sorts members; Lua's own < goes by the server's locale.
+local function sorts_before(a, b)
+  for i = 1, math.min(#a, #b) do
+    local x, y = string.byte(a, i), string.byte(b, i)
+    if x ~= y then return x < y end
+  end
+  return #a < #b
 end
 
 local function problem(code, ...)

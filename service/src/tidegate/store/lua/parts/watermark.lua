@@ -1,4 +1,4 @@
--- @include parts/job
+-- @include parts/journal
 -- C and W: the first is what the data says, the second what may be relied on. Neither goes back.
 local function advance(coalesced)
   if above(coalesced, J.coalesced) then
@@ -36,6 +36,8 @@ local function heal(token)
     redis.call('HINCRBY', K.job, 'tokens_ignored', 1)
     return
   end
+  local forgotten = token.incarnation > J.incarnation or above(token.watermark, J.watermark)
   J.incarnation = token.incarnation
   release_at(token.watermark)
+  if forgotten then record('healed', 'watermark', out(token.watermark)) end
 end

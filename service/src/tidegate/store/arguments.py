@@ -1,0 +1,38 @@
+"""Arguments of the scripts: text, with nothing for None, and columns that begin with their length."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tidegate.domain.journal import Why
+
+Values = Mapping[str, int]
+
+
+def text(value: int | None) -> str:
+    return "" if value is None else str(value)
+
+
+def of_why(why: Why) -> tuple[str, str]:
+    return why.actor, why.reason
+
+
+def members(query: str, names: Sequence[str] | Mapping[str, Any]) -> list[str]:
+    return [f"{query}/{name}" for name in names]
+
+
+def column(values: Iterable[str]) -> list[str]:
+    listed = list(values)
+    return [str(len(listed)), *listed]
+
+
+def entries(
+    query: str, tops: Values, watermarks: Values, bottoms: Values, names: Mapping[str, Any] | None = None
+) -> list[str]:
+    """The columns of a report: members, highest event times, lowest ones, ready-made watermarks."""
+    named = dict.fromkeys([*tops, *watermarks]) if names is None else names
+    return [
+        *column(members(query, named)),
+        *column(text(tops.get(name)) for name in named),
+        *column([text(bottoms.get(name)) for name in named] if bottoms else []),
+        *column([text(watermarks.get(name)) for name in named] if watermarks else []),
+    ]

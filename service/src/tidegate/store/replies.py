@@ -1,0 +1,119 @@
+"""Replies of the scripts, made into the records of :mod:`tidegate.domain.records`."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tidegate.domain import errors
+from tidegate.domain.journal import Record
+from tidegate.domain.records import Answer, Begun, Counts, Effect, Hold, Holder, QueryRow, SubstreamRow, Summary
+
+Reply = list[Any]
+REST = 8
+"""Where the answer ends that every reply begins with, and its own begins."""
+
+
+def number(text: str | None) -> int | None:
+    return None if text in (None, "") else int(text)
+
+
+def answer(reply: Reply) -> Answer:
+    _ok, incarnation, epoch, now, watermark, coalesced, complete, holder = reply[:REST]
+    held = None
+    if holder:
+        reason, query, substream, batch, since, hold = holder
+        held = Holder(reason, query, substream, number(batch), int(since), hold)
+    return Answer(int(incarnation), epoch, int(now), number(watermark), number(coalesced), complete == "1", held)
+
+
+def effect(reply: Reply) -> Effect:
+    return Effect(answer(reply), reply[REST] == "1")
+
+
+def begun(reply: Reply) -> Begun:
+    pin, replayed, joined, latest_event_time = reply[REST:]
+    return Begun(answer(reply), number(pin), replayed == "1", joined == "1", number(latest_event_time))
+
+
+def counts(fields: Sequence[str | None]) -> Counts:
+    return Counts(*(int(count or 0) for count in fields))
+
+
+def summary(fields: Sequence[Any]) -> Summary:
+    top, lead, active, idle, done, all_idle, *rows, future, ignored, limits, holds, missing = fields
+    return Summary(
+        number(top),
+        number(lead),
+        int(active),
+        int(idle),
+        int(done),
+        all_idle == "1",
+        counts(rows),
+        int(future or 0),
+        int(ignored or 0),
+        {limit: int(times) for limit, times in zip(limits[::2], limits[1::2], strict=True)},
+        tuple(
+            sorted(
+                (Hold(name, int(at_most), number(expires), reason) for name, at_most, expires, reason in holds),
+                key=lambda hold: hold.hold,
+            )
+        ),
+        tuple(sorted(missing)),
+    )
+
+
+def substream_rows(rows: Sequence[Sequence[Any]]) -> list[SubstreamRow]:
+    found = []
+    for member, state, watermark, top, last_event, reported, future, *classes in rows:
+        query, name = member.split("/", 1)
+        found.append(
+            SubstreamRow(
+                query, name, state, number(watermark), number(top), int(last_event), int(reported or 0),
+                int(future or 0), counts(classes),
+            )
+        )  # fmt: skip
+    return sorted(found, key=lambda row: (row.query, row.substream))
+
+
+def query_rows(rows: Sequence[Sequence[Any]]) -> list[QueryRow]:
+    found = [
+        QueryRow(
+            name, query_id, run_id, number(latest), is_open == "1", number(pin), number(begun_ms), number(clock),
+            int(contact), released == "1", retired == "1",
+        )
+        for name, query_id, run_id, latest, is_open, pin, begun_ms, clock, contact, released, retired in rows
+    ]  # fmt: skip
+    return sorted(found, key=lambda row: row.query)
+
+
+_NUMBERS = {"coalesced", "watermark", "count", "batch_id", "lost_ms", "at_most"}
+
+
+def record(entry_id: str, fields: Mapping[str, str]) -> Record:
+    """An entry of the stream of what the machine did."""
+    details: dict[str, Any] = {}
+    for name, text in fields.items():
+        if name in _NUMBERS:
+            details[name] = int(text)
+        elif name in ("substreams", "limits"):
+            details[name] = json.loads(text)
+        elif name != "kind":
+            details[name] = text
+    return Record(int(entry_id.partition("-")[0]), fields["kind"], details)
+
+
+def refusal(code: str, details: Sequence[Any]) -> errors.DomainError:
+    kind = errors.BY_CODE[code]
+    return kind(*(_DETAILS.get(field, str)(value) for field, value in zip(kind.fields, details, strict=True)))
+
+
+_DETAILS: dict[str, Callable[[Any], object]] = {
+    "revision": int,
+    "batch_id": int,
+    "latest_batch_id": int,
+    "open_batch_id": int,
+    "pin": number,
+    "at_most": int,
+    "now_ms": int,
+    "substreams": lambda members: [member.split("/", 1)[1] for member in members],
+}

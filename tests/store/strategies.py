@@ -1,0 +1,64 @@
+"""What the state machine says to a job: rules, names, times and runs, drawn so that they often meet."""
+
+from hypothesis import strategies as st
+
+from tidegate.domain.config import JobConfig, Override
+from tidegate.domain.frame import Frame
+from tidegate.domain.policy import (
+    LimitingLag,
+    LimitingLagAndDelay,
+    LimitingLagAndLull,
+    LimitingTimestampAndWallClockLag,
+    Reported,
+)
+from tidegate.domain.query import KnownPin, Run
+from tidegate.domain.records import Counts
+from tidegate.domain.throttle import FrameThrottle, MinStepThrottle, NoThrottle
+from tidegate.store.redis import TokenClaim
+
+START = 1000
+NAMES = ["a", "b", "c", "d/é", "e"]
+names = st.sampled_from(NAMES)
+ordinary_times = st.integers(700, 1300)
+ends_of_range = st.sampled_from([2**53 - 1, -(2**53) + 1, -(2**53) + 5])
+times = st.one_of(ordinary_times, ordinary_times, ordinary_times, ends_of_range)
+tops = st.dictionaries(names, ordinary_times, max_size=4)
+marks: st.SearchStrategy[dict[str, int]] = st.one_of(
+    st.just({}), st.just({}), st.dictionaries(names, ordinary_times, max_size=3)
+)
+batches = st.integers(0, 4)
+queries = st.sampled_from(["p", "q"])
+runs = st.builds(Run, queries, st.sampled_from(["c1", "c1", "c1", "c2"]), st.sampled_from("rstu"))
+pins = st.one_of(st.none(), st.none(), st.builds(KnownPin, st.one_of(st.none(), ordinary_times)))
+lags = st.sampled_from([0, 5, 60])
+flat_policies = st.one_of(st.builds(LimitingLag, lags), st.just(Reported()))
+policies = st.one_of(
+    flat_policies,
+    st.builds(LimitingLagAndDelay, lags, st.sampled_from([1, 5, 40, 333])),
+    st.builds(LimitingLagAndLull, lags, st.sampled_from([0, 5, 30])),
+    st.builds(LimitingTimestampAndWallClockLag, lags, st.sampled_from([0, 50, 200])),
+)
+overrides = st.lists(st.builds(Override, st.sampled_from(["a*", "*b", "d/*", "c", "*"]), policies), max_size=2)
+throttles = st.one_of(
+    st.just(NoThrottle()),
+    st.builds(FrameThrottle, st.sampled_from([Frame(20, 10, 3), Frame(50, 50)])),
+    st.builds(MinStepThrottle, st.sampled_from([1, 7, 50])),
+)
+configs = st.builds(
+    JobConfig,
+    policies,
+    throttles,
+    idle_timeout_ms=st.sampled_from([None, 1, 7, 40]),
+    max_retention_ms=st.sampled_from([None, None, 1, 8, 40]),
+    query_timeout_ms=st.sampled_from([None, None, 10, 50]),
+    max_batch_hold_ms=st.sampled_from([None, None, 10, 50]),
+    max_future_skew_ms=st.sampled_from([None, 0, 100]),
+    overrides=overrides.map(tuple),
+    expected_queries=st.sampled_from([(), (), ("p",), ("z", "p")]),
+)
+waits = st.sampled_from([0, 0, 0, 3, 20])
+counts = st.builds(Counts, *[st.integers(0, 3)] * 5)
+tokens = st.one_of(st.none(), st.none(), st.builds(TokenClaim, st.integers(0, 2), st.one_of(st.none(), ordinary_times)))
+some_names = st.lists(names, unique=True, min_size=1, max_size=3)
+owners = st.sampled_from(["", "p", "q"])
+seldom = st.integers(0, 4).map(lambda drawn: drawn == 0)

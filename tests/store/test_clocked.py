@@ -1,0 +1,98 @@
+"""Policies that follow the clock, for long: the scripts reckon what the domain polls, look by look.
+
+The state machine of test_twin.py says everything, but says little for long. Here a job hears hundreds of reports whose
+event times fall, so that caps bind again and again; is left alone for longer than its histories reach; and loses and
+regains substreams all the while.
+"""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from tests.store.driver import Driver
+from tests.store.twin import Twin
+from tidegate.domain.config import JobConfig, Override
+from tidegate.domain.policy import (
+    LimitingLag,
+    LimitingLagAndDelay,
+    LimitingLagAndLull,
+    LimitingTimestampAndWallClockLag,
+    Reported,
+)
+from tidegate.domain.state import DIRECT
+
+POLICIES = (
+    LimitingLagAndDelay(40, 3),
+    LimitingLagAndDelay(7, 50),
+    LimitingLagAndDelay(500, 16),
+    LimitingLagAndLull(20, 5),
+    LimitingLagAndLull(0, 0),
+    LimitingTimestampAndWallClockLag(10, 60),
+    LimitingTimestampAndWallClockLag(30, 0),
+    LimitingLag(25),
+    Reported(),
+)
+NAMES = ["a", "b", "c", "x1", "x2"]
+
+
+def any_config(chance: random.Random) -> JobConfig:
+    overrides = [Override(pattern, chance.choice(POLICIES)) for pattern in ("x*", "a") if chance.random() < 0.6]
+    return JobConfig(
+        chance.choice(POLICIES),
+        idle_timeout_ms=chance.choice([None, 30, 200]),
+        max_retention_ms=chance.choice([None, None, 64]),
+        overrides=tuple(overrides),
+    )
+
+
+def step(twin: Twin, chance: random.Random, falling: list[int], sweeps: float) -> None:
+    """``sweeps``: how often only time passes; seldom, and caps pile up."""
+    machine, store, job, now = twin.machine, twin.store, twin.job, twin.now
+    if chance.random() < sweeps:
+        twin.both(lambda: machine.sweep(now), store.sweep(job, now_ms=now))
+    what = chance.random()
+    if what < 0.8:
+        # Event times that fall from report to report: each cap is below all before it.
+        falling[0] = now if chance.random() < 0.03 else falling[0] - chance.randint(0, 3)
+        tops = {name: falling[0] + chance.choice([0, 0, 5]) for name in chance.sample(NAMES, chance.choice([1, 1, 2]))}
+        marks = {name: now - chance.randint(0, 80) for name in chance.sample(NAMES, 1) if chance.random() < 0.3}
+        marks = {name: mark for name, mark in marks.items() if name in tops}
+        twin.both(
+            lambda: machine.report(tops, now, watermarks=marks),
+            store.report(job, tops, watermarks=marks, now_ms=now),
+        )
+    elif what < 0.88:
+        names = chance.sample(NAMES, 1)
+        act = chance.choice(["declare", "evict", "idle", "done"] if chance.random() < 0.2 else ["declare", "idle"])
+        twin.both(
+            lambda: getattr(machine, act)(DIRECT, names, now_ms=now),
+            getattr(store, act)(job, DIRECT, names, now_ms=now),
+        )
+    elif what < 0.91:
+        marks = {chance.choice(NAMES): now - chance.randint(0, 200)}
+        twin.both(lambda: machine.restore(DIRECT, marks, now), store.restore(job, DIRECT, marks, now_ms=now))
+    elif what < 0.94:
+        config = any_config(chance)
+        twin.change(config)
+    else:
+        names = chance.sample(NAMES, 1)
+        seen = {name: now - chance.randint(0, 100) for name in names}
+        twin.both(
+            lambda: machine.declare(DIRECT, names, now, seen), store.declare(job, DIRECT, names, seen, now_ms=now)
+        )
+    twin.now += chance.choice([0, 0, 0, 1, 1, 2, 7, chance.choice([1, 20, 90, 1500])])
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_is_reckoned_is_what_would_have_been_polled(make_driver: Callable[[], Driver], seed: int) -> None:
+    """A substream's watermark must not depend on how seldom anybody asked for it."""
+    chance = random.Random(seed)  # noqa: S311 - no secret
+    driver = make_driver()
+    for _ in range(2):
+        twin = Twin(driver, any_config(chance), 10_000, chance.choice([None, 1000]))
+        falling, sweeps = [10_000], chance.choice([0.25, 0.002])
+        for _ in range(250):
+            step(twin, chance, falling, sweeps)
+            twin.compare_tables()
+    driver.close()

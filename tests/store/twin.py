@@ -1,0 +1,126 @@
+"""One job on both sides: each command goes to the domain and to the scripts, and all they say is compared."""
+
+import itertools
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from tests.store.driver import Driver
+from tidegate.domain.config import JobConfig
+from tidegate.domain.errors import DomainError
+from tidegate.domain.job import JobMachine
+from tidegate.domain.journal import Record
+from tidegate.domain.records import Answer
+from tidegate.store.keys import job_key
+
+serial = itertools.count()
+
+Outcome = tuple[Any, DomainError | None]
+
+
+def outcome(command: Callable[[], Any]) -> Outcome:
+    """What a command gave, or why it was refused."""
+    try:
+        return command(), None
+    except DomainError as refused:
+        return None, refused
+
+
+def comparable(records: list[Record]) -> list[str]:
+    """Records of one command. What it did at one moment has no order, and neither have the names in it."""
+
+    def flat(value: Any) -> Any:
+        if isinstance(value, list):
+            return sorted((flat(item) for item in value), key=lambda item: json.dumps(item, sort_keys=True))
+        if isinstance(value, dict):
+            return {key: flat(item) for key, item in value.items()}
+        return value
+
+    return sorted(json.dumps([r.kind, r.at_ms, flat(r.details)], sort_keys=True) for r in records)
+
+
+class Twin:
+    """``now`` is the time at which commands are given; it may stand still or go back."""
+
+    def __init__(self, driver: Driver, config: JobConfig, now_ms: int, absent_after_ms: int | None) -> None:
+        self.driver, self.store = driver, driver.store
+        self.store._absent_after_ms = absent_after_ms
+        self.job = f"twin-{next(serial)}"
+        self.now = now_ms
+        stored = driver(self.store.put(self.job, config, {}, None, now_ms=now_ms))
+        self.machine = JobMachine(
+            config, now_ms, state_epoch=stored.answer.state_epoch, absent_after_ms=absent_after_ms
+        )
+        self.revision = 1
+        self.told = [stored.answer]
+        self.seen, self.written = "-", 0
+        self.fresh: list[Record] = []
+        assert stored.answer == self.machine.answer()
+        self.compare_records()
+
+    def both(self, domain: Callable[[], Any], store: Coroutine[Any, Any, Any]) -> Any:
+        """The reply that both sides gave; None where both refused, for the same reason, and nothing changed."""
+        expected, refused = outcome(domain)
+        got, also_refused = outcome(lambda: self.driver(store))
+        self._same((type(also_refused), str(also_refused)), (type(refused), str(refused)))
+        self._same(got, expected)
+        self.compare_records()
+        if refused is not None:
+            assert not self.fresh
+            return None
+        answer = getattr(got, "answer", got)
+        assert isinstance(answer, Answer)
+        self.told.append(answer)
+        return got
+
+    def change(self, config: JobConfig) -> None:
+        """Other rules for the job."""
+        self.revision += 1
+
+        async def put() -> Answer:
+            stored = await self.store.put(self.job, config, {}, self.revision - 1, now_ms=self.now)
+            return stored.answer
+
+        self.both(lambda: self.machine.change(config, self.now), put())
+
+    def compare_records(self) -> None:
+        """What both have written since the last command: the same."""
+        journal = self.machine.journal
+        expected = list(journal)[len(journal) - (journal.written - self.written) :]
+        entries = self.driver(self.store.records(self.job, after=self.seen))
+        self.written, self.seen = journal.written, entries[-1][0] if entries else self.seen
+        self.fresh = expected
+        self._same(comparable([record for _, record in entries]), comparable(expected))
+
+    @staticmethod
+    def _same(scripts: object, domain: object) -> None:
+        if scripts == domain:
+            return
+        if isinstance(scripts, list) and isinstance(domain, list):  # what both have is not worth showing
+            scripts, domain = (
+                [item for item in scripts if item not in domain], [item for item in domain if item not in scripts]
+            )  # fmt: skip
+        raise AssertionError(f"the scripts have {scripts}, the domain {domain}")
+
+    def compare_tables(self) -> tuple[Any, ...]:
+        """Everything that can be read of the job: the same on both sides. Returns it."""
+        _, substreams = self.driver(self.store.substreams(self.job, self.now))
+        self._same(substreams, self.machine.substream_table(self.now))
+        _, queries = self.driver(self.store.queries(self.job, self.now))
+        self._same(queries, self.machine.query_table())
+        status = self.driver(self.store.status(self.job, self.now))
+        self._same(status.summary, self.machine.summary())
+        scheduled = self.driver(self._field("next_change"))
+        self._same(self._soon(int(scheduled) if scheduled else None), self._soon(self.machine.next_change_ms()))
+        return substreams, queries, status.summary
+
+    async def _field(self, name: str) -> str | None:
+        value: Any = await self.store.redis.hget(job_key(self.job), name)
+        return value if value is None else str(value)
+
+    def _soon(self, next_change_ms: int | None) -> int | None:
+        """What is due already, or changes all the time, is so at the next moment."""
+        return None if next_change_ms is None else max(next_change_ms, self.machine.moment.observed_ms + 1)
+
+    def close(self) -> None:
+        self.driver.close()

@@ -1,25 +1,63 @@
-"""The sweeper: what happens to one job must not keep it from the others."""
+"""The sweeper: it moves what time moves, everywhere, and costs nothing where time moves nothing."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import pytest
+from redis.asyncio import Redis
 
 from tidegate.domain.config import JobConfig
-from tidegate.domain.policy import LimitingLag
+from tidegate.domain.errors import ClockJumped
+from tidegate.domain.policy import (
+    LimitingLag,
+    LimitingLagAndDelay,
+    LimitingLagAndLull,
+    LimitingTimestampAndWallClockLag,
+)
+from tidegate.domain.query import Run
 from tidegate.runtime.sweeper import Sweeper
+from tidegate.store.clock import ClockGuard
 from tidegate.store.connection import connect
 from tidegate.store.embedded import EmbeddedValkey
+from tidegate.store.keys import SWEEPS, job_key
 from tidegate.store.redis import JobStore
+
+Result = TypeVar("Result")
+
+
+def with_store(valkey: EmbeddedValkey, what: Callable[[JobStore], Awaitable[Result]]) -> Result:
+    async def run() -> Result:
+        redis: Redis = connect(valkey.url)
+        try:
+            return await what(JobStore(redis))
+        finally:
+            await redis.aclose()
+
+    return asyncio.run(run())
+
+
+async def until(store: JobStore, reached: Callable[[], Awaitable[bool]]) -> None:
+    """Sweeps on two replicas at once until something is so; gives up after far more rounds than it can take."""
+    sweepers = Sweeper(store, 50), Sweeper(store, 50)
+    for _ in range(2000):
+        await asyncio.gather(*(sweeper.sweep() for sweeper in sweepers))
+        if await reached():
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("time did not bring it about")
 
 
 class DeletedInBetween(JobStore):
-    """A store in which one job is deleted right after the sweeper learnt that time drives it."""
+    """A store in which one job is deleted right after the sweeper learnt that it is due."""
 
     victim = ""
 
-    async def driven_by_time(self, job: str) -> bool:
-        driven = await super().driven_by_time(job)
-        if job == self.victim:
-            await self.delete(job)
-        return driven
+    async def due(self, most: int = 1000) -> list[str]:
+        found = await super().due(most)
+        if self.victim in found:
+            await self.delete(self.victim)
+        return found
 
 
 def test_a_job_deleted_in_the_midst_of_a_sweep_stops_nobody(valkey: EmbeddedValkey, job: str) -> None:
@@ -39,3 +77,107 @@ def test_a_job_deleted_in_the_midst_of_a_sweep_stops_nobody(valkey: EmbeddedValk
         return [row.state for row in rows]
 
     assert asyncio.run(sweep()) == ["idle"]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        JobConfig(LimitingLagAndDelay(1000, 20)),
+        JobConfig(LimitingLagAndLull(1000, 20)),
+        JobConfig(LimitingTimestampAndWallClockLag(1000, 10_000)),
+        JobConfig(LimitingLag(0), idle_timeout_ms=20),
+        JobConfig(LimitingLag(0), max_retention_ms=20),
+    ],
+    ids=["delay", "lull", "wall clock", "idle", "retention"],
+)
+def test_time_moves_the_watermark_without_any_report_or_read(
+    valkey: EmbeddedValkey, job: str, config: JobConfig
+) -> None:
+    """A quiet input must still close its windows."""
+
+    async def run(store: JobStore) -> None:
+        await store.put(job, config, {}, None)
+        await store.declare(job, "", ["silent"] if isinstance(config.policy, LimitingLag) else [])
+        before = (await store.report(job, {"a": 5000})).answer.coalesced
+
+        async def moved() -> bool:
+            emitted = [record for _, record in await store.records(job) if record.kind == "emission"]
+            return bool(emitted) and emitted[-1].details["coalesced"] != before
+
+        await until(store, moved)
+
+    with_store(valkey, run)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        JobConfig(LimitingLag(10)),
+        JobConfig(LimitingLag(10), idle_timeout_ms=20),
+        JobConfig(LimitingLag(10), max_retention_ms=20, query_timeout_ms=20),
+        JobConfig(LimitingLagAndDelay(10, 20)),
+    ],
+    ids=["no limit", "all idle", "nothing retained", "no delay left"],
+)
+def test_a_job_that_time_cannot_change_costs_nothing(valkey: EmbeddedValkey, job: str, config: JobConfig) -> None:
+    """Thousands of quiet jobs must not keep Redis busy."""
+
+    async def run(store: JobStore) -> Any:
+        await store.put(job, config, {}, None)
+        await store.report(job, {"a": 5000})
+
+        async def forgotten() -> bool:
+            return await store.redis.zscore(SWEEPS, job) is None
+
+        await until(store, forgotten)
+        clock = await store.redis.hget(job_key(job), "clock")
+        for _ in range(10):
+            await asyncio.sleep(0.01)
+            await Sweeper(store, 50).sweep()
+        return clock == await store.redis.hget(job_key(job), "clock")
+
+    assert with_store(valkey, run)
+
+
+def test_a_heartbeat_makes_a_timeout_of_its_query_due(valkey: EmbeddedValkey, job: str) -> None:
+    """A query that dies holds the watermark, but no longer than its timeout."""
+
+    async def run(store: JobStore) -> None:
+        await store.put(job, JobConfig(LimitingLag(0), query_timeout_ms=30), {}, None)
+        dead = Run("dead", "c", "r")
+        await store.begin(job, dead, 0)
+        await store.report_staged(job, dead, 0, 0, {"a": 5})
+        await store.commit(job, dead, 0, None)
+        await store.report(job, {"b": 100})
+
+        async def released() -> bool:
+            return (await store.status(job)).answer.coalesced == 100
+
+        await until(store, released)
+        assert (await store.status(job)).summary.limits == {"query_timeout_ms": 1}
+
+    with_store(valkey, run)
+
+
+def test_a_clock_that_leaps_ahead_is_not_believed(valkey: EmbeddedValkey, job: str) -> None:
+    """One failover to a host whose clock is a year ahead would otherwise make everybody idle, for ever."""
+
+    async def run(store: JobStore) -> None:
+        guard = ClockGuard(60_000)
+        guarded = JobStore(store.redis, guard=guard)
+        seconds, _ = await store.redis.time()
+        guard.hear(seconds * 1000 - 3_600_000)  # an hour ago, a moment ago
+        await store.put(job, JobConfig(LimitingLag(0), idle_timeout_ms=1000), {}, None)
+        before = await store.redis.hgetall(job_key(job))
+        for command in (
+            lambda: guarded.report(job, {"a": 5}),
+            lambda: guarded.sweep(job),
+            lambda: guarded.put(f"{job}.2", JobConfig(LimitingLag(0)), {}, None),
+            lambda: guarded.due(),
+        ):
+            with pytest.raises(ClockJumped):
+                await command()
+        assert await store.redis.hgetall(job_key(job)) == before
+        assert (await JobStore(store.redis, guard=ClockGuard(60_000)).report(job, {"a": 5})).answer.watermark == 5
+
+    with_store(valkey, run)

@@ -14,13 +14,18 @@ from tidegate.api import documents, problems
 from tidegate.api.context import Context
 from tidegate.api.guard import Guard
 from tidegate.api.problems import Problem
-from tidegate.api.routes import health, jobs, reports, state
+from tidegate.api.routes import actions, health, jobs, reports, state
 from tidegate.api.tokens import Tokens
 from tidegate.runtime.sweeper import Sweeper
 from tidegate.runtime.wakeups import WakeUps
 from tidegate.settings import LOOPBACK, Settings
+from tidegate.store.clock import ClockGuard
 from tidegate.store.connection import connect
+from tidegate.store.keys import TOUCH_MS
 from tidegate.store.redis import JobStore
+
+ABSENT_TOUCHES = 3
+"""So many times the interval at which a waiting job is looked at: who was not by then was looked after by nobody."""
 
 
 def create_app(settings: Settings, redis_url: str, token_key: bytes | None = None) -> FastAPI:
@@ -29,7 +34,8 @@ def create_app(settings: Settings, redis_url: str, token_key: bytes | None = Non
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         redis = connect(redis_url)
-        store = JobStore(redis)
+        guard = ClockGuard(settings.max_clock_step_ms)
+        store = JobStore(redis, max(ABSENT_TOUCHES * TOUCH_MS, 10 * settings.sweep_interval_ms), guard)
         wakeups = WakeUps(redis, store)
         app.state.context = Context(store, Tokens(token_key or await store.secret()), wakeups)
         tasks = [
@@ -49,7 +55,7 @@ def create_app(settings: Settings, redis_url: str, token_key: bytes | None = Non
         docs_url=None,
         redoc_url=None,
     )
-    for resource in (jobs, reports, state, health):
+    for resource in (jobs, reports, state, actions, health):
         app.include_router(resource.router)
     problems.register(app)
 

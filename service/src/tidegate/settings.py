@@ -21,6 +21,9 @@ class Settings(BaseSettings):
         default=None, min_length=16, description="key of the watermark tokens; unset: made once and kept with the state"
     )
     sweep_interval_ms: int = Field(default=200, ge=10, le=60_000)
+    max_clock_step_ms: int = Field(
+        default=60_000, ge=1000, description="a clock of Redis that goes ahead by more at once is not believed"
+    )
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
     log_level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
 

@@ -1,21 +1,19 @@
 """Moves what only time moves: without it, a job nobody reports to and nobody reads would never fall idle.
 
-Every replica sweeps; a sweep is one atomic script that changes nothing the second time, so they need not agree. Jobs in
-which nothing can change with time are only looked at now and then, for they may have come to be others.
+A job in which time can change something is entered, by the script that finds so, where sweepers look for what is due;
+others cost nothing. Every replica sweeps; a sweep is one atomic script that changes nothing the second time, so they
+need not agree.
 """
 
 import asyncio
 import logging
-import time
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
-from tidegate.domain.errors import JobDeleted, JobNotFound
+from tidegate.domain.errors import ClockJumped, JobDeleted, JobNotFound
 from tidegate.store.redis import JobStore
 
 log = logging.getLogger(__name__)
-
-RESCAN_S = 1.0
 
 
 class Sweeper:
@@ -23,14 +21,20 @@ class Sweeper:
 
     def __init__(self, store: JobStore, interval_ms: int) -> None:
         self._store, self._interval_s = store, interval_ms / 1000
-        self._driven: set[str] = set()
-        self._rescan_at = 0.0
 
     async def run(self) -> None:
-        """Sweeps until cancelled; a Redis that is away is waited for."""
+        """Sweeps until cancelled; a Redis that is away is waited for, and so is one whose clock cannot be believed."""
+        jumped = False
         while True:
             try:
                 await self.sweep()
+                if jumped:
+                    log.error("The clock of Redis is back where it should be.")
+                jumped = False
+            except ClockJumped as error:
+                if not jumped:
+                    log.critical("%s", error)
+                jumped = True
             except RedisError as error:
                 log.warning("Sweep failed, trying again: %s", error or type(error).__name__)
             except Exception:
@@ -39,17 +43,14 @@ class Sweeper:
             await asyncio.sleep(self._interval_s)
 
     async def sweep(self) -> None:
-        """One round: the jobs that time drives; every second all jobs, to learn which those are."""
-        jobs = self._driven
-        if time.monotonic() >= self._rescan_at:
-            self._rescan_at = time.monotonic() + RESCAN_S
-            jobs = set(await self._store.jobs())
-            self._driven &= jobs
-        for job in sorted(jobs):
+        """One round: every job that is due by now."""
+        for job in await self._store.due():
             try:
-                driven = await self._store.driven_by_time(job)
-                if driven:
-                    await self._store.sweep(job)
-            except (JobNotFound, JobDeleted):  # also between the two
-                driven = False
-            (self._driven.add if driven else self._driven.discard)(job)
+                await self._store.sweep(job)
+            except (JobNotFound, JobDeleted):  # since we learnt that it was due
+                pass
+            except ResponseError as error:
+                if type(error) is not ResponseError:  # its subclasses are states of the server
+                    raise
+                # What is wrong with one job must not keep the others waiting.
+                log.exception("Job %s could not be swept.", job)

@@ -9,7 +9,7 @@ import pytest
 from tidegate_spark.testing import CoordinatorProcess
 
 RULES = {"policy": {"type": "limiting_lag", "lag_ms": 10}}
-RUN = {"query_id": "checkpoint", "run_id": "run-1"}
+RUN: dict[str, Any] = {"query_id": "checkpoint", "run_id": "run-1"}
 
 
 @pytest.fixture(scope="session")

@@ -40,7 +40,7 @@ def test_rules_that_cannot_work_name_their_field(http: httpx.Client, job: str, r
     """A misspelt limit must not be a limit that is off."""
     answer = http.put(f"/v1/jobs/{job}", json=rules, headers={"If-None-Match": "*"})
     code = "invalid_config" if field.startswith("throttle") else "invalid_request"
-    assert problem(answer, 422, code)["field"].replace("throttle.frame.", "throttle.") == field
+    assert problem(answer, 422, code)["field"] == field
     problem(http.get(f"/v1/jobs/{job}"), 404, "job_not_found")
 
 
@@ -80,7 +80,7 @@ def test_a_bad_report_names_its_field_and_changes_nothing(
 
 def test_the_largest_event_times_are_taken_exactly(http: httpx.Client, make_job: Make) -> None:
     """The bound is the last number that can be held, not the one before it."""
-    path = make_job(policy={"type": "limiting_lag", "lag_ms": 0})
+    path = make_job(policy={"type": "limiting_lag", "lag_ms": 0}, max_future_skew_ms=None)
     for time in (-(2**53) + 1, 2**53 - 1):
         answer = http.post(f"{path}:report", json={"substreams": ["a"], "event_times": [time]})
         assert answer.json()["watermark"] == time

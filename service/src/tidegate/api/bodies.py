@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 
 from tidegate.api.problems import Problem
+from tidegate.api.schemas.rules import KINDS
 from tidegate.api.schemas.types import FieldError
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -35,12 +36,20 @@ def invalid(error: ValidationError) -> Problem:
     found = []
     for line in error.errors(include_url=False, include_input=False)[:20]:
         cause = line.get("ctx", {}).get("error")
-        field = cause.field if isinstance(cause, FieldError) else ".".join(str(part) for part in line["loc"])
+        field = cause.field if isinstance(cause, FieldError) else _field(line["loc"], line["type"])
         found.append({"field": field, "detail": line["msg"].removeprefix("Value error, ")})
     where = f"{found[0]['field']}: " if found[0]["field"] else ""
     return Problem(
         422, "invalid_request", where + found[0]["detail"], members={"field": found[0]["field"], "errors": found}
     )
+
+
+def _field(place: tuple[int | str, ...], error: str) -> str:
+    """A place as the client wrote it: pydantic also names which kind of policy or throttle it took it for."""
+    parts = [str(part) for part in place if part not in KINDS]
+    if error.startswith("union_tag"):
+        parts.append("type")
+    return ".".join(parts)
 
 
 def body_of(model: type[BaseModel]) -> dict[str, Any]:

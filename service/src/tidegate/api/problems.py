@@ -30,7 +30,15 @@ _STATUS: dict[type[errors.DomainError], int] = {
     errors.PinConflict: 409,
     errors.QueryFenced: 409,
     errors.CheckpointConflict: 409,
+    errors.QueryRetired: 409,
+    errors.QueryNotFound: 404,
     errors.SubstreamNotFound: 404,
+    errors.SubstreamDone: 409,
+    errors.EventTimeMissing: 422,
+    errors.HoldActive: 409,
+    errors.HoldExists: 409,
+    errors.HoldNotFound: 404,
+    errors.ClockJumped: 503,
 }
 
 _HTTP = {
@@ -72,7 +80,10 @@ class Problem(Exception):
 
 def of_domain(error: errors.DomainError) -> Problem:
     members = {name: value for name, value in error.details.items() if name != "problem"}  # which is the detail itself
-    return Problem(_STATUS[type(error)], error.code, str(error), members=members)
+    if isinstance(error, errors.EventTimeMissing):
+        members["field"] = "event_times"
+    headers = {"Retry-After": "5"} if isinstance(error, errors.ClockJumped) else None
+    return Problem(_STATUS[type(error)], error.code, str(error), headers, members)
 
 
 def register(app: FastAPI) -> None:

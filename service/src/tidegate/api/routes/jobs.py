@@ -1,4 +1,4 @@
-"""Jobs: create, change, list, read, delete; end of input."""
+"""Jobs: create, change, list, read, delete."""
 
 from typing import Annotated
 
@@ -7,7 +7,8 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from tidegate.api.bodies import answer, body_of, read
 from tidegate.api.context import Context, Ctx, JobId
 from tidegate.api.problems import Problem
-from tidegate.api.schemas.jobs import Action, EffectRecord, JobDocument, JobList, JobRecord
+from tidegate.api.schemas.jobs import JobList, JobRecord
+from tidegate.api.schemas.rules import JobDocument
 from tidegate.api.schemas.types import ID
 from tidegate.domain.errors import JobDeleted, JobNotFound, RevisionMismatch
 from tidegate.store.redis import Status
@@ -20,17 +21,27 @@ def _etag(incarnation: int, revision: int) -> str:
 
 
 def _record(ctx: Context, job: str, status: Status) -> JobRecord:
+    summary = status.summary
     return JobRecord.model_validate(
         {
             **ctx.watermark(job, status.answer),
             "config": status.config,
             "revision": status.revision,
             "created_ms": status.created_ms,
-            "top": status.top,
-            "lead": status.lead,
-            "substreams": {"active": status.active, "idle": status.idle, "done": status.done},
-            "rows": status.counts,
-            "tokens_ignored": status.tokens_ignored,
+            "top": summary.top,
+            "lead": summary.lead,
+            "substreams": {
+                "active": summary.active,
+                "idle": summary.idle,
+                "done": summary.done,
+                "all_idle": summary.all_idle,
+            },
+            "rows": summary.counts,
+            "holds": summary.holds,
+            "missing_queries": summary.missing_queries,
+            "limits": summary.limits,
+            "future_reported": summary.future,
+            "tokens_ignored": summary.tokens_ignored,
         }
     )
 
@@ -102,11 +113,3 @@ async def delete_job(job: JobId, ctx: Ctx) -> Response:
     """Deletes a job. Reports get 410 until a PUT starts a new incarnation."""
     await ctx.store.delete(job)
     return Response(status_code=204)
-
-
-@router.post("/{job}:complete", response_model=EffectRecord, openapi_extra=body_of(Action))
-async def complete(job: JobId, request: Request, ctx: Ctx) -> Response:
-    """End of input: all substreams are done, the watermark goes to the first frame boundary above the job's top."""
-    await read(request, Action)
-    effect = await ctx.store.complete(job)
-    return answer(EffectRecord(**ctx.watermark(job, effect.answer), applied=effect.applied))

@@ -17,12 +17,16 @@ async def report(job: JobId, request: Request, ctx: Ctx) -> Response:
     """Reports highest event times by substream, staged under a batch or at once."""
     body = await read(request, Report)
     claim = ctx.tokens.claim(job, body.watermark_token)
+    tops, watermarks = body.column(body.event_times), body.column(body.watermarks)
     if body.batch is None:
-        effect = await ctx.store.report(job, body.tops, claim)
+        bottoms = body.column(body.min_event_times)
+        effect = await ctx.store.report(job, tops, bottoms=bottoms, watermarks=watermarks, token=claim)
     else:
         at = body.batch
-        run = Run(at.query, at.query_id, at.run_id)
-        effect = await ctx.store.report_staged(job, run, at.batch_id, at.partition, body.tops, body.rows, claim)
+        effect = await ctx.store.report_staged(
+            job, Run(at.query, at.query_id, at.run_id), at.batch_id, at.partition, tops, body.column(body.counts),
+            watermarks=watermarks, future=body.column(body.future_counts), token=claim,
+        )  # fmt: skip
     return answer(EffectRecord(**ctx.watermark(job, effect.answer), applied=effect.applied))
 
 
@@ -33,7 +37,15 @@ async def begin(job: JobId, query: QueryId, batch: BatchId, request: Request, ct
     run = Run(query, body.query_id, body.run_id)
     claim = ctx.tokens.claim(job, body.watermark_token)
     begun = await ctx.store.begin(job, run, batch, body.known_pin, body.pins_to_keep, body.waited_ms, claim)
-    return answer(BeginRecord(**ctx.watermark(job, begun.answer), pin=begun.pin, replayed=begun.replayed))
+    return answer(
+        BeginRecord(
+            **ctx.watermark(job, begun.answer),
+            pin=begun.pin,
+            latest_event_time=begun.latest_event_time,
+            replayed=begun.replayed,
+            joined=begun.joined,
+        )
+    )
 
 
 @router.post(BATCH + ":commit", response_model=EffectRecord, openapi_extra=body_of(Commit))

@@ -2,12 +2,13 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 
-from tidegate.api.bodies import answer, body_of, read
+from tidegate.api.bodies import answer
 from tidegate.api.context import Ctx, JobId
 from tidegate.api.schemas.batches import QueryRecord, QueryTable, SubstreamRecord, SubstreamTable
-from tidegate.api.schemas.jobs import CountsRecord, Declaration, EffectRecord, WaitRecord
+from tidegate.api.schemas.jobs import CountsRecord, WaitRecord
+from tidegate.api.schemas.rules import JobDocument
 from tidegate.domain.numbers import EXACT_DOUBLE, highest
 
 router = APIRouter(prefix="/v1/jobs", tags=["state"])
@@ -35,6 +36,7 @@ async def substreams(
 ) -> Response:
     """The table of substreams, by query and name; a page at a time."""
     found, rows = await ctx.store.substreams(job)
+    config = JobDocument.model_validate((await ctx.store.status(job)).config).config()
     lead = highest(*(row.watermark for row in rows))
     query, _, name = after.partition("/")  # ids hold no slash
     rest = [row for row in rows if (row.query, row.substream) > (query, name)]
@@ -47,7 +49,9 @@ async def substreams(
             top=row.top,
             skew=None if row.watermark is None or lead is None else lead - row.watermark,
             last_event_ms=row.last_event_ms,
+            policy=config.override_of(row.substream),
             reported=row.reported,
+            future_reported=row.future,
             rows=CountsRecord.model_validate(row.counts),
         )
         for row in rest[:limit]
@@ -61,19 +65,3 @@ async def queries(job: JobId, ctx: Ctx) -> Response:
     """The queries that feed the job, with their latest batches and since when those are open."""
     found, rows = await ctx.store.queries(job)
     return answer(QueryTable(**ctx.watermark(job, found), queries=[QueryRecord.model_validate(row) for row in rows]))
-
-
-@router.post("/{job}:declare", response_model=EffectRecord, openapi_extra=body_of(Declaration))
-async def declare(job: JobId, request: Request, ctx: Ctx) -> Response:
-    """Makes substreams known before their first event, so that they hold the watermark back from the start."""
-    body = await read(request, Declaration)
-    effect = await ctx.store.declare(job, body.query, body.names)
-    return answer(EffectRecord(**ctx.watermark(job, effect.answer), applied=effect.applied))
-
-
-@router.post("/{job}/substreams:done", response_model=EffectRecord, openapi_extra=body_of(Declaration))
-async def done(job: JobId, request: Request, ctx: Ctx) -> Response:
-    """Marks substreams as ended; all of those named, or none where one is not known."""
-    body = await read(request, Declaration)
-    effect = await ctx.store.done(job, body.query, body.names)
-    return answer(EffectRecord(**ctx.watermark(job, effect.answer), applied=effect.applied))

@@ -1,5 +1,6 @@
 """Reports, batches, and the tables of substreams and queries."""
 
+from collections.abc import Sequence
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -10,6 +11,7 @@ from tidegate.api.schemas.types import (
     Count,
     DurationMs,
     EventTime,
+    FieldError,
     Id,
     Names,
     Record,
@@ -37,31 +39,50 @@ class BatchReference(Request):
 class Report(Request):
     """Highest event times, by substream: columns of equal length.
 
-    With ``batch`` they are staged and count when it commits, the ``counts`` too (rows seen; repeating a partition's
-    report replaces them). Without, they count at once, and ``counts`` are of no effect, because nothing would tell a
-    repetition. ``min_event_times`` are for policies that follow the clock; ``limiting_lag`` does not need them.
+    With `batch` all of it is staged and counts when the batch commits. Without, it counts at once, and `counts` and
+    `future_counts` are of no effect, because nothing would tell a repetition.
+
+    - `event_times`: null where a substream has none; left out beside `watermarks` alone.
+    - `min_event_times`: the lowest of each, for policies that follow the clock: without a batch, no watermark of theirs
+      passes the lowest of these (else of `event_times`) by the very report that brings them.
+    - `watermarks`: ready-made ones, for substreams under the policy `reported`; one that is no advance changes nothing.
+    - `counts`: rows seen; `future_counts`: rows left out because their event times are too far ahead of the clock.
+      Repeating a partition's report replaces both.
     """
 
     substreams: Names
-    event_times: list[EventTime]
-    min_event_times: list[EventTime] | None = None
+    event_times: list[EventTime | None] | None = None
+    min_event_times: list[EventTime | None] | None = None
+    watermarks: list[EventTime | None] | None = None
     counts: list[Count] | None = None
+    future_counts: list[Count] | None = None
     batch: BatchReference | None = None
     watermark_token: Token = TOKEN
 
     @model_validator(mode="after")
     def _columns(self) -> Self:
-        columns = {"event_times": self.event_times, "min_event_times": self.min_event_times, "counts": self.counts}
+        columns: dict[str, Sequence[object] | None] = {
+            "event_times": self.event_times,
+            "min_event_times": self.min_event_times,
+            "watermarks": self.watermarks,
+            "counts": self.counts,
+            "future_counts": self.future_counts,
+        }
         equal_lengths(columns, len(self.substreams), "substreams")
+        if self.event_times is None and self.watermarks is None:
+            raise FieldError("event_times", "are missing; only beside watermarks may they be left out")
+        for index in range(len(self.substreams)):
+            beside = (self.event_times, self.watermarks, self.future_counts)
+            if not any(column and column[index] is not None for column in beside):
+                raise FieldError(
+                    f"event_times.{index}", "is null, with neither a watermark nor a future count beside it"
+                )
         return self
 
-    @property
-    def tops(self) -> dict[str, int]:
-        return dict(zip(self.substreams, self.event_times, strict=True))
-
-    @property
-    def rows(self) -> dict[str, int]:
-        return dict(zip(self.substreams, self.counts, strict=True)) if self.counts else {}
+    def column(self, values: Sequence[int | None] | None) -> dict[str, int]:
+        """One column, by substream, without its nulls."""
+        pairs = zip(self.substreams, values or [], strict=False)
+        return {name: value for name, value in pairs if value is not None}
 
 
 class RunReference(Request):
@@ -128,14 +149,24 @@ class Heartbeat(RunReference):
 
 
 class BeginRecord(WatermarkRecord):
-    """``pin``: rows of this batch with an event time below it are late, for ever; null: none is."""
+    """`pin`: rows of this batch with an event time below it are late, for ever; null: none is.
+
+    `latest_event_time`: rows beyond it are too far ahead of the clock to be true, and must be left out of what is
+    reported; null: none is. `joined`: the query came unexpected to a job that has a watermark: what it has from below
+    that is late.
+    """
 
     pin: int | None
+    latest_event_time: int | None
     replayed: bool
+    joined: bool
 
 
 class SubstreamRecord(Record):
-    """One substream of one query. ``blocked``: silent for long, though its query has not said there was nothing."""
+    """One substream of one query. `blocked`: silent for long, though its query has not said there was nothing.
+
+    `policy` is the pattern of the override that it is under; null: the job's own policy.
+    """
 
     query: str
     substream: str
@@ -144,7 +175,9 @@ class SubstreamRecord(Record):
     top: int | None
     skew: int | None = Field(description="how far it trails the furthest substream's watermark")
     last_event_ms: int
+    policy: str | None
     reported: int = Field(description="rows that executors reported in committed batches")
+    future_reported: int = Field(description="rows they left out, and reports ignored, as too far ahead of the clock")
     rows: CountsRecord
 
 
@@ -156,13 +189,18 @@ class SubstreamTable(WatermarkRecord):
 
 
 class QueryRecord(Record):
-    """One query and its latest batch. ``idle_clock_ms``: up to when it has taken in all that was there."""
+    """One query and its latest batch. `idle_clock_ms`: up to when it has taken in all that was there.
+
+    `batch_released`: its open batch holds the watermark no longer, for it was open too long. `retired`: it has ended.
+    """
 
     query: str
     query_id: str
     run_id: str
     batch_id: int | None
     batch_open: bool
+    batch_released: bool
+    retired: bool
     pin: int | None
     begun_ms: int | None
     idle_clock_ms: int | None

@@ -1,92 +1,34 @@
-"""A job's document, and its status."""
+"""What a job says of itself."""
 
-from typing import Annotated, Literal, Self
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from tidegate.api.schemas.types import DurationMs, Id, Names, PositiveMs, Record, Request
-from tidegate.domain.config import JobConfig
-from tidegate.domain.frame import Frame
-from tidegate.domain.policy import LimitingLag
-from tidegate.domain.throttle import FrameThrottle, NoThrottle, Throttle
-
-
-class LimitingLagDocument(Request):
-    """Fixed lag: a substream's watermark trails its top by ``lag_ms``."""
-
-    type: Literal["limiting_lag"]
-    lag_ms: DurationMs
-
-
-class NoThrottleDocument(Request):
-    """Every advance is emitted."""
-
-    type: Literal["none"] = "none"
-
-
-class FrameThrottleDocument(Request):
-    """One emission a frame, at the frame's boundary. ``slide_ms`` is ``size_ms`` unless windows slide."""
-
-    type: Literal["frame"]
-    size_ms: PositiveMs
-    slide_ms: PositiveMs | None = None
-    offset_ms: DurationMs = 0
-
-
-class JobDocument(Request):
-    """The rules of a job: one policy, one throttle, its limits. ``idle_timeout_ms`` null: nobody ever falls idle."""
-
-    policy: LimitingLagDocument
-    throttle: Annotated[NoThrottleDocument | FrameThrottleDocument, Field(discriminator="type")] = NoThrottleDocument()
-    idle_timeout_ms: PositiveMs | None = None
-
-    @model_validator(mode="after")
-    def _must_work(self) -> Self:
-        self.config()
-        return self
-
-    def config(self) -> JobConfig:
-        """:raises InvalidConfig: for rules that cannot work."""
-        throttle: Throttle = NoThrottle()
-        if isinstance(self.throttle, FrameThrottleDocument):
-            slide = self.throttle.size_ms if self.throttle.slide_ms is None else self.throttle.slide_ms
-            throttle = FrameThrottle(Frame(self.throttle.size_ms, slide, self.throttle.offset_ms))
-        return JobConfig(LimitingLag(self.policy.lag_ms), throttle, self.idle_timeout_ms)
-
-
-class Declaration(Request):
-    """Substreams that are to hold the watermark from the start. ``query`` "": reports without batches."""
-
-    names: Names
-    query: Id | Literal[""] = ""
-    reason: str | None = Field(default=None, max_length=1000)
-
-
-class Action(Request):
-    """Why something was done to the whole job."""
-
-    reason: str | None = Field(default=None, max_length=1000)
+from tidegate.api.schemas.rules import JobDocument
+from tidegate.api.schemas.types import Record
 
 
 class HolderRecord(Record):
-    """Who keeps the watermark where it is: an open batch, or the active substream with the lowest watermark.
+    """Who keeps the watermark where it is.
 
-    ``reason``: ``slow``; ``never_reported`` (declared, nothing seen yet); ``blocked`` (silent for longer than the idle
-    timeout, but its query has not said that there was nothing); ``open_batch``.
+    `reason`: `slow`, the live substream that is furthest behind; `never_reported`: one of which nothing was seen yet;
+    `blocked`: one that is silent for longer than the idle timeout, but its query has not said that there was nothing;
+    `missing_query`: an expected query that has shown no substreams yet; `open_batch`; `hold`, an operator's.
     """
 
-    reason: Literal["slow", "never_reported", "blocked", "open_batch"]
+    reason: Literal["slow", "never_reported", "blocked", "missing_query", "open_batch", "hold"]
     query: str
     substream: str | None
     batch_id: int | None
+    hold: str | None
     since_ms: int
 
 
 class WatermarkRecord(Record):
-    """``watermark`` is what may be relied on, ``coalesced`` what the data says; null: none yet.
+    """`watermark` is what may be relied on, `coalesced` what the data says; null: none yet.
 
-    ``watermark_token`` proves it; send it along with the next call. ``state_epoch`` changes when the store has lost the
-    job. ``now_ms`` is the coordinator's processing time.
+    `watermark_token` proves it; send it along with the next call. `state_epoch` changes when the store has lost the
+    job. `now_ms` is the coordinator's processing time.
     """
 
     job: str
@@ -100,13 +42,19 @@ class WatermarkRecord(Record):
 
 
 class EffectRecord(WatermarkRecord):
-    """``applied`` is false where the call was a repetition and changed nothing."""
+    """`applied` is false where the call was a repetition and changed nothing."""
 
     applied: bool
 
 
+class HoldEffectRecord(EffectRecord):
+    """`hold` is the name by which the hold is released."""
+
+    hold: str
+
+
 class WaitRecord(WatermarkRecord):
-    """``reached``: whether the watermark has come to ``at_least``; true where nothing was waited for."""
+    """`reached`: whether the watermark has come to `at_least`; true where nothing was waited for."""
 
     reached: bool
 
@@ -122,15 +70,33 @@ class CountsRecord(Record):
 
 
 class SubstreamCounts(Record):
-    """How many substreams hold, or may come to hold (``active``), or no longer do."""
+    """How many substreams hold, or may come to hold (`active`), or no longer do. `all_idle`: there is nobody left to
+    wait for.
+    """
 
     active: int
     idle: int
     done: int
+    all_idle: bool
+
+
+class HoldRecord(Record):
+    """An operator's hold. `expires_ms` is processing time; null: it does not."""
+
+    hold: str
+    at_most: int
+    expires_ms: int | None
+    reason: str
 
 
 class JobRecord(WatermarkRecord):
-    """The status of a job. ``tokens_ignored``: how many watermark tokens proved nothing."""
+    """The status of a job.
+
+    - `missing_queries`: expected ones that have shown no substreams yet.
+    - `limits`: how often each limit has let the watermark pass somebody.
+    - `future_reported`: rows and reports left out because their event times were too far ahead of the clock.
+    - `tokens_ignored`: how many watermark tokens proved nothing.
+    """
 
     config: JobDocument
     revision: int
@@ -139,11 +105,15 @@ class JobRecord(WatermarkRecord):
     lead: int | None
     substreams: SubstreamCounts
     rows: CountsRecord
+    holds: list[HoldRecord]
+    missing_queries: list[str]
+    limits: dict[str, int] = Field(description="times each limit has acted, by its name")
+    future_reported: int
     tokens_ignored: int
 
 
 class JobList(Record):
-    """A page of jobs by name. ``next``: the ``after`` of the following page, null on the last."""
+    """A page of jobs by name. `next`: the `after` of the following page, null on the last."""
 
     jobs: list[JobRecord]
     next: str | None

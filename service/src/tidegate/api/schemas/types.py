@@ -1,6 +1,7 @@
 """The types that requests are made of, with their limits."""
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -66,7 +67,7 @@ class FieldError(ValueError):
         self.field = field
 
 
-def equal_lengths(columns: dict[str, list[int] | None], size: int, of: str) -> None:
+def equal_lengths(columns: Mapping[str, Sequence[object] | None], size: int, of: str) -> None:
     """:raises FieldError: naming the first column that is there and is not ``size`` long."""
     for name, values in columns.items():
         if values is not None and len(values) != size:

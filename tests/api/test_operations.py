@@ -1,0 +1,255 @@
+"""What operators and clients do to a job over HTTP: every call once, what it answers, and what it refuses."""
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.conftest import RUN
+
+Make = Callable[..., str]
+
+
+def report(http: httpx.Client, path: str, **times: int) -> dict[str, Any]:
+    answer = http.post(f"{path}:report", json={"substreams": list(times), "event_times": list(times.values())})
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+def post(http: httpx.Client, url: str, status: int = 200, **body: Any) -> dict[str, Any]:
+    answer = http.post(url, json=body)
+    assert answer.status_code == status, answer.text
+    return dict(answer.json())
+
+
+def begin(http: httpx.Client, path: str, query: str, batch: int, **body: Any) -> httpx.Response:
+    return http.put(f"{path}/queries/{query}/batches/{batch}", json=RUN | body)
+
+
+def stage(http: httpx.Client, path: str, query: str, batch: int, partition: int = 0, **columns: Any) -> dict[str, Any]:
+    reference = {"query": query, **RUN, "batch_id": batch, "partition": partition}
+    return post(http, f"{path}:report", batch=reference, **columns)
+
+
+def test_an_idle_substream_is_waited_for_no_more_until_it_reports(http: httpx.Client, make_job: Make) -> None:
+    """An operator who knows that a device is off must not have to wait for a timeout."""
+    path = make_job()
+    report(http, path, a=100, b=30)
+    said = post(http, f"{path}/substreams:idle", names=["b"], reason="switched off")
+    assert (said["applied"], said["watermark"]) == (True, 90)
+    assert post(http, f"{path}/substreams:idle", names=["b"])["applied"] is False
+    assert report(http, path, b=101)["holder"]["substream"] == "a"
+    assert post(http, f"{path}/substreams:idle", 404, names=["c"])["code"] == "substream_not_found"
+    post(http, f"{path}/substreams:done", names=["b"])
+    assert post(http, f"{path}/substreams:idle", 409, names=["b"])["code"] == "substream_done"
+
+
+def test_an_evicted_substream_is_forgotten(http: httpx.Client, make_job: Make) -> None:
+    """A device that is gone for good must not hold the watermark, nor fill the table."""
+    path = make_job()
+    report(http, path, a=100, b=30)
+    assert post(http, f"{path}/substreams:evict", names=["b"], reason="sold")["watermark"] == 90
+    assert post(http, f"{path}/substreams:evict", names=["b"])["applied"] is False
+    assert [row["substream"] for row in http.get(f"{path}/substreams").json()["substreams"]] == ["a"]
+
+
+def test_a_hold_keeps_the_watermark_until_it_is_released(http: httpx.Client, make_job: Make) -> None:
+    """Somebody repairs data by hand, and nobody downstream may close those windows meanwhile."""
+    path = make_job()
+    post(http, f"{path}/holds", 422, at_most=50)  # without a reason nobody would know whom to ask
+    held = post(http, f"{path}/holds", at_most=50, reason="repairing the 3rd of May", hold="repair")
+    assert (held["hold"], held["applied"]) == ("repair", True)
+    assert post(http, f"{path}/holds", at_most=50, reason="again", hold="repair")["applied"] is False
+    assert post(http, f"{path}/holds", 409, at_most=60, reason="other", hold="repair")["code"] == "hold_exists"
+    said = report(http, path, a=100)
+    assert (said["watermark"], said["holder"]["reason"], said["holder"]["hold"]) == (50, "hold", "repair")
+    assert http.get(path).json()["holds"][0]["reason"] == "repairing the 3rd of May"
+    assert post(http, f"{path}:complete", 409)["code"] == "hold_active"
+    assert http.delete(f"{path}/holds/repair").json()["watermark"] == 90
+    assert http.delete(f"{path}/holds/repair").json()["code"] == "hold_not_found"
+
+
+def test_a_hold_ends_by_itself(http: httpx.Client, make_job: Make) -> None:
+    """Nobody remembers at three in the morning to release what was held at noon."""
+    path = make_job()
+    post(http, f"{path}/holds", at_most=50, reason="for a moment", lasts_ms=1)
+    report(http, path, a=100)
+    waited = http.get(f"{path}/watermark", params={"at_least": 90, "timeout_s": 20}).json()
+    assert waited["reached"]
+
+
+def test_a_reset_begins_anew_and_old_tokens_prove_nothing(http: httpx.Client, make_job: Make) -> None:
+    """The only way back from a watermark that one bad reporter has sent a year ahead."""
+    path = make_job(max_future_skew_ms=None)
+    poisoned = report(http, path, a=10**15)
+    post(http, f"{path}:reset", reason="a clock in 33658")
+    status = http.get(path).json()
+    assert (status["watermark"], status["substreams"]["active"]) == (None, 0)
+    assert status["state_epoch"] != poisoned["state_epoch"]
+    body = {"substreams": ["a"], "event_times": [100], "watermark_token": poisoned["watermark_token"]}
+    assert http.post(f"{path}:report", json=body).json()["watermark"] == 90
+    assert http.get(path).json()["tokens_ignored"] == 1
+
+
+def test_event_times_ahead_of_the_clock_move_nothing_and_are_counted(http: httpx.Client, make_job: Make) -> None:
+    """One device that sends microseconds must not make everybody else late."""
+    path = make_job()
+    said = report(http, path, good=100, broken=1_700_000_000_000_000)
+    assert said["watermark"] == 90
+    assert http.get(path).json()["future_reported"] == 1
+    latest = begin(http, path, "q", 0).json()["latest_event_time"]
+    assert abs(latest - said["now_ms"] - 24 * 3_600_000) < 3_600_000
+
+
+def test_completing_can_be_taken_back(http: httpx.Client, make_job: Make) -> None:
+    """Somebody completed the wrong job."""
+    path = make_job()
+    report(http, path, a=100)
+    assert post(http, f"{path}:complete")["watermark"] == 101
+    refused = http.post(f"{path}:report", json={"substreams": ["a"], "event_times": [200]})
+    assert refused.json()["code"] == "job_complete"
+    assert post(http, f"{path}:reopen", reason="wrong job")["applied"]
+    assert report(http, path, a=200)["watermark"] == 190
+
+
+def test_ready_made_watermarks_count_under_reported(http: httpx.Client, make_job: Make) -> None:
+    """A source that knows its own watermark, as Kinesis or another engine does."""
+    path = make_job(policy={"type": "reported"})
+    said = post(http, f"{path}:report", substreams=["a", "b"], watermarks=[50, 70])
+    assert said["watermark"] == 50
+    assert post(http, f"{path}:report", substreams=["a"], watermarks=[50])["applied"] is False
+
+
+def test_watermarks_alone_are_refused_under_any_other_policy(http: httpx.Client, make_job: Make) -> None:
+    """They would be counted as nothing, and the substream would hold the job for ever."""
+    refused = post(http, f"{make_job()}:report", 422, substreams=["a"], watermarks=[50])
+    assert (refused["code"], refused["field"], refused["substreams"]) == ("event_time_missing", "event_times", ["a"])
+
+
+def test_an_override_is_shown_where_it_applies(http: httpx.Client, make_job: Make) -> None:
+    """Whoever wonders why one substream lags more must see its policy."""
+    path = make_job(overrides=[{"substreams": "slow-*", "policy": {"type": "limiting_lag", "lag_ms": 60}}])
+    assert report(http, path, **{"slow-1": 100, "quick": 100})["watermark"] == 40
+    rows = {row["substream"]: row for row in http.get(f"{path}/substreams").json()["substreams"]}
+    assert {name: (row["policy"], row["watermark"]) for name, row in rows.items()} == {
+        "slow-1": ("slow-*", 40),
+        "quick": (None, 90),
+    }
+
+
+def test_what_was_staged_as_future_is_counted_with_the_commit(http: httpx.Client, make_job: Make) -> None:
+    """Executors leave such rows out of their maxima; they must not vanish from the books."""
+    path = make_job()
+    begin(http, path, "q", 0)
+    stage(http, path, "q", 0, substreams=["a", "b"], event_times=[5, None], counts=[3, 0], future_counts=[0, 2])
+    assert http.get(path).json()["future_reported"] == 0
+    post(http, f"{path}/queries/q/batches/0:commit", **RUN)
+    status, rows = http.get(path).json(), http.get(f"{path}/substreams").json()["substreams"]
+    assert (status["future_reported"], [row["substream"] for row in rows]) == (2, ["a"])
+
+
+def test_a_query_that_ended_is_retired_with_its_substreams(http: httpx.Client, make_job: Make) -> None:
+    """A query that was taken out of service must not hold the job for ever."""
+    path = make_job()
+    begin(http, path, "old", 0)
+    report(http, path, a=100)
+    assert http.get(path).json()["watermark"] is None
+    said = post(http, f"{path}/queries/old:retire", evict=True, reason="replaced")
+    assert (said["applied"], said["watermark"]) == (True, 90)
+    assert post(http, f"{path}/queries/old:retire", evict=True)["applied"] is False
+    assert begin(http, path, "old", 1).json()["code"] == "query_retired"
+    assert http.get(f"{path}/queries").json()["queries"][0]["retired"] is True
+    assert post(http, f"{path}/queries/never:retire", 404, evict=True)["code"] == "query_not_found"
+    for body in ({}, {"evict": True, "successor": "new"}):
+        assert post(http, f"{path}/queries/old:retire", 422, **body)["field"] == "successor"
+
+
+def test_a_renamed_query_hands_its_substreams_over(http: httpx.Client, make_job: Make) -> None:
+    """Progress that was made under the old name must go on to count, and hold."""
+    path = make_job()
+    begin(http, path, "old", 0)
+    stage(http, path, "old", 0, substreams=["a", "b"], event_times=[100, 50])
+    post(http, f"{path}/queries/old/batches/0:commit", **RUN)
+    post(http, f"{path}/queries/old:retire", successor="new", reason="renamed")
+    rows = http.get(f"{path}/substreams").json()["substreams"]
+    assert {(row["query"], row["substream"], row["top"]) for row in rows} == {("new", "a", 100), ("new", "b", 50)}
+
+
+def test_a_query_stuck_on_a_lost_checkpoint_gives_its_batch_up(http: httpx.Client, make_job: Make) -> None:
+    """The checkpoint is gone, its batch will never end, and the query has to start on another."""
+    path = make_job()
+    begin(http, path, "q", 0)
+    other = {"query_id": "another", "run_id": "run-2"}
+    refused = http.put(f"{path}/queries/q/batches/0", json=other)
+    assert refused.json()["code"] == "checkpoint_conflict"
+    assert ":retire" in refused.json()["detail"] or "retire the query" in refused.json()["detail"]
+    assert post(http, f"{path}/queries/q:retire", successor="q", reason="checkpoint lost")["applied"]
+    assert http.put(f"{path}/queries/q/batches/0", json=other).status_code == 200
+
+
+def test_a_lost_job_is_declared_again_with_its_tops(http: httpx.Client, make_job: Make) -> None:
+    """After Redis was emptied, substreams go on from where their client knows them to be."""
+    path = make_job()
+    said = post(http, f"{path}:declare", names=["a", "b"], event_times=[100, None], query="q")
+    assert (said["applied"], said["watermark"]) == (True, None)
+    rows = {row["substream"]: row["top"] for row in http.get(f"{path}/substreams").json()["substreams"]}
+    assert rows == {"a": 100, "b": None}
+    assert post(http, f"{path}:declare", names=["a"], event_times=[500], query="q")["applied"] is False
+    assert post(http, f"{path}:declare", 422, names=["a"], event_times=[1, 2])["field"] == "event_times"
+
+
+def test_watermarks_are_restored_from_elsewhere(http: httpx.Client, make_job: Make) -> None:
+    """Moving a job from another engine must not begin with windows that were closed long ago."""
+    path = make_job()
+    post(http, f"{path}:declare", names=["a", "b"])
+    assert post(http, f"{path}:restore", names=["a"], watermarks=[70])["watermark"] is None
+    assert post(http, f"{path}:restore", names=["b"], watermarks=[60])["watermark"] == 60
+    assert post(http, f"{path}:restore", names=["b"], watermarks=[10])["applied"] is False
+    assert post(http, f"{path}:restore", 404, names=["c"], watermarks=[10])["code"] == "substream_not_found"
+
+
+def test_an_expected_query_holds_until_it_has_shown_its_substreams(http: httpx.Client, make_job: Make) -> None:
+    """Two queries are deployed together; the one that starts first must not run ahead of the other."""
+    path = make_job(expected_queries=["q", "late"])
+    said = report(http, path, a=100)
+    assert (said["watermark"], said["holder"]["reason"]) == (None, "missing_query")
+    assert http.get(path).json()["missing_queries"] == ["late", "q"]
+    for query in ("q", "late"):
+        begin(http, path, query, 0)
+        stage(http, path, query, 0, substreams=["s"], event_times=[200])
+        post(http, f"{path}/queries/{query}/batches/0:commit", **RUN)
+    assert http.get(path).json()["watermark"] == 90
+    assert begin(http, path, "surprise", 0).json()["joined"] is True
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"type": "limiting_lag_and_delay", "lag_ms": 10, "max_delay_ms": 50},
+        {"type": "limiting_lag_and_lull", "lag_ms": 10, "max_lull_ms": 50},
+        {"type": "limiting_timestamp_and_wall_clock_lag", "timestamp_lag_ms": 10, "wall_clock_lag_ms": 10**12},
+    ],
+    ids=lambda policy: str(policy["type"]),
+)
+def test_time_moves_a_watermark_that_nobody_reports_to(
+    http: httpx.Client, make_job: Make, policy: dict[str, Any]
+) -> None:
+    """A long poll for what only the clock can bring must be answered."""
+    path = make_job(policy=policy)
+    before = report(http, path, a=10_000)["watermark"]
+    waited = http.get(f"{path}/watermark", params={"at_least": (before or 0) + 1, "timeout_s": 60}).json()
+    assert waited["reached"]
+
+
+def test_rules_may_change_while_the_job_runs(http: httpx.Client, make_job: Make) -> None:
+    """A lag that turned out too long is shortened at once; a longer one takes nothing back."""
+    path = make_job()
+    report(http, path, a=100)
+    for lag, expected in ((0, 100), (60, 100)):
+        rules = {"policy": {"type": "limiting_lag", "lag_ms": lag}}
+        assert http.put(path, json=rules, headers={"If-Match": "*"}).json()["watermark"] == expected
+    lull = {"policy": {"type": "limiting_lag_and_lull", "lag_ms": 60, "max_lull_ms": 0}}
+    assert http.put(path, json=lull, headers={"If-Match": "*"}).status_code == 200
+    waited = http.get(f"{path}/watermark", params={"at_least": 101, "timeout_s": 60}).json()
+    assert waited["reached"]

@@ -49,8 +49,10 @@ def load(settings: Settings) -> Slice:
     day = pd.to_datetime(table[["year", "month", "day"]], utc=True)
     hours, minutes = table["sched_dep_time"] // 100, table["sched_dep_time"] % 100
     table["scheduled"] = day + pd.to_timedelta(hours * 60 + minutes, unit="min")
-    table["departed_at"] = table["scheduled"] + pd.to_timedelta(table["dep_delay"], unit="min")
-    table["landed_at"] = table["departed_at"] + pd.to_timedelta(table["air_time"], unit="min")
+    # As whole numbers: where one is missing, pandas 2 rounds what happens to stand in memory, which may overflow.
+    delay, flight = (table[column].astype("Int64") for column in ("dep_delay", "air_time"))
+    table["departed_at"] = table["scheduled"] + pd.to_timedelta(delay, unit="min")
+    table["landed_at"] = table["departed_at"] + pd.to_timedelta(flight, unit="min")
 
     def within(column: str) -> "pd.Series[bool]":
         return (table[column] >= settings.start) & (table[column] < settings.end)

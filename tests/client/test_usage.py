@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 import tidegate_spark
+from tidegate.api.schemas.rules import JobDocument
 from tidegate_spark import Batch, InvalidUsage, limiting_lag
 
 
@@ -18,6 +19,32 @@ def test_rules_are_refused_where_they_are_written() -> None:
         limiting_lag(timedelta(0), slide=timedelta(hours=1))
     with pytest.raises(InvalidUsage, match="idle_timeout must be 1 ms"):
         limiting_lag(timedelta(0), idle_timeout=timedelta(0))
+    with pytest.raises(InvalidUsage, match="two ways to throttle"):
+        limiting_lag(timedelta(0), frame=timedelta(hours=1), min_step=timedelta(hours=1))
+    with pytest.raises(InvalidUsage, match="max_delay must be 1 ms"):
+        tidegate_spark.limiting_lag_and_delay(timedelta(0), timedelta(0))
+    with pytest.raises(InvalidUsage, match="query 'a/b'"):
+        tidegate_spark.reported(expected_queries=["a/b"])
+
+
+def test_all_rules_are_such_as_the_coordinator_takes() -> None:
+    """A rule that can be written in a program but not put into force would fail in production only."""
+    minute = timedelta(minutes=1)
+    limits: tidegate_spark.Limits = {
+        "idle_timeout": minute, "max_retention": minute, "query_timeout": minute, "max_batch_hold": minute,
+        "max_future_skew": None, "overrides": {"slow-*": limiting_lag(2 * minute)}, "expected_queries": ["q"],
+    }  # fmt: skip
+    every = [
+        limiting_lag(minute, **limits),
+        limiting_lag(minute, frame=minute, slide=minute / 2, offset=minute / 4),
+        tidegate_spark.limiting_lag_and_delay(minute, minute, min_step=minute),
+        tidegate_spark.limiting_lag_and_lull(minute, minute, **limits),
+        tidegate_spark.limiting_timestamp_and_wall_clock_lag(minute, minute),
+        tidegate_spark.reported(),
+    ]
+    for rules in every:
+        document = JobDocument.model_validate(rules)
+        assert rules.items() <= document.model_dump().items()
 
 
 def test_an_address_or_a_name_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:

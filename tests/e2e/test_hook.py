@@ -227,7 +227,7 @@ def test_a_quiet_query_lets_its_substreams_fall_idle(
     )
     try:
         until(lambda: gate.status()["watermark"] == 90_000, "both idle, so the lead goes out")
-        assert gate.status()["substreams"] == {"active": 0, "idle": 2, "done": 0}
+        assert gate.status()["substreams"] == {"active": 0, "idle": 2, "done": 0, "all_idle": True}
         source.write(*rows(("b", 41_000)))
         until(lambda: gate.status()["rows"]["late"] == 1, "the late row of the one that woke")
     finally:
@@ -259,7 +259,7 @@ def test_the_query_waits_for_a_coordinator_that_is_away(spark: SparkSession, sou
             until(lambda: len(sink.committed) == 2, "the batch that waited")
         finally:
             query.stop()
-        assert gate.status()["substreams"] == {"active": 2, "idle": 0, "done": 0}
+        assert gate.status()["substreams"] == {"active": 2, "idle": 0, "done": 0, "all_idle": False}
         assert gate.status()["watermark"] == 30_000
         assert sink.pins[1] == 30_000
 

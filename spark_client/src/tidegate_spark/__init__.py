@@ -26,7 +26,15 @@ if TYPE_CHECKING:
         TidegateError,
     )
     from tidegate_spark.gate import Gate, connect
-    from tidegate_spark.rules import Rules, limiting_lag
+    from tidegate_spark.rules import (
+        Limits,
+        Rules,
+        limiting_lag,
+        limiting_lag_and_delay,
+        limiting_lag_and_lull,
+        limiting_timestamp_and_wall_clock_lag,
+        reported,
+    )
     from tidegate_spark.stream import Stream
 
 __all__ = [
@@ -37,12 +45,17 @@ __all__ = [
     "Holder",
     "InvalidUsage",
     "JobMissing",
+    "Limits",
     "Refused",
     "Rules",
     "Stream",
     "TidegateError",
     "connect",
     "limiting_lag",
+    "limiting_lag_and_delay",
+    "limiting_lag_and_lull",
+    "limiting_timestamp_and_wall_clock_lag",
+    "reported",
 ]
 __version__ = "0.1.0"
 
@@ -54,12 +67,17 @@ _HOMES = {
     "Holder": "batch",
     "InvalidUsage": "errors",
     "JobMissing": "errors",
+    "Limits": "rules",
     "Refused": "errors",
     "Rules": "rules",
     "Stream": "stream",
     "TidegateError": "errors",
     "connect": "gate",
     "limiting_lag": "rules",
+    "limiting_lag_and_delay": "rules",
+    "limiting_lag_and_lull": "rules",
+    "limiting_timestamp_and_wall_clock_lag": "rules",
+    "reported": "rules",
 }
 
 

@@ -1,7 +1,7 @@
 """What a user's function gets to know of its batch, before and after it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 
@@ -31,21 +31,32 @@ class Batch(int):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who keeps the watermark where it is. ``reason``: slow, never_reported, blocked or open_batch."""
+    """Who keeps the watermark where it is.
+
+    ``reason``: slow, never_reported, blocked, missing_query, open_batch or hold.
+    """
 
     reason: str
     query: str
     substream: str | None
     batch_id: int | None
     since_ms: int
+    hold: str | None = None
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> "Holder | None":
         """The holder in an answer of the coordinator."""
         holder = answer["holder"]
-        return None if holder is None else cls(**holder)
+        if holder is None:
+            return None
+        # A coordinator that is newer may say more.
+        return cls(**{member.name: holder[member.name] for member in fields(cls) if member.name in holder})
 
     def __str__(self) -> str:
+        if self.hold is not None:
+            return f"hold {self.hold}"
+        if self.reason == "missing_query":
+            return f"query {self.query} (not there yet)"
         if self.substream is None:
             return f"batch {self.batch_id} of {self.query}"
         return self.substream if self.reason == "slow" else f"{self.substream} ({self.reason.replace('_', ' ')})"

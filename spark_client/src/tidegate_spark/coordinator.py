@@ -11,7 +11,7 @@ import httpx
 from tidegate_spark.errors import InvalidUsage, Refused
 from tidegate_spark.outage import NoAnswer, Patience, outage_since
 from tidegate_spark.pins import KeptPin
-from tidegate_spark.rules import Rules
+from tidegate_spark.rules import Rules, differing
 
 log = logging.getLogger("tidegate")
 
@@ -65,8 +65,12 @@ class Coordinator:
     def status(self) -> dict[str, Any]:
         return self._job("GET", "")
 
-    def declare(self, query: str, names: Sequence[str]) -> dict[str, Any]:
-        return self._job("POST", ":declare", {"query": query, "names": list(names)})
+    def declare(self, query: str, names: Sequence[str], tops: Mapping[str, int] | None = None) -> dict[str, Any]:
+        """``tops``: highest event times of substreams that the job may have lost."""
+        said: dict[str, Any] = {"query": query, "names": list(names)}
+        if tops:
+            said["event_times"] = [tops.get(name) for name in names]
+        return self._job("POST", ":declare", said)
 
     def done(self, query: str, names: Sequence[str], reason: str) -> dict[str, Any]:
         return self._job("POST", "/substreams:done", {"query": query, "names": list(names), "reason": reason})
@@ -166,5 +170,6 @@ class Coordinator:
             log.info("Created job %s.", self.job)
         else:
             theirs = self.status()["config"]
-            if theirs != rules:
-                log.warning("Job %s has other rules than this program's, and keeps them: %s", self.job, theirs)
+            if others := differing(theirs, rules):
+                kept = {name: theirs.get(name) for name in others}
+                log.warning("Job %s has other rules than this program's, and keeps them: %s", self.job, kept)

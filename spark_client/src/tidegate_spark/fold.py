@@ -118,9 +118,13 @@ def posting(reporter: Reporter) -> Callable[[Iterator[pa.RecordBatch]], Iterator
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What became of a batch's rows, by substream; and how long its reports waited for the coordinator, in seconds."""
+    """What became of a batch's rows, by substream; and how long its reports waited for the coordinator, in seconds.
+
+    ``tops``: the highest event time of each substream that had one.
+    """
 
     substreams: list[str]
+    tops: dict[str, int]
     on_time: list[int]
     late: list[int]
     null_event_time: list[int]
@@ -141,11 +145,14 @@ def report(df: DataFrame, columns: Columns, pin: int | None, tasks: int, reporte
     """Folds a batch, lets the executors report it, and returns the account of its rows."""
     folded = fold(df, columns, pin, tasks)
     totals: dict[str, list[int]] = {}
+    tops: dict[str, int] = {}
     waited_s = 0.0
     for row in folded.mapInArrow(posting(reporter), _REPORTED).collect():
         waited_s = max(waited_s, row["waited_s"])
+        if row["top"] is not None:
+            tops[row["substream"]] = max(row["top"], tops.get(row["substream"], row["top"]))
         total = totals.setdefault(row["substream"], [0, 0, 0])
         for index, name in enumerate(("on_time", "late", "null_event_time")):
             total[index] += row[name]
     on_time, late, null_event_time = ([total[index] for total in totals.values()] for index in range(3))
-    return Account(list(totals), on_time, late, null_event_time, waited_s)
+    return Account(list(totals), tops, on_time, late, null_event_time, waited_s)

@@ -12,7 +12,7 @@ Invariants:
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pyspark.sql import DataFrame
@@ -48,12 +48,18 @@ class Hook:
     persist: bool
     report_tasks: int
     on_commit: Callable[[Committed], Any] | None
+    tops: dict[str, int] = field(default_factory=dict)
+    state_epoch: str | None = None
 
     def announce(self) -> None:
-        """The job is there after this, and knows the substreams that are to hold it from the start."""
+        """The job is there after this, and knows the substreams that are to hold it from the start.
+
+        Those that this run has seen already are among them, with how far they had come, in case the job was lost.
+        """
         self.coordinator.ensure_job(self.rules)
-        if self.declared:
-            self.coordinator.declare(self.query, self.declared)
+        names = list(dict.fromkeys([*self.declared, *self.tops]))
+        if names:
+            self.coordinator.declare(self.query, names, self.tops)
 
     def run(self) -> dict[str, str]:
         """Who speaks, in the coordinator's terms."""
@@ -74,6 +80,8 @@ class Hook:
             if self.persist:
                 df.unpersist()
         answer = self.coordinator.commit(self.query, run, batch_id, account.document())
+        for name, top in account.tops.items():
+            self.tops[name] = max(top, self.tops.get(name, top))
         if self.on_commit is not None:
             self.on_commit(
                 Committed(
@@ -108,12 +116,26 @@ class Hook:
             log.warning("The coordinator does not know job %s any more; creating it again.", self.coordinator.job)
             self.announce()
             begun = self.coordinator.begin(self.query, run, batch_id, kept, self.pins.kept)
+        self._look_after(begun)
         if kept is None:
             self.pins.write(batch_id, KeptPin(begun["pin"], begun["watermark_token"]))
         return Batch(
             batch_id, pin=begun["pin"], watermark=begun["watermark"], job=self.coordinator.job, query=self.query,
             replayed=begun["replayed"] or kept is not None,
         )  # fmt: skip
+
+    def _look_after(self, begun: dict[str, Any]) -> None:
+        """What a begin tells beside the pin: a job that was lost and made again, a query that nobody expected."""
+        if begun["joined"]:
+            log.warning(
+                "Query %s joins job %s at the watermark %s: what it has from below that is late. Rules with "
+                "expected_queries would have made the job wait for it.",
+                self.query, self.coordinator.job, begun["coalesced"],
+            )  # fmt: skip
+        if self.state_epoch not in (None, begun["state_epoch"]) and self.tops:
+            log.warning("The coordinator had lost job %s; telling it again what it knew.", self.coordinator.job)
+            self.coordinator.declare(self.query, list(self.tops), self.tops)
+        self.state_epoch = begun["state_epoch"]
 
     def _reporter(self, run: dict[str, str], batch: Batch) -> Reporter:
         return Reporter(

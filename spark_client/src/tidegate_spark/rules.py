@@ -1,45 +1,138 @@
-"""The rules of a job, as the coordinator takes them."""
+"""The rules of a job, as the coordinator takes them: a policy, and with each the same throttles and limits."""
 
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from tidegate_spark.errors import InvalidUsage
+from tidegate_spark.ids import checked_id
 
 Rules = dict[str, Any]
 """The document that ``PUT /v1/jobs/{job}`` takes."""
 
 
-def limiting_lag(
-    lag: timedelta,
-    *,
-    frame: timedelta | None = None,
-    slide: timedelta | None = None,
-    offset: timedelta = timedelta(0),
-    idle_timeout: timedelta | None = None,
-) -> Rules:
-    """Fixed lag: each substream's watermark trails its top by ``lag``.
+class Limits(TypedDict, total=False):
+    """What every policy may be given beside its own numbers; each is off where it is left out.
 
-    :param frame: the size of the windows downstream; the watermark then moves once a frame, from boundary to boundary.
-    :param slide: the step between windows, where they overlap; ``frame`` by default.
-    :param offset: the boundaries' distance from the epoch.
-    :param idle_timeout: observed silence after which a substream no longer holds the rest back; None: never.
-    :raises InvalidUsage: for a duration that cannot work.
+    ``frame``: the size of the windows downstream; the watermark then moves once a frame, from boundary to boundary.
+    ``slide``: the step between windows, where they overlap; ``frame`` by default. ``offset``: the boundaries' distance
+    from the epoch. ``min_step``: in place of a frame, the least step by which the watermark moves.
+
+    ``idle_timeout``: observed silence after which a substream no longer holds the rest back.
+    ``max_retention``: how long slower substreams may hold back what one of them has reached.
+    ``query_timeout``: after so long without a word from a query, its substreams no longer hold the rest back.
+    ``max_batch_hold``: after so long, an open batch no longer holds the watermark at its pin.
+    ``max_future_skew``: event times further ahead of the clock move nothing (a day; None: any may be, which event
+    times that are no epoch milliseconds need).
+
+    ``overrides``: rules whose policy holds for the substreams that fit a pattern (``*``: any characters); the first
+    counts. ``expected_queries``: each holds the watermark from the start, until it has shown its substreams.
     """
-    if slide is not None and frame is None:
-        raise InvalidUsage("slide needs frame: the size of the windows.")
-    throttle: Rules = {"type": "none"}
-    if frame is not None:
-        throttle = {
-            "type": "frame",
-            "size_ms": milliseconds("frame", frame, 1),
-            "slide_ms": milliseconds("slide", frame if slide is None else slide, 1),
-            "offset_ms": milliseconds("offset", offset),
-        }
+
+    frame: timedelta
+    slide: timedelta
+    offset: timedelta
+    min_step: timedelta
+    idle_timeout: timedelta | None
+    max_retention: timedelta | None
+    query_timeout: timedelta | None
+    max_batch_hold: timedelta | None
+    max_future_skew: timedelta | None
+    overrides: Mapping[str, Rules]
+    expected_queries: Sequence[str]
+
+
+def limiting_lag(lag: timedelta, **limits: Unpack[Limits]) -> Rules:
+    """Fixed lag: each substream's watermark trails its top by ``lag``. With the :class:`Limits` of every policy.
+
+    :raises InvalidUsage: for durations that cannot work; so do all the others.
+    """
+    return _rules({"type": "limiting_lag", "lag_ms": milliseconds("lag", lag)}, limits)
+
+
+def limiting_lag_and_delay(lag: timedelta, max_delay: timedelta, **limits: Unpack[Limits]) -> Rules:
+    """Fixed lag; and what was a substream's top ``max_delay`` ago is complete by now."""
+    return _rules(
+        {
+            "type": "limiting_lag_and_delay",
+            "lag_ms": milliseconds("lag", lag),
+            "max_delay_ms": milliseconds("max_delay", max_delay, 1),
+        },
+        limits,
+    )
+
+
+def limiting_lag_and_lull(lag: timedelta, max_lull: timedelta, **limits: Unpack[Limits]) -> Rules:
+    """Fixed lag; and once a substream saw no event for ``max_lull``, its watermark moves on with the clock."""
+    return _rules(
+        {
+            "type": "limiting_lag_and_lull",
+            "lag_ms": milliseconds("lag", lag),
+            "max_lull_ms": milliseconds("max_lull", max_lull),
+        },
+        limits,
+    )
+
+
+def limiting_timestamp_and_wall_clock_lag(
+    timestamp_lag: timedelta, wall_clock_lag: timedelta, **limits: Unpack[Limits]
+) -> Rules:
+    """A lag behind a substream's top, and another behind the clock: its watermark is the higher of the two."""
+    return _rules(
+        {
+            "type": "limiting_timestamp_and_wall_clock_lag",
+            "timestamp_lag_ms": milliseconds("timestamp_lag", timestamp_lag),
+            "wall_clock_lag_ms": milliseconds("wall_clock_lag", wall_clock_lag),
+        },
+        limits,
+    )
+
+
+def reported(**limits: Unpack[Limits]) -> Rules:
+    """Substreams' watermarks are reported ready-made, by a program that knows them; event times move none."""
+    return _rules({"type": "reported"}, limits)
+
+
+def _rules(policy: Rules, limits: Limits) -> Rules:
+    rules: Rules = {"policy": policy, "throttle": _throttle(limits)}
+    for name in ("idle_timeout", "max_retention", "query_timeout", "max_batch_hold"):
+        duration = limits.get(name)
+        if duration is not None:
+            assert isinstance(duration, timedelta)
+            rules[f"{name}_ms"] = milliseconds(name, duration, 1)
+    if "max_future_skew" in limits:
+        skew = limits["max_future_skew"]
+        rules["max_future_skew_ms"] = None if skew is None else milliseconds("max_future_skew", skew)
+    if limits.get("overrides"):
+        rules["overrides"] = [
+            {"substreams": pattern, "policy": override["policy"]} for pattern, override in limits["overrides"].items()
+        ]
+    if limits.get("expected_queries"):
+        rules["expected_queries"] = [checked_id("query", query) for query in limits["expected_queries"]]
+    return rules
+
+
+def _throttle(limits: Limits) -> Rules:
+    frame, slide, min_step = limits.get("frame"), limits.get("slide"), limits.get("min_step")
+    if frame is None and (slide is not None or "offset" in limits):
+        raise InvalidUsage(f"{'slide' if slide else 'offset'} needs frame: the size of the windows.")
+    if frame is not None and min_step is not None:
+        raise InvalidUsage("frame and min_step are two ways to throttle; choose one.")
+    if min_step is not None:
+        return {"type": "min_step", "min_step_ms": milliseconds("min_step", min_step, 1)}
+    if frame is None:
+        return {"type": "none"}
     return {
-        "policy": {"type": "limiting_lag", "lag_ms": milliseconds("lag", lag)},
-        "throttle": throttle,
-        "idle_timeout_ms": None if idle_timeout is None else milliseconds("idle_timeout", idle_timeout, 1),
+        "type": "frame",
+        "size_ms": milliseconds("frame", frame, 1),
+        "slide_ms": milliseconds("slide", frame if slide is None else slide, 1),
+        "offset_ms": milliseconds("offset", limits.get("offset", timedelta(0))),
     }
+
+
+def differing(theirs: Rules, ours: Rules) -> list[str]:
+    """Which of the things that ``ours`` says are otherwise in ``theirs``; what it leaves out may be anything."""
+    return [name for name, value in ours.items() if theirs.get(name) != value]
 
 
 def milliseconds(name: str, duration: timedelta, at_least: int = 0) -> int:

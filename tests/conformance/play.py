@@ -1,0 +1,189 @@
+"""Plays a trace on one side, and says where it first differs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tests.conformance.rig import Item, Rig, Side
+from tests.conformance.traces import Json, Trace, policy
+from tidegate.domain.config import JobConfig
+from tidegate.domain.errors import SubstreamDone
+from tidegate.domain.frame import Frame
+from tidegate.domain.policy import Reported
+from tidegate.domain.throttle import FrameThrottle, MinStepThrottle, NoThrottle, Throttle
+
+ONLY = "0"
+"""The substream of a trace that has but one."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where a trace failed: at which step (from 0), what it expected, what it got."""
+
+    step: int
+    expected: object
+    got: object
+
+
+def why_left_out(trace: Trace, side: Side) -> str | None:
+    """Why a trace is not for this side; None if it is."""
+    if side.exact_in_doubles and not trace.exact_in_doubles():
+        return "numbers beyond 2^53 - 1"
+    if "restore_mid_run" in trace.tags and not side.moves_back:
+        return "a restore that moves the watermark back"
+    return None
+
+
+def play(file: str, trace: Trace, side: Side) -> Difference | None:
+    """None where every step gave what it should."""
+    step = PLAYERS[file](trace, side)
+    for number, said in enumerate(trace.steps):
+        got = step(said)
+        if got != said["expect"]:
+            return Difference(number, said["expect"], got)
+    return None
+
+
+Player = Callable[[Json], Json]
+
+
+def _policies(trace: Trace, side: Side) -> Player:
+    rules, _ = policy(trace.config)
+    began = trace.steps[0]["at_ms"]
+    rig = side.rig(JobConfig(rules), began)
+    rig.declare([ONLY], None, began)
+
+    def step(said: Json) -> Json:
+        if said["op"] == "event":
+            rig.report({ONLY: said["ts"]}, {}, said["at_ms"])
+        # The report's own look is capped at its event time; what is asked for is the policy's word without that.
+        rig.sweep(said["at_ms"])
+        return {"wm": rig.watermarks(said["at_ms"])[ONLY]}
+
+    return step
+
+
+def _throttle(trace: Trace, side: Side) -> Player:
+    config = trace.config
+    throttle: Throttle = NoThrottle()
+    if config["throttle"] == "min_step":
+        throttle = MinStepThrottle(config["min_step"])
+    elif config["throttle"] == "frame":
+        throttle = FrameThrottle(Frame(config["window_size"], config["slide_by"], config["offset"]))
+    rig = side.rig(JobConfig(Reported(), throttle), 0)
+    rig.declare([ONLY], None, 0)
+
+    def step(said: Json) -> Json:
+        if said["ideal"] is not None:
+            rig.report({}, {ONLY: said["ideal"]}, 0)
+        return {"emit": _one(rig.items())}
+
+    return step
+
+
+def _coalescer(trace: Trace, side: Side) -> Player:
+    retention = trace.config["max_retention_ms"]
+    inputs = trace.config["inputs"]
+    began = trace.steps[0]["at_ms"]
+    rig = side.rig(JobConfig(Reported(), max_retention_ms=None if retention == -1 else retention), began)
+    rig.declare([str(number) for number in range(inputs)], None, began)
+    ended: set[str] = set()
+    pending = False
+
+    def step(said: Json) -> Json:
+        """The traces emit one item a step: an idle message behind a watermark waits for the next tick."""
+        nonlocal pending
+        now_ms, name = said["at_ms"], str(said.get("input"))
+        match said["op"]:
+            case "tick":
+                if pending:
+                    pending = False
+                    return {"emit": "idle"}
+                rig.sweep(now_ms)
+            case "wm":
+                if not rig.report({}, {name: said["value"]}, now_ms):
+                    return {"error": "wm_not_monotonic"}
+            case "event":
+                rig.report({name: 0}, {}, now_ms)
+            case "idle":
+                try:
+                    rig.idle(name, now_ms)
+                except SubstreamDone:
+                    return {"error": "wm_not_monotonic"}
+            case "done":
+                if not rig.done(name, now_ms):
+                    return {"error": "input_already_done"}
+                ended.add(name)
+        items = rig.items()
+        if len(items) == 2:
+            pending = True
+        elif items and len(ended) == inputs:
+            pending = False
+        return {"emit": items[0] if items else None}
+
+    return step
+
+
+def _event_time_mapper(trace: Trace, side: Side) -> Player:
+    config = trace.config
+    size = config["throttle_frame_size"]
+    rules, top = policy(config["policy"])
+    throttle: Throttle = FrameThrottle(Frame(size, size, config["throttle_frame_offset"])) if size else NoThrottle()
+    rig = side.rig(
+        JobConfig(rules, throttle, idle_timeout_ms=config["idle_timeout_ms"] or None), trace.steps[0]["at_ms"]
+    )
+    partitions: list[str] = []
+    made = 0
+
+    def step(said: Json) -> Json:
+        nonlocal made
+        now_ms = said["at_ms"]
+        match said["op"]:
+            case "add_partitions":
+                fresh = [str(made + number) for number in range(said["count"])]
+                made += len(fresh)
+                partitions.extend(fresh)
+                rig.declare(fresh, top, now_ms)
+            case "remove_partition":
+                rig.evict(partitions.pop(said["partition"]), now_ms)
+            case "event":
+                rig.report({partitions[said["partition"]]: said["ts"]}, {}, now_ms)
+            case "poll":
+                rig.sweep(now_ms)
+            case "restore":
+                rig.restore(partitions[said["partition"]], said["wm"], now_ms)
+            case "snapshot":
+                found = rig.watermarks(now_ms)
+                return {"watermarks": [found[name] for name in partitions]}
+        # A frame size of 0 is a throttle that mutes all watermarks, which no job has.
+        return {"emit": [item for item in rig.items() if size or item == "idle"]}
+
+    return step
+
+
+def _sliding_window(trace: Trace, side: Side) -> Player:
+    config = trace.config
+    frame = Frame(config["window_size"], config["slide_by"], config["offset"])
+
+    def step(said: Json) -> Json:
+        floor, higher = side.frame(frame, said["ts"])
+        return {"floor": floor, "higher": higher}
+
+    return step
+
+
+def _one(items: list[Item]) -> Item | None:
+    watermarks = [item for item in items if item != "idle"]
+    assert len(watermarks) <= 1
+    return watermarks[0] if watermarks else None
+
+
+PLAYERS: dict[str, Callable[[Trace, Side], Player]] = {
+    "policies": _policies,
+    "throttle": _throttle,
+    "coalescer": _coalescer,
+    "event_time_mapper": _event_time_mapper,
+    "sliding_window": _sliding_window,
+}
+
+__all__ = ["Any", "Difference", "Rig", "play", "why_left_out"]

@@ -1,0 +1,192 @@
+"""The two forms of the machine behind one face: one job, driven step by step."""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from tests.store.driver import Driver
+from tidegate.domain.config import JobConfig
+from tidegate.domain.frame import Frame
+from tidegate.domain.job import JobMachine
+from tidegate.domain.journal import Record
+from tidegate.domain.numbers import INT64
+from tidegate.domain.policy import LimitingLag
+from tidegate.domain.records import Effect
+from tidegate.domain.state import DIRECT
+from tidegate.domain.throttle import FrameThrottle
+
+Item = int | str
+Values = Mapping[str, int]
+
+
+class Rig(Protocol):
+    """One job whose reporters use no batches."""
+
+    def report(self, tops: Values, watermarks: Values, now_ms: int) -> bool: ...
+    def declare(self, names: Sequence[str], top: int | None, now_ms: int) -> None: ...
+    def restore(self, name: str, watermark: int | None, now_ms: int) -> None: ...
+    def idle(self, name: str, now_ms: int) -> None: ...
+    def done(self, name: str, now_ms: int) -> bool: ...
+    def evict(self, name: str, now_ms: int) -> None: ...
+    def sweep(self, now_ms: int) -> None: ...
+
+    def watermarks(self, now_ms: int) -> dict[str, int | None]: ...
+
+    def items(self) -> list[Item]:
+        """What came out since the last call: watermarks, and "idle"."""
+        ...
+
+
+class Side(Protocol):
+    """One form of the machine. ``exact_in_doubles``: it holds no other numbers than those."""
+
+    name: str
+    exact_in_doubles: bool
+    moves_back: bool
+
+    def rig(self, config: JobConfig, now_ms: int) -> Rig: ...
+
+    def frame(self, frame: Frame, time: int) -> tuple[int | None, int]:
+        """The last boundary at or before a time, and the first after it."""
+        ...
+
+
+def _items(records: Sequence[Record], before: int | None) -> tuple[list[Item], int | None]:
+    watermarks: list[Item] = []
+    idle: list[Item] = []
+    for record in records:
+        if record.kind == "all_idle":
+            idle.append("idle")
+        elif record.kind == "emission" and record.details["coalesced"] != before:
+            before = record.details["coalesced"]
+            watermarks.append(record.details["coalesced"])
+    return watermarks + idle, before
+
+
+class DomainRig:
+    def __init__(self, config: JobConfig, now_ms: int) -> None:
+        self.machine = JobMachine(config, now_ms, numbers=INT64)
+        self.seen = self.machine.journal.written
+        self.before: int | None = None
+
+    def report(self, tops: Values, watermarks: Values, now_ms: int) -> bool:
+        return self.machine.report(tops, now_ms, watermarks=watermarks).applied
+
+    def declare(self, names: Sequence[str], top: int | None, now_ms: int) -> None:
+        self.machine.declare(DIRECT, names, now_ms, None if top is None else dict.fromkeys(names, top))
+
+    def restore(self, name: str, watermark: int | None, now_ms: int) -> None:
+        """As the traces have it: the watermark may move back, which no command of the machine does."""
+        self.machine.substreams[DIRECT, name].watermark = watermark
+        lowest = [substream.watermark for substream in self.machine.substreams.values()]
+        least = None if None in lowest else min(w for w in lowest if w is not None)
+        self.machine.coalescer.coalesced = self.machine.coalescer.watermark = self.before = least
+        self.machine._emitted = least, least
+
+    def idle(self, name: str, now_ms: int) -> None:
+        self.machine.idle(DIRECT, [name], now_ms)
+
+    def done(self, name: str, now_ms: int) -> bool:
+        return self.machine.done(DIRECT, [name], now_ms).applied
+
+    def evict(self, name: str, now_ms: int) -> None:
+        self.machine.evict(DIRECT, [name], now_ms)
+
+    def sweep(self, now_ms: int) -> None:
+        self.machine.sweep(now_ms)
+
+    def watermarks(self, now_ms: int) -> dict[str, int | None]:
+        return {row.substream: row.watermark for row in self.machine.substream_table(now_ms)}
+
+    def items(self) -> list[Item]:
+        fresh = list(self.machine.journal)[len(self.machine.journal) - (self.machine.journal.written - self.seen) :]
+        self.seen = self.machine.journal.written
+        items, self.before = _items(fresh, self.before)
+        return items
+
+
+class DomainSide:
+    name = "domain"
+    exact_in_doubles = False
+    moves_back = True
+
+    def rig(self, config: JobConfig, now_ms: int) -> Rig:
+        return DomainRig(config, now_ms)
+
+    def frame(self, frame: Frame, time: int) -> tuple[int | None, int]:
+        return frame.floor(time, INT64), frame.higher(time, INT64)
+
+
+class StoreRig:
+    def __init__(self, driver: Driver, job: str, config: JobConfig, now_ms: int) -> None:
+        self.driver, self.job = driver, job
+        self.store = driver.store
+        self.driver(self.store.put(job, config, {}, None, now_ms=now_ms))
+        self.before: int | None = None
+        self.seen = "-"
+        self.items()
+
+    def report(self, tops: Values, watermarks: Values, now_ms: int) -> bool:
+        return self._do(self.store.report(self.job, tops, watermarks=watermarks, now_ms=now_ms)).applied
+
+    def declare(self, names: Sequence[str], top: int | None, now_ms: int) -> None:
+        tops = None if top is None else dict.fromkeys(names, top)
+        self._do(self.store.declare(self.job, DIRECT, names, tops, now_ms=now_ms))
+
+    def restore(self, name: str, watermark: int | None, now_ms: int) -> None:
+        if watermark is not None:
+            self._do(self.store.restore(self.job, DIRECT, {name: watermark}, now_ms=now_ms))
+            self.items()  # what is restored was out before
+
+    def idle(self, name: str, now_ms: int) -> None:
+        self._do(self.store.idle(self.job, DIRECT, [name], now_ms=now_ms))
+
+    def done(self, name: str, now_ms: int) -> bool:
+        return self._do(self.store.done(self.job, DIRECT, [name], now_ms=now_ms)).applied
+
+    def evict(self, name: str, now_ms: int) -> None:
+        self._do(self.store.evict(self.job, DIRECT, [name], now_ms=now_ms))
+
+    def sweep(self, now_ms: int) -> None:
+        self.driver(self.store.sweep(self.job, now_ms=now_ms))
+
+    def watermarks(self, now_ms: int) -> dict[str, int | None]:
+        _, rows = self.driver(self.store.substreams(self.job, now_ms))
+        return {row.substream: row.watermark for row in rows}
+
+    def items(self) -> list[Item]:
+        fresh = self.driver(self.store.records(self.job, after=self.seen))
+        self.seen = fresh[-1][0] if fresh else self.seen
+        items, self.before = _items([record for _, record in fresh], self.before)
+        return items
+
+    def _do(self, command: Any) -> Effect:
+        effect: Effect = self.driver(command)
+        return effect
+
+
+class StoreSide:
+    name = "scripts"
+    exact_in_doubles = True
+    moves_back = False
+
+    def __init__(self, make_driver: Callable[[], Driver]) -> None:
+        self.driver = make_driver()
+        self.serial = itertools.count()
+
+    def _name(self) -> str:
+        return f"conformance-{next(self.serial)}"
+
+    def rig(self, config: JobConfig, now_ms: int) -> Rig:
+        return StoreRig(self.driver, self._name(), config, now_ms)
+
+    def frame(self, frame: Frame, time: int) -> tuple[int | None, int]:
+        job, store = self._name(), self.driver.store
+        self.driver(store.put(job, JobConfig(LimitingLag(0), FrameThrottle(frame)), {}, None, now_ms=0))
+        floor = self.driver(store.report(job, {"a": time}, now_ms=0)).answer.watermark
+        higher = self.driver(store.complete(job, now_ms=0)).answer.watermark
+        assert higher is not None
+        return floor, higher
+
+    def close(self) -> None:
+        self.driver.close()

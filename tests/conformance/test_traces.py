@@ -1,0 +1,71 @@
+"""Both forms of the machine do what the reference did, at every step of every trace."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.report import run
+from tests.conformance.rig import DomainSide, Side, StoreSide
+from tests.conformance.traces import FILES, read
+from tests.store.driver import Driver
+from tidegate.store.embedded import EmbeddedValkey
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def sides(valkey: EmbeddedValkey) -> Iterator[list[Side]]:
+    scripts = StoreSide(lambda: Driver(valkey.url))
+    yield [DomainSide(), scripts]
+    scripts.close()
+
+
+def conformance(folder: Path) -> "subprocess.CompletedProcess[str]":
+    """The command behind ``make conformance``, on other traces."""
+    return subprocess.run(
+        [sys.executable, "-m", "tests.conformance"],
+        env={**os.environ, "CONFORMANCE_DIR": str(folder)},
+        cwd=HERE.parents[1],
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_every_trace_passes_on_both_sides(sides: list[Side]) -> None:
+    """A policy here must mean what the reference means by it, to the step."""
+    outcomes = run(HERE, sides, print)
+    assert not [outcome.line() for outcome in outcomes if outcome.failed]
+    for outcome in outcomes:
+        assert outcome.passed + outcome.left_out.total() == len(read(HERE / f"{outcome.file}.jsonl"))
+        if outcome.side == "domain":
+            assert not outcome.left_out
+        else:
+            assert set(outcome.left_out) <= {"numbers beyond 2^53 - 1", "a restore that moves the watermark back"}
+
+
+def test_a_trace_that_fails_is_named_and_the_command_fails(tmp_path: Path) -> None:
+    """A check that cannot fail would be worse than none."""
+    for file in FILES:
+        shutil.copy(HERE / f"{file}.jsonl", tmp_path)
+    path = tmp_path / "coalescer.jsonl"
+    first, *rest = path.read_text().splitlines()
+    trace = json.loads(first)
+    trace["steps"][4]["expect"] = {"emit": 99}
+    path.write_text("\n".join([json.dumps(trace), *rest]) + "\n")
+    done = conformance(tmp_path)
+    assert done.returncode == 1
+    assert done.stdout.count(f"{trace['name']}, step 4: expected {{'emit': 99}}, got {{'emit': 12}}") == 2
+    assert "2 failed" in done.stdout
+
+
+def test_a_folder_without_traces_is_one_clear_line(tmp_path: Path) -> None:
+    """A mistyped CONFORMANCE_DIR must not pass."""
+    done = conformance(tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("Cannot read the traces: ")

@@ -1,0 +1,86 @@
+"""Traces as they are stored: one JSON object a line."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tidegate.domain.config import JobConfig
+from tidegate.domain.numbers import EXACT_DOUBLE
+from tidegate.domain.policy import (
+    LimitingLag,
+    LimitingLagAndDelay,
+    LimitingLagAndLull,
+    LimitingTimestampAndWallClockLag,
+    Policy,
+)
+
+FILES = ("policies", "throttle", "coalescer", "event_time_mapper", "sliding_window")
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """``steps`` in order, each with its ``at_ms``, ``op`` and ``expect``."""
+
+    name: str
+    tags: tuple[str, ...]
+    config: Json
+    steps: tuple[Json, ...]
+
+    def exact_in_doubles(self) -> bool:
+        """Whether all its numbers lie in the range of the API and of the store."""
+        return all(EXACT_DOUBLE.holds(number) for number in _numbers([self.config, *self.steps]))
+
+
+def _numbers(found: object) -> list[int]:
+    if isinstance(found, dict):
+        return _numbers(list(found.values()))
+    if isinstance(found, list):
+        return [number for item in found for number in _numbers(item)]
+    return [found] if isinstance(found, int) else []
+
+
+def read(file: Path) -> list[Trace]:
+    """:raises ValueError: for a line that is no trace."""
+    traces = []
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            raw = json.loads(line)
+            traces.append(Trace(raw["name"], tuple(raw.get("tags", ())), raw["config"], tuple(raw["steps"])))
+        except (ValueError, KeyError) as error:
+            raise ValueError(f"{file}:{number} is no trace: {error!r}") from error
+    return traces
+
+
+NEVER = 2**52
+"""So long, or so low, that it does not matter: in doubles too."""
+
+
+def policy(config: Json) -> tuple[Policy, int | None]:
+    """The policy that a configuration names, and a top to declare its substreams with.
+
+    Two test aids of the traces come as ordinary policies. One that follows the clock alone is a wall-clock lag beside a
+    lag that never matters. A constant is a lull that never begins, with a top declared at the constant.
+    """
+    match config["policy"]:
+        case "limiting_lag":
+            return LimitingLag(config["lag"]), None
+        case "limiting_lag_and_delay":
+            if config.get("num_stored_samples", 16) != 16:
+                raise ValueError("histories have 16 slots")
+            return LimitingLagAndDelay(config["lag"], config["max_delay_ms"]), None
+        case "limiting_lag_and_lull":
+            return LimitingLagAndLull(config["lag"], config["max_lull_ms"]), None
+        case "limiting_timestamp_and_wall_clock_lag":
+            return LimitingTimestampAndWallClockLag(config["timestamp_lag"], config["wall_clock_lag"]), None
+        case "real_time_lag":
+            return LimitingTimestampAndWallClockLag(NEVER, config["lag"]), None
+        case "constant":
+            return LimitingLagAndLull(NEVER, NEVER), config["value"] + NEVER
+        case other:
+            raise ValueError(f"no such policy: {other}")
+
+
+__all__ = ["FILES", "NEVER", "JobConfig", "Json", "Trace", "policy", "read"]

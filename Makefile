@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format openapi lock clean
+.PHONY: help setup demo test conformance lint format openapi figures lock clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## .venv with both distributions and what they need
 
@@ -31,6 +31,9 @@ test: $(READY) ## everything: checks, unit tests, a real Spark, a real Valkey, a
 	@$(MAKE) --no-print-directory lint
 	@$(BIN)/python -m pytest
 
+conformance: $(READY) ## the reference's traces, or those of CONFORMANCE_DIR, on both forms of the machine
+	@$(BIN)/python -m tests.conformance
+
 lint: $(READY) ## style and types
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
@@ -42,6 +45,9 @@ format: $(READY) ## puts the code into shape
 
 openapi: $(READY) ## openapi/tidegate.v1.json, from the code
 	@$(BIN)/tidegate openapi > openapi/tidegate.v1.json
+
+figures: $(READY) ## the figures of docs/semantics.md, from runs of the machine
+	@$(BIN)/python -m docs.drawing
 
 lock: $(READY) ## requirements.lock, from what the distributions ask for
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

@@ -1,0 +1,26 @@
+"""``python -m docs.drawing``: draws every figure of the docs anew."""
+
+from pathlib import Path
+
+from docs.drawing import paint
+from docs.drawing.merges import least_lags
+from docs.drawing.scenes import SCENES, THROTTLED
+
+FIGURES = Path(__file__).parents[1] / "figures"
+
+
+def main() -> None:
+    FIGURES.mkdir(exist_ok=True)
+    for name, scene in SCENES.items():
+        path = FIGURES / f"{name}.svg"
+        if name == "throttles":
+            paint.side_by_side([one.play() for one in THROTTLED], path)
+        else:
+            paint.timeline(scene.play(), path)
+        print(path.name)
+    paint.bounds(least_lags(), FIGURES / "merges.svg")
+    print("merges.svg")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Scenes as pictures: processing time to the right, event time upwards."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("svg")
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from docs.drawing.scene import Line, Seen
+
+COLOURS = ("#1f6f8b", "#b5651d", "#5b7f3a", "#7a4f9a")
+RED = "#c0392b"
+STYLE: Any = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "tidegate",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+}
+
+
+def timeline(seen: Seen, path: Path) -> None:
+    """One scene."""
+    with mpl.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(7.6, 3.4), layout="constrained")
+        _scene(axes, seen)
+        _save(figure, path, seen.digest())
+
+
+def side_by_side(scenes: Sequence[Seen], path: Path) -> None:
+    """Scenes that are to be compared, with one scale."""
+    with mpl.rc_context(STYLE):
+        figure, all_axes = plt.subplots(
+            1, len(scenes), figsize=(8.6, 3.2), sharey=True, sharex=True, layout="constrained"
+        )
+        for number, (axes, seen) in enumerate(zip(all_axes, scenes, strict=True)):
+            _scene(axes, seen, legend=number == 0)
+        _save(figure, path, repr([seen.digest() for seen in scenes]))
+
+
+def bounds(curves: dict[str, list[tuple[int, int]]], path: Path) -> None:
+    """The least lag that keeps a trailing partition whole, by the skew."""
+    with mpl.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(7.6, 3.2), layout="constrained")
+        for (name, points), colour in zip(curves.items(), COLOURS, strict=False):
+            axes.plot(*zip(*points, strict=True), "o-", color=colour, label=name, markersize=3.5)
+        axes.set_xlabel("skew: how far B trails A")
+        axes.set_ylabel("least lag without a late row of B")
+        axes.legend(frameon=False)
+        _save(figure, path, repr(curves))
+
+
+def drawn_from(path: Path) -> str:
+    """The digest of the run that a figure was drawn from."""
+    return path.read_text().partition("<dc:description>")[2].partition("</dc:description>")[0]
+
+
+def digest_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _scene(axes: Axes, seen: Seen, legend: bool = True) -> None:
+    for (name, line), colour in zip(seen.tops.items(), COLOURS, strict=False):
+        one = len(seen.tops) == 1
+        _step(axes, line, color=colour, lw=0.8, ls=":", label="top" if one else f"top of {name}")
+        watermark = seen.watermarks[name]
+        if not one:
+            _step(axes, watermark, color=colour, lw=1.1, alpha=0.65, label=f"watermark of {name}")
+        for fate, marker, size in (("on time", "o", 14), ("late", "x", 30), ("future", "^", 30)):
+            some = [event for event in seen.events if event.substream == name and event.fate == fate]
+            axes.scatter(
+                [e.at for e in some], [e.event_time for e in some], marker=marker, s=size,
+                color=colour if fate == "on time" else RED, zorder=3,
+                label=fate if some and fate != "on time" else None,
+            )  # fmt: skip
+    _step(axes, seen.coalesced, color="#222222", lw=2, label="coalesced watermark")
+    if seen.emitted != seen.coalesced:
+        _step(axes, seen.emitted, color=RED, lw=2, ls="--", label="emitted watermark")
+    low, high = axes.get_ylim()
+    for at, text in seen.marks:
+        axes.axvline(at, color="#999999", lw=0.7, ls="--", zorder=0)
+        axes.text(
+            at + 0.4, low + 0.02 * (high - low), text, rotation=90, va="bottom", ha="left", color="#666666", size=8
+        )
+    axes.set_ylim(low, high)
+    axes.set_xlabel("processing time")
+    axes.set_title(seen.title, loc="left", fontsize=10)
+    if legend:
+        axes.set_ylabel("event time")
+        axes.legend(frameon=False, loc="upper left", fontsize=8)
+
+
+def _step(axes: Axes, line: Line, **style: object) -> None:
+    points = [(at, value) for at, value in line if value is not None]
+    if points:
+        axes.step(*zip(*points, strict=True), where="post", **style)  # type: ignore[arg-type]
+
+
+def _save(figure: Figure, path: Path, run: str) -> None:
+    figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None, "Description": digest_of(run)})
+    plt.close(figure)

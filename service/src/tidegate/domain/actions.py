@@ -13,7 +13,7 @@ from tidegate.domain.errors import (
 )
 from tidegate.domain.journal import Why, named
 from tidegate.domain.numbers import above, by_value
-from tidegate.domain.records import Effect
+from tidegate.domain.records import Counts, Effect
 from tidegate.domain.substream import PLACEHOLDER, SubstreamKey, member
 from tidegate.domain.transition import Transition
 
@@ -49,6 +49,7 @@ class Acting(Transition):
             substream = self._new_substream(query, name)
             if tops is not None and name in tops:
                 substream.observe(tops[name], self.moment)
+                self._look_due = True
         if new:
             self._act("declare", why, query, new)
         return Effect(self._reply(), bool(new))
@@ -71,6 +72,7 @@ class Acting(Transition):
             self.substreams[query, name].watermark = watermarks[name]
         if new:
             self._act("restore", why, query, new)
+            self._look_due = True
             lowest = min((s.watermark for s in self.substreams.values()), key=by_value)
             hold = self._hold()
             if hold is not None and lowest is not None:
@@ -143,7 +145,8 @@ class Acting(Transition):
         """Ends a query. What its open batch staged is dropped, and the batch holds the watermark no longer.
 
         Without a ``successor`` its substreams are evicted. With one they are that query's from now on, as they are,
-        except those that it has itself. A query may be its own successor: it keeps its substreams, gives up its open
+        except those that it has itself; their silence begins to count anew, for it has not read that input before. A
+        query may be its own successor: it keeps its substreams, gives up its open
         batch, and may then begin on another checkpoint. In each case the run that was current may not go on.
 
         :raises QueryNotFound: for a query nobody has heard of.
@@ -185,11 +188,9 @@ class Acting(Transition):
             if to in self.substreams:
                 continue
             substream = self.substreams.pop(key)
-            substream.last_event_ms += self._lost(query) - self._lost(successor)
+            substream.last_event_ms = self.observed(successor)
             self.substreams[to] = substream
             self.substreams.pop((successor, PLACEHOLDER), None)
-            if key in self.counts:
-                self.counts[to] = self.counts.pop(key)
+            self.counts[to] = self.counts.get(to, Counts()) + self.counts.pop(key, Counts())
             for table in (self.reported, self.future):
-                if key in table:
-                    table[to] = table.pop(key)
+                table[to] = table.get(to, 0) + table.pop(key, 0)

@@ -68,15 +68,19 @@ class Owning(Acting):
         last = offer(self.config.throttle, self.coalescer.lead, self.coalescer.coalesced, self.numbers)
         self.coalescer.advance(last, self.now_ms)
         self._end()
-        self.complete = True
+        self.complete, self._completed_ms = True, self.moment.observed_ms
         self._act("complete", why)
         return Effect(self._reply(), True)
 
     def reopen(self, now_ms: int, why: Why = UNEXPLAINED) -> Effect:
-        """Takes an end of input back, but never the watermark: what comes from below it is late."""
+        """Takes an end of input back, but never the watermark: what comes from below it is late.
+
+        Reports were refused since then, so that time is nobody's silence.
+        """
         self._tick(now_ms)
         applied, self.complete = self.complete, False
         if applied:
+            self.lost_ms += self.moment.observed_ms - self._completed_ms
             self._act("reopen", why)
             self._look()
         return Effect(self._reply(), applied)
@@ -99,7 +103,7 @@ class Owning(Acting):
             self.future,
         ):
             table.clear()
-        self._emitted, self._withheld, self._lost_at_look = (None, None), False, None
+        self._emitted, self._look_due, self._lost_at_look = (None, None), False, None
         self._act("reset", why)
         self._expect()
         return self._reply()
@@ -119,6 +123,7 @@ class Owning(Acting):
             return Effect(self._reply(), False)
         self._tick(now_ms)
         expires_ms = None if lasts_ms is None else self.now_ms + lasts_ms
+        self._look_due = self._look_due or present is not None  # what it had held back may go on now
         self.holds[hold] = Hold(hold, at_most, expires_ms, why.reason)
         self._act("hold", why, hold=hold, at_most=at_most)
         return Effect(self._reply(), True)

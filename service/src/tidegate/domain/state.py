@@ -28,8 +28,8 @@ class JobState:
 
     ``lost_ms`` is how long nobody looked after the job at all (its coordinators, or their store, were away). The job's
     *observed* time leaves it out, and the limits on silence and slowness are judged in that; a wall clock is not.
-    ``absent_after_ms``: a time without any look that is longer than this is nobody's silence, where the job waited for
-    time to bring something (for then it is looked at now and then); None: all time counts, as in the traces.
+    ``absent_after_ms``: a time without any command that is longer than this is nobody's silence; None: all time counts,
+    as in the traces.
     """
 
     def __init__(
@@ -47,8 +47,9 @@ class JobState:
         self.state_epoch = state_epoch
         self.now_ms = now_ms
         self.lost_ms = 0
-        self._withheld = False
+        self._look_due = False
         self._lost_at_look: int | None = None
+        self._completed_ms = now_ms
         self.coalescer = Coalescer(now_ms, now_ms, numbers)
         self.coalescer.retain(config.max_retention_ms)
         self.complete = False
@@ -151,7 +152,7 @@ class JobState:
         if self.complete:
             return None
         at, rules = self.moment, self.config
-        times: list[int | None] = [at.observed_ms] if self._withheld else []
+        times: list[int | None] = [at.observed_ms] if self._look_due else []
         if self._lost_at_look not in (None, self.lost_ms):
             # While nobody looked wall clocks went on, and those who follow one have not been told yet.
             times += [at.observed_ms for s in self.substreams.values() if s.live and s.policy.follows_clock]
@@ -166,8 +167,12 @@ class JobState:
             held = (q for q in self.queries.values() if q.open and not q.released)
             times += [q.begun_observed_ms + rules.max_batch_hold_ms for q in held]
         times += [h.expires_ms - self.lost_ms for h in self.holds.values() if h.expires_ms is not None]
-        if self.coalescer.retention is not None:
-            times.append(self.coalescer.retention.next_change_ms(self._would_be_emitted))
+        retention = self.coalescer.retention
+        if retention is not None:
+            present = self.coalescer.lead if retention.boundary is None else retention.cells[0]
+            if present is not None and self._would_be_emitted(present):
+                times.append(at.observed_ms)
+            times.append(retention.next_change_ms(self._would_be_emitted))
         return min((time for time in times if time is not None), default=None)
 
     def _would_be_emitted(self, watermark: int) -> bool:

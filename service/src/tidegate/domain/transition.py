@@ -21,10 +21,11 @@ class Transition(JobState):
     def _tick(self, now_ms: int) -> None:
         """Moves the job's clock, which never goes back."""
         gap_ms = now_ms - self.now_ms
-        waiting = self.next_change_ms() is not None
-        if waiting and self.absent_after_ms is not None and gap_ms > self.absent_after_ms:
+        if self.absent_after_ms is not None and gap_ms > self.absent_after_ms:
+            # A job that waits for time is looked at now and then: a longer gap shows that nobody could.
+            if self.next_change_ms() is not None:
+                self.journal.write(now_ms, "absence", lost_ms=gap_ms)
             self.lost_ms += gap_ms
-            self.journal.write(now_ms, "absence", lost_ms=gap_ms)
         self.now_ms = max(self.now_ms, now_ms)
 
     def _write(self, kind: str, **details: object) -> None:
@@ -148,7 +149,7 @@ class Transition(JobState):
         for _, substream in live:
             substream.look(self.moment, cap)
         self._lost_at_look = self.lost_ms
-        self._withheld = cap is not None and any(s.policy.follows_clock and above(s.reading, cap) for _, s in live)
+        self._look_due = cap is not None and any(s.policy.follows_clock and above(s.reading, cap) for _, s in live)
         before, was_all_idle = self.coalescer.coalesced, self.coalescer.all_idle
         hold, at = self._hold(), self.moment
         retained = self.coalescer.look(

@@ -163,8 +163,8 @@ class JobStore:
     ) -> Effect:  # fmt: skip
         """Highest event times that one partition of a batch saw; rows seen, and rows left out as future."""
         names = dict.fromkeys([*tops, *watermarks, *counts, *future])
-        rows = [str(counts.get(name, 0)) for name in names] if counts else []
-        left_out = [str(future.get(name, 0)) for name in names] if future else []
+        rows = [text(counts.get(name)) for name in names] if counts else []
+        left_out = [text(future.get(name)) for name in names] if future else []
         return replies.effect(
             await self._run(
                 "report", job, now_ms, *_token(token), run.query, run.query_id, run.run_id, str(batch_id),

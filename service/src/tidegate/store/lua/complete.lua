@@ -28,6 +28,6 @@ if top then
   advance(framed and frame_higher(top) or math.min(top + 1, HIGHEST))
 end
 release_at(J.coalesced)
-J.complete = 1
+J.complete, J.completed = 1, J.t
 act('complete', read_why())
 return reply('1')

@@ -25,5 +25,6 @@ introduce(query, new, observed)
 observe(query, seen, seen_tops, {}, observed)
 -- A history that was sampled between two looks does not fit what is reckoned from looks.
 if #seen > 0 and R.clocked then J.literal = 1 end
+if #seen > 0 then J.more = 1 end
 act('declare', read_why(), query, new)
 return reply('1')

@@ -15,6 +15,7 @@ if present and (not ends or ends > J.now) then
   if tonumber(present) ~= tonumber(at_most) then return problem('hold_exists', hold, fmt(tonumber(present))) end
   return reply('0')
 end
+if present then J.more = 1 end  -- what it had held back may go on now
 local why = read_why()
 drop_hold(hold)
 redis.call('ZADD', K.holds, at_most, hold)

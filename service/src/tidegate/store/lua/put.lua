@@ -118,6 +118,7 @@ for _, query in ipairs(owners()) do
   for _, member in ipairs(redis.call('ZRANGE', K.expiry(query), 0, -1)) do change_policy(member, true) end
   for _, member in ipairs(redis.call('ZRANGE', K.quiet(query), 0, -1)) do change_policy(member, false) end
 end
+if not J.complete then time_out_queries() end
 for _, query in ipairs(owners()) do expire(query, idle_clock_of(query)) end
 J.literal = 1
 look()

@@ -9,10 +9,11 @@
 local refused = load_job()
 if refused then return refused end
 if not J.complete then return reply('0') end
-J.complete = nil
+-- Reports were refused since its end, so that time is nobody's silence.
+J.complete, J.lost, J.t = nil, J.lost + (J.t - J.completed), J.completed
 act('reopen', read_why())
 -- Nobody fell idle while it was complete, though clocks may have moved.
-local left = false
+local left = time_out_queries()
 for _, query in ipairs(redis.call('SMEMBERS', K.owners)) do
   left = expire(query, num(redis.call('HGET', K.query(query), 'idle_clock'))) or left
 end

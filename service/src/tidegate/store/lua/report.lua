@@ -4,7 +4,7 @@
 -- ARGV  now · absent after · not after · token incarnation · token watermark ('' '' without)
 --       · query ('' without a batch) · query_id · run_id · batch · partition
 --       · members, tops ('' for none), lowest event times, ready-made watermarks ('' for none), rows, future rows
---         (columns; the last four may be empty)
+--         (columns; the last four may be empty, or have '' for none)
 -- Reply ok, ... (parts/answer), applied (0: nothing was changed; the batch had committed already, or nothing was news)
 --       or error: job_not_found, job_deleted, job_complete, query_fenced <run>, query_retired <query>,
 --       batch_not_begun <query> <batch>, event_time_missing <members>
@@ -44,11 +44,10 @@ heal(token)
 contact()
 local staged = Q.open and batch == Q.latest
 if staged then
-  for i, count in ipairs(rows) do
-    redis.call('HSET', K.staged_rows(query), partition .. ' ' .. members[i], count)
-  end
-  for i, count in ipairs(future) do
-    if count ~= '0' then redis.call('HSET', K.staged_future(query), partition .. ' ' .. members[i], count) end
+  for _, kind in ipairs({{K.staged_rows(query), rows}, {K.staged_future(query), future}}) do
+    for i, count in ipairs(kind[2]) do
+      if count ~= '' then redis.call('HSET', kind[1], partition .. ' ' .. members[i], count) end
+    end
   end
   members, tops, marks = set_aside_future(query, members, tops, marks, bottoms)
   local seen, ready = {}, {}

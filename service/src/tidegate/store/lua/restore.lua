@@ -54,7 +54,7 @@ for member, level in pairs(LEVELS) do
   place(member, level.s, level.policy)
   lowest = math.min(lowest, level.s.a or -math.huge)
 end
-J.literal = 1
+J.literal, J.more = 1, 1
 for _, key in ipairs({K.live, K.parked}) do
   local first, watermark = lowest_of(key)
   if first then lowest = math.min(lowest, watermark or -math.huge) end

@@ -32,14 +32,13 @@ local function hand_over(members)
   local names = {}
   for i, member in ipairs(members) do names[i] = successor .. '/' .. name_of(member) end
   local taken = zmscore(K.tops, names)
-  local _, lost = observed_by(query)
-  local _, theirs = observed_by(successor)
-  local function move(key, to_key, from, to, shift)
-    local value = redis.call('ZSCORE', key, from)
-    if not value then return end
-    if shift ~= 0 then value = fmt(tonumber(value) + shift) end
+  -- The successor has not read that input before: silence begins to count now.
+  local now = fmt((observed_by(successor)))
+  local function move(key, to_key, from, to, value)
+    local present = redis.call('ZSCORE', key, from)
+    if not present then return end
     redis.call('ZREM', key, from)
-    redis.call('ZADD', to_key, value, to)
+    redis.call('ZADD', to_key, value or present, to)
   end
   for i, from in ipairs(members) do
     local to = names[i]
@@ -48,16 +47,16 @@ local function hand_over(members)
       end_placeholder(successor)
       local keys = {K.tops, K.live, K.parked, K.told, K.still, K.drift, K.due}
       for _, limit in pairs(CLOCK_LIMITS) do keys[#keys + 1] = K.lagged(limit) end
-      for _, key in ipairs(keys) do move(key, key, from, to, 0) end
-      move(K.done, K.done, from, to, lost - theirs)
-      move(K.expiry(query), K.expiry(successor), from, to, lost - theirs)
-      move(K.quiet(query), K.quiet(successor), from, to, lost - theirs)
+      for _, key in ipairs(keys) do move(key, key, from, to) end
+      move(K.done, K.done, from, to, now)
+      move(K.expiry(query), K.expiry(successor), from, to, now)
+      move(K.quiet(query), K.quiet(successor), from, to, now)
       local text = redis.call('HGET', K.clocked, from)
       if text then redis.call('HSET', K.clocked, to, text) end
       redis.call('HDEL', K.clocked, from)
       for _, class in ipairs(COUNTED) do
         local rows = redis.call('HGET', K.counts, class .. ' ' .. from)
-        if rows then redis.call('HSET', K.counts, class .. ' ' .. to, rows) end
+        if rows then add(K.counts, class .. ' ' .. to, rows) end
         redis.call('HDEL', K.counts, class .. ' ' .. from)
       end
     end
@@ -70,6 +69,5 @@ if successor ~= '' then hand_over(mine) end
 end_placeholder(query)
 forget(query, mine)
 act('retire', read_why(), query, mine, 'successor', successor)
-if successor ~= '' then expire(successor, num(redis.call('HGET', K.query(successor), 'idle_clock'))) end
 look(nil, false, true)
 return reply('1')

@@ -68,13 +68,18 @@ local function next_change_of_job()
     local told = J.look_lost == nil or J.look_lost == J.lost
     if not told and redis.call('EXISTS', K.still, K.drift) > 0 then at(J.t) end
   end
-  if R.max_retention and J.retention ~= '' then
-    local h = history_of(split(J.retention, ','), 1)
+  if R.max_retention then
     local _, hold = lowest_hold()
-    local change = next_change(h, function(cell)
-      return above(candidate(hold and math.min(cell, hold) or cell), J.coalesced)
-    end)
-    if change then at(change) end
+    local function would_be_emitted(value)
+      return value and above(candidate(hold and math.min(value, hold) or value), J.coalesced)
+    end
+    if J.retention == '' then
+      if would_be_emitted(J.lead) then at(J.t) end
+    else
+      local h = history_of(split(J.retention, ','), 1)
+      local change = would_be_emitted(h.cells[1]) and J.t or next_change(h, would_be_emitted)
+      if change then at(change) end
+    end
   end
   if R.query_timeout then
     local query, contact = lowest_of(K.contact)

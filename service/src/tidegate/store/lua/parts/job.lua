@@ -7,7 +7,7 @@
 local J, R, LOADED = {}, {}, {}
 
 local NUMBERS = {'incarnation', 'clock', 'lost', 'coalesced', 'watermark', 'lead', 'coalesced_since', 'watermark_since',
-  'complete', 'all_idle', 'look', 'look_lost', 'looks', 'least', 'literal', 'due', 'next_change', 'more'}
+  'complete', 'completed', 'all_idle', 'look', 'look_lost', 'looks', 'least', 'literal', 'due', 'next_change', 'more'}
 local TEXTS = {'epoch', 'retention', 'stairs', 'gaps'}
 local FIELDS = {'state', 'rules', unpack(NUMBERS)}
 for _, field in ipairs(TEXTS) do FIELDS[#FIELDS + 1] = field end
@@ -27,8 +27,11 @@ end
 
 local function set_now(now)
   local gap = now - J.clock
-  -- A job that waits for time is looked at now and then: a longer gap shows that nobody could.
-  if absent_after and gap > absent_after and J.next_change then J.lost, J.absent = J.lost + gap, gap end
+  if absent_after and gap > absent_after then
+    J.lost = J.lost + gap
+    -- A job that waits for time is looked at now and then: a longer gap shows that nobody could.
+    if J.next_change then J.absent = gap end
+  end
   J.now = math.max(now, J.clock)
   J.clock, J.t = J.now, J.now - J.lost
 end

@@ -147,7 +147,7 @@ local function latest_event_time()
 end
 
 -- Sets aside what lies too far ahead of the clock to be true, all of a substream's entry with it; it is counted.
-local function count_future(query, members, rows)
+local function count_future(members, rows)
   for i, member in ipairs(members) do
     add(K.counts, 'future_reported ' .. member, rows[i])
     add(K.job, 'future_reported', rows[i])
@@ -167,7 +167,7 @@ local function set_aside_future(query, members, tops, marks, bottoms)
     end
   end
   if #future == 0 then return members, tops, marks, bottoms end
-  count_future(query, future, ones)
+  count_future(future, ones)
   record('future', 'query', query, 'count', fmt(#future), 'substreams', named(future))
   return unpack(kept)
 end

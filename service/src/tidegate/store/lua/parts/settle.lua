@@ -32,7 +32,7 @@ local function settle()
   local rows = redis.call('HGETALL', K.staged_rows(Q.name))
   for i = 1, #rows, 2 do add(K.counts, 'reported ' .. member_of(rows[i]), rows[i + 1]) end
   local future = redis.call('HGETALL', K.staged_future(Q.name))
-  for i = 1, #future, 2 do count_future(Q.name, {member_of(future[i])}, {future[i + 1]}) end
+  for i = 1, #future, 2 do count_future({member_of(future[i])}, {future[i + 1]}) end
   unstage(Q.name)
   redis.call('ZREM', K.open, Q.name)
   redis.call('ZREM', K.begun, Q.name)

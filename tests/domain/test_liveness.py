@@ -1,0 +1,123 @@
+"""A job that is swept only when it says that time will change something gets as far as one that always is."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from tidegate.domain.config import JobConfig
+from tidegate.domain.errors import DomainError
+from tidegate.domain.frame import Frame
+from tidegate.domain.job import JobMachine
+from tidegate.domain.numbers import above
+from tidegate.domain.policy import (
+    LimitingLag,
+    LimitingLagAndDelay,
+    LimitingLagAndLull,
+    LimitingTimestampAndWallClockLag,
+)
+from tidegate.domain.query import Run
+from tidegate.domain.state import DIRECT
+from tidegate.domain.throttle import FrameThrottle, MinStepThrottle, NoThrottle, Throttle
+
+NAMES = ["a", "b", "c"]
+RUN = Run("q", "checkpoint", "run")
+LONG_ENOUGH = 1200
+SLOT = 160 // 16 + 25
+"""Histories begin their slots with the first look, which may differ; and a step takes that long to be worth it."""
+
+Command = Callable[[JobMachine, int], object]
+
+
+THROTTLES: list[Throttle] = [NoThrottle(), FrameThrottle(Frame(20, 20)), MinStepThrottle(25)]
+
+
+def any_config(chance: random.Random) -> JobConfig:
+    return JobConfig(
+        chance.choice(
+            [
+                LimitingLag(20),
+                LimitingLagAndDelay(60, 48),
+                LimitingLagAndLull(60, 30),
+                LimitingTimestampAndWallClockLag(60, 90),
+            ]
+        ),
+        chance.choice(THROTTLES),
+        idle_timeout_ms=chance.choice([None, 50]),
+        max_retention_ms=chance.choice([None, 160]),
+        query_timeout_ms=chance.choice([None, 120]),
+        max_batch_hold_ms=chance.choice([None, 100]),
+        expected_queries=chance.choice([(), ("q",)]),
+    )
+
+
+def any_command(chance: random.Random, now: int) -> Command:
+    name = chance.choice(NAMES)
+    time = now - chance.randint(-10, 80)
+    config = any_config(chance)
+    at_most = now - chance.randint(0, 200)
+    lasts = chance.choice([None, 30])
+    batch = chance.randint(0, 3)
+    commands: list[Command] = [
+        lambda job, at: job.report({name: time}, at),
+        lambda job, at: job.report({name: time}, at),
+        lambda job, at: job.report({name: time}, at),
+        lambda job, at: job.declare(DIRECT, [name], at, {name: time}),
+        lambda job, at: job.declare(DIRECT, [name], at),
+        lambda job, at: job.restore(DIRECT, {name: time}, at),
+        lambda job, at: job.hold("h", at_most, lasts, at),
+        lambda job, at: job.release("h", at),
+        lambda job, at: job.change(config, at),
+        lambda job, at: job.finish(at),
+        lambda job, at: job.reopen(at),
+        lambda job, at: job.idle(DIRECT, [name], at),
+        lambda job, at: job.evict(DIRECT, [name], at),
+        lambda job, at: job.begin(RUN, batch, at),
+        lambda job, at: job.report_staged(RUN, batch, 0, {name: time}, {}, at),
+        lambda job, at: job.commit(RUN, batch, None, at),
+        lambda job, at: job.heartbeat(RUN, at, at),
+    ]
+    return chance.choice(commands)
+
+
+def do(job: JobMachine, command: Command, now: int) -> str:
+    try:
+        command(job, now)
+    except DomainError as refused:
+        return refused.code
+    return ""
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_is_due_is_all_that_time_will_change(seed: int) -> None:
+    """A job that nobody looks at when it matters holds its watermark for ever, and nobody learns why."""
+    chance = random.Random(seed)  # noqa: S311 - no secret
+    config = any_config(chance)
+    watched, left_alone = JobMachine(config, 1000), JobMachine(config, 1000)
+    now = 1000
+    for _ in range(25):
+        command = any_command(chance, now)
+        assert do(left_alone, command, now) == do(watched, command, now)
+        for _ in range(chance.choice([0, 1, 7, 60])):
+            now += 1
+            watched.sweep(now)
+            sweep_if_due(left_alone, now)
+    for _ in range(LONG_ENOUGH):
+        now += 1
+        watched.sweep(now)
+        sweep_if_due(left_alone, now)
+    there = watched.answer()
+    for _ in range(SLOT):
+        now += 1
+        sweep_if_due(left_alone, now)
+    here = left_alone.answer()
+    assert not above(there.coalesced, here.coalesced)
+    assert not above(there.watermark, here.watermark)
+    watched.sweep(now)
+    assert [row.state for row in left_alone.substream_table(now)] == [row.state for row in watched.substream_table(now)]
+
+
+def sweep_if_due(job: JobMachine, now: int) -> None:
+    due_ms = job.next_change_ms()
+    if due_ms is not None and due_ms + job.lost_ms <= now:
+        job.sweep(now)

@@ -9,6 +9,7 @@ from tidegate.domain.errors import (
     CheckpointConflict,
     HoldActive,
     HoldExists,
+    JobComplete,
     QueryNotFound,
     QueryRetired,
     SubstreamDone,
@@ -245,3 +246,37 @@ def test_a_pin_that_the_client_knows_holds_while_the_batch_before_is_committed()
     job.report_staged(RUN, 1, 0, {"a": 500}, {}, 2)
     answer = job.begin(RUN, 2, 3, KnownPin(10)).answer
     assert (answer.coalesced, answer.watermark) == (500, 10)
+
+
+def test_the_end_of_input_is_above_everything_that_was_ever_seen() -> None:
+    """Evicting the substream that was furthest must not leave its windows open for ever."""
+    job = machine(throttle=FrameThrottle(Frame(100, 100)))
+    job.report({"a": 1000, "b": 2050}, 0)
+    job.evict(DIRECT, ["b"], 1)
+    assert job.summary().top == 2050
+    assert job.finish(2).answer.watermark == 2100
+
+
+def test_an_expected_query_that_was_retired_before_it_came_stays_retired() -> None:
+    """The next change of rules must not bring back what an operator has just taken out of the way."""
+    job = machine(expected_queries=("departures",))
+    job.report({"b": 500}, 0)
+    assert job.retire("departures", None, 1).answer.watermark == 500
+    job.change(JobConfig(LimitingLag(5), expected_queries=("departures",)), 2)
+    assert job.summary().missing_queries == ()
+    assert job.begin(RUN, 0, 3).pin == 500
+    assert [record.kind for record in job.journal].count("fenced") == 0
+
+
+def test_a_hold_said_again_lasts_as_long_as_the_later_of_the_two() -> None:
+    """The repair takes longer than was thought."""
+    job = machine()
+    job.hold("h", 50, 10, 0)
+    job.report({"a": 100}, 0)
+    assert job.hold("h", 50, 100, 5).applied
+    assert not job.hold("h", 50, 20, 6).applied
+    assert job.sweep(104).watermark == 50
+    assert job.sweep(105).watermark == 100
+    job.finish(106)
+    with pytest.raises(JobComplete):
+        job.hold("h", 50, None, 107)

@@ -127,3 +127,13 @@ def test_the_record_of_a_job_is_bounded(driver: Driver, job: str) -> None:
     assert len(driver(driver.store.records(job))) == RECORDS_KEPT
     driver(driver.store.report(job, {"a": RECORDS_KEPT + 10}, now_ms=RECORDS_KEPT_MS + 2))
     assert [record.details["coalesced"] for _, record in driver(driver.store.records(job))] == [RECORDS_KEPT + 10]
+
+
+def test_a_report_does_not_pay_for_all_who_fall_idle_at_once(driver: Driver, job: str) -> None:
+    """A hundred thousand devices that fall silent together must not stop Redis for a second; sweeps do the rest."""
+    many = {f"s{number}": number for number in range(5000)}
+    driver(driver.store.put(job, JobConfig(LimitingLag(0), idle_timeout_ms=10), {}, None, now_ms=0))
+    driver(driver.store.report(job, many, now_ms=0))
+    driver(driver.store.report(job, {"late": 9000}, now_ms=10))
+    assert 0 < driver(driver.store.status(job, 10)).summary.idle < len(many)
+    assert driver(driver.store.sweep(job, now_ms=10)).watermark == 9000

@@ -13,6 +13,7 @@ from tidegate.domain.errors import (
 )
 from tidegate.domain.journal import Why, named
 from tidegate.domain.numbers import above, by_value
+from tidegate.domain.query import QueryState
 from tidegate.domain.records import Counts, Effect
 from tidegate.domain.substream import PLACEHOLDER, SubstreamKey, member
 from tidegate.domain.transition import Transition
@@ -48,7 +49,7 @@ class Acting(Transition):
         for name in new:
             substream = self._new_substream(query, name)
             if tops is not None and name in tops:
-                substream.observe(tops[name], self.moment)
+                self._see(substream, tops[name])
                 self._look_due = True
         if new:
             self._act("declare", why, query, new)
@@ -161,9 +162,10 @@ class Acting(Transition):
         names = [name for _, name in mine if name != PLACEHOLDER]
         if successor == query:
             return self._give_up_batch(query, now_ms, why)
-        if known is not None:
-            known.give_up()
-            known.retired = True
+        if known is None:  # it was expected, or declared for; it stays retired if it never comes
+            known = self.queries[query] = QueryState("", "", self.now_ms)
+        known.give_up()
+        known.retired = True
         self.contacts.pop(query, None)
         if successor is not None:
             self._hand_over(query, successor)

@@ -69,7 +69,7 @@ class JobDeleted(DomainError):
 
 class JobComplete(DomainError):
     code = "job_complete"
-    text = "The job's input was declared complete; nothing new may come."
+    text = "The job's input was declared complete; nothing new may come, unless the job is reopened (:reopen)."
 
 
 class RevisionMismatch(DomainError):
@@ -119,7 +119,9 @@ class CheckpointConflict(DomainError):
 
 class SubstreamNotFound(DomainError):
     code = "substream_not_found"
-    text = "Nobody declared or reported these substreams of query {query!r}: {substreams}."
+    text = (
+        'Nobody declared or reported these substreams of query {query!r} ("": reports without batches): {substreams}.'
+    )
     fields = ("query", "substreams")
 
 

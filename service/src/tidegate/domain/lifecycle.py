@@ -3,7 +3,7 @@
 from tidegate.domain.actions import UNEXPLAINED, Acting
 from tidegate.domain.coalescer import Coalescer
 from tidegate.domain.config import JobConfig
-from tidegate.domain.errors import BatchOpen, HoldActive, HoldExists, HoldNotFound
+from tidegate.domain.errors import BatchOpen, HoldActive, HoldExists, HoldNotFound, JobComplete
 from tidegate.domain.journal import Why
 from tidegate.domain.policy import Reported
 from tidegate.domain.records import Answer, Effect, Hold
@@ -103,6 +103,7 @@ class Owning(Acting):
             self.future,
         ):
             table.clear()
+        self.top = None
         self._emitted, self._look_due, self._lost_at_look = (None, None), False, None
         self._act("reset", why)
         self._expect()
@@ -113,17 +114,25 @@ class Owning(Acting):
     def hold(self, hold: str, at_most: int, lasts_ms: int | None, now_ms: int, why: Why = UNEXPLAINED) -> Effect:
         """Keeps C, and with it the watermark, at or below ``at_most``; where it is beyond already, where it is.
 
-        :raises HoldExists: where there is another under that name.
+        Said again, it lasts as long as the later of the two.
+
+        :raises HoldExists: where there is one with another value under that name.
+        :raises JobComplete: after the end of input.
         """
+        if self.complete:
+            raise JobComplete()
         present = self.holds.get(hold)
-        if present is not None and (present.expires_ms is None or present.expires_ms > max(now_ms, self.now_ms)):
-            if present.at_most != at_most:
-                raise HoldExists(hold, present.at_most)
-            self._tick(now_ms)
-            return Effect(self._reply(), False)
+        stands = present is not None and (present.expires_ms is None or present.expires_ms > max(now_ms, self.now_ms))
+        if present is not None and stands and present.at_most != at_most:
+            raise HoldExists(hold, present.at_most)
         self._tick(now_ms)
         expires_ms = None if lasts_ms is None else self.now_ms + lasts_ms
-        self._look_due = self._look_due or present is not None  # what it had held back may go on now
+        if present is not None and stands:
+            longer = present.expires_ms is not None and (expires_ms is None or expires_ms > present.expires_ms)
+            if not longer:
+                return Effect(self._reply(), False)
+        elif present is not None:
+            self._look_due = True  # what it had held back may go on now
         self.holds[hold] = Hold(hold, at_most, expires_ms, why.reason)
         self._act("hold", why, hold=hold, at_most=at_most)
         return Effect(self._reply(), True)

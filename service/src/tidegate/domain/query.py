@@ -103,8 +103,10 @@ class QueryState:
         if run_id == self.run_id:
             return None
         before = self.run_id
-        self.fenced = [*self.fenced, before][-PINS_KEPT:]
         self.run_id, self.waited_ms = run_id, 0
+        if not before:  # it was retired before it ever came
+            return None
+        self.fenced = [*self.fenced, before][-PINS_KEPT:]
         return before
 
     def give_up(self) -> None:

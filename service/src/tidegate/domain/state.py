@@ -3,7 +3,7 @@
 from tidegate.domain.coalescer import Coalescer, OpenPin
 from tidegate.domain.config import JobConfig
 from tidegate.domain.journal import Journal
-from tidegate.domain.numbers import EXACT_DOUBLE, NumberRange, above, by_value, highest
+from tidegate.domain.numbers import EXACT_DOUBLE, NumberRange, above, by_value
 from tidegate.domain.policy import Moment
 from tidegate.domain.query import QueryState
 from tidegate.domain.records import (
@@ -47,6 +47,7 @@ class JobState:
         self.state_epoch = state_epoch
         self.now_ms = now_ms
         self.lost_ms = 0
+        self.top: int | None = None
         self._look_due = False
         self._lost_at_look: int | None = None
         self._completed_ms = now_ms
@@ -133,7 +134,7 @@ class JobState:
         done = len(named) if self.complete else sum(s.done for s in named)
         idle = 0 if self.complete else sum(s.idle and not s.done for s in named)
         return Summary(
-            highest(*(s.top for s in named)),
+            self.top,
             self.coalescer.lead,
             len(named) - idle - done,
             idle,

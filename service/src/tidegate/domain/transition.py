@@ -103,7 +103,7 @@ class Transition(JobState):
                 continue
             effective = name in tops
             if effective:
-                substream.observe(tops[name], self.moment)
+                self._see(substream, tops[name])
             if name in watermarks:
                 effective = substream.report(watermarks[name]) or effective
             if effective:
@@ -113,6 +113,10 @@ class Transition(JobState):
         if woken:
             self._write("wake", query=query, **named(woken))
         return applied
+
+    def _see(self, substream: Substream, event_time: int) -> None:
+        substream.observe(event_time, self.moment)
+        self.top = highest(self.top, event_time)
 
     def _commit(self, name: str, query: QueryState) -> None:
         """What the open batch staged takes effect, with the policies' eyes on the present; a look must follow."""
@@ -248,7 +252,6 @@ class Transition(JobState):
 
     def _end(self) -> None:
         """Moves C past the throttle to the end of the last frame that anything was seen in."""
-        top = highest(*(substream.top for substream in self.substreams.values()))
-        if top is not None:
-            self.coalescer.advance(self.config.end_after(top, self.numbers), self.now_ms)
+        if self.top is not None:
+            self.coalescer.advance(self.config.end_after(self.top, self.numbers), self.now_ms)
         self.coalescer.release(None, self.now_ms)

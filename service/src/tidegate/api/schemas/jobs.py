@@ -14,6 +14,7 @@ class HolderRecord(Record):
     `reason`: `slow`, the live substream that is furthest behind; `never_reported`: one of which nothing was seen yet;
     `blocked`: one that is silent for longer than the idle timeout, but its query has not said that there was nothing;
     `missing_query`: an expected query that has shown no substreams yet; `open_batch`; `hold`, an operator's.
+    `since_ms`: since when the watermark has been where it is, whoever held it before.
     """
 
     reason: Literal["slow", "never_reported", "blocked", "missing_query", "open_batch", "hold"]
@@ -42,7 +43,9 @@ class WatermarkRecord(Record):
 
 
 class EffectRecord(WatermarkRecord):
-    """`applied` is false where the call was a repetition and changed nothing."""
+    """`applied` is false where the call changed nothing: it was a repetition, or came too late to count, or nothing in
+    it could count (event times too far ahead of the clock, substreams that are done).
+    """
 
     applied: bool
 

@@ -142,7 +142,8 @@ KINDS = frozenset(
 
 
 class JobDocument(Request):
-    """The rules of a job. Limits are in milliseconds of processing time; null: off.
+    """The rules of a job, all of them: what is left out has its default, also where a job is changed. Limits are in
+    milliseconds of processing time; null: off.
 
     - `overrides`: policies by substream name; the first that fits counts.
     - `idle_timeout_ms`: observed silence after which a substream no longer holds the rest back.

@@ -22,10 +22,9 @@ for _, hold in ipairs(redis.call('ZRANGE', K.holds, 0, -1)) do
   end
 end
 advance(candidate(J.lead))
-local _, top = highest_of(K.tops)
-if top then
+if J.top then
   local framed = R.throttle and R.throttle.type == 'frame'
-  advance(framed and frame_higher(top) or math.min(top + 1, HIGHEST))
+  advance(framed and frame_higher(J.top) or math.min(J.top + 1, HIGHEST))
 end
 release_at(J.coalesced)
 J.complete, J.completed = 1, J.t

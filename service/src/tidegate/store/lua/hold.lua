@@ -1,9 +1,10 @@
--- Keeps C, and with it the watermark, at or below a value; where it is beyond already, where it is.
+-- Keeps C, and with it the watermark, at or below a value; where it is beyond already, where it is. Said again, it lasts
+-- as long as the later of the two.
 --
 -- KEYS  1 the job · 2 the jobs to sweep
 -- ARGV  now · absent after · not after · hold · at most · how long it lasts ('' : for ever) · actor · reason
--- Reply ok, ... (parts/answer), applied (0: it was there before)
---       or error: job_not_found, job_deleted, hold_exists <hold> <at most>
+-- Reply ok, ... (parts/answer), applied (0: it was there before, and lasts as long)
+--       or error: job_not_found, job_deleted, job_complete, hold_exists <hold> <at most>
 -- @include parts/answer
 -- @include parts/end
 local hold, at_most, lasts = arg(), arg(), num(arg())
@@ -11,11 +12,14 @@ local refused = load_job()
 if refused then return refused end
 local present = redis.call('ZSCORE', K.holds, hold)
 local ends = num(redis.call('ZSCORE', K.hold_expiry, hold))
-if present and (not ends or ends > J.now) then
+if J.complete then return problem('job_complete') end
+local stands = present and (not ends or ends > J.now)
+if stands then
   if tonumber(present) ~= tonumber(at_most) then return problem('hold_exists', hold, fmt(tonumber(present))) end
-  return reply('0')
+  if not (ends and (not lasts or J.now + lasts > ends)) then return reply('0') end
+elseif present then
+  J.more = 1  -- what it had held back may go on now
 end
-if present then J.more = 1 end  -- what it had held back may go on now
 local why = read_why()
 drop_hold(hold)
 redis.call('ZADD', K.holds, at_most, hold)

@@ -63,7 +63,12 @@ local function hand_over(members)
   end
 end
 
-if Q.known then give_up() end
+if not Q.known then  -- it was expected, or declared for; it stays retired if it never comes
+  redis.call('ZADD', K.queries, 'NX', fmt(J.now), query)
+  redis.call('SADD', K.owners, query)
+  redis.call('HSET', K.query(query), 'query_id', '', 'run_id', '', 'last_contact', fmt(J.now))
+end
+give_up()
 redis.call('ZREM', K.contact, query)
 if successor ~= '' then hand_over(mine) end
 end_placeholder(query)

@@ -9,7 +9,6 @@
 -- @include parts/answer
 local refused = load_job()
 if refused then return refused end
-local _, top = highest_of(K.tops)
 local missing = redis.call('SMEMBERS', K.missing)
 local parked, done = redis.call('ZCARD', K.parked), redis.call('ZCARD', K.done)
 local known = redis.call('ZCARD', K.tops) - #missing
@@ -32,6 +31,6 @@ for _, hold in ipairs(redis.call('ZRANGE', K.holds, 0, -1)) do
   holds[#holds + 1] = {hold, out(num(redis.call('ZSCORE', K.holds, hold))),
     out(num(redis.call('ZSCORE', K.hold_expiry, hold))), redis.call('HGET', K.hold_reasons, hold)}
 end
-return answer(fields[1], fields[2], fields[3], out(top), out(J.lead), fmt(live), fmt(idle), fmt(done),
+return answer(fields[1], fields[2], fields[3], out(J.top), out(J.lead), fmt(live), fmt(idle), fmt(done),
   J.all_idle and '1' or '0', fields[4], fields[5], fields[6], fields[7], fields[8], fields[9], fields[10], limits,
   holds, missing)

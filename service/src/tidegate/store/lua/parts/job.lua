@@ -6,7 +6,7 @@
 -- looked after it. All limits and all sorted sets of times are in J.t.
 local J, R, LOADED = {}, {}, {}
 
-local NUMBERS = {'incarnation', 'clock', 'lost', 'coalesced', 'watermark', 'lead', 'coalesced_since', 'watermark_since',
+local NUMBERS = {'incarnation', 'clock', 'lost', 'coalesced', 'watermark', 'lead', 'top', 'coalesced_since', 'watermark_since',
   'complete', 'completed', 'all_idle', 'look', 'look_lost', 'looks', 'least', 'literal', 'due', 'next_change', 'more'}
 local TEXTS = {'epoch', 'retention', 'stairs', 'gaps'}
 local FIELDS = {'state', 'rules', unpack(NUMBERS)}

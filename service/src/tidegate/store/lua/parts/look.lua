@@ -2,8 +2,8 @@
 -- @include parts/frame
 -- @include parts/holds
 -- @include parts/clocked_look
--- The look: who is idle, what the live ones merge to, what the throttle lets out. A look that serves a report takes at
--- most CHUNK of each kind of thing that time has brought about; the rest is due at once (J.more).
+-- The look: who is idle, what the live ones merge to, what the throttle lets out. A look that serves a report without a
+-- batch takes at most CHUNK of each kind of thing that time has brought about; the rest is due at once.
 local PASSED = {}
 
 -- Takes live members out of the merge; returns their watermarks.
@@ -30,8 +30,9 @@ local function set_idle(query, members, last_events)
   return left
 end
 
--- Makes idle those of a query whose last event is at or before `upto`. Returns whether any followed the clock.
-local function fall_idle(query, upto, limit, aside)
+-- Makes idle those of a query whose last event is at or before `upto`; a chunk of them if `some` will do. Returns whether
+-- any followed the clock.
+local function fall_idle(query, upto, limit, aside, some)
   local total, first, left = 0, {}, false
   repeat
     local found = redis.call('ZRANGE', K.expiry(query), '-inf', fmt(upto), 'BYSCORE', 'LIMIT', 0, CHUNK, 'WITHSCORES')
@@ -49,7 +50,7 @@ local function fall_idle(query, upto, limit, aside)
       end
     end
     total = total + #members
-  until #members < CHUNK
+  until #members < CHUNK or some
   if total > 0 then
     limit_acts(limit)
     record('idle', 'limit', limit, 'query', query, 'count', fmt(total), 'substreams', named(first))
@@ -58,9 +59,9 @@ local function fall_idle(query, upto, limit, aside)
 end
 
 -- All that the clock of a query has brought about.
-local function expire(query, idle_clock)
+local function expire(query, idle_clock, some)
   if not R.idle_timeout or not idle_clock or J.complete then return false end
-  return fall_idle(query, idle_clock - R.idle_timeout, 'idle_timeout_ms')
+  return fall_idle(query, idle_clock - R.idle_timeout, 'idle_timeout_ms', false, some)
 end
 
 local function time_out_queries()
@@ -137,7 +138,7 @@ local function look(cap, tick, left)
   if J.complete then return end
   expire_holds()
   left = time_out_queries() or left
-  left = expire('', J.t) or left
+  left = expire('', J.t, cap ~= nil) or left
   release_batches()
   local lead_before, before = J.lead, J.coalesced
   local lowest, more = look_clocked(cap or math.huge, left, CHUNK)

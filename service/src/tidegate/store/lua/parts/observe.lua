@@ -74,6 +74,7 @@ local function observe(query, members, tops, marks, observed)
   local seen, expiry, flat, clocked, clocked_times, now = {}, {}, {}, {}, {}, fmt(observed)
   for i, member in ipairs(names) do
     local policy, time = policy_of(member), times[i]
+    if above(time, J.top) then J.top = time end
     seen[2 * i - 1], seen[2 * i] = score(time), member
     expiry[2 * i - 1], expiry[2 * i] = now, member
     if policy.limit then

@@ -54,10 +54,12 @@ local function enter(query_id, run_id, fenced_kept)
   if not Q.known then
     Q.query_id, Q.run_id, Q.known = query_id, run_id, true
   elseif run_id ~= Q.run_id then
-    local _, newest = highest_of(K.fenced(query))
-    redis.call('ZADD', K.fenced(query), fmt((newest or 0) + 1), Q.run_id)
-    redis.call('ZREMRANGEBYRANK', K.fenced(query), 0, -fenced_kept - 1)
-    record('fenced', 'query', query, 'run_id', Q.run_id)
+    if Q.run_id ~= '' then  -- else it was retired before it ever came
+      local _, newest = highest_of(K.fenced(query))
+      redis.call('ZADD', K.fenced(query), fmt((newest or 0) + 1), Q.run_id)
+      redis.call('ZREMRANGEBYRANK', K.fenced(query), 0, -fenced_kept - 1)
+      record('fenced', 'query', query, 'run_id', Q.run_id)
+    end
     Q.run_id, Q.waited = run_id, 0
   end
   redis.call('HSET', K.query(query), 'query_id', Q.query_id, 'run_id', run_id, 'retired', '0')

@@ -81,6 +81,15 @@ def test_time_that_nobody_saw_is_nobody_s_silence() -> None:
     assert job.sweep(3_600_050).watermark == 30
 
 
+def test_silence_begins_to_count_when_a_timeout_comes_into_force() -> None:
+    """Coordinators may have been away for hours before it, and nobody would know."""
+    job = JobMachine(JobConfig(LimitingLag(0)), 0)
+    job.report({"a": 10, "b": 500}, 0)
+    assert job.change(JobConfig(LimitingLag(0), idle_timeout_ms=50), 3_600_000).watermark == 10
+    job.report({"b": 600}, 3_600_020)
+    assert job.sweep(3_600_050).watermark == 600
+
+
 def test_a_lull_does_not_count_while_nobody_looks() -> None:
     """A watermark that ran on while the coordinator was away would call an hour of rows late."""
     job = JobMachine(JobConfig(LimitingLagAndLull(0, 50)), 0, absent_after_ms=100)

@@ -7,6 +7,7 @@ from tidegate.domain.errors import BatchOpen, HoldActive, HoldExists, HoldNotFou
 from tidegate.domain.journal import Why
 from tidegate.domain.policy import Reported
 from tidegate.domain.records import Answer, Effect, Hold
+from tidegate.domain.state import DIRECT
 from tidegate.domain.substream import PLACEHOLDER
 from tidegate.domain.throttle import offer
 
@@ -22,6 +23,11 @@ class Owning(Acting):
         A substream whose policy is the same keeps its state. Who is idle by silence is decided anew.
         """
         self._tick(now_ms)
+        if self.config.idle_timeout_ms is None and config.idle_timeout_ms is not None:
+            # Nobody watched for the silence of those who say nothing of it themselves: it begins to count now.
+            for (query, _), substream in self.substreams.items():
+                if query == DIRECT and not substream.done:
+                    substream.last_event_ms = self.moment.observed_ms
         self.config = config
         self.coalescer.retain(config.max_retention_ms)
         self._write("rules", actor=why.actor, reason=why.reason)

@@ -28,8 +28,8 @@ class JobState:
 
     ``lost_ms`` is how long nobody looked after the job at all (its coordinators, or their store, were away). The job's
     *observed* time leaves it out, and the limits on silence and slowness are judged in that; a wall clock is not.
-    ``absent_after_ms``: a time without any command that is longer than this is nobody's silence; None: all time counts,
-    as in the traces.
+    ``absent_after_ms``: a time without any command that is longer than this is nobody's silence, where the job waited
+    for time to bring something (for then it is looked at now and then); None: all time counts, as in the traces.
     """
 
     def __init__(

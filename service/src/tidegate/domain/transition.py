@@ -21,11 +21,11 @@ class Transition(JobState):
     def _tick(self, now_ms: int) -> None:
         """Moves the job's clock, which never goes back."""
         gap_ms = now_ms - self.now_ms
-        if self.absent_after_ms is not None and gap_ms > self.absent_after_ms:
+        waits = self.absent_after_ms is not None and self.next_change_ms() is not None
+        if waits and self.absent_after_ms is not None and gap_ms > self.absent_after_ms:
             # A job that waits for time is looked at now and then: a longer gap shows that nobody could.
-            if self.next_change_ms() is not None:
-                self.journal.write(now_ms, "absence", lost_ms=gap_ms)
             self.lost_ms += gap_ms
+            self.journal.write(now_ms, "absence", lost_ms=gap_ms)
         self.now_ms = max(self.now_ms, now_ms)
 
     def _write(self, kind: str, **details: object) -> None:

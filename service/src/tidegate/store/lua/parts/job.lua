@@ -27,11 +27,8 @@ end
 
 local function set_now(now)
   local gap = now - J.clock
-  if absent_after and gap > absent_after then
-    J.lost = J.lost + gap
-    -- A job that waits for time is looked at now and then: a longer gap shows that nobody could.
-    if J.next_change then J.absent = gap end
-  end
+  -- A job that waits for time is looked at now and then: a longer gap shows that nobody could.
+  if absent_after and gap > absent_after and J.next_change then J.lost, J.absent = J.lost + gap, gap end
   J.now = math.max(now, J.clock)
   J.clock, J.t = J.now, J.now - J.lost
 end

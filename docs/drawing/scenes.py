@@ -14,7 +14,6 @@ from tidegate.domain.policy import (
     Reported,
 )
 from tidegate.domain.query import Run
-from tidegate.domain.state import DIRECT
 from tidegate.domain.throttle import FrameThrottle, MinStepThrottle
 
 
@@ -147,5 +146,3 @@ THROTTLED = [
     replace(SCENES["throttles"], title="frame of 10", config=JobConfig(LimitingLag(5), FrameThrottle(Frame(10, 10)))),
     replace(SCENES["throttles"], title="min_step 15", config=JobConfig(LimitingLag(5), MinStepThrottle(15))),
 ]
-
-__all__ = ["DIRECT", "SCENES", "THROTTLED"]

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from tests.conformance.rig import Item, Rig, Side
+from tests.conformance.rig import Item, Side
 from tests.conformance.traces import Json, Trace, policy
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import SubstreamDone
@@ -185,5 +184,3 @@ PLAYERS: dict[str, Callable[[Trace, Side], Player]] = {
     "event_time_mapper": _event_time_mapper,
     "sliding_window": _sliding_window,
 }
-
-__all__ = ["Any", "Difference", "Rig", "play", "why_left_out"]

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidegate.domain.config import JobConfig
 from tidegate.domain.numbers import EXACT_DOUBLE
 from tidegate.domain.policy import (
     LimitingLag,
@@ -81,6 +80,3 @@ def policy(config: Json) -> tuple[Policy, int | None]:
             return LimitingLagAndLull(NEVER, NEVER), config["value"] + NEVER
         case other:
             raise ValueError(f"no such policy: {other}")
-
-
-__all__ = ["FILES", "NEVER", "JobConfig", "Json", "Trace", "policy", "read"]

@@ -11,14 +11,12 @@ from tidegate.domain.errors import (
     SubstreamDone,
     SubstreamNotFound,
 )
-from tidegate.domain.journal import Why, named
+from tidegate.domain.journal import UNEXPLAINED, Why, named
 from tidegate.domain.numbers import above, by_value
 from tidegate.domain.query import QueryState
 from tidegate.domain.records import Counts, Effect
 from tidegate.domain.substream import PLACEHOLDER, SubstreamKey, member
 from tidegate.domain.transition import Transition
-
-UNEXPLAINED = Why()
 
 
 class Acting(Transition):
@@ -96,10 +94,7 @@ class Acting(Transition):
         for name in names:
             substream = self.substreams[query, name]
             substream.idle = substream.told = True
-        if new:
-            self._act("idle", why, query, new)
-        self._look()
-        return Effect(self._reply(), bool(new))
+        return self._acted("idle", why, query, new)
 
     def done(self, query: str, names: Sequence[str], now_ms: int, why: Why = UNEXPLAINED) -> Effect:
         """Marks substreams as ended: they never hold the watermark again, and what they led to goes on counting.
@@ -111,10 +106,7 @@ class Acting(Transition):
         new = [name for name in names if not self.substreams[query, name].done]
         for name in new:
             self.substreams[query, name].done = True
-        if new:
-            self._act("done", why, query, new)
-        self._look()
-        return Effect(self._reply(), bool(new))
+        return self._acted("done", why, query, new)
 
     def evict(self, query: str, names: Sequence[str], now_ms: int, why: Why = UNEXPLAINED) -> Effect:
         """Forgets substreams, as if they had never been; what they led to goes on counting. They may come back as new.
@@ -124,10 +116,14 @@ class Acting(Transition):
         self._tick(now_ms)
         new = [name for name in names if (query, name) in self.substreams]
         self._forget([(query, name) for name in new])
-        if new:
-            self._act("evict", why, query, new)
+        return self._acted("evict", why, query, new)
+
+    def _acted(self, action: str, why: Why, query: str, names: Sequence[str]) -> Effect:
+        """What was done to these substreams shows; where there are none, it had been done before."""
+        if names:
+            self._act(action, why, query, names)
         self._look()
-        return Effect(self._reply(), bool(new))
+        return Effect(self._reply(), bool(names))
 
     def _check_known(self, query: str, names: Sequence[str] | Mapping[str, int]) -> None:
         unknown = [name for name in names if (query, name) not in self.substreams]
@@ -147,8 +143,8 @@ class Acting(Transition):
 
         Without a ``successor`` its substreams are evicted. With one they are that query's from now on, as they are,
         except those that it has itself; their silence begins to count anew, for it has not read that input before. A
-        query may be its own successor: it keeps its substreams, gives up its open
-        batch, and may then begin on another checkpoint. In each case the run that was current may not go on.
+        query may be its own successor: it keeps its substreams, gives up its open batch, and may then begin on another
+        checkpoint. In each case the run that was current may not go on.
 
         :raises QueryNotFound: for a query nobody has heard of.
         """
@@ -161,11 +157,10 @@ class Acting(Transition):
             return Effect(self._reply(), False)
         names = [name for _, name in mine if name != PLACEHOLDER]
         if successor == query:
-            return self._give_up_batch(query, now_ms, why)
+            return self._give_up_batch(query, known, why)
         if known is None:  # it was expected, or declared for; it stays retired if it never comes
             known = self.queries[query] = QueryState("", "", self.now_ms)
         known.give_up()
-        known.retired = True
         self.contacts.pop(query, None)
         if successor is not None:
             self._hand_over(query, successor)
@@ -174,12 +169,10 @@ class Acting(Transition):
         self._look()
         return Effect(self._reply(), True)
 
-    def _give_up_batch(self, query: str, now_ms: int, why: Why) -> Effect:
-        known = self.queries.get(query)
+    def _give_up_batch(self, query: str, known: QueryState | None, why: Why) -> Effect:
         applied = known is not None and known.open
         if known is not None and applied:
             known.give_up()
-            known.retired = True
             self._act("retire", why, query, successor=query)
         self._look()
         return Effect(self._reply(), applied)

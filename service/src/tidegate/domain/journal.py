@@ -19,6 +19,9 @@ class Why:
     reason: str = ""
 
 
+UNEXPLAINED = Why()
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """One thing that happened at ``at_ms``; what ``details`` there are depends on the ``kind``.

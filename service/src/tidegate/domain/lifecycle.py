@@ -1,10 +1,10 @@
 """The commands of a job's owner: its rules, its end and new beginnings, and the holds of its operators."""
 
-from tidegate.domain.actions import UNEXPLAINED, Acting
+from tidegate.domain.actions import Acting
 from tidegate.domain.coalescer import Coalescer
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import BatchOpen, HoldActive, HoldExists, HoldNotFound, JobComplete
-from tidegate.domain.journal import Why
+from tidegate.domain.journal import UNEXPLAINED, Why
 from tidegate.domain.policy import Reported
 from tidegate.domain.records import Answer, Effect, Hold
 from tidegate.domain.state import DIRECT
@@ -62,15 +62,16 @@ class Owning(Acting):
         :raises BatchOpen: while a batch is open, for its rows are not all in yet.
         :raises HoldActive: while an operator holds the watermark.
         """
+        if self.complete:
+            self._tick(now_ms)
+            return Effect(self._reply(), False)
         for name, query in sorted(self.queries.items(), key=lambda item: item[0].encode()):
-            if query.open and not self.complete:
+            if query.open:
                 raise BatchOpen(name, query.latest)
         for held in self._holds():
-            if not self.complete and (held.expires_ms is None or held.expires_ms > max(now_ms, self.now_ms)):
+            if held.stands(max(now_ms, self.now_ms)):
                 raise HoldActive(held.hold, held.at_most)
         self._tick(now_ms)
-        if self.complete:
-            return Effect(self._reply(), False)
         last = offer(self.config.throttle, self.coalescer.lead, self.coalescer.coalesced, self.numbers)
         self.coalescer.advance(last, self.now_ms)
         self._end()
@@ -128,7 +129,7 @@ class Owning(Acting):
         if self.complete:
             raise JobComplete()
         present = self.holds.get(hold)
-        stands = present is not None and (present.expires_ms is None or present.expires_ms > max(now_ms, self.now_ms))
+        stands = present is not None and present.stands(max(now_ms, self.now_ms))
         if present is not None and stands and present.at_most != at_most:
             raise HoldExists(hold, present.at_most)
         self._tick(now_ms)

@@ -112,11 +112,11 @@ class QueryState:
     def give_up(self) -> None:
         """The open batch, if there is one, is as if it had never begun; only its pin is kept, for it may begin again.
 
-        The current run is fenced, so that it does not go on with it.
+        The query is retired with it, so that the current run does not go on.
         """
         if self.open and self.latest is not None:
             self.latest = self.latest - 1 if self.latest else None
-        self.open, self.released, self.begun_ms = False, False, None
+        self.open, self.released, self.begun_ms, self.retired = False, False, None, True
         self.unstage()
 
     def move_to(self, query_id: str) -> None:

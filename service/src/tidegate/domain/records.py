@@ -145,6 +145,9 @@ class Hold:
     expires_ms: int | None
     reason: str
 
+    def stands(self, now_ms: int) -> bool:
+        return self.expires_ms is None or self.expires_ms > now_ms
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:

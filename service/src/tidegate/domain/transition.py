@@ -21,9 +21,9 @@ class Transition(JobState):
     def _tick(self, now_ms: int) -> None:
         """Moves the job's clock, which never goes back."""
         gap_ms = now_ms - self.now_ms
-        waits = self.absent_after_ms is not None and self.next_change_ms() is not None
-        if waits and self.absent_after_ms is not None and gap_ms > self.absent_after_ms:
-            # A job that waits for time is looked at now and then: a longer gap shows that nobody could.
+        absent = self.absent_after_ms is not None and gap_ms > self.absent_after_ms
+        # A job that waits for time is looked at now and then: a longer gap shows that nobody could.
+        if absent and self.next_change_ms() is not None:
             self.lost_ms += gap_ms
             self.journal.write(now_ms, "absence", lost_ms=gap_ms)
         self.now_ms = max(self.now_ms, now_ms)
@@ -237,7 +237,7 @@ class Transition(JobState):
 
     def _let_expire(self) -> None:
         """Ends the holds whose time has come, and the hold that a batch too long open has on the watermark."""
-        for hold in [h for h in self.holds.values() if h.expires_ms is not None and h.expires_ms <= self.now_ms]:
+        for hold in [h for h in self.holds.values() if not h.stands(self.now_ms)]:
             del self.holds[hold.hold]
             self._write("hold_expired", hold=hold.hold)
         limit = self.config.max_batch_hold_ms

@@ -14,7 +14,8 @@ from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
 
 from tidegate.domain.config import JobConfig
-from tidegate.domain.journal import Record, Why
+from tidegate.domain.errors import JobNotFound
+from tidegate.domain.journal import UNEXPLAINED, Record, Why
 from tidegate.domain.query import PINS_KEPT, KnownPin, Run
 from tidegate.domain.records import Accounting, Answer, Begun, Counts, Effect, QueryRow, SubstreamRow, Summary
 from tidegate.store import replies
@@ -26,7 +27,6 @@ from tidegate.store.rules import rules
 from tidegate.store.scripts import script
 
 READS = ("status", "substreams", "queries")
-UNEXPLAINED = Why()
 NONE: Values = {}
 
 
@@ -237,6 +237,17 @@ class JobStore:
         reply = await self._run("status", job, now_ms)
         document, revision, created, *rest = reply[REST:]
         return Status(replies.answer(reply), json.loads(document), int(revision), int(created), replies.summary(rest))
+
+    async def document(self, job: str) -> dict[str, Any]:
+        """The document that the job was configured with.
+
+        :raises JobNotFound: where there is no live job.
+        """
+        text_: Any = await self.redis.hget(job_key(job), "config")
+        if text_ is None:
+            raise JobNotFound()
+        document: dict[str, Any] = json.loads(text_)
+        return document
 
     async def substreams(self, job: str, now_ms: int | None = None) -> tuple[Answer, list[SubstreamRow]]:
         """The table of substreams, by query and name."""

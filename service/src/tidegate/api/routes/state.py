@@ -36,7 +36,7 @@ async def substreams(
 ) -> Response:
     """The table of substreams, by query and name; a page at a time."""
     found, rows = await ctx.store.substreams(job)
-    config = JobDocument.model_validate((await ctx.store.status(job)).config).config()
+    config = JobDocument.model_validate(await ctx.store.document(job)).config()
     lead = highest(*(row.watermark for row in rows))
     query, _, name = after.partition("/")  # ids hold no slash
     rest = [row for row in rows if (row.query, row.substream) > (query, name)]

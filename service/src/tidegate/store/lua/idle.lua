@@ -16,13 +16,12 @@ for i, member in ipairs(members) do
   if done[i] then ended[#ended + 1] = member end
 end
 if #ended > 0 then return problem('substream_done', query, ended) end
-local last_events, live, theirs, told = zmscore(K.expiry(query), members), {}, {}, {}
+local last_events, live, theirs = zmscore(K.expiry(query), members), {}, {}
 for i, member in ipairs(members) do
-  told[#told + 1], told[#told + 2] = fmt(J.t), member
   if last_events[i] then live[#live + 1], theirs[#theirs + 1] = member, last_events[i] end
 end
 local left = #live > 0 and set_idle(query, live, theirs)
-zadd(K.told, nil, told)
+zadd_all(K.told, fmt(J.t), members)
 if #live > 0 then act('idle', read_why(), query, live) end
 look(nil, false, left)
 return reply(#live > 0 and '1' or '0')

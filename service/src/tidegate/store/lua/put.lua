@@ -51,11 +51,7 @@ if R.max_retention ~= before.max_retention then J.retention = '' end
 -- Nobody watched for the silence of those who say nothing of it themselves: it begins to count now.
 if R.idle_timeout and not before.idle_timeout then
   for _, key in ipairs({K.expiry(''), K.quiet('')}) do
-    local pairs_ = {}
-    for _, member in ipairs(redis.call('ZRANGE', key, 0, -1)) do
-      pairs_[#pairs_ + 1], pairs_[#pairs_ + 2] = fmt(J.t), member
-    end
-    zadd(key, nil, pairs_)
+    zadd_all(key, fmt(J.t), redis.call('ZRANGE', key, 0, -1))
   end
 end
 

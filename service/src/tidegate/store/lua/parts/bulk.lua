@@ -12,6 +12,13 @@ local function zadd(key, flag, pairs_)
   end
 end
 
+-- The same score for all members.
+local function zadd_all(key, score_, members)
+  local pairs_ = {}
+  for i, member in ipairs(members) do pairs_[2 * i - 1], pairs_[2 * i] = score_, member end
+  zadd(key, nil, pairs_)
+end
+
 local function remove(command, key, members)
   for first = 1, #members, CHUNK do
     redis.call(command, key, unpack(members, first, math.min(first + CHUNK - 1, #members)))

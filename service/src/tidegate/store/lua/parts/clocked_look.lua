@@ -27,9 +27,9 @@ local function look_literally(cap)
   J.steps, J.stairs, J.gaps, J.literal = {}, '', '', nil
 end
 
--- Those whose time has come begin to drift, or take their step; at most `limit`. Returns how many there were.
-local function take_steps(limit)
-  local found = redis.call('ZRANGE', K.due, '-inf', fmt(J.t), 'BYSCORE', 'LIMIT', 0, limit)
+-- Those whose time has come begin to drift, or take their step; at most CHUNK. Returns how many there were.
+local function take_steps()
+  local found = redis.call('ZRANGE', K.due, '-inf', fmt(J.t), 'BYSCORE', 'LIMIT', 0, CHUNK)
   if #found == 0 then return 0 end
   local tops, texts = zmscore(K.tops, found), hmget(K.clocked, found)
   for i, member in ipairs(found) do
@@ -91,8 +91,8 @@ end
 
 -- `cap`: how far this look may take them (infinite: no cap). `left`: whether any fell idle just now. Returns the lowest
 -- own watermark (infinite where none is live), and whether the cap kept anything back.
-local function look_clocked(cap, left, limit)
-  if redis.call('EXISTS', K.clocked) == 0 then
+local function look_clocked(cap, left)
+  if not R.clocked or redis.call('EXISTS', K.clocked) == 0 then
     J.least = math.huge
     J.look, J.look_lost, J.looks = J.t, J.lost, J.looks + 1
     return math.huge, false
@@ -103,7 +103,7 @@ local function look_clocked(cap, left, limit)
     look_literally(cap)
   else
     note_gap()
-    more = take_steps(limit) == limit
+    more = take_steps() == CHUNK
     local lowest, highest = readings(J.t)
     if left and cap < lowest and lowest < math.huge then
       look_literally(cap)
@@ -114,7 +114,11 @@ local function look_clocked(cap, left, limit)
       push_stair(cap)
     end
   end
-  local _, furthest = readings(J.t)
+  local kept_back = false
+  if cap < math.huge then
+    local _, furthest = readings(J.t)
+    kept_back = furthest > cap
+  end
   J.look, J.look_lost, J.looks = J.t, J.lost, J.looks + 1
-  return J.least, more or furthest > cap
+  return J.least, more or kept_back
 end

@@ -24,7 +24,7 @@ local function mark_done(query, members)
     end
   end
   if #new == 0 then return new end
-  park(query, live)
+  park(live)
   zadd(K.done, nil, done)
   zrem(K.expiry(query), new)
   zrem(K.quiet(query), new)

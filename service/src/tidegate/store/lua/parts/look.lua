@@ -6,8 +6,8 @@
 -- batch takes at most CHUNK of each kind of thing that time has brought about; the rest is due at once.
 local PASSED = {}
 
--- Takes live members out of the merge; returns their watermarks.
-local function park(query, members)
+-- Takes live members out of the merge, with the watermarks they have; returns whether any of them followed the clock.
+local function park(members)
   local flat, clocked = by_kind(members)
   for _, kind in ipairs({{flat, zmscore(K.live, flat)}, {clocked, #clocked > 0 and freeze(clocked) or {}}}) do
     local parked = {}
@@ -22,7 +22,7 @@ end
 
 -- Makes live members of a query idle; `last_events` are theirs.
 local function set_idle(query, members, last_events)
-  local left = park(query, members)
+  local left = park(members)
   local quiet = {}
   for i, member in ipairs(members) do quiet[#quiet + 1], quiet[#quiet + 2] = last_events[i], member end
   zadd(K.quiet(query), nil, quiet)
@@ -43,11 +43,7 @@ local function fall_idle(query, upto, limit, aside, some)
     end
     if #members > 0 then
       left = set_idle(query, members, last_events) or left
-      if aside then
-        local told = {}
-        for _, member in ipairs(members) do told[#told + 1], told[#told + 2] = fmt(J.t), member end
-        zadd(K.told, nil, told)
-      end
+      if aside then zadd_all(K.told, fmt(J.t), members) end
     end
     total = total + #members
   until #members < CHUNK or some
@@ -124,9 +120,8 @@ end
 
 -- What was the lead so long ago; only a tick may use it.
 local function retain(raised, tick)
-  if not R.max_retention then return nil end
+  if not R.max_retention or not (tick or raised) then return nil end
   local h = J.retention == '' and history(R.max_retention) or history_of(split(J.retention, ','), 1)
-  if not (tick or raised) then return nil end
   local sampled = sample(h, J.t, J.lead)
   J.retention = history_text(h)
   return tick and sampled or nil
@@ -141,7 +136,7 @@ local function look(cap, tick, left)
   left = expire('', J.t, cap ~= nil) or left
   release_batches()
   local lead_before, before = J.lead, J.coalesced
-  local lowest, more = look_clocked(cap or math.huge, left, CHUNK)
+  local lowest, more = look_clocked(cap or math.huge, left)
   J.more = more and 1 or nil
   local first, flat = lowest_of(K.live)
   if first then

@@ -104,16 +104,10 @@ local function introduce(query, members, observed)
     redis.call('SADD', K.owners, query)
     end_placeholder(query)
   end
-  local tops, expiry, live = {}, {}, {}
   local flat, clocked = by_kind(members)
-  for _, member in ipairs(members) do
-    tops[#tops + 1], tops[#tops + 2] = '-inf', member
-    expiry[#expiry + 1], expiry[#expiry + 2] = fmt(observed), member
-  end
-  for _, member in ipairs(flat) do live[#live + 1], live[#live + 2] = '-inf', member end
-  zadd(K.tops, nil, tops)
-  zadd(K.expiry(query), nil, expiry)
-  zadd(K.live, nil, live)
+  zadd_all(K.tops, '-inf', members)
+  zadd_all(K.expiry(query), fmt(observed), members)
+  zadd_all(K.live, '-inf', flat)
   for _, member in ipairs(clocked) do see_live(member) end
 end
 

@@ -4,9 +4,10 @@
 -- begin, for everything that was there by then has been taken in. A look must follow: returns what it needs to know of
 -- those that fell idle.
 local function staged_entries()
-  local members, tops, marks, at = {}, {}, {}, {}
+  local members, tops, marks, at, marked = {}, {}, {}, {}, false
   for _, kind in ipairs({{K.staged(Q.name), tops}, {K.staged_watermarks(Q.name), marks}}) do
     local found = redis.call('ZRANGE', kind[1], 0, -1, 'WITHSCORES')
+    marked = #found > 0  -- of the last kind, in the end
     for i = 1, #found, 2 do
       local member = found[i]
       if not at[member] then
@@ -16,8 +17,7 @@ local function staged_entries()
       kind[2][at[member]] = fmt(tonumber(found[i + 1]))
     end
   end
-  if #redis.call('ZRANGE', K.staged_watermarks(Q.name), 0, 0) == 0 then marks = {} end
-  return members, tops, marks
+  return members, tops, marked and marks or {}
 end
 
 local function member_of(field)

@@ -193,6 +193,17 @@ def test_a_heartbeat_is_evidence_of_silence_but_not_while_a_batch_is_open() -> N
     assert watermark(job) == 490
 
 
+def test_a_heartbeat_proves_nothing_while_the_coordinator_lacks_a_batch() -> None:
+    """A query that went on without its coordinator has taken in rows that are not told yet: nobody was silent."""
+    job = machine(idle_timeout_ms=100)
+    batch(job, RUN, 0, {"a": 500, "b": 50}, 0)
+    assert not job.heartbeat(RUN, 500, 500, after_batch=1).applied
+    assert watermark(job) == 40
+    batch(job, RUN, 1, {"b": 60}, 501)
+    assert job.heartbeat(RUN, 502, 502, after_batch=1).applied
+    assert watermark(job) == 50
+
+
 def test_waiting_for_the_coordinator_is_nobodys_silence() -> None:
     """While the query waits it sees none of its input; an outage of ten seconds must not make substreams idle."""
     job = machine(idle_timeout_ms=100)

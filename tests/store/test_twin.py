@@ -173,10 +173,10 @@ class Twins(RuleBasedStateMachine):
             run, batch, _ = self.open[data.draw(st.sampled_from(sorted(self.open)))]
             self.commit(run, batch, {}, waited)
 
-    @rule(run=runs, age=st.integers(-5, 20), waited=waits)
-    def heartbeat(self, run: Run, age: int, waited: int) -> None:
+    @rule(run=runs, age=st.integers(-5, 20), waited=waits, after=st.none() | st.integers(0, 3))
+    def heartbeat(self, run: Run, age: int, waited: int, after: int | None) -> None:
         seen = self.now - age
-        effect = self.give("heartbeat", run, seen, waited_ms=waited)
+        effect = self.give("heartbeat", run, seen, waited_ms=waited, after_batch=after)
         if effect is not None and effect.applied:
             self.evidence[run.query] = max(self.evidence.get(run.query, 0), min(seen, self.twin.told[-1].now_ms))
 

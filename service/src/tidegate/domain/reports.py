@@ -119,10 +119,14 @@ class Reporting(Transition):
             self._account(run.query, accounting)
         return Effect(self._reply(), True)
 
-    def heartbeat(self, run: Run, observed_ms: int, now_ms: int, waited_ms: int = 0) -> Effect:
+    def heartbeat(
+        self, run: Run, observed_ms: int, now_ms: int, waited_ms: int = 0, after_batch: int | None = None
+    ) -> Effect:
         """Caught up, no new data, seen to be so at ``observed_ms``: moves the idle clock, unless a batch is open.
 
         The moment is in the coordinator's own time, so a heartbeat that is late or repeated proves no more than it did.
+        ``after_batch``: the last one that the query finished; unless it is the latest here, the coordinator has not
+        heard all that the query took in, and nothing is proven.
 
         :raises QueryFenced, QueryRetired, CheckpointConflict: see the errors.
         """
@@ -133,7 +137,7 @@ class Reporting(Transition):
         self._tick(now_ms)
         query = self._enter(run, query)
         query.wait(waited_ms)
-        if query.open:
+        if query.open or after_batch not in (None, query.latest):
             return Effect(self._reply(), False)
         query.observe_until(min(observed_ms, self.now_ms))
         self._look()

@@ -200,13 +200,13 @@ class JobStore:
         )  # fmt: skip
 
     async def heartbeat(
-        self, job: str, run: Run, observed_ms: int, waited_ms: int = 0, token: TokenClaim | None = None,
-        now_ms: int | None = None,
+        self, job: str, run: Run, observed_ms: int, waited_ms: int = 0, after_batch: int | None = None,
+        token: TokenClaim | None = None, now_ms: int | None = None,
     ) -> Effect:  # fmt: skip
         return replies.effect(
             await self._run(
                 "heartbeat", job, now_ms, *_token(token), run.query, run.query_id, run.run_id, str(observed_ms),
-                str(PINS_KEPT), str(waited_ms),
+                str(PINS_KEPT), str(waited_ms), "" if after_batch is None else str(after_batch),
             )
         )  # fmt: skip
 

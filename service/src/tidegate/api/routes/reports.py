@@ -65,5 +65,5 @@ async def heartbeat(job: JobId, query: QueryId, request: Request, ctx: Ctx) -> R
     body = await read(request, Heartbeat)
     run = Run(query, body.query_id, body.run_id)
     claim = ctx.tokens.claim(job, body.watermark_token)
-    effect = await ctx.store.heartbeat(job, run, body.observed_ms, body.waited_ms, claim)
+    effect = await ctx.store.heartbeat(job, run, body.observed_ms, body.waited_ms, body.after_batch, claim)
     return answer(EffectRecord(**ctx.watermark(job, effect.answer), applied=effect.applied))

@@ -143,9 +143,13 @@ class Commit(RunReference):
 class Heartbeat(RunReference):
     """Caught up, no new data: seen to be so at ``observed_ms``, in the coordinator's time (the ``now_ms`` of its last
     answer, and what has passed since). Late or repeated, a heartbeat proves no more than it did.
+
+    ``after_batch``: the last batch that this run finished. Unless it is the latest that the coordinator has, the
+    heartbeat changes nothing: there is data that the coordinator has not heard of. Left out: no batch was finished.
     """
 
     observed_ms: DurationMs
+    after_batch: BatchNumber | None = None
 
 
 class BeginRecord(WatermarkRecord):

@@ -13,8 +13,8 @@ RUN: dict[str, Any] = {"query_id": "checkpoint", "run_id": "run-1"}
 
 
 @pytest.fixture(scope="session")
-def http(coordinator: CoordinatorProcess) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=coordinator.url, timeout=30) as client:
+def http(tidegate: CoordinatorProcess) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=tidegate.url, timeout=30) as client:
         yield client
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import tidegate_spark
 from tidegate.api.schemas.rules import JobDocument
-from tidegate_spark import Batch, InvalidUsage, limiting_lag
+from tidegate_spark import InvalidUsage, limiting_lag
 
 
 def test_rules_are_refused_where_they_are_written() -> None:
@@ -58,15 +58,12 @@ def test_an_address_or_a_name_that_cannot_be(monkeypatch: pytest.MonkeyPatch) ->
         tidegate_spark.connect("http://localhost:1", job="a/b")
 
 
-def test_a_batch_is_the_batch_id_it_always_was() -> None:
-    """A function written for foreachBatch gets an int, in paths, sums and JSON alike."""
-    import json
-
-    batch = Batch(7, pin=None, watermark=5, job="j", query="q", replayed=False)
-    assert batch == 7
-    assert f"part-{batch}" == "part-7"
-    assert json.dumps({"batch": batch}) == '{"batch": 7}'
-    assert isinstance(batch, int)
+def test_what_to_do_in_an_outage_is_a_duration_or_one_word() -> None:
+    """A number would be seconds to one reader and milliseconds to the next."""
+    for chosen in ("wait", 600, timedelta(seconds=-1)):
+        with pytest.raises(InvalidUsage, match="'continue'; it is"):
+            tidegate_spark.connect("http://localhost:1", job="j", on_outage=chosen)  # type: ignore[arg-type]
+    assert tidegate_spark.connect("http://localhost:1", job="j", on_outage="continue").on_outage.goes_on
 
 
 def test_everything_exported_is_there_and_documented() -> None:
@@ -74,4 +71,4 @@ def test_everything_exported_is_there_and_documented() -> None:
     assert set(tidegate_spark._HOMES) == set(tidegate_spark.__all__)
     for name in tidegate_spark.__all__:
         exported = getattr(tidegate_spark, name)
-        assert name == "Rules" or exported.__doc__
+        assert name in ("Rules", "SOURCE_PARTITION") or exported.__doc__

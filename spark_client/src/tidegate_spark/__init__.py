@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tidegate_spark.errors import (
         CoordinatorUnavailable,
         InvalidUsage,
+        JobDeleted,
         JobMissing,
         Refused,
         TidegateError,
@@ -36,14 +37,17 @@ if TYPE_CHECKING:
         reported,
     )
     from tidegate_spark.stream import Stream
+    from tidegate_spark.substreams import SOURCE_PARTITION
 
 __all__ = [
+    "SOURCE_PARTITION",
     "Batch",
     "Committed",
     "CoordinatorUnavailable",
     "Gate",
     "Holder",
     "InvalidUsage",
+    "JobDeleted",
     "JobMissing",
     "Limits",
     "Refused",
@@ -66,10 +70,12 @@ _HOMES = {
     "Gate": "gate",
     "Holder": "batch",
     "InvalidUsage": "errors",
+    "JobDeleted": "errors",
     "JobMissing": "errors",
     "Limits": "rules",
     "Refused": "errors",
     "Rules": "rules",
+    "SOURCE_PARTITION": "substreams",
     "Stream": "stream",
     "TidegateError": "errors",
     "connect": "gate",

@@ -1,8 +1,11 @@
 """The coordinator as the driver sees it: one method per call of the API, waiting where it is away."""
 
+import copy
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
@@ -10,12 +13,15 @@ import httpx
 
 from tidegate_spark.errors import InvalidUsage, Refused
 from tidegate_spark.outage import NoAnswer, Patience, outage_since
-from tidegate_spark.pins import KeptPin
+from tidegate_spark.reporter import batch_of
 from tidegate_spark.rules import Rules, differing
 
 log = logging.getLogger("tidegate")
 
 Body = Mapping[str, Any]
+
+Run = Mapping[str, str]
+"""Who speaks: ``query_id``, the checkpoint, and ``run_id``, this start of the query."""
 
 TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 
@@ -39,6 +45,7 @@ class Coordinator:
         self.url, self.job, self.patience = url.rstrip("/"), job, patience
         self.headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         self.watermark_token: str | None = None
+        self._learnt: tuple[str | None, int | None] = (None, None)
         self.waited_s = 0.0
         self.heard = (0, time.monotonic())
         self._client: httpx.Client | None = None
@@ -46,12 +53,18 @@ class Coordinator:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_client": None}
 
+    def for_a_run(self) -> "Coordinator":
+        """Another one like this, that has not waited yet."""
+        theirs = copy.copy(self)
+        theirs.waited_s, theirs._client = 0.0, None
+        return theirs
+
     # -- the job --------------------------------------------------------------------------------------------------
 
-    def create_job(self, rules: Rules) -> bool:
+    def create_job(self, rules: Rules, patience: Patience | None = None) -> bool:
         """Creates the job; returns False, changing nothing, where there is one already."""
         try:
-            self._job("PUT", "", rules, {"If-None-Match": "*"})
+            self._job("PUT", "", rules, {"If-None-Match": "*"}, patience)
         except Refused as refusal:
             if refusal.code != "job_exists":
                 raise
@@ -62,15 +75,17 @@ class Coordinator:
         """Puts other rules in force."""
         return self._job("PUT", "", rules, {"If-Match": "*"})
 
-    def status(self) -> dict[str, Any]:
-        return self._job("GET", "")
+    def status(self, patience: Patience | None = None) -> dict[str, Any]:
+        return self._job("GET", "", patience=patience)
 
-    def declare(self, query: str, names: Sequence[str], tops: Mapping[str, int] | None = None) -> dict[str, Any]:
+    def declare(
+        self, query: str, names: Sequence[str], tops: Mapping[str, int] | None = None, patience: Patience | None = None
+    ) -> dict[str, Any]:
         """``tops``: highest event times of substreams that the job may have lost."""
         said: dict[str, Any] = {"query": query, "names": list(names)}
         if tops:
             said["event_times"] = [tops.get(name) for name in names]
-        return self._job("POST", ":declare", said)
+        return self._job("POST", ":declare", said, patience=patience)
 
     def done(self, query: str, names: Sequence[str], reason: str) -> dict[str, Any]:
         return self._job("POST", "/substreams:done", {"query": query, "names": list(names), "reason": reason})
@@ -78,9 +93,9 @@ class Coordinator:
     def complete(self, reason: str) -> dict[str, Any]:
         return self._job("POST", ":complete", {"reason": reason})
 
-    def queries(self) -> list[dict[str, Any]]:
+    def queries(self, patience: Patience | None = None) -> list[dict[str, Any]]:
         """The queries of the job, with their checkpoints."""
-        rows: list[dict[str, Any]] = self._job("GET", "/queries")["queries"]
+        rows: list[dict[str, Any]] = self._job("GET", "/queries", patience=patience)["queries"]
         return rows
 
     def substreams(self) -> list[dict[str, Any]]:
@@ -97,48 +112,74 @@ class Coordinator:
     # -- batches --------------------------------------------------------------------------------------------------
 
     def begin(
-        self, query: str, run: Mapping[str, str], batch_id: int, kept: KeptPin | None, keep: int
+        self, query: str, run: Run, batch_id: int, keep: int, pin: Mapping[str, int | None], patience: Patience
     ) -> dict[str, Any]:
-        said: dict[str, Any] = {"pins_to_keep": keep} | ({} if kept is None else {"pin": kept.pin})
-        return self._batch("PUT", query, run, batch_id, "", said)
+        """``pin``: ``{"pin": ...}`` where the client keeps one, empty where it does not."""
+        return self._batch("PUT", query, run, batch_id, "", {"pins_to_keep": keep, **pin}, patience)
 
-    def commit(self, query: str, run: Mapping[str, str], batch_id: int, rows: Mapping[str, Any]) -> dict[str, Any]:
-        return self._batch("POST", query, run, batch_id, ":commit", {"rows": rows})
+    def report(self, query: str, run: Run, batch_id: int, reports: Iterable[Body], patience: Patience) -> None:
+        """Stages what was seen of a batch: all of it, or (when it raises) some."""
+        for columns in reports:
+            batch = batch_of(query, run, batch_id)
+            said = {**columns, "batch": batch, "watermark_token": self.watermark_token}
+            with self._waiting():
+                self._job("POST", ":report", said, patience=patience, proves=True)
 
-    def heartbeat(self, query: str, run: Mapping[str, str], age_s: float) -> dict[str, Any]:
-        """Caught up, no new data: seen to be so ``age_s`` ago. Sent once, for the next one brings the same news."""
+    def commit(
+        self, query: str, run: Run, batch_id: int, rows: Mapping[str, Any], patience: Patience
+    ) -> dict[str, Any]:
+        return self._batch("POST", query, run, batch_id, ":commit", {"rows": rows}, patience)
+
+    def heartbeat(self, query: str, run: Run, age_s: float, after_batch: int | None) -> dict[str, Any]:
+        """Caught up, no new data: seen to be so ``age_s`` ago. Sent once, for the next one brings the same news.
+
+        ``after_batch``: the last one that the query has finished, None if there was none in this run.
+        """
         heard_ms, at = self.heard
         observed_ms = max(0, heard_ms + int(1000 * (time.monotonic() - age_s - at)))
-        said = self._said_by(run, observed_ms=observed_ms)
-        return self._job("POST", f"/queries/{query}:heartbeat", said, patience=Patience(0))
+        said = self._said_by(run, observed_ms=observed_ms, after_batch=after_batch)
+        return self._job("POST", f"/queries/{query}:heartbeat", said, patience=Patience(0), proves=True)
+
+    def retire(self, query: str, successor: str | None, reason: str) -> dict[str, Any]:
+        whose: Body = {"evict": True} if successor is None else {"successor": successor}
+        return self._job("POST", f"/queries/{query}:retire", {**whose, "reason": reason})
 
     def report_path(self) -> str:
         return f"/v1/jobs/{self.job}:report"
 
-    def _said_by(self, run: Mapping[str, str], waited_s: float = 0.0, **said: Any) -> dict[str, Any]:
+    def _said_by(self, run: Run, waited_s: float = 0.0, **said: Any) -> dict[str, Any]:
         """What a run says, with what every one says of itself."""
         waited_ms = int(1000 * (self.waited_s + waited_s))
         return {**run, **said, "watermark_token": self.watermark_token, "waited_ms": waited_ms}
 
     def _batch(
-        self, method: str, query: str, run: Mapping[str, str], batch_id: int, verb: str, said: Mapping[str, Any]
+        self, method: str, query: str, run: Run, batch_id: int, verb: str, said: Body, patience: Patience
     ) -> dict[str, Any]:
-        """A call that the query waits for, so that what it waits is lost to it."""
-        began = time.monotonic()
-        try:
+        with self._waiting() as began:
             return self._job(
                 method,
                 f"/queries/{query}/batches/{batch_id}{verb}",
                 lambda: self._said_by(run, outage_since(began), **said),
+                patience=patience,
+                proves=True,
             )
+
+    @contextmanager
+    def _waiting(self) -> Iterator[float]:
+        """Around a call that the query waits for, so that what it waits is lost to it. Gives when that began."""
+        began = time.monotonic()
+        try:
+            yield began
         finally:
             self.waited_s += outage_since(began)
 
     def _job(
         self, method: str, path: str, body: Body | Callable[[], Body] | None = None,
-        headers: Mapping[str, str] | None = None, patience: Patience | None = None,
+        headers: Mapping[str, str] | None = None, patience: Patience | None = None, proves: bool = False,
     ) -> dict[str, Any]:  # fmt: skip
         """One call under ``/v1/jobs/{job}``; a body that is a function is made anew for every attempt.
+
+        ``proves``: it brings the watermark token along.
 
         :raises JobMissing, Refused, CoordinatorUnavailable: see the errors.
         """
@@ -147,6 +188,8 @@ class Coordinator:
         def send() -> tuple[int, bytes]:
             if self._client is None:
                 self._client = httpx.Client(headers=self.headers, timeout=TIMEOUT)
+                # Queries come and go in a program that lives long: with them go their connections.
+                weakref.finalize(self, self._client.close)
             try:
                 response = self._client.request(method, url, json=body() if callable(body) else body, headers=headers)
             except httpx.TransportError as error:
@@ -154,22 +197,34 @@ class Coordinator:
             return response.status_code, response.content
 
         answer = (patience or self.patience).call(f"{method} {self.job}{path.partition('?')[0]}", send)
-        self.watermark_token = answer.get("watermark_token", self.watermark_token)
+        if proves:
+            self._learn(answer)
         if "now_ms" in answer:
             self.heard = answer["now_ms"], time.monotonic()
         return answer
 
-    def ensure_job(self, rules: Rules | None) -> None:
+    def _learn(self, answer: Mapping[str, Any]) -> None:
+        """Takes the token of an answer to a call that brought the last one: it proves no less.
+
+        Other answers may come from a coordinator that has forgotten, and is yet to be told; and one that was under way
+        for long may prove less than one that came meanwhile.
+        """
+        epoch, watermark = answer["state_epoch"], answer["watermark"]
+        known_epoch, known = self._learnt
+        if epoch != known_epoch or known is None or (watermark is not None and watermark >= known):
+            self.watermark_token, self._learnt = answer["watermark_token"], (epoch, watermark)
+
+    def ensure_job(self, rules: Rules | None, patience: Patience | None = None) -> None:
         """The job is there after this: created from ``rules`` if need be, and never changed.
 
         :raises JobMissing: where there is none, and no rules to create it from.
         """
         if rules is None:
-            self.status()
-        elif self.create_job(rules):
+            self.status(patience)
+        elif self.create_job(rules, patience):
             log.info("Created job %s.", self.job)
         else:
-            theirs = self.status()["config"]
+            theirs = self.status(patience)["config"]
             if others := differing(theirs, rules):
                 kept = {name: theirs.get(name) for name in others}
                 log.warning("Job %s has other rules than this program's, and keeps them: %s", self.job, kept)

@@ -6,7 +6,8 @@
     ├── InvalidUsage            the code that uses this package must be changed
     ├── CoordinatorUnavailable  nobody answered for as long as the query may wait
     └── Refused                 the coordinator answered no, and said why
-        └── JobMissing          it does not know the job, or the job was deleted
+        └── JobMissing          it does not know the job
+            └── JobDeleted      for the job was deleted
 """
 
 import json
@@ -40,7 +41,11 @@ class Refused(TidegateError):
 
 
 class JobMissing(Refused):
-    """The coordinator does not know the job, or the job was deleted."""
+    """The coordinator does not know the job: it is yet to be created, or was lost."""
+
+
+class JobDeleted(JobMissing):
+    """Somebody deleted the job. It is not created again by a query that is running, only by one that is started."""
 
 
 def refused(status: int, body: bytes) -> Refused:
@@ -51,5 +56,5 @@ def refused(status: int, body: bytes) -> Refused:
         problem = None
     if not isinstance(problem, dict):
         problem = {"detail": f"Answer {status}, which is not the coordinator's: {body[:200].decode(errors='replace')}"}
-    kind = JobMissing if problem.get("code") in ("job_not_found", "job_deleted") else Refused
-    return kind(status, problem)
+    kinds = {"job_not_found": JobMissing, "job_deleted": JobDeleted}
+    return kinds.get(str(problem.get("code")), Refused)(status, problem)

@@ -1,158 +1,168 @@
-"""The fold: a batch's event times, reduced to one row per source partition and substream, reported by executors.
+"""The fold: a batch's event times, reduced to one row per substream.
 
-The reduction runs in the JVM, as a partial aggregate; one Arrow task over the few rows that are left posts them and
-hands them on, so that the driver gets the accounting from the same pass. (Measured against a fold on the driver, over
-whole rows in Arrow and in Python: the cheapest one in which executors report.)
+The reduction runs in the JVM, as a partial aggregate. In the mode ``executor`` one Arrow task over the few rows that
+are left posts them, and hands them on, so that the driver gets the account from the same pass. In the other two the
+driver gets them and reports. (Measured against folds over whole rows, in Arrow and in Python; against one by source
+partition and substream, which has more rows to report for no less work; and for a single substream against
+``DataFrame.observe`` on the user's own action. That one is exact only where the action reads everything once, so it
+has to be checked by a count; with that it takes longer than the plain aggregate of ``observe``.)
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Self
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, LongType, StringType, TimestampNTZType, TimestampType
 
-from tidegate_spark.errors import InvalidUsage
-from tidegate_spark.reporter import Reporter
+from tidegate_spark.columns import Columns
+from tidegate_spark.judgement import RULE, Judgement, credible, future, late
+from tidegate_spark.reporter import Reporter, reports_of
+from tidegate_spark.session import SHUFFLE_PARTITIONS, setting
+from tidegate_spark.substreams import WHOLE, name_of
 
-NULL_SUBSTREAM = "(null)"
-EMPTY_SUBSTREAM = "(empty)"
-RULE = "row: event_time < pin"
-_FOLDED = "partition int, substream string, top long, bottom long, on_time long, late long, null_event_time long"
-_REPORTED = _FOLDED + ", waited_s double"
+Mode = Literal["executor", "driver", "observe"]
+
+CLASSES = ("late", "null_event_time", "future")
+_MEASURES = ("top", "rows", *CLASSES)
+_REPORTED = pa.schema(
+    [("substream", pa.string())]
+    + [(name, pa.int64()) for name in _MEASURES]
+    + [("waited_s", pa.float64()), ("delivered", pa.bool_())]
+)
+_REPORTED_SQL = (
+    "substream string, top long, rows long, late long, null_event_time long, future long, "
+    "waited_s double, delivered boolean"
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
-    """Where a row's event time and substream stand."""
+class Fold:
+    """Columns of equal length, an entry for each substream of a batch.
 
-    event_time: str
-    substream: str
+    ``top``: the highest event time that can be true, None where no row has one. ``rows``: all of them; ``late``,
+    ``null_event_time``, ``future``: how many are of these classes, the others being on time.
+    """
 
-    def check(self, df: DataFrame) -> None:
-        """:raises InvalidUsage: unless both columns are there and of a type that can be used."""
-        types = {field.name: field.dataType for field in df.schema.fields}
-        for role, name in (("event_time", self.event_time), ("substream", self.substream)):
-            if name not in types:
-                raise InvalidUsage(f"{role}={name!r} is no column of the stream; it has: {', '.join(types)}.")
-        if not isinstance(types[self.event_time], (TimestampType, TimestampNTZType, LongType)):
-            raise InvalidUsage(
-                f"event_time={self.event_time!r} is of type {types[self.event_time].simpleString()}; "
-                "it must be a timestamp, a timestamp_ntz (read as UTC) or a long (epoch milliseconds)."
-            )
-        if not isinstance(types[self.substream], StringType) and not _simple(types[self.substream]):
-            raise InvalidUsage(
-                f"substream={self.substream!r} is of type {types[self.substream].simpleString()}; "
-                "name a column of a simple type, which is turned into a string."
-            )
+    substream: list[str]
+    top: list[int | None]
+    rows: list[int]
+    late: list[int]
+    null_event_time: list[int]
+    future: list[int]
 
-    def time(self, df: DataFrame) -> Column:
-        """The event time of a row as a whole number: epoch milliseconds, rounded down, or the number itself."""
-        column = F.col(f"`{self.event_time}`")
-        match df.schema[self.event_time].dataType:
-            case TimestampType():
-                return F.unix_millis(column)
-            case TimestampNTZType():
-                # Not by a cast, which would read it in the session's time zone.
-                return F.expr(f"timestampdiff(MILLISECOND, TIMESTAMP_NTZ'1970-01-01 00:00:00', `{self.event_time}`)")
-            case _:
-                return column
+    def document(self) -> dict[str, list[Any]]:
+        return asdict(self)
 
-    def name(self) -> Column:
-        """The name of a row's substream."""
-        name = F.coalesce(F.col(f"`{self.substream}`").cast("string"), F.lit(NULL_SUBSTREAM))
-        return F.when(name == "", F.lit(EMPTY_SUBSTREAM)).otherwise(name)
+    @classmethod
+    def of(cls, document: dict[str, list[Any]]) -> Self:
+        return cls(**document)
 
+    def reports(self) -> Iterator[dict[str, list[Any]]]:
+        """What is to be reported, in the coordinator's columns."""
+        return reports_of(self.document())
 
-def _simple(kind: DataType) -> bool:
-    return not any(hasattr(kind, part) for part in ("fields", "elementType", "keyType"))
+    def tops(self) -> dict[str, int]:
+        """The highest event time of each substream that has one."""
+        return {name: top for name, top in zip(self.substream, self.top, strict=True) if top is not None}
 
+    def count(self, row_class: str) -> int:
+        """How many rows of the batch are of a class: ``on_time``, or one of :data:`CLASSES`."""
+        if row_class == "on_time":
+            return sum(self.rows) - sum(self.count(other) for other in CLASSES)
+        counts: list[int] = getattr(self, row_class)
+        return sum(counts)
 
-def is_late(time: Column, pin: int | None) -> Column:
-    """Whether a row that has an event time is late, by row: below the pin."""
-    return F.lit(False) if pin is None else time < F.lit(pin)
+    def named(self, row_class: str) -> list[str]:
+        """The substreams that have rows of one of :data:`CLASSES`."""
+        counts = getattr(self, row_class)
+        return sorted({name for name, count in zip(self.substream, counts, strict=True) if count})
+
+    def account(self) -> dict[str, Any]:
+        """What became of the rows, by substream, as a commit takes it."""
+        others = zip(self.late, self.null_event_time, self.future, strict=True)
+        on_time = [rows - sum(counts) for rows, counts in zip(self.rows, others, strict=True)]
+        columns = {name: getattr(self, name) for name in CLASSES}
+        return {"rule": RULE, "substreams": self.substream, "on_time": on_time, **columns}
 
 
-def fold(df: DataFrame, columns: Columns, pin: int | None, tasks: int) -> DataFrame:
-    """One row per source partition and substream; see ``_FOLDED``. ``top`` is null where no row has an event time."""
-    source = df.select(
-        F.spark_partition_id().alias("partition"), columns.name().alias("substream"), columns.time(df).alias("time")
-    )
-    time = F.col("time")
-    late = is_late(time, pin)
-    folded = source.groupBy("partition", "substream").agg(
-        F.max(time).alias("top"),
-        F.min(time).alias("bottom"),
-        F.count_if(time.isNotNull() & ~late).alias("on_time"),
-        F.count_if(time.isNotNull() & late).alias("late"),
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """How much of a fold the executors got to the coordinator, and for how long they waited for it, in seconds."""
+
+    complete: bool
+    waited_s: float
+
+
+def on_executors(
+    df: DataFrame, columns: Columns, judgement: Judgement, tasks: int, reporter: Reporter
+) -> tuple[Fold, Posted]:
+    """Folds a batch and lets the executors report it, in so many tasks at the most."""
+    folded = _folded(df, columns, judgement)
+    with setting(df.sparkSession, SHUFFLE_PARTITIONS, tasks):
+        told = folded.mapInArrow(posting(reporter, len(columns.keys())), _REPORTED_SQL).toArrow().to_pydict()
+    waited_s, delivered = told.pop("waited_s"), told.pop("delivered")
+    return Fold(**told), Posted(all(delivered), max(waited_s, default=0.0))
+
+
+def on_driver(df: DataFrame, columns: Columns, judgement: Judgement, tasks: int) -> Fold:
+    """Folds a batch, for the driver to report."""
+    keys = len(columns.keys())
+    with setting(df.sparkSession, SHUFFLE_PARTITIONS, tasks):
+        folded = _folded(df, columns, judgement).toArrow().to_pydict()
+    if folded["rows"] == [0]:  # without keys there is a row even for no input
+        folded = {name: [] for name in folded}
+    substreams = _names(folded, keys, len(folded["rows"]))
+    return Fold(substream=substreams, **folded)
+
+
+def _folded(df: DataFrame, columns: Columns, judgement: Judgement) -> DataFrame:
+    """The fold of a batch, with its keys in front.
+
+    The bounds that rows are judged by come as a row to join with: as literals they would be part of the generated code,
+    which would be compiled anew for every batch, and run cold (a fifth of the time over ten million rows).
+
+    What is left after the shuffle is little. In as many partitions as Spark has by default, 200, the files alone would
+    cost more than the fold of a small batch: hence the setting around the calls, in the session of this query.
+    """
+    keys = {_key(index): key for index, key in enumerate(columns.keys())}
+    source = df.select(*(key.alias(name) for name, key in keys.items()), columns.time(df).alias("time"))
+    time, pin, latest = F.col("time"), F.col("pin"), F.col("latest")
+    judged = source.crossJoin(F.broadcast(judgement.bounds(df.sparkSession)))
+    return judged.groupBy(*keys).agg(
+        F.max(credible(time, latest)).alias("top"),
+        F.count(F.lit(1)).alias("rows"),
+        F.count_if(late(time, pin)).alias("late"),
         F.count_if(time.isNull()).alias("null_event_time"),
+        F.count_if(future(time, pin, latest)).alias("future"),
     )
-    return folded.coalesce(tasks)
 
 
-def posting(reporter: Reporter) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A function for ``mapInArrow``: reports the folded rows, by source partition, and hands them on.
+def _key(index: int) -> str:
+    return f"key_{index}"
 
-    Beside each row it says how long the task waited for the coordinator, if that was an outage.
+
+def _names(folded: dict[str, list[Any]], keys: int, count: int) -> list[str]:
+    """Names for folded rows, in place of their keys."""
+    values = [folded.pop(_key(index)) for index in range(keys)]
+    return [name_of(value) for value in zip(*values, strict=True)] if keys else [WHOLE] * count
+
+
+def posting(reporter: Reporter, keys: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A function for ``mapInArrow``: reports folded rows, and hands them on under their substreams' names.
+
+    ``keys``: how many columns in front name the substream. Beside each row it says whether the coordinator has it, and
+    for how long the task waited for that. A task never fails over it: its rows would be folded again, and the driver,
+    which gets them, can ask, begin and wait in better ways.
     """
 
     def post(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            seen: dict[int, dict[str, list[object]]] = {}
-            for row in batch.to_pylist():
-                if row["top"] is None:
-                    continue  # rows without an event time say nothing of it; the commit accounts for them
-                columns = seen.setdefault(
-                    row["partition"], {"substreams": [], "event_times": [], "min_event_times": [], "counts": []}
-                )
-                columns["substreams"].append(row["substream"])
-                columns["event_times"].append(row["top"])
-                columns["min_event_times"].append(row["bottom"])
-                columns["counts"].append(row["on_time"] + row["late"])
-            waited_s = sum(reporter.report(partition, columns) for partition, columns in seen.items())
-            yield batch.append_column("waited_s", pa.array([waited_s] * batch.num_rows, pa.float64()))
+            folded = batch.to_pydict()
+            folded["substream"] = _names(folded, keys, batch.num_rows)
+            delivered, waited_s = reporter.report(reports_of(folded))
+            folded |= {"waited_s": [waited_s] * batch.num_rows, "delivered": [delivered] * batch.num_rows}
+            yield pa.RecordBatch.from_pydict({name: folded[name] for name in _REPORTED.names}, schema=_REPORTED)
 
     return post
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """What became of a batch's rows, by substream; and how long its reports waited for the coordinator, in seconds.
-
-    ``tops``: the highest event time of each substream that had one.
-    """
-
-    substreams: list[str]
-    tops: dict[str, int]
-    on_time: list[int]
-    late: list[int]
-    null_event_time: list[int]
-    waited_s: float
-
-    def document(self) -> dict[str, object]:
-        """As the commit takes it."""
-        return {
-            "rule": RULE,
-            "substreams": self.substreams,
-            "on_time": self.on_time,
-            "late": self.late,
-            "null_event_time": self.null_event_time,
-        }
-
-
-def report(df: DataFrame, columns: Columns, pin: int | None, tasks: int, reporter: Reporter) -> Account:
-    """Folds a batch, lets the executors report it, and returns the account of its rows."""
-    folded = fold(df, columns, pin, tasks)
-    totals: dict[str, list[int]] = {}
-    tops: dict[str, int] = {}
-    waited_s = 0.0
-    for row in folded.mapInArrow(posting(reporter), _REPORTED).collect():
-        waited_s = max(waited_s, row["waited_s"])
-        if row["top"] is not None:
-            tops[row["substream"]] = max(row["top"], tops.get(row["substream"], row["top"]))
-        total = totals.setdefault(row["substream"], [0, 0, 0])
-        for index, name in enumerate(("on_time", "late", "null_event_time")):
-            total[index] += row[name]
-    on_time, late, null_event_time = ([total[index] for total in totals.values()] for index in range(3))
-    return Account(list(totals), tops, on_time, late, null_event_time, waited_s)

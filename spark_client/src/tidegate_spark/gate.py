@@ -3,30 +3,33 @@
 import os
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 from pyspark.sql import DataFrame
 
+from tidegate_spark.columns import Columns
 from tidegate_spark.coordinator import Coordinator
 from tidegate_spark.errors import InvalidUsage
-from tidegate_spark.fold import Columns
 from tidegate_spark.ids import checked_id
-from tidegate_spark.outage import Patience
+from tidegate_spark.outage import DEFAULT_PATIENCE, OnOutage
 from tidegate_spark.rules import Rules
 from tidegate_spark.stream import Stream
+from tidegate_spark.substreams import Substream, Values, name_of
 
 
 class Gate:
     """One job. Queries are started from :meth:`stream`; the rest is for the program that owns the job."""
 
-    def __init__(self, coordinator: Coordinator, rules: Rules | None) -> None:
-        self.coordinator, self.rules = coordinator, rules
+    def __init__(self, coordinator: Coordinator, rules: Rules | None, on_outage: OnOutage) -> None:
+        self.coordinator, self.rules, self.on_outage = coordinator, rules, on_outage
 
-    def stream(self, df: DataFrame, *, event_time: str, substream: str) -> Stream:
-        """Coordinates a streaming DataFrame by two of its columns.
+    def stream(self, df: DataFrame, *, event_time: str, substream: Substream) -> Stream:
+        """Coordinates a streaming DataFrame by its columns.
 
-        :param event_time: a timestamp, a timestamp_ntz (read as UTC), or a long (epoch milliseconds).
-        :param substream: a part of the input whose events are roughly in order: a Kafka partition, an airport.
+        :param event_time: a timestamp, a timestamp_ntz (read as UTC), or a long (epoch milliseconds, or whatever unit
+            the job counts in).
+        :param substream: what makes a part of the input whose events are roughly in order: a column (an airport), a
+            list of columns (``["topic", "partition"]`` of Kafka), :data:`SOURCE_PARTITION`; None: it is all one.
         :raises InvalidUsage: for columns that are not there, or of a type that cannot be used.
         """
         columns = Columns(event_time, substream)
@@ -42,13 +45,28 @@ class Gate:
         self.coordinator.change_job(rules)
         self.rules = rules
 
-    def declare(self, query: str, names: Sequence[str]) -> None:
-        """Makes substreams of a query known, so that they hold the watermark back before their first row."""
-        self.coordinator.declare(query, names)
+    def declare(self, query: str, substreams: Sequence[Values]) -> None:
+        """Makes substreams of a query known, so that they hold the watermark back before their first row.
 
-    def done(self, query: str, names: Sequence[str], reason: str = "") -> None:
+        Each by the value of its column, or by a tuple of the values of its columns.
+        """
+        self.coordinator.declare(query, [name_of(values) for values in substreams])
+
+    def done(self, query: str, substreams: Sequence[Values], reason: str = "") -> None:
         """Substreams of a query have ended; they never hold the watermark again."""
-        self.coordinator.done(query, names, reason)
+        self.coordinator.done(query, [name_of(values) for values in substreams], reason)
+
+    def hand_over(self, query: str, successor: str, reason: str = "") -> None:
+        """Ends a query whose substreams another one goes on with: it was renamed.
+
+        Or it goes on itself, on a new checkpoint: ``successor`` is then its own name. A batch that it left open is
+        given up: the successor reads those rows again, or they are missing.
+        """
+        self.coordinator.retire(query, successor, reason)
+
+    def retire(self, query: str, reason: str = "") -> None:
+        """Ends a query for good: its substreams and its open batch no longer hold the watermark."""
+        self.coordinator.retire(query, None, reason)
 
     def complete(self, reason: str = "") -> int | None:
         """End of input: returns the last watermark, above everything that was seen."""
@@ -58,6 +76,26 @@ class Gate:
     def status(self) -> dict[str, Any]:
         """The job as the coordinator sees it."""
         return self.coordinator.status()
+
+    def queries(self) -> list[dict[str, Any]]:
+        """The queries that feed the job, each with its latest batch."""
+        return self.coordinator.queries()
+
+    def metrics(self) -> dict[str, int | None]:
+        """The job in named numbers, for a metrics system: from any process, and in any listener of Spark's.
+
+        The same names as those of :meth:`Committed.metrics`; the rows are those of all batches so far.
+        """
+        status = self.coordinator.status()
+        watermark, rows = status["watermark"], status["rows"]
+        return {
+            "tidegate.watermark": watermark,
+            "tidegate.watermark_lag_ms": None if watermark is None else status["now_ms"] - watermark,
+            "tidegate.on_time_rows": rows["on_time"],
+            "tidegate.late_rows": rows["late"],
+            "tidegate.null_event_time_rows": rows["null_event_time"],
+            "tidegate.future_rows": rows["future"],
+        }
 
     def substreams(self) -> list[dict[str, Any]]:
         """The table of substreams."""
@@ -70,18 +108,20 @@ def connect(
     job: str,
     rules: Rules | None = None,
     key: str | None = None,
-    on_outage: timedelta = timedelta(minutes=10),
+    on_outage: timedelta | Literal["continue"] = DEFAULT_PATIENCE,
 ) -> Gate:
     """A gate to ``job``. Nothing is sent yet.
 
     :param url: of the coordinator; by default the environment's ``TIDEGATE_URL``.
     :param rules: to create the job from, where it is not there (:func:`limiting_lag`); None: it must be there.
     :param key: sent as a bearer key; by default the environment's ``TIDEGATE_TOKEN``.
-    :param on_outage: how long a batch waits for a coordinator that does not answer before its query fails.
+    :param on_outage: how long a batch waits for a coordinator that does not answer before its query fails. Or
+        ``"continue"``: it goes on with the pin of the batch before, and the coordinator is told when it is back.
     :raises InvalidUsage: for arguments that cannot work.
     """
     url = url or os.environ.get("TIDEGATE_URL")
     if not url:
         raise InvalidUsage("Give the coordinator's address: connect('http://host:8000', ...), or set TIDEGATE_URL.")
-    patience = Patience(on_outage.total_seconds())
-    return Gate(Coordinator(url, checked_id("job", job), key or os.environ.get("TIDEGATE_TOKEN"), patience), rules)
+    outage = OnOutage.of(on_outage)
+    key = key or os.environ.get("TIDEGATE_TOKEN")
+    return Gate(Coordinator(url, checked_id("job", job), key, outage.patience), rules, outage)

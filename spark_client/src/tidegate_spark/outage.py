@@ -9,10 +9,11 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Literal
 
-from tidegate_spark.errors import CoordinatorUnavailable, refused
+from tidegate_spark.errors import CoordinatorUnavailable, InvalidUsage, refused
 
 log = logging.getLogger("tidegate")
 
@@ -41,6 +42,10 @@ class Patience:
     give_up_after_s: float
     first_pause_s: float = 0.1
     longest_pause_s: float = 5.0
+
+    def at_most(self, give_up_after_s: float) -> "Patience":
+        """The same, or less of it."""
+        return replace(self, give_up_after_s=min(self.give_up_after_s, give_up_after_s))
 
     def call(self, what: str, send: Callable[[], tuple[int, bytes]]) -> dict[str, Any]:
         """Calls ``send`` (which gives status and body) until it answers, and returns the JSON object it answered.
@@ -81,3 +86,33 @@ class Patience:
                 )
             time.sleep(min(random.uniform(pause_s / 2, pause_s), self.give_up_after_s - waited_s))
             pause_s = min(2 * pause_s, self.longest_pause_s)
+
+
+ONE_ATTEMPT = Patience(0)
+BEFORE_GOING_ON_S = 5.0
+DEFAULT_PATIENCE = timedelta(minutes=10)
+
+
+@dataclass(frozen=True, slots=True)
+class OnOutage:
+    """What a batch does whose coordinator does not answer: it waits, for so long; or it ``goes_on`` after a moment.
+
+    One that has no pin to go on with, for it is the first of its query, waits for so long in any case.
+    """
+
+    patience: Patience
+    goes_on: bool
+
+    @classmethod
+    def of(cls, chosen: timedelta | Literal["continue"]) -> "OnOutage":
+        """:raises InvalidUsage: for what is neither a duration nor ``"continue"``."""
+        if chosen == "continue":
+            return cls(Patience(DEFAULT_PATIENCE.total_seconds()), goes_on=True)
+        if not isinstance(chosen, timedelta) or chosen < timedelta(0):
+            raise InvalidUsage(f"on_outage takes how long a batch waits, a timedelta, or 'continue'; it is {chosen!r}.")
+        return cls(Patience(chosen.total_seconds()), goes_on=False)
+
+    @property
+    def before_going_on(self) -> Patience:
+        """How long a batch waits that may go on without its coordinator."""
+        return self.patience.at_most(BEFORE_GOING_ON_S)

@@ -4,87 +4,48 @@ A pin is written here before it is used, and sent with every begin of its batch:
 from here. Beside it lies the watermark token of that moment, so that a restarted query can prove what it was told.
 """
 
-import json
-import os
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from dataclasses import asdict, dataclass
 
-from pyarrow import fs
-
-from tidegate_spark.errors import InvalidUsage
+from tidegate_spark.checkpoint import Checkpoint
 
 KEPT = 100
-"""How many batches' pins are kept; Spark's ``minBatchesToRetain`` is 100 unless it was changed."""
+"""How many batches' pins are kept at the least; more where Spark's ``minBatchesToRetain`` is."""
+
+_KIND = "pins"
 
 
 @dataclass(frozen=True, slots=True)
 class KeptPin:
-    """A pin as it was written. ``pin`` None: the batch began before there was a watermark."""
+    """What a batch is judged by, as it was written. ``pin`` None: the batch began before there was a watermark.
+
+    ``latest_event_time``: rows beyond it are too far ahead of the clock; None: none is. ``assumed``: the coordinator
+    was away, and this is the pin of the batch before.
+    """
 
     pin: int | None
-    watermark_token: str
+    watermark_token: str | None
+    latest_event_time: int | None = None
+    assumed: bool = False
 
 
 class Pins:
-    """Pins beside one checkpoint. Any file system that Arrow knows: local, S3, HDFS, GCS, Azure."""
+    """Pins beside one checkpoint."""
 
-    def __init__(self, checkpoint: str, kept: int = KEPT) -> None:
-        self.checkpoint = checkpoint
+    def __init__(self, checkpoint: Checkpoint, kept: int = KEPT) -> None:
+        self._checkpoint = checkpoint
         self.kept = kept
-
-    @cached_property
-    def _place(self) -> tuple[fs.FileSystem, str]:
-        return file_system(self.checkpoint)
-
-    @cached_property
-    def query_id(self) -> str:
-        """The id that Spark gave this checkpoint: it is in the checkpoint's metadata once the query was started."""
-        files, root = self._place
-        with files.open_input_file(f"{root}/metadata") as file:
-            return str(json.loads(file.read())["id"])
 
     def read(self, batch_id: int) -> KeptPin | None:
         """The pin of a batch that was begun on this checkpoint before."""
-        files, root = self._place
-        try:
-            with files.open_input_file(f"{root}/tidegate/pins/{batch_id}.json") as file:
-                kept: dict[str, Any] = json.loads(file.read())
-        except FileNotFoundError:
-            return None
-        return KeptPin(kept["pin"], kept["watermark_token"])
+        document = self._checkpoint.read(_KIND, batch_id)
+        return None if document is None else KeptPin(**document)
 
-    def write(self, batch_id: int, kept: KeptPin) -> None:
+    def any(self) -> bool:
+        """Whether the query has ever begun a batch on this checkpoint."""
+        return bool(self._checkpoint.batches(_KIND))
+
+    def write(self, batch_id: int, pin: KeptPin) -> None:
         """Keeps a pin, whole or not at all, and forgets the one that is too old to be asked for."""
-        files, root = self._place
-        directory = f"{root}/tidegate/pins"
-        files.create_dir(directory, recursive=True)
-        partial = f"{directory}/.{batch_id}.partial"
-        with files.open_output_stream(partial) as file:
-            file.write(json.dumps({"pin": kept.pin, "watermark_token": kept.watermark_token}).encode())
-        files.move(partial, f"{directory}/{batch_id}.json")
+        self._checkpoint.write(_KIND, batch_id, asdict(pin))
         if batch_id >= self.kept:
-            with suppress(FileNotFoundError):
-                files.delete_file(f"{directory}/{batch_id - self.kept}.json")
-
-
-def file_system(path: str) -> tuple[fs.FileSystem, str]:
-    """Where a Hadoop path lies, in Arrow's terms.
-
-    :raises InvalidUsage: for a scheme that Arrow does not know.
-    """
-    scheme, colon, rest = path.partition(":")
-    if not colon or "/" in scheme:
-        return fs.LocalFileSystem(), os.path.abspath(path)
-    if scheme == "file":
-        return fs.LocalFileSystem(), "/" + rest.lstrip("/")
-    arrow_scheme = "s3" if scheme in ("s3a", "s3n") else scheme
-    try:
-        files, root = fs.FileSystem.from_uri(f"{arrow_scheme}:{rest}")
-    except (ValueError, NotImplementedError, OSError) as error:
-        raise InvalidUsage(
-            f"checkpointLocation {path!r} is on a file system that Arrow cannot use ({error}); "
-            "the pins are kept there, so use one that it can: a local path, s3a://, hdfs://, gs://, abfss://."
-        ) from error
-    return files, root.rstrip("/")
+            self._checkpoint.delete(_KIND, batch_id - self.kept)

@@ -6,19 +6,50 @@ connection hangs on an entry of ``sys.modules``, because the function that uses 
 
 import http.client
 import json
+import logging
 import sys
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+from tidegate_spark.errors import TidegateError
 from tidegate_spark.outage import NoAnswer, Patience, outage_since
+
+log = logging.getLogger("tidegate")
 
 SUBSTREAMS_PER_CALL = 5_000
 TIMEOUT_S = 30.0
 _KEEPER = "_tidegate_spark_connections"
+
+Columns = dict[str, list[Any]]
+
+
+def reports_of(folded: Mapping[str, list[Any]]) -> Iterator[Columns]:
+    """What a coordinator is to be told of folded rows, in calls of limited size.
+
+    Rows without an event time say nothing of it; the account of the commit has them.
+    """
+    told: Columns = {"substreams": [], "event_times": [], "counts": [], "future_counts": []}
+    names = ("substream", "top", "rows", "null_event_time", "future")
+    for substream, top, rows, null_event_time, future in zip(*(folded[name] for name in names), strict=True):
+        if top is not None or future:
+            for column, value in zip(
+                told.values(), (substream, top, rows - null_event_time - future, future), strict=True
+            ):
+                column.append(value)
+    for first in range(0, len(told["substreams"]), SUBSTREAMS_PER_CALL):
+        yield {name: values[first : first + SUBSTREAMS_PER_CALL] for name, values in told.items()}
+
+
+def batch_of(query: str, run: Mapping[str, str], batch_id: int) -> dict[str, Any]:
+    """The batch that a report belongs to.
+
+    Its entries are told apart by substream alone: the fold has each once, so that all are of one "partition".
+    """
+    return {"query": query, **run, "batch_id": batch_id, "partition": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +63,22 @@ class Reporter:
     watermark_token: str
     patience: Patience
 
-    def report(self, partition: int, columns: dict[str, list[Any]]) -> float:
-        """Stages what was seen of the batch in one source partition; doing it again changes nothing.
+    def report(self, reports: Iterable[Columns]) -> tuple[bool, float]:
+        """Stages what was seen of the batch; doing it again changes nothing.
 
-        Returns for how long the coordinator was away meanwhile, in seconds.
-
-        :param columns: ``substreams``, ``event_times``, ``min_event_times`` and ``counts``, of equal length.
-        :raises Refused, CoordinatorUnavailable: see the errors; the task then fails.
+        Returns whether all of it came through, and for how long the coordinator was away meanwhile, in seconds.
         """
         waited_s = 0.0
-        for first in range(0, len(columns["substreams"]), SUBSTREAMS_PER_CALL):
-            body = json.dumps(
-                {name: values[first : first + SUBSTREAMS_PER_CALL] for name, values in columns.items()}
-                | {"batch": {**self.batch, "partition": partition}, "watermark_token": self.watermark_token}
-            ).encode()
+        for columns in reports:
+            body = json.dumps({**columns, "batch": self.batch, "watermark_token": self.watermark_token}).encode()
             began = time.monotonic()
-            self.patience.call(f"Report of partition {partition}", lambda body=body: self._post(body))  # type: ignore[misc]
+            try:
+                self.patience.call("Report of a task", lambda body=body: self._post(body))  # type: ignore[misc]
+            except TidegateError as error:
+                log.warning("Report left to the driver: %s", error)
+                return False, waited_s + outage_since(began)
             waited_s += outage_since(began)
-        return waited_s
+        return True, waited_s
 
     def _post(self, body: bytes) -> tuple[int, bytes]:
         address = urlsplit(self.url)

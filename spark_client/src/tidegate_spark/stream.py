@@ -3,24 +3,34 @@
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate_spark.batch import Committed
+from tidegate_spark.checkpoint import Checkpoint
+from tidegate_spark.columns import Columns
+from tidegate_spark.delivery import Delivery
 from tidegate_spark.errors import InvalidUsage
-from tidegate_spark.fold import Columns
-from tidegate_spark.heartbeat import IDLE_EVENT_INTERVAL, Heartbeat
-from tidegate_spark.hook import BatchFunction, Hook, NullEventTime
+from tidegate_spark.fold import Mode
+from tidegate_spark.heartbeat import Heartbeat
+from tidegate_spark.hook import BatchFunction, Hook
 from tidegate_spark.ids import checked_id
-from tidegate_spark.pins import Pins
+from tidegate_spark.judgement import Goes
+from tidegate_spark.pins import KEPT, Pins
+from tidegate_spark.session import BATCHES_RETAINED, IDLE_EVENT_INTERVAL, setting
+from tidegate_spark.substreams import Values, name_of
 
 if TYPE_CHECKING:
     from tidegate_spark.gate import Gate
 
+Word = TypeVar("Word", bound=str)
+
 REPORT_TASKS = 4
 HEARTBEAT_MS = 1000
+MODES = ("executor", "driver", "observe")
+GOES = ("late", "on_time")
 
 
 @dataclass(frozen=True)
@@ -32,11 +42,14 @@ class Stream:
     columns: Columns
     function: BatchFunction | None = None
     late_function: BatchFunction | None = None
-    null_event_time: NullEventTime = "late"
+    null_goes: Goes = "late"
+    future_goes: Goes = "on_time"
     declared: tuple[str, ...] = ()
+    mode: Mode = "executor"
     persist: bool = True
     report_tasks: int = REPORT_TASKS
     heartbeat_ms: int = HEARTBEAT_MS
+    progress: bool = False
     on_commit_function: Callable[[Committed], Any] | None = None
     trigger_options: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
@@ -46,24 +59,45 @@ class Stream:
         return replace(self, function=function)
 
     def late_to(self, function: BatchFunction) -> "Stream":
-        """``function(df, batch)`` gets the late rows, as they came, in batches that have any.
+        """``function(df, batch)`` gets the late rows, as they came, in batches that have any: the side output.
 
-        Without it they are dropped: counted, and named in the log.
+        Without it they are dropped: counted at the coordinator, and named in the log.
         """
         return replace(self, late_function=function)
 
-    def null_event_times(self, go: NullEventTime) -> "Stream":
+    def null_event_times(self, go: Goes) -> "Stream":
         """Where rows without an event time go: with the ``late`` ones (as by default), or with those ``on_time``.
 
         They are counted as a class of their own either way.
         """
-        if go not in ("late", "on_time"):
-            raise InvalidUsage(f"null_event_times takes 'late' or 'on_time'; it is {go!r}.")
-        return replace(self, null_event_time=go)
+        return replace(self, null_goes=_checked("null_event_times", go, GOES))
 
-    def declare(self, *names: str) -> "Stream":
-        """Names substreams that are to hold the watermark back from the start, before their first row."""
-        return replace(self, declared=names)
+    def future_event_times(self, go: Goes) -> "Stream":
+        """Where rows go whose event times are further ahead of the clock than the rules' ``max_future_skew``: with
+        those ``on_time`` (as by default), or with the ``late`` ones.
+
+        They move no watermark, and are counted as a class of their own, either way.
+        """
+        return replace(self, future_goes=_checked("future_event_times", go, GOES))
+
+    def declare(self, *values: Values) -> "Stream":
+        """Substreams that are to hold the watermark back from the start, before their first row.
+
+        Each by the value of its column, or by a tuple of the values of its columns.
+        """
+        return replace(self, declared=tuple(map(name_of, values)))
+
+    def reporting(self, mode: Mode) -> "Stream":
+        """Who reports. ``executor`` (as by default): the executors, each what it folded. ``driver``: the driver, so
+        that executors need neither this package nor a way to the coordinator. ``observe``: the driver, for a stream
+        that is one substream (``substream=None``), from one aggregate without a shuffle by substream.
+
+        :raises InvalidUsage: for another word; for ``observe`` where there are several substreams.
+        """
+        _checked("reporting", mode, MODES)
+        if mode == "observe" and self.columns.substream is not None:
+            raise InvalidUsage("reporting('observe') is for a stream that is one substream: substream=None.")
+        return replace(self, mode=mode)
 
     def persisted(self, persist: bool) -> "Stream":
         """Whether a batch is kept while it is worked on (as by default), or read again for each use of it.
@@ -90,6 +124,10 @@ class Stream:
         """As ``DataStreamWriter.option``."""
         return replace(self, options={**self.options, key: value})
 
+    def show_progress(self) -> "Stream":
+        """Prints a line about every batch that was committed."""
+        return replace(self, progress=True)
+
     def start(self, *, queryName: str, checkpointLocation: str, **options: Any) -> StreamingQuery:
         """Starts the query. ``queryName`` is its stable name in the job: the same after every restart.
 
@@ -99,22 +137,34 @@ class Stream:
         if self.function is None:
             raise InvalidUsage("Say what to do with a batch: .foreach_batch(function) before .start().")
         checked_id("queryName", queryName)
+        spark = self.df.sparkSession
+        checkpoint = Checkpoint(checkpointLocation)
+        retained = int(spark.conf.get(BATCHES_RETAINED) or 0)
+        delivery = Delivery(
+            self.gate.coordinator.for_a_run(),
+            self.gate.rules,
+            self.declared,
+            queryName,
+            str(uuid.uuid4()),
+            checkpoint,
+            Pins(checkpoint, max(KEPT, retained)),
+            self.gate.on_outage,
+        )
         hook = Hook(
-            coordinator=self.gate.coordinator,
-            rules=self.gate.rules,
-            declared=self.declared,
-            query=queryName,
-            run_id=str(uuid.uuid4()),
-            pins=Pins(checkpointLocation),
+            delivery=delivery,
             columns=self.columns,
+            mode=self.mode,
             function=self.function,
             late_function=self.late_function,
-            null_event_time=self.null_event_time,
+            null_goes=self.null_goes,
+            future_goes=self.future_goes,
             persist=self.persist,
             report_tasks=self.report_tasks,
+            of_timestamps=self.columns.are_timestamps(self.df),
+            progress=self.progress,
             on_commit=self.on_commit_function,
         )
-        hook.announce()
+        delivery.start()
         writer = (
             self.df.writeStream.foreachBatch(hook)
             .queryName(queryName)
@@ -123,21 +173,20 @@ class Stream:
         )
         if self.trigger_options:
             writer = writer.trigger(**self.trigger_options)
-        spark = self.df.sparkSession
-        heartbeat = Heartbeat(spark, hook)
+        heartbeat = Heartbeat(spark, delivery)
         spark.streams.addListener(heartbeat)
-        # A query takes a copy of the session's settings when it starts; the session's own is put back after that.
-        before = spark.conf.get(IDLE_EVENT_INTERVAL, None)
-        spark.conf.set(IDLE_EVENT_INTERVAL, f"{self.heartbeat_ms}ms")
         try:
-            query = writer.start()
+            # A query takes a copy of the session's settings when it starts.
+            with setting(spark, IDLE_EVENT_INTERVAL, f"{self.heartbeat_ms}ms"):
+                query = writer.start()
         except BaseException:
             spark.streams.removeListener(heartbeat)
             raise
-        finally:
-            if before is None:
-                spark.conf.unset(IDLE_EVENT_INTERVAL)
-            else:
-                spark.conf.set(IDLE_EVENT_INTERVAL, before)
-        heartbeat.listen_to(str(query.runId))
+        heartbeat.listen_to(query)
         return query
+
+
+def _checked(method: str, word: Word, words: tuple[str, ...]) -> Word:
+    if word not in words:
+        raise InvalidUsage(f"{method} takes one of {', '.join(map(repr, words))}; it is {word!r}.")
+    return word

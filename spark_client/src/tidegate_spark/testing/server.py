@@ -2,12 +2,15 @@
 
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
+
+from tidegate_spark.gate import Gate, connect
 
 _SERVING = re.compile(r"serving on (http://\S+?),")
 
@@ -58,6 +61,13 @@ class CoordinatorProcess:
     def pid(self) -> int:
         assert self._process is not None, "it does not run"
         return self._process.pid
+
+    def gate(self, *, job: str | None = None, **options: Any) -> Gate:
+        """A gate to a job of this coordinator, by default to one that nobody else uses.
+
+        :param options: as for :func:`tidegate_spark.connect`.
+        """
+        return connect(self.url, job=job or f"job-{secrets.token_hex(6)}", **options)
 
     def stop(self, kill: bool = False) -> None:
         """Ends it, politely or at once. Harmless when it does not run."""

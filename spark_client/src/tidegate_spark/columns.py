@@ -1,0 +1,81 @@
+"""Where a row's event time and its substream stand."""
+
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, LongType, TimestampNTZType, TimestampType
+
+from tidegate_spark.errors import InvalidUsage
+from tidegate_spark.substreams import SOURCE_PARTITION, Substream
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The event time's column, and what makes a substream."""
+
+    event_time: str
+    substream: Substream
+
+    @property
+    def substream_columns(self) -> tuple[str, ...]:
+        """The columns whose values make a substream; none where it is the source partition, or the whole stream."""
+        if self.substream is None or self.substream is SOURCE_PARTITION:
+            return ()
+        return (self.substream,) if isinstance(self.substream, str) else tuple(self.substream)
+
+    def check(self, df: DataFrame) -> None:
+        """:raises InvalidUsage: unless the columns are there and of types that can be used."""
+        types = {field.name: field.dataType for field in df.schema.fields}
+        if not self.substream_columns and self.substream not in (None, SOURCE_PARTITION):
+            raise InvalidUsage("substream names no column; for a stream that is one substream, say substream=None.")
+        for role, name in (("event_time", self.event_time), *(("substream", name) for name in self.substream_columns)):
+            if name not in types:
+                raise InvalidUsage(f"{role}={name!r} is no column of the stream; it has: {', '.join(types)}.")
+        if not isinstance(types[self.event_time], (TimestampType, TimestampNTZType, LongType)):
+            raise InvalidUsage(
+                f"event_time={self.event_time!r} is of type {types[self.event_time].simpleString()}; "
+                "it must be a timestamp, a timestamp_ntz (read as UTC) or a long (epoch milliseconds)."
+            )
+        for name in self.substream_columns:
+            if not _simple(types[name]):
+                raise InvalidUsage(
+                    f"substream={name!r} is of type {types[name].simpleString()}; "
+                    "name a column of a simple type, which is turned into a string."
+                )
+
+    def are_timestamps(self, df: DataFrame) -> bool:
+        """Whether event times are timestamps, and so epoch milliseconds for certain."""
+        return not isinstance(df.schema[self.event_time].dataType, LongType)
+
+    def time(self, df: DataFrame) -> Column:
+        """The event time of a row as a whole number: epoch milliseconds, rounded down, or the number itself."""
+        column = F.col(_quoted(self.event_time))
+        match df.schema[self.event_time].dataType:
+            case TimestampType():
+                return F.unix_millis(column)
+            case TimestampNTZType():
+                # From its parts, which are what they say. A cast would read it in the session's time zone, and so
+                # does timestampdiff, which is an hour off in summer.
+                ntz = _quoted(self.event_time)
+                return F.expr(
+                    f"unix_date(cast({ntz} as date)) * 86400000L + hour({ntz}) * 3600000L + minute({ntz}) * 60000L"
+                    f" + cast(floor(extract(second from {ntz}) * 1000) as long)"
+                )
+            case _:
+                return column
+
+    def keys(self) -> list[Column]:
+        """What rows of one substream have in common, as strings."""
+        if self.substream is SOURCE_PARTITION:
+            return [F.spark_partition_id().cast("string")]
+        return [F.col(_quoted(name)).cast("string") for name in self.substream_columns]
+
+
+def _quoted(name: str) -> str:
+    """A column by its very name, whatever characters it has."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _simple(kind: DataType) -> bool:
+    return not any(hasattr(kind, part) for part in ("fields", "elementType", "keyType"))

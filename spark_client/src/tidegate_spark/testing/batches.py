@@ -1,0 +1,34 @@
+"""A stream that a test writes batch by batch."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+
+class FileBatches:
+    """A directory that Spark reads as a stream: one file a batch, in the order in which they were written.
+
+    ``add`` before the query starts or while it runs. The same directory gives the same batches again, also to another
+    query, and after a restart.
+    """
+
+    def __init__(self, directory: Path, schema: str) -> None:
+        self.directory, self.schema = directory, schema
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def add(self, *rows: Mapping[str, Any]) -> None:
+        """Another batch, of rows as JSON has them: a timestamp is written as ``"2013-01-01T12:00:00Z"``."""
+        number = 1 + sum(1 for _ in self.directory.glob("*.json"))
+        partial = self.directory / ".partial"
+        partial.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        # Spark reads the oldest first, and a second is a long time in a test.
+        os.utime(partial, (1_000_000_000 + number,) * 2)
+        partial.rename(self.directory / f"{number:05d}.json")
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        """The streaming DataFrame."""
+        return spark.readStream.schema(self.schema).option("maxFilesPerTrigger", 1).json(str(self.directory))

@@ -1,0 +1,50 @@
+"""What tests of queries have in common: rows, a run to the end, and what a query did with its batches."""
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from tidegate_spark import Batch, Committed, Stream
+
+LAG = timedelta(seconds=10)
+
+
+def rows(*pairs: tuple[str | None, int | None]) -> list[dict[str, Any]]:
+    return [{"k": k, "t": t} for k, t in pairs]
+
+
+def until(reached: Callable[[], bool], what: str, timeout_s: float = 90) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not reached():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(0.1)
+
+
+def to_the_end(stream: Stream, checkpoint: str, query: str = "q") -> None:
+    """Runs a query over all that is there."""
+    running = stream.trigger(availableNow=True).start(queryName=query, checkpointLocation=checkpoint)
+    assert running.awaitTermination(120)
+
+
+class Sink:
+    """Keeps what the user's functions were given, by batch."""
+
+    def __init__(self) -> None:
+        self.on_time: dict[int, list[tuple[str | None, int | None]]] = {}
+        self.late: dict[int, list[tuple[str | None, int | None]]] = {}
+        self.pins: dict[int, int | None] = {}
+        self.committed: list[Committed] = []
+
+    def write(self, df: DataFrame, batch: Batch) -> None:
+        self.on_time[int(batch)] = sorted(((row.k, row.t) for row in df.collect()), key=str)
+        self.pins[int(batch)] = batch.pin
+
+    def write_late(self, df: DataFrame, batch: Batch) -> None:
+        self.late[int(batch)] = sorted(((row.k, row.t) for row in df.collect()), key=str)
+
+    def after(self, stream: Stream) -> Stream:
+        """The stream with this as its sink."""
+        return stream.foreach_batch(self.write).late_to(self.write_late).on_commit(self.committed.append)

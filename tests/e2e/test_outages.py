@@ -1,0 +1,295 @@
+"""A coordinator that is away, or has lost everything, at any point of a batch: nothing is lost, and nothing differs."""
+
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.e2e.streams import LAG, Sink, rows, to_the_end, until
+from tests.faults.points import IN_THE_FUNCTION, POINTS, watch
+from tidegate_spark import Batch, CoordinatorUnavailable, Gate, JobDeleted, Stream, limiting_lag, outage
+from tidegate_spark.coordinator import Coordinator
+from tidegate_spark.outage import OnOutage, Patience
+from tidegate_spark.testing import CoordinatorProcess, FileBatches
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[CoordinatorProcess]:
+    """A coordinator that a test may kill; its token key outlives whatever it loses."""
+    settings = {"sweep_interval_ms": "50", "token_secret": "a secret that is long enough"}
+    with CoordinatorProcess(tmp_path / "coordinator", 0, **settings) as process:
+        yield process
+
+
+def kill(process: CoordinatorProcess, empties: bool) -> None:
+    """Kills a coordinator; and, if it ``empties``, its Valkey with all that it knew."""
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.stop(kill=True)
+    if empties:
+        for child in children:
+            child.kill()
+        psutil.wait_procs(children)
+        shutil.rmtree(process.data_dir)
+
+
+class Crash:
+    """Kills the coordinator once, at a point of batch 1, and starts it again after a while."""
+
+    def __init__(self, process: CoordinatorProcess, point: str, empties: bool) -> None:
+        self.process, self.point, self.empties = process, point, empties
+        self.restart = threading.Timer(0.7, process.start)
+        self.happened = False
+
+    def reached(self, point: str, batch_id: int) -> None:
+        if (point, batch_id) == (self.point, 1) and not self.happened:
+            self.happened = True
+            kill(self.process, self.empties)
+            self.restart.start()
+
+
+@pytest.mark.parametrize("empties", [False, True], ids=["killed", "emptied"])
+@pytest.mark.parametrize("point", POINTS)
+def test_a_crash_of_the_coordinator_changes_nothing(
+    spark: SparkSession, source: FileBatches, own: CoordinatorProcess, checkpoint: str,
+    monkeypatch: pytest.MonkeyPatch, point: str, empties: bool,
+) -> None:  # fmt: skip
+    """Pins, rows and the watermark are what they are without a crash; so are the counts of what was not lost."""
+    crash = Crash(own, point, empties)
+    watch(crash.reached, monkeypatch.setattr)
+    sink = Sink()
+
+    def write(df: DataFrame, batch: Batch) -> None:
+        crash.reached(IN_THE_FUNCTION, int(batch))
+        sink.write(df, batch)
+
+    gate = own.gate(job="j", rules=limiting_lag(LAG))
+    source.add(*rows(("a", 100_000), ("b", 40_000)))
+    source.add(*rows(("a", 110_000), ("b", 50_000), ("b", 29_999), ("a", None)))
+    source.add(*rows(("a", 40_000), ("a", 39_999), ("b", 60_000)))
+    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))
+    to_the_end(stream.foreach_batch(write), checkpoint)
+    crash.restart.join()
+    assert crash.happened
+    assert sink.pins == {0: None, 1: 30_000, 2: 40_000}
+    assert sink.on_time == {
+        0: [("a", 100_000), ("b", 40_000)], 1: [("a", 110_000), ("b", 50_000)], 2: [("a", 40_000), ("b", 60_000)],
+    }  # fmt: skip
+    assert sink.late == {1: [("a", None), ("b", 29_999)], 2: [("a", 39_999)]}
+    assert [(c.on_time, c.late, c.null_event_time) for c in sink.committed] == [(2, 0, 0), (2, 1, 1), (2, 1, 0)]
+    status = gate.status()
+    assert (status["watermark"], status["top"]) == (50_000, 110_000)
+    lost = 0 if not empties else 2 if point == "after it" else 1
+    kept = sink.committed[lost:]
+    counted = {"on_time": sum(c.on_time for c in kept), "late": sum(c.late for c in kept)}
+    assert {name: status["rows"][name] for name in counted} == counted
+    assert sum(row["reported"] for row in gate.substreams()) == sum(counted.values())
+
+
+def test_a_job_that_was_lost_is_created_again_from_the_users_rules(
+    spark: SparkSession, source: FileBatches, gate: Gate, checkpoint: str
+) -> None:
+    """The declared substreams hold again, and the pin beside the checkpoint still judges the replayed rows."""
+    source.add(*rows(("a", 100_000)))
+    source.add(*rows(("a", 95_000)))
+    given = []
+
+    def write(df: DataFrame, batch: Batch) -> None:
+        given.append((int(batch), batch.pin, [row.t for row in df.collect()]))
+        if len(given) == 2:
+            gate.coordinator._job("DELETE", "")
+            raise RuntimeError("and the job is gone")
+
+    stream = gate.stream(source.stream(spark), event_time="t", substream="k").declare("a").foreach_batch(write)
+    with pytest.raises(StreamingQueryException, match="the job is gone"):
+        to_the_end(stream, checkpoint)
+    to_the_end(stream, checkpoint)
+    assert given[1:] == [(1, 90_000, [95_000]), (1, 90_000, [95_000])]
+    assert [row["substream"] for row in gate.substreams()] == ["a"]
+
+
+def test_a_job_that_was_deleted_stays_deleted_until_a_query_is_started(
+    spark: SparkSession, source: FileBatches, gate: Gate, checkpoint: str
+) -> None:
+    """A running query that made it again would leave no way to delete a job."""
+    source.add(*rows(("a", 100_000)))
+    stream = gate.stream(source.stream(spark), event_time="t", substream="k")
+    with pytest.raises(StreamingQueryException, match="job_deleted"):
+        to_the_end(stream.foreach_batch(lambda df, batch: gate.coordinator._job("DELETE", "")), checkpoint)
+    with pytest.raises(JobDeleted):
+        gate.status()
+    sink = Sink()
+    to_the_end(sink.after(stream), checkpoint)
+    assert sink.on_time == {0: [("a", 100_000)]}
+    assert gate.status()["watermark"] == 90_000
+
+
+def test_the_query_waits_for_a_coordinator_that_is_away(
+    spark: SparkSession, source: FileBatches, own: CoordinatorProcess, checkpoint: str
+) -> None:
+    """Ten seconds of silence by the coordinator are no silence of the substreams."""
+    sink = Sink()
+    gate = own.gate(job="j", rules=limiting_lag(LAG, idle_timeout=timedelta(seconds=6)))
+    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))
+    query = stream.start(queryName="q", checkpointLocation=checkpoint)
+    try:
+        source.add(*rows(("a", 100_000), ("b", 40_000)))
+        until(lambda: len(sink.committed) == 1, "the first batch")
+        own.stop(kill=True)
+        source.add(*rows(("a", 110_000)))
+        time.sleep(10)
+        assert query.isActive
+        assert len(sink.committed) == 1
+        own.start()
+        until(lambda: len(sink.committed) == 2, "the batch that waited")
+    finally:
+        query.stop()
+    assert gate.status()["substreams"] == {"active": 2, "idle": 0, "done": 0, "all_idle": False}
+    assert gate.status()["watermark"] == 30_000
+    assert sink.pins[1] == 30_000
+
+
+def test_after_the_patience_the_query_fails_and_says_so(
+    spark: SparkSession, source: FileBatches, own: CoordinatorProcess, checkpoint: str
+) -> None:
+    """A query that waits for ever looks like one that works."""
+    source.add(*rows(("a", 100_000)))
+    gate = own.gate(job="j", rules=limiting_lag(LAG), on_outage=timedelta(milliseconds=300))
+    stream = gate.stream(source.stream(spark), event_time="t", substream="k")
+    with pytest.raises(StreamingQueryException, match="Nothing is lost"):
+        to_the_end(stream.foreach_batch(lambda df, batch: own.stop()), checkpoint)
+    own.start()
+    sink = Sink()
+    to_the_end(sink.after(stream), checkpoint)
+    assert sink.on_time == {0: [("a", 100_000)]}
+    assert gate.status()["rows"]["on_time"] == 1
+
+
+# -- on_outage="continue" ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that may go on without its coordinator does so after half a second."""
+    monkeypatch.setattr(outage, "BEFORE_GOING_ON_S", 0.5)
+
+
+def going_on(own: CoordinatorProcess, **limits: Any) -> Gate:
+    return own.gate(job="j", rules=limiting_lag(LAG, **limits), on_outage="continue")
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_query_may_go_on_without_its_coordinator(
+    spark: SparkSession, source: FileBatches, own: CoordinatorProcess, checkpoint: str
+) -> None:
+    """The rows flow on, judged by the last pin; the coordinator learns of all of it, and takes nobody for idle."""
+    sink = Sink()
+    gate = going_on(own, idle_timeout=timedelta(seconds=4))
+    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k")).tuned(heartbeat_ms=200)
+    query = stream.start(queryName="q", checkpointLocation=checkpoint)
+    try:
+        source.add(*rows(("a", 100_000), ("b", 40_000)))
+        until(lambda: len(sink.committed) == 1, "a batch without a pin")
+        source.add(*rows(("a", 101_000), ("b", 45_000)))
+        until(lambda: len(sink.committed) == 2, "a batch with one")
+        own.stop(kill=True)
+        source.add(*rows(("a", 110_000), ("b", 32_000), ("b", 29_999)))
+        until(lambda: len(sink.committed) == 3, "a batch without the coordinator")
+        source.add(*rows(("a", 120_000), ("b", 70_000), ("a", None)))
+        until(lambda: len(sink.committed) == 4, "another one")
+        time.sleep(5)
+        assert [committed.told for committed in sink.committed] == [True, True, False, False]
+        own.start()
+        until(lambda: gate.status()["watermark"] == 60_000, "the coordinator was told")
+        assert gate.status()["substreams"]["idle"] == 0
+        source.add(*rows(("a", 121_000), ("b", 71_000), ("b", 59_999)))
+        until(lambda: len(sink.committed) == 5, "a batch with the coordinator")
+    finally:
+        query.stop()
+    assert sink.pins == {0: None, 1: 30_000, 2: 30_000, 3: 30_000, 4: 60_000}
+    assert sink.late == {2: [("b", 29_999)], 3: [("a", None)], 4: [("b", 59_999)]}
+    assert gate.status()["rows"] == {"on_time": 10, "updated": 0, "late": 2, "null_event_time": 1, "future": 0}
+    assert sum(row["reported"] for row in gate.substreams()) == 12
+    assert sink.committed[4].told
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("empties", [False, True], ids=["killed", "emptied"])
+def test_what_is_untold_outlives_the_driver(
+    spark: SparkSession, source: FileBatches, own: CoordinatorProcess, checkpoint: str, empties: bool
+) -> None:
+    """A nightly run that ended without its coordinator is told by the next one, before that begins."""
+    sink = Sink()
+    gate = going_on(own)
+    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))
+    source.add(*rows(("a", 100_000), ("b", 40_000)))
+    source.add(*rows(("b", 45_000)))
+    to_the_end(stream, checkpoint)
+    kill(own, empties)
+    source.add(*rows(("a", 105_000), ("b", 34_999), ("b", 60_000)))
+    source.add(*rows(("a", 106_000)))
+    to_the_end(stream, checkpoint)
+    own.start()
+    source.add(*rows(("b", 49_999), ("b", 61_000), ("a", 107_000)))
+    to_the_end(stream, checkpoint)
+    assert sink.pins == {0: None, 1: 30_000, 2: 30_000, 3: 30_000, 4: 50_000}
+    assert sink.late == {4: [("b", 49_999)]}
+    assert gate.status()["watermark"] == 51_000
+    assert gate.status()["rows"]["on_time"] == (6 if empties else 9)
+    assert list((Path(checkpoint) / "tidegate" / "backlog").glob("*.json")) == []
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_begin_whose_answer_was_lost_does_not_change_the_judgement(
+    spark: SparkSession, source: FileBatches, own: CoordinatorProcess, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator has another pin for the batch than the one it was worked off by; a replay uses the latter."""
+    sink = Sink()
+    gate = going_on(own)
+    failing = True
+
+    def write(df: DataFrame, batch: Batch) -> None:
+        sink.write(df, batch)
+        if failing and int(batch) == 2:
+            raise RuntimeError("the disk is full")
+
+    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k")).foreach_batch(write)
+    source.add(*rows(("a", 100_000)))
+    source.add(*rows(("a", 105_000)))
+    to_the_end(stream, checkpoint)
+    original = Coordinator.begin
+
+    def answer_lost(*args: Any) -> Any:
+        original(*args)
+        raise CoordinatorUnavailable("the answer was lost")
+
+    source.add(*rows(("a", 93_000)))
+    with monkeypatch.context() as patch:
+        patch.setattr(Coordinator, "begin", answer_lost)
+        with pytest.raises(StreamingQueryException, match="disk is full"):
+            to_the_end(stream, checkpoint)
+    assert gate.queries()[0]["pin"] == 95_000
+    failing = False
+    to_the_end(stream, checkpoint)
+    assert sink.pins[2] == 90_000
+    assert sink.on_time[2] == [("a", 93_000)]
+    assert gate.status()["rows"]["on_time"] == 3
+
+
+def test_the_first_batch_has_nothing_to_go_on_with(
+    spark: SparkSession, source: FileBatches, own: CoordinatorProcess, checkpoint: str
+) -> None:
+    """Without a pin every row would be on time; and there may be no job that could learn of it."""
+    gate = going_on(own)
+    gate.on_outage = OnOutage(Patience(0.3), goes_on=True)
+    own.stop()
+    stream: Stream = gate.stream(source.stream(spark), event_time="t", substream="k")
+    with pytest.raises(CoordinatorUnavailable):
+        to_the_end(stream.foreach_batch(lambda df, batch: None), checkpoint)

@@ -1,0 +1,82 @@
+"""Clusters of Spark, as plain processes on loopback."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pyspark
+
+from tests.faults.runs import environment
+
+SPARK = Path(pyspark.__file__).parent
+START_S = 120
+
+
+@contextmanager
+def process(log: Path, command: list[str], started: str, **more: str) -> Iterator[re.Match[str]]:
+    """Runs a command until the end of the block; begins when its log shows ``started``."""
+    with open(log, "w") as told:
+        running = subprocess.Popen(
+            command, cwd=log.parent, env=environment(**more), stdout=told, stderr=told, start_new_session=True
+        )
+    try:
+        deadline = time.monotonic() + START_S
+        while not (found := re.search(started, log.read_text())):
+            assert running.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+        yield found
+    finally:
+        os.killpg(running.pid, signal.SIGKILL)
+        running.wait()
+
+
+@contextmanager
+def standalone(directory: Path) -> Iterator[str]:
+    """A master and two workers with a core each, on two hosts by their names; gives the master's address.
+
+    (Spark does not run a task twice at once on one host.)
+    """
+    spark_class = str(SPARK / "bin" / "spark-class")
+    with ExitStack() as stack:
+        master = stack.enter_context(
+            process(
+                directory / "master.log",
+                [spark_class, "org.apache.spark.deploy.master.Master",
+                 "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"],
+                r"Starting Spark master at (spark://\S+)",
+            )
+        ).group(1)  # fmt: skip
+        for host in ("127.0.0.1", "127.0.0.2"):
+            stack.enter_context(
+                process(
+                    directory / f"worker-{host}.log",
+                    [spark_class, "org.apache.spark.deploy.worker.Worker", "--host", host, "--webui-port", "0",
+                     "--cores", "1", "--memory", "1g", "--work-dir", str(directory / host), master],
+                    "Successfully registered with master", SPARK_LOCAL_IP=host,
+                )
+            )  # fmt: skip
+        yield master
+
+
+@contextmanager
+def connect_server(directory: Path, conf: dict[str, object]) -> Iterator[str]:
+    """A Spark Connect server on ``local[2]``; gives its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = {**conf, "spark.connect.grpc.binding.address": "127.0.0.1", "spark.connect.grpc.binding.port": port}
+    with process(
+        directory / "connect.log",
+        [str(SPARK / "bin" / "spark-submit"), "--class", "org.apache.spark.sql.connect.service.SparkConnectServer",
+         "--master", "local[2]", *(part for name, value in settings.items() for part in ("--conf", f"{name}={value}")),
+         "spark-internal"],
+        "Spark Connect server started at",
+    ):  # fmt: skip
+        yield f"sc://127.0.0.1:{port}"

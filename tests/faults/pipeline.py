@@ -1,0 +1,138 @@
+"""A data engineer's program, in a process of its own: ``python -m tests.faults.pipeline SETTINGS``, which are JSON.
+
+It runs to the end of its input on the session it is given, and leaves a file for every call of its functions. It may be
+told to die at a point of a batch, and to have tasks that fail once and tasks that stall once.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import tidegate_spark
+from tests.faults.points import IN_THE_FUNCTION, watch
+from tidegate_spark import Batch
+from tidegate_spark.testing import FileBatches, ensure_java
+
+QUERY = "q"
+SCHEMA = "k string, t long"
+LAG = timedelta(seconds=10)
+
+
+@dataclass
+class Settings:
+    """``flaky``: a folder for marks of what has failed once; None: nothing does. ``die``: a point, ``of`` a batch.
+
+    ``until_idle``: it goes on until the coordinator takes all substreams for idle, after a second of silence.
+    """
+
+    session: str
+    url: str
+    job: str
+    directory: str
+    die: str | None = None
+    of: int = 0
+    flaky: str | None = None
+    until_idle: bool = False
+    conf: dict[str, Any] = field(default_factory=dict)
+
+    def argument(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def session(settings: Settings) -> SparkSession:
+    builder = SparkSession.builder.appName("pipeline")
+    if settings.session.startswith("sc://"):
+        builder = builder.remote(settings.session)
+    else:
+        ensure_java()
+        builder = builder.master(settings.session)
+    for name, value in settings.conf.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def keep(directory: Path, kind: str, df: DataFrame, batch: Batch) -> None:
+    """What a function was given, one file a call."""
+    rows = sorted(([row.k, row.t] for row in df.collect()), key=lambda row: (row[1] is not None, row))
+    given = {"batch": batch, "pin": batch.pin, "replayed": batch.replayed, "rows": rows}
+    (directory / "out" / f"{kind}-{batch:03d}-{time.time_ns()}-{uuid.uuid4()}.json").write_text(json.dumps(given))
+
+
+def once(mark: Path) -> bool:
+    """Whether this is the first to come by."""
+    try:
+        mark.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def flaky(df: DataFrame, marks: Path) -> DataFrame:
+    """The same rows; but the first task of each batch fails once, and another one stalls once."""
+
+    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for row in batch.to_pylist():
+                if row["k"] == "fails" and once(marks / f"failed-{row['t']}"):
+                    raise RuntimeError("a disk had a hiccup")
+                if row["k"] == "stalls":
+                    if once(marks / f"stalled-{row['t']}"):
+                        time.sleep(60)
+                    else:
+                        once(marks / f"overtaken-{row['t']}")
+            yield batch
+
+    return df.repartition(4, F.col("k")).mapInArrow(rows, SCHEMA)
+
+
+def main() -> None:
+    settings = Settings(**json.loads(sys.argv[1]))
+    directory = Path(settings.directory)
+
+    def reached(point: str, batch_id: int) -> None:
+        if (point, batch_id) == (settings.die, settings.of):
+            os.killpg(0, signal.SIGKILL)
+
+    def write(df: DataFrame, batch: Batch) -> None:
+        keep(directory, "on_time", df, batch)
+        if settings.die == IN_THE_FUNCTION:
+            reached(IN_THE_FUNCTION, int(batch))
+
+    def write_late(df: DataFrame, batch: Batch) -> None:
+        keep(directory, "late", df, batch)
+
+    if settings.die is not None:
+        watch(reached)
+    checkpoint = str(directory / "checkpoint")
+    spark = session(settings)
+    df = FileBatches(directory / "input", SCHEMA).stream(spark)
+    if settings.flaky is not None:
+        df = flaky(df, Path(settings.flaky))
+    rules = tidegate_spark.limiting_lag(LAG, idle_timeout=timedelta(seconds=1) if settings.until_idle else None)
+    gate = tidegate_spark.connect(settings.url, job=settings.job, rules=rules)
+    stream = gate.stream(df, event_time="t", substream="k").foreach_batch(write).late_to(write_late).show_progress()
+    if settings.until_idle:
+        query = stream.tuned(heartbeat_ms=200).start(queryName=QUERY, checkpointLocation=checkpoint)
+        while not gate.status()["substreams"]["all_idle"]:
+            time.sleep(0.2)
+        query.stop()
+    else:
+        query = stream.trigger(availableNow=True).start(queryName=QUERY, checkpointLocation=checkpoint)
+        query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""The points of a batch at which something may die, and a way to be told when they are reached."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tidegate_spark import hook
+from tidegate_spark.coordinator import Coordinator
+
+IN_THE_FUNCTION = "in the function"
+POINTS = ["before the pin", "after the pin", "after the reports", IN_THE_FUNCTION, "before the commit", "after it"]
+"""In their order; the user's function says itself that it is reached."""
+
+Reached = Callable[[str, int], None]
+"""Is told the point, and the batch."""
+
+
+def watch(reached: Reached, replace: Callable[[Any, str, Any], None] = setattr) -> None:
+    """Calls ``reached`` at each point of each batch that this process works on."""
+
+    def around(owner: Any, name: str, before: str | None, after: str, batch_of: Callable[..., int]) -> None:
+        original = getattr(owner, name)
+
+        def wrapped(*args: Any, **named: Any) -> Any:
+            if before is not None:
+                reached(before, batch_of(*args))
+            answer = original(*args, **named)
+            reached(after, batch_of(*args))
+            return answer
+
+        replace(owner, name, wrapped)
+
+    around(Coordinator, "begin", "before the pin", "after the pin", lambda *args: args[3])
+    around(hook, "on_executors", None, "after the reports", lambda *args: args[4].batch["batch_id"])
+    around(Coordinator, "commit", "before the commit", "after it", lambda *args: args[3])

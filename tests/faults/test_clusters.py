@@ -1,0 +1,96 @@
+"""The same program on every kind of Spark: one process, executors of their own, a standalone cluster, Connect."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.clusters import connect_server, standalone
+from tests.faults.pipeline import QUERY, SCHEMA, Settings
+from tests.faults.runs import calls, run
+from tidegate_spark.testing import CoordinatorProcess, FileBatches
+
+CONF: dict[str, Any] = {"spark.ui.enabled": False, "spark.sql.shuffle.partitions": 2, "spark.task.maxFailures": 4}
+SPECULATION = {
+    "spark.speculation": True, "spark.speculation.interval": "100ms", "spark.speculation.multiplier": 1.1,
+    "spark.speculation.quantile": 0.5,
+}  # fmt: skip
+
+
+@pytest.fixture
+def session(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The address of a Spark."""
+    with ExitStack() as stack:
+        if request.param == "standalone":
+            yield stack.enter_context(standalone(tmp_path))
+        elif request.param == "connect":
+            yield stack.enter_context(connect_server(tmp_path, CONF))
+        else:
+            yield request.param
+
+
+@pytest.mark.parametrize(
+    ("session", "tasks"),
+    [
+        pytest.param("local[2]", {}, id="local"),
+        pytest.param("local-cluster[2,1,1024]", {"fails": "failed"}, id="local-cluster"),
+        pytest.param("standalone", {"fails": "failed", "stalls": "stalled overtaken"}, id="standalone"),
+        pytest.param("connect", {}, id="connect"),
+    ],
+    indirect=["session"],
+)
+def test_it_is_the_same_everywhere(
+    tidegate: CoordinatorProcess, tmp_path: Path, session: str, tasks: dict[str, str]
+) -> None:
+    """Where executors are processes of their own, tasks also fail and are run again (which a local Spark does not do);
+    where they are on several hosts, tasks also stall, and are run twice at once.
+    """
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    gate = tidegate.gate()
+    settings = Settings(session, tidegate.url, gate.coordinator.job, str(tmp_path))
+    if not session.startswith("sc://"):
+        settings.conf = CONF
+    if tasks:
+        settings.conf = CONF | SPECULATION
+        settings.flaky = str(marks)
+    names = ("a", "b", *tasks)
+    source = FileBatches(tmp_path / "input", SCHEMA)
+    for batch in range(3):
+        t = 100_000 + batch * 10_000
+        source.add(*({"k": k, "t": t} for k in names), {"k": "a", "t": 90_000 - batch})
+    assert run(settings) == 0, (tmp_path / "pipeline.log").read_text()
+    source.add({"k": "a", "t": 140_000}, {"k": "b", "t": 109_999}, {"k": None, "t": None})
+    assert run(settings) == 0, (tmp_path / "pipeline.log").read_text()
+
+    assert {path.name.split("-")[0] for path in marks.iterdir()} == set(" ".join(tasks.values()).split())
+    given = {(call.kind, call.batch): (call.pin, call.rows) for call in calls(tmp_path)}
+    assert len(given) == len(calls(tmp_path)), "a function was called twice"
+    assert given == {
+        ("on_time", 0): (None, [["a", 90_000], *([k, 100_000] for k in names)]),
+        ("on_time", 1): (90_000, [[k, 110_000] for k in names]),
+        ("late", 1): (90_000, [["a", 89_999]]),
+        ("on_time", 2): (100_000, [[k, 120_000] for k in names]),
+        ("late", 2): (100_000, [["a", 89_998]]),
+        ("on_time", 3): (110_000, [["a", 140_000]]),
+        ("late", 3): (110_000, [[None, None], ["b", 109_999]]),
+    }
+    status = gate.status()
+    assert (status["watermark"], status["top"]) == (110_000, 140_000)
+    on_time = 2 + 3 * len(names)
+    assert status["rows"] == {"on_time": on_time, "updated": 0, "late": 3, "null_event_time": 1, "future": 0}
+    assert sum(row["reported"] for row in gate.substreams()) == on_time + 3
+    assert [(known["query"], known["batch_id"], known["batch_open"]) for known in gate.queries()] == [(QUERY, 3, False)]
+    progress = [line for line in (tmp_path / "pipeline.log").read_text().splitlines() if line.startswith("q ")]
+    assert len(progress) == (0 if session.startswith("sc://") else 4)  # there it is the server's log that has them
+
+
+@pytest.mark.parametrize("session", ["connect"], indirect=True)
+def test_silence_is_seen_by_a_client_of_connect(tidegate: CoordinatorProcess, tmp_path: Path, session: str) -> None:
+    """There the hook runs in another process than the listener, which speaks for it all the same."""
+    gate = tidegate.gate()
+    FileBatches(tmp_path / "input", SCHEMA).add({"k": "a", "t": 100_000}, {"k": "b", "t": 50_000})
+    assert run(Settings(session, tidegate.url, gate.coordinator.job, str(tmp_path), until_idle=True)) == 0
+    assert gate.status()["watermark"] == 90_000

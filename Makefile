@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test conformance lint format openapi figures lock clean
+.PHONY: help setup demo test conformance bench lint format openapi figures lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ test: $(READY) ## everything: checks, unit tests, a real Spark, a real Valkey, a
 
 conformance: $(READY) ## the reference's traces, or those of CONFORMANCE_DIR, on both forms of the machine
 	@$(BIN)/python -m tests.conformance
+
+bench: $(READY) ## what coordination costs a batch of ten million rows (a quarter of an hour; BENCH_ROUNDS=9)
+	@$(BIN)/python -m benchmarks
 
 lint: $(READY) ## style and types
 	@$(BIN)/ruff check

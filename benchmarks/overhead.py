@@ -1,0 +1,145 @@
+"""What coordination adds to a batch of ten million rows: each reporting mode against the same aggregate without it.
+
+The aggregate is the one that watermarks are for: hourly windows by substream, over Parquet. What is timed is Spark's
+own ``addBatch``, the call of the batch function, so that the start of a query does not count.
+"""
+
+import shutil
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from benchmarks.paired import CONTROL, Ratio, compare
+from tidegate_spark import Stream, limiting_lag
+from tidegate_spark.testing import CoordinatorProcess, ensure_java
+
+ROWS = 10_000_000
+BATCHES = 4
+MOST = {256: {"executor": 2.0}, 1: {"observe": 1.4}}
+"""The targets, by number of substreams."""
+
+
+def session() -> SparkSession:
+    ensure_java()
+    spark = (
+        SparkSession.builder.appName("overhead")
+        .master("local[2]")
+        .config("spark.driver.memory", "6g")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.ui.enabled", False)
+        .config("spark.ui.showConsoleProgress", False)
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+class Overhead:
+    """The measurement, for one number of substreams."""
+
+    def __init__(self, spark: SparkSession, coordinator: CoordinatorProcess, out: Path, substreams: int) -> None:
+        self._spark, self._coordinator, self._out, self.substreams = spark, coordinator, out, substreams
+        self._input = out / f"overhead-{substreams}"
+        if not (self._input / "_SUCCESS").exists():
+            self._make()
+        self._schema = spark.read.parquet(str(self._input)).schema
+
+    def _make(self) -> None:
+        """The rows of a day, in two files a batch; a row's substream and disorder come from its number."""
+        number = F.col("id")
+        for batch in range(BATCHES):
+            rows = self._spark.range(0, ROWS, 1, 2).select(
+                F.format_string("substream-%03d", F.pmod(F.hash(number), F.lit(self.substreams))).alias("k"),
+                F.timestamp_millis(
+                    F.lit(1_700_000_000_000 + batch * 86_400_000)
+                    + number * 8
+                    + F.pmod(F.xxhash64(number), F.lit(60_000))
+                ).alias("t"),
+                (F.rand(batch) * 1000).alias("v"),
+            )
+            rows.write.mode("append").parquet(str(self._input))
+
+    def _rows(self) -> DataFrame:
+        reader = self._spark.readStream.schema(self._schema).option("maxFilesPerTrigger", 2)
+        return reader.parquet(str(self._input))
+
+    def _timed(self, start: Callable[[str], StreamingQuery]) -> float:
+        checkpoint = self._out / f"checkpoint-{uuid.uuid4()}"
+        query = start(str(checkpoint))
+        query.awaitTermination()
+        shutil.rmtree(checkpoint)
+        batches = [progress.durationMs["addBatch"] for progress in query.recentProgress if progress.numInputRows]
+        assert len(batches) == BATCHES
+        return sum(batches) / 1000
+
+    def bare(self) -> float:
+        """Seconds without coordination."""
+        writer = self._rows().writeStream.foreachBatch(aggregate).trigger(availableNow=True)
+        return self._timed(lambda checkpoint: writer.option("checkpointLocation", checkpoint).start())
+
+    def coordinated(self, choose: Callable[[Stream], Stream], substream: str | None = "k") -> Callable[[], float]:
+        """Seconds with it, in a job of its own; no row may be missing from the coordinator's account."""
+
+        def run() -> float:
+            gate = self._coordinator.gate(rules=limiting_lag(timedelta(minutes=2), frame=timedelta(hours=1)))
+            stream = gate.stream(self._rows(), event_time="t", substream=substream).foreach_batch(aggregate)
+            stream = choose(stream).trigger(availableNow=True)
+            seconds = self._timed(lambda at: stream.start(queryName="overhead", checkpointLocation=at))
+            rows = gate.status()["rows"]
+            assert (rows["on_time"], rows["late"]) == (ROWS * BATCHES, 0), rows
+            return seconds
+
+        return run
+
+    def variants(self) -> dict[str, Callable[[], float]]:
+        if self.substreams == 1:
+            return {
+                "observe": self.coordinated(lambda stream: stream.reporting("observe").persisted(False), None),
+                "executor": self.coordinated(lambda stream: stream.persisted(False)),
+            }
+        return {
+            "executor": self.coordinated(lambda stream: stream.persisted(False)),
+            "driver": self.coordinated(lambda stream: stream.reporting("driver").persisted(False)),
+            "executor, persisted": self.coordinated(lambda stream: stream),
+        }
+
+
+def aggregate(df: DataFrame, batch_id: int) -> None:
+    """What a user's function does, as in a query without coordination."""
+    windows = df.groupBy(F.window("t", "1 hour"), "k").agg(F.count("*"), F.sum("v"), F.avg("v"), F.max("v"))
+    windows.write.format("noop").mode("overwrite").save()
+
+
+def run(out: Path, rounds: int, show: Callable[[str], None]) -> dict[int, dict[str, Ratio]]:
+    """All of it, by number of substreams."""
+    found = {}
+    with CoordinatorProcess(out / f"coordinator-{uuid.uuid4()}") as coordinator, session() as spark:
+        for substreams in MOST:
+            show(f"{ROWS:,} rows a batch, {BATCHES} batches, {substreams} substream(s):")
+            overhead = Overhead(spark, coordinator, out, substreams)
+            found[substreams] = compare(overhead.bare, overhead.variants(), rounds, show)
+    return found
+
+
+def table(found: dict[int, dict[str, Ratio]]) -> str:
+    """For people, with the targets."""
+    lines = []
+    for substreams, ratios in found.items():
+        lines.append(f"{substreams} substream(s), ratio to the bare aggregate: median [lowest .. highest]")
+        for name, ratio in ratios.items():
+            most = MOST[substreams].get(name)
+            verdict = "" if most is None else f"   at most {most}: {'yes' if ratio.median <= most else 'NO'}"
+            note = "   (the control)" if name == CONTROL else ""
+            lines.append(f"  {name:<20} {ratio}{verdict}{note}")
+    return "\n".join(lines)
+
+
+def met(found: dict[int, dict[str, Ratio]]) -> bool:
+    """Whether all targets are."""
+    return all(found[count][name].median <= most for count, targets in MOST.items() for name, most in targets.items())

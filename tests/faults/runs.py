@@ -18,7 +18,9 @@ TIMEOUT_S = 240
 def environment(**more: str) -> dict[str, str]:
     """For processes with a Spark of their own: the same Java and Python, quiet, and nothing beyond loopback."""
     ensure_java()
-    return {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT), **more}
+    # Without what the demo, or a Spark of this process, has put there for itself: a log that shows errors only.
+    own = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
+    return {**own, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT), **more}
 
 
 def run(settings: Settings) -> int:

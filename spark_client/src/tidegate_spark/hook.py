@@ -91,18 +91,16 @@ class Hook:
 
     def _split(self, df: DataFrame, judgement: Judgement, fold: Fold, batch: Batch) -> None:
         """Gives the user's functions their rows; the late one only where there are any."""
-        classes = ["late"]
-        if self.null_goes == "late":
-            classes.append("null_event_time")
-        if self.future_goes == "late":
-            classes.append("future")
-        set_aside = {name: count for name in classes if (count := fold.count(name))}
+        set_aside = {name: count for name in judgement.classes_aside if (count := fold.count(name))}
+        if not set_aside:
+            # So it is with most batches, and a filter for nothing costs a pass over an expression all the same.
+            self.function(df, batch)
+            return
         aside = judgement.aside(self.columns.time(df))
-        # Most batches have none, and a filter for nothing costs a pass over an expression all the same.
-        self.function(df.filter(~aside) if set_aside else df, batch)
-        if set_aside and self.late_function is not None:
+        self.function(df.filter(~aside), batch)
+        if self.late_function is not None:
             self.late_function(df.filter(aside), batch)
-        elif set_aside:
+        else:
             counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in set_aside.items())
             self.delivery.log.warning(
                 "dropped %s rows, of %s; late_to() keeps them.",

@@ -5,6 +5,7 @@ its event time cannot be true; it moves no watermark), or *on time*.
 """
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import Literal
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -31,12 +32,16 @@ class Judgement:
     def aside(self, time: Column) -> Column:
         """Whether a row does not go to the function for those on time. Never null."""
         pin, latest = _long(self.pin), _long(self.latest)
-        aside = late(time, pin)
-        if self.null_goes == "late":
-            aside = aside | time.isNull()
-        if self.future_goes == "late":
-            aside = aside | future(time, pin, latest)
-        return aside
+        tests = {
+            "late": late(time, pin), "null_event_time": time.isNull(), "future": future(time, pin, latest),
+        }  # fmt: skip
+        return reduce(Column.__or__, (tests[row_class] for row_class in self.classes_aside))
+
+    @property
+    def classes_aside(self) -> list[str]:
+        """The classes whose rows do not go to the function for those on time."""
+        goes = {"late": "late", "null_event_time": self.null_goes, "future": self.future_goes}
+        return [row_class for row_class, where in goes.items() if where == "late"]
 
     def bounds(self, spark: SparkSession) -> DataFrame:
         """One row with the columns ``pin`` and ``latest``, of the type long; a relation, whose values are data.

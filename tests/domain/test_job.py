@@ -181,6 +181,43 @@ def test_silence_counts_only_up_to_what_a_query_has_observed() -> None:
     assert watermark(job) == 590
 
 
+def test_a_batch_proves_silence_up_to_when_its_input_was_settled() -> None:
+    """A batch planned before its query was down for hours knows nothing of those; a limited one, nothing at all."""
+    job = machine(idle_timeout_ms=100)
+    batch(job, RUN, 0, {"a": 500, "b": 50}, 0)
+    job.begin(RUN, 1, 1_000_000, input_age_ms=999_901)
+    job.report_staged(RUN, 1, 0, {"a": 600}, {}, 1_000_000)
+    job.commit(RUN, 1, None, 1_000_000)
+    assert watermark(job) == 40
+    job.begin(RUN, 2, 2_000_000, input_age_ms=None)
+    job.commit(RUN, 2, None, 2_000_000)
+    assert watermark(job) == 40
+    job.begin(RUN, 3, 2_000_000, input_age_ms=1_999_900)
+    job.commit(RUN, 3, None, 2_000_000)
+    assert watermark(job) == 590
+
+
+def test_a_begin_tells_what_was_begun_before_it() -> None:
+    """A client that has committed more sees by it that the store has lost something."""
+    job = machine()
+    before = [job.begin(RUN, 0, 0)]
+    before.append(job.begin(RUN, 1, 1))
+    job.commit(RUN, 1, None, 2)
+    before += [job.begin(RUN, 1, 3), job.begin(RUN, 2, 4), job.begin(RUN, 2, 5)]
+    job.commit(RUN, 2, None, 6)
+    before.append(job.begin(Run("departures", "another-checkpoint", "run-2"), 0, 7))
+    told = [(begun.previous_batch_id, begun.previous_open) for begun in before]
+    assert told == [(None, False), (0, True), (1, False), (1, False), (2, True), (None, False)]
+
+
+def test_tops_too_far_ahead_of_the_clock_are_not_declared() -> None:
+    """A client that tells a lost job how far it had come may have believed a broken clock."""
+    job = JobMachine(JobConfig(LimitingLag(10), max_future_skew_ms=1_000), 0)
+    job.declare("departures", ["a", "b"], 0, {"a": 1_001, "b": 1_000})
+    assert {row.substream: row.top for row in job.substream_table(0)} == {"a": None, "b": 1_000}
+    assert job.summary().top == 1_000
+
+
 def test_a_heartbeat_is_evidence_of_silence_but_not_while_a_batch_is_open() -> None:
     """A quiet input still closes its windows; a batch under way may yet hold rows of the silent."""
     job = machine(idle_timeout_ms=100)

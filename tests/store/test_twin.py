@@ -55,7 +55,7 @@ class Twins(RuleBasedStateMachine):
         self.pins: dict[tuple[str, str, int], int | None] = {}
         self.open: dict[str, tuple[Run, int, int | None]] = {}
         self.staged: dict[str, set[str]] = {}
-        self.begun_at: dict[str, int] = {}
+        self.taken_in: dict[str, int | None] = {}
         self.checkpoint: dict[str, str] = {}
         self.checked = 1
         self.evidence: dict[str, int] = {}
@@ -101,10 +101,10 @@ class Twins(RuleBasedStateMachine):
 
     # -- batches --------------------------------------------------------------------------------------------------
 
-    @rule(run=runs, batch=batches, pin=pins, waited=waits)
-    def begin(self, run: Run, batch: int, pin: KnownPin | None, waited: int) -> None:
+    @rule(run=runs, batch=batches, pin=pins, waited=waits, age=st.none() | st.integers(0, 40))
+    def begin(self, run: Run, batch: int, pin: KnownPin | None, waited: int, age: int | None) -> None:
         now = self.job_now
-        begun = self.give("begin", run, batch, known=pin, waited_ms=waited)
+        begun = self.give("begin", run, batch, known=pin, waited_ms=waited, input_age_ms=age)
         if begun is None:
             return
         key = run.query, run.query_id, batch
@@ -122,7 +122,7 @@ class Twins(RuleBasedStateMachine):
         self.pins[key] = begun.pin
         self.open[run.query] = run, batch, begun.pin
         self.staged[run.query] = set()
-        self.begun_at[run.query] = self.twin.told[-1].now_ms
+        self.taken_in[run.query] = None if age is None else self.twin.told[-1].now_ms - age
         self.checkpoint[run.query] = run.query_id
 
     def forgotten_since(self, key: tuple[str, str, int]) -> bool:
@@ -130,10 +130,10 @@ class Twins(RuleBasedStateMachine):
         return self.checkpoint.get(key[0]) != key[1]
 
     def effective(self, query: str, now: int) -> None:
-        """A batch has committed: what it staged was seen, and its begin is evidence."""
+        """A batch has committed: what it staged was seen, and so was all that was there when its input was settled."""
         for name in self.staged.pop(query, set()):
             self.seen_at[query, name] = now
-        self.evidence[query] = max(self.evidence.get(query, 0), self.begun_at[query])
+        self.evidence[query] = max(self.evidence.get(query, 0), self.taken_in[query] or 0)
         del self.open[query]
 
     @rule(

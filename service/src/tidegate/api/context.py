@@ -33,6 +33,7 @@ class Context:
             "complete": answer.complete,
             "now_ms": answer.now_ms,
             "state_epoch": answer.state_epoch,
+            "incarnation": answer.incarnation,
             "watermark_token": self.tokens.issue(job, answer),
             "holder": None if answer.holder is None else asdict(answer.holder),
         }

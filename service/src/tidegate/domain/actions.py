@@ -36,7 +36,8 @@ class Acting(Transition):
         """Makes substreams known before their first event, so that they hold the watermark back from the start.
 
         ``tops``: their highest event times, where a client knows them and the store has lost the job: the substream
-        goes on from there. For one that is known already they are of no effect. Nothing moves until the next look.
+        goes on from there. For one that is known already they are of no effect, and so are those too far ahead of the
+        clock to be true. Nothing moves until the next look.
 
         :raises JobComplete: for a new one, after the end of input.
         """
@@ -44,10 +45,11 @@ class Acting(Transition):
         if new and self.complete:
             raise JobComplete()
         self._tick(now_ms)
+        seen, _ = self._set_aside_future(query, {name: tops[name] for name in new if name in tops} if tops else {}, {})
         for name in new:
             substream = self._new_substream(query, name)
-            if tops is not None and name in tops:
-                self._see(substream, tops[name])
+            if name in seen:
+                self._see(substream, seen[name])
                 self._look_due = True
         if new:
             self._act("declare", why, query, new)

@@ -38,7 +38,8 @@ class QueryState:
     ``lost_ms`` is what its runs have spent waiting for a coordinator that did not answer: time in which they observed
     nothing. ``idle_clock_ms``, and the last events of its substreams, are in *observed* time, which leaves it out.
     ``begun_observed_ms`` is in that of the job. ``released``: the open batch no longer holds the emitted watermark.
-    ``retired``: ended for good; only another run may bring it back, as a new one.
+    ``retired``: ended for good; only another run may bring it back, as a new one. ``taken_in_ms``: with the open batch,
+    all that was there by then has been taken in; None: that is not known.
     """
 
     query_id: str
@@ -50,6 +51,7 @@ class QueryState:
     begun_ms: int | None = None
     begun_observed_ms: int = 0
     begun_by: str | None = None
+    taken_in_ms: int | None = None
     released: bool = False
     retired: bool = False
     idle_clock_ms: int | None = None
@@ -148,9 +150,11 @@ class QueryState:
         observed_ms = time_ms - self.lost_ms
         self.idle_clock_ms = observed_ms if self.idle_clock_ms is None else max(self.idle_clock_ms, observed_ms)
 
-    def open_batch(self, batch_id: int, pin: int | None, now_ms: int, observed_ms: int, keep: int) -> None:
+    def open_batch(
+        self, batch_id: int, pin: int | None, now_ms: int, observed_ms: int, taken_in_ms: int | None, keep: int
+    ) -> None:
         self.latest, self.open, self.begun_ms, self.begun_by = batch_id, True, now_ms, self.run_id
-        self.begun_observed_ms, self.released = observed_ms, False
+        self.begun_observed_ms, self.taken_in_ms, self.released = observed_ms, taken_in_ms, False
         self.pins[batch_id] = pin
         self.unstage()
         for old in [kept for kept in self.pins if kept <= batch_id - max(keep, PINS_KEPT)]:

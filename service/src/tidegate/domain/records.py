@@ -49,6 +49,8 @@ class Begun:
 
     ``joined``: the query is new to a job that has a watermark already, and nobody expected it: what it has from below
     that is late. ``latest_event_time``: what lies beyond it is too far ahead of the clock to be true.
+    ``previous_batch_id``: the latest batch that was begun on this checkpoint before this call, and whether it was open:
+    a client that has committed it, or a later one, sees that the store has lost something.
     """
 
     answer: Answer
@@ -56,6 +58,8 @@ class Begun:
     replayed: bool
     joined: bool = False
     latest_event_time: int | None = None
+    previous_batch_id: int | None = None
+    previous_open: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,21 +57,25 @@ class Reporting(Transition):
 
     def begin(
         self, run: Run, batch_id: int, now_ms: int, known: KnownPin | None = None, keep: int = PINS_KEPT,
-        waited_ms: int = 0,
+        waited_ms: int = 0, input_age_ms: int | None = 0,
     ) -> Begun:  # fmt: skip
         """Opens a batch and pins it, or gives the pin of one begun before; a new run takes the place of the old.
 
         A begin of a later batch commits the one before, for Spark begins N only after N - 1 has returned.
-        ``waited_ms``: how long this run has waited for the coordinator in all.
+        ``waited_ms``: how long this run has waited for the coordinator in all. ``input_age_ms``: all that was there so
+        long ago is in this batch or one before; that is how far its commit moves the idle clock. None: not known.
 
         :raises QueryFenced, QueryRetired, CheckpointConflict, BatchForgotten, PinConflict, JobComplete: see the errors.
         """
         query = self.queries.get(run.query)
         replay = given_up = False
+        previous, was_open = None, False
         if query is not None:
             query.check_run(run)
             query.check_checkpoint(run)
             same = run.query_id == query.query_id
+            if same:
+                previous, was_open = query.latest, query.open
             replay = same and query.latest is not None and batch_id <= query.latest
             given_up = same and not replay and batch_id in query.pins
         pin = query.stored_pin(batch_id, known) if query is not None and (replay or given_up) else None
@@ -81,7 +85,8 @@ class Reporting(Transition):
             if batch_id == query.latest:
                 query.taken_over_by(run.run_id)
             query.wait(waited_ms)
-            return Begun(self._reply(), pin, replayed=True, latest_event_time=self._latest_event_time())
+            latest = self._latest_event_time()
+            return Begun(self._reply(), pin, True, False, latest, previous, was_open)
         if self.complete:
             raise JobComplete()
         self._tick(now_ms)
@@ -90,18 +95,19 @@ class Reporting(Transition):
         query.move_to(run.query_id)
         query.wait(waited_ms)
         commits = query.open
+        taken_in_ms = None if input_age_ms is None else self.now_ms - input_age_ms
         if commits:
             self._commit(run.query, query)
         if given_up or known is not None:
             # A pin that is known already holds the watermark while the batch before is committed, not only after.
             pin = pin if given_up or known is None else known.value
-            query.open_batch(batch_id, pin, self.now_ms, self.moment.observed_ms, keep)
+            query.open_batch(batch_id, pin, self.now_ms, self.moment.observed_ms, taken_in_ms, keep)
         if commits:
             self._look()
         if not query.open:
             pin = self.coalescer.coalesced
-            query.open_batch(batch_id, pin, self.now_ms, self.moment.observed_ms, keep)
-        return Begun(self._reply(), pin, False, joined, self._latest_event_time())
+            query.open_batch(batch_id, pin, self.now_ms, self.moment.observed_ms, taken_in_ms, keep)
+        return Begun(self._reply(), pin, False, joined, self._latest_event_time(), previous, was_open)
 
     def commit(self, run: Run, batch_id: int, accounting: Accounting | None, now_ms: int, waited_ms: int = 0) -> Effect:
         """Makes what the batch staged effective, and takes the account of its rows. Once.

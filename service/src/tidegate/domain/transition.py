@@ -121,8 +121,8 @@ class Transition(JobState):
     def _commit(self, name: str, query: QueryState) -> None:
         """What the open batch staged takes effect, with the policies' eyes on the present; a look must follow."""
         self._observe(name, query.staged, query.staged_watermarks)
-        assert query.begun_ms is not None, "an open batch was begun"
-        query.observe_until(query.begun_ms)
+        if query.taken_in_ms is not None:
+            query.observe_until(query.taken_in_ms)
         for (_partition, substream), count in query.staged_counts.items():
             key = name, substream
             self.reported[key] = self.reported.get(key, 0) + count

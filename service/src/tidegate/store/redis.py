@@ -174,13 +174,13 @@ class JobStore:
 
     async def begin(
         self, job: str, run: Run, batch_id: int, known: KnownPin | None = None, keep: int = PINS_KEPT,
-        waited_ms: int = 0, token: TokenClaim | None = None, now_ms: int | None = None,
+        waited_ms: int = 0, input_age_ms: int | None = 0, token: TokenClaim | None = None, now_ms: int | None = None,
     ) -> Begun:  # fmt: skip
         return replies.begun(
             await self._run(
                 "begin", job, now_ms, *_token(token), run.query, run.query_id, run.run_id, str(batch_id),
                 "0" if known is None else "1", text(known.value if known else None), str(max(keep, PINS_KEPT)),
-                str(PINS_KEPT), str(waited_ms),
+                str(PINS_KEPT), str(waited_ms), text(input_age_ms),
             )
         )  # fmt: skip
 

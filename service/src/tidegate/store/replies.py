@@ -31,8 +31,11 @@ def effect(reply: Reply) -> Effect:
 
 
 def begun(reply: Reply) -> Begun:
-    pin, replayed, joined, latest_event_time = reply[REST:]
-    return Begun(answer(reply), number(pin), replayed == "1", joined == "1", number(latest_event_time))
+    pin, replayed, joined, latest_event_time, previous, was_open = reply[REST:]
+    return Begun(
+        answer(reply), number(pin), replayed == "1", joined == "1", number(latest_event_time), number(previous),
+        was_open == "1",
+    )  # fmt: skip
 
 
 def counts(fields: Sequence[str | None]) -> Counts:

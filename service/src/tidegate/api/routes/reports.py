@@ -36,7 +36,9 @@ async def begin(job: JobId, query: QueryId, batch: BatchId, request: Request, ct
     body = await read(request, Begin)
     run = Run(query, body.query_id, body.run_id)
     claim = ctx.tokens.claim(job, body.watermark_token)
-    begun = await ctx.store.begin(job, run, batch, body.known_pin, body.pins_to_keep, body.waited_ms, claim)
+    begun = await ctx.store.begin(
+        job, run, batch, body.known_pin, body.pins_to_keep, body.waited_ms, body.input_age_ms, claim
+    )
     return answer(
         BeginRecord(
             **ctx.watermark(job, begun.answer),
@@ -44,6 +46,8 @@ async def begin(job: JobId, query: QueryId, batch: BatchId, request: Request, ct
             latest_event_time=begun.latest_event_time,
             replayed=begun.replayed,
             joined=begun.joined,
+            previous_batch_id=begun.previous_batch_id,
+            previous_open=begun.previous_open,
         )
     )
 

@@ -100,11 +100,14 @@ class RunReference(Request):
 
 class Begin(RunReference):
     """Opens a batch. ``pin``: the one that the client keeps beside its checkpoint, null for "no watermark", left out
-    where it keeps none. ``pins_to_keep``: over how many batches a replay must be possible.
+    where it keeps none. ``pins_to_keep``: over how many batches a replay must be possible. ``input_age_ms``: all input
+    that was there so long before this call is in this batch, or in one before it; null: that is not known, for its
+    source hands out only so much a batch. The silence of substreams is judged by it.
     """
 
     pin: EventTime | None = None
     pins_to_keep: int = Field(default=100, ge=1, le=100_000)
+    input_age_ms: DurationMs | None = 0
 
     @property
     def known_pin(self) -> KnownPin | None:
@@ -157,13 +160,16 @@ class BeginRecord(WatermarkRecord):
 
     `latest_event_time`: rows beyond it are too far ahead of the clock to be true, and must be left out of what is
     reported; null: none is. `joined`: the query came unexpected to a job that has a watermark: what it has from below
-    that is late.
+    that is late. `previous_batch_id`: the latest batch begun on this checkpoint before this call, and whether it was
+    open; a client that has committed it, or a later one, sees by it that the store has lost something.
     """
 
     pin: int | None
     latest_event_time: int | None
     replayed: bool
     joined: bool
+    previous_batch_id: int | None
+    previous_open: bool
 
 
 class SubstreamRecord(Record):

@@ -28,8 +28,9 @@ class HolderRecord(Record):
 class WatermarkRecord(Record):
     """`watermark` is what may be relied on, `coalesced` what the data says; null: none yet.
 
-    `watermark_token` proves it; send it along with the next call. `state_epoch` changes when the store has lost the
-    job. `now_ms` is the coordinator's processing time.
+    `watermark_token` proves it; send it along with the next call. `state_epoch` changes when the job began anew:
+    because the store has lost it, or because somebody deleted or reset it; only then is `incarnation` higher than
+    before. `now_ms` is the coordinator's processing time.
     """
 
     job: str
@@ -38,6 +39,7 @@ class WatermarkRecord(Record):
     complete: bool
     now_ms: int
     state_epoch: str
+    incarnation: int
     watermark_token: str
     holder: HolderRecord | None
 

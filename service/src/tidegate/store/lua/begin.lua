@@ -4,8 +4,8 @@
 -- KEYS  1 the job · 2 the jobs to sweep
 -- ARGV  now · absent after · not after · token incarnation · token watermark ('' '' without)
 --       · query · query_id · run_id · batch · pin known (1/0) · pin ('' : none) · pins to keep · fenced runs to keep
---       · waited
--- Reply ok, ... (parts/answer), pin, replayed (1/0), joined (1/0), latest event time
+--       · waited · age of the input ('' : not known)
+-- Reply ok, ... (parts/answer), pin, replayed (1/0), joined (1/0), latest event time, previous batch, it was open (1/0)
 --       or error: job_not_found, job_deleted, job_complete, query_fenced <run>, query_retired <query>,
 --       checkpoint_conflict <batch> <query_id>, batch_forgotten <latest>, pin_conflict <pin>
 -- @include parts/answer
@@ -13,7 +13,7 @@
 local token = read_token()
 local query, query_id, run_id, batch = arg(), arg(), arg(), tonumber(arg())
 local known, known_pin, keep = arg() == '1', arg(), tonumber(arg())
-local fenced_kept, waited = tonumber(arg()), tonumber(arg())
+local fenced_kept, waited, input_age = tonumber(arg()), tonumber(arg()), num(arg())
 
 local refused = load_job()
 if refused then return refused end
@@ -23,6 +23,7 @@ if refused then return refused end
 
 -- A batch that was given up keeps its pin, and begins again with it.
 local same = Q.known and query_id == Q.query_id
+local previous, was_open = same and Q.latest or nil, same and Q.open and '1' or '0'
 local replay = same and Q.latest ~= nil and batch <= Q.latest
 local stored = same and redis.call('HGET', K.pins(query), fmt(batch))
 if replay and not stored then return problem('batch_forgotten', fmt(Q.latest)) end
@@ -33,7 +34,7 @@ if replay then
   enter(query_id, run_id, fenced_kept)
   if batch == Q.latest then take_over(run_id) end
   wait(waited)
-  return reply(out(num(stored)), '1', '0', out(latest_event_time()))
+  return reply(out(num(stored)), '1', '0', out(latest_event_time()), out(previous), was_open)
 end
 
 if J.complete then return problem('job_complete') end
@@ -51,7 +52,7 @@ if commits then left = settle() end
 
 local function open_at(pin)
   redis.call('HSET', K.query(query), 'latest', fmt(batch), 'open', '1', 'begun', fmt(J.now), 'begun_by', run_id,
-    'released', '0')
+    'released', '0', 'taken_in', input_age and fmt(J.now - input_age) or '')
   redis.call('HSET', K.pins(query), fmt(batch), fmt(pin))
   redis.call('ZADD', K.pin_order(query), fmt(batch), fmt(batch))
   redis.call('ZADD', K.open, score(pin), query)
@@ -72,4 +73,4 @@ if #old > 0 then
   zrem(K.pin_order(query), old)
   hdel(K.pins(query), old)
 end
-return reply(out(pin), '0', joined and '1' or '0', out(latest_event_time()))
+return reply(out(pin), '0', joined and '1' or '0', out(latest_event_time()), out(previous), was_open)

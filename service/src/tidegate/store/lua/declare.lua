@@ -22,6 +22,7 @@ if #new == 0 then return reply('0') end
 if J.complete then return problem('job_complete') end
 local observed = observed_by(query)
 introduce(query, new, observed)
+seen, seen_tops = set_aside_future(query, seen, seen_tops, {}, {})
 observe(query, seen, seen_tops, {}, observed)
 -- A history that was sampled between two looks does not fit what is reckoned from looks.
 if #seen > 0 and R.clocked then J.literal = 1 end

@@ -2,14 +2,14 @@
 -- Who speaks: query, its checkpoint (query_id), its start (run_id). Checks first, writes after.
 local Q = {}
 
-local QUERY_FIELDS = {'query_id', 'run_id', 'latest', 'open', 'begun', 'idle_clock', 'waited', 'lost',
+local QUERY_FIELDS = {'query_id', 'run_id', 'latest', 'open', 'taken_in', 'idle_clock', 'waited', 'lost',
   'begun_by', 'retired'}
 
 local function load_query(query)
   local values = redis.call('HMGET', K.query(query), unpack(QUERY_FIELDS))
   Q.name = query
   Q.query_id, Q.run_id = values[1], values[2]
-  Q.latest, Q.open, Q.begun, Q.idle_clock = num(values[3]), values[4] == '1', num(values[5]), num(values[6])
+  Q.latest, Q.open, Q.taken_in, Q.idle_clock = num(values[3]), values[4] == '1', num(values[5]), num(values[6])
   Q.waited, Q.lost = num(values[7]) or 0, num(values[8]) or 0
   Q.begun_by, Q.retired = values[9], values[10] == '1'
   Q.known = Q.run_id ~= false and Q.run_id ~= nil
@@ -73,7 +73,7 @@ local function move_to(query_id)
   unstage(Q.name)
   redis.call('HDEL', K.query(Q.name), 'latest', 'open', 'begun')
   redis.call('HSET', K.query(Q.name), 'query_id', query_id)
-  Q.query_id, Q.latest, Q.open, Q.begun = query_id, nil, false, nil
+  Q.query_id, Q.latest, Q.open = query_id, nil, false
 end
 
 -- The latest batch is begun by this run; what another staged for it goes.

@@ -1,8 +1,8 @@
 -- @include parts/observe
 -- @include parts/run
--- The commit of the loaded query's open batch: what it staged takes effect, and its query's idle clock moves to its
--- begin, for everything that was there by then has been taken in. A look must follow: returns what it needs to know of
--- those that fell idle.
+-- The commit of the loaded query's open batch: what it staged takes effect, and its query's idle clock moves to where
+-- all that was there has been taken in, if that is known. A look must follow: returns what it needs to know of those
+-- that fell idle.
 local function staged_entries()
   local members, tops, marks, at, marked = {}, {}, {}, {}, false
   for _, kind in ipairs({{K.staged(Q.name), tops}, {K.staged_watermarks(Q.name), marks}}) do
@@ -27,7 +27,7 @@ end
 local function settle()
   local members, tops, marks = staged_entries()
   observe(Q.name, members, tops, marks, (observed_by(Q.name)))
-  observe_until(Q.begun)
+  if Q.taken_in then observe_until(Q.taken_in) end
   Q.open = false
   local rows = redis.call('HGETALL', K.staged_rows(Q.name))
   for i = 1, #rows, 2 do add(K.counts, 'reported ' .. member_of(rows[i]), rows[i + 1]) end

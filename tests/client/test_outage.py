@@ -16,7 +16,7 @@ class Answers:
     def __init__(self, *answers: tuple[int, bytes] | None) -> None:
         self.answers, self.asked = list(answers), 0
 
-    def __call__(self) -> tuple[int, bytes]:
+    def __call__(self, timeout_s: float) -> tuple[int, bytes]:
         self.asked += 1
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if answer is None:

@@ -1,5 +1,6 @@
 """A stream that a test writes as it goes, and a job."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,3 +25,11 @@ def gate(tidegate: CoordinatorProcess) -> Gate:
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> str:
     return str(tmp_path / "checkpoint")
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[CoordinatorProcess]:
+    """A coordinator that a test may kill; its token key outlives whatever it loses."""
+    settings = {"sweep_interval_ms": "50", "token_secret": "a secret that is long enough"}
+    with CoordinatorProcess(tmp_path / "coordinator", 0, **settings) as process:
+        yield process

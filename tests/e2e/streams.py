@@ -1,13 +1,16 @@
 """What tests of queries have in common: rows, a run to the end, and what a query did with its batches."""
 
+import shutil
 import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import psutil
 from pyspark.sql import DataFrame
 
 from tidegate_spark import Batch, Committed, Stream
+from tidegate_spark.testing import CoordinatorProcess
 
 LAG = timedelta(seconds=10)
 
@@ -27,6 +30,17 @@ def to_the_end(stream: Stream, checkpoint: str, query: str = "q") -> None:
     """Runs a query over all that is there."""
     running = stream.trigger(availableNow=True).start(queryName=query, checkpointLocation=checkpoint)
     assert running.awaitTermination(120)
+
+
+def kill(process: CoordinatorProcess, empties: bool) -> None:
+    """Kills a coordinator; and, if it ``empties``, its Valkey with all that it knew."""
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.stop(kill=True)
+    if empties:
+        for child in children:
+            child.kill()
+        psutil.wait_procs(children)
+        shutil.rmtree(process.data_dir)
 
 
 class Sink:

@@ -8,7 +8,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.e2e.streams import LAG, Sink, rows, to_the_end, until
-from tidegate_spark import Batch, Gate, InvalidUsage, limiting_lag
+from tidegate_spark import Batch, Committed, Gate, InvalidUsage, limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
 
@@ -180,16 +180,63 @@ def test_columns_that_cannot_be_used_are_refused_before_the_start(
         stream.foreach_batch(print).start(queryName="a b", checkpointLocation="/nowhere")
 
 
-def test_a_report_that_is_refused_fails_the_batch_with_the_coordinators_words(
-    spark: SparkSession, source: FileBatches, tidegate: CoordinatorProcess, checkpoint: str
-) -> None:
-    """An event time that no double holds must not pass in silence, where nothing else keeps it out."""
+@pytest.mark.parametrize("mode", ["executor", "driver"])
+def test_event_times_that_no_coordinator_can_hold_stop_nothing(
+    spark: SparkSession, source: FileBatches, tidegate: CoordinatorProcess, checkpoint: str, mode: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """A program's largest and smallest number often stand for "none"; a query that failed by them would fail for ever.
+
+    They move nothing, and nothing of them passes in silence.
+    """
     gate = tidegate.gate(rules=limiting_lag(LAG, max_future_skew=None))
-    source.add(*rows(("a", 2**53)))
-    stream = gate.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(lambda df, batch: None)
-    with pytest.raises(StreamingQueryException, match="less than or equal to 9007199254740991"):
-        to_the_end(stream, checkpoint)
-    assert gate.status()["watermark"] is None
+    lowest, highest = -(2**63), 2**63 - 1
+    source.add(*rows(("a", lowest), ("b", highest), ("c", 2**53 - 1), ("c", 2**53), ("d", 1 - 2**53)))
+    source.add(*rows(("a", lowest), ("b", 5), ("d", 20_000)))
+    sink = Sink()
+    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))
+    to_the_end(stream.reporting(mode), checkpoint)
+    assert sink.pins == {0: None, 1: 1 - 2**53}
+    assert (len(sink.on_time[0]), sink.on_time[1], sink.late) == (5, [("b", 5), ("d", 20_000)], {1: [("a", lowest)]})
+    assert gate.status()["rows"] == {"on_time": 5, "updated": 0, "late": 1, "null_event_time": 0, "future": 2}
+    assert {row["substream"]: row["top"] for row in gate.substreams()} == {"b": 5, "c": 2**53 - 1, "d": 20_000}
+    assert "too far ahead of the clock, in rows of b, c" in caplog.text
+
+
+def test_what_is_told_of_a_commit_has_no_say_in_it(
+    spark: SparkSession, source: FileBatches, gate: Gate, checkpoint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A metrics system that is down must not make batches be written twice."""
+    source.add(*rows(("a", 100_000)))
+    source.add(*rows(("a", 101_000)))
+    sink = Sink()
+
+    def report(committed: Committed) -> None:
+        raise ConnectionError("no metrics system")
+
+    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))
+    to_the_end(stream.on_commit(report), checkpoint)
+    assert sink.on_time == {0: [("a", 100_000)], 1: [("a", 101_000)]}
+    assert caplog.text.count("ConnectionError: no metrics system") == 2
+
+
+def test_an_account_that_is_too_large_is_refused_before_anything_is_done(
+    spark: SparkSession, source: FileBatches, gate: Gate, checkpoint: str
+) -> None:
+    """Found out at the commit, the function would have run, and would again with every replay."""
+    source.add(*rows(*((f"{number:0190}", 100_000) for number in range(25_000))))
+    called = []
+    stream = gate.stream(source.stream(spark), event_time="t", substream="k")
+    with pytest.raises(StreamingQueryException, match=r"25,000 substreams.*Choose a coarser substream"):
+        to_the_end(stream.foreach_batch(lambda df, batch: called.append(batch)), checkpoint)
+    assert not called
+
+
+def test_any_number_of_substreams_can_be_declared(gate: Gate) -> None:
+    """One call takes only so many."""
+    gate.ensure_job()
+    gate.declare("q", [f"{number:0190}" for number in range(30_000)])
+    assert gate.status()["substreams"]["active"] == 30_000
 
 
 def test_logs_and_lines_say_what_a_batch_did(

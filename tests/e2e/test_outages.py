@@ -1,43 +1,21 @@
 """A coordinator that is away, or has lost everything, at any point of a batch: nothing is lost, and nothing differs."""
 
-import shutil
 import threading
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.e2e.streams import LAG, Sink, rows, to_the_end, until
+from tests.e2e.streams import LAG, Sink, kill, rows, to_the_end, until
 from tests.faults.points import IN_THE_FUNCTION, POINTS, watch
 from tidegate_spark import Batch, CoordinatorUnavailable, Gate, JobDeleted, Stream, limiting_lag, outage
 from tidegate_spark.coordinator import Coordinator
 from tidegate_spark.outage import OnOutage, Patience
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[CoordinatorProcess]:
-    """A coordinator that a test may kill; its token key outlives whatever it loses."""
-    settings = {"sweep_interval_ms": "50", "token_secret": "a secret that is long enough"}
-    with CoordinatorProcess(tmp_path / "coordinator", 0, **settings) as process:
-        yield process
-
-
-def kill(process: CoordinatorProcess, empties: bool) -> None:
-    """Kills a coordinator; and, if it ``empties``, its Valkey with all that it knew."""
-    children = psutil.Process(process.pid).children(recursive=True)
-    process.stop(kill=True)
-    if empties:
-        for child in children:
-            child.kill()
-        psutil.wait_procs(children)
-        shutil.rmtree(process.data_dir)
 
 
 class Crash:
@@ -178,7 +156,7 @@ def test_after_the_patience_the_query_fails_and_says_so(
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch that may go on without its coordinator does so after half a second."""
-    monkeypatch.setattr(outage, "BEFORE_GOING_ON_S", 0.5)
+    monkeypatch.setattr(outage, "MOMENT_S", 0.5)
 
 
 def going_on(own: CoordinatorProcess, **limits: Any) -> Gate:
@@ -290,6 +268,93 @@ def test_the_first_batch_has_nothing_to_go_on_with(
     gate = going_on(own)
     gate.on_outage = OnOutage(Patience(0.3), goes_on=True)
     own.stop()
+    source.add(*rows(("a", 100_000)))
     stream: Stream = gate.stream(source.stream(spark), event_time="t", substream="k")
-    with pytest.raises(CoordinatorUnavailable):
+    with pytest.raises(StreamingQueryException, match="Nothing is lost"):
         to_the_end(stream.foreach_batch(lambda df, batch: None), checkpoint)
+
+
+@pytest.mark.usefixtures("soon")
+def test_an_outage_that_ends_within_a_batch_is_nobodys_silence(
+    spark: SparkSession, source: FileBatches, own: CoordinatorProcess, checkpoint: str
+) -> None:
+    """The batches before it are told while it runs; that it is unheard itself, for longer than the timeout, counts too.
+
+    The last one finds nothing of b: had any of that time been b's, b would be idle by it.
+    """
+    sink = Sink()
+    gate = going_on(own, idle_timeout=timedelta(seconds=4))
+    backlog = Path(checkpoint) / "tidegate" / "backlog"
+
+    def write(df: DataFrame, batch: Batch) -> None:
+        sink.write(df, batch)
+        if int(batch) == 2:
+            own.start()
+            until(lambda: not list(backlog.glob("*.json")), "batch 1 was told")
+            time.sleep(6)
+
+    stream = gate.stream(source.stream(spark), event_time="t", substream="k")
+    query = sink.after(stream).foreach_batch(write).start(queryName="q", checkpointLocation=checkpoint)
+    try:
+        source.add(*rows(("a", 100_000), ("b", 40_000)))
+        until(lambda: len(sink.committed) == 1, "the first batch")
+        own.stop(kill=True)
+        source.add(*rows(("a", 101_000)))
+        until(lambda: len(sink.committed) == 2, "a batch without the coordinator")
+        source.add(*rows(("a", 102_000)))
+        until(lambda: len(sink.committed) == 3, "one in which it comes back")
+        until(lambda: not list(backlog.glob("*.json")), "that was told, too")
+        source.add(*rows(("a", 103_000)))
+        until(lambda: len(sink.committed) == 4, "a batch with the coordinator")
+        assert [committed.told for committed in sink.committed] == [True, False, False, True]
+        assert gate.status()["substreams"]["idle"] == 0
+        assert gate.status()["watermark"] == 30_000
+    finally:
+        query.stop()
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("away", [False, True], ids=["back", "still away"])
+def test_what_is_untold_is_told_though_no_data_comes(
+    spark: SparkSession, source: FileBatches, own: CoordinatorProcess, checkpoint: str, away: bool
+) -> None:
+    """The next batch may be hours away; others wait for the watermark."""
+    sink = Sink()
+    gate = going_on(own)
+    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))
+    source.add(*rows(("a", 100_000)))
+    to_the_end(stream, checkpoint)
+    kill(own, empties=False)
+    source.add(*rows(("a", 110_000)))
+    to_the_end(stream, checkpoint)
+    if not away:
+        own.start()
+    query = stream.start(queryName="q", checkpointLocation=checkpoint)
+    try:
+        if away:
+            own.start()
+        until(lambda: gate.status()["watermark"] == 100_000, "it was told")
+        assert gate.status()["rows"]["on_time"] == 2
+    finally:
+        query.stop()
+    assert sink.pins == {0: None, 1: None}
+
+
+@pytest.mark.usefixtures("soon")
+def test_an_assumed_pin_still_knows_what_is_too_far_ahead(
+    spark: SparkSession, source: FileBatches, own: CoordinatorProcess, checkpoint: str
+) -> None:
+    """A broken clock must not get its chance while the coordinator is away."""
+    sink = Sink()
+    gate = going_on(own)
+    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))
+    source.add(*rows(("a", 100_000)))
+    to_the_end(stream, checkpoint)
+    own.stop()
+    source.add(*rows(("a", 9_999_999_999_999), ("a", 101_000)))
+    to_the_end(stream, checkpoint)
+    own.start()
+    source.add(*rows(("a", 102_000)))
+    to_the_end(stream, checkpoint)
+    assert [committed.future for committed in sink.committed] == [0, 1, 0]
+    assert (gate.status()["watermark"], gate.status()["rows"]["future"]) == (92_000, 1)

@@ -3,8 +3,7 @@
 They lie beside the checkpoint, ``<checkpointLocation>/tidegate/backlog/<batch>.json``, until it has them.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
 
 from tidegate_spark.checkpoint import Checkpoint
 from tidegate_spark.fold import Fold
@@ -14,10 +13,14 @@ _KIND = "backlog"
 
 @dataclass(frozen=True, slots=True)
 class Untold:
-    """A batch that was worked off: what it saw, and when it began (Unix time, in seconds, by the driver's clock)."""
+    """A batch that was worked off: what it saw, and when it began (Unix time, in seconds, by the driver's clock).
+
+    ``input_age_ms``: how long before its begin its input was settled; None: not known.
+    """
 
     batch_id: int
     began_s: float
+    input_age_ms: int | None
     fold: Fold
 
 
@@ -31,13 +34,15 @@ class Backlog:
         """Which there are, in order."""
         return self._checkpoint.batches(_KIND)
 
-    def read(self, batch_id: int) -> Untold:
-        document: dict[str, Any] | None = self._checkpoint.read(_KIND, batch_id)
-        assert document is not None, "a batch is forgotten only after it was told, by who told it"
-        return Untold(batch_id, document["began_s"], Fold.of(document["fold"]))
+    def read(self, batch_id: int) -> Untold | None:
+        """None where it was told meanwhile, by whoever else is telling."""
+        document = self._checkpoint.read(f"{_KIND}/{batch_id}")
+        if document is None:
+            return None
+        return Untold(**{**document, "fold": Fold.of(document["fold"])})
 
     def write(self, untold: Untold) -> None:
-        self._checkpoint.write(_KIND, untold.batch_id, {"began_s": untold.began_s, "fold": untold.fold.document()})
+        self._checkpoint.write(f"{_KIND}/{untold.batch_id}", asdict(untold))
 
     def forget(self, batch_id: int) -> None:
-        self._checkpoint.delete(_KIND, batch_id)
+        self._checkpoint.delete(f"{_KIND}/{batch_id}")

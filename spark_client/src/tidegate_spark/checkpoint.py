@@ -1,4 +1,4 @@
-"""Small documents beside a query's checkpoint, under ``<checkpointLocation>/tidegate``: one per batch and kind."""
+"""A query's checkpoint: what Spark wrote, and small documents of ours, under ``<checkpointLocation>/tidegate``."""
 
 import json
 import os
@@ -12,6 +12,7 @@ from pyarrow import fs
 from tidegate_spark.errors import InvalidUsage
 
 _DOCUMENT = re.compile(r"(\d+)\.json")
+_NUMBER = re.compile(r"(\d+)")
 
 
 class Checkpoint:
@@ -29,42 +30,76 @@ class Checkpoint:
 
     @cached_property
     def query_id(self) -> str:
-        """The id that Spark gave this checkpoint: it is in the checkpoint's metadata once the query was started."""
-        files, root = self._place
-        with files.open_input_file(f"{root}/metadata") as file:
-            return str(json.loads(file.read())["id"])
+        """The id that Spark gave this checkpoint: it is in the checkpoint's metadata once the query was started.
 
-    def read(self, kind: str, batch_id: int) -> dict[str, Any] | None:
-        """The document of a batch, None where there is none."""
-        files, root = self._place
-        try:
-            with files.open_input_file(f"{root}/tidegate/{kind}/{batch_id}.json") as file:
-                document: dict[str, Any] = json.loads(file.read())
-        except FileNotFoundError:
+        :raises InvalidUsage: where Spark has no checkpoint of a query.
+        """
+        metadata = self._read("metadata")
+        if metadata is None:
+            raise InvalidUsage(
+                f"There is no checkpoint of a query at {self.location!r}, as seen from here. A path without a scheme "
+                "is a local one; where Spark takes it for another file system's (on YARN, or Databricks), give the "
+                "scheme: hdfs://..., s3a://..., abfss://...."
+            )
+        return str(json.loads(metadata)["id"])
+
+    def started(self) -> bool:
+        """Whether Spark has a checkpoint of a query here, as seen from this process."""
+        return self._read("metadata") is not None
+
+    def planned_ms(self, batch_id: int) -> int | None:
+        """When Spark settled what is in a batch (epoch milliseconds, by its driver's clock); None: it does not say."""
+        planned = self._read(f"offsets/{batch_id}")
+        if planned is None:
             return None
-        return document
+        _version, metadata, *_offsets = planned.decode().splitlines()
+        when: int | None = json.loads(metadata).get("batchTimestampMs")
+        return when
 
-    def write(self, kind: str, batch_id: int, document: dict[str, Any]) -> None:
-        """Keeps the document of a batch, whole or not at all, in place of the one before."""
+    def finished(self) -> int | None:
+        """The last batch that Spark has finished."""
+        return max(self._numbered("commits", _NUMBER), default=None)
+
+    # -- documents ------------------------------------------------------------------------------------------------
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """A document, None where there is none. Those of batches are called ``<kind>/<batch>``."""
+        document = self._read(f"tidegate/{name}.json")
+        return None if document is None else dict(json.loads(document))
+
+    def write(self, name: str, document: dict[str, Any]) -> None:
+        """Keeps a document, whole or not at all, in place of the one before."""
         files, root = self._place
-        directory = f"{root}/tidegate/{kind}"
+        directory, _, last = f"{root}/tidegate/{name}".rpartition("/")
         files.create_dir(directory, recursive=True)
-        partial = f"{directory}/.{batch_id}.partial"
+        partial = f"{directory}/.{last}.partial"
         with files.open_output_stream(partial) as file:
             file.write(json.dumps(document).encode())
-        files.move(partial, f"{directory}/{batch_id}.json")
+        files.move(partial, f"{directory}/{last}.json")
 
-    def delete(self, kind: str, batch_id: int) -> None:
-        """Forgets the document of a batch, if there is one."""
+    def delete(self, name: str) -> None:
+        """Forgets a document, if there is one."""
         files, root = self._place
         with suppress(FileNotFoundError):
-            files.delete_file(f"{root}/tidegate/{kind}/{batch_id}.json")
+            files.delete_file(f"{root}/tidegate/{name}.json")
 
     def batches(self, kind: str) -> list[int]:
         """The batches that have a document of a kind, in order."""
+        return sorted(self._numbered(f"tidegate/{kind}", _DOCUMENT))
+
+    def _read(self, path: str) -> bytes | None:
         files, root = self._place
-        found = files.get_file_info(fs.FileSelector(f"{root}/tidegate/{kind}", allow_not_found=True))
-        return sorted(int(named.group(1)) for info in found if (named := _DOCUMENT.fullmatch(info.base_name)))
+        try:
+            with files.open_input_file(f"{root}/{path}") as file:
+                content: bytes = file.read()
+        except FileNotFoundError:
+            return None
+        return content
+
+    def _numbered(self, directory: str, pattern: re.Pattern[str]) -> list[int]:
+        files, root = self._place
+        found = files.get_file_info(fs.FileSelector(f"{root}/{directory}", allow_not_found=True))
+        return [int(named.group(1)) for info in found if (named := pattern.fullmatch(info.base_name))]
 
 
 def file_system(path: str) -> tuple[fs.FileSystem, str]:

@@ -23,7 +23,8 @@ Body = Mapping[str, Any]
 Run = Mapping[str, str]
 """Who speaks: ``query_id``, the checkpoint, and ``run_id``, this start of the query."""
 
-TIMEOUT = httpx.Timeout(30.0, connect=5.0)
+CONNECT_S = 5.0
+DECLARED_PER_CALL = 5_000
 
 
 class Coordinator:
@@ -61,15 +62,14 @@ class Coordinator:
 
     # -- the job --------------------------------------------------------------------------------------------------
 
-    def create_job(self, rules: Rules, patience: Patience | None = None) -> bool:
-        """Creates the job; returns False, changing nothing, where there is one already."""
+    def create_job(self, rules: Rules, patience: Patience | None = None) -> dict[str, Any] | None:
+        """Creates the job; returns None, changing nothing, where there is one already."""
         try:
-            self._job("PUT", "", rules, {"If-None-Match": "*"}, patience)
+            return self._job("PUT", "", rules, {"If-None-Match": "*"}, patience)
         except Refused as refusal:
             if refusal.code != "job_exists":
                 raise
-            return False
-        return True
+            return None
 
     def change_job(self, rules: Rules) -> dict[str, Any]:
         """Puts other rules in force."""
@@ -80,12 +80,14 @@ class Coordinator:
 
     def declare(
         self, query: str, names: Sequence[str], tops: Mapping[str, int] | None = None, patience: Patience | None = None
-    ) -> dict[str, Any]:
+    ) -> None:
         """``tops``: highest event times of substreams that the job may have lost."""
-        said: dict[str, Any] = {"query": query, "names": list(names)}
-        if tops:
-            said["event_times"] = [tops.get(name) for name in names]
-        return self._job("POST", ":declare", said, patience=patience)
+        for first in range(0, len(names), DECLARED_PER_CALL):
+            part = list(names[first : first + DECLARED_PER_CALL])
+            said: dict[str, Any] = {"query": query, "names": part}
+            if tops:
+                said["event_times"] = [tops.get(name) for name in part]
+            self._job("POST", ":declare", said, patience=patience)
 
     def done(self, query: str, names: Sequence[str], reason: str) -> dict[str, Any]:
         return self._job("POST", "/substreams:done", {"query": query, "names": list(names), "reason": reason})
@@ -112,10 +114,14 @@ class Coordinator:
     # -- batches --------------------------------------------------------------------------------------------------
 
     def begin(
-        self, query: str, run: Run, batch_id: int, keep: int, pin: Mapping[str, int | None], patience: Patience
-    ) -> dict[str, Any]:
-        """``pin``: ``{"pin": ...}`` where the client keeps one, empty where it does not."""
-        return self._batch("PUT", query, run, batch_id, "", {"pins_to_keep": keep, **pin}, patience)
+        self, query: str, run: Run, batch_id: int, keep: int, pin: Mapping[str, int | None], input_age_ms: int | None,
+        patience: Patience,
+    ) -> dict[str, Any]:  # fmt: skip
+        """``pin``: ``{"pin": ...}`` where the client keeps one, empty where it does not. ``input_age_ms``: how long ago
+        the input of the batch was settled; None: it may not be all that was there.
+        """
+        said = {"pins_to_keep": keep, "input_age_ms": input_age_ms, **pin}
+        return self._batch("PUT", query, run, batch_id, "", said, patience)
 
     def report(self, query: str, run: Run, batch_id: int, reports: Iterable[Body], patience: Patience) -> None:
         """Stages what was seen of a batch: all of it, or (when it raises) some."""
@@ -126,7 +132,7 @@ class Coordinator:
                 self._job("POST", ":report", said, patience=patience, proves=True)
 
     def commit(
-        self, query: str, run: Run, batch_id: int, rows: Mapping[str, Any], patience: Patience
+        self, query: str, run: Run, batch_id: int, rows: Mapping[str, Any] | None, patience: Patience
     ) -> dict[str, Any]:
         return self._batch("POST", query, run, batch_id, ":commit", {"rows": rows}, patience)
 
@@ -185,13 +191,16 @@ class Coordinator:
         """
         url = f"{self.url}/v1/jobs/{self.job}{path}"
 
-        def send() -> tuple[int, bytes]:
+        def send(timeout_s: float) -> tuple[int, bytes]:
             if self._client is None:
-                self._client = httpx.Client(headers=self.headers, timeout=TIMEOUT)
+                self._client = httpx.Client(headers=self.headers)
                 # Queries come and go in a program that lives long: with them go their connections.
                 weakref.finalize(self, self._client.close)
             try:
-                response = self._client.request(method, url, json=body() if callable(body) else body, headers=headers)
+                response = self._client.request(
+                    method, url, json=body() if callable(body) else body, headers=headers,
+                    timeout=httpx.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s)),
+                )  # fmt: skip
             except httpx.TransportError as error:
                 raise NoAnswer(f"{self.url}: {error or type(error).__name__}") from error
             return response.status_code, response.content
@@ -214,17 +223,16 @@ class Coordinator:
         if epoch != known_epoch or known is None or (watermark is not None and watermark >= known):
             self.watermark_token, self._learnt = answer["watermark_token"], (epoch, watermark)
 
-    def ensure_job(self, rules: Rules | None, patience: Patience | None = None) -> None:
-        """The job is there after this: created from ``rules`` if need be, and never changed.
+    def ensure_job(self, rules: Rules | None, patience: Patience | None = None) -> dict[str, Any]:
+        """The job is there after this: created from ``rules`` if need be, and never changed. Returns its status.
 
         :raises JobMissing: where there is none, and no rules to create it from.
         """
-        if rules is None:
-            self.status(patience)
-        elif self.create_job(rules, patience):
+        if rules is not None and (created := self.create_job(rules, patience)) is not None:
             log.info("Created job %s.", self.job)
-        else:
-            theirs = self.status(patience)["config"]
-            if others := differing(theirs, rules):
-                kept = {name: theirs.get(name) for name in others}
-                log.warning("Job %s has other rules than this program's, and keeps them: %s", self.job, kept)
+            return created
+        status = self.status(patience)
+        if rules is not None and (others := differing(status["config"], rules)):
+            kept = {name: status["config"].get(name) for name in others}
+            log.warning("Job %s has other rules than this program's, and keeps them: %s", self.job, kept)
+        return status

@@ -8,6 +8,7 @@ partition and substream, which has more rows to report for no less work; and for
 has to be checked by a count; with that it takes longer than the plain aggregate of ``observe``.)
 """
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
@@ -17,12 +18,19 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidegate_spark.columns import Columns
+from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.judgement import RULE, Judgement, credible, future, late
 from tidegate_spark.reporter import Reporter, reports_of
 from tidegate_spark.session import SHUFFLE_PARTITIONS, setting
 from tidegate_spark.substreams import WHOLE, name_of
 
 Mode = Literal["executor", "driver", "observe"]
+
+MOST_SUBSTREAMS = 100_000
+LARGEST_ACCOUNT_BYTES = 4 * 1024 * 1024 - 1024
+"""What a coordinator takes in one call, as it comes; less the rest of the call."""
+COUNTED_WITHOUT_A_LOOK = 5_000
+"""Substreams whose account is within that, whatever their names."""
 
 CLASSES = ("late", "null_event_time", "future")
 _MEASURES = ("top", "rows", *CLASSES)
@@ -78,6 +86,18 @@ class Fold:
         """The substreams that have rows of one of :data:`CLASSES`."""
         counts = getattr(self, row_class)
         return sorted({name for name, count in zip(self.substream, counts, strict=True) if count})
+
+    def check_size(self) -> None:
+        """:raises InvalidUsage: where the account is more than a coordinator takes, as long as nothing was done yet."""
+        if len(self.substream) < COUNTED_WITHOUT_A_LOOK:
+            return
+        size = len(json.dumps(self.account()))
+        if size > LARGEST_ACCOUNT_BYTES or len(self.substream) > MOST_SUBSTREAMS:
+            raise InvalidUsage(
+                f"This batch has {len(self.substream):,} substreams; the account of its rows takes {size:,} bytes. A "
+                f"coordinator takes {MOST_SUBSTREAMS:,} substreams a batch, and {LARGEST_ACCOUNT_BYTES:,} bytes. "
+                "Choose a coarser substream, or smaller batches (maxFilesPerTrigger, maxOffsetsPerTrigger)."
+            )
 
     def account(self) -> dict[str, Any]:
         """What became of the rows, by substream, as a commit takes it."""

@@ -41,7 +41,10 @@ class Gate:
         self.coordinator.ensure_job(self.rules)
 
     def change_rules(self, rules: Rules) -> None:
-        """Puts other rules in force at once. No watermark goes back by it."""
+        """Puts other rules in force at once. No watermark goes back by it.
+
+        Queries of this gate create the job from these, should the coordinator lose it.
+        """
         self.coordinator.change_job(rules)
         self.rules = rules
 

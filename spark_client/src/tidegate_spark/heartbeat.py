@@ -25,65 +25,97 @@ from tidegate_spark.delivery import Delivery
 from tidegate_spark.errors import TidegateError
 
 
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What Spark told of some query's run."""
+
+    run_id: str
+
+
+class Ended(Event):
+    """The run has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished(Event):
+    """It has finished a batch."""
+
+    batch_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Idle(Event):
+    """It looked for data at a moment (Unix time, in seconds), and found nothing."""
+
+    at_s: float
+
+
 class Heartbeat(StreamingQueryListener):
     """Listens for one query, and speaks from a thread of its own: Spark's event bus must not wait for a network."""
 
     def __init__(self, spark: SparkSession, delivery: Delivery) -> None:
         self._spark, self._delivery = spark, delivery
-        self._spark_run_id: str | None = None
-        self._run: dict[str, str] = {}
-        self._finished: int | None = None
-        self._idle: queue.SimpleQueue[Idle | None] = queue.SimpleQueue()
+        # Which run is ours is known once it has started; it may have told something by then, so all are listened to.
+        self._run_id: str | None = None
+        self._taken = True
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
 
     def listen_to(self, query: StreamingQuery) -> None:
         """Begins to speak for this run of the query."""
         # Not from the checkpoint, which a client of Spark Connect may not be able to read.
-        self._run = self._delivery.run(str(query.id))
-        self._spark_run_id = str(query.runId)
-        threading.Thread(target=self._speak, name=f"tidegate-heartbeat-{self._delivery.query}", daemon=True).start()
+        run = self._delivery.run(str(query.id))
+        self._run_id = str(query.runId)
+        name = f"tidegate-heartbeat-{query.name}"
+        threading.Thread(target=self._speak, args=(self._run_id, run), name=name, daemon=True).start()
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         pass
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         # Only of a batch that ran: the progress of a look that found nothing bears the number of the next one.
-        if str(event.progress.runId) == self._spark_run_id and "addBatch" in event.progress.durationMs:
-            self._finished = event.progress.batchId
+        if "addBatch" in event.progress.durationMs:
+            self._hear(Finished(str(event.progress.runId), event.progress.batchId))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        if str(event.runId) == self._spark_run_id:
-            at = datetime.fromisoformat(event.timestamp.replace("Z", "+00:00"))
-            self._idle.put(Idle(at.timestamp(), self._finished))
+        at = datetime.fromisoformat(event.timestamp.replace("Z", "+00:00"))
+        self._hear(Idle(str(event.runId), at.timestamp()))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        if str(event.runId) == self._spark_run_id:
-            self._idle.put(None)
+        self._hear(Ended(str(event.runId)))
 
-    def _speak(self) -> None:
-        delivery = self._delivery
-        while (idle := self._newest()) is not None:
-            if idle.after_batch is None and delivery.behind:
-                continue  # what an earlier run saw is still untold, so that its end proves no silence
-            age_s = max(0.0, time.time() - idle.at_s)
-            try:
-                delivery.coordinator.heartbeat(delivery.query, self._run, age_s, idle.after_batch)
-            except TidegateError as error:
-                # Not repeated: the next idle event carries the same news, and better.
-                delivery.log.warning("heartbeat not taken: %s", error)
-        delivery.close()
+    def _hear(self, event: Event) -> None:
+        if self._run_id in (None, event.run_id):
+            self._events.put(event)
+
+    def _speak(self, spark_run_id: str, run: dict[str, str]) -> None:
+        checkpoint = self._delivery.checkpoint
+        # Where the checkpoint cannot be read, nothing is known of earlier runs until this one has finished a batch: the
+        # coordinator may not have heard of all that they took in.
+        known = checkpoint.started()
+        finished = checkpoint.finished() if known else None
+        while not isinstance(event := self._next(spark_run_id), Ended):
+            if isinstance(event, Finished):
+                known, finished = True, event.batch_id
+            elif isinstance(event, Idle) and known and self._events.empty():
+                self._beat(run, event, finished)
+        self._delivery.close()
         self._spark.streams.removeListener(self)
 
-    def _newest(self) -> "Idle | None":
-        """The latest of the idle events that came in, waiting for one; None at the end of the query."""
-        newest = self._idle.get()
-        while newest is not None and not self._idle.empty():
-            newest = self._idle.get()
-        return newest
+    def _beat(self, run: dict[str, str], idle: Idle, finished: int | None) -> None:
+        # One that fails is not repeated: the next idle event carries the same news, and better.
+        try:
+            self._delivery.heartbeat(run, max(0.0, time.time() - idle.at_s), finished)
+        except TidegateError as error:
+            if self._taken:
+                self._delivery.log.warning("heartbeats are not taken: %s", error)
+            self._taken = False
+        else:
+            if not self._taken:
+                self._delivery.log.warning("heartbeats are taken again")
+            self._taken = True
 
-
-@dataclass(frozen=True, slots=True)
-class Idle:
-    """Spark looked at a moment (Unix time, in seconds) and found nothing after the last batch that it finished."""
-
-    at_s: float
-    after_batch: int | None
+    def _next(self, spark_run_id: str) -> Event:
+        """The next event of a run, waiting for one."""
+        while (event := self._events.get()).run_id != spark_run_id:
+            pass
+        return event

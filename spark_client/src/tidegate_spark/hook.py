@@ -20,14 +20,11 @@ from tidegate_spark.batch import Batch, Committed, Holder
 from tidegate_spark.columns import Columns
 from tidegate_spark.delivery import Delivery, Opened
 from tidegate_spark.fold import Fold, Mode, on_driver, on_executors
-from tidegate_spark.judgement import Goes, Judgement
-from tidegate_spark.outage import Patience
+from tidegate_spark.judgement import HIGHEST, Goes, Judgement
+from tidegate_spark.outage import MOMENT_S, Patience
 from tidegate_spark.reporter import Reporter, batch_of
 
 BatchFunction = Callable[[DataFrame, Batch], Any]
-
-EXECUTORS_WAIT_S = 5.0
-"""How long an executor's task waits for the coordinator; after that the driver does, and the task's slot is free."""
 
 NAMED = 5
 """How many substreams a line of the log names."""
@@ -53,11 +50,14 @@ class Hook:
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
         opened = self.delivery.begin(batch_id)
-        judgement = Judgement(opened.kept.pin, opened.kept.latest_event_time, self.null_goes, self.future_goes)
+        latest = opened.kept.latest_event_time
+        latest = HIGHEST if latest is None else min(latest, HIGHEST)
+        judgement = Judgement(opened.kept.pin, latest, self.null_goes, self.future_goes)
         if self.persist:
             df = df.persist()
         try:
             fold = self._fold(df, judgement, opened)
+            fold.check_size()
             self._split(df, judgement, fold, opened.batch)
         finally:
             if self.persist:
@@ -86,7 +86,7 @@ class Hook:
             coordinator.headers,
             batch_of(delivery.query, delivery.run(), opened.batch_id),
             coordinator.watermark_token or "",
-            Patience(EXECUTORS_WAIT_S),
+            Patience(MOMENT_S),
         )
 
     def _split(self, df: DataFrame, judgement: Judgement, fold: Fold, batch: Batch) -> None:
@@ -123,10 +123,14 @@ class Hook:
                 _some(fold.named("future")), extra=carried,
             )  # fmt: skip
         log.info("%s", committed, extra=carried)
-        if self.progress:
-            print(f"{batch.query} {int(batch)}: {committed}", flush=True)
-        if self.on_commit is not None:
-            self.on_commit(committed)
+        try:
+            if self.progress:
+                print(f"{batch.query} {int(batch)}: {committed}", flush=True)
+            if self.on_commit is not None:
+                self.on_commit(committed)
+        except Exception:
+            # The batch is committed, and whoever is told of that has no say in it.
+            log.exception("the function of on_commit failed", extra=carried)
 
 
 def _some(names: Any) -> str:

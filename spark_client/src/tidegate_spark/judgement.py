@@ -11,6 +11,10 @@ from typing import Literal
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+HIGHEST = 2**53 - 1
+LOWEST = -HIGHEST
+"""Event times that a coordinator can hold exactly, as JSON and Redis can."""
+
 RULE = "row: event_time < pin"
 """The name of the rule, as the coordinator keeps it with the counts."""
 
@@ -21,11 +25,11 @@ Goes = Literal["late", "on_time"]
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """``pin``: rows with an event time below it are late; None: none is. ``latest``: event times beyond it are no true
-    ones; None: all may be. ``null_goes``, ``future_goes``: to which of the user's functions those go.
+    ones. ``null_goes``, ``future_goes``: to which of the user's functions those go.
     """
 
     pin: int | None
-    latest: int | None
+    latest: int
     null_goes: Goes = "late"
     future_goes: Goes = "on_time"
 
@@ -65,8 +69,8 @@ def future(time: Column, pin: Column, latest: Column) -> Column:
 
 
 def credible(time: Column, latest: Column) -> Column:
-    """The event time, or null where it is too far ahead to move a watermark."""
-    return F.when(latest.isNull() | (time <= latest), time)
+    """The event time, or null where it cannot move a watermark: it is too far ahead, or no coordinator can hold it."""
+    return F.when((time >= LOWEST) & (time <= latest), time)
 
 
 def _long(value: int | None) -> Column:

@@ -21,6 +21,13 @@ AWAY = frozenset({429, 502, 503, 504})
 """Answers of a coordinator, or of what stands before it, that is not ready now but may be soon."""
 
 
+MOMENT_S = 5.0
+"""How long somebody waits who can do otherwise: an executor's task, whose slot is then free for the driver waits in its
+stead; a batch that may go on without its coordinator; a single attempt."""
+
+LONGEST_ATTEMPT_S = 30.0
+"""How long an attempt may take to be answered, where there is time for several."""
+
 OUTAGE_S = 1.0
 """A call that takes longer than this was waiting for the coordinator; less is the price of a call."""
 
@@ -47,8 +54,10 @@ class Patience:
         """The same, or less of it."""
         return replace(self, give_up_after_s=min(self.give_up_after_s, give_up_after_s))
 
-    def call(self, what: str, send: Callable[[], tuple[int, bytes]]) -> dict[str, Any]:
-        """Calls ``send`` (which gives status and body) until it answers, and returns the JSON object it answered.
+    def call(self, what: str, send: Callable[[float], tuple[int, bytes]]) -> dict[str, Any]:
+        """Calls ``send`` until it answers, and returns the JSON object it answered.
+
+        It gets how long it may take, in seconds, and gives status and body, or raises :class:`NoAnswer`.
 
         :raises Refused: for an answer that waiting does not change.
         :raises CoordinatorUnavailable: when there was none in time.
@@ -57,8 +66,9 @@ class Patience:
         pause_s = self.first_pause_s
         told = False
         while True:
+            left_s = self.give_up_after_s - (time.monotonic() - began)
             try:
-                status, body = send()
+                status, body = send(min(LONGEST_ATTEMPT_S, max(MOMENT_S, left_s)))
                 if 200 <= status < 300:
                     if told:
                         log.warning("The coordinator answers again after %.1f s (%s).", time.monotonic() - began, what)
@@ -89,7 +99,6 @@ class Patience:
 
 
 ONE_ATTEMPT = Patience(0)
-BEFORE_GOING_ON_S = 5.0
 DEFAULT_PATIENCE = timedelta(minutes=10)
 
 
@@ -115,4 +124,4 @@ class OnOutage:
     @property
     def before_going_on(self) -> Patience:
         """How long a batch waits that may go on without its coordinator."""
-        return self.patience.at_most(BEFORE_GOING_ON_S)
+        return self.patience.at_most(MOMENT_S)

@@ -37,15 +37,11 @@ class Pins:
 
     def read(self, batch_id: int) -> KeptPin | None:
         """The pin of a batch that was begun on this checkpoint before."""
-        document = self._checkpoint.read(_KIND, batch_id)
+        document = self._checkpoint.read(f"{_KIND}/{batch_id}")
         return None if document is None else KeptPin(**document)
-
-    def any(self) -> bool:
-        """Whether the query has ever begun a batch on this checkpoint."""
-        return bool(self._checkpoint.batches(_KIND))
 
     def write(self, batch_id: int, pin: KeptPin) -> None:
         """Keeps a pin, whole or not at all, and forgets the one that is too old to be asked for."""
-        self._checkpoint.write(_KIND, batch_id, asdict(pin))
+        self._checkpoint.write(f"{_KIND}/{batch_id}", asdict(pin))
         if batch_id >= self.kept:
-            self._checkpoint.delete(_KIND, batch_id - self.kept)
+            self._checkpoint.delete(f"{_KIND}/{batch_id - self.kept}")

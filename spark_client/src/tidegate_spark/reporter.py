@@ -12,6 +12,7 @@ import time
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -21,7 +22,6 @@ from tidegate_spark.outage import NoAnswer, Patience, outage_since
 log = logging.getLogger("tidegate")
 
 SUBSTREAMS_PER_CALL = 5_000
-TIMEOUT_S = 30.0
 _KEEPER = "_tidegate_spark_connections"
 
 Columns = dict[str, list[Any]]
@@ -42,6 +42,14 @@ def reports_of(folded: Mapping[str, list[Any]]) -> Iterator[Columns]:
                 column.append(value)
     for first in range(0, len(told["substreams"]), SUBSTREAMS_PER_CALL):
         yield {name: values[first : first + SUBSTREAMS_PER_CALL] for name, values in told.items()}
+
+
+def reports_of_tops(tops: Mapping[str, int]) -> Iterator[Columns]:
+    """What a coordinator is to be told of highest event times alone, in calls of limited size."""
+    names = list(tops)
+    for first in range(0, len(names), SUBSTREAMS_PER_CALL):
+        part = names[first : first + SUBSTREAMS_PER_CALL]
+        yield {"substreams": part, "event_times": [tops[name] for name in part]}
 
 
 def batch_of(query: str, run: Mapping[str, str], batch_id: int) -> dict[str, Any]:
@@ -73,16 +81,19 @@ class Reporter:
             body = json.dumps({**columns, "batch": self.batch, "watermark_token": self.watermark_token}).encode()
             began = time.monotonic()
             try:
-                self.patience.call("Report of a task", lambda body=body: self._post(body))  # type: ignore[misc]
+                self.patience.call("Report of a task", partial(self._post, body))
             except TidegateError as error:
                 log.warning("Report left to the driver: %s", error)
                 return False, waited_s + outage_since(began)
             waited_s += outage_since(began)
         return True, waited_s
 
-    def _post(self, body: bytes) -> tuple[int, bytes]:
+    def _post(self, body: bytes, timeout_s: float) -> tuple[int, bytes]:
         address = urlsplit(self.url)
         for reused, connection in _connections(address):
+            connection.timeout = timeout_s
+            if connection.sock is not None:
+                connection.sock.settimeout(timeout_s)
             try:
                 connection.request("POST", address.path.rstrip("/") + self.path, body, self.headers)
                 response = connection.getresponse()
@@ -101,5 +112,5 @@ def _connections(address: SplitResult) -> Iterator[tuple[bool, http.client.HTTPC
     if kept is not None:
         yield True, kept
     kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
-    keeper[address.netloc] = kind(address.hostname or "", address.port, timeout=TIMEOUT_S)
+    keeper[address.netloc] = kind(address.hostname or "", address.port)
     yield False, keeper[address.netloc]

@@ -1,6 +1,5 @@
 """From a streaming DataFrame to a coordinated query, in the words of Spark's ``DataStreamWriter``."""
 
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -47,6 +46,7 @@ class Stream:
     declared: tuple[str, ...] = ()
     mode: Mode = "executor"
     persist: bool = True
+    limited: bool = False
     report_tasks: int = REPORT_TASKS
     heartbeat_ms: int = HEARTBEAT_MS
     progress: bool = False
@@ -106,6 +106,14 @@ class Stream:
         """
         return replace(self, persist=persist)
 
+    def limited_batches(self) -> "Stream":
+        """Says that the source hands out only so much a batch (``maxFilesPerTrigger``, ``maxOffsetsPerTrigger``, ...).
+
+        Then a batch without rows of a substream does not show that it was silent, for they may be in the next one;
+        only a look that finds nothing new shows that. To be said where rules have an ``idle_timeout``.
+        """
+        return replace(self, limited=True)
+
     def tuned(self, *, report_tasks: int = REPORT_TASKS, heartbeat_ms: int = HEARTBEAT_MS) -> "Stream":
         """``report_tasks``: how many tasks report at the most; ``heartbeat_ms``: how often silence is looked at."""
         if report_tasks < 1 or heartbeat_ms < 1:
@@ -140,16 +148,8 @@ class Stream:
         spark = self.df.sparkSession
         checkpoint = Checkpoint(checkpointLocation)
         retained = int(spark.conf.get(BATCHES_RETAINED) or 0)
-        delivery = Delivery(
-            self.gate.coordinator.for_a_run(),
-            self.gate.rules,
-            self.declared,
-            queryName,
-            str(uuid.uuid4()),
-            checkpoint,
-            Pins(checkpoint, max(KEPT, retained)),
-            self.gate.on_outage,
-        )
+        pins = Pins(checkpoint, max(KEPT, retained))
+        delivery = Delivery(self.gate, queryName, self.declared, checkpoint, pins, self.limited)
         hook = Hook(
             delivery=delivery,
             columns=self.columns,
@@ -183,6 +183,7 @@ class Stream:
             spark.streams.removeListener(heartbeat)
             raise
         heartbeat.listen_to(query)
+        delivery.started()
         return query
 
 

@@ -8,74 +8,100 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from tidegate_spark.backlog import Backlog, Untold
+from tidegate_spark.coordinator import Coordinator
 from tidegate_spark.errors import CoordinatorUnavailable, TidegateError
 from tidegate_spark.logs import QueryLog
 from tidegate_spark.outage import ONE_ATTEMPT, Patience
 
 PAUSE_S = 1.0
 
-Tell = Callable[[Untold, float, Patience], None]
-"""Tells the coordinator of one batch, and for how long (in seconds) it has heard nothing of the query."""
+Tell = Callable[[Untold, Patience], None]
+"""Tells the coordinator of one batch."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Moment:
+    """A moment (Unix time, in seconds), and for how long the run had waited for the coordinator by then."""
+
+    at_s: float
+    waited_s: float
 
 
 class Teller:
     """The untold batches of one run, and whoever tells them.
 
+    While there are any, the coordinator hears nothing of the query, and that is nobody's silence: it counts as waiting.
     ``in_background``: what cannot be told at once is told beside the batches that go on meanwhile. It can be pickled
-    as long as nothing is under way.
+    as long as no batch has begun in this process; the copy finds out anew what is untold.
     """
 
-    def __init__(self, backlog: Backlog, tell: Tell, in_background: bool, log: QueryLog) -> None:
-        self._backlog, self._tell, self._in_background, self._log = backlog, tell, in_background, log
-        self._silent_since_s: float | None = None
-        self._all_told = False
+    def __init__(
+        self, backlog: Backlog, coordinator: Coordinator, tell: Tell, in_background: bool, log: QueryLog
+    ) -> None:
+        self._backlog, self._coordinator, self._tell = backlog, coordinator, tell
+        self._in_background, self._log = in_background, log
+        self._start()
+
+    def _start(self) -> None:
+        self._all_told = False  # as far as is known before a look
+        self._unheard_since: Moment | None = None
+        self._heard = Moment(0.0, 0.0)
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        assert self._thread is None, "it travels before its first batch, or not at all"
-        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_stopped")}
+        return {name: self.__dict__[name] for name in ("_backlog", "_coordinator", "_tell", "_in_background", "_log")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.Lock(), _stopped=threading.Event())
+        self.__dict__.update(state)
+        self._start()
 
-    @property
-    def all_told(self) -> bool:
-        """Whether the coordinator knows of every batch that is done, as far as this process knows."""
-        return self._all_told
+    def now(self) -> Moment:
+        return Moment(time.time(), self._coordinator.waited_s)
 
-    def look(self) -> None:
-        """Finds out whether an earlier run has left something untold."""
-        self._all_told = not self._backlog.batches()
-
-    def put_off(self, untold: Untold) -> None:
-        """Keeps what is to be told later."""
+    def put_off(self, untold: Untold, began: Moment) -> None:
+        """Keeps what is to be told later. ``began``: when the batch did, unheard."""
         with self._lock:
             self._backlog.write(untold)
             self._all_told = False
-        self._send()
+            if self._unheard_since is None:
+                self._unheard_since = max(began, self._heard)
+        self.go_on()
 
-    def tell_before(self, batch_id: int, patience: Patience) -> bool:
-        """Whether all is told that lies before a batch which begins; tells it, unless the thread is at it.
+    def tell(self, patience: Patience) -> bool:
+        """Tells all that is untold, unless the thread is at it; returns whether nothing is left.
 
         :raises CoordinatorUnavailable, Refused: when it cannot be told.
         """
-        if self._all_told:
-            return True
         with self._lock:
+            if self._all_told:
+                return True
             if self._thread is not None:
                 return False
-        self._backlog.forget(batch_id)  # what a replay does again, it tells anew
-        try:
-            self._tell_all(patience)
-        except CoordinatorUnavailable:
-            self._send()
-            raise
+        self._tell_all(patience)
         return self._done()
+
+    def tell_before(self, batch_id: int, patience: Patience) -> bool:
+        """The same for a batch that is about to begin. Where that fails, the thread goes on."""
+        if not self._all_told and self._thread is None:
+            self._backlog.forget(batch_id)  # what a replay does again, it tells anew
+        try:
+            return self.tell(patience)
+        except CoordinatorUnavailable:
+            self.go_on()
+            raise
+
+    def go_on(self) -> None:
+        """Lets the thread tell what is untold, if there may be such, and telling in the background is wanted."""
+        with self._lock:
+            if self._in_background and not self._all_told and self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="tidegate-teller", daemon=True)
+                self._thread.start()
 
     def close(self) -> None:
         """The query has ended; what is still untold is told by its next start."""
@@ -84,9 +110,14 @@ class Teller:
     def _tell_all(self, patience: Patience) -> None:
         for batch_id in self._backlog.batches():
             untold = self._backlog.read(batch_id)
-            if self._silent_since_s is None:
-                self._silent_since_s = untold.began_s
-            self._tell(untold, max(0.0, time.time() - self._silent_since_s), patience)
+            if untold is None:
+                continue
+            since = self._unheard_since
+            if since is None:  # an earlier run has left it
+                since = self._unheard_since = Moment(untold.began_s, self._coordinator.waited_s)
+            unheard_s = max(0.0, time.time() - since.at_s)
+            self._coordinator.waited_s = max(self._coordinator.waited_s, since.waited_s + unheard_s)
+            self._tell(untold, patience)
             self._backlog.forget(batch_id)
             self._log.info("the coordinator was told of this batch", extra={"batch": batch_id})
 
@@ -95,14 +126,9 @@ class Teller:
         with self._lock:
             if self._backlog.batches():
                 return False
-            self._all_told, self._silent_since_s, self._thread = True, None, None
+            self._all_told, self._unheard_since, self._thread = True, None, None
+            self._heard = self.now()
             return True
-
-    def _send(self) -> None:
-        with self._lock:
-            if self._in_background and self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="tidegate-teller", daemon=True)
-                self._thread.start()
 
     def _run(self) -> None:
         try:

@@ -1,0 +1,99 @@
+"""What a checkpoint tells, and what is kept beside it."""
+
+from pathlib import Path
+
+import pytest
+
+from tidegate_spark.checkpoint import Checkpoint, file_system
+from tidegate_spark.errors import InvalidUsage
+from tidegate_spark.reached import Reached
+
+
+def test_the_query_id_is_the_one_of_the_checkpoint(tmp_path: Path) -> None:
+    """It names the checkpoint, and so survives restarts."""
+    checkpoint = Checkpoint(str(tmp_path))
+    assert not checkpoint.started()
+    with pytest.raises(InvalidUsage, match="give the scheme: hdfs://"):
+        _ = checkpoint.query_id
+    (tmp_path / "metadata").write_text('{"id":"39a82bda-d3a8-4d2f-85b9-8fb9967c5951"}')
+    assert checkpoint.started()
+    assert checkpoint.query_id == "39a82bda-d3a8-4d2f-85b9-8fb9967c5951"
+
+
+def test_what_spark_wrote_of_its_batches(tmp_path: Path) -> None:
+    """When a batch was planned, and which is done; hidden files beside them are none."""
+    checkpoint = Checkpoint(str(tmp_path))
+    assert (checkpoint.planned_ms(0), checkpoint.finished()) == (None, None)
+    for directory in ("offsets", "commits"):
+        (tmp_path / directory).mkdir()
+    (tmp_path / "offsets" / "10").write_text('v1\n{"batchWatermarkMs":0,"batchTimestampMs":1700000000123}\n{"x":1}\n-')
+    for name in ("9", "10", ".11.crc", ".11.tmp"):
+        (tmp_path / "commits" / name).write_text("v1\n{}")
+    assert (checkpoint.planned_ms(10), checkpoint.finished()) == (1_700_000_000_123, 10)
+
+
+def test_documents_are_whole_and_found_by_batch(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(str(tmp_path))
+    assert (checkpoint.read("kind/1"), checkpoint.batches("kind")) == (None, [])
+    for batch in (10, 9):
+        checkpoint.write(f"kind/{batch}", {"batch": batch})
+    checkpoint.write("kind/9", {"batch": 9, "again": True})
+    (tmp_path / "tidegate" / "kind" / ".11.partial").write_text('{"half')
+    assert checkpoint.batches("kind") == [9, 10]
+    assert Checkpoint(f"file:{tmp_path}").read("kind/9") == {"batch": 9, "again": True}
+    checkpoint.delete("kind/9")
+    checkpoint.delete("kind/9")
+    assert checkpoint.batches("kind") == [10]
+
+
+@pytest.mark.parametrize("path", ["/data/x", "file:/data/x", "file:///data/x"])
+def test_local_paths_in_all_spellings_of_hadoop(path: str) -> None:
+    """Spark takes all of these for the same directory."""
+    assert file_system(path)[1] == "/data/x"
+
+
+def test_a_file_system_that_cannot_be_used_is_said_to_be() -> None:
+    """Before the query starts to work, and with the way out."""
+    with pytest.raises(InvalidUsage, match="s3a://"):
+        file_system("ftp://host/x")
+
+
+def test_how_far_a_query_has_come_outlives_it(tmp_path: Path) -> None:
+    """Also before there is anything to tell."""
+    checkpoint = Checkpoint(str(tmp_path))
+    reached = Reached.load(checkpoint)
+    assert reached == Reached()
+    reached.stay_in({"state_epoch": "e", "incarnation": 2})
+    reached.see({"a": 5, "b": 1})
+    reached.see({"a": 4, "b": 2})
+    reached.batch_id = 7
+    reached.save(checkpoint)
+    assert Reached.load(checkpoint) == Reached(7, "e", 2, {"a": 5, "b": 2})
+
+
+@pytest.mark.parametrize(("incarnation", "kept"), [(1, True), (2, True), (3, False)])
+def test_only_a_job_that_was_lost_is_told_what_was_known(incarnation: int, kept: bool) -> None:
+    """A higher incarnation is somebody's doing: a reset, or a job deleted and made again."""
+    reached = Reached(7, "e", 2, {"a": 5})
+    reached.settle_in({"state_epoch": "f", "incarnation": incarnation})
+    assert (reached.batch_id, reached.tops) == ((7, {"a": 5}) if kept else (None, {}))
+    assert reached.in_job({"state_epoch": "f"})
+
+
+@pytest.mark.parametrize(
+    ("previous", "was_open", "begun", "lost"),
+    [
+        (7, False, 8, False),
+        (7, True, 8, True),
+        (6, False, 8, True),
+        (None, False, 8, True),
+        (8, True, 8, False),  # begun before, its answer was lost
+        (7, False, 7, False),  # a replay of what was committed
+        (6, False, 7, False),  # it is told of that one now
+    ],
+)
+def test_a_commit_that_was_lost_shows_in_what_was_begun_before(
+    previous: int | None, was_open: bool, begun: int, lost: bool
+) -> None:
+    assert Reached(7, "e", 1, {}).lost_by(previous, was_open, begun) == lost
+    assert not Reached().lost_by(previous, was_open, begun)

@@ -1,0 +1,185 @@
+"""A coordinator that has lost what it knew, or the end of it: the query finds out, whatever it does just then."""
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.e2e.streams import LAG, Sink, kill, rows, to_the_end, until
+from tidegate_spark import Gate, JobMissing, Stream, limiting_lag
+from tidegate_spark.testing import CoordinatorProcess, FileBatches
+
+QUIET_S = 2
+
+
+@contextmanager
+def running(stream: Stream, checkpoint: str) -> Iterator[StreamingQuery]:
+    query = stream.tuned(heartbeat_ms=100).start(queryName="q", checkpointLocation=checkpoint)
+    try:
+        yield query
+    finally:
+        query.stop()
+
+
+def quick(own: CoordinatorProcess) -> Gate:
+    return own.gate(job="j", rules=limiting_lag(LAG, idle_timeout=timedelta(seconds=QUIET_S)))
+
+
+def known(gate: Gate) -> dict[str, int | None]:
+    """How far the job knows each substream to have come; nothing where it was lost."""
+    try:
+        return {row["substream"]: row["top"] for row in gate.substreams()}
+    except JobMissing:
+        return {}
+
+
+def test_an_emptied_coordinator_is_told_by_a_query_that_is_quiet(
+    spark: SparkSession, source: FileBatches, own: CoordinatorProcess, checkpoint: str
+) -> None:
+    """No batch may come for hours; its heartbeats find out, and count again from then on."""
+    sink, gate = Sink(), quick(own)
+    source.add(*rows(("a", 100_000), ("b", 40_000)))
+    with running(sink.after(gate.stream(source.stream(spark), event_time="t", substream="k")), checkpoint):
+        until(lambda: len(sink.committed) == 1, "the first batch")
+        kill(own, empties=True)
+        own.start()
+        until(lambda: known(gate) == {"a": 100_000, "b": 40_000}, "it was told again")
+        # All fall silent, which only heartbeats after the last batch can prove: the highest of them is what counts.
+        until(lambda: gate.status()["watermark"] == 90_000, "the silence was believed")
+
+
+def test_an_emptied_coordinator_is_told_by_the_next_run(
+    spark: SparkSession, source: FileBatches, own: CoordinatorProcess, checkpoint: str
+) -> None:
+    """What an earlier run has seen lies beside the checkpoint; the pin of the next batch is held by it."""
+    sink, gate = Sink(), own.gate(job="j", rules=limiting_lag(LAG))
+    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))
+    source.add(*rows(("a", 100_000), ("b", 40_000)))
+    source.add(*rows(("a", 110_000)))
+    to_the_end(stream, checkpoint)
+    kill(own, empties=True)
+    own.start()
+    to_the_end(stream, checkpoint)
+    assert known(gate) == {"a": 110_000, "b": 40_000}
+    source.add(*rows(("a", 120_000)))
+    source.add(*rows(("b", 31_000)))
+    to_the_end(stream, checkpoint)
+    assert sink.pins == {0: None, 1: 30_000, 2: 30_000, 3: 30_000}
+    assert sink.late == {}
+
+
+def test_a_restart_brings_nothing_back_that_was_evicted(
+    spark: SparkSession, source: FileBatches, gate: Gate, checkpoint: str
+) -> None:
+    """Only a job that was lost is told again; one that forgot on purpose keeps to it."""
+    stream = Sink().after(gate.stream(source.stream(spark), event_time="t", substream="k"))
+    source.add(*rows(("a", 100_000), ("b", 40_000)))
+    to_the_end(stream, checkpoint)
+    gate.coordinator._job("POST", "/substreams:evict", {"query": "q", "names": ["b"], "reason": "it was a typo"})
+    source.add(*rows(("a", 110_000)))
+    to_the_end(stream, checkpoint)
+    assert known(gate) == {"a": 110_000}
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
+def test_a_job_that_was_reset_is_not_poisoned_again(
+    spark: SparkSession, source: FileBatches, tidegate: CoordinatorProcess, checkpoint: str, restarted: bool
+) -> None:
+    """The reset is the way out of a false event time; a query that told it again would bar that."""
+    sink, gate = Sink(), tidegate.gate(rules=limiting_lag(LAG, max_future_skew=None))
+    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))
+    source.add(*rows(("a", 10**15), ("b", 10**15)))
+    if restarted:
+        to_the_end(stream, checkpoint)
+    with running(stream, checkpoint):
+        until(lambda: len(sink.committed) == 1, "the first batch")
+        assert gate.status()["watermark"] == 10**15 - 10_000
+        gate.coordinator._job("POST", ":reset", {"reason": "a clock was broken"})
+        source.add(*rows(("a", 100_000)))
+        until(lambda: len(sink.committed) == 2, "a batch after the reset")
+        assert gate.status()["watermark"] == 90_000
+        assert known(gate) == {"a": 100_000}
+
+
+class Backup:
+    """The data of a coordinator as they were at a moment."""
+
+    def __init__(self, own: CoordinatorProcess, directory: Path) -> None:
+        self.own, self.directory = own, directory
+        own.stop()
+        shutil.copytree(own.data_dir, directory)
+        own.start()
+
+    def restore(self) -> None:
+        """All that came after is lost."""
+        kill(self.own, empties=True)
+        shutil.copytree(self.directory, self.own.data_dir)
+        self.own.start()
+
+
+@pytest.mark.parametrize("quiet", [False, True], ids=["busy", "quiet"])
+def test_a_coordinator_that_lost_the_end_of_what_it_knew_hears_it_again(
+    spark: SparkSession, source: FileBatches, own: CoordinatorProcess, checkpoint: str, tmp_path: Path, quiet: bool
+) -> None:
+    """Redis may lose the last second of its log, and a batch that was committed in it; nobody would ever tell."""
+    sink, gate = Sink(), quick(own) if quiet else own.gate(job="j", rules=limiting_lag(LAG))
+    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))
+    source.add(*rows(("a", 100_000), ("b", 40_000)))
+    to_the_end(stream, checkpoint)
+    backup = Backup(own, tmp_path / "backup")
+    source.add(*rows(("a", 200_000), ("b", 190_000), ("c", 195_000)))
+    source.add(*rows(("b", 191_000)))
+    to_the_end(stream, checkpoint)
+    backup.restore()
+    assert known(gate) == {"a": 100_000, "b": 40_000}
+    told = {"a": 200_000, "b": 191_000, "c": 195_000}
+    if quiet:
+        with running(stream, checkpoint):
+            until(lambda: known(gate) == told, "it was told again")
+            until(lambda: gate.status()["watermark"] == 190_000, "heartbeats count again")
+        return
+    source.add(*rows(("a", 201_000)))
+    to_the_end(stream, checkpoint)
+    assert known(gate) == told | {"a": 201_000}
+    assert gate.status()["watermark"] == 181_000
+    assert [(committed.on_time, committed.late) for committed in sink.committed] == [(2, 0), (3, 0), (1, 0), (1, 0)]
+
+
+def test_rules_that_were_changed_are_those_a_lost_job_gets(
+    spark: SparkSession, source: FileBatches, own: CoordinatorProcess, checkpoint: str
+) -> None:
+    """The program has put them in force; its queries run on, and must not bring the old ones back."""
+    sink, gate = Sink(), own.gate(job="j", rules=limiting_lag(LAG))
+    source.add(*rows(("a", 100_000)))
+    with running(sink.after(gate.stream(source.stream(spark), event_time="t", substream="k")), checkpoint):
+        until(lambda: len(sink.committed) == 1, "the first batch")
+        gate.change_rules(limiting_lag(2 * LAG))
+        kill(own, empties=True)
+        own.start()
+        until(lambda: known(gate) == {"a": 100_000}, "it was told again")
+        assert gate.status()["config"]["policy"]["lag_ms"] == 20_000
+
+
+def test_nothing_is_claimed_for_a_checkpoint_that_cannot_be_read(
+    spark: SparkSession, source: FileBatches, gate: Gate, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client of Spark Connect may not know what an earlier run has taken in, and left untold."""
+    sink = Sink()
+    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))
+    source.add(*rows(("a", 100_000)))
+    to_the_end(stream, checkpoint)
+    monkeypatch.setattr("tidegate_spark.checkpoint.Checkpoint.started", lambda self: False)
+    clock = gate.queries()[0]["idle_clock_ms"]
+    with running(stream, checkpoint):
+        time.sleep(1.5)
+        assert gate.queries()[0]["idle_clock_ms"] == clock
+        source.add(*rows(("a", 110_000)))
+        until(lambda: len(sink.committed) == 2, "a batch")
+        begun = gate.queries()[0]["idle_clock_ms"]
+        until(lambda: gate.queries()[0]["idle_clock_ms"] > begun, "a heartbeat after it")

@@ -1,0 +1,66 @@
+"""What shows that a substream was silent: only that somebody looked at all there was, and when."""
+
+import time
+from datetime import timedelta
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.e2e.streams import LAG, Sink, rows, to_the_end
+from tidegate_spark import Batch, limiting_lag
+from tidegate_spark.testing import CoordinatorProcess, FileBatches
+
+TIMEOUT = timedelta(seconds=1)
+
+
+def test_a_batch_that_was_planned_long_ago_knows_nothing_of_the_time_since(
+    spark: SparkSession, source: FileBatches, own: CoordinatorProcess, checkpoint: str
+) -> None:
+    """A driver dies before the begin, and is down for longer than the timeout: what came meanwhile is not late."""
+    rules = limiting_lag(LAG, idle_timeout=TIMEOUT)
+    gate = own.gate(job="j", rules=rules, on_outage=timedelta(milliseconds=100))
+    sink = Sink()
+
+    def write(df: DataFrame, batch: Batch) -> None:
+        sink.write(df, batch)
+        if int(batch) == 0:
+            source.add(*rows(("a", 110_000)))  # and no b
+
+    source.add(*rows(("a", 100_000), ("b", 40_000)))
+    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))
+    query = (
+        stream.foreach_batch(write)
+        .on_commit(lambda committed: own.stop(kill=True))
+        .start(queryName="q", checkpointLocation=checkpoint)
+    )
+    with pytest.raises(StreamingQueryException, match="Nothing is lost"):
+        query.awaitTermination(60)
+    time.sleep(2 * TIMEOUT.total_seconds())
+    own.start()
+    source.add(*rows(("b", 35_000)))
+    to_the_end(stream.foreach_batch(sink.write), checkpoint)
+    assert sink.on_time[1] == [("a", 110_000)]
+    assert (sink.pins[2], sink.on_time.get(2), sink.late) == (30_000, [("b", 35_000)], {})
+
+
+@pytest.mark.parametrize("limited", [True, False], ids=["limited", "all there was"])
+def test_a_batch_of_limited_size_shows_nobody_to_be_silent(
+    spark: SparkSession, source: FileBatches, tidegate: CoordinatorProcess, checkpoint: str, limited: bool
+) -> None:
+    """In arrears, the rows of a substream may be in the next file; had each file been all there was, it was silent."""
+    gate = tidegate.gate(rules=limiting_lag(LAG, idle_timeout=TIMEOUT))
+    sink = Sink()
+
+    def write(df: DataFrame, batch: Batch) -> None:
+        sink.write(df, batch)
+        time.sleep(TIMEOUT.total_seconds() * 1.2)
+
+    source.add(*rows(("a", 100_000), ("b", 40_000)))
+    source.add(*rows(("a", 110_000)))
+    source.add(*rows(("a", 120_000)))
+    source.add(*rows(("b", 35_000)))
+    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k")).foreach_batch(write)
+    to_the_end(stream.limited_batches() if limited else stream, checkpoint)
+    assert sink.pins[3] == (30_000 if limited else 110_000)
+    assert sink.late == ({} if limited else {3: [("b", 35_000)]})

@@ -1,11 +1,24 @@
 """Waiting for a coordinator: long enough, not for ever, and not for an answer that waiting does not change."""
 
 import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from pyspark import cloudpickle
 
+from tidegate_spark import connect, outage
+from tidegate_spark.backlog import Backlog, Untold
+from tidegate_spark.checkpoint import Checkpoint
+from tidegate_spark.coordinator import Coordinator
+from tidegate_spark.delivery import Delivery
 from tidegate_spark.errors import CoordinatorUnavailable, JobMissing, Refused
-from tidegate_spark.outage import NoAnswer, Patience
+from tidegate_spark.fold import Fold
+from tidegate_spark.outage import ONE_ATTEMPT, NoAnswer, Patience
+from tidegate_spark.pins import KeptPin, Pins
+from tidegate_spark.reporter import Reporter
 
 QUICK = Patience(5, first_pause_s=0.001, longest_pause_s=0.002)
 
@@ -56,3 +69,39 @@ def test_an_answer_of_somebody_else_is_shown() -> None:
     """A wrong address often leads to a web server that answers 404 in HTML."""
     with pytest.raises(Refused, match="not the coordinator's"):
         QUICK.call("Begin", Answers((404, b"<html>nginx</html>")))
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The address of somebody who takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_an_attempt_takes_no_longer_than_the_patience(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that hangs is as good as away; whoever waits a moment must not wait for half a minute."""
+    monkeypatch.setattr(outage, "MOMENT_S", 0.2)
+    began = time.monotonic()
+    with pytest.raises(CoordinatorUnavailable):
+        Coordinator(silent, "j", None, Patience(0)).status()
+    reporter = Reporter(silent, "/v1/jobs/j:report", {}, {}, "", Patience(0))
+    for _ in range(2):  # also over a connection that is kept
+        assert reporter.report([{"substreams": ["a"], "event_times": [1]}])[0] is False
+    assert time.monotonic() - began < outage.LONGEST_ATTEMPT_S
+
+
+def test_a_copy_finds_out_anew_what_is_untold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under Spark Connect the hook travels to a server; what the client saw, or could not see, is no answer there."""
+    monkeypatch.setattr(outage, "MOMENT_S", 0.2)
+    checkpoint = Checkpoint(str(tmp_path))
+    gate = connect("http://127.0.0.1:1", job="j", on_outage="continue")
+    delivery = Delivery(gate, "q", (), checkpoint, Pins(checkpoint), limited=False)
+    delivery.start()
+    assert delivery._teller.tell(ONE_ATTEMPT)
+    (tmp_path / "metadata").write_text('{"id": "checkpoint"}')
+    Pins(checkpoint).write(0, KeptPin(None, None))
+    Backlog(checkpoint).write(Untold(0, time.time(), 0, Fold(["a"], [5], [1], [0], [0], [0])))
+    copied = cloudpickle.loads(cloudpickle.dumps(delivery))  # type: ignore[no-untyped-call]
+    with pytest.raises(CoordinatorUnavailable):
+        copied._teller.tell(ONE_ATTEMPT)
+    assert copied.run() == delivery.run()

@@ -301,6 +301,7 @@ def test_an_outage_that_ends_within_a_batch_is_nobodys_silence(
         own.stop(kill=True)
         source.add(*rows(("a", 101_000)))
         until(lambda: len(sink.committed) == 2, "a batch without the coordinator")
+        time.sleep(6)
         source.add(*rows(("a", 102_000)))
         until(lambda: len(sink.committed) == 3, "one in which it comes back")
         until(lambda: not list(backlog.glob("*.json")), "that was told, too")

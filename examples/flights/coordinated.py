@@ -93,6 +93,7 @@ class Departures:
             .late_to(self.write_late)
             .foreach_batch(self.write)
             .on_commit(self.committed)
+            .limited_batches(False)  # a replay: a file is all that had landed by its moment
             .tuned(report_tasks=1)
             .trigger(availableNow=True)
             .start(queryName=QUERY, checkpointLocation=str(checkpoint))

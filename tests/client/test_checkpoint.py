@@ -61,23 +61,33 @@ def test_a_file_system_that_cannot_be_used_is_said_to_be() -> None:
 def test_how_far_a_query_has_come_outlives_it(tmp_path: Path) -> None:
     """Also before there is anything to tell."""
     checkpoint = Checkpoint(str(tmp_path))
-    reached = Reached.load(checkpoint)
-    assert reached == Reached()
-    reached.stay_in({"state_epoch": "e", "incarnation": 2})
-    reached.see({"a": 5, "b": 1})
-    reached.see({"a": 4, "b": 2})
-    reached.batch_id = 7
+    reached = Reached.load("q", checkpoint)
+    assert reached == Reached("q")
+    assert reached.settle_in({"state_epoch": "e", "incarnation": 2})
+    reached.commit(6, {"a": 5, "b": 1}, "2.1.x")
+    reached.commit(7, {"a": 4, "b": 2}, "2.2.y")
     reached.save(checkpoint)
-    assert Reached.load(checkpoint) == Reached(7, "e", 2, {"a": 5, "b": 2})
+    assert Reached.load("q", checkpoint) == Reached("q", 7, "e", 2, {"a": 5, "b": 2}, "2.2.y")
+
+
+def test_under_another_name_it_is_another_query(tmp_path: Path) -> None:
+    """The coordinator never knew the batches of that one, which must not look as if it had lost them."""
+    checkpoint = Checkpoint(str(tmp_path))
+    Reached("old", 7, "e", 2, {"a": 5}, "2.2.y").save(checkpoint)
+    assert Reached.load("new", checkpoint) == Reached("new", None, "e", 2, {"a": 5}, "2.2.y")
 
 
 @pytest.mark.parametrize(("incarnation", "kept"), [(1, True), (2, True), (3, False)])
 def test_only_a_job_that_was_lost_is_told_what_was_known(incarnation: int, kept: bool) -> None:
     """A higher incarnation is somebody's doing: a reset, or a job deleted and made again."""
-    reached = Reached(7, "e", 2, {"a": 5})
-    reached.settle_in({"state_epoch": "f", "incarnation": incarnation})
+    reached = Reached("q", 7, "e", 2, {"a": 5})
+    assert reached.lacking_in({"state_epoch": "e", "incarnation": 2}) == {}
+    answer = {"state_epoch": "f", "incarnation": incarnation}
+    assert reached.lacking_in(answer) == ({"a": 5} if kept else {})
+    assert reached.settle_in(answer)
     assert (reached.batch_id, reached.tops) == ((7, {"a": 5}) if kept else (None, {}))
-    assert reached.in_job({"state_epoch": "f"})
+    assert not reached.settle_in(answer)
+    assert reached.lacking_in(answer) == {}
 
 
 @pytest.mark.parametrize(
@@ -95,5 +105,5 @@ def test_only_a_job_that_was_lost_is_told_what_was_known(incarnation: int, kept:
 def test_a_commit_that_was_lost_shows_in_what_was_begun_before(
     previous: int | None, was_open: bool, begun: int, lost: bool
 ) -> None:
-    assert Reached(7, "e", 1, {}).lost_by(previous, was_open, begun) == lost
-    assert not Reached().lost_by(previous, was_open, begun)
+    assert Reached("q", 7, "e", 1, {}).lost_by(previous, was_open, begun) == lost
+    assert not Reached("q").lost_by(previous, was_open, begun)

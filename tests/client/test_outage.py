@@ -95,12 +95,11 @@ def test_a_copy_finds_out_anew_what_is_untold(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(outage, "MOMENT_S", 0.2)
     checkpoint = Checkpoint(str(tmp_path))
     gate = connect("http://127.0.0.1:1", job="j", on_outage="continue")
-    delivery = Delivery(gate, "q", (), checkpoint, Pins(checkpoint), limited=False)
+    delivery = Delivery(gate, "q", (), checkpoint, Pins(checkpoint), "each batch", here=False)
     delivery.start()
     assert delivery._teller.tell(ONE_ATTEMPT)
     (tmp_path / "metadata").write_text('{"id": "checkpoint"}')
-    Pins(checkpoint).write(0, KeptPin(None, None))
-    Backlog(checkpoint).write(Untold(0, time.time(), 0, Fold(["a"], [5], [1], [0], [0], [0])))
+    Backlog(checkpoint).write(Untold(0, KeptPin(None, None), time.time(), None, Fold(["a"], [5], [1], [0], [0], [0])))
     copied = cloudpickle.loads(cloudpickle.dumps(delivery))  # type: ignore[no-untyped-call]
     with pytest.raises(CoordinatorUnavailable):
         copied._teller.tell(ONE_ATTEMPT)

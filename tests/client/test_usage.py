@@ -23,6 +23,14 @@ def test_rules_are_refused_where_they_are_written() -> None:
         limiting_lag(timedelta(0), frame=timedelta(hours=1), min_step=timedelta(hours=1))
     with pytest.raises(InvalidUsage, match="max_delay must be 1 ms"):
         tidegate_spark.limiting_lag_and_delay(timedelta(0), timedelta(0))
+    with pytest.raises(InvalidUsage, match="lag must be a timedelta; it is 5"):
+        limiting_lag(5)  # type: ignore[arg-type]
+    with pytest.raises(InvalidUsage, match=r"idle_timout: no such limit; there are frame, .*idle_timeout"):
+        limiting_lag(timedelta(0), idle_timout=timedelta(1))  # type: ignore[call-arg]
+    with pytest.raises(InvalidUsage, match="overrides: 'a' needs rules"):
+        limiting_lag(timedelta(0), overrides={"a": timedelta(2)})  # type: ignore[dict-item]
+    with pytest.raises(InvalidUsage, match="expected_queries is a list of names"):
+        limiting_lag(timedelta(0), expected_queries="ab")
     with pytest.raises(InvalidUsage, match="query 'a/b'"):
         tidegate_spark.reported(expected_queries=["a/b"])
 
@@ -72,3 +80,12 @@ def test_everything_exported_is_there_and_documented() -> None:
     for name in tidegate_spark.__all__:
         exported = getattr(tidegate_spark, name)
         assert name in ("Rules", "SOURCE_PARTITION") or exported.__doc__
+
+
+def test_a_single_name_is_no_list_of_them() -> None:
+    """Its letters would be ended for good."""
+    gate = tidegate_spark.connect("http://localhost:1", job="flights")
+    with pytest.raises(InvalidUsage, match="Write \\['HNL'\\]"):
+        gate.done("departures", "HNL")
+    with pytest.raises(InvalidUsage, match="declare takes a list"):
+        gate.declare("departures", "HNL")

@@ -4,7 +4,15 @@ import pytest
 
 from tests.domain.batches import OTHER, RUN, batch, watermark
 from tidegate.domain.config import JobConfig
-from tidegate.domain.errors import BatchForgotten, BatchNotBegun, BatchOpen, JobComplete, PinConflict, QueryFenced
+from tidegate.domain.errors import (
+    BatchForgotten,
+    BatchNotBegun,
+    BatchOpen,
+    JobComplete,
+    PinConflict,
+    QueryFenced,
+    ReportsMissing,
+)
 from tidegate.domain.frame import Frame
 from tidegate.domain.job import JobMachine
 from tidegate.domain.policy import LimitingLag
@@ -208,6 +216,29 @@ def test_a_begin_tells_what_was_begun_before_it() -> None:
     before.append(job.begin(Run("departures", "another-checkpoint", "run-2"), 0, 7))
     told = [(begun.previous_batch_id, begun.previous_open) for begun in before]
     assert told == [(None, False), (0, True), (1, False), (1, False), (2, True), (None, False)]
+
+
+def test_a_commit_is_refused_where_reports_are_missing() -> None:
+    """The store may have lost the end of its log between the report and the commit; nobody else would ever tell."""
+    job = machine()
+    job.begin(RUN, 0, 0)
+    job.report_staged(RUN, 0, 0, {"a": 500, "b": 50}, {"a": 1, "b": 1}, 0)
+    with pytest.raises(ReportsMissing, match="reports of 1 substreams are missing"):
+        job.commit(RUN, 0, None, 1, reported=3)
+    assert watermark(job) is None
+    assert job.commit(RUN, 0, None, 1, reported=2).applied
+    assert watermark(job) == 40
+    assert not job.commit(RUN, 0, None, 1, reported=3).applied
+
+
+def test_a_declared_substream_may_be_told_where_it_was() -> None:
+    """A program may declare it before its query is back, which knows how far it had come."""
+    job = machine()
+    job.declare("departures", ["a", "b"], 0)
+    assert job.declare("departures", ["a"], 0, {"a": 500}).applied
+    assert not job.declare("departures", ["a"], 0, {"a": 600}).applied
+    assert job.declare("departures", ["b"], 0, {"b": 50}).applied
+    assert job.sweep(0).watermark == 40
 
 
 def test_tops_too_far_ahead_of_the_clock_are_not_declared() -> None:

@@ -4,12 +4,13 @@ import shutil
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import psutil
 from pyspark.sql import DataFrame
 
-from tidegate_spark import Batch, Committed, Stream
+from tidegate_spark import Batch, Committed, Gate, JobMissing, Stream
 from tidegate_spark.testing import CoordinatorProcess
 
 LAG = timedelta(seconds=10)
@@ -41,6 +42,30 @@ def kill(process: CoordinatorProcess, empties: bool) -> None:
             child.kill()
         psutil.wait_procs(children)
         shutil.rmtree(process.data_dir)
+
+
+class Backup:
+    """The data of a coordinator as they were at a moment."""
+
+    def __init__(self, own: CoordinatorProcess, directory: Path) -> None:
+        self.own, self.directory = own, directory
+        own.stop()
+        shutil.copytree(own.data_dir, directory)
+        own.start()
+
+    def restore(self) -> None:
+        """All that came after is lost."""
+        kill(self.own, empties=True)
+        shutil.copytree(self.directory, self.own.data_dir)
+        self.own.start()
+
+
+def known(gate: Gate) -> dict[str, int | None]:
+    """How far the job knows each substream to have come; nothing where it was lost."""
+    try:
+        return {row["substream"]: row["top"] for row in gate.substreams()}
+    except JobMissing:
+        return {}
 
 
 class Sink:

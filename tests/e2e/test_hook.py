@@ -191,15 +191,16 @@ def test_event_times_that_no_coordinator_can_hold_stop_nothing(
     """
     gate = tidegate.gate(rules=limiting_lag(LAG, max_future_skew=None))
     lowest, highest = -(2**63), 2**63 - 1
-    source.add(*rows(("a", lowest), ("b", highest), ("c", 2**53 - 1), ("c", 2**53), ("d", 1 - 2**53)))
-    source.add(*rows(("a", lowest), ("b", 5), ("d", 20_000)))
+    source.add(*rows(("a", lowest), ("b", highest), ("c", 2**53 - 1), ("c", 2**53), ("d", 100_000)))
+    source.add(*rows(("a", lowest), ("b", 95_000), ("d", 101_000)))
     sink = Sink()
     stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))
     to_the_end(stream.reporting(mode), checkpoint)
-    assert sink.pins == {0: None, 1: 1 - 2**53}
-    assert (len(sink.on_time[0]), sink.on_time[1], sink.late) == (5, [("b", 5), ("d", 20_000)], {1: [("a", lowest)]})
+    assert sink.pins == {0: None, 1: 90_000}
+    assert (len(sink.on_time[0]), sink.late) == (5, {1: [("a", lowest)]})
+    assert sink.on_time[1] == [("b", 95_000), ("d", 101_000)]
     assert gate.status()["rows"] == {"on_time": 5, "updated": 0, "late": 1, "null_event_time": 0, "future": 2}
-    assert {row["substream"]: row["top"] for row in gate.substreams()} == {"b": 5, "c": 2**53 - 1, "d": 20_000}
+    assert {row["substream"]: row["top"] for row in gate.substreams()} == {"b": 95_000, "c": 2**53 - 1, "d": 101_000}
     assert "too far ahead of the clock, in rows of b, c" in caplog.text
 
 
@@ -221,9 +222,10 @@ def test_what_is_told_of_a_commit_has_no_say_in_it(
 
 
 def test_an_account_that_is_too_large_is_refused_before_anything_is_done(
-    spark: SparkSession, source: FileBatches, gate: Gate, checkpoint: str
+    spark: SparkSession, source: FileBatches, own: CoordinatorProcess, checkpoint: str
 ) -> None:
     """Found out at the commit, the function would have run, and would again with every replay."""
+    gate = own.gate(rules=limiting_lag(LAG))
     source.add(*rows(*((f"{number:0190}", 100_000) for number in range(25_000))))
     called = []
     stream = gate.stream(source.stream(spark), event_time="t", substream="k")
@@ -232,8 +234,9 @@ def test_an_account_that_is_too_large_is_refused_before_anything_is_done(
     assert not called
 
 
-def test_any_number_of_substreams_can_be_declared(gate: Gate) -> None:
+def test_any_number_of_substreams_can_be_declared(own: CoordinatorProcess) -> None:
     """One call takes only so many."""
+    gate = own.gate(rules=limiting_lag(LAG))
     gate.ensure_job()
     gate.declare("q", [f"{number:0190}" for number in range(30_000)])
     assert gate.status()["substreams"]["active"] == 30_000

@@ -1,6 +1,5 @@
 """A coordinator that has lost what it knew, or the end of it: the query finds out, whatever it does just then."""
 
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.e2e.streams import LAG, Sink, kill, rows, to_the_end, until
-from tidegate_spark import Gate, JobMissing, Stream, limiting_lag
+from tests.e2e.streams import LAG, Backup, Sink, kill, known, rows, to_the_end, until
+from tidegate_spark import Gate, Stream, limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
 QUIET_S = 2
@@ -29,14 +28,6 @@ def running(stream: Stream, checkpoint: str) -> Iterator[StreamingQuery]:
 
 def quick(own: CoordinatorProcess) -> Gate:
     return own.gate(job="j", rules=limiting_lag(LAG, idle_timeout=timedelta(seconds=QUIET_S)))
-
-
-def known(gate: Gate) -> dict[str, int | None]:
-    """How far the job knows each substream to have come; nothing where it was lost."""
-    try:
-        return {row["substream"]: row["top"] for row in gate.substreams()}
-    except JobMissing:
-        return {}
 
 
 def test_an_emptied_coordinator_is_told_by_a_query_that_is_quiet(
@@ -105,22 +96,6 @@ def test_a_job_that_was_reset_is_not_poisoned_again(
         until(lambda: len(sink.committed) == 2, "a batch after the reset")
         assert gate.status()["watermark"] == 90_000
         assert known(gate) == {"a": 100_000}
-
-
-class Backup:
-    """The data of a coordinator as they were at a moment."""
-
-    def __init__(self, own: CoordinatorProcess, directory: Path) -> None:
-        self.own, self.directory = own, directory
-        own.stop()
-        shutil.copytree(own.data_dir, directory)
-        own.start()
-
-    def restore(self) -> None:
-        """All that came after is lost."""
-        kill(self.own, empties=True)
-        shutil.copytree(self.directory, self.own.data_dir)
-        self.own.start()
 
 
 @pytest.mark.parametrize("quiet", [False, True], ids=["busy", "quiet"])

@@ -150,6 +150,25 @@ def test_after_the_patience_the_query_fails_and_says_so(
     assert gate.status()["rows"]["on_time"] == 1
 
 
+def test_a_query_can_be_stopped_while_it_waits(
+    spark: SparkSession, source: FileBatches, own: CoordinatorProcess, checkpoint: str
+) -> None:
+    """Spark waits for the function of the batch, which would go on asking until its patience is at an end."""
+    gate = own.gate(job="j", rules=limiting_lag(LAG), on_outage=timedelta(hours=2))
+    source.add(*rows(("a", 100_000)))
+    waiting = threading.Event()
+
+    def write(df: DataFrame, batch: Batch) -> None:
+        own.stop()
+        waiting.set()
+
+    stream = gate.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(write)
+    query = stream.start(queryName="q", checkpointLocation=checkpoint)
+    assert waiting.wait(90)
+    query.stop()
+    assert not query.isActive
+
+
 # -- on_outage="continue" ---------------------------------------------------------------------------------------------
 
 

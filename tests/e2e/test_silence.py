@@ -61,6 +61,6 @@ def test_a_batch_of_limited_size_shows_nobody_to_be_silent(
     source.add(*rows(("a", 120_000)))
     source.add(*rows(("b", 35_000)))
     stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k")).foreach_batch(write)
-    to_the_end(stream.limited_batches() if limited else stream, checkpoint)
+    to_the_end(stream.limited_batches(limited), checkpoint)
     assert sink.pins[3] == (30_000 if limited else 110_000)
     assert sink.late == ({} if limited else {3: [("b", 35_000)]})

@@ -159,11 +159,14 @@ class Twins(RuleBasedStateMachine):
             run, batch, _ = self.open[data.draw(st.sampled_from(sorted(self.open)))]
             self.report_staged(run, batch, 0, tops, {}, {})
 
-    @rule(run=runs, batch=batches, rows=st.dictionaries(names, counts, max_size=3), waited=waits)
-    def commit(self, run: Run, batch: int, rows: dict[str, Counts], waited: int) -> None:
+    @rule(
+        run=runs, batch=batches, rows=st.dictionaries(names, counts, max_size=3), waited=waits,
+        reported=st.sampled_from([None, None, 0, 1, 2]),
+    )  # fmt: skip
+    def commit(self, run: Run, batch: int, rows: dict[str, Counts], waited: int, reported: int | None = None) -> None:
         now = self.job_now
         account = Accounting("row", tuple(rows), tuple(rows.values())) if rows else None
-        effect = self.give("commit", run, batch, account, waited_ms=waited)
+        effect = self.give("commit", run, batch, account, waited_ms=waited, reported=reported)
         if effect is not None and effect.applied:
             self.effective(run.query, now)
 

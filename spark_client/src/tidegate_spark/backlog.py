@@ -7,20 +7,22 @@ from dataclasses import asdict, dataclass
 
 from tidegate_spark.checkpoint import Checkpoint
 from tidegate_spark.fold import Fold
+from tidegate_spark.pins import KeptPin
 
 _KIND = "backlog"
 
 
 @dataclass(frozen=True, slots=True)
 class Untold:
-    """A batch that was worked off: what it saw, and when it began (Unix time, in seconds, by the driver's clock).
+    """A batch that was worked off: by which pin, what it saw, and when it began (Unix time, in seconds).
 
-    ``input_age_ms``: how long before its begin its input was settled; None: not known.
+    ``settled_s``: all that was there by then is in it, or in one before; None: no such moment is known.
     """
 
     batch_id: int
+    kept: KeptPin
     began_s: float
-    input_age_ms: int | None
+    settled_s: float | None
     fold: Fold
 
 
@@ -39,7 +41,7 @@ class Backlog:
         document = self._checkpoint.read(f"{_KIND}/{batch_id}")
         if document is None:
             return None
-        return Untold(**{**document, "fold": Fold.of(document["fold"])})
+        return Untold(**{**document, "kept": KeptPin(**document["kept"]), "fold": Fold.of(document["fold"])})
 
     def write(self, untold: Untold) -> None:
         self._checkpoint.write(f"{_KIND}/{untold.batch_id}", asdict(untold))

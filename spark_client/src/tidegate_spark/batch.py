@@ -59,7 +59,7 @@ class Holder:
         if self.hold is not None:
             return f"hold {self.hold}"
         if self.reason == "missing_query":
-            return f"query {self.query} (not there yet)"
+            return f"query {self.query} (no event time seen of it)"
         if self.substream is None:
             return f"batch {self.batch_id} of {self.query}"
         return self.substream if self.reason == "slow" else f"{self.substream} ({self.reason.replace('_', ' ')})"

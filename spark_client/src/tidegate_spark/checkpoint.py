@@ -72,7 +72,7 @@ class Checkpoint:
         files, root = self._place
         directory, _, last = f"{root}/tidegate/{name}".rpartition("/")
         files.create_dir(directory, recursive=True)
-        partial = f"{directory}/.{last}.partial"
+        partial = f"{directory}/.{last}.{os.getpid()}.partial"  # under Connect two processes write
         with files.open_output_stream(partial) as file:
             file.write(json.dumps(document).encode())
         files.move(partial, f"{directory}/{last}.json")
@@ -117,7 +117,7 @@ def file_system(path: str) -> tuple[fs.FileSystem, str]:
         files, root = fs.FileSystem.from_uri(f"{arrow_scheme}:{rest}")
     except (ValueError, NotImplementedError, OSError) as error:
         raise InvalidUsage(
-            f"checkpointLocation {path!r} is on a file system that Arrow cannot use ({error}); "
-            "the pins are kept there, so use one that it can: a local path, s3a://, hdfs://, gs://, abfss://."
-        ) from error
+            f"checkpointLocation {path!r} cannot be used from here ({error}). Pins are kept there, by way of Arrow, "
+            "which knows local paths, s3a://, hdfs://, gs://, and abfss://."
+        ) from None
     return files, root.rstrip("/")

@@ -6,12 +6,13 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 
-from tidegate_spark.errors import InvalidUsage, Refused
+from tidegate_spark.errors import InvalidUsage, JobMissing, Refused
 from tidegate_spark.outage import NoAnswer, Patience, outage_since
 from tidegate_spark.reporter import batch_of
 from tidegate_spark.rules import Rules, differing
@@ -25,6 +26,22 @@ Run = Mapping[str, str]
 
 CONNECT_S = 5.0
 DECLARED_PER_CALL = 5_000
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Moment:
+    """A moment (Unix time, in seconds), and for how long the run had waited for the coordinator by then."""
+
+    at_s: float
+    waited_s: float
+
+    def age_ms(self, waited_s: float) -> int:
+        """How long ago it was, but for the waiting since: the run has waited for ``waited_s`` by now."""
+        return max(0, int(1000 * (time.time() - self.at_s - (waited_s - self.waited_s))))
 
 
 class Coordinator:
@@ -49,13 +66,14 @@ class Coordinator:
         self._learnt: tuple[str | None, int | None] = (None, None)
         self.waited_s = 0.0
         self.heard = (0, time.monotonic())
+        self.stopped: Callable[[], bool] = _never
         self._client: httpx.Client | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_client": None}
+        return {**self.__dict__, "_client": None, "stopped": _never}
 
     def for_a_run(self) -> "Coordinator":
-        """Another one like this, that has not waited yet."""
+        """Another one like this, that has not waited yet. Its ``stopped`` may be set: whether that run was."""
         theirs = copy.copy(self)
         theirs.waited_s, theirs._client = 0.0, None
         return theirs
@@ -82,8 +100,11 @@ class Coordinator:
         self, query: str, names: Sequence[str], tops: Mapping[str, int] | None = None, patience: Patience | None = None
     ) -> None:
         """``tops``: highest event times of substreams that the job may have lost."""
-        for first in range(0, len(names), DECLARED_PER_CALL):
-            part = list(names[first : first + DECLARED_PER_CALL])
+        tops = tops or {}
+        # Between two calls the watermark may move: those that hold it come first.
+        ordered = sorted(names, key=lambda name: (name in tops, tops.get(name, 0)))
+        for first in range(0, len(ordered), DECLARED_PER_CALL):
+            part = ordered[first : first + DECLARED_PER_CALL]
             said: dict[str, Any] = {"query": query, "names": part}
             if tops:
                 said["event_times"] = [tops.get(name) for name in part]
@@ -114,13 +135,17 @@ class Coordinator:
     # -- batches --------------------------------------------------------------------------------------------------
 
     def begin(
-        self, query: str, run: Run, batch_id: int, keep: int, pin: Mapping[str, int | None], input_age_ms: int | None,
+        self, query: str, run: Run, batch_id: int, keep: int, pin: Mapping[str, int | None], settled: Moment | None,
         patience: Patience,
     ) -> dict[str, Any]:  # fmt: skip
-        """``pin``: ``{"pin": ...}`` where the client keeps one, empty where it does not. ``input_age_ms``: how long ago
-        the input of the batch was settled; None: it may not be all that was there.
+        """``pin``: ``{"pin": ...}`` where the client keeps one, empty where it does not. ``settled``: all input that
+        was there at that moment is in this batch or one before; None: no such moment is known.
         """
-        said = {"pins_to_keep": keep, "input_age_ms": input_age_ms, **pin}
+
+        def said(waited_s: float) -> Body:
+            age_ms = None if settled is None else settled.age_ms(waited_s)
+            return {"pins_to_keep": keep, "input_age_ms": age_ms, **pin}
+
         return self._batch("PUT", query, run, batch_id, "", said, patience)
 
     def report(self, query: str, run: Run, batch_id: int, reports: Iterable[Body], patience: Patience) -> None:
@@ -132,9 +157,12 @@ class Coordinator:
                 self._job("POST", ":report", said, patience=patience, proves=True)
 
     def commit(
-        self, query: str, run: Run, batch_id: int, rows: Mapping[str, Any] | None, patience: Patience
-    ) -> dict[str, Any]:
-        return self._batch("POST", query, run, batch_id, ":commit", {"rows": rows}, patience)
+        self, query: str, run: Run, batch_id: int, rows: Mapping[str, Any] | None, reported: int | None,
+        patience: Patience,
+    ) -> dict[str, Any]:  # fmt: skip
+        """``rows``: the account of them. ``reported``: of how many substreams rows were reported."""
+        said = {"rows": rows, "reported": reported}
+        return self._batch("POST", query, run, batch_id, ":commit", lambda waited_s: said, patience)
 
     def heartbeat(self, query: str, run: Run, age_s: float, after_batch: int | None) -> dict[str, Any]:
         """Caught up, no new data: seen to be so ``age_s`` ago. Sent once, for the next one brings the same news.
@@ -153,22 +181,24 @@ class Coordinator:
     def report_path(self) -> str:
         return f"/v1/jobs/{self.job}:report"
 
-    def _said_by(self, run: Run, waited_s: float = 0.0, **said: Any) -> dict[str, Any]:
+    def _said_by(self, run: Run, **said: Any) -> dict[str, Any]:
         """What a run says, with what every one says of itself."""
-        waited_ms = int(1000 * (self.waited_s + waited_s))
-        return {**run, **said, "watermark_token": self.watermark_token, "waited_ms": waited_ms}
+        waited_ms = int(1000 * self.waited_s)
+        return {**run, "watermark_token": self.watermark_token, "waited_ms": waited_ms, **said}
 
     def _batch(
-        self, method: str, query: str, run: Run, batch_id: int, verb: str, said: Body, patience: Patience
-    ) -> dict[str, Any]:
+        self, method: str, query: str, run: Run, batch_id: int, verb: str, said: Callable[[float], Body],
+        patience: Patience,
+    ) -> dict[str, Any]:  # fmt: skip
+        """``said`` is asked for every attempt, with for how long the run has waited by then."""
         with self._waiting() as began:
-            return self._job(
-                method,
-                f"/queries/{query}/batches/{batch_id}{verb}",
-                lambda: self._said_by(run, outage_since(began), **said),
-                patience=patience,
-                proves=True,
-            )
+
+            def body() -> Body:
+                waited_s = self.waited_s + outage_since(began)
+                return self._said_by(run, waited_ms=int(1000 * waited_s), **said(waited_s))
+
+            path = f"/queries/{query}/batches/{batch_id}{verb}"
+            return self._job(method, path, body, patience=patience, proves=True)
 
     @contextmanager
     def _waiting(self) -> Iterator[float]:
@@ -205,7 +235,15 @@ class Coordinator:
                 raise NoAnswer(f"{self.url}: {error or type(error).__name__}") from error
             return response.status_code, response.content
 
-        answer = (patience or self.patience).call(f"{method} {self.job}{path.partition('?')[0]}", send)
+        what = f"{method} {self.job}{path.partition('?')[0]}"
+        try:
+            answer = (patience or self.patience).call(what, send, self.stopped)
+        except JobMissing as missing:
+            raise missing.of(self.job) from None
+        except Refused as refusal:
+            if refusal.code == "no_such_path":
+                raise InvalidUsage(f"{self.url!r} is no coordinator's address: before its /v1 comes no path.") from None
+            raise
         if proves:
             self._learn(answer)
         if "now_ms" in answer:
@@ -233,6 +271,9 @@ class Coordinator:
             return created
         status = self.status(patience)
         if rules is not None and (others := differing(status["config"], rules)):
-            kept = {name: status["config"].get(name) for name in others}
-            log.warning("Job %s has other rules than this program's, and keeps them: %s", self.job, kept)
+            both = "; ".join(f"{name}: {status['config'].get(name)}, here {rules.get(name)}" for name in others)
+            log.warning(
+                "Job %s has other rules than this program's, and keeps them (%s). To put these in force: "
+                "gate.change_rules(rules).", self.job, both,
+            )  # fmt: skip
         return status

@@ -7,36 +7,40 @@ Invariants:
    query goes on without it, the backlog has.
 3. Nothing is begun before the backlog is told, and that is told in the order of the batches.
 
-A coordinator may have lost everything (its Redis was emptied) between any two calls. Then the job is created again from
-the user's rules, its substreams declared with their tops, the batch begun with its pin, and all of its reports sent
-anew: they are kept until the commit is through. It may also have lost the end of what it knew: then it hears the tops
-again. Both come out in whatever it answers next, a heartbeat included.
+A coordinator may have lost an open batch between any two calls, with all else that it knew, or alone. Then the batch is
+begun again with its pin, and all of its reports are sent anew: they are kept until the commit is through.
 """
 
-import threading
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from tidegate_spark.backlog import Backlog, Untold
 from tidegate_spark.batch import Batch
 from tidegate_spark.checkpoint import Checkpoint
-from tidegate_spark.errors import CoordinatorUnavailable, JobDeleted, JobMissing, Refused
+from tidegate_spark.coordinator import Moment
+from tidegate_spark.errors import CoordinatorUnavailable, JobMissing, Refused
 from tidegate_spark.fold import Fold
 from tidegate_spark.logs import QueryLog
 from tidegate_spark.outage import ONE_ATTEMPT, Patience
 from tidegate_spark.pins import KeptPin, Pins
-from tidegate_spark.reached import Reached
-from tidegate_spark.reporter import reports_of_tops
-from tidegate_spark.teller import Moment, Teller
+from tidegate_spark.standing import Standing
+from tidegate_spark.teller import Teller
 
 if TYPE_CHECKING:
     from tidegate_spark.gate import Gate
 
 RETELLINGS = 3
 """How often a batch is told anew to a coordinator that goes on losing it, before its query fails."""
+
+LOST = frozenset({"batch_not_begun", "reports_missing"})
+"""Answers of a coordinator that has lost an open batch, or part of it."""
+
+Settles = Literal["each batch", "the run", "never"]
+"""When it is settled that all which is there is taken in: as each batch is planned; for all batches of the run, as that
+starts; or never, for batches are limited in size.
+"""
 
 Said = TypeVar("Said")
 
@@ -49,7 +53,7 @@ class Opened:
     kept: KeptPin
     heard: bool
     began: Moment
-    input_age_ms: int | None
+    settled: Moment | None
 
     @property
     def batch_id(self) -> int:
@@ -57,49 +61,41 @@ class Opened:
 
 
 class Delivery:
-    """See above. It can be pickled before its first batch (Spark Connect runs the hook in another process).
+    """See above. Spoken to by the query, by the thread that tells of its silence, and by that which tells the backlog.
 
-    It is spoken to by the query, by the thread that tells of its silence, and by the one that tells what was untold.
+    It can be pickled before its first batch: Spark Connect runs the hook in another process, and not ``here``.
     """
 
     def __init__(
-        self, gate: "Gate", query: str, declared: tuple[str, ...], checkpoint: Checkpoint, pins: Pins, limited: bool
-    ) -> None:
+        self, gate: "Gate", query: str, declared: tuple[str, ...], checkpoint: Checkpoint, pins: Pins, settles: Settles,
+        here: bool,
+    ) -> None:  # fmt: skip
         self.query, self.checkpoint = query, checkpoint
         self.coordinator = gate.coordinator.for_a_run()
         self.log = QueryLog(self.coordinator.job, query)
-        # Its rules may be changed while the query runs.
-        self._gate, self._on_outage = gate, gate.on_outage
-        self._declared, self._pins, self._limited = declared, pins, limited
+        self._on_outage, self._pins, self._settles = gate.on_outage, pins, settles
         self._run_id = str(uuid.uuid4())
         self._teller = Teller(Backlog(checkpoint), self.coordinator, self._tell, self._on_outage.goes_on, self.log)
-        self._announced = False
+        self._standing = Standing(gate, self.coordinator, query, declared, checkpoint, pins, self.log, here)
         self._watermark: int | None = None
-        self._start()
+        self._start(here)
 
-    def _start(self) -> None:
-        self._known: Reached | None = None
-        self._told_again: tuple[str | None, int] | None = None
+    def _start(self, here: bool) -> None:
+        self._here = here
         self._first = True
-        self._lock = threading.RLock()
+        self._started = self._teller.now()
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("_known", "_told_again", "_first", "_lock")
+        own = ("_here", "_first", "_started")
         return {name: value for name, value in self.__dict__.items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._start()
+        self._start(here=True)
 
     def run(self, query_id: str | None = None) -> dict[str, str]:
         """Who speaks, in the coordinator's terms. ``query_id`` need not be given where the checkpoint can be read."""
         return {"query_id": query_id or self.checkpoint.query_id, "run_id": self._run_id}
-
-    @property
-    def _reached(self) -> Reached:
-        if self._known is None:
-            self._known = Reached.load(self.checkpoint)
-        return self._known
 
     # -- a query --------------------------------------------------------------------------------------------------
 
@@ -113,48 +109,21 @@ class Delivery:
         goes_on = self._on_outage.goes_on
         patience = self._on_outage.before_going_on if goes_on else self._on_outage.patience
         try:
-            self._announce(patience)
+            self._standing.announce(patience)
             self._teller.tell(patience)
         except CoordinatorUnavailable as error:
             if not goes_on:
                 raise
-            self.log.warning("starts without the coordinator: %s", error)
+            self.log.warning("starts without the coordinator (%s)", error.reason)
 
     def started(self) -> None:
         """The query runs: what could not be told before is told beside it."""
-        self._teller.go_on()
+        if self._here:
+            self._teller.go_on()
 
     def close(self) -> None:
         """The query has ended. What is still untold is told by its next start."""
         self._teller.close()
-
-    def _announce(self, patience: Patience) -> None:
-        """The job is there after this, and knows the substreams that are to hold it."""
-        with self._lock:
-            self._make_acquainted(self.coordinator.ensure_job(self._gate.rules, patience), patience)
-
-    def _make_acquainted(self, answer: Mapping[str, Any], patience: Patience) -> None:
-        """The job that answers knows the query's substreams after this: those that are declared; and, where the one
-        that knew them was lost, all of them, with how far they had come.
-        """
-        reached = self._reached
-        same = reached.in_job(answer)
-        if same and self._announced:
-            reached.stay_in(answer)
-            return
-        tops: dict[str, int] = {}
-        if not same:
-            reached.settle_in(answer)
-            tops = reached.tops
-        if tops:
-            self.log.warning("the coordinator had lost the job; telling it again what it knew")
-        names = list(dict.fromkeys([*self._declared, *tops]))
-        try:
-            self.coordinator.declare(self.query, names, tops, patience)
-        except BaseException:
-            reached.state_epoch = None  # it is still to be told
-            raise
-        self._announced = True
 
     # -- a batch --------------------------------------------------------------------------------------------------
 
@@ -164,24 +133,23 @@ class Delivery:
         :raises CoordinatorUnavailable: after all the patience there is.
         :raises Refused: when it says no; nothing was begun.
         """
+        self._standing.bring_proof()
         kept = self._pins.read(batch_id)
         last = kept or (self._pins.read(batch_id - 1) if batch_id else None)
-        if self.coordinator.watermark_token is None and last is not None:
-            self.coordinator.watermark_token = last.watermark_token
-        input_age_ms = self._input_age_ms(batch_id)
+        settled = self._settled(batch_id)
         if not self._on_outage.goes_on or last is None:
             self._teller.tell_before(batch_id, self._on_outage.patience)
-            return self._begin(batch_id, kept, input_age_ms, self._on_outage.patience)
+            return self._begin(batch_id, kept, settled, self._on_outage.patience)
         try:
             if self._teller.tell_before(batch_id, self._on_outage.before_going_on):
-                return self._begin(batch_id, kept, input_age_ms, self._on_outage.before_going_on)
+                return self._begin(batch_id, kept, settled, self._on_outage.before_going_on)
         except CoordinatorUnavailable as error:
             self._go_on_without(batch_id, error)
         if kept is None:
             kept = KeptPin(last.pin, self.coordinator.watermark_token, last.latest_event_time, assumed=True)
             self._pins.write(batch_id, kept)
         batch = self._batch(batch_id, kept, replayed=last is kept)
-        return Opened(batch, kept, False, self._teller.now(), input_age_ms)
+        return Opened(batch, kept, False, self._teller.now(), settled)
 
     def report(self, opened: Opened, fold: Fold) -> None:
         """Stages what was seen of a batch.
@@ -197,22 +165,25 @@ class Delivery:
         """
         answer = self._say(self._commit, opened, fold)
         if answer is None:
-            began = opened.began
-            self._teller.put_off(Untold(opened.batch_id, began.at_s, opened.input_age_ms, fold), began)
+            began, settled_s = opened.began, None if opened.settled is None else opened.settled.at_s
+            self._teller.put_off(Untold(opened.batch_id, opened.kept, began.at_s, settled_s, fold), began)
         return answer
 
-    def _input_age_ms(self, batch_id: int) -> int | None:
-        """How long ago the input of a batch that begins was settled, by the clocks of drivers; None: not known.
+    def _settled(self, batch_id: int) -> Moment | None:
+        """The moment up to which all input is in a batch that begins now, or in one before; None: not known.
 
-        It is a moment for all but the first batch of a run, which may be one that an earlier run has planned.
+        The first batch of a run may be one that an earlier run has planned.
         """
         first, self._first = self._first, False
-        if self._limited:
+        if self._settles == "never":
             return None
-        if not first:
-            return 0
-        planned_ms = self.checkpoint.planned_ms(batch_id)
-        return None if planned_ms is None else max(0, int(1000 * time.time()) - planned_ms)
+        now = self._teller.now()
+        planned_ms = self.checkpoint.planned_ms(batch_id) if first else int(1000 * now.at_s)
+        if planned_ms is None:
+            return None
+        if self._settles == "each batch":
+            return Moment(min(planned_ms / 1000, now.at_s), now.waited_s)
+        return self._started if planned_ms / 1000 >= self._started.at_s else None
 
     # -- silence --------------------------------------------------------------------------------------------------
 
@@ -223,65 +194,51 @@ class Delivery:
 
         :raises TidegateError: when that does not come through; the next heartbeat brings the same news.
         """
+        self._standing.bring_proof()
         try:
             answer = self.coordinator.heartbeat(self.query, run, age_s, after_batch)
         except JobMissing as missing:
-            self._check_lost(missing)
-            self._known = None
-            self._announce(ONE_ATTEMPT)
-            self._tell_again(run, after_batch)
+            with self._standing.lock:
+                self._standing.announce(ONE_ATTEMPT, missing)
+                self._standing.tell_again(run, after_batch, ONE_ATTEMPT)
             return
-        with self._lock:
-            if not self._reached.in_job(answer):
-                self._known = None  # another process may have brought it further
-                self._make_acquainted(answer, ONE_ATTEMPT)
-        if not answer["applied"]:
-            self._tell_again(run, after_batch)
-
-    def _tell_again(self, run: Mapping[str, str], batch_id: int | None) -> None:
-        """Tells again how far the query had come with its last batch, which the coordinator no longer knows.
-
-        If it does after all (it has had the next one begun, or a batch is untold), this changes nothing there.
-        """
-        with self._lock:
-            reached = self._known = Reached.load(self.checkpoint)
-            kept = None if batch_id is None else self._pins.read(batch_id)
-            if batch_id is None or kept is None or batch_id != reached.batch_id:
-                return
-            if self._told_again != (said := (reached.state_epoch, batch_id)):
-                self.coordinator.begin(
-                    self.query, run, batch_id, self._pins.kept, {"pin": kept.pin}, None, ONE_ATTEMPT
-                )  # fmt: skip
-                self._tell_tops(run, batch_id, ONE_ATTEMPT)
-                self.coordinator.commit(self.query, run, batch_id, None, ONE_ATTEMPT)
-                self._told_again = said
+        if answer["applied"] and self._standing.is_announced_in(answer):
+            return
+        with self._standing.lock:
+            self._standing.meet(answer, ONE_ATTEMPT)
+            if not answer["applied"]:
+                self._standing.tell_again(run, after_batch, ONE_ATTEMPT)
 
     # -- how it is said -------------------------------------------------------------------------------------------
 
-    def _begin(self, batch_id: int, kept: KeptPin | None, input_age_ms: int | None, patience: Patience) -> Opened:
-        with self._lock:
-            if not self._announced:
-                self._announce(patience)
+    def _begin(self, batch_id: int, kept: KeptPin | None, settled: Moment | None, patience: Patience) -> Opened:
+        with self._standing.lock:
+            self._standing.announced(patience)
             try:
-                begun = self._ask_to_begin(batch_id, kept, input_age_ms, patience)
+                begun = self._ask_to_begin(batch_id, kept, settled, patience)
             except JobMissing as missing:
-                self._check_lost(missing)
-                self.log.warning("the coordinator does not know the job any more; creating it again")
-                self._announce(patience)
-                begun = self._ask_to_begin(batch_id, kept, input_age_ms, patience)
-            self._look_after(begun, batch_id, patience)
+                self._standing.announce(patience, missing)
+                begun = self._ask_to_begin(batch_id, kept, settled, patience)
+            self._standing.begun(begun, self.run(), batch_id, patience)
+        self._watermark = begun["watermark"]
+        if begun["joined"]:
+            self.log.warning(
+                "joins the job at the watermark %s: what it has from below that is late. Rules with expected_queries "
+                "would have made the job wait for it.",
+                begun["coalesced"],
+            )
         replayed = begun["replayed"] or kept is not None
         if kept is None:
             kept = KeptPin(begun["pin"], begun["watermark_token"], begun["latest_event_time"])
             self._pins.write(batch_id, kept)
-        return Opened(self._batch(batch_id, kept, replayed), kept, True, self._teller.now(), input_age_ms)
+        return Opened(self._batch(batch_id, kept, replayed), kept, True, self._teller.now(), settled)
 
     def _ask_to_begin(
-        self, batch_id: int, kept: KeptPin | None, input_age_ms: int | None, patience: Patience
+        self, batch_id: int, kept: KeptPin | None, settled: Moment | None, patience: Patience
     ) -> dict[str, Any]:
         def ask(pin: dict[str, int | None]) -> dict[str, Any]:
             run, keep = self.run(), self._pins.kept
-            return self.coordinator.begin(self.query, run, batch_id, keep, pin, input_age_ms, patience)
+            return self.coordinator.begin(self.query, run, batch_id, keep, pin, settled, patience)
 
         if kept is None:
             if batch_id == 0:
@@ -295,11 +252,6 @@ class Delivery:
             # It was begun after all, before the coordinator went away; but its rows are judged by the pin before.
             self.log.warning("was begun with another pin than the assumed one", extra={"batch": batch_id})
             return ask({})
-
-    def _check_lost(self, missing: JobMissing) -> None:
-        """Raises it again unless the job was lost, and can be made anew: one that was deleted is to stay so."""
-        if self._gate.rules is None or isinstance(missing, JobDeleted):
-            raise missing
 
     def _batch(self, batch_id: int, kept: KeptPin, replayed: bool) -> Batch:
         return Batch(
@@ -321,7 +273,7 @@ class Delivery:
             return None
 
     def _go_on_without(self, batch_id: int, error: CoordinatorUnavailable) -> None:
-        self.log.warning("going on without the coordinator: %s", error, extra={"batch": batch_id})
+        self.log.warning("going on without the coordinator (%s)", error.reason, extra={"batch": batch_id})
 
     def _insist(
         self, call: Callable[[Opened, Fold, Patience], Said], opened: Opened, fold: Fold, patience: Patience
@@ -331,15 +283,12 @@ class Delivery:
             try:
                 return call(opened, fold, patience)
             except JobMissing as missing:
-                self._check_lost(missing)
+                self._standing.announce(patience, missing)
             except Refused as refusal:
-                if refusal.code != "batch_not_begun":
+                if refusal.code not in LOST:
                     raise
             self.log.warning("the coordinator has lost this batch; telling it anew", extra={"batch": opened.batch_id})
-            input_age_ms = opened.input_age_ms
-            if input_age_ms is not None:
-                input_age_ms += max(0, int(1000 * (time.time() - opened.began.at_s)))
-            self._begin(opened.batch_id, opened.kept, input_age_ms, patience)
+            self._begin(opened.batch_id, opened.kept, opened.settled, patience)
             self._report(opened, fold, patience)
         return call(opened, fold, patience)
 
@@ -347,28 +296,20 @@ class Delivery:
         self.coordinator.report(self.query, self.run(), opened.batch_id, fold.reports(), patience)
         return True
 
-    def _tell_tops(self, run: Mapping[str, str], batch_id: int, patience: Patience) -> None:
-        """Stages, with an open batch, how far all substreams had come before it."""
-        self.coordinator.report(self.query, run, batch_id, reports_of_tops(self._reached.tops), patience)
-
     def _commit(self, opened: Opened, fold: Fold, patience: Patience) -> dict[str, Any]:
-        answer = self.coordinator.commit(self.query, self.run(), opened.batch_id, fold.account(), patience)
+        answer = self.coordinator.commit(
+            self.query, self.run(), opened.batch_id, fold.account(), fold.reported(), patience
+        )  # fmt: skip
         self._watermark = answer["watermark"]
-        with self._lock:
-            self._reached.batch_id = opened.batch_id
-            self._reached.see(fold.tops())
-            self._reached.save(self.checkpoint)
+        self._standing.committed(answer, opened.batch_id, fold.tops())
         return answer
 
-    def _tell(self, untold: Untold, patience: Patience) -> None:
-        """Tells the coordinator of a batch that was worked off without it."""
-        kept = self._pins.read(untold.batch_id)
-        assert kept is not None, "a batch is worked off with its pin beside the checkpoint"
-        opened = self._begin(untold.batch_id, kept, untold.input_age_ms, patience)
+    def _tell(self, untold: Untold, since: Moment, patience: Patience) -> None:
+        """Tells the coordinator of a batch that was worked off without it, while it heard nothing of the query."""
+        settled = None if untold.settled_s is None else Moment(untold.settled_s, since.waited_s)
+        opened = self._begin(untold.batch_id, untold.kept, settled, patience)
         self._insist(self._report, opened, untold.fold, patience)
         self._insist(self._commit, opened, untold.fold, patience)
-
-    # -- what else a begin brings up ------------------------------------------------------------------------------
 
     def _warn_of_another_checkpoint(self, patience: Patience) -> None:
         """A query that starts over reads rows that the job has long counted as complete: they will be late."""
@@ -379,21 +320,3 @@ class Delivery:
                     "so what is read again from below it is late; to begin anew, use another job.",
                     known["query_id"],
                 )
-
-    def _look_after(self, begun: Mapping[str, Any], batch_id: int, patience: Patience) -> None:
-        """What a begin tells beside the pin: a query that nobody expected; a job that was lost, or has lost its end."""
-        self._watermark = begun["watermark"]
-        if begun["joined"]:
-            self.log.warning(
-                "joins the job at the watermark %s: what it has from below that is late. Rules with expected_queries "
-                "would have made the job wait for it.",
-                begun["coalesced"],
-            )
-        same = self._reached.in_job(begun)
-        self._make_acquainted(begun, patience)
-        if same and self._reached.lost_by(begun["previous_batch_id"], begun["previous_open"], batch_id):
-            self.log.warning(
-                "the coordinator no longer knew of the commit of batch %s; telling it again how far the query had come",
-                self._reached.batch_id, extra={"batch": batch_id},
-            )  # fmt: skip
-            self._tell_tops(self.run(), batch_id, patience)

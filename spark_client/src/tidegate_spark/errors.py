@@ -12,7 +12,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 
 class TidegateError(Exception):
@@ -24,7 +24,14 @@ class InvalidUsage(TidegateError, ValueError):
 
 
 class CoordinatorUnavailable(TidegateError):
-    """Nobody answered in time. Nothing is lost: Spark keeps the input, and the batch is replayed with its pin."""
+    """Nobody answered in time. Nothing is lost: Spark keeps the input, and the batch is replayed with its pin.
+
+    ``reason``: what happened to the last attempt.
+    """
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason or message
 
 
 class Refused(TidegateError):
@@ -43,9 +50,23 @@ class Refused(TidegateError):
 class JobMissing(Refused):
     """The coordinator does not know the job: it is yet to be created, or was lost."""
 
+    what_to_do = (
+        "The coordinator has no job {job!r}: a query that is started creates it, and so does gate.ensure_job(), where "
+        "connect() was given rules."
+    )
+
+    def of(self, job: str) -> Self:
+        """The same error, in words that say what to do."""
+        return type(self)(self.status, {**self.problem, "detail": self.what_to_do.format(job=job)})
+
 
 class JobDeleted(JobMissing):
     """Somebody deleted the job. It is not created again by a query that is running, only by one that is started."""
+
+    what_to_do = (
+        "Job {job!r} was deleted. A query that is started creates it again, and so does gate.ensure_job(), where "
+        "connect() was given rules."
+    )
 
 
 def refused(status: int, body: bytes) -> Refused:

@@ -71,6 +71,10 @@ class Fold:
         """What is to be reported, in the coordinator's columns."""
         return reports_of(self.document())
 
+    def reported(self) -> int:
+        """Of how many substreams there is something to report."""
+        return sum(len(report["substreams"]) for report in self.reports())
+
     def tops(self) -> dict[str, int]:
         """The highest event time of each substream that has one."""
         return {name: top for name, top in zip(self.substream, self.top, strict=True) if top is not None}

@@ -53,11 +53,11 @@ class Gate:
 
         Each by the value of its column, or by a tuple of the values of its columns.
         """
-        self.coordinator.declare(query, [name_of(values) for values in substreams])
+        self.coordinator.declare(query, _names("declare", substreams))
 
     def done(self, query: str, substreams: Sequence[Values], reason: str = "") -> None:
         """Substreams of a query have ended; they never hold the watermark again."""
-        self.coordinator.done(query, [name_of(values) for values in substreams], reason)
+        self.coordinator.done(query, _names("done", substreams), reason)
 
     def hand_over(self, query: str, successor: str, reason: str = "") -> None:
         """Ends a query whose substreams another one goes on with: it was renamed.
@@ -105,6 +105,12 @@ class Gate:
         return self.coordinator.substreams()
 
 
+def _names(method: str, substreams: Sequence[Values]) -> list[str]:
+    if isinstance(substreams, str):
+        raise InvalidUsage(f"{method} takes a list of substreams; it is {substreams!r}. Write [{substreams!r}].")
+    return [name_of(values) for values in substreams]
+
+
 def connect(
     url: str | None = None,
     *,
@@ -113,7 +119,7 @@ def connect(
     key: str | None = None,
     on_outage: timedelta | Literal["continue"] = DEFAULT_PATIENCE,
 ) -> Gate:
-    """A gate to ``job``. Nothing is sent yet.
+    """A gate to ``job``. Nothing is sent yet; a query that is started creates the job.
 
     :param url: of the coordinator; by default the environment's ``TIDEGATE_URL``.
     :param rules: to create the job from, where it is not there (:func:`limiting_lag`); None: it must be there.

@@ -5,6 +5,7 @@ reported, in the coordinator's time; a query that waits for its next trigger has
 claimed for it.
 """
 
+import atexit
 import queue
 import threading
 import time
@@ -38,9 +39,9 @@ class Ended(Event):
 
 @dataclass(frozen=True, slots=True)
 class Finished(Event):
-    """It has finished a batch."""
+    """It has finished a batch, or found it finished; None: it found none."""
 
-    batch_id: int
+    batch_id: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ class Heartbeat(StreamingQueryListener):
         self._spark, self._delivery = spark, delivery
         # Which run is ours is known once it has started; it may have told something by then, so all are listened to.
         self._run_id: str | None = None
+        self._finished: Finished | None = None
         self._taken = True
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
 
@@ -67,6 +69,8 @@ class Heartbeat(StreamingQueryListener):
         self._run_id = str(query.runId)
         name = f"tidegate-heartbeat-{query.name}"
         threading.Thread(target=self._speak, args=(self._run_id, run), name=name, daemon=True).start()
+        # A program that ends without stopping Spark leaves it with a listener that nobody is behind any more.
+        atexit.register(self._leave)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         pass
@@ -88,26 +92,40 @@ class Heartbeat(StreamingQueryListener):
             self._events.put(event)
 
     def _speak(self, spark_run_id: str, run: dict[str, str]) -> None:
-        checkpoint = self._delivery.checkpoint
-        # Where the checkpoint cannot be read, nothing is known of earlier runs until this one has finished a batch: the
-        # coordinator may not have heard of all that they took in.
-        known = checkpoint.started()
-        finished = checkpoint.finished() if known else None
         while not isinstance(event := self._next(spark_run_id), Ended):
             if isinstance(event, Finished):
-                known, finished = True, event.batch_id
-            elif isinstance(event, Idle) and known and self._events.empty():
-                self._beat(run, event, finished)
+                self._finished = event
+            elif isinstance(event, Idle) and self._events.empty():
+                self._beat(run, event)
         self._delivery.close()
+        atexit.unregister(self._leave)
+        self._leave()
+
+    def _leave(self) -> None:
         self._spark.streams.removeListener(self)
 
-    def _beat(self, run: dict[str, str], idle: Idle, finished: int | None) -> None:
+    def _last_batch(self) -> tuple[bool, int | None]:
+        """Whether it is known which batch the query has finished last, and that; None: none.
+
+        Where the checkpoint cannot be read, that is not known until this run has finished one. The coordinator may not
+        have heard of all that earlier runs took in.
+        """
+        checkpoint = self._delivery.checkpoint
+        if self._finished is None and checkpoint.started():
+            self._finished = Finished(self._run_id or "", checkpoint.finished())
+        return self._finished is not None, self._finished.batch_id if self._finished else None
+
+    def _beat(self, run: dict[str, str], idle: Idle) -> None:
         # One that fails is not repeated: the next idle event carries the same news, and better.
         try:
+            known, finished = self._last_batch()
+            if not known:
+                return
             self._delivery.heartbeat(run, max(0.0, time.time() - idle.at_s), finished)
-        except TidegateError as error:
+        except (TidegateError, OSError) as error:  # the latter of the checkpoint's file system
             if self._taken:
-                self._delivery.log.warning("heartbeats are not taken: %s", error)
+                expected = isinstance(error, TidegateError)
+                self._delivery.log.warning("heartbeats are not taken: %s", error, exc_info=not expected)
             self._taken = False
         else:
             if not self._taken:

@@ -14,11 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark.errors import PythonException
 from pyspark.sql import DataFrame
 
 from tidegate_spark.batch import Batch, Committed, Holder
 from tidegate_spark.columns import Columns
 from tidegate_spark.delivery import Delivery, Opened
+from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.fold import Fold, Mode, on_driver, on_executors
 from tidegate_spark.judgement import HIGHEST, Goes, Judgement
 from tidegate_spark.outage import MOMENT_S, Patience
@@ -69,7 +71,15 @@ class Hook:
         """Folds the batch and stages it; all of it is at the coordinator after this, unless the query goes on alone."""
         if self.mode == "executor" and opened.heard:
             reporter = self._reporter(opened)
-            fold, posted = on_executors(df, self.columns, judgement, self.report_tasks, reporter)
+            try:
+                fold, posted = on_executors(df, self.columns, judgement, self.report_tasks, reporter)
+            except PythonException as error:
+                if "ModuleNotFoundError" in str(error):
+                    raise InvalidUsage(
+                        "The Python of Spark's workers lacks a package that reporting needs. Set PYSPARK_PYTHON (or "
+                        "spark.pyspark.python) to one that has tidegate-spark, or choose reporting('driver')."
+                    ) from error
+                raise
             self.delivery.coordinator.waited_s += posted.waited_s
             if posted.complete:
                 return fold

@@ -42,6 +42,17 @@ class NoAnswer(Exception):
     """The call did not come through; the message says how."""
 
 
+def _answer(status: int, body: bytes) -> dict[str, Any]:
+    """:raises Refused: for what is no coordinator's answer."""
+    try:
+        answer = json.loads(body) if body else {}
+    except ValueError:
+        raise refused(status, body) from None
+    if not isinstance(answer, dict):
+        raise refused(status, body)
+    return answer
+
+
 @dataclass(frozen=True, slots=True)
 class Patience:
     """How long to wait for an answer, in seconds, and how to space the attempts."""
@@ -54,10 +65,13 @@ class Patience:
         """The same, or less of it."""
         return replace(self, give_up_after_s=min(self.give_up_after_s, give_up_after_s))
 
-    def call(self, what: str, send: Callable[[float], tuple[int, bytes]]) -> dict[str, Any]:
+    def call(
+        self, what: str, send: Callable[[float], tuple[int, bytes]], stopped: Callable[[], bool] = lambda: False
+    ) -> dict[str, Any]:
         """Calls ``send`` until it answers, and returns the JSON object it answered.
 
-        It gets how long it may take, in seconds, and gives status and body, or raises :class:`NoAnswer`.
+        It gets how long it may take, in seconds, and gives status and body, or raises :class:`NoAnswer`. ``stopped``:
+        whether nobody wants the answer any more; asked between attempts.
 
         :raises Refused: for an answer that waiting does not change.
         :raises CoordinatorUnavailable: when there was none in time.
@@ -72,8 +86,7 @@ class Patience:
                 if 200 <= status < 300:
                     if told:
                         log.warning("The coordinator answers again after %.1f s (%s).", time.monotonic() - began, what)
-                    answer: dict[str, Any] = json.loads(body) if body else {}
-                    return answer
+                    return _answer(status, body)
                 if status not in AWAY:
                     raise refused(status, body)
                 reason = str(refused(status, body))
@@ -84,8 +97,11 @@ class Patience:
                 raise CoordinatorUnavailable(
                     f"{what}: no answer from the coordinator for {waited_s:.0f} s ({reason}); is the address right? "
                     "Nothing is lost: start the query again when the coordinator is back, or let it wait longer "
-                    "(on_outage)."
+                    "(on_outage).",
+                    reason,
                 )
+            if stopped():
+                raise CoordinatorUnavailable(f"{what}: the query was stopped while it waited ({reason}).", reason)
             if not told:
                 told = True
                 log.warning(

@@ -40,6 +40,12 @@ class Pins:
         document = self._checkpoint.read(f"{_KIND}/{batch_id}")
         return None if document is None else KeptPin(**document)
 
+    def newest(self) -> tuple[int, KeptPin] | None:
+        """The latest batch that has a pin, and that."""
+        batches = self._checkpoint.batches(_KIND)
+        kept = self.read(batches[-1]) if batches else None
+        return None if kept is None else (batches[-1], kept)
+
     def write(self, batch_id: int, pin: KeptPin) -> None:
         """Keeps a pin, whole or not at all, and forgets the one that is too old to be asked for."""
         self._checkpoint.write(f"{_KIND}/{batch_id}", asdict(pin))

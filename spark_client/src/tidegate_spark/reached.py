@@ -15,40 +15,55 @@ _NAME = "reached"
 
 @dataclass(slots=True)
 class Reached:
-    """``batch_id``: the last batch that the coordinator took the commit of. ``tops``: the highest event time of each
-    substream, in all batches. ``state_epoch``, ``incarnation``: of the job that knows of these; None: none does yet.
+    """``query``: its name. ``batch_id``: the last batch that the coordinator took the commit of. ``tops``: the highest
+    event time of each substream, in all batches. ``state_epoch``, ``incarnation``: of the job that knows of these;
+    None: none does yet. ``watermark_token``: proves the watermark that the last commit was answered with.
+    ``incomplete``: the job had lost the end of what it knew, and is told again with the batch that is open.
     """
 
+    query: str
     batch_id: int | None = None
     state_epoch: str | None = None
     incarnation: int | None = None
     tops: dict[str, int] = field(default_factory=dict)
+    watermark_token: str | None = None
+    incomplete: bool = False
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint) -> Self:
-        return cls(**(checkpoint.read(_NAME) or {}))
+    def load(cls, query: str, checkpoint: Checkpoint) -> Self:
+        reached = cls(**(checkpoint.read(_NAME) or {"query": query}))
+        if reached.query != query:
+            # Renamed: another query, and how far it had come was handed over. The coordinator never knew its batches.
+            reached.query, reached.batch_id, reached.incomplete = query, None, False
+        return reached
 
     def save(self, checkpoint: Checkpoint) -> None:
         checkpoint.write(_NAME, asdict(self))
 
-    def see(self, tops: Mapping[str, int]) -> None:
-        """Takes in the highest event times of a batch."""
-        for name, top in tops.items():
-            self.tops[name] = max(top, self.tops.get(name, top))
+    def lacking_in(self, answer: Mapping[str, Any]) -> dict[str, int]:
+        """The tops that the job which answers is yet to be told: all where it was lost, none where it knows them."""
+        return {} if self._known_to(answer) or self._begun_anew(answer) else self.tops
 
-    def in_job(self, answer: Mapping[str, Any]) -> bool:
-        """Whether the job that answers is the one that knows of all this."""
+    def settle_in(self, answer: Mapping[str, Any]) -> bool:
+        """The job that answers knows what it is to know; returns whether it is another than before."""
+        another = not self._known_to(answer)
+        if another and self._begun_anew(answer):
+            self.batch_id, self.tops, self.watermark_token, self.incomplete = None, {}, None, False
+        self.state_epoch, self.incarnation = answer["state_epoch"], answer["incarnation"]
+        return another
+
+    def _known_to(self, answer: Mapping[str, Any]) -> bool:
         return bool(answer["state_epoch"] == self.state_epoch)
 
-    def settle_in(self, answer: Mapping[str, Any]) -> None:
-        """Another job answers. One that somebody began anew is not to know what was before; one that was lost is."""
-        if self.incarnation is not None and answer["incarnation"] > self.incarnation:
-            self.batch_id, self.tops = None, {}
-        self.stay_in(answer)
+    def _begun_anew(self, answer: Mapping[str, Any]) -> bool:
+        """By somebody, with a reset, or a deletion: then it is not to know what was before."""
+        return self.incarnation is not None and bool(answer["incarnation"] > self.incarnation)
 
-    def stay_in(self, answer: Mapping[str, Any]) -> None:
-        """The job that answers knows of all this."""
-        self.state_epoch, self.incarnation = answer["state_epoch"], answer["incarnation"]
+    def commit(self, batch_id: int, tops: Mapping[str, int], watermark_token: str | None) -> None:
+        """The coordinator has taken the commit of a batch, with its highest event times."""
+        self.batch_id, self.watermark_token, self.incomplete = batch_id, watermark_token, False
+        for name, top in tops.items():
+            self.tops[name] = max(top, self.tops.get(name, top))
 
     def lost_by(self, previous: int | None, was_open: bool, batch_id: int) -> bool:
         """Whether the coordinator no longer knows of a commit that it took.

@@ -94,22 +94,34 @@ def reported(**limits: Unpack[Limits]) -> Rules:
 
 
 def _rules(policy: Rules, limits: Limits) -> Rules:
+    if unknown := limits.keys() - Limits.__annotations__.keys():
+        raise InvalidUsage(
+            f"{', '.join(sorted(unknown))}: no such limit; there are {', '.join(Limits.__annotations__)}."
+        )
     rules: Rules = {"policy": policy, "throttle": _throttle(limits)}
     for name in ("idle_timeout", "max_retention", "query_timeout", "max_batch_hold"):
         duration = limits.get(name)
         if duration is not None:
-            assert isinstance(duration, timedelta)
             rules[f"{name}_ms"] = milliseconds(name, duration, 1)
     if "max_future_skew" in limits:
         skew = limits["max_future_skew"]
         rules["max_future_skew_ms"] = None if skew is None else milliseconds("max_future_skew", skew)
     if limits.get("overrides"):
         rules["overrides"] = [
-            {"substreams": pattern, "policy": override["policy"]} for pattern, override in limits["overrides"].items()
+            {"substreams": pattern, "policy": _policy_of(pattern, override)}
+            for pattern, override in limits["overrides"].items()
         ]
     if limits.get("expected_queries"):
+        if isinstance(limits["expected_queries"], str):
+            raise InvalidUsage(f"expected_queries is a list of names; it is {limits['expected_queries']!r}.")
         rules["expected_queries"] = [checked_id("query", query) for query in limits["expected_queries"]]
     return rules
+
+
+def _policy_of(pattern: str, override: Any) -> Any:
+    if not isinstance(override, dict) or "policy" not in override:
+        raise InvalidUsage(f"overrides: {pattern!r} needs rules, like limiting_lag(...); it has {override!r}.")
+    return override["policy"]
 
 
 def _throttle(limits: Limits) -> Rules:
@@ -135,8 +147,10 @@ def differing(theirs: Rules, ours: Rules) -> list[str]:
     return [name for name, value in ours.items() if theirs.get(name) != value]
 
 
-def milliseconds(name: str, duration: timedelta, at_least: int = 0) -> int:
-    """:raises InvalidUsage: for less than ``at_least`` milliseconds, or a fraction of one."""
+def milliseconds(name: str, duration: Any, at_least: int = 0) -> int:
+    """:raises InvalidUsage: for less than ``at_least`` milliseconds, a fraction of one, or what is no timedelta."""
+    if not isinstance(duration, timedelta):
+        raise InvalidUsage(f"{name} must be a timedelta; it is {duration!r}.")
     whole, rest = divmod(duration, timedelta(milliseconds=1))
     if whole < at_least or rest:
         raise InvalidUsage(

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tidegate_spark.batch import Committed
 from tidegate_spark.checkpoint import Checkpoint
 from tidegate_spark.columns import Columns
-from tidegate_spark.delivery import Delivery
+from tidegate_spark.delivery import Delivery, Settles
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.fold import Mode
 from tidegate_spark.heartbeat import Heartbeat
@@ -46,7 +46,7 @@ class Stream:
     declared: tuple[str, ...] = ()
     mode: Mode = "executor"
     persist: bool = True
-    limited: bool = False
+    limited: bool | None = None
     report_tasks: int = REPORT_TASKS
     heartbeat_ms: int = HEARTBEAT_MS
     progress: bool = False
@@ -56,14 +56,14 @@ class Stream:
 
     def foreach_batch(self, function: BatchFunction) -> "Stream":
         """``function(df, batch)`` gets the rows that are on time; ``batch`` is the batch id, with more to tell."""
-        return replace(self, function=function)
+        return replace(self, function=_function("foreach_batch", function))
 
     def late_to(self, function: BatchFunction) -> "Stream":
         """``function(df, batch)`` gets the late rows, as they came, in batches that have any: the side output.
 
         Without it they are dropped: counted at the coordinator, and named in the log.
         """
-        return replace(self, late_function=function)
+        return replace(self, late_function=_function("late_to", function))
 
     def null_event_times(self, go: Goes) -> "Stream":
         """Where rows without an event time go: with the ``late`` ones (as by default), or with those ``on_time``.
@@ -106,13 +106,16 @@ class Stream:
         """
         return replace(self, persist=persist)
 
-    def limited_batches(self) -> "Stream":
+    def limited_batches(self, limited: bool = True) -> "Stream":
         """Says that the source hands out only so much a batch (``maxFilesPerTrigger``, ``maxOffsetsPerTrigger``, ...).
 
         Then a batch without rows of a substream does not show that it was silent, for they may be in the next one;
         only a look that finds nothing new shows that. To be said where rules have an ``idle_timeout``.
+
+        Otherwise a batch is taken to have all that was there as it began, or, under ``availableNow``, as the run did.
+        False says that it is so for each batch under ``availableNow``, too: in a replay whose files stand for moments.
         """
-        return replace(self, limited=True)
+        return replace(self, limited=limited)
 
     def tuned(self, *, report_tasks: int = REPORT_TASKS, heartbeat_ms: int = HEARTBEAT_MS) -> "Stream":
         """``report_tasks``: how many tasks report at the most; ``heartbeat_ms``: how often silence is looked at."""
@@ -122,7 +125,7 @@ class Stream:
 
     def on_commit(self, function: Callable[[Committed], Any]) -> "Stream":
         """``function(committed)`` is told of every batch that was committed; it is not part of the batch."""
-        return replace(self, on_commit_function=function)
+        return replace(self, on_commit_function=_function("on_commit", function))
 
     def trigger(self, **trigger: Any) -> "Stream":
         """As ``DataStreamWriter.trigger``."""
@@ -135,6 +138,12 @@ class Stream:
     def show_progress(self) -> "Stream":
         """Prints a line about every batch that was committed."""
         return replace(self, progress=True)
+
+    @property
+    def _settles(self) -> Settles:
+        if self.limited is None:
+            return "the run" if self.trigger_options.get("availableNow") else "each batch"
+        return "never" if self.limited else "each batch"
 
     def start(self, *, queryName: str, checkpointLocation: str, **options: Any) -> StreamingQuery:
         """Starts the query. ``queryName`` is its stable name in the job: the same after every restart.
@@ -149,7 +158,8 @@ class Stream:
         checkpoint = Checkpoint(checkpointLocation)
         retained = int(spark.conf.get(BATCHES_RETAINED) or 0)
         pins = Pins(checkpoint, max(KEPT, retained))
-        delivery = Delivery(self.gate, queryName, self.declared, checkpoint, pins, self.limited)
+        here = not type(spark).__module__.startswith("pyspark.sql.connect")
+        delivery = Delivery(self.gate, queryName, self.declared, checkpoint, pins, self._settles, here)
         hook = Hook(
             delivery=delivery,
             columns=self.columns,
@@ -182,9 +192,17 @@ class Stream:
         except BaseException:
             spark.streams.removeListener(heartbeat)
             raise
+        # Spark waits for the function of a batch that is under way, and that may be waiting for its coordinator.
+        delivery.coordinator.stopped = lambda: not query.isActive
         heartbeat.listen_to(query)
         delivery.started()
         return query
+
+
+def _function(method: str, function: Any) -> Any:
+    if not callable(function):
+        raise InvalidUsage(f"{method} takes a function; it is {function!r}.")
+    return function
 
 
 def _checked(method: str, word: Word, words: tuple[str, ...]) -> Word:

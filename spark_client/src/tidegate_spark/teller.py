@@ -8,27 +8,18 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from tidegate_spark.backlog import Backlog, Untold
-from tidegate_spark.coordinator import Coordinator
+from tidegate_spark.coordinator import Coordinator, Moment
 from tidegate_spark.errors import CoordinatorUnavailable, TidegateError
 from tidegate_spark.logs import QueryLog
 from tidegate_spark.outage import ONE_ATTEMPT, Patience
 
 PAUSE_S = 1.0
 
-Tell = Callable[[Untold, Patience], None]
-"""Tells the coordinator of one batch."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Moment:
-    """A moment (Unix time, in seconds), and for how long the run had waited for the coordinator by then."""
-
-    at_s: float
-    waited_s: float
+Tell = Callable[[Untold, Moment, Patience], None]
+"""Tells the coordinator of one batch, which has heard nothing of the query since a moment."""
 
 
 class Teller:
@@ -117,7 +108,7 @@ class Teller:
                 since = self._unheard_since = Moment(untold.began_s, self._coordinator.waited_s)
             unheard_s = max(0.0, time.time() - since.at_s)
             self._coordinator.waited_s = max(self._coordinator.waited_s, since.waited_s + unheard_s)
-            self._tell(untold, patience)
+            self._tell(untold, since, patience)
             self._backlog.forget(batch_id)
             self._log.info("the coordinator was told of this batch", extra={"batch": batch_id})
 
@@ -131,16 +122,22 @@ class Teller:
             return True
 
     def _run(self) -> None:
+        complained = False
         try:
             while not self._stopped.wait(random.uniform(PAUSE_S / 2, PAUSE_S)):
                 try:
                     self._tell_all(ONE_ATTEMPT)
+                    if self._done():
+                        return
                 except CoordinatorUnavailable:
                     continue
-                if self._done():
+                except TidegateError as error:
+                    self._log.error("the coordinator refused what it was told late: %s", error)
                     return
-        except TidegateError as error:
-            self._log.error("the coordinator refused what it was told late: %s", error)
+                except OSError:  # of the checkpoint's file system: it may be gone the next time
+                    if not complained:
+                        self._log.exception("what is untold could not be told; trying again")
+                    complained = True
         finally:
             # Whatever has ended it: the next begin tells the rest itself, and runs into the same.
             with self._lock:

@@ -26,6 +26,7 @@ _STATUS: dict[type[errors.DomainError], int] = {
     errors.RevisionMismatch: 412,
     errors.BatchOpen: 409,
     errors.BatchNotBegun: 409,
+    errors.ReportsMissing: 409,
     errors.BatchForgotten: 409,
     errors.PinConflict: 409,
     errors.QueryFenced: 409,

@@ -36,8 +36,8 @@ class Acting(Transition):
         """Makes substreams known before their first event, so that they hold the watermark back from the start.
 
         ``tops``: their highest event times, where a client knows them and the store has lost the job: the substream
-        goes on from there. For one that is known already they are of no effect, and so are those too far ahead of the
-        clock to be true. Nothing moves until the next look.
+        goes on from there. For one that has shown event times already they are of no effect, and so are those too far
+        ahead of the clock to be true. Nothing moves until the next look.
 
         :raises JobComplete: for a new one, after the end of input.
         """
@@ -45,15 +45,23 @@ class Acting(Transition):
         if new and self.complete:
             raise JobComplete()
         self._tick(now_ms)
-        seen, _ = self._set_aside_future(query, {name: tops[name] for name in new if name in tops} if tops else {}, {})
+        tops = {} if tops is None or self.complete else tops
+        unseen = {name: tops[name] for name in names if name in tops and self._is_unseen(query, name)}
         for name in new:
-            substream = self._new_substream(query, name)
-            if name in seen:
-                self._see(substream, seen[name])
-                self._look_due = True
-        if new:
-            self._act("declare", why, query, new)
-        return Effect(self._reply(), bool(new))
+            self._new_substream(query, name)
+        seen, _ = self._set_aside_future(query, unseen, {})
+        if seen:
+            self._observe(query, seen, {})
+            self._look_due = True
+        affected = [name for name in names if name in new or name in seen]
+        if affected:
+            self._act("declare", why, query, affected)
+        return Effect(self._reply(), bool(affected))
+
+    def _is_unseen(self, query: str, name: str) -> bool:
+        """Whether nothing is known of where a substream is; it may be unknown altogether."""
+        known = self.substreams.get((query, name))
+        return known is None or (known.top is None and not known.done)
 
     def restore(self, query: str, watermarks: Mapping[str, int], now_ms: int, why: Why = UNEXPLAINED) -> Effect:
         """Takes over watermarks from elsewhere, for substreams that are known: at start-up, before their events.

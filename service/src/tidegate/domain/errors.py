@@ -11,6 +11,7 @@
     ├── RevisionMismatch        the job was changed by somebody else meanwhile
     ├── BatchOpen               an end of input while a batch is open
     ├── BatchNotBegun           a report or commit for a batch that this run never began
+    ├── ReportsMissing          a commit of a batch of which less is staged than was reported
     ├── BatchForgotten          a replay of a batch whose pin is no longer kept
     ├── PinConflict             the client's copy of a pin differs from the coordinator's
     ├── QueryFenced             the run was replaced by a newer one
@@ -88,6 +89,12 @@ class BatchNotBegun(DomainError):
     code = "batch_not_begun"
     text = "Batch {batch_id} of query {query!r} was never begun by this run of it; begin it first."
     fields = ("query", "batch_id")
+
+
+class ReportsMissing(DomainError):
+    code = "reports_missing"
+    text = "Of batch {batch_id} of query {query!r}, reports of {missing} substreams are missing; report all again."
+    fields = ("query", "batch_id", "missing")
 
 
 class BatchForgotten(DomainError):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from tidegate.domain.errors import BatchNotBegun, JobComplete
+from tidegate.domain.errors import BatchNotBegun, JobComplete, ReportsMissing
 from tidegate.domain.numbers import above
 from tidegate.domain.query import PINS_KEPT, KnownPin, QueryState, Run
 from tidegate.domain.records import Accounting, Answer, Begun, Effect
@@ -109,15 +109,23 @@ class Reporting(Transition):
             query.open_batch(batch_id, pin, self.now_ms, self.moment.observed_ms, taken_in_ms, keep)
         return Begun(self._reply(), pin, False, joined, self._latest_event_time(), previous, was_open)
 
-    def commit(self, run: Run, batch_id: int, accounting: Accounting | None, now_ms: int, waited_ms: int = 0) -> Effect:
+    def commit(
+        self, run: Run, batch_id: int, accounting: Accounting | None, now_ms: int, waited_ms: int = 0,
+        reported: int | None = None,
+    ) -> Effect:  # fmt: skip
         """Makes what the batch staged effective, and takes the account of its rows. Once.
 
-        :raises QueryFenced, QueryRetired, BatchNotBegun: see the errors.
+        ``reported``: how many counts were reported, by partition and substream: a store that has fewer has lost some.
+
+        :raises QueryFenced, QueryRetired, BatchNotBegun, ReportsMissing: see the errors.
         """
         query = self._check_spoken_to(run, batch_id)
+        open_yet = query.open and batch_id == query.latest
+        if open_yet and reported is not None and reported > len(query.staged_counts):
+            raise ReportsMissing(run.query, batch_id, reported - len(query.staged_counts))
         self._hear(run.query, query, now_ms)
         query.wait(waited_ms)
-        if batch_id != query.latest or not query.open:
+        if not open_yet:
             return Effect(self._reply(), False)
         self._commit(run.query, query)
         self._look()

@@ -186,7 +186,7 @@ class JobStore:
 
     async def commit(
         self, job: str, run: Run, batch_id: int, accounting: Accounting | None, waited_ms: int = 0,
-        token: TokenClaim | None = None, now_ms: int | None = None,
+        reported: int | None = None, token: TokenClaim | None = None, now_ms: int | None = None,
     ) -> Effect:  # fmt: skip
         names = accounting.substreams if accounting else ()
         counts = [astuple(row) for row in accounting.counts] if accounting else []
@@ -194,7 +194,7 @@ class JobStore:
         return replies.effect(
             await self._run(
                 "commit", job, now_ms, *_token(token), run.query, run.query_id, run.run_id, str(batch_id),
-                str(waited_ms), *column(members(run.query, names)),
+                str(waited_ms), text(reported), *column(members(run.query, names)),
                 *(argument for rows in columns for argument in column(map(str, rows))),
             )
         )  # fmt: skip

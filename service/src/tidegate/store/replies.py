@@ -115,6 +115,7 @@ _DETAILS: dict[str, Callable[[Any], object]] = {
     "batch_id": int,
     "latest_batch_id": int,
     "open_batch_id": int,
+    "missing": int,
     "pin": number,
     "at_most": int,
     "now_ms": int,

@@ -59,7 +59,7 @@ async def commit(job: JobId, query: QueryId, batch: BatchId, request: Request, c
     run = Run(query, body.query_id, body.run_id)
     accounting = None if body.rows is None else body.rows.accounting()
     claim = ctx.tokens.claim(job, body.watermark_token)
-    effect = await ctx.store.commit(job, run, batch, accounting, body.waited_ms, claim)
+    effect = await ctx.store.commit(job, run, batch, accounting, body.waited_ms, body.reported, claim)
     return answer(EffectRecord(**ctx.watermark(job, effect.answer), applied=effect.applied))
 
 

@@ -27,7 +27,8 @@ class Declaration(SubstreamAction):
     """Substreams that are to hold the watermark from the start.
 
     `event_times`: their highest ones, where a client knows them and the job has lost them (its `state_epoch` has
-    changed); null for those of which nothing is known. Of no effect for substreams that the job knows.
+    changed); null for those of which nothing is known. Of no effect for substreams that have
+    shown event times.
     """
 
     event_times: list[EventTime | None] | None = None

@@ -138,9 +138,14 @@ class RowAccounting(Request):
 
 
 class Commit(RunReference):
-    """Commits a batch. ``rows``: what became of its rows; left out where the client does not account for them."""
+    """Commits a batch. ``rows``: what became of its rows; left out where the client does not account for them.
+
+    ``reported``: how many counts were reported of the batch, by partition and substream. Where the coordinator has
+    fewer (its store has lost the end of its log), the commit is refused (409 ``reports_missing``): report all again.
+    """
 
     rows: RowAccounting | None = None
+    reported: Count | None = None
 
 
 class Heartbeat(RunReference):

@@ -1,0 +1,149 @@
+"""What the coordinator's job knows of a query: kept up, and told again where it was lost.
+
+A coordinator may have lost everything (its Redis was emptied): then the job is created again from the user's rules, and
+the query's substreams are declared with their tops. It may have lost the end of what it knew: then it hears the tops
+again with the next batch. Which of the two it is comes out in whatever it answers next. A job that somebody began anew
+is left alone: it is not to know what was before.
+"""
+
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tidegate_spark.checkpoint import Checkpoint
+from tidegate_spark.coordinator import Coordinator, Run
+from tidegate_spark.errors import JobDeleted, JobMissing
+from tidegate_spark.logs import QueryLog
+from tidegate_spark.outage import Patience
+from tidegate_spark.pins import Pins
+from tidegate_spark.reached import Reached
+from tidegate_spark.reporter import reports_of_tops
+
+if TYPE_CHECKING:
+    from tidegate_spark.gate import Gate
+
+
+class Standing:
+    """One query's. Its lock is held around all that changes it, calls included, by whichever thread makes them.
+
+    It can be pickled. In a process where nothing is written ``here``, another one's hook keeps the documents.
+    """
+
+    def __init__(
+        self, gate: "Gate", coordinator: Coordinator, query: str, declared: tuple[str, ...], checkpoint: Checkpoint,
+        pins: Pins, log: QueryLog, here: bool,
+    ) -> None:  # fmt: skip
+        # The gate, for its rules may be changed while the query runs.
+        self._gate, self._coordinator, self._query, self._declared = gate, coordinator, query, declared
+        self._checkpoint, self._pins, self._log = checkpoint, pins, log
+        self._start(here)
+
+    def _start(self, here: bool) -> None:
+        self.lock = threading.RLock()
+        self._here = here
+        self._loaded: Reached | None = None
+        self._announced_in: str | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        own = ("lock", "_here", "_loaded", "_announced_in")
+        return {name: value for name, value in self.__dict__.items() if name not in own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._start(here=True)
+
+    @property
+    def reached(self) -> Reached:
+        """How far the query has come."""
+        if self._loaded is None:
+            self._loaded = Reached.load(self._query, self._checkpoint)
+        return self._loaded
+
+    def bring_proof(self) -> None:
+        """Sees to it that the coordinator is sent the last watermark token there is, in case it has forgotten."""
+        if self._coordinator.watermark_token is None:
+            with self.lock:
+                token, newest = self.reached.watermark_token, self._pins.newest()
+                if newest is not None and (self.reached.batch_id is None or newest[0] > self.reached.batch_id):
+                    token = newest[1].watermark_token
+                self._coordinator.watermark_token = token
+
+    def is_announced_in(self, answer: Mapping[str, Any]) -> bool:
+        """Whether the job that answers is the one that the query was announced in."""
+        return bool(answer["state_epoch"] == self._announced_in)
+
+    def announce(self, patience: Patience, missing: JobMissing | None = None) -> None:
+        """The job is there after this, and knows the substreams that are to hold it.
+
+        :param missing: that it was not there. Nothing is created where it was deleted, or where there are no rules.
+        """
+        if missing is not None and (self._gate.rules is None or isinstance(missing, JobDeleted)):
+            raise missing
+        if missing is not None:
+            self._log.warning("the coordinator does not know the job any more; creating it again")
+        with self.lock:
+            self.meet(self._coordinator.ensure_job(self._gate.rules, patience), patience)
+
+    def announced(self, patience: Patience) -> None:
+        """Announces the query unless this process has."""
+        self.bring_proof()
+        if self._announced_in is None:
+            self.announce(patience)
+
+    def meet(self, answer: Mapping[str, Any], patience: Patience) -> None:
+        """The job that answers knows the query's substreams after this: those that are declared; and, where the job
+        that knew them was lost, all of them, with how far they had come.
+        """
+        if not self._here and not self.is_announced_in(answer):
+            self._loaded = None  # the hook, in its process, has brought it further
+        reached = self.reached
+        if not self.is_announced_in(answer):
+            tops = reached.lacking_in(answer)
+            if tops:
+                self._log.warning("the coordinator had lost the job; telling it again what it knew")
+            names = list(dict.fromkeys([*self._declared, *tops]))
+            self._coordinator.declare(self._query, names, tops, patience)
+            self._announced_in = answer["state_epoch"]
+        if reached.settle_in(answer) and self._here and self._checkpoint.started():
+            reached.save(self._checkpoint)
+
+    def begun(self, answer: Mapping[str, Any], run: Run, batch_id: int, patience: Patience) -> None:
+        """A batch was begun; what the coordinator has lost before is staged with it."""
+        self.meet(answer, patience)
+        reached = self.reached
+        if reached.lost_by(answer["previous_batch_id"], answer["previous_open"], batch_id) and not reached.incomplete:
+            self._log.warning(
+                "the coordinator no longer knew of the commit of batch %s; telling it again how far the query had come",
+                reached.batch_id, extra={"batch": batch_id},
+            )  # fmt: skip
+            # Kept, for a run that is started anew drops what this one is about to stage.
+            reached.incomplete = True
+            reached.save(self._checkpoint)
+        if reached.incomplete:
+            self._tell_tops(run, batch_id, patience)
+
+    def committed(self, answer: Mapping[str, Any], batch_id: int, tops: Mapping[str, int]) -> None:
+        """The coordinator has taken the commit of a batch, with its highest event times."""
+        with self.lock:
+            self.reached.commit(batch_id, tops, answer["watermark_token"])
+            self.reached.save(self._checkpoint)
+
+    def tell_again(self, run: Run, batch_id: int | None, patience: Patience) -> None:
+        """Tells again how far the query had come with its last batch, which the coordinator does not know.
+
+        If it does after all (it has had the next one begun), this changes nothing there. If it never did (the batch is
+        untold yet), or is not to (the job began anew), nothing is told.
+        """
+        if not self._here:
+            self._loaded = None
+        kept = None if batch_id is None else self._pins.read(batch_id)
+        if batch_id is None or kept is None or batch_id != self.reached.batch_id:
+            return
+        known = {"pin": kept.pin}
+        self._coordinator.begin(self._query, run, batch_id, self._pins.kept, known, None, patience)
+        self._tell_tops(run, batch_id, patience)
+        self._coordinator.commit(self._query, run, batch_id, None, None, patience)
+
+    def _tell_tops(self, run: Run, batch_id: int, patience: Patience) -> None:
+        """Stages, with an open batch, how far all substreams had come before it."""
+        self._coordinator.report(self._query, run, batch_id, reports_of_tops(self.reached.tops), patience)

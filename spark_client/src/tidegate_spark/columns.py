@@ -48,22 +48,29 @@ class Columns:
         """Whether event times are timestamps, and so epoch milliseconds for certain."""
         return not isinstance(df.schema[self.event_time].dataType, LongType)
 
-    def time(self, df: DataFrame) -> Column:
-        """The event time of a row as a whole number: epoch milliseconds, rounded down, or the number itself."""
-        column = F.col(_quoted(self.event_time))
+    def time(self, df: DataFrame, column: str | None = None) -> Column:
+        """The event time of a row as a whole number: epoch milliseconds, rounded down, or the number itself.
+
+        :param column: another column of its type, to be read in its stead.
+        """
+        named = _quoted(self.event_time if column is None else column)
         match df.schema[self.event_time].dataType:
             case TimestampType():
-                return F.unix_millis(column)
+                return F.unix_millis(F.col(named))
             case TimestampNTZType():
                 # From its parts, which are what they say. A cast would read it in the session's time zone, and so
                 # does timestampdiff, which is an hour off in summer.
-                ntz = _quoted(self.event_time)
+                ntz = named
                 return F.expr(
                     f"unix_date(cast({ntz} as date)) * 86400000L + hour({ntz}) * 3600000L + minute({ntz}) * 60000L"
                     f" + cast(floor(extract(second from {ntz}) * 1000) as long)"
                 )
             case _:
-                return column
+                return F.col(named)
+
+    def raw_time(self) -> Column:
+        """The event time as it came. It sorts as :meth:`time` does."""
+        return F.col(_quoted(self.event_time))
 
     def keys(self) -> list[Column]:
         """What rows of one substream have in common, as strings."""

@@ -48,6 +48,8 @@ class Hook:
     of_timestamps: bool
     progress: bool
     on_commit: Callable[[Committed], Any] | None
+    _plain: bool = True
+    """Which fold a batch begins with."""
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
@@ -69,10 +71,20 @@ class Hook:
 
     def _fold(self, df: DataFrame, judgement: Judgement, opened: Opened) -> Fold:
         """Folds the batch and stages it; all of it is at the coordinator after this, unless the query goes on alone."""
+        found = self._folded(df, judgement, opened, self._plain) or self._folded(df, judgement, opened, plain=False)
+        assert found is not None, "the full fold judges every row"
+        fold, posted = found
+        self._plain = not (fold.count("late") or fold.count("future"))
+        if not posted:
+            self.delivery.report(opened, fold)
+        return fold
+
+    def _folded(self, df: DataFrame, judgement: Judgement, opened: Opened, plain: bool) -> tuple[Fold, bool] | None:
+        """The fold, and whether the executors have reported it; None where the plain one has not told everything."""
         if self.mode == "executor" and opened.heard:
             reporter = self._reporter(opened)
             try:
-                fold, posted = on_executors(df, self.columns, judgement, self.report_tasks, reporter)
+                found = on_executors(df, self.columns, judgement, self.report_tasks, reporter, plain)
             except PythonException as error:
                 if "ModuleNotFoundError" in str(error):
                     raise InvalidUsage(
@@ -80,13 +92,13 @@ class Hook:
                         "spark.pyspark.python) to one that has tidegate-spark, or choose reporting('driver')."
                     ) from error
                 raise
+            if found is None:
+                return None
+            fold, posted = found
             self.delivery.coordinator.waited_s += posted.waited_s
-            if posted.complete:
-                return fold
-        else:
-            fold = on_driver(df, self.columns, judgement, self.report_tasks)
-        self.delivery.report(opened, fold)
-        return fold
+            return fold, posted.complete
+        folded = on_driver(df, self.columns, judgement, self.report_tasks, plain)
+        return None if folded is None else (folded, False)
 
     def _reporter(self, opened: Opened) -> Reporter:
         coordinator, delivery = self.delivery.coordinator, self.delivery

@@ -41,6 +41,12 @@ class Judgement:
         }  # fmt: skip
         return reduce(Column.__or__, (tests[row_class] for row_class in self.classes_aside))
 
+    def is_plain(self, bottom: int | None, top: int | None) -> bool:
+        """Whether rows between these event times are on time, all of them."""
+        if bottom is None or top is None:
+            return True
+        return bottom >= (LOWEST if self.pin is None else self.pin) and top <= self.latest
+
     @property
     def classes_aside(self) -> list[str]:
         """The classes whose rows do not go to the function for those on time."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, LongType, TimestampNTZType, TimestampType
@@ -48,12 +49,9 @@ class Columns:
         """Whether event times are timestamps, and so epoch milliseconds for certain."""
         return not isinstance(df.schema[self.event_time].dataType, LongType)
 
-    def time(self, df: DataFrame, column: str | None = None) -> Column:
-        """The event time of a row as a whole number: epoch milliseconds, rounded down, or the number itself.
-
-        :param column: another column of its type, to be read in its stead.
-        """
-        named = _quoted(self.event_time if column is None else column)
+    def time(self, df: DataFrame) -> Column:
+        """The event time of a row as a whole number: epoch milliseconds, rounded down, or the number itself."""
+        named = _quoted(self.event_time)
         match df.schema[self.event_time].dataType:
             case TimestampType():
                 return F.unix_millis(F.col(named))
@@ -69,7 +67,7 @@ class Columns:
                 return F.col(named)
 
     def raw_time(self) -> Column:
-        """The event time as it came. It sorts as :meth:`time` does."""
+        """The event time as it came. It sorts as :meth:`time` does; :func:`whole_times` makes the same of it."""
         return F.col(_quoted(self.event_time))
 
     def keys(self) -> list[Column]:
@@ -77,6 +75,14 @@ class Columns:
         if self.substream is SOURCE_PARTITION:
             return [F.spark_partition_id().cast("string")]
         return [F.col(_quoted(name)).cast("string") for name in self.substream_columns]
+
+
+def whole_times(times: pa.Array | pa.ChunkedArray) -> list[int | None]:
+    """What :meth:`Columns.time` makes of event times, where they have come to Arrow."""
+    if not pa.types.is_timestamp(times.type):
+        return list(times.to_pylist())
+    assert times.type.unit == "us", "as Spark's are"
+    return [None if micros is None else micros // 1000 for micros in times.cast(pa.int64()).to_pylist()]
 
 
 def _quoted(name: str) -> str:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tidegate_spark.columns import Columns
+from tidegate_spark.columns import Columns, whole_times
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.judgement import RULE, Judgement, credible, future, late
 from tidegate_spark.reporter import Reporter, reports_of
@@ -143,7 +143,7 @@ def on_executors(
 def on_driver(df: DataFrame, columns: Columns, judgement: Judgement, tasks: int, plain: bool) -> Fold | None:
     """Folds a batch, for the driver to report. See :func:`on_executors`."""
     with setting(df.sparkSession, SHUFFLE_PARTITIONS, tasks):
-        folded = (_plainly(df, columns) if plain else _fully(df, columns, judgement)).toArrow().to_pydict()
+        folded = _columns_of((_plainly(df, columns) if plain else _fully(df, columns, judgement)).toArrow())
     if folded["rows"] == [0]:  # without keys there is a row even for no input
         folded = {name: [] for name in folded}
     folded["substream"] = _names(folded, len(columns.keys()), len(folded["rows"]))
@@ -158,16 +158,19 @@ def _plainly(df: DataFrame, columns: Columns) -> DataFrame:
     """
     keys = [key.alias(_key(index)) for index, key in enumerate(columns.keys())]
     time = columns.raw_time()
-    folded = df.groupBy(*keys).agg(
+    return df.groupBy(*keys).agg(
         F.max(time).alias("top"), F.min(time).alias("bottom"), F.count(F.lit(1)).alias("rows"),
         F.count(time).alias("timed"),
     )  # fmt: skip
-    return folded.select(
-        *(_key(index) for index in range(len(keys))),
-        *(columns.time(df, name).alias(name) for name in ("top", "bottom")),
-        "rows",
-        "timed",
-    )
+
+
+def _columns_of(folded: pa.Table | pa.RecordBatch) -> dict[str, list[Any]]:
+    """Folded rows, with event times as whole numbers."""
+    values = dict(zip(folded.schema.names, folded.columns, strict=True))
+    return {
+        name: whole_times(column) if name in ("top", "bottom") else column.to_pylist()
+        for name, column in values.items()
+    }
 
 
 def _judge_plainly(folded: dict[str, list[Any]], judgement: Judgement) -> list[bool]:
@@ -222,7 +225,7 @@ def posting(
 
     def post(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            folded, count = batch.to_pydict(), batch.num_rows
+            folded, count = _columns_of(batch), batch.num_rows
             folded["substream"] = _names(folded, keys, count)
             judged = _judge_plainly(folded, judgement) if plain else [True] * count
             # Of what is to be judged anew nothing is said: it may be too far ahead of the clock.

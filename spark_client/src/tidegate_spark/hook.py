@@ -24,7 +24,7 @@ from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.fold import Fold, Mode, on_driver, on_executors
 from tidegate_spark.judgement import HIGHEST, Goes, Judgement
 from tidegate_spark.outage import MOMENT_S, Patience
-from tidegate_spark.reporter import Reporter, batch_of
+from tidegate_spark.reporter import SUBSTREAMS_PER_CALL, Reporter, batch_of
 
 BatchFunction = Callable[[DataFrame, Batch], Any]
 
@@ -50,6 +50,8 @@ class Hook:
     on_commit: Callable[[Committed], Any] | None
     _plain: bool = True
     """Which fold a batch begins with."""
+    _tasks: int | None = None
+    """In how many tasks it is reported."""
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
@@ -75,16 +77,19 @@ class Hook:
         assert found is not None, "the full fold judges every row"
         fold, posted = found
         self._plain = not (fold.count("late") or fold.count("future"))
+        # For a few substreams one task is enough, and each costs a Python worker some time.
+        self._tasks = min(self.report_tasks, 1 + len(fold.substream) // SUBSTREAMS_PER_CALL)
         if not posted:
             self.delivery.report(opened, fold)
         return fold
 
     def _folded(self, df: DataFrame, judgement: Judgement, opened: Opened, plain: bool) -> tuple[Fold, bool] | None:
         """The fold, and whether the executors have reported it; None where the plain one has not told everything."""
+        tasks = self._tasks or self.report_tasks
         if self.mode == "executor" and opened.heard:
             reporter = self._reporter(opened)
             try:
-                found = on_executors(df, self.columns, judgement, self.report_tasks, reporter, plain)
+                found = on_executors(df, self.columns, judgement, tasks, reporter, plain)
             except PythonException as error:
                 if "ModuleNotFoundError" in str(error):
                     raise InvalidUsage(
@@ -97,7 +102,7 @@ class Hook:
             fold, posted = found
             self.delivery.coordinator.waited_s += posted.waited_s
             return fold, posted.complete
-        folded = on_driver(df, self.columns, judgement, self.report_tasks, plain)
+        folded = on_driver(df, self.columns, judgement, tasks, plain)
         return None if folded is None else (folded, False)
 
     def _reporter(self, opened: Opened) -> Reporter:

@@ -269,6 +269,7 @@ def test_an_earlier_run_under_available_now_is_not_known_about(own: CoordinatorP
     run.batch(0, a=100_000, b=40_000)
     time.sleep(1.5)
     runs.plan(1)
+    time.sleep(0.1)
     run = runs.run(gate, settles="the run")
     run.delivery.start()
     run.batch(1, a=110_000)

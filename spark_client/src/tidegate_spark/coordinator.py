@@ -14,7 +14,7 @@ import httpx
 
 from tidegate_spark.errors import InvalidUsage, JobMissing, Refused
 from tidegate_spark.outage import NoAnswer, Patience, outage_since
-from tidegate_spark.reporter import batch_of
+from tidegate_spark.reporter import batch_of, in_calls
 from tidegate_spark.rules import Rules, differing
 
 log = logging.getLogger("tidegate")
@@ -25,7 +25,6 @@ Run = Mapping[str, str]
 """Who speaks: ``query_id``, the checkpoint, and ``run_id``, this start of the query."""
 
 CONNECT_S = 5.0
-DECLARED_PER_CALL = 5_000
 
 
 def _never() -> bool:
@@ -103,12 +102,11 @@ class Coordinator:
         tops = tops or {}
         # Between two calls the watermark may move: those that hold it come first.
         ordered = sorted(names, key=lambda name: (name in tops, tops.get(name, 0)))
-        for first in range(0, len(ordered), DECLARED_PER_CALL):
-            part = ordered[first : first + DECLARED_PER_CALL]
-            said: dict[str, Any] = {"query": query, "names": part}
-            if tops:
-                said["event_times"] = [tops.get(name) for name in part]
-            self._job("POST", ":declare", said, patience=patience)
+        columns: dict[str, list[Any]] = {"names": ordered}
+        if tops:
+            columns["event_times"] = [tops.get(name) for name in ordered]
+        for part in in_calls(columns):
+            self._job("POST", ":declare", {"query": query, **part}, patience=patience)
 
     def done(self, query: str, names: Sequence[str], reason: str) -> dict[str, Any]:
         return self._job("POST", "/substreams:done", {"query": query, "names": list(names), "reason": reason})

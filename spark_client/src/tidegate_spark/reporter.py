@@ -40,16 +40,19 @@ def reports_of(folded: Mapping[str, list[Any]]) -> Iterator[Columns]:
                 told.values(), (substream, top, rows - null_event_time - future, future), strict=True
             ):
                 column.append(value)
-    for first in range(0, len(told["substreams"]), SUBSTREAMS_PER_CALL):
-        yield {name: values[first : first + SUBSTREAMS_PER_CALL] for name, values in told.items()}
+    return in_calls(told)
 
 
 def reports_of_tops(tops: Mapping[str, int]) -> Iterator[Columns]:
     """What a coordinator is to be told of highest event times alone, in calls of limited size."""
-    names = list(tops)
-    for first in range(0, len(names), SUBSTREAMS_PER_CALL):
-        part = names[first : first + SUBSTREAMS_PER_CALL]
-        yield {"substreams": part, "event_times": [tops[name] for name in part]}
+    return in_calls({"substreams": list(tops), "event_times": list(tops.values())})
+
+
+def in_calls(columns: Columns) -> Iterator[Columns]:
+    """Columns of equal length, cut into as many as go into one call."""
+    length = max(map(len, columns.values()))
+    for first in range(0, length, SUBSTREAMS_PER_CALL):
+        yield {name: values[first : first + SUBSTREAMS_PER_CALL] for name, values in columns.items()}
 
 
 def batch_of(query: str, run: Mapping[str, str], batch_id: int) -> dict[str, Any]:

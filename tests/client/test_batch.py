@@ -9,8 +9,8 @@ from tidegate_spark import Batch, Committed, Holder
 
 BATCH = Batch(7, pin=1000, watermark=5, job="j", query="q", replayed=True)
 COMMITTED = Committed(
-    BATCH, on_time=1000, late=2, null_event_time=1, future=0, watermark=1_357_041_600_000, now_ms=1_357_041_661_500,
-    holder=Holder("slow", "q", "HNL", None, 0), seconds=1.5, told=True, of_timestamps=True,
+    BATCH, on_time=1000, updated=0, late=2, null_event_time=1, future=0, watermark=1_357_041_600_000,
+    now_ms=1_357_041_661_500, holder=Holder("slow", "q", "HNL", None, 0), seconds=1.5, told=True, of_timestamps=True,
 )  # fmt: skip
 
 

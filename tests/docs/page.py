@@ -35,6 +35,10 @@ def main() -> None:
     late = spark.read.parquet("late")
     assert {(row.dest, row.batch) for row in late.collect()} == {("HNL", 1), ("BOS", 1)}
     assert spark.read.parquet("with_watermark").count() == 1
+    hourly = spark.read.parquet("hourly").collect()
+    assert {(row.dest, row.window.start.hour, row.flights, row.passengers) for row in hourly} >= {
+        ("BOS", 12, 1, 100), ("HNL", 6, 2, 200),
+    }, hourly  # fmt: skip
     # The query "metered" reads the same flights, and finds the same one late.
     assert page["batches"] == [0, 1]
     assert page["Metrics"].seen[-1]["tidegate.watermark"] is not None

@@ -21,7 +21,7 @@ from tidegate_spark.testing import CoordinatorProcess
 def fold(**tops: int) -> Fold:
     names = list(tops)
     none = [0] * len(names)
-    return Fold(names, list(tops.values()), [1] * len(names), none, none, none)
+    return Fold("by row", names, list(tops.values()), [1] * len(names), none, none, none, none)
 
 
 class Runs:

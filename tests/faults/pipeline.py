@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 
 import tidegate_spark
 from tests.faults.points import IN_THE_FUNCTION, watch
-from tidegate_spark import Batch
+from tidegate_spark import Batch, windows
 from tidegate_spark.testing import FileBatches, ensure_java
 
 QUERY = "q"
@@ -35,6 +35,7 @@ class Settings:
     """``flaky``: a folder for marks of what has failed once; None: nothing does. ``die``: a point, ``of`` a batch.
 
     ``until_idle``: it goes on until the coordinator takes all substreams for idle, after a second of silence.
+    ``windows``: their size; its function gets windows by k then, which take rows for as long again after they closed.
     """
 
     session: str
@@ -45,6 +46,7 @@ class Settings:
     of: int = 0
     flaky: str | None = None
     until_idle: bool = False
+    windows: int | None = None
     conf: dict[str, Any] = field(default_factory=dict)
 
     def argument(self) -> str:
@@ -65,7 +67,7 @@ def session(settings: Settings) -> SparkSession:
 
 def keep(directory: Path, kind: str, df: DataFrame, batch: Batch) -> None:
     """What a function was given, one file a call."""
-    rows = sorted(([row.k, row.t] for row in df.collect()), key=lambda row: (row[1] is not None, row))
+    rows = sorted((list(row) for row in df.collect()), key=lambda row: (row[1] is not None, row))
     given = {"batch": batch, "pin": batch.pin, "replayed": batch.replayed, "rows": rows}
     (directory / "out" / f"{kind}-{batch:03d}-{time.time_ns()}-{uuid.uuid4()}.json").write_text(json.dumps(given))
 
@@ -122,7 +124,11 @@ def main() -> None:
         df = flaky(df, Path(settings.flaky))
     rules = tidegate_spark.limiting_lag(LAG, idle_timeout=timedelta(seconds=1) if settings.until_idle else None)
     gate = tidegate_spark.connect(settings.url, job=settings.job, rules=rules)
-    stream = gate.stream(df, event_time="t", substream="k").foreach_batch(write).late_to(write_late).show_progress()
+    stream = gate.stream(df, event_time="t", substream="k")
+    if settings.windows is not None:
+        stream = stream.windows(settings.windows).agg("k", rows=windows.count(), last=windows.max("t"))
+        stream = stream.allowed_lateness(settings.windows)
+    stream = stream.foreach_batch(write).late_to(write_late).show_progress()
     if settings.until_idle:
         query = stream.tuned(heartbeat_ms=200).start(queryName=QUERY, checkpointLocation=checkpoint)
         while not gate.status()["substreams"]["all_idle"]:

@@ -5,10 +5,17 @@ from typing import Any
 
 from tidegate_spark import hook
 from tidegate_spark.coordinator import Coordinator
+from tidegate_spark.windows.parquet import ParquetState
+from tidegate_spark.windows.windowing import Windowing
 
 IN_THE_FUNCTION = "in the function"
 POINTS = ["before the pin", "after the pin", "after the reports", IN_THE_FUNCTION, "before the commit", "after it"]
 """In their order; the user's function says itself that it is reached."""
+
+POINTS_WITH_WINDOWS = [
+    "before the state", "after the state", "before the commit", "after it", "after the version", IN_THE_FUNCTION,
+]  # fmt: skip
+"""What a batch of a query with windows adds to them, in their order: its function comes last."""
 
 Reached = Callable[[str, int], None]
 """Is told the point, and the batch."""
@@ -32,3 +39,5 @@ def watch(reached: Reached, replace: Callable[[Any, str, Any], None] = setattr) 
     around(Coordinator, "begin", "before the pin", "after the pin", lambda *args: args[3])
     around(hook, "on_executors", None, "after the reports", lambda *args: args[4].batch["batch_id"])
     around(Coordinator, "commit", "before the commit", "after it", lambda *args: args[3])
+    around(ParquetState, "write", "before the state", "after the state", lambda *args: args[1])
+    around(Windowing, "_give_out", "after the version", "after the function", lambda *args: args[1].batch)

@@ -94,3 +94,22 @@ def test_silence_is_seen_by_a_client_of_connect(tidegate: CoordinatorProcess, tm
     FileBatches(tmp_path / "input", SCHEMA).add({"k": "a", "t": 100_000}, {"k": "b", "t": 50_000})
     assert run(Settings(session, tidegate.url, gate.coordinator.job, str(tmp_path), until_idle=True)) == 0
     assert gate.status()["watermark"] == 90_000
+
+
+@pytest.mark.parametrize("session", [pytest.param("connect", id="connect")], indirect=True)
+def test_windows_come_out_where_the_query_runs_elsewhere(
+    tidegate: CoordinatorProcess, tmp_path: Path, session: str
+) -> None:
+    """The hook travels to the server, and so does the source that looks at the watermark."""
+    gate = tidegate.gate()
+    settings = Settings(session, tidegate.url, gate.coordinator.job, str(tmp_path), windows=10_000)
+    source = FileBatches(tmp_path / "input", SCHEMA)
+    for t in (1000, 2000, 25_000, 3000, 45_000):
+        source.add({"k": "a", "t": t})
+    assert run(settings) == 0, (tmp_path / "pipeline.log").read_text()
+    given = [(call.kind, call.batch, call.rows) for call in calls(tmp_path)]
+    assert given == [
+        ("on_time", 2, [[[0, 10_000], "a", 2, 2000, None]]),
+        ("on_time", 3, [[[0, 10_000], "a", 3, 3000, [2, 2000]]]),
+        ("on_time", 4, [[[20_000, 30_000], "a", 1, 25_000, None]]),
+    ]

@@ -77,6 +77,7 @@ class Committed:
 
     batch: Batch
     on_time: int
+    updated: int
     late: int
     null_event_time: int
     future: int
@@ -89,7 +90,7 @@ class Committed:
 
     @property
     def rows(self) -> int:
-        return self.on_time + self.late + self.null_event_time + self.future
+        return self.on_time + self.updated + self.late + self.null_event_time + self.future
 
     @property
     def watermark_lag_ms(self) -> int | None:
@@ -103,6 +104,7 @@ class Committed:
             "tidegate.watermark": self.watermark,
             "tidegate.watermark_lag_ms": self.watermark_lag_ms,
             "tidegate.on_time_rows": self.on_time,
+            "tidegate.updated_rows": self.updated,
             "tidegate.late_rows": self.late,
             "tidegate.null_event_time_rows": self.null_event_time,
             "tidegate.future_rows": self.future,
@@ -112,7 +114,8 @@ class Committed:
     def __str__(self) -> str:
         rows = [f"{self.rows:,} rows"]
         for count, what in (
-            (self.late, "late"), (self.null_event_time, "without event time"), (self.future, "too far ahead"),
+            (self.updated, "updating"), (self.late, "late"), (self.null_event_time, "without event time"),
+            (self.future, "too far ahead"),
         ):  # fmt: skip
             if count:
                 rows.append(f"{count:,} {what}")

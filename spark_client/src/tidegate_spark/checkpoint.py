@@ -83,6 +83,12 @@ class Checkpoint:
         with suppress(FileNotFoundError):
             files.delete_file(f"{root}/tidegate/{name}.json")
 
+    def delete_directory(self, name: str) -> None:
+        """Forgets a directory of files, if there is one."""
+        files, root = self._place
+        with suppress(FileNotFoundError):
+            files.delete_dir(f"{root}/tidegate/{name}")
+
     def batches(self, kind: str) -> list[int]:
         """The batches that have a document of a kind, in order."""
         return sorted(self._numbered(f"tidegate/{kind}", _DOCUMENT))

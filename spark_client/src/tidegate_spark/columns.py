@@ -51,7 +51,7 @@ class Columns:
 
     def time(self, df: DataFrame) -> Column:
         """The event time of a row as a whole number: epoch milliseconds, rounded down, or the number itself."""
-        named = _quoted(self.event_time)
+        named = quoted(self.event_time)
         match df.schema[self.event_time].dataType:
             case TimestampType():
                 return F.unix_millis(F.col(named))
@@ -68,13 +68,13 @@ class Columns:
 
     def raw_time(self) -> Column:
         """The event time as it came. It sorts as :meth:`time` does; :func:`whole_times` makes the same of it."""
-        return F.col(_quoted(self.event_time))
+        return F.col(quoted(self.event_time))
 
     def keys(self) -> list[Column]:
         """What rows of one substream have in common, as strings."""
         if self.substream is SOURCE_PARTITION:
             return [F.spark_partition_id().cast("string")]
-        return [F.col(_quoted(name)).cast("string") for name in self.substream_columns]
+        return [F.col(quoted(name)).cast("string") for name in self.substream_columns]
 
 
 def whole_times(times: pa.Array | pa.ChunkedArray) -> list[int | None]:
@@ -85,7 +85,21 @@ def whole_times(times: pa.Array | pa.ChunkedArray) -> list[int | None]:
     return [None if micros is None else micros // 1000 for micros in times.cast(pa.int64()).to_pylist()]
 
 
-def _quoted(name: str) -> str:
+def from_time(kind: DataType, time: Column) -> Column:
+    """An event time of a type, from the whole number that :meth:`Columns.time` makes of it."""
+    match kind:
+        case TimestampType():
+            return F.timestamp_millis(time)
+        case TimestampNTZType():
+            # As UTC, whatever time zone the session has.
+            seconds = time.cast("decimal(18,3)") / F.lit(1000).cast("decimal(4,0)")
+            epoch = F.expr("timestamp_ntz'1970-01-01 00:00:00'")
+            return epoch + F.make_dt_interval(secs=seconds.cast("decimal(18,6)"))
+        case _:
+            return time
+
+
+def quoted(name: str) -> str:
     """A column by its very name, whatever characters it has."""
     return "`" + name.replace("`", "``") + "`"
 

@@ -114,6 +114,11 @@ class Coordinator:
     def complete(self, reason: str) -> dict[str, Any]:
         return self._job("POST", ":complete", {"reason": reason})
 
+    def coalesced(self) -> int | None:
+        """The coalesced watermark."""
+        watermark: int | None = self._job("GET", "/watermark")["coalesced"]
+        return watermark
+
     def queries(self, patience: Patience | None = None) -> list[dict[str, Any]]:
         """The queries of the job, with their checkpoints."""
         rows: list[dict[str, Any]] = self._job("GET", "/queries", patience=patience)["queries"]
@@ -175,6 +180,9 @@ class Coordinator:
     def retire(self, query: str, successor: str | None, reason: str) -> dict[str, Any]:
         whose: Body = {"evict": True} if successor is None else {"successor": successor}
         return self._job("POST", f"/queries/{query}:retire", {**whose, "reason": reason})
+
+    def watermark_url(self) -> str:
+        return f"{self.url}/v1/jobs/{self.job}/watermark"
 
     def report_path(self) -> str:
         return f"/v1/jobs/{self.job}:report"

@@ -169,6 +169,10 @@ class Delivery:
             self._teller.put_off(Untold(opened.batch_id, opened.kept, began.at_s, settled_s, fold), began)
         return answer
 
+    def untold(self, batch_id: int, pin: int | None) -> Batch:
+        """A batch that the coordinator need not know of."""
+        return self._batch(batch_id, KeptPin(pin, None), replayed=False)
+
     def _settled(self, batch_id: int) -> Moment | None:
         """The moment up to which all input is in a batch that begins now, or in one before; None: not known.
 

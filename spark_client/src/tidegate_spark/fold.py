@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 
 from tidegate_spark.columns import Columns, whole_times
 from tidegate_spark.errors import InvalidUsage
-from tidegate_spark.judgement import RULE, Judgement, credible, future, late
+from tidegate_spark.judgement import Judgement, credible, future, late, updated
 from tidegate_spark.reporter import Reporter, reports_of
 from tidegate_spark.session import SHUFFLE_PARTITIONS, setting
 from tidegate_spark.substreams import WHOLE, name_of
@@ -36,7 +36,7 @@ LARGEST_ACCOUNT_BYTES = 4 * 1024 * 1024 - 1024
 COUNTED_WITHOUT_A_LOOK = 5_000
 """Substreams whose account is within that, whatever their names."""
 
-CLASSES = ("late", "null_event_time", "future")
+CLASSES = ("updated", "late", "null_event_time", "future")
 _MEASURES = ("top", "rows", *CLASSES)
 _POSTED = pa.schema(
     [("substream", pa.string())]
@@ -44,31 +44,33 @@ _POSTED = pa.schema(
     + [("waited_s", pa.float64()), ("delivered", pa.bool_()), ("judged", pa.bool_())]
 )
 _POSTED_SQL = (
-    "substream string, top long, rows long, late long, null_event_time long, future long, "
+    "substream string, top long, rows long, updated long, late long, null_event_time long, future long, "
     "waited_s double, delivered boolean, judged boolean"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Columns of equal length, an entry for each substream of a batch.
+    """Columns of equal length, an entry for each substream of a batch, and the ``rule`` that its rows were judged by.
 
-    ``top``: the highest event time that can be true, None where no row has one. ``rows``: all of them; ``late``,
-    ``null_event_time``, ``future``: how many are of these classes, the others being on time.
+    ``top``: the highest event time that can be true, None where no row has one. ``rows``: all of them; ``updated``,
+    ``late``, ``null_event_time``, ``future``: how many are of these classes, the others being on time.
     """
 
+    rule: str
     substream: list[str]
     top: list[int | None]
     rows: list[int]
+    updated: list[int]
     late: list[int]
     null_event_time: list[int]
     future: list[int]
 
-    def document(self) -> dict[str, list[Any]]:
+    def document(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
-    def of(cls, document: dict[str, list[Any]]) -> Self:
+    def of(cls, document: dict[str, Any]) -> Self:
         return cls(**document)
 
     def reports(self) -> Iterator[dict[str, list[Any]]]:
@@ -109,10 +111,10 @@ class Fold:
 
     def account(self) -> dict[str, Any]:
         """What became of the rows, by substream, as a commit takes it."""
-        others = zip(self.late, self.null_event_time, self.future, strict=True)
-        on_time = [rows - sum(counts) for rows, counts in zip(self.rows, others, strict=True)]
         columns = {name: getattr(self, name) for name in CLASSES}
-        return {"rule": RULE, "substreams": self.substream, "on_time": on_time, **columns}
+        others = zip(*columns.values(), strict=True)
+        on_time = [rows - sum(counts) for rows, counts in zip(self.rows, others, strict=True)]
+        return {"rule": self.rule, "substreams": self.substream, "on_time": on_time, **columns}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,7 @@ def on_executors(
     waited_s, delivered, judged = (posted.pop(name) for name in ("waited_s", "delivered", "judged"))
     if not all(judged):
         return None
-    return Fold(**posted), Posted(all(delivered), max(waited_s, default=0.0))
+    return Fold(rule=judgement.rule, **posted), Posted(all(delivered), max(waited_s, default=0.0))
 
 
 def on_driver(df: DataFrame, columns: Columns, judgement: Judgement, tasks: int, plain: bool) -> Fold | None:
@@ -149,7 +151,7 @@ def on_driver(df: DataFrame, columns: Columns, judgement: Judgement, tasks: int,
     folded["substream"] = _names(folded, len(columns.keys()), len(folded["rows"]))
     if plain and not all(_judge_plainly(folded, judgement)):
         return None
-    return Fold(**folded)
+    return Fold(rule=judgement.rule, **folded)
 
 
 def _plainly(df: DataFrame, columns: Columns) -> DataFrame:
@@ -176,7 +178,7 @@ def _columns_of(folded: pa.Table | pa.RecordBatch) -> dict[str, list[Any]]:
 def _judge_plainly(folded: dict[str, list[Any]], judgement: Judgement) -> list[bool]:
     """Makes a full fold of a plain one; returns for which of its rows that is right."""
     bottoms, timed = folded.pop("bottom"), folded.pop("timed")
-    folded["late"] = folded["future"] = [0] * len(timed)
+    folded["updated"] = folded["late"] = folded["future"] = [0] * len(timed)
     folded["null_event_time"] = [rows - known for rows, known in zip(folded["rows"], timed, strict=True)]
     return [judgement.is_plain(bottom, top) for bottom, top in zip(bottoms, folded["top"], strict=True)]
 
@@ -192,14 +194,15 @@ def _fully(df: DataFrame, columns: Columns, judgement: Judgement) -> DataFrame:
     """
     keys = {_key(index): key for index, key in enumerate(columns.keys())}
     source = df.select(*(key.alias(name) for name, key in keys.items()), columns.time(df).alias("time"))
-    time, pin, latest = F.col("time"), F.col("pin"), F.col("latest")
+    time, late_below, on_time_from, latest = map(F.col, ("time", "late_below", "on_time_from", "latest"))
     judged = source.crossJoin(F.broadcast(judgement.bounds(df.sparkSession)))
     return judged.groupBy(*keys).agg(
         F.max(credible(time, latest)).alias("top"),
         F.count(F.lit(1)).alias("rows"),
-        F.count_if(late(time, pin)).alias("late"),
+        F.count_if(updated(time, late_below, on_time_from)).alias("updated"),
+        F.count_if(late(time, late_below)).alias("late"),
         F.count_if(time.isNull()).alias("null_event_time"),
-        F.count_if(future(time, pin, latest)).alias("future"),
+        F.count_if(future(time, on_time_from, latest)).alias("future"),
     )
 
 

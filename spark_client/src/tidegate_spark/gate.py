@@ -95,6 +95,7 @@ class Gate:
             "tidegate.watermark": watermark,
             "tidegate.watermark_lag_ms": None if watermark is None else status["now_ms"] - watermark,
             "tidegate.on_time_rows": rows["on_time"],
+            "tidegate.updated_rows": rows["updated"],
             "tidegate.late_rows": rows["late"],
             "tidegate.null_event_time_rows": rows["null_event_time"],
             "tidegate.future_rows": rows["future"],

@@ -1,17 +1,19 @@
 """The function that Spark calls for every batch.
 
-begin and pin → fold and report (staged) → split at the pin → the user's function → late rows → commit.
+begin and pin → fold and report (staged) → split at the pin → the user's function → late rows → commit. With windows:
+split at the pin → the windows' state → late rows → commit → the user's function gets the windows that are closed.
 
 Invariants:
 
 1. A batch is judged by one pin for ever. The pin is written beside the checkpoint before a row is judged by it.
-2. A row is on time, late, future or without an event time; none is in two of these, none in no one.
-3. What the batch reported counts only once everything the user does with it has returned.
+2. A row is on time, updated, late, future or without an event time; none is in two of these, none in no one.
+3. What the batch reported counts only once its rows are where they go: everything the user does with them has returned,
+   or they are in the state of the windows.
 """
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.errors import PythonException
@@ -20,11 +22,12 @@ from pyspark.sql import DataFrame
 from tidegate_spark.batch import Batch, Committed, Holder
 from tidegate_spark.columns import Columns
 from tidegate_spark.delivery import Delivery, Opened
-from tidegate_spark.errors import InvalidUsage
+from tidegate_spark.errors import InvalidUsage, Refused
 from tidegate_spark.fold import Fold, Mode, on_driver, on_executors
 from tidegate_spark.judgement import HIGHEST, Goes, Judgement
 from tidegate_spark.outage import MOMENT_S, Patience
 from tidegate_spark.reporter import SUBSTREAMS_PER_CALL, Reporter, batch_of
+from tidegate_spark.windows.windowing import Taken, Windowing
 
 BatchFunction = Callable[[DataFrame, Batch], Any]
 
@@ -39,7 +42,7 @@ class Hook:
     delivery: Delivery
     columns: Columns
     mode: Mode
-    function: BatchFunction
+    function: BatchFunction | Windowing
     late_function: BatchFunction | None
     null_goes: Goes
     future_goes: Goes
@@ -55,28 +58,45 @@ class Hook:
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
-        opened = self.delivery.begin(batch_id)
+        try:
+            opened = self.delivery.begin(batch_id)
+        except Refused as refusal:
+            if refusal.code != "job_complete" or not self._closes_what_is_left(df, batch_id):
+                raise
+            return
         latest = opened.kept.latest_event_time
         latest = HIGHEST if latest is None else min(latest, HIGHEST)
         judgement = Judgement(opened.kept.pin, latest, self.null_goes, self.future_goes)
+        if isinstance(self.function, Windowing):
+            judgement = replace(judgement, frame=self.function.frame, lateness=self.function.lateness)
         if self.persist:
             df = df.persist()
         try:
             fold = self._fold(df, judgement, opened)
             fold.check_size()
-            self._split(df, judgement, fold, opened.batch)
+            taken = self._hand_out(df, judgement, fold, opened.batch)
         finally:
             if self.persist:
                 df.unpersist()
         answer = self.delivery.commit(opened, fold)
+        if isinstance(self.function, Windowing) and taken is not None:
+            self.function.close(taken, None if answer is None else answer["coalesced"])
         self._tell_of(opened.batch, fold, answer, time.monotonic() - began)
+
+    def _closes_what_is_left(self, df: DataFrame, batch_id: int) -> bool:
+        """After the end of input there is nothing to tell of a batch without rows; windows are still to come out."""
+        if not isinstance(self.function, Windowing) or not df.isEmpty():
+            return False
+        last = self.delivery.coordinator.coalesced()
+        self.function.close(self.function.pass_by(df.sparkSession, self.delivery.untold(batch_id, last)), last, True)
+        return True
 
     def _fold(self, df: DataFrame, judgement: Judgement, opened: Opened) -> Fold:
         """Folds the batch and stages it; all of it is at the coordinator after this, unless the query goes on alone."""
         found = self._folded(df, judgement, opened, self._plain) or self._folded(df, judgement, opened, plain=False)
         assert found is not None, "the full fold judges every row"
         fold, posted = found
-        self._plain = not (fold.count("late") or fold.count("future"))
+        self._plain = not (fold.count("late") or fold.count("updated") or fold.count("future"))
         # For a few substreams one task is enough, and each costs a Python worker some time.
         self._tasks = min(self.report_tasks, 1 + len(fold.substream) // SUBSTREAMS_PER_CALL)
         if not posted:
@@ -116,28 +136,31 @@ class Hook:
             Patience(MOMENT_S),
         )
 
-    def _split(self, df: DataFrame, judgement: Judgement, fold: Fold, batch: Batch) -> None:
-        """Gives the user's functions their rows; the late one only where there are any."""
+    def _hand_out(self, df: DataFrame, judgement: Judgement, fold: Fold, batch: Batch) -> Taken | None:
+        """Gives rows to the user's functions, or to the windows; to the late one only where there are any."""
         set_aside = {name: count for name in judgement.classes_aside if (count := fold.count(name))}
-        if not set_aside:
-            # So it is with most batches, and a filter for nothing costs a pass over an expression all the same.
-            self.function(df, batch)
-            return
-        aside = judgement.aside(self.columns.time(df))
-        self.function(df.filter(~aside), batch)
-        if self.late_function is not None:
-            self.late_function(df.filter(aside), batch)
+        # Most batches have no such rows, and a filter for nothing costs a pass over an expression all the same.
+        aside = judgement.aside(self.columns.time(df)) if set_aside else None
+        taken = None
+        if isinstance(self.function, Windowing):
+            taken = self.function.take_in(df, judgement, fold, batch)
         else:
+            self.function(df if aside is None else df.filter(~aside), batch)
+        if aside is not None and self.late_function is not None:
+            self.late_function(df.filter(aside), batch)
+        elif set_aside:
             counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in set_aside.items())
             self.delivery.log.warning(
                 "dropped %s rows, of %s; late_to() keeps them.",
                 counts, _some(name for row_class in set_aside for name in fold.named(row_class)),
                 extra={"batch": int(batch)},
             )  # fmt: skip
+        return taken
 
     def _tell_of(self, batch: Batch, fold: Fold, answer: dict[str, Any] | None, seconds: float) -> None:
         committed = Committed(
-            batch, fold.count("on_time"), fold.count("late"), fold.count("null_event_time"), fold.count("future"),
+            batch, fold.count("on_time"), fold.count("updated"), fold.count("late"), fold.count("null_event_time"),
+            fold.count("future"),
             watermark=batch.watermark if answer is None else answer["watermark"],
             now_ms=None if answer is None else answer["now_ms"],
             holder=None if answer is None else Holder.of(answer),

@@ -147,6 +147,20 @@ def differing(theirs: Rules, ours: Rules) -> list[str]:
     return [name for name, value in ours.items() if theirs.get(name) != value]
 
 
+def in_the_unit(name: str, duration: Any, of_timestamps: bool, at_least: int = 0) -> int:
+    """A length of event time: a timedelta where event times are timestamps, else a whole number in their unit.
+
+    :raises InvalidUsage: for the other of the two, or less than ``at_least``.
+    """
+    if of_timestamps:
+        return milliseconds(name, duration, at_least)
+    if not isinstance(duration, int) or isinstance(duration, bool) or duration < at_least:
+        raise InvalidUsage(
+            f"{name} must be a whole number, {at_least} or more, for the event times are; it is {duration!r}."
+        )
+    return duration
+
+
 def milliseconds(name: str, duration: Any, at_least: int = 0) -> int:
     """:raises InvalidUsage: for less than ``at_least`` milliseconds, a fraction of one, or what is no timedelta."""
     if not isinstance(duration, timedelta):

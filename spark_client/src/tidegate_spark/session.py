@@ -8,6 +8,8 @@ from pyspark.sql import SparkSession
 IDLE_EVENT_INTERVAL = "spark.sql.streaming.noDataProgressEventInterval"
 BATCHES_RETAINED = "spark.sql.streaming.minBatchesToRetain"
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+ADAPTIVE = "spark.sql.adaptive.enabled"
+"""Off in the session of a streaming query, whose batches then have as many partitions as the setting above says."""
 
 
 @contextmanager

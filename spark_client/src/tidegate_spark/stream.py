@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql import DataFrame
@@ -18,8 +19,15 @@ from tidegate_spark.hook import BatchFunction, Hook
 from tidegate_spark.ids import checked_id
 from tidegate_spark.judgement import Goes
 from tidegate_spark.pins import KEPT, Pins
+from tidegate_spark.rules import in_the_unit
 from tidegate_spark.session import BATCHES_RETAINED, IDLE_EVENT_INTERVAL, setting
 from tidegate_spark.substreams import Values, name_of
+from tidegate_spark.windows.builder import Windowed, WindowsOf
+from tidegate_spark.windows.frame import Frame
+from tidegate_spark.windows.marked import markers_of
+from tidegate_spark.windows.parquet import ParquetState
+from tidegate_spark.windows.state import StateStore
+from tidegate_spark.windows.windowing import Windowing
 
 if TYPE_CHECKING:
     from tidegate_spark.gate import Gate
@@ -39,6 +47,7 @@ class Stream:
     gate: "Gate"
     df: DataFrame
     columns: Columns
+    windowed: Windowed | None = None
     function: BatchFunction | None = None
     late_function: BatchFunction | None = None
     null_goes: Goes = "late"
@@ -55,8 +64,54 @@ class Stream:
     options: dict[str, Any] = field(default_factory=dict)
 
     def foreach_batch(self, function: BatchFunction) -> "Stream":
-        """``function(df, batch)`` gets the rows that are on time; ``batch`` is the batch id, with more to tell."""
+        """``function(df, batch)`` gets the rows that are on time; ``batch`` is the batch id, with more to tell.
+
+        With :meth:`windows`, it gets the windows that have closed, or have changed since, in batches that have any.
+        """
         return replace(self, function=_function("foreach_batch", function))
+
+    def windows(
+        self, size: timedelta | int, slide: timedelta | int | None = None, offset: timedelta | int = timedelta(0)
+    ) -> WindowsOf:
+        """Windows ``[start, start + size)``, one every ``slide`` (``size`` by default), ``offset`` from the epoch.
+
+        Timedeltas where event times are timestamps, else whole numbers in their unit. Say what to make of them:
+        ``.windows(...).agg(...)``.
+
+        :raises InvalidUsage: for windows with gaps between them, or of another unit.
+        """
+        of_timestamps = self.columns.are_timestamps(self.df)
+
+        def length(name: str, value: timedelta | int, at_least: int) -> int:
+            return in_the_unit(name, value, of_timestamps, at_least)
+
+        return WindowsOf(
+            self,
+            Frame(
+                length("size", size, 1),
+                length("slide", size if slide is None else slide, 1),
+                length("offset", offset if offset or of_timestamps else 0, 0),
+            ),
+        )
+
+    def allowed_lateness(self, lateness: timedelta | int) -> "Stream":
+        """For how much longer a window takes rows after it was closed: until the watermark is so far beyond its end.
+
+        It is then given out again, with its result so far as ``previous``. Only with :meth:`windows`.
+        """
+        if self.windowed is None:
+            raise InvalidUsage("allowed_lateness is for windows: .windows(...).agg(...) comes before it.")
+        of_timestamps = self.columns.are_timestamps(self.df)
+        allowed = in_the_unit("allowed_lateness", lateness, of_timestamps)
+        return replace(self, windowed=replace(self.windowed, lateness=allowed))
+
+    def keep_windows_in(self, store: StateStore) -> "Stream":
+        """Keeps windows between batches elsewhere than in Parquet files beside the checkpoint. Only with
+        :meth:`windows`.
+        """
+        if self.windowed is None:
+            raise InvalidUsage("keep_windows_in is for windows: .windows(...).agg(...) comes before it.")
+        return replace(self, windowed=replace(self.windowed, store=store))
 
     def late_to(self, function: BatchFunction) -> "Stream":
         """``function(df, batch)`` gets the late rows, as they came, in batches that have any: the side output.
@@ -153,6 +208,8 @@ class Stream:
         """
         if self.function is None:
             raise InvalidUsage("Say what to do with a batch: .foreach_batch(function) before .start().")
+        if self.windowed is not None and self.null_goes != "late":
+            raise InvalidUsage("A row without an event time is in no window: null_event_times('late').")
         checked_id("queryName", queryName)
         spark = self.df.sparkSession
         checkpoint = Checkpoint(checkpointLocation)
@@ -164,7 +221,7 @@ class Stream:
             delivery=delivery,
             columns=self.columns,
             mode=self.mode,
-            function=self.function,
+            function=self._into_windows(checkpoint),
             late_function=self.late_function,
             null_goes=self.null_goes,
             future_goes=self.future_goes,
@@ -176,7 +233,8 @@ class Stream:
         )
         delivery.start()
         writer = (
-            self.df.writeStream.foreachBatch(hook)
+            self._with_markers()
+            .writeStream.foreachBatch(hook)
             .queryName(queryName)
             .option("checkpointLocation", checkpointLocation)
             .options(**{**self.options, **options})
@@ -197,6 +255,24 @@ class Stream:
         heartbeat.listen_to(query)
         delivery.started()
         return query
+
+    def _into_windows(self, checkpoint: Checkpoint) -> BatchFunction | Windowing:
+        assert self.function is not None
+        if self.windowed is None:
+            return self.function
+        windowed = self.windowed
+        kind = self.df.schema[self.columns.event_time].dataType
+        store = windowed.store or ParquetState(checkpoint)
+        return Windowing(
+            windowed.frame, windowed.by, windowed.aggregates, windowed.lateness, self.columns, kind, self.function,
+            checkpoint, store,
+        )  # fmt: skip
+
+    def _with_markers(self) -> DataFrame:
+        """With windows, a stream that has a batch when only the watermark moves, too."""
+        if self.windowed is None:
+            return self.df
+        return self.df.union(markers_of(self.gate.coordinator, self.df, self.windowed.frame))
 
 
 def _function(method: str, function: Any) -> Any:

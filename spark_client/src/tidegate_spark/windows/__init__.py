@@ -1,0 +1,6 @@
+"""Windows of event time that close by the job's watermark, each given out once, and again where late rows change it."""
+
+from tidegate_spark.windows.aggregates import Aggregate, avg, count, max, merged, min, sum
+from tidegate_spark.windows.state import StateStore
+
+__all__ = ["Aggregate", "StateStore", "avg", "count", "max", "merged", "min", "sum"]

@@ -1,0 +1,328 @@
+"""Windowed aggregates in the hook, on a real stream."""
+
+import random
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tests.e2e.streams import rows, to_the_end, until
+from tidegate_spark import Batch, Committed, Gate, InvalidUsage, Stream, windows
+from tidegate_spark.session import setting
+from tidegate_spark.testing import FileBatches
+from tidegate_spark.windows.windowing import VERSIONS_KEPT
+
+SECOND = 1000
+
+
+@dataclass
+class Results:
+    """What a query's function was given, by batch, and the table that a consumer makes of it."""
+
+    given: dict[int, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
+    late: dict[int, list[tuple[str | None, int | None]]] = field(default_factory=dict)
+    committed: list[Committed] = field(default_factory=list)
+
+    def write(self, df: DataFrame, batch: Batch) -> None:
+        found = [row.asDict(recursive=True) for row in df.collect()]
+        self.given[int(batch)] = sorted(found, key=lambda row: (row["window"]["start"], str(row.get("k"))))
+
+    def write_late(self, df: DataFrame, batch: Batch) -> None:
+        self.late[int(batch)] = sorted(((row.k, row.t) for row in df.collect()), key=str)
+
+    def after(self, stream: Stream) -> Stream:
+        return stream.foreach_batch(self.write).late_to(self.write_late).on_commit(self.committed.append)
+
+    def table(self) -> dict[tuple[int, Any], dict[str, Any]]:
+        """The last result of each window; each ``previous`` must be what stood there."""
+        table: dict[tuple[int, Any], dict[str, Any]] = {}
+        for batch in sorted(self.given):
+            for row in self.given[batch]:
+                result = {name: value for name, value in row.items() if name not in ("window", "k", "previous")}
+                key = (row["window"]["start"], row.get("k"))
+                assert row["previous"] == table.get(key), f"batch {batch}, {key}"
+                table[key] = result
+        return table
+
+    def count(self, row_class: str) -> int:
+        return sum(getattr(committed, row_class) for committed in self.committed)
+
+
+def tens(gate: Gate, source: FileBatches, spark: SparkSession, results: Results, **more: Any) -> Stream:
+    """Windows of ten seconds, by k."""
+    stream = gate.stream(source.stream(spark), event_time="t", substream="k").persisted(False)
+    windowed = stream.windows(10 * SECOND, **more).agg("k", rows=windows.count(), last=windows.max("t"))
+    return results.after(windowed)
+
+
+def test_a_window_comes_out_once_when_it_closes(
+    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
+) -> None:
+    source.add(*rows(("a", 1000), ("a", 9000), ("b", 2000), ("b", 11_000)))
+    source.add(*rows(("a", 12_000), ("a", 21_000), ("b", 8000)))
+    source.add(*rows(("a", 29_000), ("b", 31_000)))
+    source.add(*rows(("b", 9_999), ("b", 10_000)))
+    results = Results()
+    to_the_end(tens(gate, source, spark, results), checkpoint)
+    assert {
+        batch: [(row["window"], row["k"], row["rows"]) for row in given] for batch, given in results.given.items()
+    } == {
+        # a at 29 s less the lag of 10: the windows up to 10 s are closed. (After the second batch b was at 11 s.)
+        2: [({"start": 0, "end": 10_000}, "a", 2), ({"start": 0, "end": 10_000}, "b", 2)],
+    }
+    assert results.late == {3: [("b", 9_999)]}
+    assert (results.count("on_time"), results.count("late"), results.count("updated")) == (10, 1, 0)
+    assert gate.status()["rows"]["late"] == 1
+
+
+def test_late_rows_within_the_allowed_lateness_update_their_window(
+    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
+) -> None:
+    source.add(*rows(("a", 1000), ("a", 35_000)))  # the watermark is 25 s
+    source.add(*rows(("a", 2000), ("a", 12_000), ("a", 13_000)))
+    source.add(*rows(("a", 3000), ("a", 45_000)))  # judged by 25 s, then the watermark is 35 s
+    source.add(*rows(("a", 4000), ("a", 15_000), ("a", None)))
+    results = Results()
+    to_the_end(tens(gate, source, spark, results).allowed_lateness(20 * SECOND), checkpoint)
+    told = {
+        batch: [(row["window"]["start"], row["rows"], row["previous"] and row["previous"]["rows"]) for row in given]
+        for batch, given in results.given.items()
+    }
+    assert told == {
+        0: [(0, 1, None)],
+        1: [(0, 2, 1), (10_000, 2, None)],
+        2: [(0, 3, 2)],
+        3: [(10_000, 3, 2)],
+    }
+    assert results.late == {3: [("a", 4000), ("a", None)]}
+    counts = {name: results.count(name) for name in ("on_time", "updated", "late", "null_event_time")}
+    assert counts == {"on_time": 3, "updated": 5, "late": 1, "null_event_time": 1}
+    assert {name: gate.status()["rows"][name] for name in counts} == counts
+    results.table()
+
+
+def expected(
+    batches: list[list[tuple[str, int]]], results: Results, size: int, slide: int, offset: int, lateness: int
+) -> tuple[dict[int, list[Any]], dict[str, int]]:
+    """What must be given out, row by row and window by window, by the batches' pins and the watermarks after them."""
+    content: dict[tuple[int, str], list[int]] = defaultdict(list)
+    given: dict[tuple[int, str], int] = {}
+    told, classes = {}, {"on_time": 0, "updated": 0, "late": 0}
+    for number, batch in enumerate(batches):
+        committed = results.committed[number]
+        pin = -(10**12) if committed.batch.pin is None else committed.batch.pin
+        touched = set()
+        for k, t in batch:
+            starts = [s for s in range(offset - 10 * size, t + 1, slide) if s <= t < s + size]
+            ends = [start + size for start in starts]
+            classes["on_time" if min(ends) > pin else "updated" if min(ends) + lateness > pin else "late"] += 1
+            for start in starts:
+                if start + size + lateness > pin:
+                    content[start, k].append(t)
+                    touched.add((start, k))
+        watermark = committed.watermark
+        out = []
+        for key, times in sorted(content.items()):
+            if watermark is not None and key[0] + size <= watermark and (key not in given or key in touched):
+                out.append((*key, len(times), given.get(key)))
+                given[key] = len(times)
+        if out:
+            told[number] = out
+    return told, classes
+
+
+@pytest.mark.parametrize(
+    ("size", "slide", "offset", "lateness"), [(10, 10, 3, 0), (10, 10, 0, 25), (25, 10, 4, 0), (30, 10, 0, 40)]
+)
+def test_any_windows_hold_what_a_count_by_hand_has(
+    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str, size: int, slide: int, offset: int,
+    lateness: int,
+) -> None:  # fmt: skip
+    chance = random.Random(size + lateness)  # noqa: S311 - the same rows each time
+    batches = [
+        [(chance.choice("ab"), SECOND * (20 * number + chance.randint(-150, 20)) // 2) for _ in range(12)]
+        for number in range(8)
+    ]
+    for batch in batches:
+        source.add(*rows(*batch))
+    results = Results()
+    stream = tens(gate, source, spark, results)
+    lengths = {"size": size * SECOND, "slide": slide * SECOND, "offset": offset * SECOND}
+    windowed = stream.windows(**lengths).agg("k", rows=windows.count()).allowed_lateness(lateness * SECOND)
+    to_the_end(results.after(windowed), checkpoint)
+    told, classes = expected(batches, results, lateness=lateness * SECOND, **lengths)
+    assert {
+        batch: [
+            (row["window"]["start"], row["k"], row["rows"], row["previous"] and row["previous"]["rows"])
+            for row in given
+        ]
+        for batch, given in results.given.items()
+    } == told
+    assert len(told) > 2 and classes["late"] and classes["on_time"] and bool(classes["updated"]) == (lateness > 0)
+    assert {name: results.count(name) for name in classes} == classes
+    assert sum(map(len, results.late.values())) == classes["late"]
+    results.table()
+
+
+def test_a_quiet_stream_closes_its_last_windows(
+    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str, tmp_path: Path
+) -> None:
+    """Its own batch has closed none; another query moves the watermark, and there is no more data."""
+    source.add(*rows(("a", 1000), ("a", 12_000)))
+    results, trigger_s = Results(), 1
+    stream = tens(gate, source, spark, results).trigger(processingTime=f"{trigger_s} seconds")
+    query = stream.start(queryName="quiet", checkpointLocation=checkpoint)
+    try:
+        until(lambda: len(results.committed) > 0, "a first batch")
+        assert results.given == {}
+        gate.done("quiet", ["a"])
+        other = FileBatches(tmp_path / "other", source.schema)
+        other.add(*rows(("b", 31_000)))
+        elsewhere = gate.stream(other.stream(spark), event_time="t", substream="k").foreach_batch(
+            lambda df, batch: None
+        )
+        to_the_end(elsewhere, str(tmp_path / "elsewhere"), query="other")
+        moved = time.monotonic()
+        until(lambda: len(results.table()) == 2, "the windows up to 20 s")
+        waited_s = time.monotonic() - moved
+    finally:
+        query.stop()
+    assert {key: row["rows"] for key, row in results.table().items()} == {(0, "a"): 1, (10_000, "a"): 1}
+    batches = [committed for committed in results.committed if int(committed.batch) in results.given]
+    assert len(batches) == 1 and batches[0].rows == 0, "one batch, of no rows"
+    # Two triggers, and what the batch takes.
+    assert waited_s < 2 * trigger_s + batches[0].seconds + 1
+
+
+def test_each_run_over_what_is_there_ends_with_the_closed_windows_written(
+    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
+) -> None:
+    results = Results()
+    stream = tens(gate, source, spark, results)
+    source.add(*rows(("a", 1000), ("a", 20_000)))
+    to_the_end(stream, checkpoint)
+    assert [key for key, _ in results.table()] == [0], "closed by the run's own last batch"
+    source.add(*rows(("a", 19_999), ("a", 31_000)))
+    source.add(*rows(("a", 41_000)))
+    to_the_end(stream, checkpoint)
+    assert {key: row["rows"] for (key, _), row in results.table().items()} == {0: 1, 10_000: 1, 20_000: 1}
+
+
+def test_aggregates_are_those_of_spark_itself(spark: SparkSession, gate: Gate, checkpoint: str, tmp_path: Path) -> None:
+    """Over timestamps, in three batches, against the same aggregates over all at once."""
+    source = FileBatches(tmp_path / "input", "k string, at timestamp, v long, d decimal(10,2), w double")
+    moments = [(f"2026-03-29T00:{minute:02d}:30Z", minute) for minute in range(0, 45, 3)]
+    every = [
+        {"k": None if v % 9 == 0 else "a", "at": at, "v": None if v % 6 == 0 else v, "d": str(v), "w": v / 4}
+        for at, v in moments
+    ]
+    for part in (every[:5], every[5:11], every[11:]):
+        source.add(*part)
+    minutes = timedelta(minutes=10)
+    distinct = windows.merged(lambda: F.hll_sketch_agg("v"), F.hll_union_agg, F.hll_sketch_estimate)
+    got: list[Any] = []
+    stream = (
+        gate.stream(source.stream(spark), event_time="at", substream=None)
+        .windows(minutes)
+        .agg(
+            "k", rows=windows.count(), known=windows.count("v"), sum=windows.sum("d"), lowest=windows.min("v"),
+            highest=windows.max("w"), mean=windows.avg("v"), distinct=distinct,
+        )
+        .foreach_batch(lambda df, batch: got.extend(df.drop("previous").collect()))
+    )  # fmt: skip
+    to_the_end(stream, checkpoint)
+    gate.complete()
+    to_the_end(stream, checkpoint)
+    plain = (
+        spark.read.schema(source.schema).json(str(source.directory))
+        .groupBy(F.window("at", "10 minutes"), "k")
+        .agg(
+            F.count("*").alias("rows"), F.count("v").alias("known"), F.sum("d").alias("sum"),
+            F.min("v").alias("lowest"), F.max("w").alias("highest"), F.avg("v").alias("mean"),
+            F.hll_sketch_estimate(F.hll_sketch_agg("v")).alias("distinct"),
+        )
+    )  # fmt: skip
+    assert sorted(got, key=str) == sorted(plain.collect(), key=str)
+    assert len(got) > 5
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+def test_windows_of_timestamps_without_a_zone_are_in_utc(
+    spark: SparkSession, gate: Gate, checkpoint: str, tmp_path: Path, zone: str
+) -> None:
+    """Whatever the session's time zone is, and on the night when its clocks change."""
+    source = FileBatches(tmp_path / "input", "at timestamp_ntz")
+    source.add({"at": "2026-03-08T01:59:59.999"}, {"at": "2026-03-08T02:00:00"}, {"at": "2026-03-08T03:30:00"})
+    got: list[Any] = []
+    stream = gate.stream(source.stream(spark), event_time="at", substream=None).windows(timedelta(hours=1))
+    with setting(spark, "spark.sql.session.timeZone", zone):
+        to_the_end(
+            stream.agg(rows=windows.count()).foreach_batch(lambda df, batch: got.extend(df.collect())), checkpoint
+        )
+    assert sorted((row.window.start, row.window.end, row.rows) for row in got) == [
+        (datetime(2026, 3, 8, 1), datetime(2026, 3, 8, 2), 1),
+        (datetime(2026, 3, 8, 2), datetime(2026, 3, 8, 3), 1),
+    ]
+
+
+def test_other_windows_need_another_checkpoint(
+    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
+) -> None:
+    source.add(*rows(("a", 1000)))
+    to_the_end(tens(gate, source, spark, Results()), checkpoint)
+    source.add(*rows(("a", 2000)))
+    stream = gate.stream(source.stream(spark), event_time="t", substream="k").windows(20 * SECOND)
+    other = Results().after(stream.agg("k", rows=windows.count()))
+    with pytest.raises(
+        Exception, match=r"were kept as windows of 10000 .* Start the query with .* on a new checkpoint"
+    ):
+        to_the_end(other, checkpoint)
+
+
+def test_what_cannot_be_a_window_is_refused_before_anything_starts(
+    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
+) -> None:
+    stream = gate.stream(source.stream(spark), event_time="t", substream="k")
+    with pytest.raises(InvalidUsage, match="size must be a whole number, 1 or more, for the event times are"):
+        stream.windows(timedelta(seconds=1))
+    with pytest.raises(InvalidUsage, match="slide is 1 or more, and its size or less"):
+        stream.windows(10, 20)
+    with pytest.raises(InvalidUsage, match="longer slide"):
+        stream.windows(10_000, 1)
+    with pytest.raises(InvalidUsage, match="results by name"):
+        stream.windows(10).agg("k")
+    with pytest.raises(InvalidUsage, match=r"rows is .* and must be one of tidegate_spark.windows"):
+        stream.windows(10).agg(rows=F.count("*"))  # type: ignore[arg-type]
+    with pytest.raises(InvalidUsage, match="q: no column of the stream"):
+        stream.windows(10).agg("q", rows=windows.count())
+    with pytest.raises(InvalidUsage, match="k: two columns"):
+        stream.windows(10).agg("k", k=windows.count())
+    with pytest.raises(InvalidUsage, match="comes before it"):
+        stream.allowed_lateness(10)
+    kept = stream.windows(10).agg(rows=windows.count()).null_event_times("on_time")
+    with pytest.raises(InvalidUsage, match="in no window"):
+        to_the_end(kept.foreach_batch(print), checkpoint)
+
+
+def test_the_state_has_what_is_open_and_no_more(
+    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
+) -> None:
+    """However long the query runs."""
+    batches = VERSIONS_KEPT + 5
+    for number in range(batches):
+        source.add(*rows(*((k, number * 10_000 + 5000) for k in "abc")))
+    to_the_end(tens(gate, source, spark, Results()).allowed_lateness(20 * SECOND), checkpoint)
+    beside = Path(checkpoint) / "tidegate"
+    versions = sorted(int(path.stem) for path in (beside / "windows").glob("*.json"))
+    assert versions == list(range(batches - VERSIONS_KEPT, batches))
+    assert sorted(int(path.name) for path in (beside / "state").iterdir()) == versions
+    # The last batch is at 145 s, and was judged by 125 s: windows that end above 105 s still take rows.
+    state = spark.read.parquet(f"{beside}/state/{batches - 1}")
+    assert sorted({row.tidegate_start for row in state.collect()}) == [s * SECOND for s in (100, 110, 120, 130, 140)]
+    assert state.count() == 3 * 5

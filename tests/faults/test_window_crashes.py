@@ -1,0 +1,59 @@
+"""``kill -9`` of the driver of a query with windows, at every point of a batch: results as of a run without."""
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from tests.faults.pipeline import LAG, SCHEMA, Settings
+from tests.faults.points import POINTS_WITH_WINDOWS
+from tests.faults.runs import calls, run
+from tidegate_spark import limiting_lag
+from tidegate_spark.testing import CoordinatorProcess, FileBatches
+
+SIZE = 20_000
+BATCHES = len(POINTS_WITH_WINDOWS) + 2
+
+Given = dict[tuple[str, int], list[Any]]
+
+
+def fill(directory: Path) -> None:
+    """Each batch moves the watermark on by a window, changes one that is closed, and comes too late for another."""
+    source = FileBatches(directory / "input", SCHEMA)
+    for batch in range(BATCHES):
+        top = (batch + 2) * SIZE
+        times = [top + 1, top - 1, top - 7000 - batch, top - SIZE - 22_000 - batch, top - 3 * SIZE - batch]
+        source.add(*({"k": k, "t": t} for t in times for k in "ab" if t >= 0))
+
+
+def given_to(directory: Path) -> Given:
+    """What the functions were given of each batch: the same in each attempt."""
+    attempts: dict[tuple[str, int], list[Any]] = defaultdict(list)
+    for call in calls(directory):
+        rows = [[(row[0]["start"], row[0]["end"]), *row[1:]] if isinstance(row[0], dict) else row for row in call.rows]
+        attempts[call.kind, call.batch].append((call.pin, sorted(rows, key=str)))
+    for which, made in attempts.items():
+        assert all(attempt == made[0] for attempt in made), which
+    return {which: made[0] for which, made in attempts.items()}
+
+
+def test_windows_and_updates_are_the_same_as_without_a_crash(tidegate: CoordinatorProcess, tmp_path: Path) -> None:
+    conf = {"spark.ui.enabled": False, "spark.sql.shuffle.partitions": 2}
+    found: list[Given] = []
+    rows = []
+    for crashes in (False, True):
+        directory = tmp_path / ("with" if crashes else "without")
+        directory.mkdir()
+        fill(directory)
+        gate = tidegate.gate(rules=limiting_lag(LAG))
+        settings = Settings("local[2]", tidegate.url, gate.coordinator.job, str(directory), windows=SIZE, conf=conf)
+        for batch, point in enumerate(POINTS_WITH_WINDOWS, 1) if crashes else ():
+            settings.die, settings.of = point, batch
+            assert run(settings) < 0, (directory / "pipeline.log").read_text()
+        settings.die = None
+        assert run(settings) == 0, (directory / "pipeline.log").read_text()
+        found.append(given_to(directory))
+        rows.append(gate.status()["rows"])
+    assert found[1] == found[0]
+    assert rows[1] == rows[0]
+    updates = [row for (kind, _), (_, given) in found[0].items() if kind == "on_time" for row in given if row[-1]]
+    assert len(updates) >= BATCHES and rows[0]["updated"] and rows[0]["late"]

@@ -302,7 +302,10 @@ def test_what_cannot_be_a_window_is_refused_before_anything_starts(
     with pytest.raises(InvalidUsage, match="q: no column of the stream"):
         stream.windows(10).agg("q", rows=windows.count())
     with pytest.raises(InvalidUsage, match="k: two columns"):
-        stream.windows(10).agg("k", k=windows.count())
+        stream.windows(10).agg("k", K=windows.count())
+    other = gate.stream(source.stream(spark).withColumn("tidegate_x", F.lit(1)), event_time="t", substream="k")
+    with pytest.raises(InvalidUsage, match="tidegate_x: columns of the stream must not begin"):
+        other.windows(10).agg(rows=windows.count())
     with pytest.raises(InvalidUsage, match="comes before it"):
         stream.allowed_lateness(10)
     kept = stream.windows(10).agg(rows=windows.count()).null_event_times("on_time")

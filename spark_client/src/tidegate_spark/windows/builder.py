@@ -12,6 +12,9 @@ from tidegate_spark.windows.state import StateStore
 if TYPE_CHECKING:
     from tidegate_spark.stream import Stream
 
+OURS = "tidegate_"
+"""How the columns begin that a stream gets on its way to windows."""
+
 
 @dataclass(frozen=True)
 class Windowed:
@@ -52,8 +55,10 @@ class WindowsOf:
         there = self.stream.df.columns
         if missing := [name for name in by if name not in there]:
             raise InvalidUsage(f"{', '.join(missing)}: no column of the stream; it has: {', '.join(there)}.")
-        names = ["window", *by, *aggregates, "previous"]
+        names = [name.lower() for name in ("window", *by, *aggregates, "previous")]  # as Spark compares them
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise InvalidUsage(f"{', '.join(twice)}: two columns of the result would have this name.")
+        if ours := [name for name in there if name.lower().startswith(OURS)]:
+            raise InvalidUsage(f"{', '.join(ours)}: columns of the stream must not begin with {OURS!r}.")
         # Of a broken clock's row a window would be kept until its time has come.
         return replace(self.stream, windowed=Windowed(self.frame, by, aggregates), future_goes="late")

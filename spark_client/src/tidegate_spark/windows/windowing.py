@@ -28,6 +28,7 @@ from tidegate_spark.fold import Fold
 from tidegate_spark.judgement import Judgement, future
 from tidegate_spark.session import ADAPTIVE, setting
 from tidegate_spark.windows.aggregates import Aggregate
+from tidegate_spark.windows.builder import OURS
 from tidegate_spark.windows.frame import Frame
 from tidegate_spark.windows.state import StateStore
 
@@ -35,7 +36,7 @@ VERSIONS_KEPT = 10
 """Spark replays the last batch; more are kept for those who go back to a copy of the checkpoint."""
 
 _KIND = "windows"
-_START, _TOUCHED, _BEFORE = "tidegate_start", "tidegate_touched", "tidegate_before"
+_START, _TOUCHED, _BEFORE = f"{OURS}start", f"{OURS}touched", f"{OURS}before"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class Windowing:
         self.frame, self.lateness = frame, lateness
         self._by, self._aggregates, self._columns, self._kind = by, aggregates, columns, kind
         self._function, self._checkpoint, self._store = function, checkpoint, store
-        self._parts = [f"part_{index}" for index in range(len(aggregates))]
+        self._parts = [f"{OURS}part_{index}" for index in range(len(aggregates))]
 
     # -- rows -----------------------------------------------------------------------------------------------------
 

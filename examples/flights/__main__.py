@@ -94,12 +94,13 @@ def _stream(
     progress = Progress(files, SHOW_EVERY_S)
     departures = Departures(settings, gate, progress.committed)
     native = NativeDepartures(settings.out)
-    queries = [
-        departures.start(source.stream(), checkpoints / "departures", landings.destinations),
-        native.start(source.stream(), checkpoints / "native", lag),
-    ]
-    _await(queries, source.spark)
+
+    def start_departures() -> "StreamingQuery":
+        return departures.start(source.stream(), checkpoints / "departures", landings.destinations)
+
+    _await([start_departures(), native.start(source.stream(), checkpoints / "native", lag)], source.spark)
     watermark = departures.finish()
+    _await([start_departures()], source.spark)
     batches = write_batches(departures, settings)
     summary = summarize(
         batches, settings, final_watermark_ms=watermark, left_out=landings.left_out, native_counted=native.counted(),

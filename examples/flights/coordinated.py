@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -17,13 +17,22 @@ import tidegate_spark
 from examples.flights import data
 from examples.flights.files import BatchFiles
 from examples.flights.settings import Settings
-from examples.flights.windows import HourlyDepartures, hours
-from tidegate_spark import Batch, Committed, Gate, Rules
+from tidegate_spark import Batch, Committed, Gate, Rules, windows
 
 JOB = "flights"
 QUERY = "departures"
 FRAME = timedelta(hours=1)
 MEASURED_BATCHES = 12
+WINDOWS_SCHEMA = pa.schema(
+    [
+        ("origin", pa.string()),
+        ("window_start", pa.timestamp("ms", "UTC")),
+        ("window_end", pa.timestamp("ms", "UTC")),
+        ("departures", pa.int64()),
+        ("batch_id", pa.int64()),
+        ("watermark", pa.timestamp("ms", "UTC")),
+    ]
+)
 LATE_SCHEMA = data.SCHEMA.append(pa.field("batch_id", pa.int64())).append(
     pa.field("watermark", pa.timestamp("us", "UTC"))
 )
@@ -40,19 +49,22 @@ class Departures:
 
     def __init__(self, settings: Settings, gate: Gate, show: Callable[[Committed], Any]) -> None:
         self.settings, self.gate, self.show = settings, gate, show
-        self.windows = HourlyDepartures.under(settings.out)
+        self.windows = BatchFiles(settings.out / "windows", ".parquet")
+        self.windows.write_empty(WINDOWS_SCHEMA)
         self.late = BatchFiles(settings.out / "late", ".parquet")
         self.late.write_empty(LATE_SCHEMA)
         self.batches = BatchFiles(settings.out / "state" / "batches", ".json")
         self._committed_at: list[float] = []
 
     def write(self, df: DataFrame, batch: Batch) -> None:
-        self.windows.add(int(batch), hours(df), batch.pin)
+        rows = df.select(
+            "origin", F.col("window.start").alias("window_start"), F.col("window.end").alias("window_end"),
+            "departures", *_judged(batch, batch.watermark),
+        )  # fmt: skip
+        self.windows.write_table(int(batch), rows.orderBy("origin", "window_start").toArrow().cast(WINDOWS_SCHEMA))
 
     def write_late(self, df: DataFrame, batch: Batch) -> None:
-        rows = df.withColumns(
-            {"batch_id": F.lit(int(batch)), "watermark": F.timestamp_millis(F.lit(batch.pin).cast("long"))}
-        )
+        rows = df.select("*", *_judged(batch, batch.pin))
         self.late.write_table(int(batch), rows.toArrow().select(LATE_SCHEMA.names).cast(LATE_SCHEMA))
 
     def committed(self, committed: Committed) -> None:
@@ -90,6 +102,8 @@ class Departures:
         return (
             self.gate.stream(flights, event_time="departed_at", substream="dest")
             .declare(*destinations)
+            .windows(FRAME)
+            .agg("origin", departures=windows.count())
             .late_to(self.write_late)
             .foreach_batch(self.write)
             .on_commit(self.committed)
@@ -100,10 +114,19 @@ class Departures:
         )
 
     def finish(self) -> int:
-        """End of input: every destination is done, the job complete, the last hours close. Returns the watermark."""
+        """End of input: every destination is done, the job complete. Returns the watermark; the next look of the query
+        closes the last hours by it.
+        """
         names = [row["substream"] for row in self.gate.substreams() if row["query"] == QUERY]
         self.gate.done(QUERY, names, "the replay is over")
         watermark = self.gate.complete("the replay is over")
         assert watermark is not None, "flights were reported"
-        self.windows.add(self.batches.ids()[-1] + 1, {}, watermark)
         return watermark
+
+
+def _judged(batch: Batch, watermark: int | None) -> list[Column]:
+    """What says of each row in which batch it was written, and by which watermark."""
+    return [
+        F.lit(int(batch)).cast("long").alias("batch_id"),
+        F.timestamp_millis(F.lit(watermark).cast("long")).alias("watermark"),
+    ]

@@ -1,6 +1,7 @@
 """Files that belong to one batch: written whole or not at all, and written again by a replay of the batch."""
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -41,3 +42,7 @@ class BatchFiles:
 
     def _partial(self, batch_id: int) -> Path:
         return self.directory / f".batch-{batch_id:06d}{self.suffix}.partial"
+
+
+def utc(epoch_ms: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=epoch_ms)

@@ -2,7 +2,7 @@
 
 import time
 
-from examples.flights.windows import utc
+from examples.flights.files import utc
 from tidegate_spark import Committed
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from examples.flights.coordinated import Departures
+from examples.flights.files import utc
 from examples.flights.settings import Settings
-from examples.flights.windows import utc
 
 
 def write_batches(departures: Departures, settings: Settings) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """What a user's function gets to know of its batch, before and after it."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
@@ -13,7 +14,8 @@ class Batch(int):
 
     ``pin`` (epoch milliseconds, or the unit of a numeric event time): rows with an event time below it are late, in
     every replay of this batch; None: none is. ``watermark``: what the whole job had emitted when this batch began, as
-    far as this query has heard. ``replayed``: the batch was begun before, by a run that did not finish it.
+    far as this query has heard; for windows, what they are closed by. ``replayed``: the batch was begun before, by a
+    run that did not finish it.
     """
 
     pin: int | None
@@ -30,6 +32,12 @@ class Batch(int):
         self = super().__new__(cls, batch_id)
         self.pin, self.watermark, self.job, self.query, self.replayed = pin, watermark, job, query, replayed
         return self
+
+    def closing(self, watermark: int) -> "Batch":
+        """The batch as the function for windows gets it, which are closed by this watermark."""
+        again = copy.copy(self)
+        again.watermark = watermark
+        return again
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,7 +199,7 @@ class Windowing:
             window.alias("window"), *map(_column, self._by), *self._finished(None), previous.alias("previous")
         )
         if not results.isEmpty():
-            self._function(results, taken.batch)
+            self._function(results, taken.batch.closing(version.closed))
 
     def _finished(self, parts: Column | None) -> list[Column]:
         """The results, from the parts in a column, or in columns of their own."""

@@ -1,0 +1,79 @@
+"""The source whose offset is the watermark, against a real coordinator, as Spark calls it."""
+
+from typing import Any
+
+import pytest
+
+from tests.e2e.streams import LAG
+from tidegate_spark import Gate, limiting_lag
+from tidegate_spark.testing import CoordinatorProcess
+from tidegate_spark.windows import markers
+from tidegate_spark.windows.markers import Markers, Watermark
+
+START = {"watermark": None}
+
+
+def looking_at(gate: Gate, size: int, slide: int, offset: int = 0) -> Watermark:
+    options = {"url": gate.coordinator.watermark_url(), "size": size, "slide": slide, "offset": offset}
+    reader = Markers({name: str(value) for name, value in options.items()}).streamReader(None)
+    assert isinstance(reader, Watermark)
+    return reader
+
+
+def report(gate: Gate, event_time: int) -> None:
+    """Moves the coalesced watermark to ten seconds below."""
+    gate.coordinator._job("POST", ":report", {"substreams": ["a"], "event_times": [event_time]})
+
+
+@pytest.fixture(autouse=True)
+def _each_call_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(markers, "LOOK_EVERY_S", 0.0)
+
+
+@pytest.fixture
+def job(gate: Gate) -> Gate:
+    gate.ensure_job()
+    return gate
+
+
+def test_it_moves_when_a_window_is_closed_and_not_before(job: Gate) -> None:
+    reader = looking_at(job, 20_000, 10_000, 3000)
+    assert reader.latestOffset(reader.initialOffset(), None) == START
+    ends = []
+    for top in (32_000, 33_000, 42_999, 43_000):
+        report(job, top)
+        ends.append(reader.latestOffset(START, None)["watermark"])
+    assert ends == [13_000, 23_000, 23_000, 33_000]
+    assert (reader.partitions({}, {}), list(reader.read(None))) == ([], [])  # type: ignore[arg-type]
+
+
+def test_at_the_end_of_input_the_last_windows_close_however_far_they_reach(job: Gate) -> None:
+    report(job, 42_000)
+    tumbling, overlapping = looking_at(job, 10_000, 10_000), looking_at(job, 30_000, 10_000)
+    job.complete()
+    assert tumbling.latestOffset(START, None) == {"watermark": 50_000}
+    assert overlapping.latestOffset(START, None) == {"watermark": 70_000}
+
+
+def test_a_coordinator_that_is_away_moves_nothing(own: CoordinatorProcess) -> None:
+    """Nor does one that has forgotten; and the query that asks goes on."""
+    gate = own.gate(rules=limiting_lag(LAG))
+    gate.ensure_job()
+    report(gate, 50_000)
+    reader = looking_at(gate, 10_000, 10_000)
+    known: dict[str, Any] = reader.latestOffset(START, None)
+    assert known["watermark"] is not None
+    own.stop()
+    assert reader.latestOffset(known, None) == known
+    again = looking_at(gate, 10_000, 10_000)
+    assert again.latestOffset(known, None) == known, "after a restart, from Spark's log"
+    assert again.latestOffset(START, None) == START
+
+
+def test_a_run_over_what_is_there_has_an_end(job: Gate) -> None:
+    """Under availableNow nothing may be added once it has begun."""
+    report(job, 30_000)
+    reader = looking_at(job, 10_000, 10_000)
+    reader.prepareForTriggerAvailableNow()
+    report(job, 60_000)
+    assert reader.latestOffset(START, None) == {"watermark": 20_000}

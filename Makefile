@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test conformance bench lint format openapi figures lock clean
+.PHONY: help setup demo test conformance bench lateness lint format openapi figures lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ conformance: $(READY) ## the reference's traces, or those of CONFORMANCE_DIR, on
 
 bench: $(READY) ## what coordination costs a batch of ten million rows (a quarter of an hour; BENCH_ROUNDS=9)
 	@$(BIN)/python -m benchmarks
+
+lateness: $(READY) ## windows and allowed lateness over a thousand batches, four times (an hour)
+	@$(BIN)/python -m benchmarks lateness
 
 lint: $(READY) ## style and types
 	@$(BIN)/ruff check

@@ -1,0 +1,168 @@
+"""The book's exercise on allowed lateness, through a real query with windows and a real coordinator.
+
+Its stream: 20 000 events, one every half unit of event time, each delayed by ``min(expovariate(1/6), 25)``, in the
+order of their arrival (``random.seed(7)``); windows of 10, a lag ``L`` of 5, an allowed lateness ``G``. An event is
+judged by the watermark that has taken it into account. Batches end where the watermark crosses the end of a window, or
+the end of what it is allowed, so that by its pin each event of a batch is judged as if it came alone.
+
+The same run shows what a query of a thousand batches keeps: the state, its versions, and the memory of its processes.
+"""
+
+import random
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import psutil
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from tidegate_spark import Batch, Committed, limiting_lag, windows
+from tidegate_spark.testing import CoordinatorProcess, FileBatches
+
+EVENTS = 20_000
+LAG, SIZE = 5, 10
+GRACES = (0, 5, 15, 30)
+HALVES = 2
+"""Event times are multiples of a half; here they are counted in halves, as whole numbers."""
+
+
+def arrivals(events: int) -> list[int]:
+    """Event times in halves, in the order of arrival."""
+    chance = random.Random(7)  # noqa: S311 - the book's own stream
+    arrived = sorted((i / HALVES + min(chance.expovariate(1 / 6), 25), i) for i in range(events))
+    return [i for _, i in arrived]
+
+
+def batches(times: Iterable[int], grace: int) -> list[list[int]]:
+    """Cut where the watermark closes a window, for the first time or for good; the event that does so is the last of
+    its batch.
+    """
+    cut: list[list[int]] = [[]]
+    top: int | None = None
+    for time in times:
+        cut[-1].append(time)
+        before, top = top, time if top is None else max(top, time)
+        if before is None or any(_closed(before, lag) != _closed(top, lag) for lag in (LAG, LAG + grace)):
+            cut.append([])
+    return [batch for batch in cut if batch]
+
+
+def _closed(top: int, lag: int) -> int:
+    return (top - HALVES * lag) // (HALVES * SIZE)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """``latency``: the mean, over the windows that came out, of the highest event time seen then less the window's end,
+    in units. ``state_rows``: the most that a version of the state had. ``versions``: how many there were at the end.
+    ``rss_mb``: memory of the processes of the query, early and late.
+    """
+
+    grace: int
+    on_time: int
+    updated: int
+    late: int
+    windows: int
+    updates: int
+    latency: float
+    batches: int
+    state_rows: int
+    versions: int
+    rss_mb: tuple[int, int]
+
+    @property
+    def completeness(self) -> float:
+        """Share of the rows that are in the results."""
+        return (self.on_time + self.updated) / (self.on_time + self.updated + self.late)
+
+
+class Run:
+    """One run over the stream."""
+
+    def __init__(self, out: Path, cut: list[list[int]], show: Callable[[str], None]) -> None:
+        self._out, self._cut, self._show = out, cut, show
+        self._latencies: list[float] = []
+        self._updates = 0
+        self._committed: list[Committed] = []
+        self._state_rows = 0
+        self._rss: list[int] = []
+        self._tops: list[int] = []
+        for batch in cut:
+            self._tops.append(max([*self._tops[-1:], *batch]))
+
+    def measure(self, spark: SparkSession, coordinator: CoordinatorProcess, grace: int) -> Outcome:
+        shutil.rmtree(self._out, ignore_errors=True)
+        source = FileBatches(self._out / "input", "t long")
+        for batch in self._cut:
+            source.add(*({"t": time} for time in batch))
+        gate = coordinator.gate(rules=limiting_lag(timedelta(milliseconds=HALVES * LAG), max_future_skew=None))
+        query = (
+            gate.stream(source.stream(spark), event_time="t", substream=None)
+            .reporting("observe")
+            .windows(HALVES * SIZE)
+            .agg(rows=windows.count())
+            .allowed_lateness(HALVES * grace)
+            .late_to(lambda df, batch: None)
+            .foreach_batch(self._take)
+            .on_commit(self._look)
+            .trigger(availableNow=True)
+            .start(queryName=f"grace-{grace}", checkpointLocation=str(self._out / "checkpoint"))
+        )
+        query.awaitTermination()
+
+        def count(row_class: str) -> int:
+            return sum(getattr(committed, row_class) for committed in self._committed)
+
+        return Outcome(
+            grace, count("on_time"), count("updated"), count("late"), len(self._latencies), self._updates,
+            sum(self._latencies) / len(self._latencies), len(self._committed), self._state_rows,
+            len(list((self._out / "checkpoint" / "tidegate" / "state").iterdir())),
+            (self._rss[len(self._rss) // 10], self._rss[-1]),
+        )  # fmt: skip
+
+    def _take(self, df: DataFrame, batch: Batch) -> None:
+        top = self._tops[int(batch)]
+        for row in df.collect():
+            if row.previous is None:
+                self._latencies.append((top - row.window.end) / HALVES)
+            else:
+                self._updates += 1
+
+    def _look(self, committed: Committed) -> None:
+        self._committed.append(committed)
+        version = self._out / "checkpoint" / "tidegate" / "state" / str(int(committed.batch))
+        if version.exists():
+            self._state_rows = max(self._state_rows, pq.ParquetDataset(version).read(columns=[]).num_rows)
+        own = psutil.Process()
+        processes = [own, *own.children(recursive=True)]
+        self._rss.append(sum(process.memory_info().rss for process in processes) // 2**20)
+        if len(self._committed) % 50 == 0:
+            self._show(f"    {len(self._committed)}/{len(self._cut)} batches, {self._rss[-1]} MB")
+
+
+def run(
+    spark: SparkSession, out: Path, show: Callable[[str], None], events: int = EVENTS, graces: Iterable[int] = GRACES
+) -> list[Outcome]:
+    """All of it, by allowed lateness."""
+    found = []
+    times = arrivals(events)
+    with CoordinatorProcess(out / "coordinator") as coordinator:
+        for grace in graces:
+            cut = batches(times, grace)
+            show(f"{events:,} events in {len(cut)} batches, lag {LAG}, allowed lateness {grace}:")
+            found.append(Run(out / f"grace-{grace}", cut, show).measure(spark, coordinator, grace))
+    return found
+
+
+def table(found: list[Outcome]) -> str:
+    """For people."""
+    lines = ["  G   complete   on time  updated  set aside   windows  updates   latency   state   MB early, late"]
+    for one in found:
+        lines.append(
+            f"{one.grace:>3}  {100 * one.completeness:>7.2f} %  {one.on_time:>7,}  {one.updated:>7,}    {one.late:>7,}"
+            f"   {one.windows:>7,}  {one.updates:>7,}   {one.latency:>7.2f}   {one.state_rows:>5}   {one.rss_mb}"
+        )
+    return "\n".join(lines)

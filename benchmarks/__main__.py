@@ -3,6 +3,7 @@
 ``BENCH_ROUNDS`` (9) and ``BENCH_OUT`` (``out/bench``) are taken from the environment.
 """
 
+import argparse
 import json
 import os
 import sys
@@ -17,10 +18,13 @@ def show(line: str) -> None:
 
 
 def main() -> int:
-    which = sys.argv[1] if len(sys.argv) > 1 else "overhead"
+    benchmarks = {"overhead": run_overhead, "lateness": run_lateness}
+    parser = argparse.ArgumentParser(prog="python -m benchmarks")
+    parser.add_argument("which", nargs="?", choices=list(benchmarks), default="overhead")
+    which = parser.parse_args().which
     out = Path(os.environ.get("BENCH_OUT", "out/bench"))
     out.mkdir(parents=True, exist_ok=True)
-    return {"overhead": run_overhead, "lateness": run_lateness}[which](out)
+    return benchmarks[which](out)
 
 
 def run_lateness(out: Path) -> int:

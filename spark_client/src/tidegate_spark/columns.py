@@ -51,7 +51,7 @@ class Columns:
 
     def time(self, df: DataFrame) -> Column:
         """The event time of a row as a whole number: epoch milliseconds, rounded down, or the number itself."""
-        named = quoted(self.event_time)
+        named = _quoted(self.event_time)
         match df.schema[self.event_time].dataType:
             case TimestampType():
                 return F.unix_millis(F.col(named))
@@ -68,13 +68,13 @@ class Columns:
 
     def raw_time(self) -> Column:
         """The event time as it came. It sorts as :meth:`time` does; :func:`whole_times` makes the same of it."""
-        return F.col(quoted(self.event_time))
+        return column(self.event_time)
 
     def keys(self) -> list[Column]:
         """What rows of one substream have in common, as strings."""
         if self.substream is SOURCE_PARTITION:
             return [F.spark_partition_id().cast("string")]
-        return [F.col(quoted(name)).cast("string") for name in self.substream_columns]
+        return [column(name).cast("string") for name in self.substream_columns]
 
 
 def whole_times(times: pa.Array | pa.ChunkedArray) -> list[int | None]:
@@ -99,8 +99,12 @@ def from_time(kind: DataType, time: Column) -> Column:
             return time
 
 
-def quoted(name: str) -> str:
+def column(name: str) -> Column:
     """A column by its very name, whatever characters it has."""
+    return F.col(_quoted(name))
+
+
+def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 

@@ -71,9 +71,9 @@ class Stream:
         return replace(self, function=_function("foreach_batch", function))
 
     def windows(
-        self, size: timedelta | int, slide: timedelta | int | None = None, offset: timedelta | int = timedelta(0)
+        self, size: timedelta | int, slide: timedelta | int | None = None, offset: timedelta | int | None = None
     ) -> WindowsOf:
-        """Windows ``[start, start + size)``, one every ``slide`` (``size`` by default), ``offset`` from the epoch.
+        """Windows ``[start, start + size)``, one every ``slide`` (``size`` by default), ``offset`` (0) from the epoch.
 
         Timedeltas where event times are timestamps, else whole numbers in their unit. Say what to make of them:
         ``.windows(...).agg(...)``.
@@ -90,7 +90,7 @@ class Stream:
             Frame(
                 length("size", size, 1),
                 length("slide", size if slide is None else slide, 1),
-                length("offset", offset if offset or of_timestamps else 0, 0),
+                0 if offset is None else length("offset", offset, 0),
             ),
         )
 
@@ -99,19 +99,20 @@ class Stream:
 
         It is then given out again, with its result so far as ``previous``. Only with :meth:`windows`.
         """
-        if self.windowed is None:
-            raise InvalidUsage("allowed_lateness is for windows: .windows(...).agg(...) comes before it.")
-        of_timestamps = self.columns.are_timestamps(self.df)
-        allowed = in_the_unit("allowed_lateness", lateness, of_timestamps)
-        return replace(self, windowed=replace(self.windowed, lateness=allowed))
+        windowed = self._of_windows("allowed_lateness")
+        allowed = in_the_unit("allowed_lateness", lateness, self.columns.are_timestamps(self.df))
+        return replace(self, windowed=replace(windowed, lateness=allowed))
 
     def keep_windows_in(self, store: StateStore) -> "Stream":
         """Keeps windows between batches elsewhere than in Parquet files beside the checkpoint. Only with
         :meth:`windows`.
         """
+        return replace(self, windowed=replace(self._of_windows("keep_windows_in"), store=store))
+
+    def _of_windows(self, method: str) -> Windowed:
         if self.windowed is None:
-            raise InvalidUsage("keep_windows_in is for windows: .windows(...).agg(...) comes before it.")
-        return replace(self, windowed=replace(self.windowed, store=store))
+            raise InvalidUsage(f"{method} is for windows: .windows(...).agg(...) comes before it.")
+        return self.windowed
 
     def late_to(self, function: BatchFunction) -> "Stream":
         """``function(df, batch)`` gets the late rows, as they came, in batches that have any: the side output.

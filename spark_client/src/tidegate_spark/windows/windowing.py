@@ -22,7 +22,7 @@ from pyspark.sql.types import DataType, StructType
 
 from tidegate_spark.batch import Batch
 from tidegate_spark.checkpoint import Checkpoint
-from tidegate_spark.columns import Columns, from_time, quoted
+from tidegate_spark.columns import Columns, column, from_time
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.fold import Fold
 from tidegate_spark.judgement import Judgement, future
@@ -130,14 +130,14 @@ class Windowing:
             rows = rows.filter(F.col(_START).isNotNull() & self._takes_rows(judgement))
         partials = (aggregate.partial() for aggregate in self._aggregates.values())
         named = (part.alias(name) for part, name in zip(partials, self._parts, strict=True))
-        return rows.groupBy(_START, *map(_column, self._by)).agg(*named)
+        return rows.groupBy(_START, *map(column, self._by)).agg(*named)
 
     def _merged(self, parts: DataFrame, before: Version, judgement: Judgement) -> DataFrame:
         # As text they are nullable throughout, which what is merged may be.
         kinds = {name: parts.schema[name].dataType.simpleString() for name in self._parts}
         as_one = F.struct(*self._parts)
         unknown = F.lit(None).cast(StructType([parts.schema[name] for name in self._parts]))
-        keys = [F.col(_START), *map(_column, self._by)]
+        keys = [F.col(_START), *map(column, self._by)]
         added = parts.select(*keys, *self._parts, F.lit(True).alias(_TOUCHED), unknown.alias(_BEFORE))
         if before.rows_of is None:
             return added
@@ -175,7 +175,9 @@ class Windowing:
         if version is None:
             cut = self.frame.cut_at_the_end if at_the_end else self.frame.cut
             known = [cut(watermark) for watermark in (batch.pin, coalesced) if watermark is not None]
-            closed = max([*known, *([] if before.closed is None else [before.closed])], default=None)
+            if before.closed is not None:
+                known.append(before.closed)
+            closed = max(known, default=None)
             planned_ms = self._checkpoint.planned_ms(int(batch))
             version = Version(taken.rows_of, closed, before.closed, taken.layout, planned_ms)
             self._checkpoint.write(f"{_KIND}/{int(batch)}", asdict(version))
@@ -196,7 +198,7 @@ class Windowing:
         )
         previous = F.when(~closes & F.col(_BEFORE).isNotNull(), F.struct(*self._finished(F.col(_BEFORE))))
         results = rows.filter(closes | changed).select(
-            window.alias("window"), *map(_column, self._by), *self._finished(None), previous.alias("previous")
+            window.alias("window"), *map(column, self._by), *self._finished(None), previous.alias("previous")
         )
         if not results.isEmpty():
             self._function(results, taken.batch.closing(version.closed))
@@ -244,7 +246,3 @@ class Windowing:
         if version.rows_of is not None and version.rows_of != after.rows_of:
             self._store.delete(version.rows_of)
         self._checkpoint.delete(f"{_KIND}/{batch_id}")
-
-
-def _column(name: str) -> Column:
-    return F.col(quoted(name))

@@ -1,4 +1,4 @@
-"""``python -m benchmarks [overhead | lateness]``: runs a benchmark; exit status 1 where a target is missed.
+"""``python -m benchmarks [overhead | native | lateness]``: runs a benchmark; exit status 1 where a target is missed.
 
 ``BENCH_ROUNDS`` (9) and ``BENCH_OUT`` (``out/bench``) are taken from the environment.
 """
@@ -18,7 +18,7 @@ def show(line: str) -> None:
 
 
 def main() -> int:
-    benchmarks = {"overhead": run_overhead, "lateness": run_lateness}
+    benchmarks = {"overhead": run_overhead, "native": run_native, "lateness": run_lateness}
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     parser.add_argument("which", nargs="?", choices=list(benchmarks), default="overhead")
     which = parser.parse_args().which
@@ -35,8 +35,23 @@ def run_lateness(out: Path) -> int:
     return 0
 
 
+def run_native(out: Path) -> int:
+    rounds = rounds_asked_for()
+    found = overhead.run_native(out, rounds, show)
+    document = {"rounds": rounds, "ratios": {name: asdict(ratio) for name, ratio in found.items()}}
+    (out / "native.json").write_text(json.dumps(document, indent=2) + "\n")
+    show("\nratio to Spark's own watermark: median [lowest .. highest]")
+    for name, ratio in found.items():
+        show(f"  {name:<22} {ratio}")
+    return 0
+
+
+def rounds_asked_for() -> int:
+    return int(os.environ.get("BENCH_ROUNDS", "9"))
+
+
 def run_overhead(out: Path) -> int:
-    rounds = int(os.environ.get("BENCH_ROUNDS", "9"))
+    rounds = rounds_asked_for()
     found = overhead.run(out, rounds, show)
     ratios = {count: {name: asdict(ratio) for name, ratio in of.items()} for count, of in found.items()}
     (out / "overhead.json").write_text(json.dumps({"rounds": rounds, "ratios": ratios}, indent=2) + "\n")

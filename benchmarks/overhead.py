@@ -86,9 +86,10 @@ class Overhead:
         query = start(str(checkpoint))
         query.awaitTermination()
         shutil.rmtree(checkpoint)
-        batches = [progress for progress in query.recentProgress if progress.numInputRows]
-        assert len(batches) == self._batches
-        return sum(progress.durationMs["triggerExecution"] for progress in batches[1:]) / 1000
+        ran = [progress for progress in query.recentProgress if "addBatch" in progress.durationMs]
+        # Markers are rows, too; and windows are closed in batches without any.
+        assert sum(progress.numInputRows >= ROWS for progress in ran) == self._batches
+        return sum(progress.durationMs["triggerExecution"] for progress in ran[1:]) / 1000
 
     def bare(self) -> float:
         """Seconds without coordination."""
@@ -105,6 +106,38 @@ class Overhead:
             seconds = self._timed(lambda at: stream.start(queryName="overhead", checkpointLocation=at))
             rows = gate.status()["rows"]
             assert (rows["on_time"], rows["late"]) == (ROWS * self._batches, 0), rows
+            return seconds
+
+        return run
+
+    def _windows(self, df: DataFrame) -> Callable[[str], StreamingQuery]:
+        """Spark's own windows of a stream that has a watermark."""
+        windows = df.groupBy(F.window("t", "1 hour"), "k").agg(
+            F.count("*").alias("rows"), F.sum("v").alias("sum"), F.avg("v").alias("mean"), F.max("v").alias("highest")
+        )
+        writer = windows.writeStream.format("parquet").outputMode("append").trigger(availableNow=True)
+        to = str(self._out / f"windows-{uuid.uuid4()}")
+        return lambda checkpoint: writer.start(to, checkpointLocation=checkpoint)
+
+    def by_spark(self) -> float:
+        """Seconds of Spark's own windows, with its own watermark."""
+        return self._timed(self._windows(self._rows().withWatermark("t", "2 minutes")))
+
+    def natively(self, substream: str | None) -> Callable[[], float]:
+        """Seconds of Spark's own windows, with that of a job of its own."""
+
+        def run() -> float:
+            gate = self._coordinator.gate(rules=limiting_lag(timedelta(minutes=2)))
+
+            def start(checkpoint: str) -> StreamingQuery:
+                followed = gate.native(
+                    self._rows(), event_time="t", substream=substream, queryName="overhead",
+                    checkpointLocation=checkpoint, windows=timedelta(hours=1),
+                )  # fmt: skip
+                return self._windows(followed)(checkpoint)
+
+            seconds = self._timed(start)
+            assert gate.status()["rows"]["on_time"] + gate.status()["rows"]["late"] == ROWS * self._batches
             return seconds
 
         return run
@@ -131,6 +164,15 @@ def run(out: Path, rounds: int, show: Callable[[str], None]) -> dict[int, dict[s
             overhead = Overhead(spark, coordinator, out, substreams)
             found[substreams] = compare(overhead.bare, overhead.variants(), rounds, show)
     return found
+
+
+def run_native(out: Path, rounds: int, show: Callable[[str], None]) -> dict[str, Ratio]:
+    """Spark's own windows by a job's watermark, against the same by Spark's own."""
+    with CoordinatorProcess(out / f"coordinator-{uuid.uuid4()}") as coordinator, session() as spark:
+        overhead = Overhead(spark, coordinator, out, 256)
+        show(f"{ROWS:,} rows a batch, {BATCHES[256]} batches, Spark's own windows:")
+        variants = {"native": overhead.natively("k"), "native, one substream": overhead.natively(None)}
+        return compare(overhead.by_spark, variants, rounds, show)
 
 
 def table(found: dict[int, dict[str, Ratio]]) -> str:

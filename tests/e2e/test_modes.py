@@ -1,24 +1,14 @@
 """Who reports, and what makes a substream, are choices of cost and convenience: nothing else may depend on them."""
 
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit
 
+from tests.e2e.partitions import BATCHES, PARTITIONS, PER_BATCH, TOTAL, FourPartitions
 from tests.e2e.streams import LAG, Sink, rows, to_the_end
 from tidegate_spark import SOURCE_PARTITION, Gate, fold, hook, limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
-
-SECOND = 1000
-PARTITIONS = 4
-PER_BATCH = 100
-BATCHES = 10
-BEHIND_S = 250
 
 
 @pytest.mark.parametrize("mode", ["executor", "driver"])
@@ -99,59 +89,12 @@ def test_several_columns_make_a_substream(
     assert gate.status()["watermark"] == 40_000
 
 
-# Spark's workers do not know the modules of the tests.
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
-
-
-class Slice(InputPartition):
-    def __init__(self, partition: int, start: int, end: int) -> None:
-        super().__init__(partition)
-        self.partition, self.start, self.end = partition, start, end
-
-
-class FourPartitions(DataSource):
-    """Four partitions, an event a second in each, all in order; the last one is far behind."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "four_partitions"
-
-    def schema(self) -> str:
-        return "partition int, t timestamp_ntz, millis long"
-
-    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
-        return FourPartitionsReader()
-
-
-class FourPartitionsReader(DataSourceStreamReader):
-    """One batch after the other, each of ``PER_BATCH`` seconds. (With ``availableNow`` it would be one.)"""
-
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        return {"second": 0}
-
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        return {"second": min(start["second"] + PER_BATCH, PER_BATCH * BATCHES)}
-
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        return [Slice(partition, start["second"], end["second"]) for partition in range(PARTITIONS)]
-
-    def read(self, partition: InputPartition) -> Iterator[tuple[int, Any, int]]:
-        from datetime import datetime, timedelta
-
-        assert isinstance(partition, Slice)
-        behind = BEHIND_S if partition.partition == PARTITIONS - 1 else 0
-        for second in range(partition.start, partition.end):
-            millis = (1_000_000 + second - behind) * SECOND
-            yield partition.partition, datetime(1970, 1, 1) + timedelta(milliseconds=millis), millis
-
-
 @pytest.mark.parametrize("mode", ["executor", "driver"])
 def test_a_partition_that_is_behind_loses_nothing(
     spark: SparkSession, tidegate: CoordinatorProcess, tmp_path: Any, mode: Any
 ) -> None:
     """What Spark's own watermark costs: 800 of 4000 rows, all of a partition that is in order but 250 s behind."""
     spark.dataSource.register(FourPartitions)
-    total = PARTITIONS * PER_BATCH * BATCHES
     gate = tidegate.gate(rules=limiting_lag(LAG))
     sink: list[int] = []
     query = (
@@ -165,8 +108,8 @@ def test_a_partition_that_is_behind_loses_nothing(
     finally:
         query.stop()
     assert sink == [PARTITIONS * PER_BATCH] * BATCHES
-    assert gate.status()["rows"] == {"on_time": total, "updated": 0, "late": 0, "null_event_time": 0, "future": 0}
-    assert {row["substream"]: row["reported"] for row in gate.substreams()} == dict.fromkeys("0123", total // 4)
+    assert gate.status()["rows"] == {"on_time": TOTAL, "updated": 0, "late": 0, "null_event_time": 0, "future": 0}
+    assert {row["substream"]: row["reported"] for row in gate.substreams()} == dict.fromkeys("0123", TOTAL // 4)
 
 
 def test_sparks_own_watermark_loses_the_partition_that_is_behind(spark: SparkSession, tmp_path: Any) -> None:
@@ -195,4 +138,4 @@ def test_sparks_own_watermark_loses_the_partition_that_is_behind(spark: SparkSes
         native.processAllAvailable()
     finally:
         native.stop()
-    assert PARTITIONS * PER_BATCH * BATCHES - sum(counted.values()) == 800
+    assert TOTAL - sum(counted.values()) == 800

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -19,10 +19,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryListener
 
 import tidegate_spark
-from tests.faults.points import IN_THE_FUNCTION, watch
-from tidegate_spark import Batch, windows
+from tests.faults.points import AFTER_SPARKS_COMMIT, IN_THE_FUNCTION, Reached, watch
+from tidegate_spark import Batch, Gate, windows
 from tidegate_spark.testing import FileBatches, ensure_java
 
 QUERY = "q"
@@ -35,7 +36,8 @@ class Settings:
     """``flaky``: a folder for marks of what has failed once; None: nothing does. ``die``: a point, ``of`` a batch.
 
     ``until_idle``: it goes on until the coordinator takes all substreams for idle, after a second of silence.
-    ``windows``: their size; its function gets windows by k then, which take rows for as long again after they closed.
+    ``windows``: their size; its function gets windows by k then, which take rows for as long again after they closed;
+    or, where they are ``native``, Spark's own, which take none.
     """
 
     session: str
@@ -47,6 +49,7 @@ class Settings:
     flaky: str | None = None
     until_idle: bool = False
     windows: int | None = None
+    native: bool = False
     conf: dict[str, Any] = field(default_factory=dict)
 
     def argument(self) -> str:
@@ -99,6 +102,50 @@ def flaky(df: DataFrame, marks: Path) -> DataFrame:
     return df.repartition(4, F.col("k")).mapInArrow(rows, SCHEMA)
 
 
+class AfterSparksCommit(StreamingQueryListener):
+    """Spark tells of a batch when it has committed it."""
+
+    def __init__(self, reached: Reached) -> None:
+        self.reached = reached
+
+    def onQueryStarted(self, event: Any) -> None:
+        pass
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        if "addBatch" in event.progress.durationMs:
+            self.reached(AFTER_SPARKS_COMMIT, event.progress.batchId)
+
+    def onQueryIdle(self, event: Any) -> None:
+        pass
+
+    def onQueryTerminated(self, event: Any) -> None:
+        pass
+
+
+def run_natively(
+    settings: Settings, gate: Gate, df: DataFrame, checkpoint: str, write: Callable[[DataFrame, Batch], None],
+    reached: Reached,
+) -> None:  # fmt: skip
+    """Spark's own windows over all that is there, by the job's watermark."""
+    assert settings.windows is not None
+    size = timedelta(milliseconds=settings.windows)
+    followed = gate.native(
+        df.select("k", F.timestamp_millis("t").alias("t")),
+        event_time="t", substream="k", queryName=QUERY, checkpointLocation=checkpoint, windows=size,
+    )  # fmt: skip
+    counted = followed.groupBy(F.window("t", f"{settings.windows} milliseconds"), "k").count()
+    results = counted.select("k", F.unix_millis("window.start"), "count")
+    if settings.die is not None:
+        df.sparkSession.streams.addListener(AfterSparksCommit(reached))
+    query = (
+        results.writeStream.foreachBatch(lambda df, batch_id: write(df, Batch(batch_id)))
+        .outputMode("append")
+        .trigger(availableNow=True)
+        .start(queryName=QUERY, checkpointLocation=checkpoint)
+    )
+    query.awaitTermination()
+
+
 def main() -> None:
     settings = Settings(**json.loads(sys.argv[1]))
     directory = Path(settings.directory)
@@ -124,6 +171,10 @@ def main() -> None:
         df = flaky(df, Path(settings.flaky))
     rules = tidegate_spark.limiting_lag(LAG, idle_timeout=timedelta(seconds=1) if settings.until_idle else None)
     gate = tidegate_spark.connect(settings.url, job=settings.job, rules=rules)
+    if settings.native:
+        run_natively(settings, gate, df, checkpoint, write, reached)
+        spark.stop()
+        return
     stream = gate.stream(df, event_time="t", substream="k")
     if settings.windows is not None:
         stream = stream.windows(settings.windows).agg("k", rows=windows.count(), last=windows.max("t"))

@@ -17,6 +17,9 @@ POINTS_WITH_WINDOWS = [
 ]  # fmt: skip
 """What a batch of a query with windows adds to them, in their order: its function comes last."""
 
+AFTER_SPARKS_COMMIT = "after Spark's commit"
+"""Where a native query has no hook; it can die in its function, too."""
+
 Reached = Callable[[str, int], None]
 """Is told the point, and the batch."""
 

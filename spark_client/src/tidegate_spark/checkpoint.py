@@ -3,7 +3,9 @@
 import json
 import os
 import re
+import uuid
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -15,14 +17,26 @@ _DOCUMENT = re.compile(r"(\d+)\.json")
 _NUMBER = re.compile(r"(\d+)")
 
 
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What Spark wrote of a batch before it ran it: when it settled what is in it (epoch milliseconds, by its driver's
+    clock), the watermark in force for it (0: none yet), and how it makes one of several.
+    """
+
+    at_ms: int
+    watermark_ms: int
+    watermark_policy: str | None
+
+
 class Checkpoint:
     """A query's checkpoint, on any file system that Arrow knows: local, S3, HDFS, GCS, Azure."""
 
-    def __init__(self, location: str) -> None:
-        self.location = location
+    def __init__(self, location: str, folder: str = "tidegate") -> None:
+        """``folder``: where under it our documents lie."""
+        self.location, self._folder = location, folder
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"location": self.location}
+        return {"location": self.location, "_folder": self._folder}
 
     @cached_property
     def _place(self) -> tuple[fs.FileSystem, str]:
@@ -47,32 +61,55 @@ class Checkpoint:
         """Whether Spark has a checkpoint of a query here, as seen from this process."""
         return self._read("metadata") is not None
 
-    def planned_ms(self, batch_id: int) -> int | None:
-        """When Spark settled what is in a batch (epoch milliseconds, by its driver's clock); None: it does not say."""
+    def planned(self, batch_id: int) -> Planned | None:
+        """What Spark settled of a batch, before it ran; None where it does not say."""
         planned = self._read(f"offsets/{batch_id}")
         if planned is None:
             return None
         _version, metadata, *_offsets = planned.decode().splitlines()
-        when: int | None = json.loads(metadata).get("batchTimestampMs")
-        return when
+        said = json.loads(metadata)
+        if "batchTimestampMs" not in said:
+            return None
+        policy = (said.get("conf") or {}).get("spark.sql.streaming.multipleWatermarkPolicy")
+        return Planned(said["batchTimestampMs"], said.get("batchWatermarkMs", 0), policy)
+
+    def planned_ms(self, batch_id: int) -> int | None:
+        """When Spark settled what is in a batch; see :class:`Planned`."""
+        planned = self.planned(batch_id)
+        return None if planned is None else planned.at_ms
 
     def finished(self) -> int | None:
         """The last batch that Spark has finished."""
         return max(self._numbered("commits", _NUMBER), default=None)
 
+    def has_finished(self, batch_id: int) -> bool:
+        """Whether Spark has finished a batch, of those it has not forgotten."""
+        files, root = self._place
+        found = files.get_file_info(f"{root}/commits/{batch_id}")
+        return bool(found.type == fs.FileType.File)
+
     # -- documents ------------------------------------------------------------------------------------------------
 
     def read(self, name: str) -> dict[str, Any] | None:
         """A document, None where there is none. Those of batches are called ``<kind>/<batch>``."""
-        document = self._read(f"tidegate/{name}.json")
+        document = self._read(f"{self._folder}/{name}.json")
         return None if document is None else dict(json.loads(document))
+
+    def documents(self, kind: str) -> dict[str, float]:
+        """The names that documents of a kind have, and when each was written (Unix time, in seconds)."""
+        suffix = ".json"
+        return {
+            info.base_name.removesuffix(suffix): info.mtime_ns / 1e9
+            for info in self._in(f"{self._folder}/{kind}")
+            if info.base_name.endswith(suffix)
+        }
 
     def write(self, name: str, document: dict[str, Any]) -> None:
         """Keeps a document, whole or not at all, in place of the one before."""
         files, root = self._place
-        directory, _, last = f"{root}/tidegate/{name}".rpartition("/")
+        directory, _, last = f"{root}/{self._folder}/{name}".rpartition("/")
         files.create_dir(directory, recursive=True)
-        partial = f"{directory}/.{last}.{os.getpid()}.partial"  # under Connect two processes write
+        partial = f"{directory}/.{last}.{uuid.uuid4()}.partial"  # several processes may write the same
         with files.open_output_stream(partial) as file:
             file.write(json.dumps(document).encode())
         files.move(partial, f"{directory}/{last}.json")
@@ -81,17 +118,17 @@ class Checkpoint:
         """Forgets a document, if there is one."""
         files, root = self._place
         with suppress(FileNotFoundError):
-            files.delete_file(f"{root}/tidegate/{name}.json")
+            files.delete_file(f"{root}/{self._folder}/{name}.json")
 
     def delete_directory(self, name: str) -> None:
         """Forgets a directory of files, if there is one."""
         files, root = self._place
         with suppress(FileNotFoundError):
-            files.delete_dir(f"{root}/tidegate/{name}")
+            files.delete_dir(f"{root}/{self._folder}/{name}")
 
     def batches(self, kind: str) -> list[int]:
         """The batches that have a document of a kind, in order."""
-        return sorted(self._numbered(f"tidegate/{kind}", _DOCUMENT))
+        return sorted(self._numbered(f"{self._folder}/{kind}", _DOCUMENT))
 
     def _read(self, path: str) -> bytes | None:
         files, root = self._place
@@ -103,9 +140,11 @@ class Checkpoint:
         return content
 
     def _numbered(self, directory: str, pattern: re.Pattern[str]) -> list[int]:
+        return [int(named.group(1)) for info in self._in(directory) if (named := pattern.fullmatch(info.base_name))]
+
+    def _in(self, directory: str) -> list[fs.FileInfo]:
         files, root = self._place
-        found = files.get_file_info(fs.FileSelector(f"{root}/{directory}", allow_not_found=True))
-        return [int(named.group(1)) for info in found if (named := pattern.fullmatch(info.base_name))]
+        return list(files.get_file_info(fs.FileSelector(f"{root}/{directory}", allow_not_found=True)))
 
 
 def file_system(path: str) -> tuple[fs.FileSystem, str]:

@@ -59,8 +59,11 @@ class Coordinator:
         parts = httpx.URL(url)
         if parts.scheme not in ("http", "https") or not parts.host:
             raise InvalidUsage(f"{url!r} is no address of a coordinator; it looks like http://host:8000.")
-        self.url, self.job, self.patience = url.rstrip("/"), job, patience
-        self.headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        self.url, self.job, self.key, self.patience = url.rstrip("/"), job, key, patience
+        self.authorization = f"Bearer {key}" if key else None
+        self.headers = {"Content-Type": "application/json"}
+        if self.authorization:
+            self.headers["Authorization"] = self.authorization
         self.watermark_token: str | None = None
         self._learnt: tuple[str | None, int | None] = (None, None)
         self.waited_s = 0.0

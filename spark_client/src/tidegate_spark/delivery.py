@@ -169,6 +169,32 @@ class Delivery:
             self._teller.put_off(Untold(opened.batch_id, opened.kept, began.at_s, settled_s, fold), began)
         return answer
 
+    def finished(self, batch_id: int, pin: int | None, planned_ms: int, fold: Fold) -> None:
+        """Keeps what is to be told of a batch that was not begun here, for Spark has judged and finished it.
+
+        ``planned_ms``: when Spark settled what is in it (epoch milliseconds).
+        """
+        now, kept = self._teller.now(), KeptPin(pin, self.coordinator.watermark_token)
+        settled = self._settled_by(planned_ms, now)
+        self._pins.write(batch_id, kept)
+        self._teller.keep(Untold(batch_id, kept, now.at_s, None if settled is None else settled.at_s, fold), now)
+
+    def tell_finished(self) -> None:
+        """Tells what is kept: now, or, where the coordinator is away, beside the batches that go on.
+
+        :raises Refused: when it says no; what it has not taken is kept.
+        """
+        try:
+            self._teller.tell(self._on_outage.before_going_on)
+        except CoordinatorUnavailable as error:
+            self.log.warning("going on without the coordinator (%s)", error.reason)
+            self._teller.go_on()
+
+    @property
+    def told_up_to(self) -> int | None:
+        """The last batch that the coordinator took the commit of; None: none."""
+        return self._standing.reached.batch_id
+
     def untold(self, batch_id: int, pin: int | None) -> Batch:
         """A batch that the coordinator need not know of."""
         return self._batch(batch_id, KeptPin(pin, None), replayed=False)
@@ -183,7 +209,11 @@ class Delivery:
             return None
         now = self._teller.now()
         planned_ms = self.checkpoint.planned_ms(batch_id) if first else int(1000 * now.at_s)
-        if planned_ms is None:
+        return None if planned_ms is None else self._settled_by(planned_ms, now)
+
+    def _settled_by(self, planned_ms: int, now: Moment) -> Moment | None:
+        """The same of one that was planned at a moment (epoch milliseconds)."""
+        if self._settles == "never":
             return None
         if self._settles == "each batch":
             return Moment(min(planned_ms / 1000, now.at_s), now.waited_s)

@@ -13,7 +13,7 @@ tests each row, which takes half as long again. A batch begins with the one that
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
@@ -72,6 +72,20 @@ class Fold:
     @classmethod
     def of(cls, document: dict[str, Any]) -> Self:
         return cls(**document)
+
+    @classmethod
+    def together(cls, folds: Sequence[Self]) -> Self:
+        """The fold of all the rows of folds by the same rule, of which there is at least one."""
+        tops: dict[str, int | None] = {}
+        counts: dict[str, list[int]] = {}
+        for fold in folds:
+            measures = zip(*(getattr(fold, name) for name in ("rows", *CLASSES)), strict=True)
+            for name, top, counted in zip(fold.substream, fold.top, measures, strict=True):
+                seen = [known for known in (top, tops.get(name)) if known is not None]
+                tops[name] = max(seen, default=None)
+                counts[name] = [*map(sum, zip(counts.get(name, [0] * len(counted)), counted, strict=True))]
+        columns = zip(("rows", *CLASSES), map(list, zip(*counts.values(), strict=True)), strict=True)
+        return cls(rule=folds[0].rule, substream=list(tops), top=list(tops.values()), **dict(columns))
 
     def reports(self) -> Iterator[dict[str, list[Any]]]:
         """What is to be reported, in the coordinator's columns."""

@@ -11,6 +11,7 @@ from tidegate_spark.columns import Columns
 from tidegate_spark.coordinator import Coordinator
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.ids import checked_id
+from tidegate_spark.native.following import following, frame_of
 from tidegate_spark.outage import DEFAULT_PATIENCE, OnOutage
 from tidegate_spark.rules import Rules
 from tidegate_spark.stream import Stream
@@ -35,6 +36,34 @@ class Gate:
         columns = Columns(event_time, substream)
         columns.check(df)
         return Stream(self, df, columns)
+
+    def native(
+        self, df: DataFrame, *, event_time: str, substream: Substream, queryName: str, checkpointLocation: str,
+        windows: timedelta | None = None, slide: timedelta | None = None, offset: timedelta | None = None,
+        declare: Sequence[Values] = (), limited_batches: bool | None = None,
+    ) -> DataFrame:  # fmt: skip
+        """The same stream, with the job's watermark in place of Spark's ``withWatermark``: for windows, deduplication,
+        joins of streams and ``transformWithState``, as Spark has them.
+
+        Spark drops the rows that are late, and the job counts them. What the stream saw is reported when Spark has
+        finished a batch, so the watermark moves a batch later than that of :meth:`stream`, as Spark's own does.
+
+        :param event_time: a timestamp. Rows at the watermark or above are on time.
+        :param substream: as for :meth:`stream`.
+        :param queryName: its stable name in the job, the same after every restart. Where a query has several native
+            inputs, each has a name of its own.
+        :param checkpointLocation: that of the query that is going to be started.
+        :param windows: the size of the windows that come after, if any do: then the watermark moves from end to end of
+            them, and all of them close when the job is complete. Without it, it moves by milliseconds. With
+            ``slide`` and ``offset`` as :meth:`Stream.windows` has them.
+        :param declare: substreams that are to hold the watermark back from the start, as :meth:`Stream.declare`.
+        :param limited_batches: as :meth:`Stream.limited_batches`; None: unless said otherwise.
+        :raises InvalidUsage: for columns that cannot be used, and for streams on which Spark would not follow.
+        """
+        columns = Columns(event_time, substream)
+        declared = tuple(map(name_of, declare))
+        frame = frame_of(windows, slide, offset)
+        return following(self, df, columns, queryName, checkpointLocation, frame, declared, limited_batches)
 
     def ensure_job(self) -> None:
         """Creates the job from the rules given to :func:`connect`, if it is not there; changes nothing otherwise."""

@@ -24,6 +24,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate_spark.delivery import Delivery
 from tidegate_spark.errors import TidegateError
+from tidegate_spark.logs import Failing
+
+HEARTBEATS_FAIL = "heartbeats are not taken", "heartbeats are taken again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ class Heartbeat(StreamingQueryListener):
         # Which run is ours is known once it has started; it may have told something by then, so all are listened to.
         self._run_id: str | None = None
         self._finished: Finished | None = None
-        self._taken = True
+        self._failing = Failing(delivery.log, *HEARTBEATS_FAIL)
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
 
     def listen_to(self, query: StreamingQuery) -> None:
@@ -123,14 +126,9 @@ class Heartbeat(StreamingQueryListener):
                 return
             self._delivery.heartbeat(run, max(0.0, time.time() - idle.at_s), finished)
         except (TidegateError, OSError) as error:  # the latter of the checkpoint's file system
-            if self._taken:
-                expected = isinstance(error, TidegateError)
-                self._delivery.log.warning("heartbeats are not taken: %s", error, exc_info=not expected)
-            self._taken = False
+            self._failing.failed(error)
         else:
-            if not self._taken:
-                self._delivery.log.warning("heartbeats are taken again")
-            self._taken = True
+            self._failing.worked()
 
     def _next(self, spark_run_id: str) -> Event:
         """The next event of a run, waiting for one."""

@@ -57,12 +57,16 @@ class Teller:
 
     def put_off(self, untold: Untold, began: Moment) -> None:
         """Keeps what is to be told later. ``began``: when the batch did, unheard."""
+        self.keep(untold, began)
+        self.go_on()
+
+    def keep(self, untold: Untold, began: Moment) -> None:
+        """The same for what is about to be told by :meth:`tell`."""
         with self._lock:
             self._backlog.write(untold)
             self._all_told = False
             if self._unheard_since is None:
                 self._unheard_since = max(began, self._heard)
-        self.go_on()
 
     def tell(self, patience: Patience) -> bool:
         """Tells all that is untold, unless the thread is at it; returns whether nothing is left.

@@ -19,6 +19,6 @@ def markers_of(coordinator: Coordinator, df: DataFrame, frame: Frame) -> DataFra
     finally:
         cloudpickle.unregister_pickle_by_value(markers)  # type: ignore[no-untyped-call]
     options: dict[str, str | int] = {"url": coordinator.watermark_url(), **asdict(frame)}
-    if (authorization := coordinator.headers.get("Authorization")) is not None:
-        options["authorization_token"] = authorization
+    if coordinator.authorization:
+        options["authorization_token"] = coordinator.authorization
     return spark.readStream.format(markers.Markers.name()).schema(df.schema).options(**options).load()

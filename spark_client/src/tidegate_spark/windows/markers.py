@@ -32,7 +32,7 @@ class Watermark(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Mapping[str, str]) -> None:
         self._url, self._authorization = options["url"], options.get("authorization_token")
         self._size, self._slide, self._offset = (int(options[name]) for name in ("size", "slide", "offset"))
-        self._looked: float | None = None
+        self._look_again = 0.0
         self._watermark: int | None = None
         self._only_what_is_there = False
 
@@ -48,29 +48,41 @@ class Watermark(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         It never goes back, and a coordinator that is away moves nothing: the query's own calls say so and wait.
         """
-        if not self._only_what_is_there:
+        if not self._only_what_is_there and self._is_time():
             self._look()
+        return self._offset_after(start)
+
+    def _offset_after(self, start: dict[str, Any] | None) -> dict[str, Any]:
         known = [value for value in (self._watermark, (start or {}).get("watermark")) if value is not None]
         return {"watermark": max(known, default=None)}
 
-    def _look(self) -> None:
-        now = time.monotonic()
-        if self._looked is not None and now - self._looked < LOOK_EVERY_S:
-            return
-        self._looked = now
-        found = self._ask()
-        if found is not None and (self._watermark is None or found > self._watermark):
-            self._watermark = found
+    def _is_time(self) -> bool:
+        return time.monotonic() >= self._look_again
 
-    def _ask(self) -> int | None:
+    def _look(self) -> bool:
+        """Takes the watermark of the job as it is; returns whether the coordinator answered."""
+        began = time.monotonic()
+        state = self._ask()
+        ended = time.monotonic()
+        # One that is away is asked for a fifth of the time at the most, for Spark waits meanwhile.
+        self._look_again = ended + max(LOOK_EVERY_S, 0.0 if state else 4 * (ended - began))
+        if state is not None and (found := self._reached(state)) is not None:
+            self._watermark = found if self._watermark is None else max(found, self._watermark)
+        return state is not None
+
+    def _ask(self) -> dict[str, Any] | None:
         request = urllib.request.Request(self._url)
         if self._authorization:
             request.add_header("Authorization", self._authorization)
         try:
             with urllib.request.urlopen(request, timeout=ANSWER_WITHIN_S) as answer:
-                state = json.loads(answer.read())
+                state: dict[str, Any] = json.loads(answer.read())
         except (OSError, ValueError):
             return None
+        return state
+
+    def _reached(self, state: dict[str, Any]) -> int | None:
+        """How far the windows of a job in this state are closed."""
         watermark: int | None = state["coalesced"]
         if watermark is None:
             return None

@@ -1,0 +1,1 @@
+"""Spark's own windows, deduplication, joins and state, by the watermark of a coordinator."""

@@ -1,0 +1,97 @@
+"""What Spark has finished, and the coordinator is to be told.
+
+Invariants:
+
+1. The coordinator hears of a batch after Spark has committed it, and not before.
+2. The folds of a batch are forgotten when they are in the backlog, which keeps them until the coordinator has them.
+"""
+
+import math
+import re
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+
+from tidegate_spark.delivery import Delivery
+from tidegate_spark.fold import Fold
+from tidegate_spark.native.folding import FOLDS
+
+AGAIN_AFTER_S = 30.0
+
+_PART = re.compile(r"(?P<batch>\d+)\.(?P<run>[^.]+)\.\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """What Spark has done since the last look: whether it finished batches, and whether the coordinator was told of any
+    rows, or is to be when it is back.
+    """
+
+    batches: bool
+    rows: bool
+
+
+class Finished:
+    """The batches of one native input, looked at between Spark's batches. ``by_row``: rows are judged one by one."""
+
+    def __init__(self, delivery: Delivery, by_row: bool) -> None:
+        self._delivery, self._checkpoint, self._by_row = delivery, delivery.checkpoint, by_row
+        self._next: int | None = None
+        self._again_at = math.inf
+
+    def look(self) -> Since:
+        """Tells the coordinator of what was finished since the last look; at the first one, of what earlier runs left.
+
+        :raises Refused: when it says no. It is told again after a while, or with what comes next.
+        """
+        moved = self._moved()
+        if not moved and time.monotonic() < self._again_at:
+            return Since(False, False)
+        rows = self._keep() if moved else False
+        self._again_at = time.monotonic() + AGAIN_AFTER_S
+        self._delivery.tell_finished()
+        self._again_at = math.inf
+        return Since(moved, rows)
+
+    def _keep(self) -> bool:
+        """Moves the folds of what was finished into the backlog; returns whether there are any."""
+        assert self._next is not None
+        finished = {batch_id: runs for batch_id, runs in self._parts().items() if batch_id < self._next}
+        for batch_id in sorted(finished):
+            self._keep_batch(batch_id, finished[batch_id])
+        return bool(finished)
+
+    def _moved(self) -> bool:
+        """Whether Spark has finished batches. Asked many times a second, so it is one file that is looked for."""
+        if self._next is None:
+            last = self._checkpoint.finished()
+            self._next = 0 if last is None else last + 1
+            return True
+        before = self._next
+        while self._checkpoint.has_finished(self._next):
+            self._next += 1
+        return self._next != before
+
+    def _parts(self) -> dict[int, dict[str, list[str]]]:
+        """The names of the folds there are, by batch, and by the run that wrote them: the latest comes last."""
+        found: dict[int, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+        written = self._checkpoint.documents(FOLDS)
+        for name in sorted(written, key=lambda name: written[name]):
+            if part := _PART.fullmatch(name):
+                runs = found[int(part["batch"])]
+                runs[part["run"]] = [*runs.pop(part["run"], []), name]
+        return found
+
+    def _keep_batch(self, batch_id: int, runs: dict[str, list[str]]) -> None:
+        *_, last = runs.values()
+        documents = [document for name in last if (document := self._checkpoint.read(f"{FOLDS}/{name}")) is not None]
+        told_up_to = self._delivery.told_up_to
+        if documents and (told_up_to is None or told_up_to < batch_id):
+            fold = Fold.together([Fold.of(document["fold"]) for document in documents])
+            watermark_ms: int = documents[0]["watermark_ms"]
+            # Spark's watermark is zero as long as there is none; and what is at it is late to Spark.
+            pin = None if watermark_ms <= 0 else watermark_ms + 1 if self._by_row else watermark_ms
+            self._delivery.finished(batch_id, pin, documents[0]["planned_ms"], fold)
+        for names in runs.values():
+            for name in names:
+                self._checkpoint.delete(f"{FOLDS}/{name}")

@@ -1,0 +1,129 @@
+"""A stream whose watermark is the coordinator's, as Spark's own operators understand it.
+
+Three streams are made into one. The *markers* have a row whenever the coordinator's watermark moves, and Spark's
+watermark is the highest of theirs; no user sees them. The *folds* have no rows: they read the event times of a batch
+and leave them for the coordinator. The rest are the user's rows.
+
+What holds it together:
+
+1. The markers come first, for a union has the watermark of its first stream. (With another one first Spark refuses to
+   run a window; with a watermark on both, and the policy ``max``, rows are lost.)
+2. No filter gets below the markers' watermark, neither ours, that takes the markers out, nor any of the user's. Spark's
+   optimizer moves filters towards the sources; one that drops the markers before their event time is looked at leaves
+   Spark's watermark at zero for ever, without a word. It moves none past a column whose value is not determined, so the
+   flag that says what is a marker is one; and it computes nothing from columns whose values it does not know, so those
+   of the markers come from their source, though they are null.
+"""
+
+import json
+from dataclasses import asdict
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType, TimestampType
+
+from tidegate_spark.columns import Columns, column
+from tidegate_spark.errors import InvalidUsage
+from tidegate_spark.ids import checked_id
+from tidegate_spark.native.folding import Folding, check_policy
+from tidegate_spark.native.source import Followed, Markers
+from tidegate_spark.rules import in_the_unit
+from tidegate_spark.windows.builder import OURS
+from tidegate_spark.windows.frame import Frame
+
+if TYPE_CHECKING:
+    from tidegate_spark.gate import Gate
+
+_MARKER = f"{OURS}marker"
+_WATERMARK_OF_SPARK = "spark.watermarkDelayMs"
+"""What Spark notes of a column that has a watermark."""
+_POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
+_MULTIPLE = "spark.sql.streaming.statefulOperator.allowMultiple"
+
+
+def following(
+    gate: "Gate", df: DataFrame, columns: Columns, query: str, checkpoint: str, frame: Frame | None,
+    declared: tuple[str, ...], limited: bool | None,
+) -> DataFrame:  # fmt: skip
+    """See :meth:`Gate.native`."""
+    spark = df.sparkSession
+    _check(df, columns)
+    checked_id("queryName", query)
+    check_policy(spark.conf.get(_POLICY))
+    followed = Followed(
+        url=gate.coordinator.url, job=gate.coordinator.job, rules=gate.rules, query=query, checkpoint=checkpoint,
+        event_time=columns.event_time, declared=declared, limited=limited,
+        frame=None if frame is None else asdict(frame),
+    )  # fmt: skip
+    folding = Folding(
+        checkpoint, query, frame, _skew_ms(gate), len(columns.keys()), spark.conf.get(_MULTIPLE, "true") == "true"
+    )
+    markers = _markers(spark, followed, gate.coordinator.key, df.schema)
+    marked = markers.withWatermark(columns.event_time, "0 seconds").select(
+        "*", (F.spark_partition_id() >= 0).alias(_MARKER)
+    )
+    event_times = df.select(
+        F.spark_partition_id().alias("partition"),
+        *(key.alias(f"key_{index}") for index, key in enumerate(columns.keys())),
+        columns.raw_time().alias("time"),
+    )
+    folds = event_times.mapInArrow(folding, _nullable(df.schema)).select("*", F.lit(False).alias(_MARKER))
+    rows = df.select("*", F.lit(False).alias(_MARKER))
+    # The filter names the event time as well, which by itself keeps Spark from moving it below the watermark.
+    return marked.union(folds).union(rows).filter(~F.col(_MARKER) | column(columns.event_time).isNull()).drop(_MARKER)
+
+
+def frame_of(windows: timedelta | None, slide: timedelta | None, offset: timedelta | None) -> Frame | None:
+    """:raises InvalidUsage: for windows with gaps between them, and for a part of windows alone."""
+    if windows is None:
+        if slide is not None or offset is not None:
+            raise InvalidUsage(f"{'offset' if slide is None else 'slide'} needs windows: their size.")
+        return None
+    size_ms = in_the_unit("windows", windows, True, 1)
+    slide_ms = size_ms if slide is None else in_the_unit("slide", slide, True, 1)
+    return Frame(size_ms, slide_ms, 0 if offset is None else in_the_unit("offset", offset, True))
+
+
+def _check(df: DataFrame, columns: Columns) -> None:
+    columns.check(df)
+    if not df.isStreaming:
+        raise InvalidUsage("native() is for a stream (spark.readStream); this DataFrame is none.")
+    kind = df.schema[columns.event_time].dataType
+    if not isinstance(kind, TimestampType):
+        how = "timestamp_millis(...)" if kind.simpleString() == "bigint" else "cast('timestamp')"
+        raise InvalidUsage(
+            f"Spark has watermarks for columns of the type timestamp only, and event_time={columns.event_time!r} is of "
+            f"type {kind.simpleString()}. Turn it into one, with {how}, or use stream(), which needs none."
+        )
+    if watermarked := [field.name for field in df.schema.fields if _WATERMARK_OF_SPARK in field.metadata]:
+        raise InvalidUsage(
+            f"{', '.join(watermarked)} has a watermark of Spark's own already, and would be judged by both. Leave out "
+            "withWatermark(): native() is in its place."
+        )
+    if ours := [name for name in df.columns if name.lower().startswith(OURS)]:
+        raise InvalidUsage(f"{', '.join(ours)}: columns of the stream must not begin with {OURS!r}.")
+
+
+def _markers(spark: SparkSession, followed: Followed, key: str | None, schema: StructType) -> DataFrame:
+    spark.dataSource.register(Markers)
+    options = {"followed": json.dumps(asdict(followed))}
+    if key is not None:
+        options["authorization_token"] = key  # a name that Spark redacts
+    return spark.readStream.format(Markers.name()).schema(_nullable(schema)).options(**options).load()
+
+
+def _nullable(schema: StructType) -> StructType:
+    return StructType([StructField(field.name, field.dataType, True) for field in schema.fields])
+
+
+def _skew_ms(gate: "Gate") -> int | None:
+    """How far ahead of the clock an event time may be, by the rules that the job would be created from."""
+    rules: dict[str, Any] = gate.rules or {}
+    skew_ms: int | None = rules.get("max_future_skew_ms", MAX_FUTURE_SKEW_MS)
+    return skew_ms
+
+
+MAX_FUTURE_SKEW_MS = 24 * 60 * 60 * 1000
+"""The coordinator's, for rules that do not say."""

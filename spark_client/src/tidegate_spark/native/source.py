@@ -1,0 +1,202 @@
+"""The source of the markers: its offset is the watermark, and where that has moved it has one row.
+
+Its reader lives in the driver, and Spark asks it for the latest offset between two batches. That is when a batch is
+finished for certain, so it is then that the coordinator is told of it (:mod:`tidegate_spark.native.finished`).
+"""
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from tidegate_spark.delivery import Delivery, Settles
+from tidegate_spark.errors import Refused, TidegateError
+from tidegate_spark.heartbeat import HEARTBEATS_FAIL
+from tidegate_spark.logs import Failing
+from tidegate_spark.native.finished import Finished, Since
+from tidegate_spark.native.folding import documents_of
+from tidegate_spark.pins import Pins
+from tidegate_spark.rules import Rules
+from tidegate_spark.windows.markers import Watermark
+
+HEARTBEAT_S = 1.0
+LOOKS_OF_A_RUN = 2
+"""After how many batches a run over what is there looks for the watermark that its rows have moved: the second time for
+what other inputs of the same query have told meanwhile.
+"""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST_MS = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+"""Spark's timestamps go on, Python's do not."""
+
+
+@dataclass(frozen=True)
+class Followed:
+    """What is followed, by which query; in values that JSON has.
+
+    ``frame``: size, slide and offset of the windows whose ends the watermark moves by; None: it moves by milliseconds.
+    ``limited``: as in :meth:`Stream.limited_batches`.
+    """
+
+    url: str
+    job: str
+    rules: Rules | None
+    query: str
+    checkpoint: str
+    event_time: str
+    declared: Sequence[str]
+    limited: bool | None
+    frame: Mapping[str, int] | None
+
+
+class Marker(InputPartition):
+    """The row at a watermark."""
+
+    def __init__(self, watermark_ms: int) -> None:
+        self.watermark_ms = watermark_ms
+
+
+class Talk:
+    """What the driver's reader talks by."""
+
+    def __init__(self, delivery: Delivery, finished: Finished) -> None:
+        self.delivery, self.finished = delivery, finished
+        self.telling = Failing(
+            delivery.log, "the coordinator does not take what was finished", "the coordinator takes what was finished"
+        )
+        self.beating = Failing(delivery.log, *HEARTBEATS_FAIL)
+
+
+class Following(Watermark):
+    """The reader. It is made in the driver, where it talks, and in an executor, where it only reads a marker."""
+
+    def __init__(self, followed: Followed, key: str | None, schema: StructType) -> None:
+        # Here, for the gate's own module has to do with this one.
+        from tidegate_spark.gate import connect
+
+        self._followed = followed
+        self._gate = connect(followed.url, job=followed.job, rules=followed.rules, key=key, on_outage="continue")
+        coordinator = self._gate.coordinator
+        options = {"url": coordinator.watermark_url()}
+        if coordinator.authorization:
+            options["authorization_token"] = coordinator.authorization
+        frame = followed.frame or {"size": 1, "slide": 1, "offset": 0}
+        super().__init__(options | {name: str(value) for name, value in frame.items()})
+        self._columns = schema.fieldNames()
+        self._talk: Talk | None = None
+        self._returned: tuple[float | None, float | None] = (None, None)
+        self._looks = LOOKS_OF_A_RUN
+        self._beat_again = 0.0
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._only_what_is_there = True
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
+        """Tells of what is finished, and gives the watermark.
+
+        Under ``availableNow`` it goes on with the watermark that the run itself moves, and comes to an end with it:
+        where others move it, that is for the next run.
+
+        :raises Refused: where there is no job, and no rules to create it from.
+        """
+        if self._only_what_is_there:
+            since = self._tell()
+            if since.rows:
+                self._looks = LOOKS_OF_A_RUN
+            if since.batches and self._looks:
+                self._looks -= 1
+                self._look()
+        elif self._is_time():
+            since = self._tell()
+            self._look()
+            if not since.batches:
+                self._beat()
+        self._returned = self._returned[1], time.time()
+        return self._offset_after(start)
+
+    def _reached(self, state: dict[str, Any]) -> int | None:
+        watermark: int | None = state["watermark"]
+        if self._followed.frame is not None:
+            watermark = super()._reached(state)
+        elif watermark is not None:
+            watermark -= 1  # Spark takes what is at its watermark for late
+        return None if watermark is None else min(watermark, _LATEST_MS)
+
+    def _tell(self) -> Since:
+        talk = self._talking()
+        try:
+            since = talk.finished.look()
+        except Refused as refusal:
+            talk.telling.failed(refusal)
+            return Since(True, False)
+        talk.telling.worked()
+        return since
+
+    def _beat(self) -> None:
+        """Tells that the query is caught up, as of the last moment that is known of.
+
+        Since the call before this one Spark has run no batch: it found nothing new when it looked, which was after the
+        call before that.
+        """
+        looked_at, _ = self._returned
+        began = time.monotonic()
+        if looked_at is None or began < self._beat_again:
+            return
+        talk = self._talking()
+        try:
+            talk.delivery.heartbeat(talk.delivery.run(), time.time() - looked_at, talk.delivery.told_up_to)
+        except TidegateError as error:
+            talk.beating.failed(error)
+        else:
+            talk.beating.worked()
+        ended = time.monotonic()
+        # Spark waits meanwhile.
+        self._beat_again = ended + max(HEARTBEAT_S, 10 * (ended - began))
+
+    def _talking(self) -> Talk:
+        """Begins to talk with the first call: only now is it clear that this is the driver, and under which trigger."""
+        if self._talk is None:
+            followed = self._followed
+            settles: Settles = "the run" if self._only_what_is_there else "each batch"
+            if followed.limited is not None:
+                settles = "never" if followed.limited else "each batch"
+            checkpoint = documents_of(followed.checkpoint, followed.query)
+            pins = Pins(checkpoint)
+            delivery = Delivery(
+                self._gate, followed.query, tuple(followed.declared), checkpoint, pins, settles, here=True
+            )
+            delivery.start()
+            self._talk = Talk(delivery, Finished(delivery, followed.frame is None))
+        return self._talk
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        before, watermark = start["watermark"], end["watermark"]
+        moved = watermark is not None and (before is None or watermark > before)
+        # Spark's watermark begins at the epoch, and a marker from before it would move nothing.
+        return [Marker(watermark)] if moved and watermark > 0 else []
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        assert isinstance(partition, Marker)
+        at = _EPOCH + timedelta(milliseconds=partition.watermark_ms)
+        yield tuple(at if name == self._followed.event_time else None for name in self._columns)
+
+    def stop(self) -> None:
+        if self._talk is not None:
+            self._talk.delivery.close()
+
+
+class Markers(DataSource):
+    """Rows of any schema: null, but for the event time."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "tidegate-native"
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        followed = Followed(**json.loads(self.options["followed"]))
+        return Following(followed, self.options.get("authorization_token"), schema)

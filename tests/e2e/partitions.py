@@ -1,0 +1,61 @@
+"""A source of four partitions, each in order, one of them far behind: what Spark's own watermark cannot cope with."""
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark import cloudpickle
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
+
+SECOND = 1000
+PARTITIONS = 4
+PER_BATCH = 100
+BATCHES = 10
+TOTAL = PARTITIONS * PER_BATCH * BATCHES
+BEHIND_S = 250
+
+# Spark's workers do not know the modules of the tests.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
+
+
+class Slice(InputPartition):
+    def __init__(self, partition: int, start: int, end: int) -> None:
+        super().__init__(partition)
+        self.partition, self.start, self.end = partition, start, end
+
+
+class FourPartitions(DataSource):
+    """Four partitions, an event a second in each, all in order; the last one is far behind."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "four_partitions"
+
+    def schema(self) -> str:
+        return "partition int, t timestamp_ntz, millis long"
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
+        return FourPartitionsReader()
+
+
+class FourPartitionsReader(DataSourceStreamReader):
+    """One batch after the other, each of ``PER_BATCH`` seconds. (With ``availableNow`` it would be one.)"""
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"second": 0}
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        return {"second": min(start["second"] + PER_BATCH, PER_BATCH * BATCHES)}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        return [Slice(partition, start["second"], end["second"]) for partition in range(PARTITIONS)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[int, Any, int]]:
+        from datetime import datetime, timedelta
+
+        assert isinstance(partition, Slice)
+        behind = BEHIND_S if partition.partition == PARTITIONS - 1 else 0
+        for second in range(partition.start, partition.end):
+            millis = (1_000_000 + second - behind) * SECOND
+            yield partition.partition, datetime(1970, 1, 1) + timedelta(milliseconds=millis), millis

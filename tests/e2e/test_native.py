@@ -1,0 +1,585 @@
+"""Spark's own operators on a stream whose watermark is the coordinator's."""
+
+import json
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from pyspark import cloudpickle
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.stateful_processor import (
+    ExpiredTimerInfo,
+    StatefulProcessor,
+    StatefulProcessorHandle,
+    TimerValues,
+)
+
+from examples.flights import data
+from examples.flights.settings import Settings
+from examples.flights.spark import FlightsSource
+from tests.e2e.partitions import TOTAL, FourPartitions
+from tests.e2e.streams import LAG, kill, known, until
+from tidegate_spark import SOURCE_PARTITION, Gate, InvalidUsage, limiting_lag
+from tidegate_spark.session import setting
+from tidegate_spark.testing import CoordinatorProcess, FileBatches
+
+# Spark's workers do not know the modules of the tests.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
+
+ROCKS_DB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+TEN = timedelta(seconds=10)
+START = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+def at(second: float) -> str:
+    """An event time, so many seconds into the stream, as JSON has it."""
+    return (START + timedelta(seconds=second)).isoformat()
+
+
+def ms(second: float) -> int:
+    return int((START + timedelta(seconds=second)).timestamp() * 1000)
+
+
+def seconds(moment: datetime) -> float:
+    """How far into the stream: Spark gives local times without a zone."""
+    return (moment.astimezone(UTC) - START).total_seconds()
+
+
+def rows(*pairs: tuple[str | None, float | None]) -> list[dict[str, Any]]:
+    return [{"k": k, "t": None if second is None else at(second)} for k, second in pairs]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> FileBatches:
+    """A stream of substreams ``k`` and event times ``t``."""
+    return FileBatches(tmp_path / "input", "k string, t timestamp")
+
+
+class Out:
+    """What a query wrote, batch by batch."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, list[Any]] = {}
+
+    def write(self, df: DataFrame, batch_id: int) -> None:
+        if found := df.collect():
+            self.rows[batch_id] = found
+
+    def all(self) -> list[Any]:
+        return [row for batch in sorted(self.rows) for row in self.rows[batch]]
+
+    def windows(self) -> dict[tuple[float, str], int]:
+        """Counts by the start of a window, and k; none comes twice."""
+        found = [((seconds(row.window.start), row.k), row["count"]) for row in self.all()]
+        assert len(dict(found)) == len(found)
+        return dict(found)
+
+
+def start(df: DataFrame, out: Out, checkpoint: str, **trigger: Any) -> StreamingQuery:
+    writer = df.writeStream.foreachBatch(out.write).outputMode("append")
+    if trigger:
+        writer = writer.trigger(**trigger)
+    return writer.start(checkpointLocation=checkpoint)
+
+
+def to_the_end(df: DataFrame, checkpoint: str) -> Out:
+    out = Out()
+    query = start(df, out, checkpoint, availableNow=True)
+    assert query.awaitTermination(120)
+    return out
+
+
+def native(gate: Gate, df: DataFrame, checkpoint: str, **more: Any) -> DataFrame:
+    options = {"substream": "k", "queryName": "q"} | more
+    return gate.native(df, event_time="t", checkpointLocation=checkpoint, **options)
+
+
+def tens(df: DataFrame) -> DataFrame:
+    """Counts in windows of ten seconds, by k."""
+    return df.groupBy(F.window("t", "10 seconds"), "k").count()
+
+
+def watermarks(checkpoint: str) -> dict[int, int]:
+    """The watermark that Spark had for each batch, by its own log."""
+    found = {}
+    for path in Path(checkpoint, "offsets").iterdir():
+        if path.name.isdigit():
+            found[int(path.name)] = json.loads(path.read_text().splitlines()[1])["batchWatermarkMs"]
+    return found
+
+
+def test_windows_follow_the_slowest_substream(
+    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
+) -> None:
+    """The rows of b would be late by the highest event time; and what is late is what Spark drops."""
+    source.add(*rows(("a", 1), ("a", 35), ("b", 2)))
+    source.add(*rows(("a", 44), ("b", 3), ("b", 21)))  # b at 21 s: the watermark is 11 s
+    source.add(*rows(("a", 45), ("b", 42)))  # has its marker
+    source.add(*rows(("a", 47), ("b", 45), (None, 50)))  # closes windows by it
+    source.add(*rows(("a", 9.999), ("a", 10)))  # and judges rows by it
+    source.add(*rows(("b", 29.999), ("b", 30), ("a", 20.5), ("b", None)))
+    out = to_the_end(tens(native(gate, source.stream(spark), checkpoint, windows=TEN)), checkpoint)
+    assert gate.status()["watermark"] == ms(35)
+    assert out.windows() == {
+        (0, "a"): 1, (0, "b"): 2, (10, "a"): 1, (20, "b"): 1,
+    }  # fmt: skip
+    counted = gate.status()["rows"]
+    assert (counted["late"], counted["null_event_time"], counted["on_time"]) == (3, 1, 17 - 4)
+    late = {row["substream"]: row["rows"]["late"] for row in gate.substreams()}
+    assert late == {"a": 2, "b": 1, "(null)": 0}
+
+
+def test_a_partition_that_is_behind_loses_nothing(
+    spark: SparkSession, tidegate: CoordinatorProcess, checkpoint: str
+) -> None:
+    """Where Spark's own watermark costs 800 of 4000 rows (see test_modes.py)."""
+    spark.dataSource.register(FourPartitions)
+    gate = tidegate.gate(rules=limiting_lag(LAG))
+    stream = (
+        spark.readStream.format("four_partitions").load().select("partition", F.timestamp_millis("millis").alias("t"))
+    )
+    out = Out()
+    followed = native(gate, stream, checkpoint, substream=SOURCE_PARTITION, windows=TEN)
+    query = start(followed.groupBy(F.window("t", "10 seconds"), "partition").count(), out, checkpoint)
+    try:
+        query.processAllAvailable()
+        until(lambda: gate.status()["rows"]["on_time"] == TOTAL, "all rows reported")
+        gate.complete()
+        until(lambda: sum(row["count"] for row in out.all()) == TOTAL, "all windows closed")
+    finally:
+        query.stop()
+    assert gate.status()["rows"] == {"on_time": TOTAL, "updated": 0, "late": 0, "null_event_time": 0, "future": 0}
+    assert {row["substream"]: row["reported"] for row in gate.substreams()} == dict.fromkeys("0123", TOTAL // 4)
+
+
+def test_what_spark_drops_is_what_is_counted(
+    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
+) -> None:
+    """Any rows, against a count by hand from the watermarks in Spark's log."""
+    chance = random.Random(5)  # noqa: S311 - the same rows each time
+    batches = [
+        [(chance.choice("ab"), 6 * number + chance.randint(-900, 50) / 10) for _ in range(15)] for number in range(10)
+    ]
+    for batch in batches:
+        source.add(*rows(*batch))
+    out = to_the_end(tens(native(gate, source.stream(spark), checkpoint, windows=TEN)), checkpoint)
+    judged_by = watermarks(checkpoint)
+    content: Counter[tuple[float, str]] = Counter()
+    late = 0
+    for number, batch in enumerate(batches):
+        for k, second in batch:
+            opens = second // 10 * 10
+            if ms(opens + 10) <= judged_by.get(number - 1, 0):
+                late += 1
+            else:
+                content[opens, k] += 1
+    closed = {key: count for key, count in content.items() if ms(key[0] + 10) <= max(judged_by.values())}
+    assert out.windows() == closed
+    assert late > 10 and len(closed) > 5
+    counted = gate.status()["rows"]
+    assert (counted["late"], counted["on_time"]) == (late, 150 - late)
+
+
+@pytest.mark.parametrize("allow_multiple", ["true", "false"])
+def test_row_by_row_what_is_at_the_watermark_is_on_time(
+    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str, allow_multiple: str
+) -> None:
+    """Spark would drop it, so its watermark is a millisecond below."""
+    for _ in range(4):
+        source.add(*rows(("a", 30)))  # the watermark is 20 s
+    source.add(*rows(("b", 19.999), ("c", 20), ("d", 20.0005)))
+    with setting(spark, "spark.sql.streaming.statefulOperator.allowMultiple", allow_multiple):
+        out = to_the_end(native(gate, source.stream(spark), checkpoint).dropDuplicates(["k", "t"]), checkpoint)
+    assert {(row.k, seconds(row.t)) for row in out.all()} == {("a", 30), ("c", 20), ("d", 20.0005)}
+    assert gate.status()["rows"]["late"] == 1
+    assert max(watermarks(checkpoint).values()) == ms(20) - 1
+
+
+Operator = Callable[[DataFrame], DataFrame]
+OPERATORS: dict[str, Operator] = {
+    "window": lambda df: tens(df.filter("k = 'a'")),
+    "window of a projection": lambda df: tens(df.select(F.upper("k").alias("k"), "t").filter("k = 'A'")),
+    "session window": lambda df: (
+        df.filter(F.col("k").isNotNull()).groupBy(F.session_window("t", "2 seconds"), "k").count()
+    ),
+    "distinct": lambda df: df.filter("length(k) > 0").dropDuplicates(["k", "t"]),
+    "distinct within the watermark": lambda df: df.filter("k in ('a', 'b')").dropDuplicatesWithinWatermark(["k"]),
+    "after a join with a table": lambda df: tens(df.join(df.sparkSession.createDataFrame([("a",)], "k string"), "k")),
+    "filter on event time": lambda df: tens(df.filter(F.col("t") > F.lit(START))),
+    "function of Python": lambda df: tens(df.filter(F.udf(lambda k: k == "a", "boolean")("k"))),
+}
+
+
+@pytest.mark.parametrize("operator", OPERATORS.values(), ids=list(OPERATORS))
+def test_whatever_comes_after_spark_follows(
+    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str, operator: Operator
+) -> None:
+    """No filter of the user's takes the markers out before Spark has seen them; state goes when its time is over."""
+    for number in range(4):
+        source.add(*rows(("a", 20 * number), ("a", 20 * number + 1), ("b", 20 * number)))
+    out = Out()
+    query = start(operator(native(gate, source.stream(spark), checkpoint)), out, checkpoint, availableNow=True)
+    assert query.awaitTermination(120)
+    assert max(watermarks(checkpoint).values()) == ms(50) - 1
+    assert out.all()
+    last = query.lastProgress
+    assert last is not None
+    kept = last["stateOperators"][0]["numRowsTotal"]
+    assert kept <= 4, "of four batches, at most what those after 50 s are in"
+
+
+def test_markers_never_reach_the_user(spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str) -> None:
+    """And all the user's rows do, as they are: null event times, and columns of all kinds."""
+    schema = "k string, t timestamp, n int, `a b` array<struct<x: double>>, m map<string, date>, d decimal(20, 3)"
+    source = FileBatches(source.directory, schema)
+    row = {"n": 1, "a b": [{"x": 1.5}], "m": {"y": "2024-01-01"}, "d": "12.345"}
+    for number in range(3):
+        source.add(*({**pair, **row} for pair in rows(("a", 20 * number), ("b", None), (None, 20 * number))))
+    stream = source.stream(spark)
+    followed = native(gate, stream, checkpoint)
+    assert followed.columns == stream.columns
+    assert [field.dataType for field in followed.schema] == [field.dataType for field in stream.schema]
+    out = to_the_end(followed, checkpoint)
+    assert len(out.all()) == 9
+    assert {(found.n, found["a b"][0].x, str(found.d)) for found in out.all()} == {(1, 1.5, "12.345")}
+    assert gate.status()["rows"] == {"on_time": 6, "updated": 0, "late": 0, "null_event_time": 3, "future": 0}
+
+
+def test_an_outer_join_of_two_inputs_waits_for_both(
+    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str, tmp_path: Path
+) -> None:
+    """What has no partner comes out when the job's watermark says that none will come."""
+    shown = FileBatches(tmp_path / "shown", source.schema)
+    for number in range(4):
+        shown.add(*rows(("a", 20 * number), ("b", 20 * number + 1)))
+        source.add(*rows(("a", 20 * number + 2)))
+    left, right = (
+        native(gate, stream, checkpoint, queryName=name).select(
+            F.col("k").alias(f"k_{name}"), F.col("t").alias(f"t_{name}")
+        )
+        for name, stream in (("shown", shown.stream(spark)), ("clicked", source.stream(spark)))
+    )
+    joined = left.join(
+        right,
+        F.expr("k_shown = k_clicked AND t_clicked BETWEEN t_shown AND t_shown + INTERVAL 5 SECONDS"),
+        "left_outer",
+    )
+    out = to_the_end(joined, checkpoint)
+    found = sorted((row.k_shown, seconds(row.t_shown), row.t_clicked and seconds(row.t_clicked)) for row in out.all())
+    assert max(watermarks(checkpoint).values()) == ms(50) - 1, "a was shown at 60 s"
+    assert found == [
+        ("a", 0, 2), ("a", 20, 22), ("a", 40, 42), ("a", 60, 62), ("b", 1, None), ("b", 21, None), ("b", 41, None),
+    ]  # fmt: skip
+    assert {row["query"] for row in gate.substreams()} == {"shown", "clicked"}
+
+
+class GoodBye(StatefulProcessor):
+    """Each key says good-bye five seconds after its last row."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.handle = handle
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: TimerValues) -> Iterator[pd.DataFrame]:
+        for timer in list(self.handle.listTimers()):
+            self.handle.deleteTimer(timer)
+        last = max(frame["t"].max() for frame in rows)
+        self.handle.registerTimer(int(last.timestamp() * 1000) + 5000)
+        yield pd.DataFrame({"k": [], "at": []}, dtype=str)
+
+    def handleExpiredTimer(
+        self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
+    ) -> Iterator[pd.DataFrame]:
+        yield pd.DataFrame({"k": [key[0]], "at": [str(expiredTimerInfo.getExpiryTimeInMs())]})
+
+    def close(self) -> None:
+        pass
+
+
+def test_timers_of_state_go_off_by_it(spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str) -> None:
+    """Those of ``transformWithState``."""
+    source.add(*rows(("c", 0), ("a", 0)))
+    for number in range(1, 4):
+        source.add(*rows(("a", 20 * number), ("b", 20 * number)))
+    with (
+        setting(spark, "spark.sql.streaming.stateStore.providerClass", ROCKS_DB),
+        setting(spark, "spark.sql.session.timeZone", "UTC"),
+    ):
+        stream = native(gate, source.stream(spark), checkpoint, substream=None).filter("k IN ('a', 'c')")
+        byes = stream.groupBy("k").transformWithStateInPandas(
+            GoodBye(), outputStructType="k string, at string", outputMode="append", timeMode="EventTime"
+        )
+        out = to_the_end(byes, checkpoint)
+    assert max(watermarks(checkpoint).values()) == ms(50) - 1
+    assert [(row.k, int(row["at"])) for row in out.all()] == [("c", ms(5))]
+
+
+# -- what happens around it ---------------------------------------------------------------------------------------
+
+
+def test_a_quiet_stream_closes_its_last_windows(
+    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str, tmp_path: Path
+) -> None:
+    """There is no more data; another query moves the watermark."""
+    source.add(*rows(("a", 1), ("a", 12)))
+    out, trigger_s = Out(), 1
+    followed = tens(native(gate, source.stream(spark), checkpoint, windows=TEN))
+    query = start(followed, out, checkpoint, processingTime=f"{trigger_s} seconds")
+    try:
+        until(lambda: known(gate) == {"a": ms(12)}, "a first batch")
+        assert out.rows == {}
+        other = FileBatches(tmp_path / "other", source.schema)
+        other.add(*rows(("b", 31)))
+        gate.done("q", ["a"])
+        to_the_end(
+            native(gate, other.stream(spark), str(tmp_path / "there"), queryName="other"), str(tmp_path / "there")
+        )
+        until(lambda: len(out.windows()) == 2, "the windows up to 20 s")
+        source.add(*rows(("a", 2), ("a", 41)))
+        until(lambda: sum(gate.status()["rows"].values()) == 5, "the query goes on")
+    finally:
+        query.stop()
+    assert out.windows() == {(0, "a"): 1, (10, "a"): 1}
+
+
+def test_a_run_over_what_is_there_ends_with_its_windows_and_the_next_goes_on(
+    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
+) -> None:
+    source.add(*rows(("a", 1), ("a", 12)))
+    source.add(*rows(("a", 25)))
+    followed = tens(native(gate, source.stream(spark), checkpoint, windows=TEN))
+    assert to_the_end(followed, checkpoint).windows() == {(0, "a"): 1}
+    assert to_the_end(followed, checkpoint).windows() == {}
+    source.add(*rows(("a", 13), ("a", 31)))
+    assert to_the_end(followed, checkpoint).windows() == {(10, "a"): 2}
+    gate.complete()
+    assert to_the_end(followed, checkpoint).windows() == {(20, "a"): 1, (30, "a"): 1}
+    source.add(*rows(("a", 100)))
+    assert to_the_end(followed, checkpoint).windows() == {}
+    assert gate.status()["rows"]["on_time"] == 5, "a job that is complete takes no more"
+
+
+def test_silence_is_seen(
+    spark: SparkSession, tidegate: CoordinatorProcess, source: FileBatches, checkpoint: str
+) -> None:
+    """A quiet query shows that nothing comes, and an idle substream holds nobody."""
+    gate = tidegate.gate(rules=limiting_lag(LAG, idle_timeout=timedelta(seconds=2)))
+    source.add(*rows(("a", 40), ("b", 5)))
+    out = Out()
+    query = start(tens(native(gate, source.stream(spark), checkpoint, windows=TEN)), out, checkpoint)
+    try:
+        until(lambda: gate.status()["substreams"]["all_idle"] if known(gate) else False, "all idle")
+        source.add(*rows(("a", 45)))
+        until(lambda: out.windows() == {(0, "b"): 1}, "the windows up to 30 s")
+    finally:
+        query.stop()
+    assert gate.status()["watermark"] == ms(35)
+
+
+def test_a_coordinator_that_is_away_stops_nothing(
+    spark: SparkSession, own: CoordinatorProcess, source: FileBatches, checkpoint: str
+) -> None:
+    """Batches go on, by the last watermark; what they saw is told later, also by the next run."""
+    gate = own.gate(rules=limiting_lag(LAG))
+    followed = tens(native(gate, source.stream(spark), checkpoint, windows=TEN))
+    source.add(*rows(("a", 1), ("a", 25)))
+    out = Out()
+    query = start(followed, out, checkpoint)
+    try:
+        until(lambda: out.windows() == {(0, "a"): 1}, "a first window")
+        own.stop()
+        for number in range(3):
+            source.add(*rows(("a", 30 + number), ("a", 2)))
+        query.processAllAvailable()
+        own.start()
+        until(lambda: gate.status()["top"] == ms(32), "told by the same run")
+        own.stop()
+        source.add(*rows(("a", 55)))
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    own.start()
+    assert to_the_end(followed, checkpoint).windows() == {(20, "a"): 1, (30, "a"): 3}
+    assert gate.status()["rows"] == {"on_time": 6, "updated": 0, "late": 3, "null_event_time": 0, "future": 0}
+    assert gate.status()["watermark"] == ms(45)
+
+
+def test_a_coordinator_that_has_lost_everything_is_told_again(
+    spark: SparkSession, own: CoordinatorProcess, source: FileBatches, checkpoint: str
+) -> None:
+    gate = own.gate(rules=limiting_lag(LAG))
+    source.add(*rows(("a", 40), ("b", 50)))
+    out = Out()
+    query = start(tens(native(gate, source.stream(spark), checkpoint)), out, checkpoint)
+    try:
+        until(lambda: known(gate) == {"a": ms(40), "b": ms(50)}, "a first batch")
+        kill(own, empties=True)
+        own.start()
+        until(lambda: known(gate) == {"a": ms(40), "b": ms(50)}, "told again, without new data")
+        source.add(*rows(("a", 60)))
+        until(lambda: known(gate) == {"a": ms(60), "b": ms(50)}, "the next batch")
+    finally:
+        query.stop()
+    assert gate.status()["watermark"] == ms(40)
+
+
+def test_a_batch_that_is_run_twice_is_counted_once(
+    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
+) -> None:
+    """By a function that uses it twice, for one; and by a query that has it on both sides of a union."""
+    source.add(*rows(("a", 1), ("b", 12)))
+    followed = native(gate, source.stream(spark), checkpoint)
+    counted: list[int] = []
+
+    def twice(df: DataFrame, batch_id: int) -> None:
+        counted.extend([df.count(), len(df.collect())])
+
+    both = followed.union(followed.filter("k = 'a'"))
+    query = both.writeStream.foreachBatch(twice).trigger(availableNow=True).option("checkpointLocation", checkpoint)
+    assert query.start().awaitTermination(120)
+    assert counted[:2] == [3, 3]
+    assert gate.status()["rows"]["on_time"] == 2
+
+
+# -- the flights --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def flights(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> "Flights":
+    return Flights(spark, tmp_path_factory.mktemp("flights"))
+
+
+class Flights:
+    """Those that landed in a day, a file an hour; and what Spark counts of them by the hour."""
+
+    def __init__(self, spark: SparkSession, directory: Path) -> None:
+        chosen = Settings(datetime(2013, 1, 2, tzinfo=UTC), 1, 1, 120, 0, directory)
+        self.landings = data.load(chosen)
+        files = data.write_landings(self.landings, chosen, directory / "landings")
+        self.batches = [pd.read_parquet(path) for path in sorted((directory / "landings").glob("*.parquet"))]
+        assert len(self.batches) == files
+        self.stream = FlightsSource(spark, directory / "landings").stream()
+
+    def counted(self, gate: Gate, checkpoint: str, **more: Any) -> Counter[tuple[str, pd.Timestamp]]:
+        """Departures by airport and hour, after the end of input."""
+        followed = gate.native(
+            self.stream, event_time="departed_at", queryName="departures", checkpointLocation=checkpoint,
+            windows=timedelta(hours=1), **more,
+        )  # fmt: skip
+        hourly = followed.groupBy(F.window("departed_at", "1 hour"), "origin").count()
+        first = to_the_end(hourly, checkpoint)
+        gate.complete()
+        found: Counter[tuple[str, pd.Timestamp]] = Counter()
+        for row in first.all() + to_the_end(hourly, checkpoint).all():
+            hour = pd.Timestamp(row.window.start.astimezone(UTC))
+            assert (row.origin, hour) not in found
+            found[row.origin, hour] = row["count"]
+        return found
+
+
+def by_hour(flights: pd.DataFrame) -> Counter[tuple[str, pd.Timestamp]]:
+    return Counter(zip(flights["origin"], flights["departed_at"].dt.floor("h"), strict=True))
+
+
+def test_the_flights_by_the_hour_are_those_of_pandas(
+    tidegate: CoordinatorProcess, flights: Flights, checkpoint: str
+) -> None:
+    """With a lag above the disorder of every destination none is late."""
+    gate = tidegate.gate(rules=limiting_lag(timedelta(minutes=120)))
+    counted = flights.counted(gate, checkpoint, substream="dest", declare=flights.landings.destinations)
+    assert counted == by_hour(flights.landings.flights)
+    assert gate.status()["rows"]["late"] == 0
+
+
+def test_or_they_lack_exactly_those_that_are_late(
+    tidegate: CoordinatorProcess, flights: Flights, checkpoint: str
+) -> None:
+    """As by one watermark for all of them, which is what Spark has."""
+    gate = tidegate.gate(rules=limiting_lag(timedelta(minutes=30)))
+    counted = flights.counted(gate, checkpoint, substream=None)
+    judged_by = watermarks(checkpoint)
+    late = Counter[tuple[str, pd.Timestamp]]()
+    for number, batch in enumerate(flights.batches):
+        closed = pd.Timestamp(judged_by.get(number - 1, 0), unit="ms", tz="UTC")
+        late += by_hour(batch[batch["departed_at"].dt.floor("h") + pd.Timedelta(hours=1) <= closed])
+    assert counted + late == by_hour(flights.landings.flights)
+    assert gate.status()["rows"]["late"] == late.total() > 10
+
+
+# -- what is refused ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda df, spark: df.withWatermark("t", "1 second"), "has a watermark of Spark's own already"),
+        (lambda df, spark: df.withColumn("t", F.unix_millis("t")), r"timestamp_millis\(...\)"),
+        (lambda df, spark: df.withColumn("t", F.col("t").cast("timestamp_ntz")), r"cast\('timestamp'\)"),
+        (lambda df, spark: df.withColumn("Tidegate_x", F.lit(1)), "must not begin with 'tidegate_'"),
+        (lambda df, spark: df.drop("k"), "substream='k' is no column"),
+        (lambda df, spark: spark.createDataFrame([], df.schema), "is for a stream"),
+    ],
+)
+def test_streams_on_which_spark_would_not_follow_are_refused(
+    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str, make: Any, says: str
+) -> None:
+    with pytest.raises(InvalidUsage, match=says):
+        native(gate, make(source.stream(spark), spark), checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"windows": timedelta(0)}, "windows must be 1 ms or more"),
+        ({"windows": 10}, "windows must be a timedelta"),
+        ({"slide": TEN}, "slide needs windows"),
+        ({"windows": TEN, "slide": 2 * TEN}, "slide is 1 or more, and its size or less"),
+        ({"queryName": "a/b"}, "queryName 'a/b' must be"),
+    ],
+)
+def test_arguments_that_cannot_work_are_refused(
+    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str, more: Any, says: str
+) -> None:
+    with pytest.raises(InvalidUsage, match=says):
+        native(gate, source.stream(spark), checkpoint, **more)
+
+
+def test_the_highest_of_several_watermarks_is_refused_whenever_it_is_chosen(
+    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
+) -> None:
+    """With that policy rows would be lost by the watermark of another input; so the first batch fails."""
+    source.add(*rows(("a", 1)))
+    highest = setting(spark, "spark.sql.streaming.multipleWatermarkPolicy", "max")
+    with highest, pytest.raises(InvalidUsage, match="multipleWatermarkPolicy is max"):
+        native(gate, source.stream(spark), checkpoint)
+    followed = native(gate, source.stream(spark), checkpoint)
+    highest = setting(spark, "spark.sql.streaming.multipleWatermarkPolicy", "max")
+    with highest, pytest.raises(StreamingQueryException, match="multipleWatermarkPolicy is max"):
+        to_the_end(tens(followed), checkpoint)
+    assert known(gate) == {}
+
+
+def test_another_checkpoint_than_that_of_the_query_is_refused(
+    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str, tmp_path: Path
+) -> None:
+    source.add(*rows(("a", 1)))
+    followed = native(gate, source.stream(spark), str(tmp_path / "elsewhere"))
+    with pytest.raises(StreamingQueryException, match="give the same to both"):
+        to_the_end(tens(followed), checkpoint)
+
+
+def test_a_job_that_is_not_there_is_said_to_be_missing(
+    spark: SparkSession, tidegate: CoordinatorProcess, source: FileBatches, checkpoint: str
+) -> None:
+    """And nothing is taken in."""
+    source.add(*rows(("a", 1)))
+    with pytest.raises(StreamingQueryException, match="has no job 'nowhere'"):
+        to_the_end(native(tidegate.gate(job="nowhere"), source.stream(spark), checkpoint), checkpoint)

@@ -1,0 +1,81 @@
+"""``kill -9`` of the driver of a query of Spark's own windows, and tasks that fail: the results of a run without."""
+
+from pathlib import Path
+
+from tests.faults.pipeline import LAG, QUERY, SCHEMA, Settings
+from tests.faults.points import AFTER_SPARKS_COMMIT, IN_THE_FUNCTION
+from tests.faults.runs import calls, run
+from tidegate_spark import limiting_lag
+from tidegate_spark.testing import CoordinatorProcess, FileBatches
+
+CONF = {"spark.ui.enabled": False, "spark.sql.shuffle.partitions": 2}
+SIZE = 20_000
+BATCHES = 8
+CRASHES = [(IN_THE_FUNCTION, 2), (AFTER_SPARKS_COMMIT, 3), (IN_THE_FUNCTION, 6)]
+
+Table = dict[tuple[str, int], int]
+
+
+def fill(directory: Path) -> list[list[tuple[str, int]]]:
+    """Each batch moves the watermark on by a window, and has rows that are late by then."""
+    source = FileBatches(directory / "input", SCHEMA)
+    batches = []
+    for batch in range(BATCHES):
+        top = 1_000_000 + batch * SIZE
+        times = [top + 1, top - 1, top - 7000 - batch, top - 100_000 - batch]
+        batches.append([(k, t) for t in times for k in ("a", "b")])
+        source.add(*({"k": k, "t": t} for k, t in batches[-1]))
+    return batches
+
+
+def table(directory: Path) -> Table:
+    """The windows that came out, each once; a batch that is run again gives the same."""
+    found: Table = {}
+    for call in calls(directory):
+        for k, opens, count in call.rows:
+            assert found.setdefault((k, opens), count) == count
+    return found
+
+
+def test_it_is_the_same_as_without_a_crash(tidegate: CoordinatorProcess, tmp_path: Path) -> None:
+    found = []
+    for crashes in ((), CRASHES):
+        directory = tmp_path / ("with" if crashes else "without")
+        directory.mkdir()
+        batches = fill(directory)
+        gate = tidegate.gate(rules=limiting_lag(LAG))
+        settings = Settings(
+            "local[2]", tidegate.url, gate.coordinator.job, str(directory), windows=SIZE, native=True, conf=CONF
+        )
+        for settings.die, settings.of in crashes:
+            assert run(settings) < 0, (directory / "pipeline.log").read_text()
+        settings.die = None
+        assert run(settings) == 0, (directory / "pipeline.log").read_text()
+        found.append((table(directory), gate.status()["rows"]))
+    assert found[1] == found[0]
+    windows, rows = found[0]
+    assert rows["on_time"] + rows["late"] == sum(map(len, batches)) and rows["late"] > BATCHES
+    assert len(windows) > BATCHES
+
+
+def test_a_replayed_batch_sees_the_same_watermark(tidegate: CoordinatorProcess, tmp_path: Path) -> None:
+    """That of Spark's own log, though the job has moved on meanwhile."""
+    source = FileBatches(tmp_path / "input", SCHEMA)
+    for second in (10, 40, 50, 60, 70):
+        source.add(*({"k": k, "t": 100_000 + second * 100} for k in "ab"), {"k": "a", "t": 90_000})
+    gate = tidegate.gate(rules=limiting_lag(LAG))
+    settings = Settings(
+        "local[2]", tidegate.url, gate.coordinator.job, str(tmp_path), IN_THE_FUNCTION, 3, windows=4000, native=True,
+        conf=CONF,
+    )  # fmt: skip
+    assert run(settings) < 0
+    first = {call.batch: call.rows for call in calls(tmp_path)}
+    assert first[3], "it has closed windows"
+    gate.done(QUERY, ["a", "b"])
+    gate.coordinator._job("POST", ":report", {"substreams": ["other"], "event_times": [1_000_000]})
+    assert gate.status()["watermark"] == 990_000
+    settings.die = None
+    assert run(settings) == 0
+    assert [call.rows for call in calls(tmp_path) if call.batch == 3] == [first[3]] * 2
+    # Rows are judged by the watermark of the batch before. That of batch 2 was 88 s; so 90 s is late from batch 4 on.
+    assert gate.status()["rows"]["late"] == 1

@@ -39,6 +39,8 @@ def main() -> None:
     assert {(row.dest, row.window.start.hour, row.flights, row.passengers) for row in hourly} >= {
         ("BOS", 12, 1, 100), ("HNL", 6, 2, 200),
     }, hourly  # fmt: skip
+    by_spark = spark.read.parquet("by_spark").collect()
+    assert ("HNL", 5, 1) in {(row.dest, row.window.start.hour, row.flights) for row in by_spark}, by_spark
     # The query "metered" reads the same flights, and finds the same one late.
     assert page["batches"] == [0, 1]
     assert page["Metrics"].seen[-1]["tidegate.watermark"] is not None

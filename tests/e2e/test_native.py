@@ -576,6 +576,16 @@ def test_another_checkpoint_than_that_of_the_query_is_refused(
         to_the_end(tens(followed), checkpoint)
 
 
+def test_two_inputs_of_one_name_are_refused(
+    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
+) -> None:
+    """What one saw would take the place of what the other did."""
+    source.add(*rows(("a", 1)))
+    one, other = (native(gate, source.stream(spark), checkpoint) for _ in range(2))
+    with pytest.raises(StreamingQueryException, match="Give each a name of its own"):
+        to_the_end(one.union(other), checkpoint)
+
+
 def test_a_job_that_is_not_there_is_said_to_be_missing(
     spark: SparkSession, tidegate: CoordinatorProcess, source: FileBatches, checkpoint: str
 ) -> None:

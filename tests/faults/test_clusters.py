@@ -113,3 +113,35 @@ def test_windows_come_out_where_the_query_runs_elsewhere(
         ("on_time", 3, [[[0, 10_000], "a", 3, 3000, [2, 2000]]]),
         ("on_time", 4, [[[20_000, 30_000], "a", 1, 25_000, None]]),
     ]
+
+
+@pytest.mark.parametrize(
+    ("session", "tasks"),
+    [
+        pytest.param("local-cluster[2,1,1024]", {"fails": "failed"}, id="local-cluster"),
+        pytest.param("connect", {}, id="connect"),
+    ],
+    indirect=["session"],
+)
+def test_sparks_own_windows_follow_everywhere(
+    tidegate: CoordinatorProcess, tmp_path: Path, session: str, tasks: dict[str, str]
+) -> None:
+    """Tasks fold and are run again, and the reader of the markers lives in the driver, or in the server."""
+    gate = tidegate.gate()
+    settings = Settings(session, tidegate.url, gate.coordinator.job, str(tmp_path), windows=10_000, native=True)
+    if tasks:
+        (tmp_path / "marks").mkdir()
+        settings.conf, settings.flaky = CONF, str(tmp_path / "marks")
+    source = FileBatches(tmp_path / "input", SCHEMA)
+    for t in (11_000, 25_000, 45_000, 46_000, 47_000):
+        source.add({"k": "a", "t": t}, *({"k": k, "t": t} for k in tasks), {"k": "a", "t": 12_000})
+    assert run(settings) == 0, (tmp_path / "pipeline.log").read_text()
+    if tasks:
+        assert list((tmp_path / "marks").iterdir())
+    windows = sorted(row for call in calls(tmp_path) for row in call.rows)
+    # The batch that has 45 s brings the watermark to 35 s; the next has its marker, the one after that closes windows.
+    assert windows == [
+        ["a", 10_000, 6], ["a", 20_000, 1], *([k, start, 1] for k in tasks for start in (10_000, 20_000)),
+    ]  # fmt: skip
+    on_time = 10 + 5 * len(tasks)
+    assert gate.status()["rows"] == {"on_time": on_time, "updated": 0, "late": 0, "null_event_time": 0, "future": 0}

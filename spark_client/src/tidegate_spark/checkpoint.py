@@ -73,6 +73,10 @@ class Checkpoint:
         policy = (said.get("conf") or {}).get("spark.sql.streaming.multipleWatermarkPolicy")
         return Planned(said["batchTimestampMs"], said.get("batchWatermarkMs", 0), policy)
 
+    def planned_batches(self) -> list[int]:
+        """The batches that Spark has planned, of those it has not forgotten."""
+        return self._numbered("offsets", _NUMBER)
+
     def planned_ms(self, batch_id: int) -> int | None:
         """When Spark settled what is in a batch; see :class:`Planned`."""
         planned = self.planned(batch_id)

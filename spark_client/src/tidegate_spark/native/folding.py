@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
 
 from tidegate_spark.checkpoint import Checkpoint, Planned
 from tidegate_spark.errors import InvalidUsage
@@ -22,7 +21,7 @@ from tidegate_spark.substreams import WHOLE, name_of
 from tidegate_spark.windows.frame import Frame
 
 FOLDS = "folds"
-"""The kind of document that a fold is. Their names: ``<batch>.<run>.<partition>``."""
+"""The kind of document that a fold is. Their names: ``<batch>.<input>.<partition>``."""
 
 ROWS_AT_A_TIME = 200_000
 MICROS = 1000
@@ -48,15 +47,17 @@ def check_policy(policy: str | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Folding:
-    """A function for ``mapInArrow`` over the columns ``partition``, ``key_0`` …, ``time``. It gives out no rows.
+    """A function for ``mapInArrow`` over the columns ``planned_ms``, ``partition``, ``key_0`` …, ``time``. It gives out
+    no rows.
 
-    ``checkpoint``, ``query``: where the folds go. ``frame``: the windows that rows are judged by; None: they are judged
-    one by one. ``skew_ms``: event times further ahead of the plan of their batch cannot be true; None: any can.
-    ``keys``: how many columns name the substream. ``late_by_the_batch_before``: Spark judges the rows of a batch by the
-    watermark of the one before, and closes windows by its own; so it does unless
-    ``spark.sql.streaming.statefulOperator.allowMultiple`` is off.
+    ``input``: stands for this input in this run of its program. ``checkpoint``, ``query``: where the folds go.
+    ``frame``: the windows that rows are judged by; None: they are judged one by one. ``skew_ms``: event times further
+    ahead of the plan of their batch cannot be true; None: any can. ``keys``: how many columns name the substream.
+    ``late_by_the_batch_before``: Spark judges the rows of a batch by the watermark of the one before, and closes
+    windows by its own; so it does unless ``spark.sql.streaming.statefulOperator.allowMultiple`` is off.
     """
 
+    input: str
     checkpoint: str
     query: str
     frame: Frame | None
@@ -65,26 +66,20 @@ class Folding:
     late_by_the_batch_before: bool
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        assert context is not None, "in a task"
-        batch_id, query_id, run = map(
-            context.getLocalProperty, ("streaming.sql.batchId", "sql.streaming.queryId", "spark.jobGroup.id")
-        )
-        assert batch_id is not None and query_id is not None and run is not None, "in a batch of a stream"
-        planned = _planned(self.checkpoint, int(batch_id), query_id, run)
-        watermark_ms = planned.watermark_ms
-        if self.late_by_the_batch_before:
-            before = Checkpoint(self.checkpoint).planned(int(batch_id) - 1)
-            watermark_ms = 0 if before is None else before.watermark_ms
-        folded = Folded(self, planned.at_ms, watermark_ms)
+        folded: Folded | None = None
         for batch in batches:
-            folded.add(batch)
-        if (partition := folded.partition) is not None:
-            fold = folded.fold()
-            fold.check_size()
-            document = {"planned_ms": planned.at_ms, "watermark_ms": watermark_ms, "fold": fold.document()}
-            documents_of(self.checkpoint, self.query).write(f"{FOLDS}/{batch_id}.{run}.{partition}", document)
+            if batch.num_rows:
+                folded = folded or self._begin(batch)
+                folded.add(batch)
+        if folded is not None:
+            folded.leave()
         return iter(())
+
+    def _begin(self, rows: pa.RecordBatch) -> "Folded":
+        planned_ms, partition = (rows.column(name)[0].as_py() for name in ("planned_ms", "partition"))
+        batch_id, planned, before = _planned(self.checkpoint, planned_ms)
+        judging = before if self.late_by_the_batch_before else planned
+        return Folded(self, batch_id, partition, planned_ms, 0 if judging is None else judging.watermark_ms)
 
     @property
     def rule(self) -> str:
@@ -102,28 +97,35 @@ class Folding:
 
 
 @lru_cache(maxsize=16)
-def _planned(location: str, batch_id: int, query_id: str, run: str) -> Planned:
-    """What Spark has settled of a batch of a run.
+def _planned(location: str, planned_ms: int) -> tuple[int, Planned, Planned | None]:
+    """The batch that Spark planned at a moment (epoch milliseconds), its plan, and that of the one before it.
+
+    The moment is what a batch is known by to its tasks, wherever they come from: in a function of ``foreachBatch``
+    under Spark Connect, they bear neither the batch's number nor the query's id.
 
     :raises InvalidUsage: for another checkpoint than that of the query.
     """
     checkpoint = Checkpoint(location)
-    planned = checkpoint.planned(batch_id) if checkpoint.started() and checkpoint.query_id == query_id else None
-    if planned is None:
-        raise InvalidUsage(
-            f"native(checkpointLocation={location!r}) is not where this query has its checkpoint: give the same to "
-            "both, native() and start()."
-        )
-    check_policy(planned.watermark_policy)
-    return planned
+    for batch_id in sorted(checkpoint.planned_batches(), reverse=True):
+        planned = checkpoint.planned(batch_id)
+        if planned is not None and planned.at_ms == planned_ms:
+            check_policy(planned.watermark_policy)
+            return batch_id, planned, checkpoint.planned(batch_id - 1)
+        if planned is not None and planned.at_ms < planned_ms:
+            break
+    raise InvalidUsage(
+        f"native(checkpointLocation={location!r}) is not where this query has its checkpoint: give the same to "
+        "both, native() and start()."
+    )
 
 
 class Folded:
-    """The event times of one partition of the source."""
+    """The event times of one partition of the source, in one batch."""
 
-    def __init__(self, folding: Folding, planned_ms: int, watermark_ms: int) -> None:
-        self.partition: int | None = None
-        self._rule, self._keys = folding.rule, [f"key_{index}" for index in range(folding.keys)]
+    def __init__(self, folding: Folding, batch_id: int, partition: int, planned_ms: int, watermark_ms: int) -> None:
+        self._folding, self._name = folding, f"{FOLDS}/{batch_id}.{folding.input}.{partition}"
+        self._planned_ms, self._watermark_ms = planned_ms, watermark_ms
+        self._keys = [f"key_{index}" for index in range(folding.keys)]
         self._late_below = folding.late_below(watermark_ms)
         latest = HIGHEST if folding.skew_ms is None else min(planned_ms + folding.skew_ms, HIGHEST)
         self._latest = min(latest * MICROS + MICROS - 1, _NO_LIMIT)
@@ -132,12 +134,19 @@ class Folded:
         self._waiting_rows = 0
         self._folded: list[pa.Table] = []
 
+    def leave(self) -> None:
+        """Leaves the fold for the driver.
+
+        :raises InvalidUsage: for one that no coordinator takes.
+        """
+        fold = self.fold()
+        fold.check_size()
+        said = {"planned_ms": self._planned_ms, "watermark_ms": self._watermark_ms, "fold": fold.document()}
+        documents_of(self._folding.checkpoint, self._folding.query).write(self._name, said)
+
     def add(self, batch: pa.RecordBatch) -> None:
-        if batch.num_rows:
-            if self.partition is None:
-                self.partition = batch.column("partition")[0].as_py()
-            self._waiting.append(batch)
-            self._waiting_rows += batch.num_rows
+        self._waiting.append(batch)
+        self._waiting_rows += batch.num_rows
         if self._waiting_rows >= ROWS_AT_A_TIME:
             self._fold()
 
@@ -173,7 +182,7 @@ class Folded:
         keys = [found.pop(key) for key in self._keys]
         count = len(found["rows"])
         return Fold(
-            rule=self._rule,
+            rule=self._folding.rule,
             substream=[name_of(values) for values in zip(*keys, strict=True)] if keys else [WHOLE] * count,
             top=[None if micros is None else micros // MICROS for micros in found["top"]],
             rows=found["rows"],

@@ -16,6 +16,8 @@ What holds it together:
 """
 
 import json
+import logging
+import uuid
 from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -36,6 +38,8 @@ from tidegate_spark.windows.frame import Frame
 if TYPE_CHECKING:
     from tidegate_spark.gate import Gate
 
+log = logging.getLogger("tidegate")
+
 _MARKER = f"{OURS}marker"
 _WATERMARK_OF_SPARK = "spark.watermarkDelayMs"
 """What Spark notes of a column that has a watermark."""
@@ -50,23 +54,31 @@ def following(
     """See :meth:`Gate.native`."""
     spark = df.sparkSession
     _check(df, columns)
+    if frame is None and (gate.rules or {}).get("throttle", {}).get("type") == "frame":
+        log.warning(
+            "%s/%s: the rules move the watermark from frame to frame, and native() without windows= leaves it a "
+            "millisecond below: windows that end there close a frame later. Say windows=..., if there are any.",
+            gate.coordinator.job, query,
+        )  # fmt: skip
     checked_id("queryName", query)
     check_policy(spark.conf.get(_POLICY))
     followed = Followed(
+        input=str(uuid.uuid4()),
         url=gate.coordinator.url, job=gate.coordinator.job, rules=gate.rules, query=query, checkpoint=checkpoint,
         event_time=columns.event_time, declared=declared, limited=limited,
         frame=None if frame is None else asdict(frame),
     )  # fmt: skip
-    folding = Folding(
-        checkpoint, query, frame, _skew_ms(gate), len(columns.keys()), spark.conf.get(_MULTIPLE, "true") == "true"
-    )
+    by_the_batch_before = spark.conf.get(_MULTIPLE, "true") == "true"
+    keys = columns.keys()
+    folding = Folding(followed.input, checkpoint, query, frame, _skew_ms(gate), len(keys), by_the_batch_before)
     markers = _markers(spark, followed, gate.coordinator.key, df.schema)
     marked = markers.withWatermark(columns.event_time, "0 seconds").select(
         "*", (F.spark_partition_id() >= 0).alias(_MARKER)
     )
     event_times = df.select(
+        F.unix_millis(F.current_timestamp()).alias("planned_ms"),  # of a stream's batch, that is when it was planned
         F.spark_partition_id().alias("partition"),
-        *(key.alias(f"key_{index}") for index, key in enumerate(columns.keys())),
+        *(key.alias(f"key_{index}") for index, key in enumerate(keys)),
         columns.raw_time().alias("time"),
     )
     folds = event_times.mapInArrow(folding, _nullable(df.schema)).select("*", F.lit(False).alias(_MARKER))
@@ -115,7 +127,7 @@ def _markers(spark: SparkSession, followed: Followed, key: str | None, schema: S
 
 
 def _nullable(schema: StructType) -> StructType:
-    return StructType([StructField(field.name, field.dataType, True) for field in schema.fields])
+    return StructType([StructField(field.name, field.dataType, True, field.metadata) for field in schema.fields])
 
 
 def _skew_ms(gate: "Gate") -> int | None:

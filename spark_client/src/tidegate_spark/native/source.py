@@ -14,8 +14,9 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from tidegate_spark.checkpoint import Checkpoint
 from tidegate_spark.delivery import Delivery, Settles
-from tidegate_spark.errors import Refused, TidegateError
+from tidegate_spark.errors import InvalidUsage, Refused, TidegateError
 from tidegate_spark.heartbeat import HEARTBEATS_FAIL
 from tidegate_spark.logs import Failing
 from tidegate_spark.native.finished import Finished, Since
@@ -30,6 +31,8 @@ LOOKS_OF_A_RUN = 2
 what other inputs of the same query have told meanwhile.
 """
 
+_INPUT = "input"
+"""The document that names whose the others are."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST_MS = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 """Spark's timestamps go on, Python's do not."""
@@ -39,10 +42,11 @@ _LATEST_MS = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(millisec
 class Followed:
     """What is followed, by which query; in values that JSON has.
 
-    ``frame``: size, slide and offset of the windows whose ends the watermark moves by; None: it moves by milliseconds.
-    ``limited``: as in :meth:`Stream.limited_batches`.
+    ``input``: stands for one input in one run of its program. ``frame``: size, slide and offset of the windows whose
+    ends the watermark moves by; None: it moves by milliseconds. ``limited``: as in :meth:`Stream.limited_batches`.
     """
 
+    input: str
     url: str
     job: str
     rules: Rules | None
@@ -131,11 +135,20 @@ class Following(Watermark):
         talk = self._talking()
         try:
             since = talk.finished.look()
+            if since.batches:
+                self._check_name(talk.delivery.checkpoint)
         except Refused as refusal:
             talk.telling.failed(refusal)
             return Since(True, False)
         talk.telling.worked()
         return since
+
+    def _check_name(self, documents: Checkpoint) -> None:
+        """:raises InvalidUsage: where another input of the query has begun to keep its documents here as well."""
+        if documents.read(_INPUT) != {"input": self._followed.input}:
+            raise InvalidUsage(
+                f"Two native inputs of this query have queryName={self._followed.query!r}. Give each a name of its own."
+            )
 
     def _beat(self) -> None:
         """Tells that the query is caught up, as of the last moment that is known of.
@@ -166,6 +179,7 @@ class Following(Watermark):
             if followed.limited is not None:
                 settles = "never" if followed.limited else "each batch"
             checkpoint = documents_of(followed.checkpoint, followed.query)
+            checkpoint.write(_INPUT, {"input": followed.input})
             pins = Pins(checkpoint)
             delivery = Delivery(
                 self._gate, followed.query, tuple(followed.declared), checkpoint, pins, settles, here=True

@@ -1,0 +1,164 @@
+"""What is folded of a native stream, and what becomes of folds that a run has left: against a real coordinator."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tidegate_spark import Gate
+from tidegate_spark.checkpoint import Checkpoint
+from tidegate_spark.delivery import Delivery
+from tidegate_spark.fold import Fold
+from tidegate_spark.native import finished, folding
+from tidegate_spark.native.finished import Finished, Since
+from tidegate_spark.native.folding import FOLDS, Folded, Folding, documents_of
+from tidegate_spark.pins import Pins
+from tidegate_spark.windows.frame import Frame
+
+START = datetime(2024, 1, 1, tzinfo=UTC)
+START_MS = int(START.timestamp() * 1000)
+DAY_MS = 86_400_000
+
+
+def folded(frame: Frame | None, watermark_ms: int, *rows: tuple[str, float | None], skew_ms: int | None = 0) -> Fold:
+    """The fold of rows of which the first is planned at START; a batch of Arrow for each."""
+    found = Folded(Folding("i", "c", "q", frame, skew_ms, 1, True), 0, 0, START_MS, watermark_ms)
+    schema = pa.schema([("key_0", pa.string()), ("time", pa.timestamp("us", "UTC"))])
+    for key, second in rows:
+        at = None if second is None else START + timedelta(seconds=second)
+        found.add(pa.RecordBatch.from_pydict({"key_0": [key], "time": [at]}, schema=schema))
+    return found.fold()
+
+
+@pytest.mark.parametrize("rows_at_a_time", [1, 3, 100])
+def test_a_fold_says_what_spark_does(rows_at_a_time: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark compares microseconds; what it has at its watermark is late."""
+    monkeypatch.setattr(folding, "ROWS_AT_A_TIME", rows_at_a_time)
+    rows = [("a", -1.0), ("a", -0.000001), ("b", -1.000001), ("a", None), ("b", 0.0005), ("b", 0.0015), ("c", None)]
+    fold = folded(None, START_MS - 1000, *rows)
+    assert fold == Fold(
+        "row: event_time <= Spark's watermark",
+        substream=["a", "b", "c"],
+        top=[START_MS - 1, START_MS, None],
+        rows=[3, 3, 1],
+        updated=[0, 0, 0],
+        late=[1, 1, 0],
+        null_event_time=[1, 0, 1],
+        future=[0, 1, 0],
+    )
+
+
+def test_by_windows_a_row_is_late_when_its_first_window_is_closed() -> None:
+    """Of ten seconds, every five, from the third second on: the watermark at 0 has closed the one that ends at -2."""
+    fold = folded(Frame(10_000, 5_000, 3_000), START_MS, ("a", -2.000001), ("a", -2.0), ("a", 0.0))
+    assert (fold.rule, fold.late, fold.top) == ("window: end <= Spark's watermark", [1], [START_MS])
+
+
+def test_without_a_limit_no_event_time_is_too_far_ahead() -> None:
+    far = (datetime(9999, 1, 1, tzinfo=UTC) - START).total_seconds()
+    assert folded(None, 0, ("a", far)).future == [1]
+    fold = folded(None, 0, ("a", far), ("a", -1.0), skew_ms=None)
+    assert (fold.future, fold.top) == ([0], [START_MS + int(far * 1000)])
+
+
+def test_folds_of_partitions_are_put_together() -> None:
+    one = folded(None, 0, ("a", -1.0), ("b", None))
+    other = folded(None, START_MS, ("b", 1.0), ("b", -1.0), ("c", -2.0))
+    both = Fold.together([one, other])
+    assert both.tops() == {"a": START_MS - 1000, "b": START_MS - 1000, "c": START_MS - 2000}
+    counts = {name: (rows, late) for name, rows, late in zip(both.substream, both.rows, both.late, strict=True)}
+    assert counts == {"a": (1, 0), "b": (3, 1), "c": (1, 1)}
+    assert (both.count("null_event_time"), both.count("future"), both.count("on_time")) == (1, 1, 1)
+    assert Fold.together([one]) == one
+
+
+class Left:
+    """A checkpoint as a run of a native query has left it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        (directory / "commits").mkdir(parents=True)
+        (directory / "metadata").write_text('{"id": "checkpoint"}')
+        self.documents = documents_of(str(directory), "q")
+
+    def fold(self, batch: int, run: str, partition: int, top: int, rows: int = 1) -> None:
+        """By a task."""
+        fold = Fold("row", ["a"], [top], [rows], [0], [0], [0], [0])
+        document: dict[str, Any] = {"planned_ms": START_MS, "watermark_ms": 0, "fold": fold.document()}
+        self.documents.write(f"{FOLDS}/{batch}.{run}.{partition}", document)
+
+    def commit(self, batch: int) -> None:
+        """By Spark."""
+        (self.directory / "commits" / str(batch)).write_text("v1\n{}")
+
+    def next_run(self, gate: Gate) -> Finished:
+        checkpoint = documents_of(str(self.directory), "q")
+        delivery = Delivery(gate, "q", (), checkpoint, Pins(checkpoint), "each batch", here=True)
+        delivery.start()
+        return Finished(delivery, by_row=True)
+
+
+@pytest.fixture
+def left(tmp_path: Path) -> Left:
+    return Left(tmp_path / "checkpoint")
+
+
+def told(gate: Gate) -> tuple[int | None, int]:
+    status = gate.status()
+    return status["top"], status["rows"]["on_time"]
+
+
+def test_what_was_finished_and_not_told_is_told_by_the_next_run(gate: Gate, left: Left) -> None:
+    """Spark had committed a batch, and the driver died; another was not committed, and will be run again."""
+    left.fold(0, "first", 0, 1000)
+    left.commit(0)
+    left.fold(1, "first", 0, 5000)
+    run = left.next_run(gate)
+    assert run.look() == Since(True, True)
+    assert told(gate) == (1000, 1)
+    assert run.look() == Since(False, False)
+    left.fold(1, "second", 0, 4000)
+    left.fold(1, "second", 1, 3000)
+    left.commit(1)
+    assert run.look() == Since(True, True)
+    assert told(gate) == (4000, 3), "the run that finished it, with what all its tasks saw"
+    assert left.documents.documents(FOLDS) == {}
+    left.commit(2)
+    assert run.look() == Since(True, False)
+
+
+def test_what_is_in_the_backlog_is_not_told_twice(gate: Gate, left: Left) -> None:
+    """A run had told of a batch, and died before it forgot the fold."""
+    left.fold(0, "first", 0, 1000)
+    left.commit(0)
+    left.next_run(gate).look()
+    left.fold(0, "first", 0, 1000)
+    left.next_run(gate).look()
+    assert told(gate) == (1000, 1)
+    assert left.documents.documents(FOLDS) == {}
+
+
+def test_what_is_refused_is_told_when_it_is_taken(gate: Gate, left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that was complete, and is opened again."""
+    monkeypatch.setattr(finished, "AGAIN_AFTER_S", 0.0)
+    run = left.next_run(gate)
+    run.look()
+    gate.complete()
+    left.fold(0, "first", 0, 1000)
+    left.commit(0)
+    for _ in range(2):
+        with pytest.raises(Exception, match="job_complete"):
+            run.look()
+    gate.coordinator._job("POST", ":reopen", {"reason": "not yet"})
+    assert run.look() == Since(False, False)
+    assert told(gate) == (1000, 1)
+    assert run.look() == Since(False, False)
+
+
+def test_inputs_of_one_query_do_not_share_their_documents(tmp_path: Path) -> None:
+    one, other = (documents_of(str(tmp_path), name) for name in ("one", "other"))
+    one.write("kind/1", {"of": "one"})
+    assert (other.read("kind/1"), Checkpoint(str(tmp_path)).read("kind/1")) == (None, None)
+    assert one.documents("kind").keys() == {"1"}

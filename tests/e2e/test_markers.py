@@ -1,5 +1,7 @@
 """The source whose offset is the watermark, against a real coordinator, as Spark calls it."""
 
+import socketserver
+import threading
 from typing import Any
 
 import pytest
@@ -68,6 +70,39 @@ def test_a_coordinator_that_is_away_moves_nothing(own: CoordinatorProcess) -> No
     again = looking_at(gate, 10_000, 10_000)
     assert again.latestOffset(known, None) == known, "after a restart, from Spark's log"
     assert again.latestOffset(START, None) == START
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{",
+        b"nonsense\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nnull",
+        b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n",
+        b"",
+    ],
+    ids=["broken off", "no HTTP", "another's", "nothing", "a proxy's", "closed"],
+)
+def test_an_answer_that_is_none_moves_nothing(answer: bytes, job: Gate) -> None:
+    """It must not end the query either."""
+    report(job, 30_000)
+    known = looking_at(job, 10_000, 10_000).latestOffset(START, None)
+
+    class Broken(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(65_536)
+            self.request.sendall(answer)
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Broken) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            options = {"url": f"http://127.0.0.1:{server.server_address[1]}/", "size": "1", "slide": "1", "offset": "0"}
+            assert Markers(options).streamReader(None).latestOffset(known, None) == known  # type: ignore[arg-type]
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_a_run_over_what_is_there_has_an_end(job: Gate) -> None:

@@ -254,6 +254,18 @@ def test_markers_never_reach_the_user(spark: SparkSession, gate: Gate, source: F
     assert gate.status()["rows"] == {"on_time": 6, "updated": 0, "late": 0, "null_event_time": 3, "future": 0}
 
 
+def test_columns_may_have_any_name(spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str) -> None:
+    time, key = "event `time`.at", "a b.c"
+    source.add(*rows(("a", 1), ("a", 25)))
+    stream = source.stream(spark).withColumnsRenamed({"t": time, "k": key})
+    followed = gate.native(
+        stream, event_time=time, substream=key, queryName="q", checkpointLocation=checkpoint, windows=TEN
+    )
+    renamed = followed.withColumnsRenamed({time: "t", key: "k"})
+    assert to_the_end(tens(renamed), checkpoint).windows() == {(0, "a"): 1}
+    assert {row["substream"] for row in gate.substreams()} == {"a"}
+
+
 def test_an_outer_join_of_two_inputs_waits_for_both(
     spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str, tmp_path: Path
 ) -> None:
@@ -280,6 +292,25 @@ def test_an_outer_join_of_two_inputs_waits_for_both(
         ("a", 0, 2), ("a", 20, 22), ("a", 40, 42), ("a", 60, 62), ("b", 1, None), ("b", 21, None), ("b", 41, None),
     ]  # fmt: skip
     assert {row["query"] for row in gate.substreams()} == {"shown", "clicked"}
+
+
+def test_each_run_begins_with_a_marker_of_every_input(
+    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str, tmp_path: Path
+) -> None:
+    """With the end of a run Spark forgets where each of several watermarks was, and takes the lowest for zero."""
+    quiet = FileBatches(tmp_path / "quiet", source.schema)
+    quiet.add(*rows(("b", 100)))
+    source.add(*rows(("a", 1), ("a", 25)))
+    inputs = (
+        native(gate, stream.stream(spark), checkpoint, queryName=name, windows=TEN)
+        for name, stream in (("busy", source), ("quiet", quiet))
+    )
+    both = tens(next(inputs).union(next(inputs)))
+    assert to_the_end(both, checkpoint).windows() == {(0, "a"): 1}
+    source.add(*rows(("a", 45)))
+    assert to_the_end(both, checkpoint).windows() == {(20, "a"): 1}
+    gate.complete()
+    assert to_the_end(both, checkpoint).windows() == {(40, "a"): 1, (100, "b"): 1}
 
 
 class GoodBye(StatefulProcessor):
@@ -431,6 +462,49 @@ def test_a_coordinator_that_has_lost_everything_is_told_again(
     assert gate.status()["watermark"] == ms(40)
 
 
+def test_a_batch_that_failed_is_counted_once(
+    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
+) -> None:
+    """Though its files are read in other partitions when it is run again."""
+    for number in range(6):
+        source.add(*rows(("a", number), ("b", number)))
+    stream = spark.readStream.schema(source.schema).json(str(source.directory))
+    followed = native(gate, stream, checkpoint)
+    partitions: list[int] = []
+
+    def fail_once(df: DataFrame, batch_id: int) -> None:
+        df.count()
+        partitions.append(df.rdd.getNumPartitions())
+        if len(partitions) == 1:
+            raise RuntimeError("a disk was full")
+
+    def run() -> None:
+        writer = followed.writeStream.foreachBatch(fail_once).trigger(availableNow=True)
+        writer.start(checkpointLocation=checkpoint).awaitTermination(120)
+
+    with pytest.raises(StreamingQueryException, match="a disk was full"):
+        run()
+    with setting(spark, "spark.sql.files.minPartitionNum", 1):
+        run()
+    assert partitions[1] != partitions[0]
+    assert gate.status()["rows"]["on_time"] == 12
+
+
+def test_what_the_job_says_of_the_future_counts(
+    spark: SparkSession, tidegate: CoordinatorProcess, job: str, source: FileBatches, checkpoint: str
+) -> None:
+    """For a program that has no rules of its own, too; and when they are changed."""
+    owner = tidegate.gate(job=job, rules=limiting_lag(LAG, max_future_skew=None))
+    owner.ensure_job()
+    source.add({"k": "a", "t": "2090-01-01T00:00:00Z"}, {"k": "a", "t": "2090-01-01T00:01:00Z"})
+    followed = tens(native(tidegate.gate(job=job), source.stream(spark), checkpoint, windows=TEN))
+    assert len(to_the_end(followed, checkpoint).all()) == 1
+    owner.change_rules(limiting_lag(LAG))
+    source.add({"k": "a", "t": "2090-01-01T00:02:00Z"})
+    to_the_end(followed, checkpoint)
+    assert (owner.status()["rows"]["on_time"], owner.status()["rows"]["future"]) == (2, 1)
+
+
 def test_a_batch_that_is_run_twice_is_counted_once(
     spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
 ) -> None:
@@ -524,6 +598,10 @@ def test_or_they_lack_exactly_those_that_are_late(
         (lambda df, spark: df.withColumn("t", F.unix_millis("t")), r"timestamp_millis\(...\)"),
         (lambda df, spark: df.withColumn("t", F.col("t").cast("timestamp_ntz")), r"cast\('timestamp'\)"),
         (lambda df, spark: df.withColumn("Tidegate_x", F.lit(1)), "must not begin with 'tidegate_'"),
+        (
+            lambda df, spark: df.withColumn("i", F.make_ym_interval(F.lit(1))),
+            "cannot carry all of the stream's columns",
+        ),
         (lambda df, spark: df.drop("k"), "substream='k' is no column"),
         (lambda df, spark: spark.createDataFrame([], df.schema), "is for a stream"),
     ],
@@ -543,6 +621,7 @@ def test_streams_on_which_spark_would_not_follow_are_refused(
         ({"slide": TEN}, "slide needs windows"),
         ({"windows": TEN, "slide": 2 * TEN}, "slide is 1 or more, and its size or less"),
         ({"queryName": "a/b"}, "queryName 'a/b' must be"),
+        ({"declare": "HNL"}, r"Write \['HNL'\]"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused(

@@ -7,14 +7,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidegate_spark import Gate
+from tests.e2e.streams import LAG
+from tidegate_spark import Gate, limiting_lag
 from tidegate_spark.checkpoint import Checkpoint
 from tidegate_spark.delivery import Delivery
 from tidegate_spark.fold import Fold
+from tidegate_spark.judgement import HIGHEST
 from tidegate_spark.native import finished, folding
 from tidegate_spark.native.finished import Finished, Since
 from tidegate_spark.native.folding import FOLDS, Folded, Folding, documents_of
 from tidegate_spark.pins import Pins
+from tidegate_spark.testing import CoordinatorProcess
 from tidegate_spark.windows.frame import Frame
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -24,7 +27,8 @@ DAY_MS = 86_400_000
 
 def folded(frame: Frame | None, watermark_ms: int, *rows: tuple[str, float | None], skew_ms: int | None = 0) -> Fold:
     """The fold of rows of which the first is planned at START; a batch of Arrow for each."""
-    found = Folded(Folding("i", "c", "q", frame, skew_ms, 1, True), 0, 0, START_MS, watermark_ms)
+    latest = HIGHEST if skew_ms is None else START_MS + skew_ms
+    found = Folded(Folding("i", "c", "q", frame, 1, True), "folds/0.run.0", START_MS, watermark_ms, latest)
     schema = pa.schema([("key_0", pa.string()), ("time", pa.timestamp("us", "UTC"))])
     for key, second in rows:
         at = None if second is None else START + timedelta(seconds=second)
@@ -97,7 +101,7 @@ class Left:
         checkpoint = documents_of(str(self.directory), "q")
         delivery = Delivery(gate, "q", (), checkpoint, Pins(checkpoint), "each batch", here=True)
         delivery.start()
-        return Finished(delivery, by_row=True)
+        return Finished(delivery, by_row=True, retained=10)
 
 
 @pytest.fixture
@@ -116,26 +120,26 @@ def test_what_was_finished_and_not_told_is_told_by_the_next_run(gate: Gate, left
     left.commit(0)
     left.fold(1, "first", 0, 5000)
     run = left.next_run(gate)
-    assert run.look() == Since(True, True)
+    assert run.look(1) == Since(True, True, False)
     assert told(gate) == (1000, 1)
-    assert run.look() == Since(False, False)
+    assert run.look(1) == Since(False, False, True)
     left.fold(1, "second", 0, 4000)
     left.fold(1, "second", 1, 3000)
     left.commit(1)
-    assert run.look() == Since(True, True)
+    assert run.look(1) == Since(True, True, False)
     assert told(gate) == (4000, 3), "the run that finished it, with what all its tasks saw"
     assert left.documents.documents(FOLDS) == {}
     left.commit(2)
-    assert run.look() == Since(True, False)
+    assert run.look(1) == Since(True, False, False)
 
 
 def test_what_is_in_the_backlog_is_not_told_twice(gate: Gate, left: Left) -> None:
     """A run had told of a batch, and died before it forgot the fold."""
     left.fold(0, "first", 0, 1000)
     left.commit(0)
-    left.next_run(gate).look()
+    left.next_run(gate).look(1)
     left.fold(0, "first", 0, 1000)
-    left.next_run(gate).look()
+    left.next_run(gate).look(1)
     assert told(gate) == (1000, 1)
     assert left.documents.documents(FOLDS) == {}
 
@@ -144,17 +148,46 @@ def test_what_is_refused_is_told_when_it_is_taken(gate: Gate, left: Left, monkey
     """A job that was complete, and is opened again."""
     monkeypatch.setattr(finished, "AGAIN_AFTER_S", 0.0)
     run = left.next_run(gate)
-    run.look()
+    run.look(1)
     gate.complete()
     left.fold(0, "first", 0, 1000)
     left.commit(0)
     for _ in range(2):
         with pytest.raises(Exception, match="job_complete"):
-            run.look()
+            run.look(1)
     gate.coordinator._job("POST", ":reopen", {"reason": "not yet"})
-    assert run.look() == Since(False, False)
+    assert run.look(1) == Since(False, False, False)
     assert told(gate) == (1000, 1)
-    assert run.look() == Since(False, False)
+    assert run.look(1) == Since(False, False, True)
+
+
+def test_what_spark_has_finished_and_forgotten_is_found(gate: Gate, left: Left) -> None:
+    """It keeps the commits of its last batches only, and many may have passed while the coordinator kept us waiting."""
+    run = left.next_run(gate)
+    run.look(1)
+    for batch in range(3):
+        left.fold(batch, "first", 0, 1000 * (batch + 1))
+    left.commit(2)
+    assert run.look(3) == Since(False, False, True), "a few calls cannot have passed by so many batches"
+    assert run.look(1000) == Since(True, True, False)
+    assert told(gate) == (3000, 3)
+    assert run.look(1000) == Since(False, False, False), "nothing, but that is not certain without another listing"
+
+
+def test_an_account_that_is_too_large_is_taken_as_a_whole(own: CoordinatorProcess, left: Left) -> None:
+    """Two tasks have each seen as many substreams as go into one; Spark has committed the batch."""
+    gate = own.gate(rules=limiting_lag(LAG))
+    rows = 60_000
+    for partition in range(2):
+        names = [f"{partition}-{number}" for number in range(rows)]
+        fold = Fold("row", names, [1000] * rows, [2] * rows, [0] * rows, [1] * rows, [0] * rows, [0] * rows)
+        document: dict[str, Any] = {"planned_ms": START_MS, "watermark_ms": 0, "fold": fold.document()}
+        left.documents.write(f"{FOLDS}/0.first.{partition}", document)
+    left.commit(0)
+    left.next_run(gate).look(1)
+    status = gate.status()
+    assert (status["rows"]["on_time"], status["rows"]["late"]) == (2 * rows, 2 * rows)
+    assert status["substreams"]["active"] == 2 * rows
 
 
 def test_inputs_of_one_query_do_not_share_their_documents(tmp_path: Path) -> None:

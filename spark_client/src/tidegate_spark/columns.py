@@ -51,7 +51,7 @@ class Columns:
 
     def time(self, df: DataFrame) -> Column:
         """The event time of a row as a whole number: epoch milliseconds, rounded down, or the number itself."""
-        named = _quoted(self.event_time)
+        named = quoted(self.event_time)
         match df.schema[self.event_time].dataType:
             case TimestampType():
                 return F.unix_millis(F.col(named))
@@ -101,10 +101,11 @@ def from_time(kind: DataType, time: Column) -> Column:
 
 def column(name: str) -> Column:
     """A column by its very name, whatever characters it has."""
-    return F.col(_quoted(name))
+    return F.col(quoted(name))
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """A name as Spark's parser takes it for what it is."""
     return "`" + name.replace("`", "``") + "`"
 
 

@@ -31,6 +31,9 @@ from tidegate_spark.teller import Teller
 if TYPE_CHECKING:
     from tidegate_spark.gate import Gate
 
+MAX_FUTURE_SKEW_MS = 24 * 60 * 60 * 1000
+"""The coordinator's, for rules that do not say."""
+
 RETELLINGS = 3
 """How often a batch is told anew to a coordinator that goes on losing it, before its query fails."""
 
@@ -78,6 +81,8 @@ class Delivery:
         self._teller = Teller(Backlog(checkpoint), self.coordinator, self._tell, self._on_outage.goes_on, self.log)
         self._standing = Standing(gate, self.coordinator, query, declared, checkpoint, pins, self.log, here)
         self._watermark: int | None = None
+        self.max_future_skew_ms: int | None = (gate.rules or {}).get("max_future_skew_ms", MAX_FUTURE_SKEW_MS)
+        """How far ahead of the clock an event time may be, as far as is known: of the rules in force, if heard of."""
         self._start(here)
 
     def _start(self, here: bool) -> None:
@@ -110,6 +115,7 @@ class Delivery:
         patience = self._on_outage.before_going_on if goes_on else self._on_outage.patience
         try:
             self._standing.announce(patience)
+            self.max_future_skew_ms = self._standing.config["max_future_skew_ms"]
             self._teller.tell(patience)
         except CoordinatorUnavailable as error:
             if not goes_on:
@@ -255,6 +261,8 @@ class Delivery:
                 begun = self._ask_to_begin(batch_id, kept, settled, patience)
             self._standing.begun(begun, self.run(), batch_id, patience)
         self._watermark = begun["watermark"]
+        latest = begun["latest_event_time"]
+        self.max_future_skew_ms = None if latest is None else latest - begun["now_ms"]
         if begun["joined"]:
             self.log.warning(
                 "joins the job at the watermark %s: what it has from below that is late. Rules with expected_queries "

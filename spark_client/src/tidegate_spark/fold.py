@@ -113,18 +113,27 @@ class Fold:
 
     def check_size(self) -> None:
         """:raises InvalidUsage: where the account is more than a coordinator takes, as long as nothing was done yet."""
-        if len(self.substream) < COUNTED_WITHOUT_A_LOOK:
-            return
-        size = len(json.dumps(self.account()))
-        if size > LARGEST_ACCOUNT_BYTES or len(self.substream) > MOST_SUBSTREAMS:
+        if self.is_too_large():
             raise InvalidUsage(
-                f"This batch has {len(self.substream):,} substreams; the account of its rows takes {size:,} bytes. A "
-                f"coordinator takes {MOST_SUBSTREAMS:,} substreams a batch, and {LARGEST_ACCOUNT_BYTES:,} bytes. "
+                f"This batch has {len(self.substream):,} substreams. A coordinator takes the account of "
+                f"{MOST_SUBSTREAMS:,} in a batch, in {LARGEST_ACCOUNT_BYTES:,} bytes. "
                 "Choose a coarser substream, or smaller batches (maxFilesPerTrigger, maxOffsetsPerTrigger)."
             )
 
+    def is_too_large(self) -> bool:
+        """Whether the account by substream is more than a coordinator takes."""
+        if len(self.substream) < COUNTED_WITHOUT_A_LOOK:
+            return False
+        return len(self.substream) > MOST_SUBSTREAMS or len(json.dumps(self._account())) > LARGEST_ACCOUNT_BYTES
+
     def account(self) -> dict[str, Any]:
-        """What became of the rows, by substream, as a commit takes it."""
+        """What became of the rows, as a commit takes it: by substream, or as a whole where that is too large."""
+        if self.is_too_large():
+            totals = {name: [self.count(name)] for name in ("on_time", *CLASSES)}
+            return {"rule": self.rule, "substreams": [WHOLE], **totals}
+        return self._account()
+
+    def _account(self) -> dict[str, Any]:
         columns = {name: getattr(self, name) for name in CLASSES}
         others = zip(*columns.values(), strict=True)
         on_time = [rows - sum(counts) for rows, counts in zip(self.rows, others, strict=True)]

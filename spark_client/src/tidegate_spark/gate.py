@@ -53,17 +53,19 @@ class Gate:
         :param queryName: its stable name in the job, the same after every restart. Where a query has several native
             inputs, each has a name of its own.
         :param checkpointLocation: that of the query that is going to be started.
-        :param windows: the size of the windows that come after, if any do: then the watermark moves from end to end of
-            them, and all of them close when the job is complete. Without it, it moves by milliseconds. With
+        :param windows: the size of the windows that come after, where nothing but windows does: then the watermark
+            moves from end to end of them, and all that the job has seen close when it is complete. Without it, it moves
+            by milliseconds, which is right for whatever judges row by row, also where windows come after that. With
             ``slide`` and ``offset`` as :meth:`Stream.windows` has them.
         :param declare: substreams that are to hold the watermark back from the start, as :meth:`Stream.declare`.
         :param limited_batches: as :meth:`Stream.limited_batches`; None: unless said otherwise.
         :raises InvalidUsage: for columns that cannot be used, and for streams on which Spark would not follow.
         """
         columns = Columns(event_time, substream)
-        declared = tuple(map(name_of, declare))
+        declared = tuple(_names("declare", declare))
         frame = frame_of(windows, slide, offset)
-        return following(self, df, columns, queryName, checkpointLocation, frame, declared, limited_batches)
+        location = os.fspath(checkpointLocation)
+        return following(self, df, columns, queryName, location, frame, declared, limited_batches)
 
     def ensure_job(self) -> None:
         """Creates the job from the rules given to :func:`connect`, if it is not there; changes nothing otherwise."""

@@ -18,6 +18,7 @@ from tidegate_spark.outage import Patience
 from tidegate_spark.pins import Pins
 from tidegate_spark.reached import Reached
 from tidegate_spark.reporter import reports_of_tops
+from tidegate_spark.rules import Rules
 
 if TYPE_CHECKING:
     from tidegate_spark.gate import Gate
@@ -43,9 +44,11 @@ class Standing:
         self._here = here
         self._loaded: Reached | None = None
         self._announced_in: str | None = None
+        self.config: Rules = {}
+        """The job's rules, as of the last announcement."""
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("lock", "_here", "_loaded", "_announced_in")
+        own = ("lock", "_here", "_loaded", "_announced_in", "config")
         return {name: value for name, value in self.__dict__.items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -82,7 +85,9 @@ class Standing:
         if missing is not None:
             self._log.warning("the coordinator does not know the job any more; creating it again")
         with self.lock:
-            self.meet(self._coordinator.ensure_job(self._gate.rules, patience), patience)
+            status = self._coordinator.ensure_job(self._gate.rules, patience)
+            self.config = status["config"]
+            self.meet(status, patience)
 
     def announced(self, patience: Patience) -> None:
         """Announces the query unless this process has."""

@@ -17,41 +17,55 @@ from tidegate_spark.fold import Fold
 from tidegate_spark.native.folding import FOLDS
 
 AGAIN_AFTER_S = 30.0
+LIST_EVERY_S = 5.0
 
 _PART = re.compile(r"(?P<batch>\d+)\.(?P<input>[^.]+)\.\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """What Spark has done since the last look: whether it finished batches, and whether the coordinator was told of any
-    rows, or is to be when it is back.
+    """What Spark has done since the last look: whether it finished batches, whether the coordinator was told of any
+    rows (or is to be when it is back), and whether it has done nothing, for certain.
     """
 
     batches: bool
     rows: bool
+    quiet: bool
 
 
 class Finished:
-    """The batches of one native input, looked at between Spark's batches. ``by_row``: rows are judged one by one."""
+    """The batches of one native input, looked at between Spark's batches. ``by_row``: rows are judged one by one.
+    ``retained``: how many of its last batches Spark remembers at the least.
+    """
 
-    def __init__(self, delivery: Delivery, by_row: bool) -> None:
+    def __init__(self, delivery: Delivery, by_row: bool, retained: int) -> None:
         self._delivery, self._checkpoint, self._by_row = delivery, delivery.checkpoint, by_row
+        self._retained = retained
         self._next: int | None = None
         self._again_at = math.inf
+        self._list_at = 0.0
 
-    def look(self) -> Since:
+    def look(self, calls: int) -> Since:
         """Tells the coordinator of what was finished since the last look; at the first one, of what earlier runs left.
+
+        ``calls``: how often Spark has planned a batch, or found that there is none, since then.
 
         :raises Refused: when it says no. It is told again after a while, or with what comes next.
         """
         moved = self._moved()
+        # In so few calls Spark cannot have finished so many batches that it has forgotten the first of them.
+        few = calls < self._retained
+        quiet = not moved and few
+        if not moved and not few and time.monotonic() >= self._list_at:
+            moved = self._moved_far()
+            quiet = not moved
         if not moved and time.monotonic() < self._again_at:
-            return Since(False, False)
+            return Since(False, False, quiet)
         rows = self._keep() if moved else False
         self._again_at = time.monotonic() + AGAIN_AFTER_S
         self._delivery.tell_finished()
         self._again_at = math.inf
-        return Since(moved, rows)
+        return Since(moved, rows, False)
 
     def _keep(self) -> bool:
         """Moves the folds of what was finished into the backlog; returns whether there are any."""
@@ -72,6 +86,13 @@ class Finished:
             self._next += 1
         return self._next != before
 
+    def _moved_far(self) -> bool:
+        """The same where the next batch may be one that Spark has finished and forgotten since: by a listing."""
+        self._list_at = time.monotonic() + LIST_EVERY_S
+        last, before = self._checkpoint.finished(), self._next
+        self._next = max(self._next or 0, 0 if last is None else last + 1)
+        return self._next != before
+
     def _parts(self) -> dict[int, dict[str, list[str]]]:
         """The names of the folds there are, by batch, and by the input that wrote them: the latest comes last."""
         found: dict[int, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
@@ -88,6 +109,11 @@ class Finished:
         told_up_to = self._delivery.told_up_to
         if documents and (told_up_to is None or told_up_to < batch_id):
             fold = Fold.together([Fold.of(document["fold"]) for document in documents])
+            if fold.is_too_large():
+                self._delivery.log.warning(
+                    "has %s substreams in this batch; their rows are accounted for as a whole. Choose a coarser one.",
+                    f"{len(fold.substream):,}", extra={"batch": batch_id},
+                )  # fmt: skip
             watermark_ms: int = documents[0]["watermark_ms"]
             # Spark's watermark is zero as long as there is none; and what is at it is late to Spark.
             pin = None if watermark_ms <= 0 else watermark_ms + 1 if self._by_row else watermark_ms

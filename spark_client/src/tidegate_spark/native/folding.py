@@ -5,6 +5,7 @@ coordinator was told (:mod:`tidegate_spark.native.finished`). A task that runs t
 batch that is replayed by another run of the query writes files of its own.
 """
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import TaskContext
 
 from tidegate_spark.checkpoint import Checkpoint, Planned
 from tidegate_spark.errors import InvalidUsage
@@ -21,7 +23,10 @@ from tidegate_spark.substreams import WHOLE, name_of
 from tidegate_spark.windows.frame import Frame
 
 FOLDS = "folds"
-"""The kind of document that a fold is. Their names: ``<batch>.<input>.<partition>``."""
+"""The kind of document that a fold is. Their names: ``<batch>.<run>.<partition>``."""
+
+WORD = "word"
+"""The document that the driver leaves for the tasks."""
 
 ROWS_AT_A_TIME = 200_000
 MICROS = 1000
@@ -51,8 +56,8 @@ class Folding:
     no rows.
 
     ``input``: stands for this input in this run of its program. ``checkpoint``, ``query``: where the folds go.
-    ``frame``: the windows that rows are judged by; None: they are judged one by one. ``skew_ms``: event times further
-    ahead of the plan of their batch cannot be true; None: any can. ``keys``: how many columns name the substream.
+    ``frame``: the windows that rows are judged by; None: they are judged one by one. ``keys``: how many columns name
+    the substream.
     ``late_by_the_batch_before``: Spark judges the rows of a batch by the watermark of the one before, and closes
     windows by its own; so it does unless ``spark.sql.streaming.statefulOperator.allowMultiple`` is off.
     """
@@ -61,7 +66,6 @@ class Folding:
     checkpoint: str
     query: str
     frame: Frame | None
-    skew_ms: int | None
     keys: int
     late_by_the_batch_before: bool
 
@@ -79,7 +83,17 @@ class Folding:
         planned_ms, partition = (rows.column(name)[0].as_py() for name in ("planned_ms", "partition"))
         batch_id, planned, before = _planned(self.checkpoint, planned_ms)
         judging = before if self.late_by_the_batch_before else planned
-        return Folded(self, batch_id, partition, planned_ms, 0 if judging is None else judging.watermark_ms)
+        context = TaskContext.get()
+        # Spark runs what belongs to one run of a query as one group of jobs, unless it is told otherwise.
+        group = None if context is None else context.getLocalProperty("spark.jobGroup.id")
+        run = hashlib.sha256(f"{self.input} {group}".encode()).hexdigest()[:16]
+        word = documents_of(self.checkpoint, self.query).read(WORD)
+        if word is None:
+            raise InvalidUsage(f"Beside {self.checkpoint!r} is nothing of what the driver left for its tasks.")
+        skew_ms = word["max_future_skew_ms"]
+        latest = HIGHEST if skew_ms is None else min(planned_ms + skew_ms, HIGHEST)
+        watermark_ms = 0 if judging is None else judging.watermark_ms
+        return Folded(self, f"{FOLDS}/{batch_id}.{run}.{partition}", planned_ms, watermark_ms, latest)
 
     @property
     def rule(self) -> str:
@@ -120,14 +134,13 @@ def _planned(location: str, planned_ms: int) -> tuple[int, Planned, Planned | No
 
 
 class Folded:
-    """The event times of one partition of the source, in one batch."""
+    """The event times of one partition of the source, in one batch. ``latest``: what is beyond cannot be true."""
 
-    def __init__(self, folding: Folding, batch_id: int, partition: int, planned_ms: int, watermark_ms: int) -> None:
-        self._folding, self._name = folding, f"{FOLDS}/{batch_id}.{folding.input}.{partition}"
+    def __init__(self, folding: Folding, name: str, planned_ms: int, watermark_ms: int, latest: int) -> None:
+        self._folding, self._name = folding, name
         self._planned_ms, self._watermark_ms = planned_ms, watermark_ms
         self._keys = [f"key_{index}" for index in range(folding.keys)]
         self._late_below = folding.late_below(watermark_ms)
-        latest = HIGHEST if folding.skew_ms is None else min(planned_ms + folding.skew_ms, HIGHEST)
         self._latest = min(latest * MICROS + MICROS - 1, _NO_LIMIT)
         self._lowest = max(LOWEST * MICROS, -_NO_LIMIT)
         self._waiting: list[pa.RecordBatch] = []
@@ -135,13 +148,8 @@ class Folded:
         self._folded: list[pa.Table] = []
 
     def leave(self) -> None:
-        """Leaves the fold for the driver.
-
-        :raises InvalidUsage: for one that no coordinator takes.
-        """
-        fold = self.fold()
-        fold.check_size()
-        said = {"planned_ms": self._planned_ms, "watermark_ms": self._watermark_ms, "fold": fold.document()}
+        """Leaves the fold for the driver."""
+        said = {"planned_ms": self._planned_ms, "watermark_ms": self._watermark_ms, "fold": self.fold().document()}
         documents_of(self._folding.checkpoint, self._folding.query).write(self._name, said)
 
     def add(self, batch: pa.RecordBatch) -> None:

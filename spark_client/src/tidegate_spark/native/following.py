@@ -20,18 +20,20 @@ import logging
 import uuid
 from dataclasses import asdict
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from pyspark.errors import PySparkNotImplementedError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType, TimestampType
 
-from tidegate_spark.columns import Columns, column
+from tidegate_spark.columns import Columns, column, quoted
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.ids import checked_id
 from tidegate_spark.native.folding import Folding, check_policy
 from tidegate_spark.native.source import Followed, Markers
 from tidegate_spark.rules import in_the_unit
+from tidegate_spark.session import BATCHES_RETAINED
 from tidegate_spark.windows.builder import OURS
 from tidegate_spark.windows.frame import Frame
 
@@ -66,13 +68,13 @@ def following(
         input=str(uuid.uuid4()),
         url=gate.coordinator.url, job=gate.coordinator.job, rules=gate.rules, query=query, checkpoint=checkpoint,
         event_time=columns.event_time, declared=declared, limited=limited,
-        frame=None if frame is None else asdict(frame),
+        frame=None if frame is None else asdict(frame), retained=int(spark.conf.get(BATCHES_RETAINED) or 1),
     )  # fmt: skip
-    by_the_batch_before = spark.conf.get(_MULTIPLE, "true") == "true"
+    by_the_batch_before = str(spark.conf.get(_MULTIPLE, "true")).lower() == "true"
     keys = columns.keys()
-    folding = Folding(followed.input, checkpoint, query, frame, _skew_ms(gate), len(keys), by_the_batch_before)
+    folding = Folding(followed.input, checkpoint, query, frame, len(keys), by_the_batch_before)
     markers = _markers(spark, followed, gate.coordinator.key, df.schema)
-    marked = markers.withWatermark(columns.event_time, "0 seconds").select(
+    marked = markers.withWatermark(quoted(columns.event_time), "0 seconds").select(
         "*", (F.spark_partition_id() >= 0).alias(_MARKER)
     )
     event_times = df.select(
@@ -81,7 +83,14 @@ def following(
         *(key.alias(f"key_{index}") for index, key in enumerate(keys)),
         columns.raw_time().alias("time"),
     )
-    folds = event_times.mapInArrow(folding, _nullable(df.schema)).select("*", F.lit(False).alias(_MARKER))
+    try:
+        folded = event_times.mapInArrow(folding, _nullable(df.schema))
+    except PySparkNotImplementedError as error:
+        raise InvalidUsage(
+            f"native() cannot carry all of the stream's columns ({error}). Cast or drop those of the types that Arrow "
+            "has none for (intervals of years and months)."
+        ) from None
+    folds = folded.select("*", F.lit(False).alias(_MARKER))
     rows = df.select("*", F.lit(False).alias(_MARKER))
     # The filter names the event time as well, which by itself keeps Spark from moving it below the watermark.
     return marked.union(folds).union(rows).filter(~F.col(_MARKER) | column(columns.event_time).isNull()).drop(_MARKER)
@@ -128,14 +137,3 @@ def _markers(spark: SparkSession, followed: Followed, key: str | None, schema: S
 
 def _nullable(schema: StructType) -> StructType:
     return StructType([StructField(field.name, field.dataType, True, field.metadata) for field in schema.fields])
-
-
-def _skew_ms(gate: "Gate") -> int | None:
-    """How far ahead of the clock an event time may be, by the rules that the job would be created from."""
-    rules: dict[str, Any] = gate.rules or {}
-    skew_ms: int | None = rules.get("max_future_skew_ms", MAX_FUTURE_SKEW_MS)
-    return skew_ms
-
-
-MAX_FUTURE_SKEW_MS = 24 * 60 * 60 * 1000
-"""The coordinator's, for rules that do not say."""

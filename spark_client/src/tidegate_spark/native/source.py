@@ -6,6 +6,7 @@ finished for certain, so it is then that the coordinator is told of it (:mod:`ti
 
 import json
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,7 +21,7 @@ from tidegate_spark.errors import InvalidUsage, Refused, TidegateError
 from tidegate_spark.heartbeat import HEARTBEATS_FAIL
 from tidegate_spark.logs import Failing
 from tidegate_spark.native.finished import Finished, Since
-from tidegate_spark.native.folding import documents_of
+from tidegate_spark.native.folding import WORD, documents_of
 from tidegate_spark.pins import Pins
 from tidegate_spark.rules import Rules
 from tidegate_spark.windows.markers import Watermark
@@ -31,8 +32,6 @@ LOOKS_OF_A_RUN = 2
 what other inputs of the same query have told meanwhile.
 """
 
-_INPUT = "input"
-"""The document that names whose the others are."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST_MS = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 """Spark's timestamps go on, Python's do not."""
@@ -44,6 +43,7 @@ class Followed:
 
     ``input``: stands for one input in one run of its program. ``frame``: size, slide and offset of the windows whose
     ends the watermark moves by; None: it moves by milliseconds. ``limited``: as in :meth:`Stream.limited_batches`.
+    ``retained``: how many batches Spark remembers.
     """
 
     input: str
@@ -56,6 +56,7 @@ class Followed:
     declared: Sequence[str]
     limited: bool | None
     frame: Mapping[str, int] | None
+    retained: int
 
 
 class Marker(InputPartition):
@@ -92,10 +93,13 @@ class Following(Watermark):
         frame = followed.frame or {"size": 1, "slide": 1, "offset": 0}
         super().__init__(options | {name: str(value) for name, value in frame.items()})
         self._columns = schema.fieldNames()
+        self._run = uuid.uuid4().hex
         self._talk: Talk | None = None
+        self._skew_ms: int | None = None
         self._returned: tuple[float | None, float | None] = (None, None)
         self._looks = LOOKS_OF_A_RUN
         self._beat_again = 0.0
+        self._calls = 0
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._only_what_is_there = True
@@ -118,10 +122,18 @@ class Following(Watermark):
         elif self._is_time():
             since = self._tell()
             self._look()
-            if not since.batches:
+            if since.quiet:
                 self._beat()
         self._returned = self._returned[1], time.time()
+        self._calls += 1
         return self._offset_after(start)
+
+    def _offset_after(self, start: dict[str, Any] | None) -> dict[str, Any]:
+        """Each run of the query begins with a marker, for Spark forgets with the end of one where each of several
+        watermarks has been, and until it knows again it takes all of them for zero.
+        """
+        offset = super()._offset_after(start)
+        return offset if offset["watermark"] is None else offset | {"run": self._run}
 
     def _reached(self, state: dict[str, Any]) -> int | None:
         watermark: int | None = state["watermark"]
@@ -134,18 +146,27 @@ class Following(Watermark):
     def _tell(self) -> Since:
         talk = self._talking()
         try:
-            since = talk.finished.look()
+            since = talk.finished.look(self._calls)
+            self._calls = 0
             if since.batches:
                 self._check_name(talk.delivery.checkpoint)
+                if talk.delivery.max_future_skew_ms != self._skew_ms:
+                    self._leave_word(talk.delivery)
         except Refused as refusal:
             talk.telling.failed(refusal)
-            return Since(True, False)
+            return Since(True, False, False)
         talk.telling.worked()
         return since
 
+    def _leave_word(self, delivery: Delivery) -> None:
+        """Says to the tasks what the job's rules say, as far as it matters to them."""
+        self._skew_ms = delivery.max_future_skew_ms
+        said = {"input": self._followed.input, "max_future_skew_ms": self._skew_ms}
+        delivery.checkpoint.write(WORD, said)
+
     def _check_name(self, documents: Checkpoint) -> None:
         """:raises InvalidUsage: where another input of the query has begun to keep its documents here as well."""
-        if documents.read(_INPUT) != {"input": self._followed.input}:
+        if (documents.read(WORD) or {}).get("input") != self._followed.input:
             raise InvalidUsage(
                 f"Two native inputs of this query have queryName={self._followed.query!r}. Give each a name of its own."
             )
@@ -179,20 +200,19 @@ class Following(Watermark):
             if followed.limited is not None:
                 settles = "never" if followed.limited else "each batch"
             checkpoint = documents_of(followed.checkpoint, followed.query)
-            checkpoint.write(_INPUT, {"input": followed.input})
             pins = Pins(checkpoint)
             delivery = Delivery(
                 self._gate, followed.query, tuple(followed.declared), checkpoint, pins, settles, here=True
             )
             delivery.start()
-            self._talk = Talk(delivery, Finished(delivery, followed.frame is None))
+            self._leave_word(delivery)
+            self._talk = Talk(delivery, Finished(delivery, followed.frame is None, followed.retained))
         return self._talk
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        before, watermark = start["watermark"], end["watermark"]
-        moved = watermark is not None and (before is None or watermark > before)
+        watermark = end["watermark"]
         # Spark's watermark begins at the epoch, and a marker from before it would move nothing.
-        return [Marker(watermark)] if moved and watermark > 0 else []
+        return [Marker(watermark)] if start != end and watermark is not None and watermark > 0 else []
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         assert isinstance(partition, Marker)

@@ -4,6 +4,7 @@ The offset is in Spark's log of a batch like that of any source. This module is 
 that it need not be installed there; hence it imports nothing that is not.
 """
 
+import http.client
 import json
 import time
 import urllib.request
@@ -22,6 +23,8 @@ LOOK_EVERY_S = 0.25
 """Spark asks for the latest offset ten times a second while there is nothing to do."""
 
 ANSWER_WITHIN_S = 2.0
+MEMBERS = {"watermark", "coalesced", "complete"}
+"""What an answer has that is the coordinator's."""
 
 
 class Watermark(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -76,10 +79,11 @@ class Watermark(DataSourceStreamReader, SupportsTriggerAvailableNow):
             request.add_header("Authorization", self._authorization)
         try:
             with urllib.request.urlopen(request, timeout=ANSWER_WITHIN_S) as answer:
-                state: dict[str, Any] = json.loads(answer.read())
-        except (OSError, ValueError):
+                state = json.loads(answer.read())
+        except (OSError, ValueError, http.client.HTTPException):
             return None
-        return state
+        # Whatever stands before the coordinator may answer in its stead.
+        return state if isinstance(state, dict) and state.keys() >= MEMBERS else None
 
     def _reached(self, state: dict[str, Any]) -> int | None:
         """How far the windows of a job in this state are closed."""

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,8 +13,9 @@ from tidegate import __version__
 from tidegate.api import documents, problems
 from tidegate.api.context import Context
 from tidegate.api.guard import Guard
+from tidegate.api.parameters import known_parameters
 from tidegate.api.problems import Problem
-from tidegate.api.routes import actions, health, jobs, reports, state
+from tidegate.api.routes import actions, health, history, jobs, reports, state
 from tidegate.api.tokens import Tokens
 from tidegate.runtime.sweeper import Sweeper
 from tidegate.runtime.wakeups import WakeUps
@@ -53,9 +54,10 @@ def create_app(settings: Settings, redis_url: str, token_key: bytes | None = Non
         redirect_slashes=False,
         openapi_url="/v1/openapi.json",
         docs_url=None,
+        dependencies=[Depends(known_parameters)],
         redoc_url=None,
     )
-    for resource in (jobs, reports, state, actions, health):
+    for resource in (jobs, reports, state, history, actions, health):
         app.include_router(resource.router)
     problems.register(app)
 

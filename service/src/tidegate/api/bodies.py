@@ -60,5 +60,6 @@ def body_of(model: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
-def answer(record: BaseModel, status: int = 200, **headers: str) -> Response:
-    return Response(record.model_dump_json(), status, headers, "application/json")
+def answer(record: BaseModel, status: int = 200, *, whole: bool = True, **headers: str) -> Response:
+    """``whole``: with all members; else without those that were not given."""
+    return Response(record.model_dump_json(exclude_unset=not whole), status, headers, "application/json")

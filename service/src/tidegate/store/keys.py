@@ -97,6 +97,11 @@ def lua_names() -> str:
     return "\n".join(lines) + "\n"
 
 
+def pins_key(job: str, query: str) -> str:
+    """The pins of a query's batches."""
+    return f"{job_key(job)}:pins:{query}"
+
+
 def log_key(job: str) -> str:
     """The stream of what the machine did to a job."""
     return f"{job_key(job)}:log"

@@ -6,7 +6,7 @@ a job is kept here, so any number of replicas may serve it.
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from typing import Any
 
@@ -21,11 +21,12 @@ from tidegate.domain.records import Accounting, Answer, Begun, Counts, Effect, Q
 from tidegate.store import replies
 from tidegate.store.arguments import Values, column, entries, members, of_why, text
 from tidegate.store.clock import ClockGuard
-from tidegate.store.keys import JOBS, SECRET, SWEEPS, job_key, log_key
+from tidegate.store.keys import JOBS, SECRET, SWEEPS, job_key, log_key, pins_key
 from tidegate.store.replies import REST, Reply
 from tidegate.store.rules import rules
 from tidegate.store.scripts import script
 
+RECORDS_AT_ONCE = 1000
 READS = ("status", "substreams", "queries")
 NONE: Values = {}
 
@@ -259,11 +260,37 @@ class JobStore:
         reply = await self._run("queries", job, now_ms)
         return replies.answer(reply), replies.query_rows(reply[REST])
 
+    async def pin(self, job: str, query: str, batch_id: int) -> KnownPin | None:
+        """The pin of a batch; None: it was not begun, or so long ago that its pin is no longer kept."""
+        kept: Any = await self.redis.hget(pins_key(job, query), str(batch_id))
+        return None if kept is None else KnownPin(replies.number(kept))
+
     async def records(self, job: str, after: str = "-", most: int | None = None) -> list[tuple[str, Record]]:
         """What the machine did, oldest first: each record with its id; those after the one with id ``after``."""
         first = after if after == "-" else f"({after}"
         found: Any = await self.redis.xrange(log_key(job), first, "+", most)
         return [(entry_id, replies.record(entry_id, details)) for entry_id, details in found]
+
+    async def history(
+        self, job: str, before: str | None = None, from_ms: int = 0, to_ms: int | None = None,
+        kinds: Collection[str] = (), most: int = 100,
+    ) -> list[tuple[str, Record]]:  # fmt: skip
+        """The same, latest first: so many at the most, of these kinds (of all, where none is named).
+
+        Of the records before that with id ``before``, and of the times from ``from_ms`` up to and with ``to_ms``.
+        """
+        end = "+" if to_ms is None else str(to_ms)
+        if before is not None and (to_ms is None or int(before.partition("-")[0]) <= to_ms):
+            end = f"({before}"
+        found: list[tuple[str, Record]] = []
+        while len(found) < most:
+            chunk: Any = await self.redis.xrevrange(log_key(job), end, str(from_ms), RECORDS_AT_ONCE)
+            read = [(entry_id, replies.record(entry_id, details)) for entry_id, details in chunk]
+            found += [(entry_id, record) for entry_id, record in read if not kinds or record.kind in kinds]
+            if len(chunk) < RECORDS_AT_ONCE:
+                break
+            end = f"({chunk[-1][0]}"
+        return found[:most]
 
     async def secret(self) -> bytes:
         """The key of the tokens' MAC that all replicas share: made on first use."""

@@ -4,8 +4,10 @@ from fastapi import APIRouter, Request, Response
 
 from tidegate.api.bodies import answer, body_of, read
 from tidegate.api.context import BatchId, Ctx, JobId, QueryId
-from tidegate.api.schemas.batches import Begin, BeginRecord, Commit, Heartbeat, Report
+from tidegate.api.problems import Problem
+from tidegate.api.schemas.batches import BatchRecord, Begin, BeginRecord, Commit, Heartbeat, Report
 from tidegate.api.schemas.jobs import EffectRecord
+from tidegate.domain.errors import QueryNotFound
 from tidegate.domain.query import Run
 
 router = APIRouter(prefix="/v1/jobs", tags=["reports"])
@@ -50,6 +52,26 @@ async def begin(job: JobId, query: QueryId, batch: BatchId, request: Request, ct
             previous_open=begun.previous_open,
         )
     )
+
+
+@router.get(BATCH, response_model=BatchRecord)
+async def get_batch(job: JobId, query: QueryId, batch: BatchId, ctx: Ctx) -> Response:
+    """A batch that was begun: its pin, and whether it is open. Those older than the pins kept are forgotten."""
+    found, rows = await ctx.store.queries(job)
+    row = next((row for row in rows if row.query == query), None)
+    if row is None:
+        raise QueryNotFound(query)
+    pin = await ctx.store.pin(job, query, batch)
+    if pin is None:
+        raise Problem(404, "batch_not_found", "This batch was not begun, or so long ago that its pin is not kept.")
+    latest = row.batch_id == batch
+    return answer(
+        BatchRecord(
+            **ctx.watermark(job, found), query=query, query_id=row.query_id, batch_id=batch, pin=pin.value,
+            open=latest and row.batch_open, released=latest and row.batch_released,
+            begun_ms=row.begun_ms if latest else None,
+        )
+    )  # fmt: skip
 
 
 @router.post(BATCH + ":commit", response_model=EffectRecord, openapi_extra=body_of(Commit))

@@ -177,6 +177,20 @@ class BeginRecord(WatermarkRecord):
     previous_open: bool
 
 
+class BatchRecord(WatermarkRecord):
+    """A batch that was begun on the checkpoint `query_id`. `released`: it is open, and holds the watermark no longer,
+    for it was open too long. `begun_ms`: kept of the query's latest batch alone.
+    """
+
+    query: str
+    query_id: str
+    batch_id: int
+    pin: int | None
+    open: bool
+    released: bool
+    begun_ms: int | None
+
+
 class SubstreamRecord(Record):
     """One substream of one query. `blocked`: silent for long, though its query has not said there was nothing.
 

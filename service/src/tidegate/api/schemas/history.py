@@ -1,0 +1,74 @@
+"""What happened to a job: the record that every watermark can be explained from."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from tidegate.api.schemas.jobs import WatermarkRecord
+from tidegate.api.schemas.types import Record
+
+Kind = Literal[
+    "created", "rules", "emission", "idle", "wake", "all_idle", "not_all_idle", "batch_released", "joined", "fenced",
+    "future", "healed", "absence", "hold_expired", "action",
+]  # fmt: skip
+"""What kinds of records there are: see :class:`tidegate.domain.journal.Record`."""
+
+
+class PassedRecord(Record):
+    """A limit of the rules that let the watermark pass substreams: how many, and the first of them."""
+
+    limit: str
+    count: int
+    substreams: list[str]
+
+
+class HistoryRecord(Record):
+    """One thing that happened; members that say nothing of its kind are left out.
+
+    `created`: the job, or a new incarnation of it. `rules`: they were changed. `emission`: the watermark moved, to
+    `watermark`; `holder`, with `query`, `substream`, `batch_id` or `hold`, kept it from going further, and `limits` let
+    it pass substreams. `idle`, `wake`: substreams no longer count (by which `limit`), or count again. `all_idle`,
+    `not_all_idle`: none is left that counts, or one is again. `batch_released`: an open batch was held for too long.
+    `joined`: a query that nobody expected. `fenced`: a run was replaced by another. `future`: event times too far ahead
+    of the clock were ignored. `healed`: a token proved a watermark that the store had forgotten. `absence`: nobody
+    looked for so long (`lost_ms`) that it counts as nobody's silence. `hold_expired`: a hold came to its end. `action`:
+    somebody (`actor`) did something (`action`), for a `reason`.
+
+    `substreams` are named as `query/substream`, the first 20 of `count`.
+    """
+
+    id: str = Field(description="names it, in its order; ids of one job compare as they happened")
+    at_ms: int
+    kind: Kind
+    watermark: int | None = None
+    coalesced: int | None = None
+    holder: str | None = None
+    query: str | None = None
+    substream: str | None = None
+    batch_id: int | None = None
+    hold: str | None = None
+    limits: list[PassedRecord] | None = None
+    limit: str | None = None
+    count: int | None = None
+    substreams: list[str] | None = None
+    run_id: str | None = None
+    lost_ms: int | None = None
+    action: str | None = None
+    successor: str | None = None
+    at_most: int | None = None
+    actor: str | None = None
+    reason: str | None = None
+
+
+class HistoryPage(WatermarkRecord):
+    """Records of a job, the latest first.
+
+    `as_of`: the emission that was in force at the moment asked for; null where there was none yet, or where it is no
+    longer kept. `kept_from_ms`: what was before that is forgotten. `next`: the `before` of the following page, null on
+    the last.
+    """
+
+    as_of: HistoryRecord | None
+    kept_from_ms: int | None
+    records: list[HistoryRecord]
+    next: str | None

@@ -1,0 +1,130 @@
+"""What happened to a job, as clients read it."""
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.conftest import RUN
+
+
+def report(http: httpx.Client, path: str, event_time: int) -> dict[str, Any]:
+    answer = http.post(f"{path}:report", json={"substreams": ["a"], "event_times": [event_time]})
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def kinds(page: dict[str, Any]) -> list[str]:
+    return [record["kind"] for record in page["records"]]
+
+
+def test_every_emission_is_there_with_who_holds_it(http: httpx.Client, make_job: Callable[..., str]) -> None:
+    path = make_job()
+    for event_time in (100, 200):
+        report(http, path, event_time)
+    http.post(f"{path}/holds", json={"hold": "h", "at_most": 190, "reason": "not yet"})
+    http.post(f"{path}:declare", json={"query": "q", "names": ["b", "c"]})
+    page = http.get(f"{path}/history").json()
+    assert page["next"] is None and page["watermark"] == 190
+    told = [
+        {name: value for name, value in record.items() if name not in ("id", "at_ms")} for record in page["records"]
+    ]
+    assert told == [
+        {"kind": "action", "action": "declare", "query": "q", "count": 2, "substreams": ["q/b", "q/c"]},
+        {"kind": "action", "action": "hold", "hold": "h", "at_most": 190, "reason": "not yet"},
+        {"kind": "emission", "watermark": 190, "coalesced": 190, "holder": "slow", "substream": "a"},
+        {"kind": "emission", "watermark": 90, "coalesced": 90, "holder": "slow", "substream": "a"},
+        {"kind": "created"},
+    ]
+    assert page["kept_from_ms"] == page["records"][-1]["at_ms"]
+
+
+def test_what_was_known_at_a_moment(http: httpx.Client, make_job: Callable[..., str]) -> None:
+    path = make_job()
+    moments = []
+    for event_time in (100, 200, 300):
+        time.sleep(0.01)
+        moments.append(report(http, path, event_time)["now_ms"])
+    for moment, watermark in zip(moments, (90, 190, 290), strict=True):
+        page = http.get(f"{path}/history", params={"as_of": moment}).json()
+        assert page["as_of"]["watermark"] == watermark
+        assert page["records"][0] == page["as_of"]
+        assert all(record["at_ms"] <= moment for record in page["records"])
+    assert http.get(f"{path}/history", params={"as_of": moments[0] - 1}).json()["as_of"] is None
+    page = http.get(f"{path}/history", params={"from_ms": moments[1], "as_of": moments[1]}).json()
+    assert [record["watermark"] for record in page["records"]] == [190]
+    reset = http.post(f"{path}:reset", json={}).json()["now_ms"]
+    assert http.get(f"{path}/history", params={"as_of": reset}).json()["as_of"] is None
+    assert http.get(f"{path}/history", params={"as_of": reset - 1}).json()["as_of"]["watermark"] == 290
+
+
+@pytest.mark.parametrize("chosen", [(), ("emission",), ("action", "created")])
+def test_pages_make_up_the_whole(http: httpx.Client, make_job: Callable[..., str], chosen: tuple[str, ...]) -> None:
+    """Each record once, in order, whatever happens meanwhile."""
+    path = make_job()
+    for number in range(8):
+        report(http, path, 100 + number)
+        http.post(f"{path}:declare", json={"query": "q", "names": [f"b{number}"]})
+    query: dict[str, Any] = {"kind": chosen} if chosen else {}
+    whole = http.get(f"{path}/history", params=query).json()["records"]
+    assert {record["kind"] for record in whole} == set(chosen or ("emission", "action", "created"))
+    paged: list[Any] = []
+    before: dict[str, Any] = {}
+    for event_time in itertools.count(1000):
+        page = http.get(f"{path}/history", params={**query, **before, "limit": 3}).json()
+        paged += page["records"]
+        if page["next"] is None:
+            break
+        before = {"before": page["next"]}
+        report(http, path, event_time)
+    assert paged == whole
+
+
+def test_a_long_history_is_searched_to_its_end(http: httpx.Client, make_job: Callable[..., str]) -> None:
+    """Further than what is read from the store at a time."""
+    path = make_job()
+    for number in range(1100):
+        report(http, path, 100 + number)
+    page = http.get(f"{path}/history", params={"kind": "created"}).json()
+    assert (kinds(page), page["next"]) == (["created"], None)
+    assert len(http.get(f"{path}/history", params={"limit": 1000}).json()["records"]) == 1000
+
+
+@pytest.mark.parametrize(
+    ("query", "field"), [("before=x", "before"), ("kind=nonsense", "0"), ("limit=0", "limit"), ("as_at=5", "as_at")]
+)
+def test_what_cannot_be_asked_is_said(http: httpx.Client, make_job: Callable[..., str], query: str, field: str) -> None:
+    answer = http.get(f"{make_job()}/history?{query}")
+    assert (answer.status_code, answer.json()["code"], answer.json()["field"]) == (422, "invalid_request", field)
+
+
+def test_a_misspelt_parameter_is_refused_everywhere(http: httpx.Client, make_job: Callable[..., str]) -> None:
+    """A wait without a goal would be over at once."""
+    path = make_job()
+    answer = http.get(f"{path}/watermark?atleast=5")
+    assert answer.status_code == 422
+    assert answer.json()["detail"] == "atleast: this call has no such parameter; it takes at_least, timeout_s."
+    assert http.delete(f"{path}?reason=old").json()["detail"].endswith("it takes none.")
+    assert http.get(path).status_code == 200
+
+
+def test_a_batch_can_be_looked_at(http: httpx.Client, make_job: Callable[..., str]) -> None:
+    path = make_job()
+    batches = f"{path}/queries/q/batches"
+    for number in range(2):
+        begun = http.put(f"{batches}/{number}", json=RUN).json()
+        at = {"query": "q", **RUN, "batch_id": number, "partition": 0}
+        http.post(f"{path}:report", json={"substreams": ["a"], "event_times": [100 * (number + 1)], "batch": at})
+        found = http.get(f"{batches}/{number}").json()
+        assert (found["pin"], found["open"], found["released"]) == (begun["pin"], True, False)
+        http.post(f"{batches}/{number}:commit", json=RUN)
+    assert [http.get(f"{batches}/{number}").json()["pin"] for number in range(2)] == [None, 90]
+    first, second = (http.get(f"{batches}/{number}").json() for number in range(2))
+    assert (first["open"], first["begun_ms"], second["open"]) == (False, None, False)
+    assert second["begun_ms"] <= second["now_ms"]
+    assert http.get(f"{batches}/2").json()["code"] == "batch_not_found"
+    assert http.get(f"{path}/queries/other/batches/0").json()["code"] == "query_not_found"

@@ -35,9 +35,10 @@ from tests.store.strategies import (
 )
 from tests.store.twin import Twin
 from tidegate.domain.config import JobConfig
+from tidegate.domain.explain import explain
 from tidegate.domain.numbers import above
 from tidegate.domain.query import KnownPin, Run
-from tidegate.domain.records import Accounting, Counts, Effect
+from tidegate.domain.records import Accounting, Counts, Effect, Holder
 from tidegate.store.redis import TokenClaim
 
 
@@ -98,6 +99,32 @@ class Twins(RuleBasedStateMachine):
     @rule()
     def sweep(self) -> None:
         self.give("sweep")
+
+    @rule(most=st.integers(1, 4), really=seldom)
+    def explain(self, most: int, really: bool) -> None:
+        """From what the store tells of those who hold the job, the domain finds what it finds from all it knows; and
+        where they are taken away really, the watermark goes where it was said to.
+        """
+        self.give("sweep")
+        held = self.twin.driver(self.store.held(self.job, most, now_ms=self.now))
+        explained = explain(self.machine, self.job_now, most)
+        assert explain(held.machine(self.machine.config), self.job_now, most) == explained
+        for one in explained.held if really else ():
+            self.take_away(one.holder)
+            answer = self.twin.told[-1]
+            assert (answer.coalesced, answer.watermark) == (one.coalesced_without, one.watermark_without)
+
+    def take_away(self, holder: Holder) -> None:
+        if holder.hold is not None:
+            self.give("release", holder.hold)
+        elif holder.reason == "open_batch":
+            self.retire(holder.query, holder.query)
+        elif holder.reason == "missing_query":
+            self.retire(holder.query, None)
+        else:
+            assert holder.substream is not None
+            self.give("evict", holder.query, [holder.substream])
+            self.forget(holder.query, [holder.substream])
 
     # -- batches --------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from tidegate.api.context import Context
 from tidegate.api.guard import Guard
 from tidegate.api.parameters import known_parameters
 from tidegate.api.problems import Problem
-from tidegate.api.routes import actions, health, history, jobs, reports, state
+from tidegate.api.routes import actions, explain, health, history, jobs, reports, state
 from tidegate.api.tokens import Tokens
 from tidegate.runtime.sweeper import Sweeper
 from tidegate.runtime.wakeups import WakeUps
@@ -57,7 +57,8 @@ def create_app(settings: Settings, redis_url: str, token_key: bytes | None = Non
         dependencies=[Depends(known_parameters)],
         redoc_url=None,
     )
-    for resource in (jobs, reports, state, history, actions, health):
+    # A verb after a job's name comes before the job: its path would take it for a part of the name.
+    for resource in (explain, jobs, reports, state, history, actions, health):
         app.include_router(resource.router)
     problems.register(app)
 

@@ -15,10 +15,11 @@ from redis.commands.core import AsyncScript
 
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import JobNotFound
+from tidegate.domain.job import JobMachine
 from tidegate.domain.journal import UNEXPLAINED, Record, Why
 from tidegate.domain.query import PINS_KEPT, KnownPin, Run
 from tidegate.domain.records import Accounting, Answer, Begun, Counts, Effect, QueryRow, SubstreamRow, Summary
-from tidegate.store import replies
+from tidegate.store import replies, snapshot
 from tidegate.store.arguments import Values, column, entries, members, of_why, text
 from tidegate.store.clock import ClockGuard
 from tidegate.store.keys import JOBS, SECRET, SWEEPS, job_key, log_key, pins_key
@@ -57,6 +58,21 @@ class Status:
     revision: int
     created_ms: int
     summary: Summary
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What an explanation is computed from: the machine of the domain, once the job's document is read as rules."""
+
+    reply: Reply
+
+    @property
+    def document(self) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(self.reply[REST])
+        return document
+
+    def machine(self, config: JobConfig) -> JobMachine:
+        return snapshot.machine(self.reply, config)
 
 
 class JobStore:
@@ -249,6 +265,10 @@ class JobStore:
             raise JobNotFound()
         document: dict[str, Any] = json.loads(text_)
         return document
+
+    async def held(self, job: str, most: int, now_ms: int | None = None) -> Snapshot:
+        """The job after a look, as far as it is held by the first ``most`` of those who hold it, and the one after."""
+        return Snapshot(await self._run("explain", job, now_ms, str(most + 1)))
 
     async def substreams(self, job: str, now_ms: int | None = None) -> tuple[Answer, list[SubstreamRow]]:
         """The table of substreams, by query and name."""

@@ -1,0 +1,42 @@
+"""Why a watermark is where it is."""
+
+from pydantic import Field
+
+from tidegate.api.schemas.jobs import HolderRecord, WatermarkRecord
+from tidegate.api.schemas.types import Record
+
+
+class UntilRecord(Record):
+    """A limit that lets the watermark pass a holder, if nothing comes of it before `at_ms`.
+
+    `limit` is the name of a rule, or `expires_ms` of a hold. `spoken_for`: it needs a word of the holder's query (a
+    batch, or a heartbeat) that there was nothing, so it may also be later.
+    """
+
+    limit: str
+    at_ms: int
+    spoken_for: bool
+
+
+class HeldRecord(HolderRecord):
+    """A holder, and what would be without it and those before it in the list: without the substream (evicted), the
+    missing query (retired), the open batch (given up, by retiring its query to itself), or the hold (released).
+
+    `last_event_ms`: when the substream's last report took effect. `begun_ms`: when the open batch was begun.
+    """
+
+    last_event_ms: int | None
+    begun_ms: int | None
+    until: list[UntilRecord]
+    coalesced_without: int | None
+    watermark_without: int | None
+
+
+class Explanation(WatermarkRecord):
+    """Who holds the watermark, and who would next; none where nobody does.
+
+    `next_step`: what the data must have come to before the throttle lets the watermark move; null: any step will do.
+    """
+
+    held: list[HeldRecord] = Field(description="the first is the holder itself")
+    next_step: int | None

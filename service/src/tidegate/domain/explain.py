@@ -1,0 +1,155 @@
+"""Why a watermark is where it is: who holds it, until when at most, and where it would be without them.
+
+All of it is found by trial, on a copy of the job: what would be without a holder is what the command gives that takes
+it away. So an explanation cannot say anything else than what would happen.
+"""
+
+from copy import copy, deepcopy
+from dataclasses import dataclass
+
+from tidegate.domain.job import JobMachine
+from tidegate.domain.journal import Journal
+from tidegate.domain.numbers import above
+from tidegate.domain.records import Answer, Holder
+from tidegate.domain.state import DIRECT
+from tidegate.domain.substream import PLACEHOLDER, Substream
+from tidegate.domain.throttle import FrameThrottle, MinStepThrottle
+
+MOST_HOLDERS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """When a limit of the rules lets the watermark pass a holder, if nothing comes of it until then: not
+    before ``at_ms``, in processing time; later, where it needs a word of the holder's query: ``spoken_for``.
+    """
+
+    limit: str
+    at_ms: int
+    spoken_for: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A holder, and what would be without it and those before it.
+
+    ``last_event_ms``: when a substream's last report took effect; ``begun_ms``: when the open batch was begun; None
+    where there is no such thing. ``until``: the limits that will let the watermark pass it, the first one first.
+    """
+
+    holder: Holder
+    last_event_ms: int | None
+    begun_ms: int | None
+    until: tuple[Until, ...]
+    coalesced_without: int | None
+    watermark_without: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """``answer``: the job now. ``held``: its holders, each with what would be without it. ``next_step``: what the
+    substreams must have come to before the throttle lets the watermark move at all; None where any step will do.
+    """
+
+    answer: Answer
+    held: tuple[Held, ...]
+    next_step: int | None
+
+
+def explain(job: JobMachine, now_ms: int, most: int = 3) -> Explanation:
+    """Explains a job as it is at ``now_ms``, by its first ``most`` holders. The job itself is not changed."""
+    trial = copy(job)
+    trial.journal = Journal()  # which may be long, and has no say in it
+    trial = deepcopy(trial)
+    answer = trial.sweep(now_ms)
+    next_step = _next_step(trial)
+    held: list[Held] = []
+    found = answer.holder
+    while found is not None and len(held) < min(most, MOST_HOLDERS):
+        last_event_ms, begun_ms, until = _details(trial, found)
+        without = take_away(trial, found, now_ms)
+        held.append(Held(found, last_event_ms, begun_ms, until, without.coalesced, without.watermark))
+        found = without.holder
+    return Explanation(answer, tuple(held), next_step)
+
+
+def take_away(job: JobMachine, holder: Holder, now_ms: int) -> Answer:
+    """Carries out the command that takes a holder away: evicting a substream, ending an expected query, giving up an
+    open batch, releasing a hold.
+    """
+    match holder.reason:
+        case "hold":
+            assert holder.hold is not None
+            return job.release(holder.hold, now_ms)
+        case "open_batch":
+            return job.retire(holder.query, holder.query, now_ms).answer
+        case "missing_query":
+            return job.retire(holder.query, None, now_ms).answer
+        case _:
+            assert holder.substream is not None
+            return job.evict(holder.query, [holder.substream], now_ms).answer
+
+
+def _next_step(job: JobMachine) -> int | None:
+    last, throttle, numbers = job.coalescer.coalesced, job.config.throttle, job.numbers
+    if last is None:
+        return None
+    match throttle:
+        case MinStepThrottle():
+            return numbers.plus(last, throttle.min_step)
+        case FrameThrottle():
+            floor = throttle.frame.floor(last, numbers)
+            return numbers.plus(last if floor is None else floor, throttle.frame.slide)
+        case _:
+            return None
+
+
+def _details(job: JobMachine, holder: Holder) -> tuple[int | None, int | None, tuple[Until, ...]]:
+    """When a holder was last heard of, when its batch began, and which limits it will meet."""
+    until: list[Until] = []
+    last_event_ms = begun_ms = None
+    rules = job.config
+    if holder.reason == "hold":
+        assert holder.hold is not None
+        expires_ms = job.holds[holder.hold].expires_ms
+        if expires_ms is not None:
+            until.append(Until("expires_ms", expires_ms))
+    elif holder.reason == "open_batch":
+        query = job.queries[holder.query]
+        begun_ms = query.begun_ms
+        if rules.max_batch_hold_ms is not None:
+            until.append(Until("max_batch_hold_ms", query.begun_observed_ms + job.lost_ms + rules.max_batch_hold_ms))
+    else:
+        substream = job.substreams[holder.query, holder.substream or PLACEHOLDER]
+        if holder.substream is not None:
+            last_event_ms = substream.last_event_ms + job._lost(holder.query)
+            until += _limits_of(job, holder.query, substream, last_event_ms)
+        contact = job.contacts.get(holder.query)
+        if rules.query_timeout_ms is not None and contact is not None:
+            until.append(Until("query_timeout_ms", contact + job.lost_ms + rules.query_timeout_ms))
+        forced_ms = _forced_ms(job)
+        if forced_ms is not None:
+            until.append(Until("max_retention_ms", forced_ms))
+    return last_event_ms, begun_ms, tuple(sorted(until, key=lambda one: (one.at_ms, one.limit)))
+
+
+def _limits_of(job: JobMachine, query: str, substream: Substream, last_event_ms: int) -> list[Until]:
+    found = []
+    idle_ms = job.config.idle_timeout_ms
+    if idle_ms is not None:
+        found.append(Until("idle_timeout_ms", last_event_ms + idle_ms, spoken_for=query != DIRECT))
+    policy = substream.policy
+    if policy.limit is not None:
+        moves_ms = substream.state_of_policy.next_change_ms(substream.reading, job.moment)
+        if moves_ms is not None:
+            found.append(Until(policy.limit, max(moves_ms, job.moment.observed_ms + 1) + job.lost_ms))
+    return found
+
+
+def _forced_ms(job: JobMachine) -> int | None:
+    """When retention moves C, whoever holds it."""
+    retention, coalesced = job.coalescer.retention, job.coalescer.coalesced
+    if retention is None:
+        return None
+    at_ms = retention.next_change_ms(lambda value: above(value, coalesced))
+    return None if at_ms is None else at_ms + job.lost_ms

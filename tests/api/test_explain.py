@@ -1,0 +1,98 @@
+"""Why has nothing come out? One call answers."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+
+from tests.api.conftest import RUN
+
+
+def explained(http: httpx.Client, path: str, **query: Any) -> dict[str, Any]:
+    answer = http.get(f"{path}:explain", params=query)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def report(http: httpx.Client, path: str, **tops: int) -> None:
+    body = {"substreams": list(tops), "event_times": list(tops.values())}
+    assert http.post(f"{path}:report", json=body).status_code == 200
+
+
+def told(page: dict[str, Any]) -> list[tuple[Any, ...]]:
+    return [
+        (one["reason"], one["substream"] or one["query"] or one["hold"], one["watermark_without"])
+        for one in page["held"]
+    ]
+
+
+def test_the_next_ones_come_after_the_holder(http: httpx.Client, make_job: Callable[..., str]) -> None:
+    path = make_job()
+    report(http, path, a=100, b=200, c=300, d=400)
+    page = explained(http, path)
+    assert (page["watermark"], told(page)) == (90, [("slow", "a", 190), ("slow", "b", 290), ("slow", "c", 390)])
+    assert page["held"][0]["since_ms"] == page["holder"]["since_ms"]
+    assert (page["held"][0]["until"], page["next_step"]) == ([], None)
+    assert told(explained(http, path, most=1)) == [("slow", "a", 190)]
+    http.post(f"{path}/substreams:evict", json={"query": "", "names": ["a"]})
+    assert explained(http, path)["watermark"] == 190
+    assert http.get(f"{path}:explain", params={"most": 0}).status_code == 422
+
+
+def test_every_kind_of_holder_is_named(http: httpx.Client, make_job: Callable[..., str]) -> None:
+    path = make_job(expected_queries=["payments"])
+    report(http, path, a=1000)
+    http.put(f"{path}/queries/orders/batches/0", json=RUN)
+    http.post(f"{path}:declare", json={"query": "orders", "names": ["x"]})
+    http.post(f"{path}/holds", json={"hold": "h", "at_most": 500, "lasts_ms": 3_600_000, "reason": "r"})
+    page = explained(http, path, most=10)
+    assert told(page) == [
+        ("never_reported", "x", None), ("missing_query", "payments", None), ("open_batch", "orders", 500),
+        ("hold", "h", 990), ("slow", "a", 990),
+    ]  # fmt: skip
+    batch, hold = page["held"][2], page["held"][3]
+    assert batch["begun_ms"] <= page["now_ms"] and batch["batch_id"] == 0
+    assert [until["limit"] for until in hold["until"]] == ["expires_ms"]
+    assert 0 < hold["until"][0]["at_ms"] - page["now_ms"] <= 3_600_000
+
+
+def test_limits_say_until_when(http: httpx.Client, make_job: Callable[..., str]) -> None:
+    path = make_job(idle_timeout_ms=60_000, query_timeout_ms=90_000, max_batch_hold_ms=30_000, max_retention_ms=120_000)
+    begun = http.put(f"{path}/queries/q/batches/0", json=RUN).json()["now_ms"]
+    batch = {"query": "q", **RUN, "batch_id": 0, "partition": 0}
+    http.post(f"{path}:report", json={"substreams": ["a", "b"], "event_times": [100, 900], "batch": batch})
+    first = explained(http, path)
+    assert [(one["reason"], one["begun_ms"]) for one in first["held"]] == [("open_batch", begun)]
+    assert [(one["limit"], one["at_ms"]) for one in first["held"][0]["until"]] == [
+        ("max_batch_hold_ms", begun + 30_000)
+    ]
+    committed = http.post(f"{path}/queries/q/batches/0:commit", json=RUN).json()["now_ms"]
+    http.put(f"{path}/queries/q/batches/1", json=RUN)
+    time.sleep(0.02)
+    page = explained(http, path)
+    (slow, *_) = page["held"]
+    until = {one["limit"]: (one["at_ms"], one["spoken_for"]) for one in slow["until"]}
+    assert slow["reason"] == "slow" and slow["last_event_ms"] == committed
+    assert until["idle_timeout_ms"] == (committed + 60_000, True)
+    assert until["query_timeout_ms"][0] >= committed + 90_000
+    assert committed + 100_000 <= until["max_retention_ms"][0] <= page["now_ms"] + 130_000
+
+
+def test_a_throttle_that_waits_is_told(http: httpx.Client, make_job: Callable[..., str]) -> None:
+    """Nobody is slow; the next window is not full yet."""
+    path = make_job(throttle={"type": "frame", "size_ms": 100, "slide_ms": 100, "offset_ms": 0})
+    report(http, path, a=230, b=260)
+    page = explained(http, path)
+    assert (page["watermark"], page["next_step"]) == (200, 300)
+    assert told(page) == [("slow", "a", 200), ("slow", "b", 200)]
+
+
+def test_a_job_that_nobody_holds(http: httpx.Client, make_job: Callable[..., str]) -> None:
+    path = make_job()
+    assert explained(http, path)["held"] == []
+    report(http, path, a=100)
+    http.post(f"{path}:complete", json={})
+    assert explained(http, path)["held"] == []
+    assert http.get("/v1/jobs/nowhere:explain").json()["code"] == "job_not_found"

@@ -30,7 +30,10 @@ def machine(reply: Reply, config: JobConfig) -> JobMachine:
     _document, lost, lead, top, all_idle, *rest = reply[REST:]
     coalesced_since, watermark_since, retention, holds, open_, live, queries = rest
     job = JobMachine(config, found.now_ms, found.incarnation, found.state_epoch)
-    job.substreams.clear()  # the machine expects queries that may have shown themselves
+    # A new machine waits for the queries that are expected; those of this one may have shown themselves, or ended.
+    job.substreams.clear()
+    job.contacts.clear()
+    job.queries.clear()
     job.lost_ms, job.top, job.complete = int(lost), number(top), found.complete
     coalescer = job.coalescer
     coalescer.coalesced, coalescer.watermark, coalescer.lead = found.coalesced, found.watermark, number(lead)

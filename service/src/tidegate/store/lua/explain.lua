@@ -57,11 +57,5 @@ for i = 1, #pins, 2 do
   open[#open + 1] = {query, out(num(pins[i + 1])), fields[1], fields[2], redis.call('ZSCORE', K.begun, query)}
 end
 
-local holds = {}
-for _, hold in ipairs(redis.call('ZRANGE', K.holds, 0, -1)) do
-  holds[#holds + 1] = {hold, out(num(redis.call('ZSCORE', K.holds, hold))),
-    out(num(redis.call('ZSCORE', K.hold_expiry, hold))), redis.call('HGET', K.hold_reasons, hold)}
-end
-
 return reply(redis.call('HGET', K.job, 'config'), fmt(J.lost), out(J.lead), out(J.top), J.all_idle and '1' or '0',
-  out(J.coalesced_since), out(J.watermark_since), J.retention, holds, open, live, queries)
+  out(J.coalesced_since), out(J.watermark_since), J.retention, all_holds(), open, live, queries)

@@ -26,11 +26,6 @@ for _, limit in ipairs({'idle_timeout_ms', 'query_timeout_ms', 'max_retention_ms
   local times = redis.call('HGET', K.job, 'limit ' .. limit)
   if times then limits[#limits + 1], limits[#limits + 2] = limit, times end
 end
-local holds = {}
-for _, hold in ipairs(redis.call('ZRANGE', K.holds, 0, -1)) do
-  holds[#holds + 1] = {hold, out(num(redis.call('ZSCORE', K.holds, hold))),
-    out(num(redis.call('ZSCORE', K.hold_expiry, hold))), redis.call('HGET', K.hold_reasons, hold)}
-end
 return answer(fields[1], fields[2], fields[3], out(J.top), out(J.lead), fmt(live), fmt(idle), fmt(done),
   J.all_idle and '1' or '0', fields[4], fields[5], fields[6], fields[7], fields[8], fields[9], fields[10], limits,
-  holds, missing)
+  all_holds(), missing)

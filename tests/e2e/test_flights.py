@@ -74,7 +74,7 @@ def check_accounts(out: Path, flights: pd.DataFrame) -> dict[str, Any]:
 def test_killed_in_the_middle_it_ends_as_if_nothing_had_happened(tmp_path: Path) -> None:
     """With every destination declared, idleness off and a lag over the worst disorder, the result is pandas' own."""
     out = tmp_path / "demo"
-    run = {"DEMO_DAYS": "2", "DEMO_LAG_MINUTES": "120", "DEMO_IDLE_BATCHES": "0"}
+    run = {"DEMO_DAYS": "1", "DEMO_LAG_MINUTES": "120", "DEMO_IDLE_BATCHES": "0"}
     demo = start_demo(out, **run)
     batches = out / "state" / "batches"
     deadline = time.monotonic() + 200
@@ -90,7 +90,7 @@ def test_killed_in_the_middle_it_ends_as_if_nothing_had_happened(tmp_path: Path)
 
     printed = finish(start_demo(out, **run))
     assert "Going on with the run that did not end" in printed
-    flights = data.load(settings(out, 2)).flights
+    flights = data.load(settings(out, 1)).flights
     summary = check_accounts(out, flights)
     assert (summary["late"], summary["null_event_time"]) == (0, 0)
     windows = pq.ParquetDataset(out / "windows").read().to_pylist()

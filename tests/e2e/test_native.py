@@ -398,6 +398,22 @@ def test_a_run_over_what_is_there_ends_with_its_windows_and_the_next_goes_on(
     assert gate.status()["rows"]["on_time"] == 5, "a job that is complete takes no more"
 
 
+def test_a_single_batch_leaves_its_windows_to_the_next(
+    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
+) -> None:
+    """Under ``once`` a marker is in one batch, and closes windows in the next; nothing is lost over it."""
+    followed = tens(native(gate, source.stream(spark), checkpoint, windows=TEN))
+    found: dict[tuple[float, str], int] = {}
+    for number in range(4):
+        source.add(*rows(("a", 1 + 20 * number)))
+        out = Out()
+        assert start(followed, out, checkpoint, once=True).awaitTermination(120)
+        found |= out.windows()
+    assert found == {(0, "a"): 1}
+    assert to_the_end(followed, checkpoint).windows() == {(20, "a"): 1, (40, "a"): 1}
+    assert gate.status()["rows"]["on_time"] == 4
+
+
 def test_silence_is_seen(
     spark: SparkSession, tidegate: CoordinatorProcess, source: FileBatches, checkpoint: str
 ) -> None:

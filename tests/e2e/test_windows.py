@@ -170,6 +170,20 @@ def test_any_windows_hold_what_a_count_by_hand_has(
     results.table()
 
 
+def test_a_single_batch_ends_with_its_windows_and_the_next_goes_on(
+    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
+) -> None:
+    """Under ``once``, which Spark has for all that is there in one batch."""
+    results = Results()
+    for given in ([("a", 1000), ("a", 35_000)], [("a", 26_000), ("a", 61_000)]):
+        source.add(*rows(*given))
+        stream = tens(gate, source, spark, results).trigger(once=True)
+        assert stream.start(queryName="q", checkpointLocation=checkpoint).awaitTermination(120)
+    assert {
+        batch: [(row["window"]["start"], row["rows"]) for row in given] for batch, given in results.given.items()
+    } == {0: [(0, 1)], 1: [(20_000, 1), (30_000, 1)]}
+
+
 def test_a_quiet_stream_closes_its_last_windows(
     spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str, tmp_path: Path
 ) -> None:

@@ -44,6 +44,13 @@ def session() -> SparkSession:
     return spark
 
 
+def hourly(df: DataFrame) -> DataFrame:
+    """The aggregate, the same with and without coordination."""
+    return df.groupBy(F.window("t", "1 hour"), "k").agg(
+        F.count("*").alias("rows"), F.sum("v").alias("sum"), F.avg("v").alias("mean"), F.max("v").alias("highest")
+    )
+
+
 class Overhead:
     """The measurement, for one number of substreams."""
 
@@ -76,10 +83,7 @@ class Overhead:
 
     def _aggregate(self, df: DataFrame, batch_id: int) -> None:
         """What a user's function does, as in a query without coordination: it writes hourly windows."""
-        windows = df.groupBy(F.window("t", "1 hour"), "k").agg(
-            F.count("*").alias("rows"), F.sum("v").alias("sum"), F.avg("v").alias("mean"), F.max("v").alias("highest")
-        )
-        windows.write.mode("overwrite").parquet(str(self._out / "windows" / str(batch_id)))
+        hourly(df).write.mode("overwrite").parquet(str(self._out / "windows" / str(batch_id)))
 
     def _timed(self, start: Callable[[str], StreamingQuery]) -> float:
         checkpoint = self._out / f"checkpoint-{uuid.uuid4()}"
@@ -112,10 +116,7 @@ class Overhead:
 
     def _windows(self, df: DataFrame) -> Callable[[str], StreamingQuery]:
         """Spark's own windows of a stream that has a watermark."""
-        windows = df.groupBy(F.window("t", "1 hour"), "k").agg(
-            F.count("*").alias("rows"), F.sum("v").alias("sum"), F.avg("v").alias("mean"), F.max("v").alias("highest")
-        )
-        writer = windows.writeStream.format("parquet").outputMode("append").trigger(availableNow=True)
+        writer = hourly(df).writeStream.format("parquet").outputMode("append").trigger(availableNow=True)
         to = str(self._out / f"windows-{uuid.uuid4()}")
         return lambda checkpoint: writer.start(to, checkpointLocation=checkpoint)
 

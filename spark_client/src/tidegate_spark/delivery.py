@@ -45,6 +45,14 @@ Settles = Literal["each batch", "the run", "never"]
 starts; or never, for batches are limited in size.
 """
 
+
+def settled(limited: bool | None, available_now: bool) -> Settles:
+    """When a query's input is settled. ``limited``: whether its batches are, as far as its user has said."""
+    if limited is None:
+        return "the run" if available_now else "each batch"
+    return "never" if limited else "each batch"
+
+
 Said = TypeVar("Said")
 
 

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tidegate_spark.batch import Committed
 from tidegate_spark.checkpoint import Checkpoint
 from tidegate_spark.columns import Columns
-from tidegate_spark.delivery import Delivery, Settles
+from tidegate_spark.delivery import Delivery, settled
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.fold import Mode
 from tidegate_spark.heartbeat import Heartbeat
@@ -80,19 +80,8 @@ class Stream:
 
         :raises InvalidUsage: for windows with gaps between them, or of another unit.
         """
-        of_timestamps = self.columns.are_timestamps(self.df)
-
-        def length(name: str, value: timedelta | int, at_least: int) -> int:
-            return in_the_unit(name, value, of_timestamps, at_least)
-
-        return WindowsOf(
-            self,
-            Frame(
-                length("size", size, 1),
-                length("slide", size if slide is None else slide, 1),
-                0 if offset is None else length("offset", offset, 0),
-            ),
-        )
+        frame = Frame.of(size, slide, offset, of_timestamps=self.columns.are_timestamps(self.df))
+        return WindowsOf(self, frame)
 
     def allowed_lateness(self, lateness: timedelta | int) -> "Stream":
         """For how much longer a window takes rows after it was closed: until the watermark is so far beyond its end.
@@ -195,12 +184,6 @@ class Stream:
         """Prints a line about every batch that was committed."""
         return replace(self, progress=True)
 
-    @property
-    def _settles(self) -> Settles:
-        if self.limited is None:
-            return "the run" if self.trigger_options.get("availableNow") else "each batch"
-        return "never" if self.limited else "each batch"
-
     def start(self, *, queryName: str, checkpointLocation: str, **options: Any) -> StreamingQuery:
         """Starts the query. ``queryName`` is its stable name in the job: the same after every restart.
 
@@ -217,7 +200,8 @@ class Stream:
         retained = int(spark.conf.get(BATCHES_RETAINED) or 0)
         pins = Pins(checkpoint, max(KEPT, retained))
         here = not type(spark).__module__.startswith("pyspark.sql.connect")
-        delivery = Delivery(self.gate, queryName, self.declared, checkpoint, pins, self._settles, here)
+        settles = settled(self.limited, bool(self.trigger_options.get("availableNow")))
+        delivery = Delivery(self.gate, queryName, self.declared, checkpoint, pins, settles, here)
         hook = Hook(
             delivery=delivery,
             columns=self.columns,

@@ -19,7 +19,7 @@ from tidegate_spark.native.folding import FOLDS
 AGAIN_AFTER_S = 30.0
 LIST_EVERY_S = 5.0
 
-_PART = re.compile(r"(?P<batch>\d+)\.(?P<input>[^.]+)\.\d+")
+_PART = re.compile(r"(?P<batch>\d+)\.(?P<run>[^.]+)\.\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +94,13 @@ class Finished:
         return self._next != before
 
     def _parts(self) -> dict[int, dict[str, list[str]]]:
-        """The names of the folds there are, by batch, and by the input that wrote them: the latest comes last."""
+        """The names of the folds there are, by batch, and by the run that wrote them: the latest comes last."""
         found: dict[int, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
         written = self._checkpoint.documents(FOLDS)
         for name in sorted(written, key=lambda name: written[name]):
             if part := _PART.fullmatch(name):
                 runs = found[int(part["batch"])]
-                runs[part["input"]] = [*runs.pop(part["input"], []), name]
+                runs[part["run"]] = [*runs.pop(part["run"], []), name]
         return found
 
     def _keep_batch(self, batch_id: int, runs: dict[str, list[str]]) -> None:

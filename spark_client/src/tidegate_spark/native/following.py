@@ -32,9 +32,8 @@ from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.ids import checked_id
 from tidegate_spark.native.folding import Folding, check_policy
 from tidegate_spark.native.source import Followed, Markers
-from tidegate_spark.rules import in_the_unit
 from tidegate_spark.session import BATCHES_RETAINED
-from tidegate_spark.windows.builder import OURS
+from tidegate_spark.windows.builder import OURS, check_not_ours
 from tidegate_spark.windows.frame import Frame
 
 if TYPE_CHECKING:
@@ -102,9 +101,7 @@ def frame_of(windows: timedelta | None, slide: timedelta | None, offset: timedel
         if slide is not None or offset is not None:
             raise InvalidUsage(f"{'offset' if slide is None else 'slide'} needs windows: their size.")
         return None
-    size_ms = in_the_unit("windows", windows, True, 1)
-    slide_ms = size_ms if slide is None else in_the_unit("slide", slide, True, 1)
-    return Frame(size_ms, slide_ms, 0 if offset is None else in_the_unit("offset", offset, True))
+    return Frame.of(windows, slide, offset, of_timestamps=True, called="windows")
 
 
 def _check(df: DataFrame, columns: Columns) -> None:
@@ -123,8 +120,7 @@ def _check(df: DataFrame, columns: Columns) -> None:
             f"{', '.join(watermarked)} has a watermark of Spark's own already, and would be judged by both. Leave out "
             "withWatermark(): native() is in its place."
         )
-    if ours := [name for name in df.columns if name.lower().startswith(OURS)]:
-        raise InvalidUsage(f"{', '.join(ours)}: columns of the stream must not begin with {OURS!r}.")
+    check_not_ours(df.columns)
 
 
 def _markers(spark: SparkSession, followed: Followed, key: str | None, schema: StructType) -> DataFrame:

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.types import StructType
 
 from tidegate_spark.checkpoint import Checkpoint
-from tidegate_spark.delivery import Delivery, Settles
+from tidegate_spark.delivery import Delivery, settled
 from tidegate_spark.errors import InvalidUsage, Refused, TidegateError
 from tidegate_spark.heartbeat import HEARTBEATS_FAIL
 from tidegate_spark.logs import Failing
@@ -196,9 +196,7 @@ class Following(Watermark):
         """Begins to talk with the first call: only now is it clear that this is the driver, and under which trigger."""
         if self._talk is None:
             followed = self._followed
-            settles: Settles = "the run" if self._only_what_is_there else "each batch"
-            if followed.limited is not None:
-                settles = "never" if followed.limited else "each batch"
+            settles = settled(followed.limited, self._only_what_is_there)
             checkpoint = documents_of(followed.checkpoint, followed.query)
             pins = Pins(checkpoint)
             delivery = Delivery(

@@ -1,6 +1,6 @@
 """What a stream's rows are made into, in the words of Spark's ``groupBy(window(...)).agg(...)``."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,12 @@ if TYPE_CHECKING:
 
 OURS = "tidegate_"
 """How the columns begin that a stream gets on its way to windows."""
+
+
+def check_not_ours(names: Sequence[str]) -> None:
+    """:raises InvalidUsage: where columns of a stream could be mistaken for those that it gets on its way."""
+    if ours := [name for name in names if name.lower().startswith(OURS)]:
+        raise InvalidUsage(f"{', '.join(ours)}: columns of the stream must not begin with {OURS!r}.")
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,6 @@ class WindowsOf:
         names = [name.lower() for name in ("window", *by, *aggregates, "previous")]  # as Spark compares them
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise InvalidUsage(f"{', '.join(twice)}: two columns of the result would have this name.")
-        if ours := [name for name in there if name.lower().startswith(OURS)]:
-            raise InvalidUsage(f"{', '.join(ours)}: columns of the stream must not begin with {OURS!r}.")
+        check_not_ours(there)
         # Of a broken clock's row a window would be kept until its time has come.
         return replace(self.stream, windowed=Windowed(self.frame, by, aggregates), future_goes="late")

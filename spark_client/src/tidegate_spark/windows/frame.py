@@ -1,11 +1,14 @@
 """Windows of event time, as numbers: where they begin, where they end, and which of them a row is in."""
 
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Self
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from tidegate_spark.errors import InvalidUsage
+from tidegate_spark.rules import in_the_unit
 
 MOST_WINDOWS_OF_A_ROW = 1_000
 
@@ -32,6 +35,21 @@ class Frame:
                 f"A row would be in {self.size // self.slide:,} windows; {MOST_WINDOWS_OF_A_ROW:,} is the most. "
                 "Choose a longer slide."
             )
+
+    @classmethod
+    def of(
+        cls, size: timedelta | int, slide: timedelta | int | None, offset: timedelta | int | None, *,
+        of_timestamps: bool, called: str = "size",
+    ) -> Self:  # fmt: skip
+        """Windows as users say them: timedeltas where event times are timestamps, else whole numbers in their unit.
+
+        ``slide`` None: as long as the size, which is ``called`` so in errors. ``offset`` None: at the epoch.
+
+        :raises InvalidUsage: for what is neither, and for windows that cannot be.
+        """
+        length = in_the_unit(called, size, of_timestamps, 1)
+        step = length if slide is None else in_the_unit("slide", slide, of_timestamps, 1)
+        return cls(length, step, 0 if offset is None else in_the_unit("offset", offset, of_timestamps))
 
     def cut(self, watermark: int) -> int:
         """The end of the last window that a watermark closes: the highest end at or below it.

@@ -210,8 +210,8 @@ def test_a_quiet_stream_closes_its_last_windows(
     assert {key: row["rows"] for key, row in results.table().items()} == {(0, "a"): 1, (10_000, "a"): 1}
     batches = [committed for committed in results.committed if int(committed.batch) in results.given]
     assert len(batches) == 1 and batches[0].rows == 0, "one batch, of no rows"
-    # Two triggers, and what the batch takes.
-    assert waited_s < 2 * trigger_s + batches[0].seconds + 1
+    # Two triggers, what the batch takes, and what a busy machine adds.
+    assert waited_s < 2 * trigger_s + batches[0].seconds + 5
 
 
 def test_each_run_over_what_is_there_ends_with_the_closed_windows_written(

@@ -4,10 +4,12 @@ import json
 
 import typer
 
+from tidegate.cli.keys import keys
 from tidegate.cli.serve import serve
 
 cli = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 cli.command()(serve)
+cli.add_typer(keys, name="keys")
 
 
 @cli.callback()

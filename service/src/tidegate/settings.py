@@ -20,11 +20,13 @@ class Settings(BaseSettings):
     token_secret: SecretStr | None = Field(
         default=None, min_length=16, description="key of the watermark tokens; unset: made once and kept with the state"
     )
+    keys_file: Path | None = Field(default=None, description="who may call; unset: anybody, on loopback alone")
     sweep_interval_ms: int = Field(default=200, ge=10, le=60_000)
     max_clock_step_ms: int = Field(
         default=60_000, ge=1000, description="a clock of Redis that goes ahead by more at once is not believed"
     )
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
+    max_waiting: int = Field(default=10_000, ge=1, description="clients that wait for something at once, by replica")
     log_level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
 
 

@@ -5,10 +5,12 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Path, Request
 
+from tidegate.api.access import Caller
 from tidegate.api.schemas.types import ID
 from tidegate.api.tokens import Tokens
 from tidegate.domain.records import Answer
 from tidegate.runtime.wakeups import WakeUps
+from tidegate.store.keyring import Keyring
 from tidegate.store.redis import JobStore
 
 JobId = Annotated[str, Path(pattern=ID, description="letters, digits and . _ ~ -")]
@@ -23,6 +25,11 @@ class Context:
     store: JobStore
     tokens: Tokens
     wakeups: WakeUps
+    keyring: Keyring | None
+
+    def stands(self, caller: Caller) -> bool:
+        """Whether who began to wait may still do so."""
+        return self.keyring is None or caller.key is None or self.keyring.stands(caller.key)
 
     def watermark(self, job: str, answer: Answer) -> dict[str, Any]:
         """The members of a :class:`~tidegate.api.schemas.jobs.WatermarkRecord`."""

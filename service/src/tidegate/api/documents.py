@@ -7,6 +7,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from tidegate import __version__
+from tidegate.api.access import ROLES
 from tidegate.api.bodies import BODIES
 
 PROBLEM = {
@@ -38,8 +39,14 @@ def openapi(app: FastAPI) -> dict[str, Any]:
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
     content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    document["components"]["securitySchemes"] = {
+        "key": {"type": "http", "scheme": "bearer", "description": "not asked for where the coordinator has no keys"}
+    }
+    roles = {endpoint.__name__: needed for endpoint, needed in ROLES.items()}
     for path in document["paths"].values():
         for call in path.values():
+            needed = roles[call["operationId"]]
+            call["security"] = [{"key": list(needed)}] if needed else []
             call["responses"].pop("422", None)
             call["responses"]["default"] = {"description": "What was wrong", "content": content}
     document["components"]["schemas"] = dict(sorted(schemas.items()))

@@ -1,25 +1,30 @@
-"""What is refused before anything is read: foreign hosts, bodies that are no JSON, bodies over the limit.
+"""What is refused before anything is read: foreign hosts, unknown keys, bodies that are no JSON or over the limit.
 
 Pure ASGI, because a middleware on Starlette's base class costs more than the requests it guards.
 """
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tidegate.api.access import identified
 from tidegate.api.problems import Problem
 from tidegate.settings import LOOPBACK
+from tidegate.store.keyring import Keyring
 
 WITH_BODY = ("POST", "PUT", "PATCH")
+PUBLIC = ("/livez", "/readyz")
+"""What probes ask, who have no key."""
 
 
 class Guard:
-    """:param loopback_only: answer only requests that name this machine's loopback as their host.
+    """:param keyring: who may call; None: anybody.
+    :param loopback_only: answer only requests that name this machine's loopback as their host.
 
     A page in somebody's browser can be made to send requests to 127.0.0.1, but not to name it as ``Host``, nor to send
     ``application/json`` without asking first.
     """
 
-    def __init__(self, app: ASGIApp, max_body_bytes: int, loopback_only: bool) -> None:
-        self.app, self.max_body_bytes, self.loopback_only = app, max_body_bytes, loopback_only
+    def __init__(self, app: ASGIApp, max_body_bytes: int, keyring: Keyring | None, loopback_only: bool) -> None:
+        self.app, self.max_body_bytes, self.keyring, self.loopback_only = app, max_body_bytes, keyring, loopback_only
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -44,6 +49,11 @@ class Guard:
                     421, "foreign_host",
                     f"This coordinator has no keys, so it serves this machine alone; it does not answer to {host!r}.",
                 )  # fmt: skip
+        if scope["path"] not in PUBLIC:
+            try:
+                scope["caller"] = identified(headers.get(b"authorization", b"").decode("latin-1"), self.keyring)
+            except Problem as problem:
+                return problem
         size = headers.get(b"content-length", b"0")
         if size.isdigit() and int(size) > self.max_body_bytes:
             return self._too_large()

@@ -14,6 +14,7 @@ from redis.exceptions import RedisError, ResponseError
 from starlette.exceptions import HTTPException
 
 from tidegate.domain import errors
+from tidegate.runtime.wakeups import TooManyWait
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +106,11 @@ def register(app: FastAPI) -> None:
             return broken().response()
         log.error("Redis: %s", error or type(error).__name__)
         return unavailable().response()
+
+    @app.exception_handler(TooManyWait)
+    async def too_many_wait(_request: Request, error: TooManyWait) -> Response:
+        detail = f"{error.most} clients wait here already; come back later, or raise TIDEGATE_MAX_WAITING."
+        return Problem(429, "too_many_waiting", detail, {"Retry-After": "5"}).response()
 
     @app.exception_handler(HTTPException)
     async def http(_request: Request, error: HTTPException) -> Response:

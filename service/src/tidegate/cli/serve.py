@@ -22,6 +22,7 @@ from tidegate.app import create_app
 from tidegate.settings import LOOPBACK, Settings, SettingsError, load_settings
 from tidegate.store.connection import StoreUnavailable, check, connect, without_password
 from tidegate.store.embedded import EmbeddedValkey
+from tidegate.store.keyring import Keyring, KeysUnusable
 
 GRACE_S = 10
 
@@ -43,16 +44,17 @@ def serve(
         settings = load_settings()
         logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         _run(settings, insecure, stop_with_stdin)
-    except (CannotServe, SettingsError, StoreUnavailable) as error:
+    except (CannotServe, KeysUnusable, SettingsError, StoreUnavailable) as error:
         typer.echo(f"tidegate: {error}", err=True)
         raise typer.Exit(1) from None
 
 
 def _run(settings: Settings, insecure: bool, stop_with_stdin: bool) -> None:
-    if settings.host not in LOOPBACK and not insecure:
+    keyring = None if settings.keys_file is None else Keyring(settings.keys_file)
+    if keyring is None and settings.host not in LOOPBACK and not insecure:
         raise CannotServe(
             f"TIDEGATE_HOST is {settings.host}, and there are no keys: anybody who reaches it could move watermarks. "
-            "Use 127.0.0.1, or --insecure on a network that you trust."
+            "Set TIDEGATE_KEYS_FILE (tidegate keys create), use 127.0.0.1, or --insecure on a network that you trust."
         )
     _on_ending_signals(_end)
     with ExitStack() as stack:
@@ -71,7 +73,7 @@ def _run(settings: Settings, insecure: bool, stop_with_stdin: bool) -> None:
             where = without_password(redis_url)
             asyncio.run(_check(redis_url))
         host, port = listening.getsockname()[:2]
-        server = _Server(create_app(settings, redis_url, key))
+        server = _Server(create_app(settings, redis_url, key, keyring))
         _on_ending_signals(server.handle_exit)
         if valkey is not None:
             threading.Thread(target=server.stop_with, args=(valkey,), daemon=True, name="valkey").start()

@@ -30,7 +30,7 @@ SWEEPS = PREFIX + "sweeps"
 TOUCH_MS = 5000
 """A job that waits for time is looked at this often at least, so that a longer gap shows that nobody could."""
 WAKE = PREFIX + "wake:"
-"""Prefix of the channels on which a job's emissions are announced."""
+"""Prefix of the channels on which it is announced that something happened to a job."""
 
 # A substream is a member "<query>/<substream>"; ids hold no slash, so the first one separates.
 JOB_KEYS = (

@@ -61,6 +61,19 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
+class Watched:
+    """A job at one moment: its ``answer``, the id of its ``newest`` record, and its ``records`` after the one known.
+
+    ``kept``: that one is still there; else nobody can tell what came after it.
+    """
+
+    answer: Answer
+    newest: str
+    kept: bool
+    records: list[tuple[str, Record]]
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """What an explanation is computed from: the machine of the domain, once the job's document is read as rules."""
 
@@ -230,6 +243,13 @@ class JobStore:
     async def sweep(self, job: str, now_ms: int | None = None) -> Answer:
         """What time alone has brought about; and the watermark as it is now."""
         return replies.answer(await self._run("sweep", job, now_ms))
+
+    async def watch(self, job: str, known: str | None, most: int, now_ms: int | None = None) -> Watched:
+        """What time alone has brought about, and the records after the one with the id ``known``, at most so many."""
+        reply = await self._run("watch", job, now_ms, known or "", str(most))
+        newest, kept, found = reply[REST:]
+        records = [(entry_id, replies.record(entry_id, replies.paired(details))) for entry_id, details in found]
+        return Watched(replies.answer(reply), newest, kept == "1", records)
 
     async def due(self, most: int = 1000) -> list[str]:
         """The jobs that time alone has changed by now, longest due first, at most so many.

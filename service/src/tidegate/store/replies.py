@@ -54,7 +54,7 @@ def summary(fields: Sequence[Any]) -> Summary:
         counts(rows),
         int(future or 0),
         int(ignored or 0),
-        {limit: int(times) for limit, times in zip(limits[::2], limits[1::2], strict=True)},
+        {limit: int(times) for limit, times in paired(limits).items()},
         tuple(
             sorted(
                 (Hold(name, int(at_most), number(expires), reason) for name, at_most, expires, reason in holds),
@@ -89,6 +89,11 @@ def query_rows(rows: Sequence[Sequence[Any]]) -> list[QueryRow]:
     return sorted(found, key=lambda row: row.query)
 
 
+def paired(flat: Sequence[str]) -> dict[str, str]:
+    """Names and values as scripts give them: one after the other."""
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
 _NUMBERS = {"coalesced", "watermark", "count", "batch_id", "lost_ms", "at_most"}
 
 
@@ -103,6 +108,12 @@ def record(entry_id: str, fields: Mapping[str, str]) -> Record:
         elif name != "kind":
             details[name] = text
     return Record(int(entry_id.partition("-")[0]), fields["kind"], details)
+
+
+def order(entry_id: str) -> tuple[int, int]:
+    """Ids of entries, as they happened."""
+    at_ms, _, number = entry_id.partition("-")
+    return int(at_ms), int(number)
 
 
 def refusal(code: str, details: Sequence[Any]) -> errors.DomainError:

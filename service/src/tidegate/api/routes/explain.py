@@ -5,6 +5,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
+from tidegate.api.access import READERS, allowed
 from tidegate.api.bodies import answer
 from tidegate.api.context import Ctx, JobId
 from tidegate.api.schemas.explain import Explanation, HeldRecord
@@ -15,6 +16,7 @@ router = APIRouter(prefix="/v1/jobs", tags=["state"])
 
 
 @router.get("/{job}:explain", response_model=Explanation)
+@allowed(*READERS)
 async def explain_job(
     job: JobId, ctx: Ctx, most: Annotated[int, Query(ge=1, le=MOST_HOLDERS, description="how many holders")] = 3
 ) -> Response:

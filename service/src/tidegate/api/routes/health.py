@@ -3,6 +3,7 @@
 from fastapi import APIRouter, Response
 from redis.exceptions import RedisError
 
+from tidegate.api.access import allowed
 from tidegate.api.context import Ctx
 from tidegate.api.problems import unavailable
 
@@ -10,12 +11,14 @@ router = APIRouter(tags=["health"])
 
 
 @router.get("/livez")
+@allowed()
 async def livez() -> dict[str, str]:
     """The process answers. Says nothing of Redis: restarting this replica would not mend that."""
     return {"status": "alive"}
 
 
 @router.get("/readyz")
+@allowed()
 async def readyz(ctx: Ctx) -> Response:
     """Redis answers and runs the scripts."""
     try:

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
+from tidegate.api.access import ADMINS, OPERATORS, READERS, REPORTERS_AND_OPERATORS, Who, allowed
 from tidegate.api.bodies import answer, body_of, read
 from tidegate.api.context import Context, Ctx, JobId
 from tidegate.api.problems import Problem
@@ -54,14 +55,18 @@ async def _answer(ctx: Context, job: str, code: int = 200) -> Response:
 @router.put(
     "/{job}", response_model=JobRecord, openapi_extra=body_of(JobDocument), responses={201: {"model": JobRecord}}
 )
+@allowed(*REPORTERS_AND_OPERATORS)
 async def put_job(
     job: JobId,
     request: Request,
     ctx: Ctx,
+    who: Who,
     if_match: Annotated[str | None, Header()] = None,
     if_none_match: Annotated[str | None, Header()] = None,
 ) -> Response:
     """Creates a job (`If-None-Match: *`), or changes its rules (`If-Match` with its ETag)."""
+    if if_none_match is None:
+        who.check(*OPERATORS)  # a reporter creates its job, and changes none
     document = await read(request, JobDocument)
     revision = None
     if if_none_match is not None:
@@ -77,20 +82,22 @@ async def put_job(
         if if_match.strip() not in (_etag(current.answer.incarnation, current.revision), "*"):
             raise RevisionMismatch(current.revision)
         revision = current.revision
-    stored = await ctx.store.put(job, document.config(), document.model_dump(), revision)
+    stored = await ctx.store.put(job, document.config(), document.model_dump(), revision, who.why())
     return await _answer(ctx, job, 201 if stored.created else 200)
 
 
 @router.get("", response_model=JobList)
+@allowed(*READERS)
 async def list_jobs(
     ctx: Ctx,
+    who: Who,
     after: Annotated[str, Query(pattern=rf"^$|{ID}")] = "",
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Response:
-    """All jobs by name, with their status; a page at a time."""
+    """All jobs by name, with their status, a page at a time; those that the key is for."""
     found: list[JobRecord] = []
     for job in await ctx.store.jobs():
-        if job <= after:
+        if job <= after or not job.startswith(who.prefix):
             continue
         try:
             record = _record(ctx, job, await ctx.store.status(job))
@@ -103,12 +110,14 @@ async def list_jobs(
 
 
 @router.get("/{job}", response_model=JobRecord)
+@allowed(*READERS)
 async def get_job(job: JobId, ctx: Ctx) -> Response:
     """The status of a job. Its ETag is what a change must name."""
     return await _answer(ctx, job)
 
 
 @router.delete("/{job}", status_code=204)
+@allowed(*ADMINS)
 async def delete_job(job: JobId, ctx: Ctx) -> Response:
     """Deletes a job. Reports get 410 until a PUT starts a new incarnation."""
     await ctx.store.delete(job)

@@ -2,6 +2,7 @@
 
 from fastapi import APIRouter, Request, Response
 
+from tidegate.api.access import READERS, REPORTERS, allowed
 from tidegate.api.bodies import answer, body_of, read
 from tidegate.api.context import BatchId, Ctx, JobId, QueryId
 from tidegate.api.problems import Problem
@@ -15,6 +16,7 @@ BATCH = "/{job}/queries/{query}/batches/{batch}"
 
 
 @router.post("/{job}:report", response_model=EffectRecord, openapi_extra=body_of(Report))
+@allowed(*REPORTERS)
 async def report(job: JobId, request: Request, ctx: Ctx) -> Response:
     """Reports highest event times by substream, staged under a batch or at once."""
     body = await read(request, Report)
@@ -33,6 +35,7 @@ async def report(job: JobId, request: Request, ctx: Ctx) -> Response:
 
 
 @router.put(BATCH, response_model=BeginRecord, openapi_extra=body_of(Begin))
+@allowed(*REPORTERS)
 async def begin(job: JobId, query: QueryId, batch: BatchId, request: Request, ctx: Ctx) -> Response:
     """Begins a batch and pins it; a batch that was begun before gets the pin it had."""
     body = await read(request, Begin)
@@ -55,6 +58,7 @@ async def begin(job: JobId, query: QueryId, batch: BatchId, request: Request, ct
 
 
 @router.get(BATCH, response_model=BatchRecord)
+@allowed(*READERS)
 async def get_batch(job: JobId, query: QueryId, batch: BatchId, ctx: Ctx) -> Response:
     """A batch that was begun: its pin, and whether it is open. Those older than the pins kept are forgotten."""
     found, rows = await ctx.store.queries(job)
@@ -75,6 +79,7 @@ async def get_batch(job: JobId, query: QueryId, batch: BatchId, ctx: Ctx) -> Res
 
 
 @router.post(BATCH + ":commit", response_model=EffectRecord, openapi_extra=body_of(Commit))
+@allowed(*REPORTERS)
 async def commit(job: JobId, query: QueryId, batch: BatchId, request: Request, ctx: Ctx) -> Response:
     """Commits a batch: what it staged takes effect, its rows are accounted for. Committing again changes nothing."""
     body = await read(request, Commit)
@@ -86,6 +91,7 @@ async def commit(job: JobId, query: QueryId, batch: BatchId, request: Request, c
 
 
 @router.post("/{job}/queries/{query}:heartbeat", response_model=EffectRecord, openapi_extra=body_of(Heartbeat))
+@allowed(*REPORTERS)
 async def heartbeat(job: JobId, query: QueryId, request: Request, ctx: Ctx) -> Response:
     """Caught up, no new data: the only way in which a query's silence comes to count."""
     body = await read(request, Heartbeat)

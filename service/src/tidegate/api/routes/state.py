@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
+from tidegate.api.access import READERS, allowed
 from tidegate.api.bodies import answer
 from tidegate.api.context import Ctx, JobId
 from tidegate.api.schemas.batches import QueryRecord, QueryTable, SubstreamRecord, SubstreamTable
@@ -15,6 +16,7 @@ router = APIRouter(prefix="/v1/jobs", tags=["state"])
 
 
 @router.get("/{job}/watermark", response_model=WaitRecord)
+@allowed(*READERS)
 async def watermark(
     job: JobId,
     ctx: Ctx,
@@ -28,6 +30,7 @@ async def watermark(
 
 
 @router.get("/{job}/substreams", response_model=SubstreamTable)
+@allowed(*READERS)
 async def substreams(
     job: JobId,
     ctx: Ctx,
@@ -61,6 +64,7 @@ async def substreams(
 
 
 @router.get("/{job}/queries", response_model=QueryTable)
+@allowed(*READERS)
 async def queries(job: JobId, ctx: Ctx) -> Response:
     """The queries that feed the job, with their latest batches and since when those are open."""
     found, rows = await ctx.store.queries(job)

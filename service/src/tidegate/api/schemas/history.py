@@ -1,17 +1,20 @@
 """What happened to a job: the record that every watermark can be explained from."""
 
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field
 
 from tidegate.api.schemas.jobs import WatermarkRecord
 from tidegate.api.schemas.types import Record
+from tidegate.domain import journal
 
 Kind = Literal[
     "created", "rules", "emission", "idle", "wake", "all_idle", "not_all_idle", "batch_released", "joined", "fenced",
     "future", "healed", "absence", "hold_expired", "action",
 ]  # fmt: skip
 """What kinds of records there are: see :class:`tidegate.domain.journal.Record`."""
+
+RECORD_ID = r"^[0-9]{1,16}-[0-9]{1,19}$"
 
 
 class PassedRecord(Record):
@@ -58,6 +61,11 @@ class HistoryRecord(Record):
     at_most: int | None = None
     actor: str | None = None
     reason: str | None = None
+
+    @classmethod
+    def of(cls, entry_id: str, record: journal.Record) -> Self:
+        members = {"id": entry_id, "at_ms": record.at_ms, "kind": record.kind, **record.details}
+        return cls.model_validate(members, extra="forbid")
 
 
 class HistoryPage(WatermarkRecord):

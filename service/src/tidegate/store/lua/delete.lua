@@ -3,6 +3,7 @@
 -- KEYS  1 the job · 2 the jobs to sweep
 -- ARGV  now · absent after · not after
 -- Reply ok, or error: job_not_found (also where it was never created). Deleting twice is ok.
+-- @include parts/journal
 -- @include parts/wipe
 local refused = load_job()
 if refused and refused[2] ~= 'job_deleted' then return refused end
@@ -11,4 +12,5 @@ wipe()
 redis.call('DEL', K.job, K.log)
 redis.call('HSET', K.job, 'state', 'deleted', 'incarnation', fmt(J.incarnation), 'deleted', fmt(J.now))
 redis.call('ZREM', K.sweeps, K.name)
+announce()
 return {'ok'}

@@ -127,5 +127,6 @@ local function reply(...)
   end
   schedule()
   save_job()
+  if RECORDED then announce() end
   return answer(...)
 end

@@ -1,5 +1,7 @@
 -- @include parts/job
 -- What the machine did: see tidegate.domain.journal. Details that are nil or empty are left out.
+local RECORDED = false
+
 local function record(kind, ...)
   local entry, details = {'kind', kind}, {...}
   for i = 1, select('#', ...), 2 do
@@ -9,6 +11,12 @@ local function record(kind, ...)
   redis.call('XADD', K.log, 'MAXLEN', '=', fmt(K.records_kept), fmt(math.max(J.now, 0)) .. '-*',
     unpack(entry))
   redis.call('XTRIM', K.log, 'MINID', '=', fmt(math.max(J.now - K.records_kept_ms, 0)))
+  RECORDED = true
+end
+
+-- Tells those who wait that there is something new in the record.
+local function announce()
+  redis.call('PUBLISH', K.wake .. K.name, '')
 end
 
 -- The first of a list of members, as a record names them.

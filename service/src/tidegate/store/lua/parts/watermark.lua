@@ -11,7 +11,6 @@ local function release_at(watermark)
   advance(watermark)
   if above(watermark, J.watermark) then
     J.watermark, J.watermark_since = watermark, J.now
-    redis.call('PUBLISH', K.wake .. string.match(K.job, '{(.*)}'), fmt(watermark))
   end
 end
 

@@ -1,0 +1,117 @@
+"""Who may call what: the role that each call needs, and the jobs that a key is for.
+
+Without keys anybody may do anything: that is why such a service stays on loopback.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.routing import APIRoute
+
+from tidegate.api.problems import Problem
+from tidegate.domain.journal import Why
+from tidegate.store.keyring import Key, Keyring, Role
+
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
+
+READERS = (Role.READ, Role.REPORT, Role.OPERATE, Role.ADMIN)
+REPORTERS = (Role.REPORT, Role.ADMIN)
+OPERATORS = (Role.OPERATE, Role.ADMIN)
+REPORTERS_AND_OPERATORS = (Role.REPORT, Role.OPERATE, Role.ADMIN)
+ADMINS = (Role.ADMIN,)
+
+ROLES: dict[Callable[..., Any], tuple[Role, ...]] = {}
+"""For each endpoint the roles that may call it; an empty one: anybody, without a key."""
+
+
+def allowed(*roles: Role) -> Callable[[Endpoint], Endpoint]:
+    """Every endpoint says so of itself; the service does not start with one that doesn't."""
+
+    def register(endpoint: Endpoint) -> Endpoint:
+        ROLES[endpoint] = roles
+        return endpoint
+
+    return register
+
+
+def check_roles(router: APIRouter) -> None:
+    """:raises TypeError: for an endpoint that does not say who may call it."""
+    for route in router.routes:
+        if isinstance(route, APIRoute) and route.endpoint not in ROLES:
+            raise TypeError(f"{route.endpoint.__name__} does not say who may call it")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls; ``key`` is None where there are no keys."""
+
+    key: Key | None
+
+    @property
+    def prefix(self) -> str:
+        """The jobs it may know of have names that begin so."""
+        return self.key.prefix if self.key else ""
+
+    def has(self, *roles: Role) -> bool:
+        return self.key is None or self.key.role in roles
+
+    def why(self, reason: str = "") -> Why:
+        """For the record: the name of its key, and the reason it gave."""
+        return Why(self.key.name if self.key else "", reason)
+
+    def check(self, *roles: Role) -> None:
+        """:raises Problem: 403, where its role is none of these."""
+        if not self.has(*roles):
+            assert self.key is not None
+            detail = f"The key {self.key.name} has the role {self.key.role}; this needs {' or '.join(roles)}."
+            raise Problem(403, "role_not_allowed", detail, members={"role": self.key.role, "roles": roles})
+
+
+def who(request: Request) -> Caller:
+    caller: Caller = request.scope["caller"]
+    return caller
+
+
+Who = Annotated[Caller, Depends(who)]
+
+
+async def authorised(request: Request) -> None:
+    """Of every call, before anything else of it is looked at.
+
+    :raises Problem: 403, where the key is not for this call, or not for this job, whether there is one or not.
+    """
+    route = request.scope["route"]
+    assert isinstance(route, APIRoute)
+    roles = ROLES[route.endpoint]
+    if not roles:
+        return
+    caller = who(request)
+    job = request.path_params.get("job")
+    if job is not None and not job.startswith(caller.prefix):
+        assert caller.key is not None
+        raise Problem(
+            403, "job_not_allowed", f"The key {caller.key.name} is for jobs whose names begin with {caller.prefix}.",
+            members={"prefix": caller.prefix},
+        )  # fmt: skip
+    caller.check(*roles)
+
+
+def identified(authorization: str | None, keyring: Keyring | None) -> Caller:
+    """:raises Problem: 401, where there is no key, or none that is known."""
+    if keyring is None:
+        return Caller(None)
+    scheme, _, presented = (authorization or "").partition(" ")
+    if scheme.lower() != "bearer" or not presented:
+        raise Problem(
+            401, "key_required", "Send a key: Authorization: Bearer tdg_... (tidegate keys create makes one).",
+            {"WWW-Authenticate": 'Bearer realm="tidegate"'},
+        )  # fmt: skip
+    key = keyring.key(presented.strip())
+    if key is None:
+        raise Problem(
+            401, "key_unknown", "This key is not known, or was revoked.",
+            {"WWW-Authenticate": 'Bearer realm="tidegate", error="invalid_token"'},
+        )  # fmt: skip
+    return Caller(key)

@@ -50,7 +50,8 @@ format: $(READY) ## puts the code into shape
 	@$(BIN)/ruff format
 
 openapi: $(READY) ## openapi/tidegate.v1.json, from the code
-	@$(BIN)/tidegate openapi > openapi/tidegate.v1.json
+	@$(BIN)/tidegate openapi > openapi/tidegate.v1.json.new
+	@mv openapi/tidegate.v1.json.new openapi/tidegate.v1.json
 
 figures: $(READY) ## the figures of docs/semantics.md, from runs of the machine
 	@$(BIN)/python -m docs.drawing

@@ -50,10 +50,9 @@ def test_rules_that_cannot_work_name_their_field(http: httpx.Client, job: str, r
         ({"substreams": ["a", "b"], "event_times": [1]}, "event_times"),
         ({"substreams": ["a"], "event_times": [1], "counts": [1, 2]}, "counts"),
         ({"substreams": ["a"], "event_times": [1], "min_event_times": []}, "min_event_times"),
-        ({"substreams": ["a"], "event_times": [1.0]}, "event_times.0"),
+        ({"substreams": ["a"], "event_times": [1.5]}, "event_times.0"),
         ({"substreams": ["a"], "event_times": ["1"]}, "event_times.0"),
         ({"substreams": ["a"], "event_times": [True]}, "event_times.0"),
-        ({"substreams": ["a"], "event_times": [None]}, "event_times.0"),
         ({"substreams": ["a", "b"], "event_times": [1, 2**53]}, "event_times.1"),
         ({"substreams": ["a"], "event_times": [-(2**53)]}, "event_times.0"),
         ({"substreams": ["a"], "event_times": [10**400]}, "event_times.0"),
@@ -84,6 +83,25 @@ def test_the_largest_event_times_are_taken_exactly(http: httpx.Client, make_job:
     for time in (-(2**53) + 1, 2**53 - 1):
         answer = http.post(f"{path}:report", json={"substreams": ["a"], "event_times": [time]})
         assert answer.json()["watermark"] == time
+
+
+def test_a_whole_number_is_one_however_it_is_written(http: httpx.Client, make_job: Make) -> None:
+    """1.0 and 1e3 are whole to JSON; what a double would make whole is not."""
+    path = make_job(max_future_skew_ms=None)
+    for text, time in (("1.0", 1), ("2e3", 2000), ("9007199254740990.0", 9007199254740990)):
+        content = f'{{"substreams": ["a"], "event_times": [{text}]}}'
+        assert http.post(f"{path}:report", content=content, headers=JSON).json()["coalesced"] == time - 10
+    for text in ("9007199254740990.3", "1e400", "1e999999999", "9007199254740992.0"):
+        content = f'{{"substreams": ["a"], "event_times": [{text}]}}'
+        problem(http.post(f"{path}:report", content=content, headers=JSON), 422, "invalid_request")
+
+
+def test_a_substream_of_which_nothing_was_seen_is_no_news(http: httpx.Client, make_job: Make) -> None:
+    """All its rows may have come without an event time."""
+    path = make_job()
+    answer = http.post(f"{path}:report", json={"substreams": ["a", "b"], "event_times": [None, 50]})
+    assert answer.json()["watermark"] == 40
+    assert [row["substream"] for row in http.get(f"{path}/substreams").json()["substreams"]] == ["b"]
 
 
 def test_a_job_that_does_not_exist_is_told_for_every_call(http: httpx.Client, job: str) -> None:
@@ -145,7 +163,11 @@ def test_other_hosts_content_types_and_paths_are_refused(http: httpx.Client, mak
     path = make_job()
     problem(http.get(path, headers={"host": "rebound.example:8000"}), 421, "foreign_host")
     problem(http.post(f"{path}:report", data={"substreams": "a"}), 415, "not_json")
-    problem(http.get("/v1/jobs/a:b/watermark"), 422, "invalid_request")
+    problem(http.get("/v1/jobs/a:b/watermark"), 404, "no_such_path")
+    problem(http.get("/v1/jobs/ä/watermark"), 422, "invalid_request")
     problem(http.get("/v2"), 404, "no_such_path")
-    problem(http.patch(path), 405, "method_not_allowed")
+    not_taken = http.patch(path)
+    problem(not_taken, 405, "method_not_allowed")
+    assert not_taken.headers["allow"] == "DELETE, GET, PUT"
+    problem(http.put(f"{path}:report", json={}), 405, "method_not_allowed")
     problem(http.get(f"{path}/watermark", params={"at_least": "soon"}), 422, "invalid_request")

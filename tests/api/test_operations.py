@@ -123,7 +123,7 @@ def test_ready_made_watermarks_count_under_reported(http: httpx.Client, make_job
 
 def test_watermarks_alone_are_refused_under_any_other_policy(http: httpx.Client, make_job: Make) -> None:
     """They would be counted as nothing, and the substream would hold the job for ever."""
-    refused = post(http, f"{make_job()}:report", 422, substreams=["a"], watermarks=[50])
+    refused = post(http, f"{make_job()}:report", 409, substreams=["a"], watermarks=[50])
     assert (refused["code"], refused["field"], refused["substreams"]) == ("event_time_missing", "event_times", ["a"])
 
 

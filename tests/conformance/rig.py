@@ -151,7 +151,7 @@ class StoreRig:
         self.driver(self.store.sweep(self.job, now_ms=now_ms))
 
     def watermarks(self, now_ms: int) -> dict[str, int | None]:
-        _, rows = self.driver(self.store.substreams(self.job, now_ms))
+        rows = self.driver(self.store.substreams(self.job, now_ms=now_ms)).rows
         return {row.substream: row.watermark for row in rows}
 
     def items(self) -> list[Item]:

@@ -72,7 +72,7 @@ def test_a_job_deleted_in_the_midst_of_a_sweep_stops_nobody(valkey: EmbeddedValk
             await store.report(name, {"a": 5})
         await asyncio.sleep(0.05)
         await Sweeper(store, 50).sweep()
-        _, rows = await store.substreams(f"{job}.2")
+        rows = (await store.substreams(f"{job}.2")).rows
         await redis.aclose()
         return [row.state for row in rows]
 

@@ -47,9 +47,11 @@ class Twins(RuleBasedStateMachine):
 
     make_driver: Callable[[], Driver]
 
-    @initialize(config=configs, absent_after_ms=st.sampled_from([None, 25]))
-    def create(self, config: JobConfig, absent_after_ms: int | None) -> None:
-        self.twin = Twin(self.make_driver(), config, START, absent_after_ms)
+    @initialize(
+        config=configs, absent_after_ms=st.sampled_from([None, 25]), most_substreams=st.sampled_from([None, None, 2, 4])
+    )
+    def create(self, config: JobConfig, absent_after_ms: int | None, most_substreams: int | None) -> None:
+        self.twin = Twin(self.make_driver(), config, START, absent_after_ms, most_substreams)
         self.machine, self.store, self.job = self.twin.machine, self.twin.store, self.twin.job
         self.config = config
         self.last: Callable[[], Any] | None = None
@@ -221,6 +223,7 @@ class Twins(RuleBasedStateMachine):
     def report_with_token(self, tops: dict[str, int], token: TokenClaim | None) -> None:
         def domain() -> Any:
             if not self.machine.complete and token is not None:
+                self.machine._check_room("", tops)
                 self.machine._tick(self.now)
                 self.healed = self.machine.heal(token.incarnation, token.watermark)
             return self.machine.report(tops, self.now)

@@ -11,6 +11,7 @@ from tidegate.domain.errors import DomainError
 from tidegate.domain.job import JobMachine
 from tidegate.domain.journal import Record
 from tidegate.domain.records import Answer
+from tidegate.store.arguments import text
 from tidegate.store.keys import job_key
 
 serial = itertools.count()
@@ -42,14 +43,22 @@ def comparable(records: list[Record]) -> list[str]:
 class Twin:
     """``now`` is the time at which commands are given; it may stand still or go back."""
 
-    def __init__(self, driver: Driver, config: JobConfig, now_ms: int, absent_after_ms: int | None) -> None:
+    def __init__(
+        self, driver: Driver, config: JobConfig, now_ms: int, absent_after_ms: int | None,
+        most_substreams: int | None = None,
+    ) -> None:  # fmt: skip
         self.driver, self.store = driver, driver.store
         self.store._absent_after_ms = absent_after_ms
+        self.store._most_substreams = text(most_substreams)
         self.job = f"twin-{next(serial)}"
         self.now = now_ms
         stored = driver(self.store.put(self.job, config, {}, None, now_ms=now_ms))
         self.machine = JobMachine(
-            config, now_ms, state_epoch=stored.answer.state_epoch, absent_after_ms=absent_after_ms
+            config,
+            now_ms,
+            state_epoch=stored.answer.state_epoch,
+            absent_after_ms=absent_after_ms,
+            most_substreams=most_substreams,
         )
         self.revision = 1
         self.told = [stored.answer]
@@ -104,15 +113,15 @@ class Twin:
 
     def compare_tables(self) -> tuple[Any, ...]:
         """Everything that can be read of the job: the same on both sides. Returns it."""
-        _, substreams = self.driver(self.store.substreams(self.job, self.now))
-        self._same(substreams, self.machine.substream_table(self.now))
+        table = self.driver(self.store.substreams(self.job, now_ms=self.now))
+        self._same(table.rows, self.machine.substream_table(self.now))
         _, queries = self.driver(self.store.queries(self.job, self.now))
         self._same(queries, self.machine.query_table())
         status = self.driver(self.store.status(self.job, self.now))
         self._same(status.summary, self.machine.summary())
         scheduled = self.driver(self._field("next_change"))
         self._same(self._soon(int(scheduled) if scheduled else None), self._soon(self.machine.next_change_ms()))
-        return substreams, queries, status.summary
+        return table.rows, queries, status.summary
 
     async def _field(self, name: str) -> str | None:
         value: Any = await self.store.redis.hget(job_key(self.job), name)

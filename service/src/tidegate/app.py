@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -25,7 +26,7 @@ from tidegate.store.clock import ClockGuard
 from tidegate.store.connection import connect
 from tidegate.store.keyring import Keyring
 from tidegate.store.keys import TOUCH_MS
-from tidegate.store.redis import JobStore
+from tidegate.store.redis import JobStore, Limits
 
 ABSENT_TOUCHES = 3
 """So many times the interval at which a waiting job is looked at: who was not by then was looked after by nobody."""
@@ -42,9 +43,10 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         redis = connect(redis_url)
+        limits = Limits(settings.max_jobs, settings.max_substreams)
         guard = ClockGuard(settings.max_clock_step_ms)
-        store = JobStore(redis, max(ABSENT_TOUCHES * TOUCH_MS, 10 * settings.sweep_interval_ms), guard)
-        wakeups = WakeUps(redis, store, settings.max_waiting)
+        store = JobStore(redis, max(ABSENT_TOUCHES * TOUCH_MS, 10 * settings.sweep_interval_ms), guard, limits)
+        wakeups = WakeUps(redis, store, settings.max_waiting, settings.max_wait_s)
         app.state.context = Context(store, Tokens(token_key or await store.secret()), wakeups, keyring)
         tasks = [
             asyncio.create_task(wakeups.run(), name="wakeups"),
@@ -65,11 +67,12 @@ def create_app(
         redoc_url=None,
         generate_unique_id_function=lambda route: route.name,
     )
-    # A verb after a job's name comes before the job: its path would take it for a part of the name.
-    for resource in (explain, jobs, reports, state, watch, history, actions, health):
-        check_roles(resource.router)
+    calls: list[APIRoute] = []
+    for resource in (jobs, reports, state, explain, watch, history, actions, health):
+        calls += [route for route in resource.router.routes if isinstance(route, APIRoute)]
         app.include_router(resource.router)
-    problems.register(app)
+    check_roles(calls)
+    problems.register(app, calls)
 
     @app.exception_handler(RequestValidationError)
     async def bad_parameter(_request: Request, error: RequestValidationError) -> Response:

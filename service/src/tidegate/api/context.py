@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 from fastapi import Depends, Path, Request
+from starlette.convertors import Convertor, register_url_convertor
 
 from tidegate.api.access import Caller
 from tidegate.api.schemas.types import ID
@@ -12,6 +13,21 @@ from tidegate.domain.records import Answer
 from tidegate.runtime.wakeups import WakeUps
 from tidegate.store.keyring import Keyring
 from tidegate.store.redis import JobStore
+
+
+class _IdConvertor(Convertor[str]):
+    """A part of a path, up to a slash or to the colon before a verb; what ids look like is said by their types."""
+
+    regex = "[^/:]+"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("id", _IdConvertor())
 
 JobId = Annotated[str, Path(pattern=ID, description="letters, digits and . _ ~ -")]
 QueryId = Annotated[str, Path(pattern=ID)]

@@ -25,6 +25,14 @@ PROBLEM = {
 }
 
 
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """What a parameter may be: it can be left out, but there is no way to send a null."""
+    choices: list[dict[str, Any]] = [choice for choice in schema.get("anyOf", ()) if choice != {"type": "null"}]
+    if len(choices) != 1:
+        return schema
+    return choices[0] | {member: value for member, value in schema.items() if member != "anyOf"}
+
+
 def openapi(app: FastAPI) -> dict[str, Any]:
     """The document of all calls; the same for the same version, whatever the settings."""
     document = get_openapi(
@@ -46,6 +54,8 @@ def openapi(app: FastAPI) -> dict[str, Any]:
     for path in document["paths"].values():
         for call in path.values():
             needed = roles[call["operationId"]]
+            for parameter in call.get("parameters", ()):
+                parameter["schema"] = _without_null(parameter["schema"])
             call["security"] = [{"key": list(needed)}] if needed else []
             call["responses"].pop("422", None)
             call["responses"]["default"] = {"description": "What was wrong", "content": content}

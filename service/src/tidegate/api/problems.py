@@ -6,10 +6,11 @@ program needs to react (the current run, the stored pin, the offending field).
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 
 from fastapi import FastAPI, Request, Response
+from fastapi.routing import APIRoute
 from redis.exceptions import RedisError, ResponseError
 from starlette.exceptions import HTTPException
 
@@ -36,10 +37,12 @@ _STATUS: dict[type[errors.DomainError], int] = {
     errors.QueryNotFound: 404,
     errors.SubstreamNotFound: 404,
     errors.SubstreamDone: 409,
-    errors.EventTimeMissing: 422,
+    errors.EventTimeMissing: 409,
     errors.HoldActive: 409,
     errors.HoldExists: 409,
     errors.HoldNotFound: 404,
+    errors.TooManyJobs: 429,
+    errors.TooManySubstreams: 429,
     errors.ClockJumped: 503,
 }
 
@@ -84,12 +87,14 @@ def of_domain(error: errors.DomainError) -> Problem:
     members = {name: value for name, value in error.details.items() if name != "problem"}  # which is the detail itself
     if isinstance(error, errors.EventTimeMissing):
         members["field"] = "event_times"
-    headers = {"Retry-After": "5"} if isinstance(error, errors.ClockJumped) else None
-    return Problem(_STATUS[type(error)], error.code, str(error), headers, members)
+    status = _STATUS[type(error)]
+    # What may pass without the client: somebody sets the clock right, or makes room.
+    headers = {"Retry-After": "5"} if status in (429, 503) else None
+    return Problem(status, error.code, str(error), headers, members)
 
 
-def register(app: FastAPI) -> None:
-    """Makes every way in which a request can fail end in a problem."""
+def register(app: FastAPI, calls: Sequence[APIRoute]) -> None:
+    """Makes every way in which a request can fail end in a problem; ``calls`` are all that there are."""
 
     @app.exception_handler(Problem)
     async def problem(_request: Request, error: Problem) -> Response:
@@ -113,9 +118,15 @@ def register(app: FastAPI) -> None:
         return Problem(429, "too_many_waiting", detail, {"Retry-After": "5"}).response()
 
     @app.exception_handler(HTTPException)
-    async def http(_request: Request, error: HTTPException) -> Response:
+    async def http(request: Request, error: HTTPException) -> Response:
         code, detail = _HTTP.get(error.status_code, ("http_error", str(error.detail)))
-        return Problem(error.status_code, code, detail, error.headers).response()
+        headers = dict(error.headers or {})
+        if error.status_code == 405:
+            methods = {
+                method for call in calls if call.path_regex.match(request.url.path) for method in call.methods or ()
+            }
+            headers["Allow"] = ", ".join(sorted(methods))
+        return Problem(error.status_code, code, detail, headers).response()
 
     @app.exception_handler(Exception)
     async def internal(_request: Request, _error: Exception) -> Response:

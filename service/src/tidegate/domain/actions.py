@@ -40,10 +40,12 @@ class Acting(Transition):
         ahead of the clock to be true. Nothing moves until the next look.
 
         :raises JobComplete: for a new one, after the end of input.
+        :raises TooManySubstreams: where there is no room for all of them; then none is declared.
         """
         new = [name for name in names if (query, name) not in self.substreams]
         if new and self.complete:
             raise JobComplete()
+        self._check_room(query, new)
         self._tick(now_ms)
         tops = {} if tops is None or self.complete else tops
         unseen = {name: tops[name] for name in names if name in tops and self._is_unseen(query, name)}
@@ -104,6 +106,8 @@ class Acting(Transition):
         for name in names:
             substream = self.substreams[query, name]
             substream.idle = substream.told = True
+            if name in new:
+                substream.since_ms = self.now_ms
         return self._acted("idle", why, query, new)
 
     def done(self, query: str, names: Sequence[str], now_ms: int, why: Why = UNEXPLAINED) -> Effect:
@@ -115,7 +119,8 @@ class Acting(Transition):
         self._tick(now_ms)
         new = [name for name in names if not self.substreams[query, name].done]
         for name in new:
-            self.substreams[query, name].done = True
+            substream = self.substreams[query, name]
+            substream.done, substream.since_ms = True, self.now_ms
         return self._acted("done", why, query, new)
 
     def evict(self, query: str, names: Sequence[str], now_ms: int, why: Why = UNEXPLAINED) -> Effect:

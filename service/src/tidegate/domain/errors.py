@@ -21,6 +21,8 @@
     ├── SubstreamNotFound       an action on a substream nobody declared or reported
     ├── SubstreamDone           a substream that has ended can be nothing else any more
     ├── EventTimeMissing        a report of a substream whose policy needs its event time
+    ├── TooManyJobs             another job, where there are as many as may be
+    ├── TooManySubstreams       another substream, where the job has as many as it may
     ├── HoldActive              an end of input while an operator holds the watermark
     ├── HoldExists              another hold under the same name
     ├── HoldNotFound            no such hold
@@ -154,6 +156,21 @@ class EventTimeMissing(DomainError):
     code = "event_time_missing"
     text = "These substreams are under a policy that needs event_times, not watermarks alone: {substreams}."
     fields = ("substreams",)
+
+
+class TooManyJobs(DomainError):
+    code = "too_many_jobs"
+    text = "There are {most} jobs, as many as may be; delete some, or raise TIDEGATE_MAX_JOBS."
+    fields = ("most",)
+
+
+class TooManySubstreams(DomainError):
+    code = "too_many_substreams"
+    text = (
+        "The job may have {most} substreams, and would have more; name them more coarsely, evict some, or raise "
+        "TIDEGATE_MAX_SUBSTREAMS."
+    )
+    fields = ("most",)
 
 
 class HoldActive(DomainError):

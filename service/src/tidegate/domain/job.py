@@ -16,6 +16,7 @@ Concerns it deals with:
 Every command takes ``now_ms``; time that goes back is taken as standing still.
 """
 
+from tidegate.domain.journal import Why
 from tidegate.domain.lifecycle import Owning
 from tidegate.domain.reports import Reporting
 
@@ -23,6 +24,6 @@ from tidegate.domain.reports import Reporting
 class JobMachine(Reporting, Owning):
     """One job, from its creation on."""
 
-    def _start(self) -> None:
-        self._write("created")
+    def _start(self, why: Why) -> None:
+        self._write("created", actor=why.actor, reason=why.reason)
         self._expect()

@@ -32,8 +32,8 @@ class Owning(Acting):
         self.coalescer.retain(config.max_retention_ms)
         self._write("rules", actor=why.actor, reason=why.reason)
         for (query, name), substream in self.substreams.items():
-            if substream.idle and not (substream.told or self._is_silent(query, substream)):
-                substream.idle = False
+            if substream.idle and not (substream.done or substream.told or self._is_silent(query, substream)):
+                substream.idle, substream.since_ms = False, self.now_ms
             if name != PLACEHOLDER and not substream.done:
                 substream.change(config.policy_of(name), self.moment)
         self._expect()

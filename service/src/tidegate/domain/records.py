@@ -89,15 +89,16 @@ class Counts:
 class SubstreamRow:
     """One line of the table of substreams.
 
-    ``last_event_ms``: when its last report took effect, in processing time, moved on by what its query has lost since
-    in waiting for the coordinator. ``reported``: the rows that executors said they saw in committed batches;
-    ``future``: those they left out as too far ahead of the clock, and the reports ignored for that; ``counts``: the
-    rows that those batches' commits accounted for.
+    ``since_ms``: since when its state is what it is. ``last_event_ms``: when its last report took effect, in processing
+    time, moved on by what its query has lost since in waiting for the coordinator. ``reported``: the rows that
+    executors said they saw in committed batches; ``future``: those they left out as too far ahead of the clock, and the
+    reports ignored for that; ``counts``: the rows that those batches' commits accounted for.
     """
 
     query: str
     substream: str
     state: SubstreamState
+    since_ms: int
     watermark: int | None
     top: int | None
     last_event_ms: int

@@ -26,10 +26,12 @@ class Reporting(Transition):
 
         :raises JobComplete: after the end of input.
         :raises EventTimeMissing: for a watermark alone, where the policy is another than ``reported``.
+        :raises TooManySubstreams: where there is no room for all of them; then nothing is taken in.
         """
         if self.complete:
             raise JobComplete()
         self._check_event_times(dict(tops), dict(watermarks))
+        self._check_room(DIRECT, [*tops, *watermarks])
         self._tick(now_ms)
         seen, ready = self._set_aside_future(DIRECT, dict(tops), dict(watermarks))
         applied = self._observe(DIRECT, seen, ready)
@@ -44,10 +46,12 @@ class Reporting(Transition):
 
         ``counts``: rows seen; ``future``: rows left out because their event times are too far ahead of the clock.
 
-        :raises QueryFenced, QueryRetired, BatchNotBegun, EventTimeMissing: see the errors.
+        :raises QueryFenced, QueryRetired, BatchNotBegun, EventTimeMissing, TooManySubstreams: see the errors.
         """
         query = self._check_spoken_to(run, batch_id)
         self._check_event_times(dict(tops), dict(watermarks))
+        if query.open and batch_id == query.latest:
+            self._check_room(run.query, [*tops, *watermarks, *counts, *future, *query.staged, *query.staged_watermarks])
         self._hear(run.query, query, now_ms)
         staged = query.open and batch_id == query.latest
         if staged:

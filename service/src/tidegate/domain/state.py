@@ -2,7 +2,7 @@
 
 from tidegate.domain.coalescer import Coalescer, OpenPin
 from tidegate.domain.config import JobConfig
-from tidegate.domain.journal import Journal
+from tidegate.domain.journal import UNEXPLAINED, Journal, Why
 from tidegate.domain.numbers import EXACT_DOUBLE, NumberRange, above, by_value
 from tidegate.domain.policy import Moment
 from tidegate.domain.query import QueryState
@@ -30,6 +30,7 @@ class JobState:
     *observed* time leaves it out, and the limits on silence and slowness are judged in that; a wall clock is not.
     ``absent_after_ms``: a time without any command that is longer than this is nobody's silence, where the job waited
     for time to bring something (for then it is looked at now and then); None: all time counts, as in the traces.
+    ``most_substreams``: so many may become known by reports and declarations. ``why`` it was created, and by whom.
     """
 
     def __init__(
@@ -40,6 +41,8 @@ class JobState:
         state_epoch: str = "",
         numbers: NumberRange = EXACT_DOUBLE,
         absent_after_ms: int | None = None,
+        most_substreams: int | None = None,
+        why: Why = UNEXPLAINED,
     ) -> None:
         self.config = config
         self.numbers = numbers
@@ -67,9 +70,10 @@ class JobState:
         self.limits: dict[str, int] = {}
         self.journal = Journal()
         self.absent_after_ms = absent_after_ms
-        self._start()
+        self.most_substreams = most_substreams
+        self._start(why)
 
-    def _start(self) -> None:
+    def _start(self, why: Why) -> None:
         """What a new job begins with."""
 
     @property
@@ -110,9 +114,16 @@ class JobState:
                 continue
             state = "done" if self.complete else s.state(self.observed(query, now_ms), timeout)
             last_event_ms = s.last_event_ms + self._lost(query)
+            since_ms = s.since_ms
+            if self.complete and not s.done:
+                since_ms = self._completed_ms + self.lost_ms
+            elif state == "blocked" and timeout is not None:
+                since_ms = last_event_ms + timeout
             reported, future = self.reported.get(key, 0), self.future.get(key, 0)
             counts = self.counts.get(key, Counts())
-            rows.append(SubstreamRow(query, name, state, s.watermark, s.top, last_event_ms, reported, future, counts))
+            rows.append(
+                SubstreamRow(query, name, state, since_ms, s.watermark, s.top, last_event_ms, reported, future, counts)
+            )
         return rows
 
     def query_table(self) -> list[QueryRow]:

@@ -23,7 +23,8 @@ class Substream:
     """State of a substream. Its watermark never goes back, whatever is observed and whichever policy follows.
 
     A substream that is declared but unseen has neither top nor watermark, and so holds its job back.
-    ``last_event_ms`` is in its query's observed time. ``told``: it is idle for another reason than its silence: it was
+    ``last_event_ms`` is in its query's observed time; ``since_ms``, in processing time, is when it was first known, or
+    last fell idle, awoke, or ended. ``told``: it is idle for another reason than its silence: it was
     declared so, or its query is dead.
     """
 
@@ -35,6 +36,7 @@ class Substream:
     done: bool = False
     idle: bool = False
     told: bool = False
+    since_ms: int = 0
 
     def observe(self, event_time: int, at: Moment) -> None:
         self.top = highest(self.top, event_time)

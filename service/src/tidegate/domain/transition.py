@@ -1,6 +1,8 @@
 """The transition that every command ends in: who is idle, what the rest comes to, what may be relied upon."""
 
-from tidegate.domain.errors import EventTimeMissing
+from collections.abc import Iterable
+
+from tidegate.domain.errors import EventTimeMissing, TooManySubstreams
 from tidegate.domain.journal import named
 from tidegate.domain.numbers import above, by_value, highest
 from tidegate.domain.policy import Policy, Reported
@@ -49,7 +51,7 @@ class Transition(JobState):
 
     def _new_substream(self, query: str, name: str, policy: Policy | None = None) -> Substream:
         policy = policy or self.config.policy_of(name)
-        made = Substream(policy, policy.start(self.numbers), self.observed(query))
+        made = Substream(policy, policy.start(self.numbers), self.observed(query), since_ms=self.now_ms)
         self.substreams[query, name] = made
         if name != PLACEHOLDER:
             self.substreams.pop((query, PLACEHOLDER), None)
@@ -62,6 +64,12 @@ class Transition(JobState):
         ]
         if missing:
             raise EventTimeMissing(missing)
+
+    def _check_room(self, query: str, names: Iterable[str]) -> None:
+        """:raises TooManySubstreams: where new ones among these make the job too large."""
+        new = {name for name in names if (query, name) not in self.substreams}
+        if self.most_substreams is not None and new and len(self.substreams) + len(new) > self.most_substreams:
+            raise TooManySubstreams(self.most_substreams)
 
     def _latest_event_time(self) -> int | None:
         """What lies beyond it is too far ahead of the clock to be true."""
@@ -109,6 +117,7 @@ class Transition(JobState):
             if effective:
                 applied = True
                 if substream.wake(self.observed(query)):
+                    substream.since_ms = self.now_ms
                     woken.append(member((query, name)))
         if woken:
             self._write("wake", query=query, **named(woken))
@@ -231,7 +240,7 @@ class Transition(JobState):
             return
         due.sort(key=lambda item: item[:2])
         for _, _, substream in due:
-            substream.idle = True
+            substream.idle, substream.since_ms = True, self.now_ms
         self._acts(limit)
         self._write("idle", limit=limit, query=query, **named(name.decode() for _, name, _ in due))
 

@@ -33,11 +33,12 @@ class TooManyWait(Exception):
 class WakeUps:
     """:meth:`run` it as a task; :meth:`wait` and :meth:`follow` from requests; :meth:`close` sends all home who wait.
 
-    ``most_waiting``: how many may wait at once.
+    ``most_waiting``: how many may wait at once; ``longest_wait_s``: for how long, for a watermark.
     """
 
-    def __init__(self, redis: Redis, store: JobStore, most_waiting: int) -> None:
-        self._redis, self._store, self._most_waiting = redis, store, most_waiting
+    def __init__(self, redis: Redis, store: JobStore, most_waiting: int, longest_wait_s: float) -> None:
+        self._redis, self._store = redis, store
+        self._most_waiting, self._longest_wait_s = most_waiting, longest_wait_s
         self._feeds: dict[str, _Running] = {}
         self._closing = False
         self.waiting = 0
@@ -48,7 +49,7 @@ class WakeUps:
         :raises JobNotFound, JobDeleted: see the errors.
         :raises TooManyWait: for one who would have to wait.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + min(timeout_s, self._longest_wait_s)
         answer = await self._store.sweep(job)
         while at_least is not None and not _reached(answer, at_least):
             left_s = deadline - time.monotonic()

@@ -1,8 +1,9 @@
 """The whole keyspace, described once: for Python, and as the head of every script.
 
 All keys of a job share the hash tag ``{job}``. Scripts get the job's own key as ``KEYS[1]`` and name the others through
-the functions below, which are written out from this table; ``KEYS[2]`` is the one key beside them, :data:`SWEEPS`, that
-is written in the same step so that no job in which time can change something is ever missed.
+the functions below, which are written out from this table; ``KEYS[2]`` is a key beside them, :data:`SWEEPS`, that is
+written in the same step so that no job in which time can change something is ever missed, and so is :data:`JOBS`, the
+``KEYS[3]`` of those that create and delete.
 """
 
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ class Key:
 
 PREFIX = "tidegate:"
 JOBS = PREFIX + "jobs"
-"""Set of the names of all jobs that were ever created and not forgotten; deleted ones leave a tombstone."""
+"""Set of the names of all jobs; not of those that were deleted, which leave a tombstone under their own keys."""
 SECRET = PREFIX + "secret"
 """The key of the tokens' MAC, where no secret is configured."""
 SWEEPS = PREFIX + "sweeps"
@@ -41,6 +42,7 @@ JOB_KEYS = (
     Key("drift", "drift", False, "zset of the others: member -> reading less the time it is read at"),
     Key("due", "due", False, "zset of the live ones of these: member -> time of its next change, if there is one"),
     Key("parked", "parked", False, "zset of the idle and done substreams: member -> watermark (-inf: none)"),
+    Key("since", "since", False, "zset of all substreams: member -> processing time of the last change of its state"),
     Key("told", "told", False, "zset of those idle for another reason than silence: member -> since when"),
     Key("done", "done", False, "zset of the done substreams: member -> observed time of the last event"),
     Key("counts", "counts", False, "hash: '<class> <member>' -> rows accounted for"),
@@ -85,7 +87,7 @@ def wake_channel(job: str) -> str:
 
 def lua_names() -> str:
     """The head of every script: ``K.job`` and one function or string for each key."""
-    lines = ["local K = {job = KEYS[1], sweeps = KEYS[2], name = string.match(KEYS[1], '{(.*)}')}"]
+    lines = ["local K = {job = KEYS[1], sweeps = KEYS[2], jobs = KEYS[3], name = string.match(KEYS[1], '{(.*)}')}"]
     for key in JOB_KEYS:
         if key.per_query:
             lines.append(f"function K.{key.name}(query) return KEYS[1] .. ':{key.suffix}:' .. query end")
@@ -100,6 +102,11 @@ def lua_names() -> str:
 def pins_key(job: str, query: str) -> str:
     """The pins of a query's batches."""
     return f"{job_key(job)}:pins:{query}"
+
+
+def tops_key(job: str) -> str:
+    """The tops of all substreams."""
+    return f"{job_key(job)}:tops"
 
 
 def log_key(job: str) -> str:

@@ -19,15 +19,19 @@ from tidegate.domain.job import JobMachine
 from tidegate.domain.journal import UNEXPLAINED, Record, Why
 from tidegate.domain.query import PINS_KEPT, KnownPin, Run
 from tidegate.domain.records import Accounting, Answer, Begun, Counts, Effect, QueryRow, SubstreamRow, Summary
+from tidegate.domain.substream import PLACEHOLDER, SubstreamKey, member
 from tidegate.store import replies, snapshot
 from tidegate.store.arguments import Values, column, entries, members, of_why, text
 from tidegate.store.clock import ClockGuard
-from tidegate.store.keys import JOBS, SECRET, SWEEPS, job_key, log_key, pins_key
+from tidegate.store.keys import JOBS, SECRET, SWEEPS, job_key, log_key, pins_key, tops_key
 from tidegate.store.replies import REST, Reply
 from tidegate.store.rules import rules
 from tidegate.store.scripts import script
 
 RECORDS_AT_ONCE = 1000
+FIRST = ("(0-0", "(0")
+"""Nothing comes before these; Redis takes them for mistakes."""
+ROWS_AT_ONCE = 1000
 READS = ("status", "substreams", "queries")
 NONE: Values = {}
 
@@ -74,6 +78,15 @@ class Watched:
 
 
 @dataclass(frozen=True, slots=True)
+class SubstreamTable:
+    """Substreams by query and name, and the ``lead`` of their job."""
+
+    answer: Answer
+    lead: int | None
+    rows: list[SubstreamRow]
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """What an explanation is computed from: the machine of the domain, once the job's document is read as rules."""
 
@@ -88,16 +101,32 @@ class Snapshot:
         return snapshot.machine(self.reply, config)
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many there may be of what clients create; None: any number."""
+
+    jobs: int | None = None
+    substreams: int | None = None
+
+
+UNLIMITED = Limits()
+
+
 class JobStore:
     """All jobs of one Redis. ``now_ms`` is for tests; without it the time is Redis's own.
 
     ``absent_after_ms``: a time without any command that is longer than this is nobody's silence (the coordinators, or
-    Redis, were away). ``guard`` keeps a clock of Redis that leaps ahead from leaving its mark on a job.
+    Redis, were away). ``guard`` keeps a clock of Redis that leaps ahead from leaving its mark on a job. ``limits``: of
+    jobs, and of the substreams of each.
     """
 
-    def __init__(self, redis: Redis, absent_after_ms: int | None = None, guard: ClockGuard | None = None) -> None:
+    def __init__(
+        self, redis: Redis, absent_after_ms: int | None = None, guard: ClockGuard | None = None,
+        limits: Limits = UNLIMITED,
+    ) -> None:  # fmt: skip
         self.redis = redis
         self._absent_after_ms, self._guard = absent_after_ms, guard
+        self._most_jobs, self._most_substreams = text(limits.jobs), text(limits.substreams)
         self._scripts: dict[str, AsyncScript] = {}
 
     # -- the owner's and the operators' commands ------------------------------------------------------------------
@@ -108,27 +137,31 @@ class JobStore:
     ) -> Stored:  # fmt: skip
         """Creates the job (``expected`` None) or changes the rules of the one at revision ``expected``.
 
-        :raises JobExists, JobNotFound, JobDeleted, RevisionMismatch: see the errors.
+        :raises JobExists, JobNotFound, JobDeleted, RevisionMismatch, TooManyJobs: see the errors.
         """
-        # The list of jobs lives outside the job's slot. Named there first, a job can be listed without being there yet
-        # (readers pass over it), but never be there without being listed.
-        await self.redis.sadd(JOBS, job)
         reply = await self._run(
-            "put", job, now_ms, text(expected), secrets.token_hex(8), json.dumps(document, sort_keys=True),
-            rules(config), *of_why(why),
+            "put", job, now_ms, self._most_jobs, text(expected), secrets.token_hex(8),
+            json.dumps(document, sort_keys=True), rules(config), *of_why(why),
         )  # fmt: skip
         return Stored(replies.answer(reply), reply[REST] == "1", int(reply[REST + 1]))
 
-    async def delete(self, job: str, now_ms: int | None = None) -> None:
-        """:raises JobNotFound: for one that never was; deleting twice is no error."""
-        await self._run("delete", job, now_ms)
+    async def delete(self, job: str, expected: int | None = None, now_ms: int | None = None) -> None:
+        """Deletes the job, if it is at revision ``expected`` (None: whatever it is at). Deleting twice is no error.
+
+        :raises JobNotFound, RevisionMismatch: see the errors.
+        """
+        await self._run("delete", job, now_ms, text(expected))
 
     async def declare(
         self, job: str, query: str, names: Sequence[str], tops: Values | None = None, why: Why = UNEXPLAINED,
         now_ms: int | None = None,
     ) -> Effect:  # fmt: skip
         columns = column(members(query, names)), column([text((tops or {}).get(name)) for name in names])
-        return replies.effect(await self._run("declare", job, now_ms, query, *columns[0], *columns[1], *of_why(why)))
+        return replies.effect(
+            await self._run(
+                "declare", job, now_ms, self._most_substreams, query, *columns[0], *columns[1], *of_why(why)
+            )
+        )
 
     async def restore(
         self, job: str, query: str, watermarks: Values, why: Why = UNEXPLAINED, now_ms: int | None = None
@@ -183,7 +216,9 @@ class JobStore:
         """Highest event times of reporters without batches."""
         seen = entries("", tops, watermarks, bottoms)
         return replies.effect(
-            await self._run("report", job, now_ms, *_token(token), "", "", "", "0", "0", *seen, "0", "0")
+            await self._run(
+                "report", job, now_ms, self._most_substreams, *_token(token), "", "", "", "0", "0", *seen, "0", "0"
+            )
         )
 
     async def report_staged(
@@ -197,8 +232,9 @@ class JobStore:
         left_out = [text(future.get(name)) for name in names] if future else []
         return replies.effect(
             await self._run(
-                "report", job, now_ms, *_token(token), run.query, run.query_id, run.run_id, str(batch_id),
-                str(partition), *entries(run.query, tops, watermarks, NONE, names), *column(rows), *column(left_out),
+                "report", job, now_ms, self._most_substreams, *_token(token), run.query, run.query_id, run.run_id,
+                str(batch_id), str(partition), *entries(run.query, tops, watermarks, NONE, names), *column(rows),
+                *column(left_out),
             )
         )  # fmt: skip
 
@@ -267,7 +303,7 @@ class JobStore:
     # -- reads ----------------------------------------------------------------------------------------------------
 
     async def jobs(self) -> list[str]:
-        """Names of all jobs that were ever created, sorted; some may have been deleted since."""
+        """Names of all jobs, sorted."""
         return sorted(str(job) for job in await self.redis.smembers(JOBS))
 
     async def status(self, job: str, now_ms: int | None = None) -> Status:
@@ -290,10 +326,27 @@ class JobStore:
         """The job after a look, as far as it is held by the first ``most`` of those who hold it, and the one after."""
         return Snapshot(await self._run("explain", job, now_ms, str(most + 1)))
 
-    async def substreams(self, job: str, now_ms: int | None = None) -> tuple[Answer, list[SubstreamRow]]:
-        """The table of substreams, by query and name."""
-        reply = await self._run("substreams", job, now_ms)
-        return replies.answer(reply), replies.substream_rows(reply[REST])
+    async def substream_keys(self, job: str) -> list[SubstreamKey]:
+        """All substreams of a job, by query and name; none where there is no such job."""
+        found: Any = await self.redis.zrange(tops_key(job), 0, -1)
+        keys = (replies.substream_key(member) for member in found)
+        return sorted(key for key in keys if key[1] != PLACEHOLDER)
+
+    async def substreams(
+        self, job: str, keys: Sequence[SubstreamKey] | None = None, now_ms: int | None = None
+    ) -> SubstreamTable:
+        """The table of these substreams (None: of all), by query and name; those that are not known are passed over.
+
+        A large one is read in parts, for while a script runs nobody else is served; each part is of one moment.
+        """
+        if keys is None:
+            keys = await self.substream_keys(job)
+        rows: list[SubstreamRow] = []
+        for first in range(0, max(len(keys), 1), ROWS_AT_ONCE):
+            some = column(member(key) for key in keys[first : first + ROWS_AT_ONCE])
+            reply = await self._run("substreams", job, now_ms, *some)
+            rows += replies.substream_rows(reply[REST + 1])
+        return SubstreamTable(replies.answer(reply), replies.number(reply[REST]), sorted(rows, key=_by_key))
 
     async def queries(self, job: str, now_ms: int | None = None) -> tuple[Answer, list[QueryRow]]:
         """The queries with their latest batches, by name."""
@@ -323,7 +376,7 @@ class JobStore:
         if before is not None and (to_ms is None or int(before.partition("-")[0]) <= to_ms):
             end = f"({before}"
         found: list[tuple[str, Record]] = []
-        while len(found) < most:
+        while len(found) < most and end not in FIRST:
             chunk: Any = await self.redis.xrevrange(log_key(job), end, str(from_ms), RECORDS_AT_ONCE)
             read = [(entry_id, replies.record(entry_id, details)) for entry_id, details in chunk]
             found += [(entry_id, record) for entry_id, record in read if not kinds or record.kind in kinds]
@@ -355,10 +408,14 @@ class JobStore:
         # A read changes nothing, so it does not judge what the time since the last command has been either.
         absent_after_ms = None if command in READS else self._absent_after_ms
         header = text(now_ms), text(absent_after_ms), text(latest)
-        reply: Reply = await self._scripts[command](keys=[job_key(job), SWEEPS], args=[*header, *arguments])
+        reply: Reply = await self._scripts[command](keys=[job_key(job), SWEEPS, JOBS], args=[*header, *arguments])
         if reply[0] == "error":
             raise replies.refusal(reply[1], reply[2:])
         return reply
+
+
+def _by_key(row: SubstreamRow) -> SubstreamKey:
+    return row.query, row.substream
 
 
 def _token(token: TokenClaim | None) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from typing import Any
 from tidegate.domain import errors
 from tidegate.domain.journal import Record
 from tidegate.domain.records import Answer, Begun, Counts, Effect, Hold, Holder, QueryRow, SubstreamRow, Summary
+from tidegate.domain.substream import SubstreamKey
 
 Reply = list[Any]
 REST = 8
@@ -65,17 +66,22 @@ def summary(fields: Sequence[Any]) -> Summary:
     )
 
 
+def substream_key(member: str) -> SubstreamKey:
+    query, _, name = member.partition("/")
+    return query, name
+
+
 def substream_rows(rows: Sequence[Sequence[Any]]) -> list[SubstreamRow]:
     found = []
-    for member, state, watermark, top, last_event, reported, future, *classes in rows:
-        query, name = member.split("/", 1)
+    for member, state, since, watermark, top, last_event, reported, future, *classes in rows:
+        query, name = substream_key(member)
         found.append(
             SubstreamRow(
-                query, name, state, number(watermark), number(top), int(last_event), int(reported or 0),
+                query, name, state, int(since), number(watermark), number(top), int(last_event), int(reported or 0),
                 int(future or 0), counts(classes),
             )
         )  # fmt: skip
-    return sorted(found, key=lambda row: (row.query, row.substream))
+    return found
 
 
 def query_rows(rows: Sequence[Sequence[Any]]) -> list[QueryRow]:
@@ -130,5 +136,6 @@ _DETAILS: dict[str, Callable[[Any], object]] = {
     "pin": number,
     "at_most": int,
     "now_ms": int,
+    "most": int,
     "substreams": lambda members: [member.split("/", 1)[1] for member in members],
 }

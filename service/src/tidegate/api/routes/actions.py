@@ -21,7 +21,7 @@ def _effect(ctx: Context, job: str, effect: Effect) -> Response:
     return answer(EffectRecord(**ctx.watermark(job, effect.answer), applied=effect.applied))
 
 
-@router.post("/{job}:declare", response_model=EffectRecord, openapi_extra=body_of(Declaration))
+@router.post("/{job:id}:declare", response_model=EffectRecord, openapi_extra=body_of(Declaration))
 @allowed(*REPORTERS_AND_OPERATORS)
 async def declare(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
     """Makes substreams known before their first event, so that they hold the watermark back from the start."""
@@ -29,7 +29,7 @@ async def declare(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
     return _effect(ctx, job, await ctx.store.declare(job, body.query, body.names, body.tops, who.why(body.reason)))
 
 
-@router.post("/{job}:restore", response_model=EffectRecord, openapi_extra=body_of(Restoration))
+@router.post("/{job:id}:restore", response_model=EffectRecord, openapi_extra=body_of(Restoration))
 @allowed(*OPERATORS)
 async def restore(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
     """Takes over watermarks from elsewhere, for substreams that are known; all of those named, or none."""
@@ -37,7 +37,7 @@ async def restore(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
     return _effect(ctx, job, await ctx.store.restore(job, body.query, body.values, who.why(body.reason)))
 
 
-@router.post("/{job}/substreams:idle", response_model=EffectRecord, openapi_extra=body_of(SubstreamAction))
+@router.post("/{job:id}/substreams:idle", response_model=EffectRecord, openapi_extra=body_of(SubstreamAction))
 @allowed(*REPORTERS_AND_OPERATORS)
 async def idle(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
     """Declares substreams idle: the rest no longer waits for them until something comes of them. All, or none."""
@@ -45,7 +45,7 @@ async def idle(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
     return _effect(ctx, job, await ctx.store.idle(job, body.query, body.names, who.why(body.reason)))
 
 
-@router.post("/{job}/substreams:done", response_model=EffectRecord, openapi_extra=body_of(SubstreamAction))
+@router.post("/{job:id}/substreams:done", response_model=EffectRecord, openapi_extra=body_of(SubstreamAction))
 @allowed(*REPORTERS_AND_OPERATORS)
 async def done(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
     """Marks substreams as ended, for good; all of those named, or none where one is not known."""
@@ -53,7 +53,7 @@ async def done(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
     return _effect(ctx, job, await ctx.store.done(job, body.query, body.names, who.why(body.reason)))
 
 
-@router.post("/{job}/substreams:evict", response_model=EffectRecord, openapi_extra=body_of(SubstreamAction))
+@router.post("/{job:id}/substreams:evict", response_model=EffectRecord, openapi_extra=body_of(SubstreamAction))
 @allowed(*OPERATORS)
 async def evict(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
     """Forgets substreams; what they led to goes on counting. They may come back, as new ones."""
@@ -61,7 +61,7 @@ async def evict(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
     return _effect(ctx, job, await ctx.store.evict(job, body.query, body.names, who.why(body.reason)))
 
 
-@router.post("/{job}/queries/{query}:retire", response_model=EffectRecord, openapi_extra=body_of(Retirement))
+@router.post("/{job:id}/queries/{query:id}:retire", response_model=EffectRecord, openapi_extra=body_of(Retirement))
 @allowed(*OPERATORS)
 async def retire(job: JobId, query: QueryId, request: Request, ctx: Ctx, who: Who) -> Response:
     """Ends a query and gives up its open batch. Its substreams go to the successor, or are evicted. Its own successor,
@@ -71,7 +71,7 @@ async def retire(job: JobId, query: QueryId, request: Request, ctx: Ctx, who: Wh
     return _effect(ctx, job, await ctx.store.retire(job, query, body.successor, who.why(body.reason)))
 
 
-@router.post("/{job}:complete", response_model=EffectRecord, openapi_extra=body_of(Action))
+@router.post("/{job:id}:complete", response_model=EffectRecord, openapi_extra=body_of(Action))
 @allowed(*OPERATORS)
 async def complete(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
     """End of input: all substreams are done, the watermark goes to the first frame boundary above the job's top."""
@@ -79,7 +79,7 @@ async def complete(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response
     return _effect(ctx, job, await ctx.store.complete(job, who.why(body.reason)))
 
 
-@router.post("/{job}:reopen", response_model=EffectRecord, openapi_extra=body_of(Action))
+@router.post("/{job:id}:reopen", response_model=EffectRecord, openapi_extra=body_of(Action))
 @allowed(*OPERATORS)
 async def reopen(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
     """Takes an end of input back, but not the watermark: what comes from below it is late."""
@@ -87,7 +87,7 @@ async def reopen(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
     return _effect(ctx, job, await ctx.store.reopen(job, who.why(body.reason)))
 
 
-@router.post("/{job}:reset", response_model=WatermarkRecord, openapi_extra=body_of(Action))
+@router.post("/{job:id}:reset", response_model=WatermarkRecord, openapi_extra=body_of(Action))
 @allowed(*ADMINS)
 async def reset(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
     """Begins a new incarnation under the same rules: all that was known is forgotten, the watermark too. The only way
@@ -98,7 +98,7 @@ async def reset(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
     return answer(WatermarkRecord(**ctx.watermark(job, found)))
 
 
-@router.post("/{job}/holds", response_model=HoldEffectRecord, openapi_extra=body_of(HoldRequest))
+@router.post("/{job:id}/holds", response_model=HoldEffectRecord, openapi_extra=body_of(HoldRequest))
 @allowed(*OPERATORS)
 async def hold(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
     """Keeps the watermark at or below a value; where it is beyond already, where it is."""
@@ -108,7 +108,7 @@ async def hold(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
     return answer(HoldEffectRecord(**ctx.watermark(job, effect.answer), applied=effect.applied, hold=name))
 
 
-@router.delete("/{job}/holds/{hold}", response_model=WatermarkRecord)
+@router.delete("/{job:id}/holds/{hold:id}", response_model=WatermarkRecord)
 @allowed(*OPERATORS)
 async def release(
     job: JobId, hold: HoldId, ctx: Ctx, who: Who, reason: Annotated[str, Query(max_length=1000)] = ""

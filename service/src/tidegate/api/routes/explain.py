@@ -15,7 +15,7 @@ from tidegate.domain.explain import MOST_HOLDERS, explain
 router = APIRouter(prefix="/v1/jobs", tags=["state"])
 
 
-@router.get("/{job}:explain", response_model=Explanation)
+@router.get("/{job:id}:explain", response_model=Explanation)
 @allowed(*READERS)
 async def explain_job(
     job: JobId, ctx: Ctx, most: Annotated[int, Query(ge=1, le=MOST_HOLDERS, description="how many holders")] = 3

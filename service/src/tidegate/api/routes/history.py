@@ -14,7 +14,7 @@ from tidegate.store.replies import order
 router = APIRouter(prefix="/v1/jobs", tags=["state"])
 
 
-@router.get("/{job}/history", response_model=HistoryPage, response_model_exclude_unset=True)
+@router.get("/{job:id}/history", response_model=HistoryPage, response_model_exclude_unset=True)
 @allowed(*READERS)
 async def history(
     job: JobId,

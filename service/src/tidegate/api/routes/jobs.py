@@ -1,6 +1,6 @@
 """Jobs: create, change, list, read, delete."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
@@ -52,8 +52,19 @@ async def _answer(ctx: Context, job: str, code: int = 200) -> Response:
     return answer(_record(ctx, job, status), code, ETag=_etag(status.answer.incarnation, status.revision))
 
 
+async def _revision(ctx: Context, job: str, if_match: str) -> int:
+    """The revision that the job is at, if that is the one named.
+
+    :raises RevisionMismatch: if it isn't.
+    """
+    current = await ctx.store.status(job)
+    if if_match.strip() not in (_etag(current.answer.incarnation, current.revision), "*"):
+        raise RevisionMismatch(current.revision)
+    return current.revision
+
+
 @router.put(
-    "/{job}", response_model=JobRecord, openapi_extra=body_of(JobDocument), responses={201: {"model": JobRecord}}
+    "/{job:id}", response_model=JobRecord, openapi_extra=body_of(JobDocument), responses={201: {"model": JobRecord}}
 )
 @allowed(*REPORTERS_AND_OPERATORS)
 async def put_job(
@@ -62,26 +73,18 @@ async def put_job(
     ctx: Ctx,
     who: Who,
     if_match: Annotated[str | None, Header()] = None,
-    if_none_match: Annotated[str | None, Header()] = None,
+    if_none_match: Annotated[Literal["*"] | None, Header()] = None,
 ) -> Response:
     """Creates a job (`If-None-Match: *`), or changes its rules (`If-Match` with its ETag)."""
     if if_none_match is None:
         who.check(*OPERATORS)  # a reporter creates its job, and changes none
     document = await read(request, JobDocument)
-    revision = None
-    if if_none_match is not None:
-        if if_none_match.strip() != "*":
-            raise Problem(400, "bad_precondition", "If-None-Match takes only *: create, where there is no such job.")
-    elif if_match is None:
+    if if_none_match is None and if_match is None:
         raise Problem(
             428, "precondition_required",
             "Say whether to create the job (If-None-Match: *) or to change the one you read (If-Match: its ETag).",
         )  # fmt: skip
-    else:
-        current = await ctx.store.status(job)
-        if if_match.strip() not in (_etag(current.answer.incarnation, current.revision), "*"):
-            raise RevisionMismatch(current.revision)
-        revision = current.revision
+    revision = None if if_none_match is not None or if_match is None else await _revision(ctx, job, if_match)
     stored = await ctx.store.put(job, document.config(), document.model_dump(), revision, who.why())
     return await _answer(ctx, job, 201 if stored.created else 200)
 
@@ -101,7 +104,7 @@ async def list_jobs(
             continue
         try:
             record = _record(ctx, job, await ctx.store.status(job))
-        except (JobNotFound, JobDeleted):  # between its name and its state, or a tombstone
+        except (JobNotFound, JobDeleted):  # since its name was read
             continue
         if len(found) == limit:
             return answer(JobList(jobs=found, next=found[-1].job))
@@ -109,16 +112,16 @@ async def list_jobs(
     return answer(JobList(jobs=found, next=None))
 
 
-@router.get("/{job}", response_model=JobRecord)
+@router.get("/{job:id}", response_model=JobRecord)
 @allowed(*READERS)
 async def get_job(job: JobId, ctx: Ctx) -> Response:
     """The status of a job. Its ETag is what a change must name."""
     return await _answer(ctx, job)
 
 
-@router.delete("/{job}", status_code=204)
+@router.delete("/{job:id}", status_code=204)
 @allowed(*ADMINS)
-async def delete_job(job: JobId, ctx: Ctx) -> Response:
-    """Deletes a job. Reports get 410 until a PUT starts a new incarnation."""
-    await ctx.store.delete(job)
+async def delete_job(job: JobId, ctx: Ctx, if_match: Annotated[str | None, Header()] = None) -> Response:
+    """Deletes a job; with `If-Match`, only as it was read. Reports get 410 until a PUT starts a new incarnation."""
+    await ctx.store.delete(job, None if if_match is None else await _revision(ctx, job, if_match))
     return Response(status_code=204)

@@ -12,10 +12,10 @@ from tidegate.domain.errors import QueryNotFound
 from tidegate.domain.query import Run
 
 router = APIRouter(prefix="/v1/jobs", tags=["reports"])
-BATCH = "/{job}/queries/{query}/batches/{batch}"
+BATCH = "/{job:id}/queries/{query:id}/batches/{batch:id}"
 
 
-@router.post("/{job}:report", response_model=EffectRecord, openapi_extra=body_of(Report))
+@router.post("/{job:id}:report", response_model=EffectRecord, openapi_extra=body_of(Report))
 @allowed(*REPORTERS)
 async def report(job: JobId, request: Request, ctx: Ctx) -> Response:
     """Reports highest event times by substream, staged under a batch or at once."""
@@ -90,7 +90,7 @@ async def commit(job: JobId, query: QueryId, batch: BatchId, request: Request, c
     return answer(EffectRecord(**ctx.watermark(job, effect.answer), applied=effect.applied))
 
 
-@router.post("/{job}/queries/{query}:heartbeat", response_model=EffectRecord, openapi_extra=body_of(Heartbeat))
+@router.post("/{job:id}/queries/{query:id}:heartbeat", response_model=EffectRecord, openapi_extra=body_of(Heartbeat))
 @allowed(*REPORTERS)
 async def heartbeat(job: JobId, query: QueryId, request: Request, ctx: Ctx) -> Response:
     """Caught up, no new data: the only way in which a query's silence comes to count."""

@@ -1,5 +1,6 @@
 """What may be relied on, and who holds it: the watermark, the substreams, the queries."""
 
+from operator import itemgetter
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
@@ -8,14 +9,18 @@ from tidegate.api.access import READERS, allowed
 from tidegate.api.bodies import answer
 from tidegate.api.context import Ctx, JobId
 from tidegate.api.schemas.batches import QueryRecord, QueryTable, SubstreamRecord, SubstreamTable
-from tidegate.api.schemas.jobs import CountsRecord, WaitRecord
+from tidegate.api.schemas.jobs import WaitRecord
 from tidegate.api.schemas.rules import JobDocument
-from tidegate.domain.numbers import EXACT_DOUBLE, highest
+from tidegate.api.schemas.types import ID
+from tidegate.api.tables import PLACE, Column, Place
+from tidegate.domain.numbers import EXACT_DOUBLE
+from tidegate.domain.pattern import matches
+from tidegate.domain.records import SubstreamState
 
 router = APIRouter(prefix="/v1/jobs", tags=["state"])
 
 
-@router.get("/{job}/watermark", response_model=WaitRecord)
+@router.get("/{job:id}/watermark", response_model=WaitRecord)
 @allowed(*READERS)
 async def watermark(
     job: JobId,
@@ -29,41 +34,45 @@ async def watermark(
     return answer(WaitRecord(**ctx.watermark(job, found), reached=reached))
 
 
-@router.get("/{job}/substreams", response_model=SubstreamTable)
+@router.get("/{job:id}/substreams", response_model=SubstreamTable)
 @allowed(*READERS)
 async def substreams(
     job: JobId,
     ctx: Ctx,
-    after: Annotated[str, Query(max_length=400, description="the `next` of the page before")] = "",
-    limit: Annotated[int, Query(ge=1, le=100_000)] = 1000,
+    name: Annotated[str, Query(max_length=200, description="those of this name; `*` stands for any characters")] = "*",
+    query: Annotated[
+        str | None, Query(pattern=rf"^$|{ID}", description='those of this query; "": of reports without batches')
+    ] = None,
+    state: Annotated[list[SubstreamState] | None, Query(description="those in one of these states")] = None,
+    sort: Annotated[Column, Query(description="by which column; equals by query and name")] = "name",
+    descending: bool = False,
+    after: Annotated[str, Query(pattern=PLACE, max_length=400, description="the `next` of the page before")] = "",
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> Response:
-    """The table of substreams, by query and name; a page at a time."""
-    found, rows = await ctx.store.substreams(job)
+    """The table of substreams, a page at a time."""
+    last = Place.after(after)
+
+    def follows(place: Place) -> bool:
+        return last is None or (place < last if descending else place > last)
+
+    keys = [key for key in await ctx.store.substream_keys(job) if query in (None, key[0]) and matches(name, key[1])]
+    if sort == "name" and state is None:  # then only those on the page need to be read
+        keys.sort(reverse=descending)
+        keys = [key for key in keys if follows(Place.by_name(*key))][: limit + 1]
+    table = await ctx.store.substreams(job, keys)
     config = JobDocument.model_validate(await ctx.store.document(job)).config()
-    lead = highest(*(row.watermark for row in rows))
-    query, _, name = after.partition("/")  # ids hold no slash
-    rest = [row for row in rows if (row.query, row.substream) > (query, name)]
-    page = [
-        SubstreamRecord(
-            query=row.query,
-            substream=row.substream,
-            state=row.state,
-            watermark=row.watermark,
-            top=row.top,
-            skew=None if row.watermark is None or lead is None else lead - row.watermark,
-            last_event_ms=row.last_event_ms,
-            policy=config.override_of(row.substream),
-            reported=row.reported,
-            future_reported=row.future,
-            rows=CountsRecord.model_validate(row.counts),
+    rows = [(Place.of(row, sort), row) for row in table.rows if state is None or row.state in state]
+    rows = [(place, row) for place, row in sorted(rows, key=itemgetter(0), reverse=descending) if follows(place)]
+    return answer(
+        SubstreamTable(
+            **ctx.watermark(job, table.answer),
+            substreams=[SubstreamRecord.of(row, table.lead, config) for _, row in rows[:limit]],
+            next=rows[limit - 1][0].text if len(rows) > limit else None,
         )
-        for row in rest[:limit]
-    ]
-    following = f"{page[-1].query}/{page[-1].substream}" if len(rest) > limit else None
-    return answer(SubstreamTable(**ctx.watermark(job, found), substreams=page, next=following))
+    )
 
 
-@router.get("/{job}/queries", response_model=QueryTable)
+@router.get("/{job:id}/queries", response_model=QueryTable)
 @allowed(*READERS)
 async def queries(job: JobId, ctx: Ctx) -> Response:
     """The queries that feed the job, with their latest batches and since when those are open."""

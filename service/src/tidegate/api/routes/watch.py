@@ -32,7 +32,7 @@ EVENT_STREAM: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.get("/{job}/watermark:watch", response_class=StreamingResponse, responses=EVENT_STREAM)
+@router.get("/{job:id}/watermark:watch", response_class=StreamingResponse, responses=EVENT_STREAM)
 @allowed(*READERS)
 async def watch(
     job: JobId,

@@ -2,7 +2,7 @@
 
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from tidegate.api.schemas.types import EventTime, FieldError, Id, Names, PositiveMs, Request, equal_lengths
 
@@ -63,6 +63,15 @@ class Retirement(Request):
     """What becomes of a query's substreams: another query (or itself, on another checkpoint) has them from now on, or
     they are evicted.
     """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [
+                {"properties": {"successor": {"type": "string"}, "evict": {"const": False}}, "required": ["successor"]},
+                {"properties": {"successor": {"type": "null"}, "evict": {"const": True}}, "required": ["evict"]},
+            ]
+        }
+    )
 
     successor: Id | None = None
     evict: bool = False

@@ -1,9 +1,10 @@
 """Reports, batches, and the tables of substreams and queries."""
 
 from collections.abc import Sequence
-from typing import Literal, Self
+from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
+from pydantic.config import JsonDict
 
 from tidegate.api.schemas.jobs import CountsRecord, WatermarkRecord
 from tidegate.api.schemas.types import (
@@ -19,8 +20,9 @@ from tidegate.api.schemas.types import (
     WaitMs,
     equal_lengths,
 )
+from tidegate.domain.config import JobConfig
 from tidegate.domain.query import KnownPin
-from tidegate.domain.records import Accounting, Counts
+from tidegate.domain.records import Accounting, Counts, SubstreamRow, SubstreamState
 
 Token = str | None
 TOKEN = Field(default=None, max_length=200, description="the last watermark_token that the client got")
@@ -36,19 +38,26 @@ class BatchReference(Request):
     partition: BatchNumber
 
 
+def _given(column: str) -> JsonDict:
+    """As JSON Schema says that a column is there."""
+    return {"properties": {column: {"type": "array"}}, "required": [column]}
+
+
 class Report(Request):
     """Highest event times, by substream: columns of equal length.
 
     With `batch` all of it is staged and counts when the batch commits. Without, it counts at once, and `counts` and
     `future_counts` are of no effect, because nothing would tell a repetition.
 
-    - `event_times`: null where a substream has none; left out beside `watermarks` alone.
+    - `event_times`: null where nothing was seen that has one; left out beside `watermarks` alone.
     - `min_event_times`: the lowest of each, for policies that follow the clock: without a batch, no watermark of theirs
       passes the lowest of these (else of `event_times`) by the very report that brings them.
     - `watermarks`: ready-made ones, for substreams under the policy `reported`; one that is no advance changes nothing.
     - `counts`: rows seen; `future_counts`: rows left out because their event times are too far ahead of the clock.
       Repeating a partition's report replaces both.
     """
+
+    model_config = ConfigDict(json_schema_extra={"anyOf": [_given("event_times"), _given("watermarks")]})
 
     substreams: Names
     event_times: list[EventTime | None] | None = None
@@ -71,12 +80,6 @@ class Report(Request):
         equal_lengths(columns, len(self.substreams), "substreams")
         if self.event_times is None and self.watermarks is None:
             raise FieldError("event_times", "are missing; only beside watermarks may they be left out")
-        for index in range(len(self.substreams)):
-            beside = (self.event_times, self.watermarks, self.future_counts)
-            if not any(column and column[index] is not None for column in beside):
-                raise FieldError(
-                    f"event_times.{index}", "is null, with neither a watermark nor a future count beside it"
-                )
         return self
 
     def column(self, values: Sequence[int | None] | None) -> dict[str, int]:
@@ -194,24 +197,42 @@ class BatchRecord(WatermarkRecord):
 class SubstreamRecord(Record):
     """One substream of one query. `blocked`: silent for long, though its query has not said there was nothing.
 
-    `policy` is the pattern of the override that it is under; null: the job's own policy.
+    `since_ms`: since when. `policy` is the pattern of the override that it is under; null: the job's own policy.
     """
 
     query: str
     substream: str
-    state: Literal["active", "blocked", "idle", "done"]
+    state: SubstreamState
+    since_ms: int
     watermark: int | None
     top: int | None
-    skew: int | None = Field(description="how far it trails the furthest substream's watermark")
+    skew: int | None = Field(description="how far it trails the highest watermark that any substream ever had")
     last_event_ms: int
     policy: str | None
     reported: int = Field(description="rows that executors reported in committed batches")
     future_reported: int = Field(description="rows they left out, and reports ignored, as too far ahead of the clock")
     rows: CountsRecord
 
+    @classmethod
+    def of(cls, row: SubstreamRow, lead: int | None, config: JobConfig) -> Self:
+        return cls(
+            query=row.query,
+            substream=row.substream,
+            state=row.state,
+            since_ms=row.since_ms,
+            watermark=row.watermark,
+            top=row.top,
+            skew=None if row.watermark is None or lead is None else lead - row.watermark,
+            last_event_ms=row.last_event_ms,
+            policy=config.override_of(row.substream),
+            reported=row.reported,
+            future_reported=row.future,
+            rows=CountsRecord.model_validate(row.counts),
+        )
+
 
 class SubstreamTable(WatermarkRecord):
-    """Substreams by query and name. ``next``: the ``after`` of the following page, null on the last."""
+    """Substreams, in the order asked for. ``next``: the ``after`` of the following page, null on the last."""
 
     substreams: list[SubstreamRecord]
     next: str | None

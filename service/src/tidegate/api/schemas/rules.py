@@ -92,7 +92,7 @@ class OverrideDocument(Request):
 class NoThrottleDocument(Request):
     """Every advance is emitted."""
 
-    type: Literal["none"] = "none"
+    type: Literal["none"]
 
     def throttle(self) -> Throttle:
         return NoThrottle()
@@ -157,13 +157,13 @@ class JobDocument(Request):
 
     policy: PolicyDocument
     overrides: list[OverrideDocument] = Field(default=[], max_length=MOST_OVERRIDES)
-    throttle: ThrottleDocument = NoThrottleDocument()
+    throttle: ThrottleDocument = NoThrottleDocument(type="none")
     idle_timeout_ms: PositiveMs | None = None
     max_retention_ms: PositiveMs | None = None
     query_timeout_ms: PositiveMs | None = None
     max_batch_hold_ms: PositiveMs | None = None
     max_future_skew_ms: DurationMs | None = DAY_MS
-    expected_queries: list[Id] = Field(default=[], max_length=MOST_QUERIES)
+    expected_queries: list[Id] = Field(default=[], max_length=MOST_QUERIES, json_schema_extra={"uniqueItems": True})
 
     @model_validator(mode="after")
     def _must_work(self) -> Self:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
 from tidegate.domain.numbers import EXACT_DOUBLE
 
@@ -43,7 +43,26 @@ def _names(names: list[str]) -> list[str]:
     return names
 
 
-Names = Annotated[list[str], Field(max_length=MAX_NAMES), AfterValidator(_names)]
+PRINTABLE = "[^\\u0000-\\u001f\\u007f-\\u009f\\u2028\\u2029]"
+"""As a pattern of JSON Schema."""
+
+Names = Annotated[
+    list[str],
+    Field(max_length=MAX_NAMES),
+    AfterValidator(_names),
+    WithJsonSchema(
+        {
+            "type": "array",
+            "maxItems": MAX_NAMES,
+            "uniqueItems": True,
+            "items": {
+                "type": "string",
+                "pattern": f"^{PRINTABLE}{{1,{LONGEST_NAME}}}$",
+                "description": f"at most {LONGEST_NAME} bytes of UTF-8",
+            },
+        }
+    ),
+]
 """Names of substreams, each once: 1 to 200 bytes of UTF-8, no control characters."""
 
 

@@ -1,14 +1,14 @@
 -- Makes substreams known before their first event, so that they hold the watermark back from the start. Moves nothing.
 --
 -- KEYS  1 the job · 2 the jobs to sweep
--- ARGV  now · absent after · not after · query ('' for reports without batches)
+-- ARGV  now · absent after · not after · how many substreams a job may have ('' : any number) · query ('' for reports without batches)
 --       · members · their highest event times, where they are known ('' for none) (columns; the last may be empty)
 --       · actor · reason
 -- Reply ok, ... (parts/answer), applied (1: at least one was new)
---       or error: job_not_found, job_deleted, job_complete
+--       or error: job_not_found, job_deleted, job_complete, too_many_substreams <how many may be>
 -- @include parts/answer
 -- @include parts/end
-local query, members, tops = arg(), column(), column()
+local most, query, members, tops = num(arg()), arg(), column(), column()
 local refused = load_job()
 if refused then return refused end
 local known, done = zmscore(K.tops, members), zmscore(K.done, members)
@@ -20,6 +20,8 @@ for i, member in ipairs(members) do
   end
 end
 if #new > 0 and J.complete then return problem('job_complete') end
+refused = check_room(most, new, {})
+if refused then return refused end
 local observed = observed_by(query)
 if #new > 0 then introduce(query, new, observed) end
 seen, seen_tops = set_aside_future(query, seen, seen_tops, {}, {})

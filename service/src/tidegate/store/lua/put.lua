@@ -1,14 +1,14 @@
 -- Creates a job, or changes the rules of one.
 --
--- KEYS  1 the job · 2 the jobs to sweep
--- ARGV  now · absent after · not after · expected revision ('' to create: there must be no live job) · fresh epoch
+-- KEYS  1 the job · 2 the jobs to sweep · 3 all jobs
+-- ARGV  now · absent after · not after · how many jobs there may be ('' : any number) · expected revision ('' to create: there must be no live job) · fresh epoch
 --       · config (JSON, the document) · rules (JSON, see tidegate.store.rules) · actor · reason
 -- Reply ok, ... (parts/answer), created (1/0), revision
---       or error: job_exists, job_not_found, job_deleted, revision_mismatch <current>
+--       or error: job_exists, job_not_found, job_deleted, revision_mismatch <current>, too_many_jobs <how many may be>
 -- @include parts/answer
 -- @include parts/wipe
 -- @include parts/end
-local expected, epoch, config, rules = arg(), arg(), arg(), arg()
+local most, expected, epoch, config, rules = num(arg()), arg(), arg(), arg(), arg()
 
 local refused = load_job()
 if refused and refused[2] == 'clock_jumped' then return refused end
@@ -29,12 +29,15 @@ if expected == '' then
   local incarnation = (J.incarnation or 0) + 1
   local now = clock()
   if not_after and now > not_after then return problem('clock_jumped', fmt(now)) end
+  if most and redis.call('SCARD', K.jobs) >= most then return problem('too_many_jobs', fmt(most)) end
   redis.call('DEL', K.job)
+  redis.call('SADD', K.jobs, K.name)
   LOADED = {}
   fresh_job(incarnation, epoch, now)
   redis.call('HSET', K.job, 'state', 'live', 'created', fmt(J.now))
   local revision = set_rules()
-  record('created')
+  local why = read_why()
+  record('created', 'actor', why[1], 'reason', why[2])
   expect()
   return reply('1', fmt(revision))
 end

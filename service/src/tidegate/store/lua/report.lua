@@ -1,15 +1,16 @@
 -- Takes in highest event times. With a batch they are staged and take effect when it commits; without, at once.
 --
 -- KEYS  1 the job · 2 the jobs to sweep
--- ARGV  now · absent after · not after · token incarnation · token watermark ('' '' without)
+-- ARGV  now · absent after · not after · how many substreams a job may have ('' : any number) · token incarnation · token watermark ('' '' without)
 --       · query ('' without a batch) · query_id · run_id · batch · partition
 --       · members, tops ('' for none), lowest event times, ready-made watermarks ('' for none), rows, future rows
 --         (columns; the last four may be empty, or have '' for none)
 -- Reply ok, ... (parts/answer), applied (0: nothing was changed; the batch had committed already, or nothing was news)
 --       or error: job_not_found, job_deleted, job_complete, query_fenced <run>, query_retired <query>,
---       batch_not_begun <query> <batch>, event_time_missing <members>
+--       batch_not_begun <query> <batch>, event_time_missing <members>, too_many_substreams <how many may be>
 -- @include parts/answer
 -- @include parts/settle
+local most = num(arg())
 local token = read_token()
 local query, query_id, run_id, batch = arg(), arg(), arg(), tonumber(arg())
 local partition = arg()
@@ -29,6 +30,7 @@ local refused = load_job()
 if refused then return refused end
 if query == '' then
   refused = J.complete and problem('job_complete') or without_event_time(members, tops, marks)
+    or check_room(most, members, {})
   if refused then return refused end
   heal(token)
   members, tops, marks, bottoms = set_aside_future('', members, tops, marks, bottoms)
@@ -40,9 +42,11 @@ end
 load_query(query)
 refused = check_speaker(query_id, run_id, batch) or without_event_time(members, tops, marks)
 if refused then return refused end
+local staged = Q.open and batch == Q.latest
+refused = staged and check_room(most, members, {K.staged(query), K.staged_watermarks(query)})
+if refused then return refused end
 heal(token)
 contact()
-local staged = Q.open and batch == Q.latest
 if staged then
   for _, kind in ipairs({{K.staged_rows(query), rows}, {K.staged_future(query), future}}) do
     for i, count in ipairs(kind[2]) do

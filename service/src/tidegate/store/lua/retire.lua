@@ -45,7 +45,7 @@ local function hand_over(members)
     if not taken[i] then
       redis.call('SADD', K.owners, successor)
       end_placeholder(successor)
-      local keys = {K.tops, K.live, K.parked, K.told, K.still, K.drift, K.due}
+      local keys = {K.tops, K.live, K.parked, K.told, K.since, K.still, K.drift, K.due}
       for _, limit in pairs(CLOCK_LIMITS) do keys[#keys + 1] = K.lagged(limit) end
       for _, key in ipairs(keys) do move(key, key, from, to) end
       move(K.done, K.done, from, to, now)

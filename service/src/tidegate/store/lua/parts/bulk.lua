@@ -2,21 +2,23 @@
 local CHUNK = 2000
 
 local function zadd(key, flag, pairs_)
+  local added = 0
   for first = 1, #pairs_, 2 * CHUNK do
     local last = math.min(first + 2 * CHUNK - 1, #pairs_)
     if flag then
-      redis.call('ZADD', key, flag, unpack(pairs_, first, last))
+      added = added + redis.call('ZADD', key, flag, unpack(pairs_, first, last))
     else
-      redis.call('ZADD', key, unpack(pairs_, first, last))
+      added = added + redis.call('ZADD', key, unpack(pairs_, first, last))
     end
   end
+  return added
 end
 
 -- The same score for all members.
-local function zadd_all(key, score_, members)
+local function zadd_all(key, score_, members, flag)
   local pairs_ = {}
   for i, member in ipairs(members) do pairs_[2 * i - 1], pairs_[2 * i] = score_, member end
-  zadd(key, nil, pairs_)
+  zadd(key, flag, pairs_)
 end
 
 local function remove(command, key, members)

@@ -26,6 +26,7 @@ local function mark_done(query, members)
   if #new == 0 then return new end
   park(live)
   zadd(K.done, nil, done)
+  zadd_all(K.since, fmt(J.now), new)
   zrem(K.expiry(query), new)
   zrem(K.quiet(query), new)
   zrem(K.told, new)
@@ -36,7 +37,7 @@ end
 -- Forgets members of a query that are known, whatever they are.
 local function forget(query, members)
   if #members == 0 then return end
-  for _, key in ipairs({K.tops, K.live, K.parked, K.done, K.told, K.expiry(query), K.quiet(query)}) do
+  for _, key in ipairs({K.tops, K.live, K.parked, K.done, K.told, K.since, K.expiry(query), K.quiet(query)}) do
     zrem(key, members)
   end
   displace(members)

@@ -27,6 +27,7 @@ local function set_idle(query, members, last_events)
   for i, member in ipairs(members) do quiet[#quiet + 1], quiet[#quiet + 2] = last_events[i], member end
   zadd(K.quiet(query), nil, quiet)
   zrem(K.expiry(query), members)
+  zadd_all(K.since, fmt(J.now), members)
   return left
 end
 

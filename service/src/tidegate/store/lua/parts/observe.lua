@@ -26,6 +26,7 @@ local function wake(query, members, silently)
   zrem(K.parked, woken)
   zrem(K.quiet(query), woken)
   zrem(K.told, woken)
+  zadd_all(K.since, fmt(J.now), woken)
   if not silently then
     record('wake', 'query', query, 'count', fmt(#woken), 'substreams', named(woken))
   end
@@ -92,7 +93,7 @@ local function observe(query, members, tops, marks, observed)
       see_live(member, texts[i], clocked_times[i], higher(clocked_times[i], top), top)
     end
   end
-  zadd(K.tops, 'GT', seen)
+  if zadd(K.tops, 'GT', seen) > 0 then zadd_all(K.since, fmt(J.now), names, 'NX') end
   zadd(K.live, 'GT', flat)
   zadd(K.expiry(query), nil, expiry)
   return true
@@ -106,9 +107,30 @@ local function introduce(query, members, observed)
   end
   local flat, clocked = by_kind(members)
   zadd_all(K.tops, '-inf', members)
+  zadd_all(K.since, fmt(J.now), members)
   zadd_all(K.expiry(query), fmt(observed), members)
   zadd_all(K.live, '-inf', flat)
   for _, member in ipairs(clocked) do see_live(member) end
+end
+
+-- A problem where these make the job too large (`most`: how many substreams it may have, nil: any number); one that is too
+-- large already takes no more. `staged`: sets of others that are to come with them.
+local function check_room(most, members, staged)
+  if not most then return end
+  local size = redis.call('ZCARD', K.tops)
+  local coming = #members
+  for _, key in ipairs(staged) do coming = coming + redis.call('ZCARD', key) end
+  if size + coming <= most then return end
+  local new, is_new = 0, {}
+  local function count(some)
+    local known = zmscore(K.tops, some)
+    for i, member in ipairs(some) do
+      if not known[i] and not is_new[member] then new, is_new[member] = new + 1, true end
+    end
+  end
+  count(members)
+  for _, key in ipairs(staged) do count(redis.call('ZRANGE', key, 0, -1)) end
+  if new > 0 and size + new > most then return problem('too_many_substreams', fmt(most)) end
 end
 
 -- Something stands for each expected query that has shown nothing yet, and holds the watermark; for no other.

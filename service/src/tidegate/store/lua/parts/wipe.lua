@@ -5,7 +5,7 @@ local function wipe()
     redis.call('UNLINK', K.expiry(query), K.quiet(query), K.query(query), K.pins(query), K.pin_order(query),
       K.fenced(query), K.staged(query), K.staged_watermarks(query), K.staged_rows(query), K.staged_future(query))
   end
-  redis.call('UNLINK', K.tops, K.live, K.parked, K.done, K.told, K.counts, K.queries, K.owners, K.missing, K.contact,
+  redis.call('UNLINK', K.tops, K.live, K.parked, K.done, K.told, K.since, K.counts, K.queries, K.owners, K.missing, K.contact,
     K.open, K.begun, K.holds, K.hold_expiry, K.hold_reasons, K.clocked, K.still, K.drift, K.due)
   for _, limit in pairs(CLOCK_LIMITS) do redis.call('UNLINK', K.lagged(limit)) end
 end

@@ -1,0 +1,52 @@
+"""For schemathesis: what a valid request must keep to, and JSON Schema has no words for."""
+
+from typing import Any
+
+import schemathesis
+
+COLUMNS = {
+    "event_times", "min_event_times", "watermarks", "counts", "future_counts", "on_time", "late", "null_event_time",
+    "updated", "future",
+}  # fmt: skip
+LONGEST_NAME = 200
+
+
+@schemathesis.hook
+def before_call(_context: Any, case: Any, _arguments: Any) -> None:
+    """Columns are as long as the names that they are of, names are measured in bytes, and frames fill a window."""
+    if not isinstance(case.body, dict):
+        return
+    for table in (case.body, case.body.get("rows")):
+        if isinstance(table, dict):
+            _equalise(table)
+    throttle = case.body.get("throttle")
+    if isinstance(throttle, dict) and _whole(throttle.get("size_ms")):
+        slide = throttle.get("slide_ms")
+        if _whole(slide):
+            throttle["size_ms"] = slide
+        if _whole(throttle.get("offset_ms")):
+            throttle["offset_ms"] %= throttle["size_ms"]
+
+
+def _equalise(table: dict[str, Any]) -> None:
+    names = table.get("substreams", table.get("names"))
+    if not isinstance(names, list):
+        return
+    names[:] = [
+        name
+        for name in names
+        if not isinstance(name, str) or len(name.encode()) <= LONGEST_NAME or len(name) > LONGEST_NAME
+    ]
+    columns = {member: column for member, column in table.items() if member in COLUMNS and isinstance(column, list)}
+    if not all(columns.values()):
+        names.clear()
+    for member, column in columns.items():
+        table[member] = (column * (len(names) + 1))[: len(names)]
+
+
+def _long_in_bytes_alone(name: Any) -> bool:
+    return isinstance(name, str) and len(name) <= LONGEST_NAME < len(name.encode(errors="replace"))
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0

@@ -79,7 +79,16 @@ def body_of(model: type[BaseModel]) -> dict[str, Any]:
     if model not in BODIES:
         BODIES.append(model)
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    return {"requestBody": {"required": not _may_be_empty(model), "content": {"application/json": {"schema": schema}}}}
+
+
+def _may_be_empty(model: type[BaseModel]) -> bool:
+    """No body is taken for ``{}``."""
+    try:
+        model.model_validate({})
+    except ValidationError:
+        return False
+    return True
 
 
 def answer(record: BaseModel, status: int = 200, *, whole: bool = True, **headers: str) -> Response:

@@ -29,8 +29,6 @@ from tidegate.store.rules import rules
 from tidegate.store.scripts import script
 
 RECORDS_AT_ONCE = 1000
-FIRST = ("(0-0", "(0")
-"""Nothing comes before these; Redis takes them for mistakes."""
 ROWS_AT_ONCE = 1000
 READS = ("status", "substreams", "queries")
 NONE: Values = {}
@@ -376,7 +374,9 @@ class JobStore:
         if before is not None and (to_ms is None or int(before.partition("-")[0]) <= to_ms):
             end = f"({before}"
         found: list[tuple[str, Record]] = []
-        while len(found) < most and end not in FIRST:
+        if before is not None and replies.order(before) == (0, 0):
+            return found  # nothing comes before the first id, and Redis takes that for a mistake
+        while len(found) < most:
             chunk: Any = await self.redis.xrevrange(log_key(job), end, str(from_ms), RECORDS_AT_ONCE)
             read = [(entry_id, replies.record(entry_id, details)) for entry_id, details in chunk]
             found += [(entry_id, record) for entry_id, record in read if not kinds or record.kind in kinds]

@@ -1,6 +1,7 @@
 """What happens to a job, as it happens."""
 
 import random
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import aclosing
 from typing import Annotated, Any
@@ -18,6 +19,7 @@ from tidegate.runtime.feed import Entry, State, Step
 
 router = APIRouter(prefix="/v1/jobs", tags=["state"])
 
+NO_RECORD = "0-0"
 PAUSE_S = 15.0
 """After so long without news a comment is sent, so that nobody in between takes the connection for dead."""
 RETRY_MS = (500, 3000)
@@ -39,13 +41,14 @@ async def watch(
     ctx: Ctx,
     who: Who,
     kind: Annotated[list[Kind] | None, Query(description="records of these kinds only")] = None,
-    last_event_id: Annotated[
-        str | None, Header(pattern=RECORD_ID, description="the last event that was seen: go on after it")
-    ] = None,
+    last_event_id: Annotated[str | None, Header(description="the last event that was seen: go on after it")] = None,
 ) -> StreamingResponse:
     """Every emission, and whatever else happens, as server-sent events. Ids are those of the history."""
     await ctx.store.sweep(job)  # a job that is not there is told before the stream begins
-    steps = ctx.wakeups.follow(job, last_event_id, PAUSE_S)
+    known = last_event_id
+    if known is not None and not re.match(RECORD_ID, known):
+        known = NO_RECORD  # whatever it is of, nothing here leads on from it
+    steps = ctx.wakeups.follow(job, known, PAUSE_S)
     await anext(steps)
     return StreamingResponse(
         _events(ctx, who, job, steps, kind or ()),

@@ -1,0 +1,70 @@
+"""Server-sent events, as a client reads them."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+
+@dataclass(frozen=True)
+class Event:
+    id: str
+    name: str
+    data: dict[str, Any]
+
+
+class Events:
+    """The events of a response; ``last_id`` is what to go on from, also after blocks that are no events."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self.response, self._lines, self.last_id = response, response.iter_lines(), ""
+
+    def __iter__(self) -> Iterator[Event]:
+        name, data = "", ""
+        for line in self._lines:
+            field, _, value = line.partition(": ")
+            if field == "id":
+                self.last_id = value
+            elif field == "event":
+                name = value
+            elif field == "data":
+                data = value
+            elif not line:
+                if data:
+                    yield Event(self.last_id, name, json.loads(data))
+                name, data = "", ""
+
+    def take(self, number: int) -> list[Event]:
+        """The next so many."""
+        found: list[Event] = []
+        for event in self:
+            found.append(event)
+            if len(found) == number:
+                break
+        return found
+
+    def until(self, watermark: int) -> list[Event]:
+        """All up to the emission of that watermark."""
+        found: list[Event] = []
+        for event in self:
+            found.append(event)
+            if event.name == "emission" and event.data["watermark"] == watermark:
+                break
+        return found
+
+
+@contextmanager
+def watching(url: str, after: str | None = None, key: str | None = None, **parameters: Any) -> Iterator[Events]:
+    """``url``: of the job, with the coordinator's address."""
+    headers = {} if after is None else {"Last-Event-ID": after}
+    if key is not None:
+        headers["Authorization"] = f"Bearer {key}"
+    with (
+        httpx.Client(timeout=60) as http,
+        http.stream("GET", f"{url}/watermark:watch", headers=headers, params=parameters) as response,
+    ):
+        assert response.status_code == 200, response.read()
+        yield Events(response)

@@ -1,0 +1,86 @@
+"""What clients may create has limits, each with an error that says which, and what to do."""
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.api.conftest import RULES, RUN
+from tests.api.test_bad_input import problem
+from tidegate_spark.testing import CoordinatorProcess
+
+CREATE = {"If-None-Match": "*"}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """Two jobs with three substreams each, and no more."""
+    directory = tmp_path_factory.mktemp("small")
+    with (
+        CoordinatorProcess(directory, max_jobs="2", max_substreams="3") as process,
+        httpx.Client(base_url=process.url, timeout=30) as http,
+    ):
+        yield http
+
+
+@pytest.fixture
+def path(small: httpx.Client) -> Iterator[str]:
+    path = "/v1/jobs/j"
+    small.put(path, json=RULES, headers=CREATE).raise_for_status()
+    yield path
+    small.delete(path).raise_for_status()
+
+
+def names(http: httpx.Client, path: str) -> list[str]:
+    return [row["substream"] for row in http.get(f"{path}/substreams").json()["substreams"]]
+
+
+def too_many(answer: httpx.Response, code: str, most: int) -> None:
+    assert problem(answer, 429, code)["most"] == most
+    assert int(answer.headers["Retry-After"]) > 0
+
+
+def test_one_job_too_many(small: httpx.Client, path: str) -> None:
+    """Whoever makes up a name for each run would fill the store."""
+    small.put("/v1/jobs/other", json=RULES, headers=CREATE).raise_for_status()
+    too_many(small.put("/v1/jobs/third", json=RULES, headers=CREATE), "too_many_jobs", 2)
+    problem(small.get("/v1/jobs/third"), 404, "job_not_found")
+    problem(small.put(path, json=RULES, headers=CREATE), 412, "job_exists")
+    assert small.put(path, json=RULES, headers={"If-Match": "*"}).status_code == 200
+    small.delete("/v1/jobs/other").raise_for_status()
+    assert small.put("/v1/jobs/third", json=RULES, headers=CREATE).status_code == 201
+    problem(small.get("/v1/jobs/other"), 410, "job_deleted")
+    too_many(small.put("/v1/jobs/other", json=RULES, headers=CREATE), "too_many_jobs", 2)
+    small.delete("/v1/jobs/third").raise_for_status()
+    assert [job["job"] for job in small.get("/v1/jobs").json()["jobs"]] == ["j"]
+
+
+def test_one_substream_too_many(small: httpx.Client, path: str) -> None:
+    """A report is all or nothing; those that are known are heard, and room that is made is used."""
+    small.post(f"{path}:report", json={"substreams": ["a", "b"], "event_times": [50, 50]}).raise_for_status()
+    beyond = {"substreams": ["a", "c", "d"], "event_times": [90, 90, 90]}
+    too_many(small.post(f"{path}:report", json=beyond), "too_many_substreams", 3)
+    too_many(small.post(f"{path}:declare", json={"names": ["c", "d"]}), "too_many_substreams", 3)
+    assert names(small, path) == ["a", "b"]
+    small.post(f"{path}:declare", json={"names": ["b", "c"]}).raise_for_status()
+    small.post(f"{path}:report", json={"substreams": ["a", "b", "c"], "event_times": [60] * 3}).raise_for_status()
+    small.post(f"{path}/substreams:evict", json={"names": ["b", "c"]}).raise_for_status()
+    assert small.post(f"{path}:report", json=beyond).json()["watermark"] == 80
+
+
+def test_what_is_staged_counts(small: httpx.Client, path: str) -> None:
+    """Otherwise a batch could be taken in that can never be committed."""
+    small.put(f"{path}/queries/q/batches/0", json=RUN).raise_for_status()
+    batch = {"query": "q", **RUN, "batch_id": 0}
+
+    def stage(partition: int, *substreams: str) -> httpx.Response:
+        times = [50] * len(substreams)
+        at = batch | {"partition": partition}
+        body = {"substreams": substreams, "event_times": times, "counts": times, "batch": at}
+        return small.post(f"{path}:report", json=body)
+
+    assert stage(0, "a", "b").json()["applied"] is True
+    too_many(stage(1, "b", "c", "d"), "too_many_substreams", 3)
+    assert stage(1, "b", "c").json()["applied"] is True
+    small.post(f"{path}/queries/q/batches/0:commit", json=RUN | {"reported": 4}).raise_for_status()
+    assert names(small, path) == ["a", "b", "c"]

@@ -1,0 +1,241 @@
+"""Who may do what: every call of the document, with every role, within its prefix and outside it."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.conftest import RULES, RUN
+from tests.api.streams import watching
+from tests.api.test_bad_input import problem
+from tests.api.test_document import DOCUMENT
+from tidegate.store import keyring
+from tidegate.store.keyring import Role
+from tidegate_spark.testing import CoordinatorProcess
+
+CREATE = {"If-None-Match": "*"}
+ALL = {"read", "report", "operate", "admin"}
+
+MAY: dict[str, set[str]] = {
+    "livez": ALL,
+    "readyz": ALL,
+    "list_jobs": ALL,
+    "get_job": ALL,
+    "watermark": ALL,
+    "watch": ALL,
+    "substreams": ALL,
+    "queries": ALL,
+    "get_batch": ALL,
+    "explain_job": ALL,
+    "history": ALL,
+    "put_job": {"report", "operate", "admin"},
+    "report": {"report", "admin"},
+    "begin": {"report", "admin"},
+    "commit": {"report", "admin"},
+    "heartbeat": {"report", "admin"},
+    "declare": {"report", "operate", "admin"},
+    "idle": {"report", "operate", "admin"},
+    "done": {"report", "operate", "admin"},
+    "restore": {"operate", "admin"},
+    "evict": {"operate", "admin"},
+    "retire": {"operate", "admin"},
+    "complete": {"operate", "admin"},
+    "reopen": {"operate", "admin"},
+    "hold": {"operate", "admin"},
+    "release": {"operate", "admin"},
+    "reset": {"admin"},
+    "delete_job": {"admin"},
+}
+BODIES: dict[str, dict[str, Any]] = {
+    "put_job": RULES,
+    "report": {"substreams": ["a"], "event_times": [1]},
+    "begin": RUN,
+    "commit": RUN,
+    "heartbeat": RUN | {"observed_ms": 0},
+    "declare": {"names": []},
+    "idle": {"names": []},
+    "done": {"names": []},
+    "evict": {"names": []},
+    "restore": {"names": [], "watermarks": []},
+    "retire": {"evict": True},
+    "complete": {},
+    "reopen": {},
+    "reset": {},
+    "hold": {"at_most": 5, "reason": "a test"},
+}
+PUBLIC = {"livez", "readyz"}
+CALLS = {
+    call["operationId"]: (method, path)
+    for path, methods in json.loads(DOCUMENT.read_text())["paths"].items()
+    for method, call in methods.items()
+}
+
+
+@dataclass
+class Guarded:
+    """A coordinator with a key of each role for the jobs ``mine*``, and the log it writes."""
+
+    process: CoordinatorProcess
+    keys: dict[str, str]
+    log: Path
+    http: httpx.Client
+
+    def send(self, operation: str, job: str, key: str | None, headers: dict[str, str] | None = None) -> httpx.Response:
+        method, path = CALLS[operation]
+        url = self.process.url + path.format(job=job, query="q", batch=0, hold="h")
+        sent = dict(headers or {})
+        if key is not None:
+            sent["Authorization"] = f"Bearer {key}"
+        if operation == "put_job":
+            sent |= CREATE
+        request = self.http.build_request(method, url, headers=sent, json=BODIES.get(operation))
+        answer = self.http.send(request, stream=operation == "watch")
+        if answer.status_code != 200 or operation != "watch":
+            answer.read()
+        answer.close()
+        return answer
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    directory = tmp_path_factory.mktemp("guarded")
+    file = directory / "keys.json"
+    keys = {role.value: keyring.create(file, f"key-{role}", role, "mine") for role in Role}
+    keys["root"] = keyring.create(file, "root", Role.ADMIN, "")
+    with (
+        CoordinatorProcess(directory / "data", keys_file=str(file), max_body_bytes="65536") as process,
+        httpx.Client(timeout=30) as http,
+    ):
+        found = Guarded(process, keys, directory / "data" / "coordinator.log", http)
+        for job in ("mine", "mine-too", "yours"):
+            assert found.send("put_job", job, keys["root"]).status_code == 201
+        yield found
+        told = found.log.read_text()
+        for key in keys.values():
+            assert key.rpartition("_")[2] not in told
+
+
+def test_the_matrix_has_every_call() -> None:
+    """One that is new must say who may make it, here and in the document."""
+    assert MAY.keys() == CALLS.keys()
+    document = json.loads(DOCUMENT.read_text())
+    for operation, (method, path) in CALLS.items():
+        said = document["paths"][path][method]["security"]
+        assert said == ([] if operation in PUBLIC else [{"key": [role for role in Role if role in MAY[operation]]}])
+
+
+@pytest.mark.parametrize("role", [role.value for role in Role])
+@pytest.mark.parametrize("operation", CALLS)
+def test_the_matrix(guarded: Guarded, operation: str, role: str) -> None:
+    """Within its prefix a key may do what its role may, and beyond it nothing, whether there is such a job or not."""
+    key = guarded.keys[role]
+    answer = guarded.send(operation, "mine", key)
+    if role in MAY[operation]:
+        assert answer.status_code not in (401, 403), answer.text
+    else:
+        assert problem(answer, 403, "role_not_allowed")["role"] == role
+    if "{job}" in CALLS[operation][1]:
+        for job in ("yours", "there-is-none", "min"):
+            assert problem(guarded.send(operation, job, key), 403, "job_not_allowed")["prefix"] == "mine"
+    guarded.send("put_job", "mine", guarded.keys["root"])  # where it was deleted, or its input ended
+    guarded.send("reopen", "mine", guarded.keys["root"])
+
+
+@pytest.mark.parametrize("operation", CALLS)
+def test_without_a_key_that_is_known_nothing_is_answered(guarded: Guarded, operation: str) -> None:
+    known = guarded.keys["admin"]
+    headers: dict[str, str]
+    for headers, code in (
+        ({}, "key_required"),
+        ({"Authorization": f"Basic {known}"}, "key_required"),
+        ({"Authorization": known}, "key_required"),
+        ({"Authorization": "Bearer"}, "key_required"),
+        ({"Authorization": f"Bearer {known}x"}, "key_unknown"),
+        ({"Authorization": f"Bearer {known[:-1]}"}, "key_unknown"),
+        ({"Authorization": "Bearer tdg_000000000000_"}, "key_unknown"),
+    ):
+        answer = guarded.send(operation, "mine", None, headers)
+        if operation in PUBLIC:
+            assert answer.status_code == 200
+            continue
+        assert known not in answer.text
+        problem(answer, 401, code)
+        assert answer.headers["WWW-Authenticate"].startswith("Bearer")
+
+
+def test_a_list_has_the_jobs_that_a_key_is_for(guarded: Guarded) -> None:
+    """Names alone may tell too much."""
+    for key, jobs in (("read", ["mine", "mine-too"]), ("root", ["mine", "mine-too", "yours"])):
+        listed = guarded.send("list_jobs", "", guarded.keys[key]).json()
+        assert [record["job"] for record in listed["jobs"]] == jobs
+
+
+def test_a_reporter_creates_and_never_changes(guarded: Guarded) -> None:
+    """A Spark job whose rules are out of date must not put them in force."""
+    url = f"{guarded.process.url}/v1/jobs/mine-created"
+    with httpx.Client(headers={"Authorization": f"Bearer {guarded.keys['report']}"}) as http:
+        assert http.put(url, json=RULES, headers=CREATE).status_code == 201
+        for headers in ({"If-Match": "*"}, {"If-Match": '"1-1"'}, {}):
+            problem(http.put(url, json=RULES, headers=headers), 403, "role_not_allowed")
+        problem(http.put(url, json=RULES, headers=CREATE), 412, "job_exists")
+        problem(http.delete(url), 403, "role_not_allowed")
+    with httpx.Client(headers={"Authorization": f"Bearer {guarded.keys['operate']}"}) as http:
+        assert http.put(url, json=RULES, headers={"If-Match": '"1-1"'}).status_code == 200
+        history = http.get(f"{url}/history").json()["records"]
+    actors = [(record["kind"], record["actor"]) for record in history if record["kind"] in ("created", "rules")]
+    assert actors == [("rules", "key-operate"), ("created", "key-report")]
+
+
+def test_what_was_done_names_who_did_it(guarded: Guarded) -> None:
+    """And nobody can say that it was somebody else."""
+    guarded.send("declare", "mine-too", guarded.keys["report"])
+    with httpx.Client(headers={"Authorization": f"Bearer {guarded.keys['operate']}"}) as http:
+        url = f"{guarded.process.url}/v1/jobs/mine-too"
+        body = {"at_most": 5, "reason": "looking into it", "actor": "root"}
+        problem(http.post(f"{url}/holds", json=body), 422, "invalid_request")
+        del body["actor"]
+        assert http.post(f"{url}/holds", json=body).status_code == 200
+        [record] = http.get(f"{url}/history", params={"kind": "action", "limit": 1}).json()["records"]
+    assert (record["action"], record["actor"], record["reason"]) == ("hold", "key-operate", "looking into it")
+
+
+def test_a_stream_ends_with_the_key_that_it_was_begun_with(tmp_path: Path) -> None:
+    """Whoever is shut out must not go on listening."""
+    file = tmp_path / "keys.json"
+    root = keyring.create(file, "root", Role.ADMIN, "")
+    lost = keyring.create(file, "lost", Role.READ, "")
+    with CoordinatorProcess(tmp_path / "data", keys_file=str(file)) as process:
+        http = httpx.Client(base_url=process.url, headers={"Authorization": f"Bearer {root}"})
+        http.put("/v1/jobs/j", json=RULES, headers=CREATE).raise_for_status()
+        with watching(f"{process.url}/v1/jobs/j", key=lost) as events:
+            events.take(1)
+            keyring.revoke(file, "lost")
+            for time in range(1000):
+                http.post("/v1/jobs/j:report", json={"substreams": ["a"], "event_times": [time]}).raise_for_status()
+                if httpx.get(f"{process.url}/v1/jobs", headers={"Authorization": f"Bearer {lost}"}).status_code == 401:
+                    break
+            http.post("/v1/jobs/j:report", json={"substreams": ["a"], "event_times": [5000]}).raise_for_status()
+            assert 4990 not in [event.data.get("watermark") for event in events]
+        http.close()
+
+
+def test_keys_are_asked_for_before_anything_else_is_looked_at(guarded: Guarded) -> None:
+    """Neither what is wrong with a body nor which paths there are is for strangers."""
+    for method, path, content in (
+        ("POST", "/v1/jobs/mine:report", b"no json"),
+        ("POST", "/v1/jobs/mine:report", b"x" * 100_000),
+        ("GET", "/v1/jobs/mine/watermark?misspelt=1", b""),
+        ("GET", "/nowhere", b""),
+        ("PATCH", "/v1/jobs/mine", b""),
+    ):
+        problem(httpx.request(method, guarded.process.url + path, content=content), 401, "key_required")
+
+
+def test_any_host_may_be_named_where_there_are_keys(guarded: Guarded) -> None:
+    """A coordinator behind a proxy goes by the names that the proxy gives it; what no page can send is a key."""
+    headers = {"Authorization": f"Bearer {guarded.keys['read']}", "Host": "tidegate.example"}
+    assert httpx.get(f"{guarded.process.url}/v1/jobs/mine", headers=headers).status_code == 200

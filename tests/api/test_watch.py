@@ -1,0 +1,236 @@
+"""Watching a job as it happens: nothing missed, nothing told twice, and nobody held up by anybody else."""
+
+import secrets
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.conftest import RULES
+from tests.api.streams import watching
+from tests.api.test_bad_input import problem
+from tidegate.domain.journal import RECORDS_KEPT
+from tidegate.runtime import feed
+from tidegate.store.embedded import EmbeddedValkey
+from tidegate_spark.testing import CoordinatorProcess
+
+Make = Callable[..., str]
+
+
+def report(http: httpx.Client, path: str, **tops: int) -> None:
+    body = {"substreams": list(tops), "event_times": list(tops.values())}
+    http.post(f"{path}:report", json=body).raise_for_status()
+
+
+def emissions(events: list[Any]) -> list[int]:
+    return [event.data["watermark"] for event in events if event.name == "emission"]
+
+
+def test_first_where_the_job_is_then_what_happens(
+    http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make
+) -> None:
+    """The history has the same records under the same ids."""
+    path = make_job()
+    report(http, path, a=100, b=60)
+    with watching(tidegate.url + path) as events:
+        [state] = events.take(1)
+        assert (state.name, state.data["watermark"], state.data["holder"]["substream"]) == ("state", 50, "b")
+        http.post(f"{path}/substreams:idle", json={"names": ["b"], "reason": "paused"}).raise_for_status()
+        idle, emission = events.take(2)
+        assert (idle.data["action"], idle.data["reason"]) == ("idle", "paused")
+        assert (emission.name, emission.data["watermark"]) == ("emission", 90)
+        report(http, path, b=70)
+        [wake] = events.take(1)
+        assert (wake.name, wake.data["substreams"]) == ("wake", ["/b"])
+    kept = http.get(f"{path}/history").json()["records"]
+    assert [idle.data, emission.data, wake.data] == kept[2::-1]
+    assert [event.id for event in (idle, emission, wake)] == [record["id"] for record in kept[2::-1]]
+
+
+def test_whoever_comes_back_misses_nothing(http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make) -> None:
+    """A connection is lost at any moment, and things go on meanwhile."""
+    path = make_job(policy={"type": "limiting_lag", "lag_ms": 0})
+    seen: list[int] = []
+    with watching(tidegate.url + path) as events:
+        events.take(1)
+        for time in range(1, 8):
+            report(http, path, a=time)
+        seen += emissions(events.until(3))
+        last = events.last_id
+    for time in range(8, 20):
+        report(http, path, a=time)
+        if time % 4 == 0:
+            with watching(tidegate.url + path, after=last) as events:
+                seen += emissions(events.until(time - 2))
+                last = events.last_id
+    with watching(tidegate.url + path, after=last) as events:
+        seen += emissions(events.until(19))
+    assert seen == list(range(1, 20))
+
+
+def test_replicas_tell_the_same(tmp_path: Path, valkey: EmbeddedValkey, job: str) -> None:
+    """What one replica did is heard at another, and whoever changes from one to the other goes on where it was."""
+    one = CoordinatorProcess(tmp_path / "one", redis_url=valkey.url)
+    two = CoordinatorProcess(tmp_path / "two", redis_url=valkey.url)
+    path = f"/v1/jobs/{job}"
+    with one, two, httpx.Client(base_url=one.url, timeout=30) as http:
+        http.put(path, json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
+        with watching(two.url + path) as events, ThreadPoolExecutor(1) as pool:
+            events.take(1)
+            waiting = pool.submit(httpx.get, f"{two.url}{path}/watermark?at_least=40&timeout_s=60", timeout=70)
+            report(http, path, a=30)
+            report(http, path, a=50)
+            assert emissions(events.until(40)) == [20, 40]
+            assert waiting.result().json()["reached"] is True
+            last = events.last_id
+        report(http, path, a=60)
+        with watching(one.url + path, after=last) as events:
+            assert emissions(events.until(50)) == [50]
+
+
+def test_what_cannot_be_gone_on_from_is_said(http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make) -> None:
+    """An id that is no longer kept, or never was: where the job is, and on from there."""
+    path = make_job()
+    report(http, path, a=100)
+    for known in ("now", "0-0", "9999999999999999-9999999999999999999"):
+        with watching(tidegate.url + path, after=known) as events:
+            assert events.take(1)[0].name == "reset"
+    with watching(tidegate.url + path, after="5-0") as events:
+        [reset] = events.take(1)
+        assert (reset.name, reset.data["watermark"]) == ("reset", 90)
+        assert reset.id == http.get(f"{path}/history").json()["records"][0]["id"]
+        report(http, path, a=110)
+        assert emissions(events.take(1)) == [100]
+
+
+def test_a_reset_begins_anew(http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make) -> None:
+    """The one way in which a watermark goes back: nobody may take the next emission for a mistake."""
+    path = make_job()
+    report(http, path, a=100)
+    with watching(tidegate.url + path, kind="emission") as events:
+        assert events.take(1)[0].data["watermark"] == 90
+        http.post(f"{path}:reset", json={"reason": "poisoned"}).raise_for_status()
+        [reset] = events.take(1)
+        assert (reset.name, reset.data["incarnation"], reset.data["watermark"]) == ("reset", 2, None)
+        report(http, path, a=30)
+        assert emissions(events.take(1)) == [20]
+
+
+def test_kinds_that_nobody_asked_for_still_move_the_place(
+    http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make
+) -> None:
+    """Otherwise whoever wants only few of them would come back to a place that is no longer kept."""
+    path = make_job()
+    with watching(tidegate.url + path, kind="emission") as events:
+        events.take(1)
+        report(http, path, a=100)
+        http.post(f"{path}:declare", json={"names": ["b"]}).raise_for_status()
+        report(http, path, b=110, a=120)
+        assert emissions(events.until(100)) == [90, 100]
+    history = http.get(f"{path}/history", params={"kind": "action"}).json()["records"]
+    assert [record["action"] for record in history] == ["declare"]
+
+
+def test_the_end_of_a_job_is_the_end_of_the_stream(
+    http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make
+) -> None:
+    """Whoever comes back after it is refused, and a browser then stops asking."""
+    path = make_job()
+    with watching(tidegate.url + path) as events:
+        events.take(1)
+        http.delete(path).raise_for_status()
+        assert [event.name for event in events] == ["deleted"]
+    problem(http.get(f"{path}/watermark:watch"), 410, "job_deleted")
+    problem(http.get(f"/v1/jobs/{secrets.token_hex(4)}/watermark:watch"), 404, "job_not_found")
+
+
+def test_one_who_does_not_read_holds_up_nobody_and_misses_nothing(
+    http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make
+) -> None:
+    """Its events are not kept for it in memory: it reads them from the record, at its own pace."""
+    path = make_job(policy={"type": "limiting_lag", "lag_ms": 0})
+    last = 3 * feed.RECORDS_KEPT
+    assert last < RECORDS_KEPT
+    url = httpx.URL(tidegate.url)
+    with socket.create_connection((url.host, url.port or 80)) as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.sendall(f"GET {path}/watermark:watch HTTP/1.1\r\nHost: {url.host}\r\n\r\n".encode())
+        assert slow.recv(10).startswith(b"HTTP/1.1")
+        with watching(tidegate.url + path) as events:
+            events.take(1)
+            for time in range(1, last + 1):
+                report(http, path, a=time)
+            assert emissions(events.until(last)) == list(range(1, last + 1))
+        slow.settimeout(60)
+        text = b""
+        while f'"watermark":{last},'.encode() not in text[-2000:]:
+            text += slow.recv(1 << 16)
+    assert [time for time in range(1, last + 1) if f'"watermark":{time},'.encode() not in text] == []
+    assert b"event: reset" not in text
+
+
+def test_streams_end_when_the_coordinator_does(tmp_path: Path) -> None:
+    """They are told by the end of the stream, at once, and go on at another replica."""
+    process = CoordinatorProcess(tmp_path).start()
+    with httpx.Client(base_url=process.url, timeout=60) as http:
+        http.put("/v1/jobs/j", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
+        with watching(f"{process.url}/v1/jobs/j") as events:
+            events.take(1)
+            process.stop()
+            assert list(events) == []
+    assert "ERROR" not in (tmp_path / "coordinator.log").read_text()
+
+
+def test_no_more_wait_than_may(tmp_path: Path) -> None:
+    """One more is told when to come back; those who wait are served, and others are, too."""
+    with (
+        CoordinatorProcess(tmp_path, max_waiting="2") as process,
+        httpx.Client(base_url=process.url, timeout=60) as http,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        http.put("/v1/jobs/j", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
+        url = f"{process.url}/v1/jobs/j"
+        with watching(url) as events:
+            events.take(1)
+            waiting = pool.submit(_wait_for_a_place, f"{url}/watermark?at_least=40&timeout_s=60")
+            _until_full(http)
+            for call in ("watermark?at_least=50&timeout_s=1", "watermark:watch"):
+                refused = http.get(f"/v1/jobs/j/{call}")
+                assert problem(refused, 429, "too_many_waiting")["detail"].endswith("TIDEGATE_MAX_WAITING.")
+                assert int(refused.headers["Retry-After"]) > 0
+            report(http, "/v1/jobs/j", a=50)
+            assert waiting.result().json()["watermark"] == 40
+            assert http.get("/v1/jobs/j/watermark?at_least=50&timeout_s=0").json()["reached"] is False
+            assert http.get("/v1/jobs/j/watermark?at_least=60&timeout_s=0.1").status_code == 200
+
+
+def _wait_for_a_place(url: str) -> httpx.Response:
+    """The other one, that looks whether all places are taken, may itself have had the last of them."""
+    while (answer := httpx.get(url, timeout=70)).status_code == 429:
+        pass
+    return answer
+
+
+def _until_full(http: httpx.Client) -> None:
+    for _ in range(600):
+        if http.get("/v1/jobs/j/watermark?at_least=99&timeout_s=0.05").status_code == 429:
+            return
+    pytest.fail("the other client never began to wait")
+
+
+def test_one_whose_job_comes_back_sees_it(http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make) -> None:
+    """A long poll of a job that is deleted is told so, at once; the next one finds the new incarnation."""
+    path = make_job()
+    with ThreadPoolExecutor(1) as pool, watching(tidegate.url + path) as events:
+        events.take(1)
+        waiting = pool.submit(httpx.get, f"{tidegate.url}{path}/watermark?at_least=9&timeout_s=60", timeout=70)
+        http.delete(path).raise_for_status()
+        problem(waiting.result(), 410, "job_deleted")
+    make_job()
+    report(http, path, a=100)
+    with watching(tidegate.url + path) as events:
+        assert events.take(1)[0].data["watermark"] == 90

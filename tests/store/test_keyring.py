@@ -1,0 +1,110 @@
+"""The file of the keys: what is in it, who changes it, and what is made of one that is broken."""
+
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tidegate.store import keyring
+from tidegate.store.keyring import Keyring, KeysUnusable, Role
+
+
+def test_a_key_is_known_by_itself_alone(tmp_path: Path) -> None:
+    """The file holds nothing that could be presented."""
+    path = tmp_path / "keys.json"
+    key = keyring.create(path, "spark", Role.REPORT, "flights")
+    scheme, key_id, secret = key.split("_", 2)
+    keys = Keyring(path)
+    found = keys.key(key)
+    assert found is not None
+    assert (found.name, found.role, found.prefix) == ("spark", Role.REPORT, "flights")
+    for wrong in ("", "tdg", "tdg_", f"{scheme}_{key_id}_", f"{scheme}_{key_id}_{secret}x", f"x_{key_id}_{secret}"):
+        assert keys.key(wrong) is None
+    assert keys.key(f"{scheme}_{key_id}_{found.sha256}") is None
+    assert keys.key("tdg_é_\udcff") is None
+    assert secret not in path.read_text()
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_what_changes_in_the_file_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that was lost must not work until somebody restarts the coordinators."""
+    monkeypatch.setattr(keyring, "RELOAD_S", 0.0)
+    path = tmp_path / "keys.json"
+    one = keyring.create(path, "one", Role.READ, "")
+    keys = Keyring(path)
+    found = keys.key(one)
+    assert found is not None
+    two = keyring.create(path, "two", Role.ADMIN, "")
+    assert keys.key(two) is not None
+    keyring.revoke(path, "one")
+    assert keys.key(one) is None
+    assert not keys.stands(found)
+    path.write_text("{")
+    assert keys.key(two) is not None, "a broken file locks nobody out"
+    path.unlink()
+    assert keys.key(two) is not None
+
+
+def test_two_at_once_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda n: keyring.create(path, f"key-{n}", Role.READ, ""), range(20)))
+    assert {key.name for key in keyring.read(path)} == {f"key-{n}" for n in range(20)}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["keys.json"]
+
+
+def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    with pytest.raises(KeysUnusable, match=r"keys create"):
+        Keyring(path)
+    keyring.create(path, "one", Role.READ, "")
+    with pytest.raises(KeysUnusable, match="has a key one already"):
+        keyring.create(path, "one", Role.READ, "")
+    for name, prefix in (("a b", ""), ("", ""), ("two", "flights/"), ("two", "x" * 129)):
+        with pytest.raises(KeysUnusable, match="letters, digits"):
+            keyring.create(path, name, Role.READ, prefix)
+    with pytest.raises(KeysUnusable, match="no key two; it has one"):
+        keyring.revoke(path, "two")
+    with pytest.raises(KeysUnusable, match="Cannot write"):
+        keyring.create(path / "below", "one", Role.READ, "")
+    keyring.revoke(path, "one")
+    with pytest.raises(KeysUnusable, match="holds no key"):
+        Keyring(path)
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"keys": [{"name": "x"}]}', '{"keys": [], "more": 1}', "\x00"])
+def test_a_broken_file_is_named_without_what_is_in_it(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "keys.json"
+    path.write_text(text)
+    with pytest.raises(KeysUnusable, match="is no file of keys"):
+        Keyring(path)
+
+
+def test_two_keys_of_one_name_are_refused(tmp_path: Path) -> None:
+    """Which of them acted, nobody could tell."""
+    path = tmp_path / "keys.json"
+    keyring.create(path, "one", Role.READ, "")
+    document = json.loads(path.read_text())
+    document["keys"].append(document["keys"][0] | {"id": "0" * 12})
+    path.write_text(json.dumps(document))
+    with pytest.raises(KeysUnusable, match="two keys with one name"):
+        Keyring(path)
+
+
+def test_a_wrong_key_takes_as_long_wherever_it_is_wrong(tmp_path: Path) -> None:
+    """Every key is hashed whole and compared in constant time; an unknown id is no shortcut."""
+    path = tmp_path / "keys.json"
+    key = keyring.create(path, "one", Role.READ, "")
+    keys = Keyring(path)
+    near = key[:-1] + ("a" if key[-1] != "a" else "b")
+    far = "tdg_000000000000_" + key.rpartition("_")[2]
+    times = {near: [], far: []}  # type: dict[str, list[float]]
+    for _ in range(3000):
+        for wrong, taken in times.items():
+            began = time.perf_counter()
+            assert keys.key(wrong) is None
+            taken.append(time.perf_counter() - began)
+    medians = [sorted(taken)[len(taken) // 2] for taken in times.values()]
+    assert max(medians) < 2 * min(medians)

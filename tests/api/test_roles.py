@@ -12,7 +12,7 @@ import pytest
 from tests.api.conftest import RULES, RUN
 from tests.api.streams import watching
 from tests.api.test_bad_input import problem
-from tests.api.test_document import DOCUMENT
+from tests.contract.test_document import DOCUMENT
 from tidegate.store import keyring
 from tidegate.store.keyring import Role
 from tidegate_spark.testing import CoordinatorProcess

@@ -99,8 +99,9 @@ class Coordinator:
         return self._job("GET", "", patience=patience)
 
     def declare(
-        self, query: str, names: Sequence[str], tops: Mapping[str, int] | None = None, patience: Patience | None = None
-    ) -> None:
+        self, query: str, names: Sequence[str], reason: str, tops: Mapping[str, int] | None = None,
+        patience: Patience | None = None,
+    ) -> None:  # fmt: skip
         """``tops``: highest event times of substreams that the job may have lost."""
         tops = tops or {}
         # Between two calls the watermark may move: those that hold it come first.
@@ -109,7 +110,7 @@ class Coordinator:
         if tops:
             columns["event_times"] = [tops.get(name) for name in ordered]
         for part in in_calls(columns):
-            self._job("POST", ":declare", {"query": query, **part}, patience=patience)
+            self._job("POST", ":declare", {"query": query, "reason": reason, **part}, patience=patience)
 
     def done(self, query: str, names: Sequence[str], reason: str) -> dict[str, Any]:
         return self._job("POST", "/substreams:done", {"query": query, "names": list(names), "reason": reason})

@@ -79,12 +79,12 @@ class Gate:
         self.coordinator.change_job(rules)
         self.rules = rules
 
-    def declare(self, query: str, substreams: Sequence[Values]) -> None:
+    def declare(self, query: str, substreams: Sequence[Values], reason: str = "") -> None:
         """Makes substreams of a query known, so that they hold the watermark back before their first row.
 
         Each by the value of its column, or by a tuple of the values of its columns.
         """
-        self.coordinator.declare(query, _names("declare", substreams))
+        self.coordinator.declare(query, _names("declare", substreams), reason)
 
     def done(self, query: str, substreams: Sequence[Values], reason: str = "") -> None:
         """Substreams of a query have ended; they never hold the watermark again."""

@@ -107,7 +107,8 @@ class Standing:
             if tops:
                 self._log.warning("the coordinator had lost the job; telling it again what it knew")
             names = list(dict.fromkeys([*self._declared, *tops]))
-            self._coordinator.declare(self._query, names, tops, patience)
+            reason = "the job was lost, or reset: how far the query had come" if tops else "the query has begun"
+            self._coordinator.declare(self._query, names, reason, tops, patience)
             self._announced_in = answer["state_epoch"]
         if reached.settle_in(answer) and self._here and self._checkpoint.started():
             reached.save(self._checkpoint)

@@ -34,7 +34,7 @@ test: $(READY) ## everything: checks, unit tests, a real Spark, a real Valkey, a
 conformance: $(READY) ## the reference's traces, or those of CONFORMANCE_DIR, on both forms of the machine
 	@$(BIN)/python -m tests.conformance
 
-bench: $(READY) ## what coordination costs a batch of ten million rows (twenty minutes; BENCH_ROUNDS=9, BENCH=native)
+bench: $(READY) ## what coordination costs a batch of ten million rows (twenty minutes; BENCH_ROUNDS=9, BENCH=native or waiting)
 	@$(BIN)/python -m benchmarks $(BENCH)
 
 lateness: $(READY) ## windows and allowed lateness over a thousand batches, four times (an hour)

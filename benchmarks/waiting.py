@@ -1,0 +1,204 @@
+"""How soon thousands who wait for a watermark hear of it: event streams and long polls, on one coordinator.
+
+The clock runs from just before the report that moves the watermark is sent until a client has its bytes. Client and
+coordinator share the machine, so the figures hold both. With slow readers: as many again as are named have connected,
+and never read; the record has grown by then beyond what their connections hold.
+"""
+
+import asyncio
+import resource
+import socket
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+from urllib.parse import urlsplit
+
+import httpx
+import uvloop
+
+from tidegate_spark.testing import CoordinatorProcess
+
+CLIENTS = 5000
+SLOW = 50
+EVENTS_BEFORE = 4000
+ROUNDS = 5
+STREAMS_WITHIN_S, POLLS_WITHIN_S = 1.0, 3.0
+CONNECTING_AT_ONCE = 100
+LONGEST_S = 60
+JOB = "/v1/jobs/waited-for"
+
+
+@dataclass(frozen=True)
+class Woken:
+    """When the clients of a round had heard, in seconds after the report was sent."""
+
+    median_s: float
+    p99_s: float
+    last_s: float
+
+    @classmethod
+    def of(cls, delays: list[float]) -> "Woken":
+        ordered = sorted(delays)
+        return cls(statistics.median(ordered), ordered[int(0.99 * (len(ordered) - 1))], ordered[-1])
+
+    def __str__(self) -> str:
+        return f"half within {self.median_s:.2f} s, 99 % within {self.p99_s:.2f} s, the last after {self.last_s:.2f} s"
+
+
+class Client(asyncio.Protocol):
+    """One connection with one request; ``heard`` when bytes with ``mark`` in them have come."""
+
+    def __init__(self, request: bytes) -> None:
+        self.request = request
+        self.mark = b""
+        self.tail = b""
+        self.heard: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is not derived from it
+        self.transport.write(self.request)
+
+    def data_received(self, data: bytes) -> None:
+        self.tail = (self.tail + data)[-4096:]
+        if self.mark and self.mark in self.tail and not self.heard.done():
+            self.heard.set_result(time.perf_counter())
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.heard.done():
+            self.heard.set_exception(error or ConnectionError("the coordinator closed the connection"))
+
+    def expect(self, mark: bytes) -> None:
+        self.mark, self.heard = mark, asyncio.get_running_loop().create_future()
+        if mark in self.tail:
+            self.heard.set_result(time.perf_counter())
+
+
+class Bench:
+    def __init__(self, url: str, show: Callable[[str], None]) -> None:
+        self.show = show
+        parts = urlsplit(url)
+        self.host, self.port = str(parts.hostname), parts.port or 80
+        self.event_time = 1000
+        self.http = httpx.AsyncClient(base_url=url, timeout=60)
+
+    async def begin(self) -> None:
+        rules = {"policy": {"type": "limiting_lag", "lag_ms": 0}}
+        (await self.http.put(JOB, json=rules, headers={"If-None-Match": "*"})).raise_for_status()
+        await self.emit()
+
+    async def emit(self) -> None:
+        self.event_time += 1
+        body = {"substreams": ["a"], "event_times": [self.event_time]}
+        (await self.http.post(f"{JOB}:report", json=body)).raise_for_status()
+
+    async def connect(self, path: str, number: int) -> list[Client]:
+        """So many clients with that request sent."""
+        loop = asyncio.get_running_loop()
+        request = f"GET {path} HTTP/1.1\r\nHost: {self.host}\r\n\r\n".encode()
+        clients: list[Client] = []
+        for first in range(0, number, CONNECTING_AT_ONCE):
+            made = (
+                loop.create_connection(lambda: Client(request), self.host, self.port)
+                for _ in range(min(CONNECTING_AT_ONCE, number - first))
+            )
+            clients += [client for _, client in await asyncio.gather(*made)]
+        return clients
+
+    async def streams(self) -> list[Woken]:
+        """Every client gets every emission."""
+        clients = await self.connect(f"{JOB}/watermark:watch?kind=emission", CLIENTS)
+        for client in clients:
+            client.expect(b"event: state")
+        async with asyncio.timeout(LONGEST_S):
+            await asyncio.gather(*(client.heard for client in clients))
+        rounds = []
+        for _ in range(ROUNDS):
+            rounds.append(await self._woken(clients, self._told))
+            self.show(f"  event streams: {rounds[-1]}")
+        await self._close(clients)
+        return rounds
+
+    async def polls(self) -> list[Woken]:
+        """Every client waits for the next one."""
+        rounds = []
+        for _ in range(ROUNDS):
+            path = f"{JOB}/watermark?at_least={self.event_time + 1}&timeout_s=120"
+            clients = await self.connect(path, CLIENTS)
+            await self._settled()
+            rounds.append(await self._woken(clients, lambda: b'"reached":true'))
+            self.show(f"  long polls: {rounds[-1]}")
+            await self._close(clients)
+        return rounds
+
+    def _told(self) -> bytes:
+        return f'"watermark":{self.event_time + 1},'.encode()
+
+    async def _woken(self, clients: list[Client], mark: Callable[[], bytes]) -> Woken:
+        for client in clients:
+            client.expect(mark())
+        began = time.perf_counter()
+        await self.emit()
+        async with asyncio.timeout(LONGEST_S):
+            heard = await asyncio.gather(*(client.heard for client in clients))
+        return Woken.of([at - began for at in heard])
+
+    async def _settled(self) -> None:
+        """All requests so far have been taken in: the coordinator answers others without delay."""
+        for _ in range(100):
+            began = time.perf_counter()
+            (await self.http.get(f"{JOB}/watermark")).raise_for_status()
+            if time.perf_counter() - began < 0.02:
+                break
+        await asyncio.sleep(1)
+
+    async def _close(self, clients: list[Client]) -> None:
+        for client in clients:
+            client.transport.abort()
+            client.heard.cancel()
+        await self._settled()
+
+    async def slow_readers(self) -> list[socket.socket]:
+        """Connections that nobody reads, and more events than they hold."""
+        found = []
+        request = f"GET {JOB}/watermark:watch HTTP/1.1\r\nHost: {self.host}\r\n\r\n".encode()
+        for _ in range(SLOW):
+            slow = socket.socket()
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            slow.connect((self.host, self.port))
+            slow.sendall(request)
+            found.append(slow)
+        for _ in range(EVENTS_BEFORE):
+            await self.emit()
+        return found
+
+
+async def _run(url: str, show: Callable[[str], None]) -> dict[str, list[Woken]]:
+    bench = Bench(url, show)
+    await bench.begin()
+    show(f"{CLIENTS} clients, {ROUNDS} rounds")
+    found = {"event streams": await bench.streams(), "long polls": await bench.polls()}
+    show(f"and with {SLOW} who do not read, {EVENTS_BEFORE} events later")
+    slow = await bench.slow_readers()
+    found["event streams beside slow readers"] = await bench.streams()
+    for connection in slow:
+        connection.close()
+    await bench.http.aclose()
+    return found
+
+
+def run(out: Path, show: Callable[[str], None]) -> dict[str, list[Woken]]:
+    """Each kind of waiting, round by round."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    with CoordinatorProcess(out / "waiting") as process:
+        return uvloop.run(_run(process.url, show))
+
+
+def met(found: dict[str, list[Woken]]) -> bool:
+    """Whether in the median round the last client had heard in time."""
+    limits = {"event streams": STREAMS_WITHIN_S, "long polls": POLLS_WITHIN_S}
+    limits["event streams beside slow readers"] = STREAMS_WITHIN_S
+    return all(statistics.median(one.last_s for one in found[kind]) <= limit for kind, limit in limits.items())

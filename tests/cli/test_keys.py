@@ -1,0 +1,65 @@
+"""``tidegate keys``, and a coordinator that asks for them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+
+from tests.cli.test_serve import fails
+from tidegate_spark.testing import CoordinatorProcess
+
+
+def keys(directory: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tidegate", "keys", *arguments],
+        cwd=directory, env=os.environ | environment, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+def test_a_key_from_its_making_to_its_end(tmp_path: Path) -> None:
+    """Made, used, listed and revoked; the list has nothing that could be used."""
+    file = str(tmp_path / "keys.json")
+    made = keys(tmp_path, "create", "spark", "--role", "report", "--prefix", "flights", TIDEGATE_KEYS_FILE=file)
+    assert made.returncode == 0, made.stderr
+    [key] = made.stdout.splitlines()
+    assert "spark may report jobs flights*" in made.stderr
+    listed = keys(tmp_path, "list", "--file", file)
+    assert listed.stdout.splitlines()[1].split()[:3] == ["spark", "report", "flights*"]
+    [told] = json.loads(keys(tmp_path, "list", "--file", file, "--json").stdout)
+    assert told.keys() == {"name", "role", "prefix", "id", "created"}
+    assert key.rpartition("_")[2] not in listed.stdout + made.stderr
+    # 127.0.0.2 is another address than those that need no keys.
+    with CoordinatorProcess(tmp_path / "data", keys_file=file, host="127.0.0.2") as process:
+        headers = {"Authorization": f"Bearer {key}"}
+        assert httpx.get(f"{process.url}/v1/jobs", headers=headers).json()["jobs"] == []
+        assert httpx.get(f"{process.url}/v1/jobs").status_code == 401
+        assert httpx.get(f"{process.url}/readyz").status_code == 200
+    assert keys(tmp_path, "revoke", "spark", "--file", file).returncode == 0
+    assert "holds no key" in fails(tmp_path, TIDEGATE_KEYS_FILE=file)
+
+
+def test_what_cannot_be_done_is_one_line(tmp_path: Path) -> None:
+    """It names what to change."""
+    for arguments, said in (
+        (("create", "spark", "--role", "report"), "TIDEGATE_KEYS_FILE"),
+        (("create", "a b", "--role", "report", "--file", "keys.json"), "letters, digits"),
+        (("revoke", "spark", "--file", "keys.json"), "has no key spark"),
+        (("list", "--file", "keys.json"), "Cannot read keys.json"),
+    ):
+        ended = keys(tmp_path, *arguments)
+        assert ended.returncode == 1
+        [line] = ended.stderr.splitlines()
+        assert said in line
+    assert keys(tmp_path, "create", "spark", "--role", "king", "--file", "keys.json").returncode == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_coordinator_without_its_keys_does_not_start(tmp_path: Path) -> None:
+    """Nor as one that lets everybody in."""
+    assert "keys create" in fails(tmp_path, TIDEGATE_KEYS_FILE=str(tmp_path / "keys.json"))
+    (tmp_path / "keys.json").write_text("{}")
+    assert "is no file of keys" in fails(tmp_path, TIDEGATE_KEYS_FILE=str(tmp_path / "keys.json"))
+    assert "TIDEGATE_KEYS_FILE" in fails(tmp_path, TIDEGATE_HOST="127.0.0.2")

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from redis import Redis
 
 from tests.api.conftest import RULES
 from tests.api.streams import watching
@@ -234,3 +235,25 @@ def test_one_whose_job_comes_back_sees_it(http: httpx.Client, tidegate: Coordina
     report(http, path, a=100)
     with watching(tidegate.url + path) as events:
         assert events.take(1)[0].data["watermark"] == 90
+
+
+def test_a_store_that_has_lost_everything_is_noticed(tmp_path: Path, job: str) -> None:
+    """The ids of before are of nothing now; whoever watches is told where the job is instead."""
+    with (
+        EmbeddedValkey(tmp_path / "valkey") as server,
+        CoordinatorProcess(tmp_path / "data", redis_url=server.url) as process,
+        httpx.Client(base_url=process.url, timeout=30) as http,
+        Redis(unix_socket_path=server.socket) as redis,
+    ):
+        path = f"/v1/jobs/{job}"
+        http.put(path, json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
+        report(http, path, a=100)
+        with watching(process.url + path) as events:
+            [state] = events.take(1)
+            redis.flushall()
+            http.put(path, json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
+            [reset] = events.take(1)
+            assert (state.data["watermark"], reset.name, reset.data["watermark"]) == (90, "reset", None)
+            assert state.data["state_epoch"] != reset.data["state_epoch"]
+            report(http, path, a=50)
+            assert emissions(events.until(40)) == [40]

@@ -1,0 +1,116 @@
+"""The table of substreams: which of them, in which order, and since when each is what it is."""
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.conftest import RUN
+from tests.api.test_bad_input import problem
+
+Make = Callable[..., str]
+TOPS = {"bos": 300, "hnl": 100, "jfk": 200, "lga": 200}
+
+
+def table(http: httpx.Client, path: str, **parameters: Any) -> list[dict[str, Any]]:
+    answer = http.get(f"{path}/substreams", params=parameters)
+    assert answer.status_code == 200, answer.text
+    rows: list[dict[str, Any]] = answer.json()["substreams"]
+    return rows
+
+
+def names(http: httpx.Client, path: str, **parameters: Any) -> list[str]:
+    return [row["substream"] for row in table(http, path, **parameters)]
+
+
+@pytest.fixture
+def path(http: httpx.Client, make_job: Make) -> str:
+    """Four that were reported, one that is declared, one that is idle, and one of a query."""
+    path = make_job()
+    batch = f"{path}/queries/q/batches/0"
+    for method, call, body in (
+        ("PUT", batch, RUN),
+        ("POST", f"{path}:report", {"substreams": list(TOPS), "event_times": list(TOPS.values())}),
+        ("POST", f"{path}:declare", {"names": ["new"]}),
+        ("POST", f"{path}/substreams:idle", {"names": ["jfk"]}),
+        ("POST", f"{path}:report", {
+            "substreams": ["bos"], "event_times": [150], "counts": [5],
+            "batch": {"query": "q", **RUN, "batch_id": 0, "partition": 0},
+        }),
+        ("POST", f"{batch}:commit", RUN | {"rows": {
+            "rule": "row", "substreams": ["bos"], "on_time": [1], "late": [4], "null_event_time": [0],
+        }}),
+    ):  # fmt: skip
+        assert http.request(method, call, json=body).status_code == 200
+    return path
+
+
+def test_some_of_them(http: httpx.Client, path: str) -> None:
+    """By name, by query, by state, and by all of these."""
+    assert names(http, path) == ["bos", "hnl", "jfk", "lga", "new", "bos"]
+    assert names(http, path, name="bos") == ["bos", "bos"]
+    assert names(http, path, name="*l*") == ["hnl", "lga"]
+    assert names(http, path, query="q") == ["bos"]
+    assert names(http, path, query="") == ["bos", "hnl", "jfk", "lga", "new"]
+    assert names(http, path, state="idle") == ["jfk"]
+    assert names(http, path, state=["idle", "done"], name="b*") == []
+    assert names(http, path, name="nowhere") == names(http, path, query="nobody") == []
+    for wrong in ({"state": "asleep"}, {"sort": "colour"}, {"query": "a/b"}, {"after": "hnl"}, {"limit": 0}):
+        problem(http.get(f"{path}/substreams", params=wrong), 422, "invalid_request")
+
+
+def test_in_any_order(http: httpx.Client, path: str) -> None:
+    """What has no value comes first; equals are in the order of their names."""
+    assert names(http, path, sort="top", query="") == ["new", "hnl", "jfk", "lga", "bos"]
+    assert names(http, path, sort="watermark", descending=True, query="") == ["bos", "lga", "jfk", "hnl", "new"]
+    assert names(http, path, sort="late", descending=True, limit=1) == ["bos"]
+    assert table(http, path, sort="late", descending=True, limit=1)[0]["query"] == "q"
+    assert names(http, path, sort="last_event", query="")[-1] == "new"
+
+
+def test_each_says_since_when(http: httpx.Client, path: str) -> None:
+    """Of the same clock as the history."""
+    before = {row["substream"]: row["since_ms"] for row in table(http, path, query="")}
+    history = http.get(f"{path}/history", params={"kind": "action"}).json()["records"]
+    assert before["jfk"] == next(record["at_ms"] for record in history if record["action"] == "idle")
+    assert before["new"] == next(record["at_ms"] for record in history if record["action"] == "declare")
+    assert before["bos"] == before["hnl"] <= before["new"]
+    http.post(f"{path}:report", json={"substreams": ["jfk", "hnl"], "event_times": [250, 250]}).raise_for_status()
+    http.post(f"{path}/substreams:done", json={"names": ["lga"]}).raise_for_status()
+    after = {row["substream"]: row for row in table(http, path, query="")}
+    wake = http.get(f"{path}/history", params={"kind": "wake"}).json()["records"][0]
+    assert (after["jfk"]["state"], after["jfk"]["since_ms"]) == ("active", wake["at_ms"])
+    assert after["hnl"]["since_ms"] == before["hnl"], "it was active all the while"
+    assert (after["lga"]["state"], after["lga"]["since_ms"] >= wake["at_ms"]) == ("done", True)
+    completed = http.post(f"{path}:complete", json={}).json()["now_ms"]
+    frozen = {row["substream"]: row for row in table(http, path, query="")}
+    assert (frozen["hnl"]["state"], frozen["hnl"]["since_ms"]) == ("done", completed)
+    assert frozen["lga"]["since_ms"] == after["lga"]["since_ms"]
+    http.post(f"{path}:reopen", json={}).raise_for_status()
+    assert {row["substream"]: row["since_ms"] for row in table(http, path, query="")} == {
+        name: row["since_ms"] for name, row in after.items()
+    }
+
+
+def test_large_tables_are_read_in_parts(http: httpx.Client, make_job: Make) -> None:
+    """More than one script reads at once; the order is the same."""
+    path = make_job()
+    many = [f"s{number:04d}" for number in range(2500)]
+    for first in range(0, len(many), 1000):
+        some = many[first : first + 1000]
+        http.post(f"{path}:report", json={"substreams": some, "event_times": [100] * len(some)}).raise_for_status()
+    assert names(http, path, limit=10_000) == many
+    assert names(http, path, limit=10_000, sort="top", descending=True) == many[::-1]
+    assert http.get(f"{path}/substreams", params={"limit": 2500}).json()["next"] is None
+
+
+def test_a_job_is_deleted_as_it_was_read(http: httpx.Client, path: str) -> None:
+    """Somebody else may have changed it since."""
+    seen = http.get(path).headers["etag"]
+    rules = http.get(path).json()["config"]
+    http.put(path, json=rules, headers={"If-Match": seen}).raise_for_status()
+    problem(http.delete(path, headers={"If-Match": seen}), 412, "revision_mismatch")
+    assert http.delete(path, headers={"If-Match": http.get(path).headers["etag"]}).status_code == 204
+    assert http.delete(path).status_code == 204
+    problem(http.get(f"{path}/substreams"), 410, "job_deleted")

@@ -1,0 +1,64 @@
+"""A query under keys: what a Spark job's own key is good for, and what it is not."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from tests.e2e.streams import LAG, Sink, rows, to_the_end
+from tidegate.store import keyring
+from tidegate.store.keyring import Role
+from tidegate_spark import Refused, limiting_lag
+from tidegate_spark.testing import CoordinatorProcess, FileBatches
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[tuple[CoordinatorProcess, dict[Role, str]]]:
+    file = tmp_path / "keys.json"
+    keys = {role: keyring.create(file, f"key-{role}", role, "orders") for role in Role}
+    with CoordinatorProcess(tmp_path / "coordinator", keys_file=str(file)) as process:
+        yield process, keys
+
+
+def test_a_reporters_key_is_all_that_a_query_needs(
+    spark: SparkSession,
+    guarded: tuple[CoordinatorProcess, dict[Role, str]],
+    source: FileBatches,
+    checkpoint: str,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It creates the job, reports from executors, and reads; and is written nowhere."""
+    process, keys = guarded
+    gate = process.gate(job="orders-eu", rules=limiting_lag(LAG), key=keys[Role.REPORT])
+    sink = Sink()
+    source.add(*rows(("a", 100_000), ("b", 50_000)))
+    to_the_end(sink.after(gate.stream(source.stream(spark), event_time="t", substream="k").declare("a")), checkpoint)
+    assert (gate.status()["watermark"], len(gate.substreams()), len(gate.queries())) == (40_000, 2, 1)
+    gate.done("q", ["b"], "ended")
+    with pytest.raises(Refused, match="key-report has the role report; this needs operate or admin"):
+        gate.retire("q", "over")
+    process.gate(job="orders-eu", key=keys[Role.OPERATE]).retire("q", "over")
+    output = capfd.readouterr()
+    written = output.out + output.err + caplog.text + (process.data_dir / "coordinator.log").read_text()
+    kept = "".join(path.read_text(errors="replace") for path in Path(checkpoint).rglob("*") if path.is_file())
+    assert keys[Role.REPORT].rpartition("_")[2] not in written + kept
+
+
+@pytest.mark.parametrize(("role", "job"), [(Role.READ, "orders"), (Role.REPORT, "payments"), (None, "orders")])
+def test_a_query_with_another_key_says_so_at_once(
+    spark: SparkSession,
+    guarded: tuple[CoordinatorProcess, dict[Role, str]],
+    source: FileBatches,
+    checkpoint: str,
+    role: Role | None,
+    job: str,
+) -> None:
+    """It must not wait for ten minutes, as for a coordinator that is away."""
+    process, keys = guarded
+    gate = process.gate(job=job, rules=limiting_lag(LAG), key=None if role is None else keys[role])
+    source.add(*rows(("a", 100_000)))
+    with pytest.raises((Refused, StreamingQueryException), match=r"role|begin with orders|Send a key"):
+        to_the_end(Sink().after(gate.stream(source.stream(spark), event_time="t", substream="k")), checkpoint)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from fastapi import Request, Response
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 from starlette.requests import ClientDisconnect
 
 from tidegate.api.problems import Problem
@@ -59,11 +60,26 @@ def invalid(error: ValidationError) -> Problem:
     for line in error.errors(include_url=False, include_input=False)[:20]:
         cause = line.get("ctx", {}).get("error")
         field = cause.field if isinstance(cause, FieldError) else _field(line["loc"], line["type"])
-        found.append({"field": field, "detail": line["msg"].removeprefix("Value error, ")})
+        found.append({"field": field, "detail": _wording(line)})
     where = f"{found[0]['field']}: " if found[0]["field"] else ""
     return Problem(
         422, "invalid_request", where + found[0]["detail"], members={"field": found[0]["field"], "errors": found}
     )
+
+
+def _wording(line: ErrorDetails) -> str:
+    """In words of the request: pydantic's own are of models and tags."""
+    match line["type"]:
+        case "missing" | "union_tag_not_found":
+            return "is missing"
+        case "extra_forbidden":
+            return "there is no such member"
+        case "union_tag_invalid":
+            return f"may be one of {line['ctx']['expected_tags']}"
+        case "json_invalid":
+            return f"this is no JSON ({line['ctx']['error']})"
+        case _:
+            return line["msg"].removeprefix("Value error, ")
 
 
 def _field(place: tuple[int | str, ...], error: str) -> str:

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from tests.api.conftest import RULES, RUN
+from tidegate_spark.testing import CoordinatorProcess
 
 Make = Callable[..., str]
 JSON = {"content-type": "application/json"}
@@ -106,7 +107,7 @@ def test_a_whole_number_is_one_however_it_is_written(http: httpx.Client, make_jo
     for text, time in (("1.0", 1), ("2e3", 2000), ("9007199254740990.0", 9007199254740990)):
         content = f'{{"substreams": ["a"], "event_times": [{text}]}}'
         assert http.post(f"{path}:report", content=content, headers=JSON).json()["coalesced"] == time - 10
-    for text in ("9007199254740990.3", "1e400", "1e999999999", "9007199254740992.0"):
+    for text in ("9007199254740990.3", "1e400", "1e999999999", "1e-99999999999999999999", "9007199254740992.0"):
         content = f'{{"substreams": ["a"], "event_times": [{text}]}}'
         problem(http.post(f"{path}:report", content=content, headers=JSON), 422, "invalid_request")
 
@@ -173,6 +174,26 @@ def test_a_body_that_is_no_report(http: httpx.Client, make_job: Make, body: byte
     problem(http.post(f"{make_job()}:report", content=body, headers=JSON), 422, "invalid_request")
 
 
+def test_pages_of_other_sites_are_refused(http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make) -> None:
+    """They may send what needs no body, and learn nothing of the answer; the job would be reset all the same."""
+    path = make_job()
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    for headers, status, code in (
+        ({"origin": "https://evil.example", **form}, 403, "foreign_origin"),
+        ({"origin": "null", **JSON}, 403, "foreign_origin"),
+        ({"sec-fetch-site": "cross-site", **JSON}, 403, "foreign_origin"),
+        ({"sec-fetch-site": "same-site", **JSON}, 403, "foreign_origin"),
+        (form, 415, "not_json"),
+        ({}, 415, "not_json"),
+    ):
+        for call in (f"{path}:reset", f"{path}:complete", f"{path}:reopen"):
+            problem(http.post(call, headers=headers), status, code)
+    problem(http.get(path, headers={"sec-fetch-site": "cross-site"}), 403, "foreign_origin")
+    assert http.get(path).json()["incarnation"] == 1
+    own = {"origin": tidegate.url, "sec-fetch-site": "same-origin", **JSON}
+    assert http.post(f"{path}:reopen", headers=own).status_code == 200
+
+
 def test_other_hosts_content_types_and_paths_are_refused(http: httpx.Client, make_job: Make) -> None:
     """A page in somebody's browser must not move watermarks on this machine."""
     path = make_job()
@@ -181,7 +202,7 @@ def test_other_hosts_content_types_and_paths_are_refused(http: httpx.Client, mak
     problem(http.get("/v1/jobs/a:b/watermark"), 404, "no_such_path")
     problem(http.get("/v1/jobs/ä/watermark"), 422, "invalid_request")
     problem(http.get("/v2"), 404, "no_such_path")
-    not_taken = http.patch(path)
+    not_taken = http.patch(path, json={})
     problem(not_taken, 405, "method_not_allowed")
     assert not_taken.headers["allow"] == "DELETE, GET, PUT"
     problem(http.put(f"{path}:report", json={}), 405, "method_not_allowed")

@@ -84,3 +84,40 @@ def test_what_is_staged_counts(small: httpx.Client, path: str) -> None:
     assert stage(1, "b", "c").json()["applied"] is True
     small.post(f"{path}/queries/q/batches/0:commit", json=RUN | {"reported": 4}).raise_for_status()
     assert names(small, path) == ["a", "b", "c"]
+
+
+def test_what_all_open_batches_have_staged_counts(small: httpx.Client, path: str) -> None:
+    """Each of them alone would fit."""
+    for query, substreams in (("q", ["a", "b"]), ("r", ["c", "d"])):
+        small.put(f"{path}/queries/{query}/batches/0", json=RUN).raise_for_status()
+        batch = {"query": query, **RUN, "batch_id": 0, "partition": 0}
+        body = {"substreams": substreams, "event_times": [50, 50], "batch": batch}
+        answer = small.post(f"{path}:report", json=body)
+        if query == "q":
+            answer.raise_for_status()
+    too_many(answer, "too_many_substreams", 3)
+    small.put(f"{path}/queries/q/batches/1", json=RUN).raise_for_status()
+    assert names(small, path) == ["a", "b"]
+
+
+def test_queries_that_are_expected_are_no_substreams(small: httpx.Client) -> None:
+    """What stands for them goes when the first substream comes."""
+    path = "/v1/jobs/expected"
+    rules = RULES | {"expected_queries": ["p", "q", "r", "s"]}
+    small.put(path, json=rules, headers=CREATE).raise_for_status()
+    small.put(f"{path}/queries/p/batches/0", json=RUN).raise_for_status()
+    batch = {"query": "p", **RUN, "batch_id": 0, "partition": 0}
+    body = {"substreams": ["a", "b", "c"], "event_times": [50] * 3, "batch": batch}
+    small.post(f"{path}:report", json=body).raise_for_status()
+    small.delete(path).raise_for_status()
+
+
+def test_rows_of_what_is_no_substream_are_in_the_totals_alone(small: httpx.Client, path: str) -> None:
+    """There may be any number of such names."""
+    small.put(f"{path}/queries/q/batches/0", json=RUN).raise_for_status()
+    unknown = [f"name-{number}" for number in range(100)]
+    rows = {"rule": "row", "substreams": unknown, "on_time": [0] * 100, "late": [1] * 100, "null_event_time": [1] * 100}
+    small.post(f"{path}/queries/q/batches/0:commit", json=RUN | {"rows": rows}).raise_for_status()
+    told = small.get(path).json()["rows"]
+    assert (told["late"], told["null_event_time"]) == (100, 100)
+    assert names(small, path) == []

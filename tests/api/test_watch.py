@@ -17,6 +17,7 @@ from tests.api.test_bad_input import problem
 from tidegate.domain.journal import RECORDS_KEPT
 from tidegate.runtime import feed
 from tidegate.store.embedded import EmbeddedValkey
+from tidegate.store.replies import order
 from tidegate_spark.testing import CoordinatorProcess
 
 Make = Callable[..., str]
@@ -121,6 +122,35 @@ def test_a_reset_begins_anew(http: httpx.Client, tidegate: CoordinatorProcess, m
         assert emissions(events.take(1)) == [20]
 
 
+def test_whoever_comes_back_at_a_reset_is_told_where_it_led(
+    http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make
+) -> None:
+    """The connection may be lost between the record of it and what is told then."""
+    path = make_job()
+    report(http, path, a=5000)
+    http.post(f"{path}:reset", json={"reason": "poisoned"}).raise_for_status()
+    [record] = http.get(f"{path}/history", params={"kind": "action"}).json()["records"]
+    report(http, path, a=1000)
+    with watching(tidegate.url + path, after=record["id"], kind="emission") as events:
+        [reset] = events.take(1)
+        assert (reset.name, reset.data["watermark"]) == ("reset", 990)
+        report(http, path, a=1010)
+        assert emissions(events.take(1)) == [1000]
+
+
+def test_a_job_of_the_same_name_is_another(http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make) -> None:
+    """No record of the new one has the id of one of the old."""
+    path = make_job()
+    for _ in range(20):
+        last = http.get(f"{path}/history").json()["records"][0]["id"]
+        http.delete(path).raise_for_status()
+        make_job()
+        first = http.get(f"{path}/history").json()["records"][-1]["id"]
+        assert order(first) > order(last)
+    with watching(tidegate.url + path, after=last) as events:
+        assert events.take(1)[0].name == "reset"
+
+
 def test_kinds_that_nobody_asked_for_still_move_the_place(
     http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make
 ) -> None:
@@ -207,6 +237,22 @@ def test_no_more_wait_than_may(tmp_path: Path) -> None:
             assert waiting.result().json()["watermark"] == 40
             assert http.get("/v1/jobs/j/watermark?at_least=50&timeout_s=0").json()["reached"] is False
             assert http.get("/v1/jobs/j/watermark?at_least=60&timeout_s=0.1").status_code == 200
+
+
+def test_the_place_of_one_who_left_is_free(tmp_path: Path) -> None:
+    """A client that gives up and asks again would otherwise shut out all others."""
+    with (
+        CoordinatorProcess(tmp_path, max_waiting="3") as process,
+        httpx.Client(base_url=process.url, timeout=60) as http,
+    ):
+        http.put("/v1/jobs/j", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
+        for _ in range(10):
+            with pytest.raises(httpx.ReadTimeout):
+                httpx.get(
+                    f"{process.url}/v1/jobs/j/watermark?at_least=9&timeout_s=300", timeout=httpx.Timeout(30, read=0.1)
+                )
+        answers = [http.get("/v1/jobs/j/watermark?at_least=9&timeout_s=0.1").status_code for _ in range(20)]
+        assert answers[-1] == 200
 
 
 def _wait_for_a_place(url: str) -> httpx.Response:

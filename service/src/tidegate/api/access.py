@@ -110,8 +110,12 @@ def identified(authorization: str | None, keyring: Keyring | None) -> Caller:
         )  # fmt: skip
     key = keyring.key(presented.strip())
     if key is None:
-        raise Problem(
-            401, "key_unknown", "This key is not known, or was revoked.",
-            {"WWW-Authenticate": 'Bearer realm="tidegate", error="invalid_token"'},
-        )  # fmt: skip
+        raise unknown_key()
     return Caller(key)
+
+
+def unknown_key() -> Problem:
+    return Problem(
+        401, "key_unknown", "This key is not known, or was revoked.",
+        {"WWW-Authenticate": 'Bearer realm="tidegate", error="invalid_token"'},
+    )  # fmt: skip

@@ -4,7 +4,7 @@ FastAPI does not see these models that way, so :func:`body_of` names them for th
 """
 
 import json
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, TypeVar
 
 from fastapi import Request, Response
@@ -50,7 +50,10 @@ def _validated(raw: bytes, model: type[Body]) -> Body:
 
 def _number(text: str) -> int | float:
     """Exactly: what a float would round to a whole number is none."""
-    number = Decimal(text)
+    try:
+        number = Decimal(text)
+    except InvalidOperation:  # an exponent beyond all bounds
+        return float(text)
     return int(number) if number.adjusted() < LONGEST_NUMBER and number == number.to_integral_value() else float(text)
 
 

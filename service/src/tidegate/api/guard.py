@@ -19,8 +19,10 @@ class Guard:
     """:param keyring: who may call; None: anybody.
     :param loopback_only: answer only requests that name this machine's loopback as their host.
 
-    A page in somebody's browser can be made to send requests to 127.0.0.1, but not to name it as ``Host``, nor to send
-    ``application/json`` without asking first.
+    Where nobody needs a key, a page in somebody's browser must not be able to act. It can send requests to 127.0.0.1,
+    but without asking first none whose content type is ``application/json``; a browser names the page's ``Origin`` with
+    them, or says that they come from another site; and a name of the page's own that leads here is not the ``Host``
+    that is answered to.
     """
 
     def __init__(self, app: ASGIApp, max_body_bytes: int, keyring: Keyring | None, loopback_only: bool) -> None:
@@ -32,10 +34,19 @@ class Guard:
             return
         problem = self._refusal(scope)
         if problem is None:
+            began = False
+
+            async def begin(message: Message) -> None:
+                nonlocal began
+                began = True
+                await send(message)
+
             try:
-                await self.app(scope, self._limited(receive), send)
+                await self.app(scope, self._limited(receive), begin)
                 return
             except _TooLarge:
+                if began:  # a call that reads no body was answered; nobody needs the rest
+                    return
                 problem = self._too_large()
         await problem.response()(scope, receive, send)
 
@@ -49,6 +60,13 @@ class Guard:
                     421, "foreign_host",
                     f"This coordinator has no keys, so it serves this machine alone; it does not answer to {host!r}.",
                 )  # fmt: skip
+        if self.keyring is None:
+            origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site", b"none")
+            if site not in (b"none", b"same-origin") or origin not in (None, b"http://" + headers.get(b"host", b"")):
+                return Problem(
+                    403, "foreign_origin",
+                    "This coordinator has no keys, so it does not answer to the pages of other sites.",
+                )  # fmt: skip
         if scope["path"] not in PUBLIC:
             try:
                 scope["caller"] = identified(headers.get(b"authorization", b"").decode("latin-1"), self.keyring)
@@ -57,7 +75,7 @@ class Guard:
         size = headers.get(b"content-length", b"0")
         if size.isdigit() and int(size) > self.max_body_bytes:
             return self._too_large()
-        has_body = size != b"0" or b"transfer-encoding" in headers
+        has_body = size != b"0" or b"transfer-encoding" in headers or self.keyring is None
         kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         if scope["method"] in WITH_BODY and has_body and kind != b"application/json":
             return Problem(415, "not_json", "Send the body as application/json.")

@@ -92,7 +92,8 @@ class SubstreamRow:
     ``since_ms``: since when its state is what it is. ``last_event_ms``: when its last report took effect, in processing
     time, moved on by what its query has lost since in waiting for the coordinator. ``reported``: the rows that
     executors said they saw in committed batches; ``future``: those they left out as too far ahead of the clock, and the
-    reports ignored for that; ``counts``: the rows that those batches' commits accounted for.
+    reports ignored for that; ``counts``: the rows that those batches' commits accounted for. Rows that came before the
+    substream was known are in the totals of the job alone.
     """
 
     query: str

@@ -51,7 +51,7 @@ class Reporting(Transition):
         query = self._check_spoken_to(run, batch_id)
         self._check_event_times(dict(tops), dict(watermarks))
         if query.open and batch_id == query.latest:
-            self._check_room(run.query, [*tops, *watermarks, *counts, *future, *query.staged, *query.staged_watermarks])
+            self._check_room(run.query, [*tops, *watermarks, *counts, *future])
         self._hear(run.query, query, now_ms)
         staged = query.open and batch_id == query.latest
         if staged:

@@ -66,9 +66,16 @@ class Transition(JobState):
             raise EventTimeMissing(missing)
 
     def _check_room(self, query: str, names: Iterable[str]) -> None:
-        """:raises TooManySubstreams: where new ones among these make the job too large."""
-        new = {name for name in names if (query, name) not in self.substreams}
-        if self.most_substreams is not None and new and len(self.substreams) + len(new) > self.most_substreams:
+        """What open batches have staged is to come with these; what stands for a missing query is no substream.
+
+        :raises TooManySubstreams: where new ones among these make the job too large.
+        """
+        new = {(query, name) for name in names} - self.substreams.keys()
+        if self.most_substreams is None or not new:
+            return
+        for name, other in self.queries.items():
+            new |= {(name, staged) for staged in (*other.staged, *other.staged_watermarks)} - self.substreams.keys()
+        if sum(name != PLACEHOLDER for _, name in self.substreams) + len(new) > self.most_substreams:
             raise TooManySubstreams(self.most_substreams)
 
     def _latest_event_time(self) -> int | None:
@@ -96,8 +103,9 @@ class Transition(JobState):
 
     def _count_future(self, query: str, rows: dict[str, int]) -> None:
         for name, count in rows.items():
-            self.future[query, name] = self.future.get((query, name), 0) + count
             self.future_total += count
+            if (query, name) in self.substreams:  # there may be any number of others
+                self.future[query, name] = self.future.get((query, name), 0) + count
 
     def _observe(self, query: str, tops: dict[str, int], watermarks: dict[str, int]) -> bool:
         """Takes in highest event times and ready-made watermarks; returns whether that changed anything."""
@@ -134,7 +142,8 @@ class Transition(JobState):
             query.observe_until(query.taken_in_ms)
         for (_partition, substream), count in query.staged_counts.items():
             key = name, substream
-            self.reported[key] = self.reported.get(key, 0) + count
+            if key in self.substreams:
+                self.reported[key] = self.reported.get(key, 0) + count
         for (_partition, substream), count in query.staged_future.items():
             self._count_future(name, {substream: count})
         query.open = False
@@ -143,8 +152,9 @@ class Transition(JobState):
     def _account(self, query: str, accounting: Accounting) -> None:
         for name, counts in accounting.by_substream():
             key = query, name
-            self.counts[key] = self.counts.get(key, Counts()) + counts
             self.total += counts
+            if key in self.substreams:
+                self.counts[key] = self.counts.get(key, Counts()) + counts
 
     # -- the look -------------------------------------------------------------------------------------------------
 

@@ -89,15 +89,20 @@ class Feed:
         """
         await self._positioned.wait()
         at, anew, generation = known, known is not None, -1
+        resumes = known is not None
         while not self.ended:
             entries = self._after(at) if at is not None and generation == self._generation else None
             if entries is None:
-                generation = self._generation
+                read_in = self._generation
                 watched = await self._read(at)
                 if watched is None:
                     yield []
                     continue
-                if not watched.kept:
+                generation = read_in
+                # Who was told of a reset may not have been told yet where it led.
+                reset = resumes and watched.known is not None and _is_reset(watched.known)
+                resumes = False
+                if watched.known is None or reset:
                     yield State(watched.newest, watched.answer, anew)
                     at, anew = watched.newest, True
                     continue
@@ -109,11 +114,13 @@ class Feed:
             elif not await self._heard(pause_s):
                 yield []
         if self._gone is not None:
+            if at is not None and generation == self._generation:
+                yield self._after(at) or []
             raise self._gone
 
     def _after(self, known: str) -> list[Entry] | None:
         """The entries after that one; None where not all of them are here."""
-        if order(known) < order(self._floor):
+        if self._position is None or order(known) < order(self._floor):
             return None
         found: list[Entry] = []
         for entry in reversed(self._entries):
@@ -151,18 +158,19 @@ class Feed:
     async def run(self) -> None:
         """Looks when it is woken, and now and then, until there is no such job any more."""
         try:
-            while True:
+            # Asked again and again: a cancellation that meets a command of the store's client may be lost in it.
+            while not self.ended:
                 self._news.clear()
                 try:
                     await self._look()
                 except (RedisError, ClockJumped) as error:
                     log.debug("Job %s: %s", self._job, error)
+                    self._positioned.set()
                     # They ask for themselves, and are told what is the matter.
                     await _wake(list(self._goals))
                     await asyncio.sleep(RENEW_S)
                     continue
-                finally:
-                    self._positioned.set()
+                self._positioned.set()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_S):
                         await self._news.wait()
@@ -178,6 +186,7 @@ class Feed:
         """Sends all home who wait."""
         self.ended = True
         self._positioned.set()
+        self._news.set()
         for waiter in [*self._goals, *self._bells]:
             _resolve(waiter, None)
 
@@ -185,7 +194,7 @@ class Feed:
         """Takes in what is new, and wakes those who wait for it."""
         while True:
             watched = await self._store.watch(self._job, self._position, RECORDS_AT_ONCE)
-            if watched.kept:
+            if watched.known is not None:
                 self._entries.extend(Entry(*found) for found in watched.records)
                 if len(self._entries) == RECORDS_KEPT:
                     self._floor = self._entries[0].id
@@ -198,9 +207,9 @@ class Feed:
             reached = watched.answer.watermark
             if reached is not None:
                 await _wake([waiter for waiter, goal in self._goals.items() if goal <= reached], watched.answer)
-            if watched.records or not watched.kept:
+            if watched.records or watched.known is None:
                 await _wake(list(self._bells))
-            if self._position == watched.newest:
+            if self._position == watched.newest or self.ended:
                 return
 
 

@@ -94,6 +94,10 @@ class WakeUps:
             except RedisError as error:
                 log.warning("Lost the channel of announcements, renewing it: %s", error or type(error).__name__)
                 await asyncio.sleep(RENEW_S)
+            except Exception:
+                # Somebody else's message, for one: without this task all would wait for the next look.
+                log.exception("The channel of announcements failed, renewing it.")
+                await asyncio.sleep(RENEW_S)
 
     def close(self) -> None:
         """From now on nobody waits: requests under way answer with what there is, and streams of events end."""
@@ -124,6 +128,7 @@ class WakeUps:
             self.waiting -= 1
             running.users -= 1
             if running.users == 0:
+                running.feed.end()
                 running.task.cancel()
                 if self._feeds.get(job) is running:
                     del self._feeds[job]

@@ -64,14 +64,14 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A job at one moment: its ``answer``, the id of its ``newest`` record, and its ``records`` after the one known.
+    """A job at one moment: its ``answer``, the id of its ``newest`` record, its ``records`` after one that is known.
 
-    ``kept``: that one is still there; else nobody can tell what came after it.
+    ``known``: that one; None where it is not kept, so that nobody can tell what came after it.
     """
 
     answer: Answer
     newest: str
-    kept: bool
+    known: Record | None
     records: list[tuple[str, Record]]
 
 
@@ -282,8 +282,8 @@ class JobStore:
         """What time alone has brought about, and the records after the one with the id ``known``, at most so many."""
         reply = await self._run("watch", job, now_ms, known or "", str(most))
         newest, kept, found = reply[REST:]
-        records = [(entry_id, replies.record(entry_id, replies.paired(details))) for entry_id, details in found]
-        return Watched(replies.answer(reply), newest, kept == "1", records)
+        before = replies.records(kept)
+        return Watched(replies.answer(reply), newest, before[0][1] if before else None, replies.records(found))
 
     async def due(self, most: int = 1000) -> list[str]:
         """The jobs that time alone has changed by now, longest due first, at most so many.

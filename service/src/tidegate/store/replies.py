@@ -116,6 +116,11 @@ def record(entry_id: str, fields: Mapping[str, str]) -> Record:
     return Record(int(entry_id.partition("-")[0]), fields["kind"], details)
 
 
+def records(entries: Sequence[Any]) -> list[tuple[str, Record]]:
+    """Entries as scripts give them, each with its id."""
+    return [(entry_id, record(entry_id, paired(flat))) for entry_id, flat in entries]
+
+
 def order(entry_id: str) -> tuple[int, int]:
     """Ids of entries, as they happened."""
     at_ms, _, number = entry_id.partition("-")

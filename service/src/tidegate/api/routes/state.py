@@ -3,11 +3,12 @@
 from operator import itemgetter
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 
-from tidegate.api.access import READERS, allowed
+from tidegate.api.access import READERS, Who, allowed, unknown_key
 from tidegate.api.bodies import answer
 from tidegate.api.context import Ctx, JobId
+from tidegate.api.disconnects import while_there
 from tidegate.api.schemas.batches import QueryRecord, QueryTable, SubstreamRecord, SubstreamTable
 from tidegate.api.schemas.jobs import WaitRecord
 from tidegate.api.schemas.rules import JobDocument
@@ -24,12 +25,18 @@ router = APIRouter(prefix="/v1/jobs", tags=["state"])
 @allowed(*READERS)
 async def watermark(
     job: JobId,
+    request: Request,
     ctx: Ctx,
+    who: Who,
     at_least: Annotated[int | None, Query(ge=EXACT_DOUBLE.lowest, le=EXACT_DOUBLE.highest)] = None,
     timeout_s: Annotated[float, Query(ge=0, le=300)] = 30,
 ) -> Response:
     """The watermark now; with `at_least`, as soon as it is there, or with `reached: false` after `timeout_s`."""
-    found = await ctx.wakeups.wait(job, at_least, timeout_s)
+    found = await while_there(request, ctx.wakeups.wait(job, at_least, timeout_s))
+    if found is None:
+        return Response(status_code=499)  # to nobody
+    if not ctx.stands(who):
+        raise unknown_key()
     reached = at_least is None or (found.watermark is not None and found.watermark >= at_least)
     return answer(WaitRecord(**ctx.watermark(job, found), reached=reached))
 

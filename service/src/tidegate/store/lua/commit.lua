@@ -27,10 +27,10 @@ wait(waited)
 if not open_yet then return reply('0') end
 look(nil, false, settle())
 for _, class in ipairs({'on_time', 'updated', 'late', 'null_event_time', 'future'}) do
-  local total = 0
+  local total, some, counts = 0, {}, {}
   for i, rows in ipairs(column()) do
     if rows ~= '0' then
-      add(K.counts, class .. ' ' .. members[i], rows)
+      some[#some + 1], counts[#counts + 1] = members[i], rows
       total = total + tonumber(rows)
       if total > HIGHEST / 2 then  -- before a sum of doubles loses its last digit
         add(K.job, class, fmt(total))
@@ -38,6 +38,7 @@ for _, class in ipairs({'on_time', 'updated', 'late', 'null_event_time', 'future
       end
     end
   end
+  count_rows(class, some, counts)
   if total > 0 then add(K.job, class, fmt(total)) end
 end
 return reply('1')

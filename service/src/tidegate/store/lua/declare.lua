@@ -20,7 +20,7 @@ for i, member in ipairs(members) do
   end
 end
 if #new > 0 and J.complete then return problem('job_complete') end
-refused = check_room(most, new, {})
+refused = check_room(most, new)
 if refused then return refused end
 local observed = observed_by(query)
 if #new > 0 then introduce(query, new, observed) end

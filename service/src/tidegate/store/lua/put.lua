@@ -27,7 +27,9 @@ end
 
 if expected == '' then
   local incarnation = (J.incarnation or 0) + 1
-  local now = clock()
+  -- Later than all that is on record of the one before, so that nobody takes up its record in this one.
+  local deleted = num(redis.call('HGET', K.job, 'deleted'))
+  local now = math.max(clock(), (deleted or -1) + 1)
   if not_after and now > not_after then return problem('clock_jumped', fmt(now)) end
   if most and redis.call('SCARD', K.jobs) >= most then return problem('too_many_jobs', fmt(most)) end
   redis.call('DEL', K.job)

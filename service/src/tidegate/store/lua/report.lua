@@ -30,7 +30,7 @@ local refused = load_job()
 if refused then return refused end
 if query == '' then
   refused = J.complete and problem('job_complete') or without_event_time(members, tops, marks)
-    or check_room(most, members, {})
+    or check_room(most, members)
   if refused then return refused end
   heal(token)
   members, tops, marks, bottoms = set_aside_future('', members, tops, marks, bottoms)
@@ -43,7 +43,7 @@ load_query(query)
 refused = check_speaker(query_id, run_id, batch) or without_event_time(members, tops, marks)
 if refused then return refused end
 local staged = Q.open and batch == Q.latest
-refused = staged and check_room(most, members, {K.staged(query), K.staged_watermarks(query)})
+refused = staged and check_room(most, members)
 if refused then return refused end
 heal(token)
 contact()

@@ -113,13 +113,18 @@ local function introduce(query, members, observed)
   for _, member in ipairs(clocked) do see_live(member) end
 end
 
--- A problem where these make the job too large (`most`: how many substreams it may have, nil: any number); one that is too
--- large already takes no more. `staged`: sets of others that are to come with them.
-local function check_room(most, members, staged)
+-- A problem where new ones among these make the job too large (`most`: how many substreams it may have, nil: any number).
+-- What open batches have staged is to come with them; what stands for a missing query is no substream.
+local function check_room(most, members)
   if not most then return end
-  local size = redis.call('ZCARD', K.tops)
-  local coming = #members
-  for _, key in ipairs(staged) do coming = coming + redis.call('ZCARD', key) end
+  local size = redis.call('ZCARD', K.tops) - redis.call('SCARD', K.missing)
+  local coming, staged = #members, {}
+  for _, query in ipairs(redis.call('ZRANGE', K.begun, 0, -1)) do
+    for _, key in ipairs({K.staged(query), K.staged_watermarks(query)}) do
+      staged[#staged + 1] = key
+      coming = coming + redis.call('ZCARD', key)
+    end
+  end
   if size + coming <= most then return end
   local new, is_new = 0, {}
   local function count(some)
@@ -129,8 +134,17 @@ local function check_room(most, members, staged)
     end
   end
   count(members)
+  if new == 0 then return end
   for _, key in ipairs(staged) do count(redis.call('ZRANGE', key, 0, -1)) end
-  if new > 0 and size + new > most then return problem('too_many_substreams', fmt(most)) end
+  if size + new > most then return problem('too_many_substreams', fmt(most)) end
+end
+
+-- Adds to the counts of those members that are known: there may be any number of others.
+local function count_rows(class, members, rows)
+  local known = zmscore(K.tops, members)
+  for i, member in ipairs(members) do
+    if known[i] then add(K.counts, class .. ' ' .. member, rows[i]) end
+  end
 end
 
 -- Something stands for each expected query that has shown nothing yet, and holds the watermark; for no other.
@@ -165,10 +179,8 @@ end
 
 -- Sets aside what lies too far ahead of the clock to be true, all of a substream's entry with it; it is counted.
 local function count_future(members, rows)
-  for i, member in ipairs(members) do
-    add(K.counts, 'future_reported ' .. member, rows[i])
-    add(K.job, 'future_reported', rows[i])
-  end
+  count_rows('future_reported', members, rows)
+  for _, number in ipairs(rows) do add(K.job, 'future_reported', number) end
 end
 
 local function set_aside_future(query, members, tops, marks, bottoms)

@@ -20,8 +20,14 @@ local function staged_entries()
   return members, tops, marked and marks or {}
 end
 
-local function member_of(field)
-  return string.sub(field, string.find(field, ' ', 1, true) + 1)
+-- Members and rows of a hash '<partition> <member>' -> rows.
+local function counted(key)
+  local found, members, rows = redis.call('HGETALL', key), {}, {}
+  for i = 1, #found, 2 do
+    members[#members + 1] = string.sub(found[i], string.find(found[i], ' ', 1, true) + 1)
+    rows[#rows + 1] = found[i + 1]
+  end
+  return members, rows
 end
 
 local function settle()
@@ -29,10 +35,8 @@ local function settle()
   observe(Q.name, members, tops, marks, (observed_by(Q.name)))
   if Q.taken_in then observe_until(Q.taken_in) end
   Q.open = false
-  local rows = redis.call('HGETALL', K.staged_rows(Q.name))
-  for i = 1, #rows, 2 do add(K.counts, 'reported ' .. member_of(rows[i]), rows[i + 1]) end
-  local future = redis.call('HGETALL', K.staged_future(Q.name))
-  for i = 1, #future, 2 do count_future({member_of(future[i])}, {future[i + 1]}) end
+  count_rows('reported', counted(K.staged_rows(Q.name)))
+  count_future(counted(K.staged_future(Q.name)))
   unstage(Q.name)
   redis.call('ZREM', K.open, Q.name)
   redis.call('ZREM', K.begun, Q.name)

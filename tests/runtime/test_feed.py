@@ -1,0 +1,139 @@
+"""Feeds: what they hold on to, and what they say when the store does not answer."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from redis.exceptions import ConnectionError as Away
+
+from tests.runtime.test_sweeper import with_store
+from tidegate.domain.config import JobConfig
+from tidegate.domain.errors import JobDeleted
+from tidegate.domain.policy import LimitingLag
+from tidegate.runtime import feed
+from tidegate.runtime.feed import Feed, State
+from tidegate.runtime.wakeups import WakeUps
+from tidegate.store.embedded import EmbeddedValkey
+from tidegate.store.keys import WAKE
+from tidegate.store.redis import JobStore, Watched
+
+
+def feeds() -> int:
+    return sum(task.get_name() == "feed" for task in asyncio.all_tasks())
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    for _ in range(2000):
+        if reached():
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("it did not come about")
+
+
+def test_a_feed_that_nobody_uses_ends(valkey: EmbeddedValkey, job: str) -> None:
+    """However short the use: a cancellation may be lost in a command of the store's client."""
+
+    async def run(store: JobStore) -> None:
+        await store.put(job, JobConfig(LimitingLag(0)), {}, None)
+        wakeups = WakeUps(store.redis, store, 10_000, 300)
+        for pause_ms in range(300):
+            steps = wakeups.follow(job, None, 15)
+            await anext(steps)
+            await asyncio.sleep(pause_ms % 15 / 10_000)
+            await steps.aclose()
+        await until(lambda: feeds() == 0)
+        assert wakeups.waiting == 0
+
+    with_store(valkey, run)
+
+
+def test_a_message_that_is_none_of_ours_stops_nothing(
+    valkey: EmbeddedValkey, job: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Others may use the same Redis, and any channel."""
+    monkeypatch.setattr(feed, "LOOK_S", 600)
+
+    async def run(store: JobStore) -> None:
+        await store.put(job, JobConfig(LimitingLag(0)), {}, None)
+        wakeups = WakeUps(store.redis, store, 10, 300)
+        listening = asyncio.create_task(wakeups.run())
+        while not await store.redis.pubsub_numpat():
+            await asyncio.sleep(0.01)
+        await store.redis.publish(WAKE.encode() + b"\xff", "")
+        await until(lambda: "renewing it" in caplog.text)
+        waiting = asyncio.create_task(wakeups.wait(job, 5, 60))
+        await until(lambda: feeds() == 1)
+        await asyncio.sleep(1)
+        await store.report(job, {"a": 5})
+        assert (await waiting).watermark == 5
+        while not listening.done():  # a cancellation may be lost in a command
+            listening.cancel()
+            await asyncio.wait([listening], timeout=0.5)
+
+    with_store(valkey, run)
+
+
+class Flaky(JobStore):
+    """A store that is away for some of its calls."""
+
+    away: Callable[[int], bool] = staticmethod(lambda call: False)
+    calls = 0
+
+    async def watch(self, job: str, known: str | None, most: int, now_ms: int | None = None) -> Watched:
+        self.calls += 1
+        if self.away(self.calls):
+            raise Away("away")
+        return await super().watch(job, known, most, now_ms)
+
+
+@pytest.mark.parametrize("failing", [{1}, {2}, {1, 2}, {1, 2, 3}, {2, 3}])
+def test_a_store_that_is_away_hides_no_gap(
+    valkey: EmbeddedValkey, job: str, monkeypatch: pytest.MonkeyPatch, failing: set[int]
+) -> None:
+    """An id that was never found is none to go on from, however often one had to ask."""
+    monkeypatch.setattr(feed, "RENEW_S", 0.01)
+
+    async def run(plain: JobStore) -> None:
+        store = Flaky(plain.redis)
+        store.away = lambda call: call in failing
+        await store.put(job, JobConfig(LimitingLag(0)), {}, None)
+        await store.report(job, {"a": 5})
+        followed = Feed(store, job)
+        task = asyncio.create_task(followed.run())
+        found = None
+        async for step in followed.follow("7-0", 0.01):
+            if step:
+                found = step
+                break
+        assert isinstance(found, State) and found.anew
+        assert found.answer.watermark == 5
+        followed.end()
+        await task
+
+    with_store(valkey, run)
+
+
+def test_the_last_that_happened_to_a_job_is_told_before_its_end(valkey: EmbeddedValkey, job: str) -> None:
+    """One who is behind has missed nothing of what was known here."""
+
+    async def run(store: JobStore) -> None:
+        await store.put(job, JobConfig(LimitingLag(0)), {}, None)
+        followed = Feed(store, job)
+        task = asyncio.create_task(followed.run())
+        steps = followed.follow(None, 60)
+        assert isinstance(await anext(steps), State)
+        for time in range(1, 5):
+            await store.report(job, {"a": time})
+        followed.wake()
+        await until(lambda: len(followed._entries) >= 4)
+        await store.delete(job)
+        followed.wake()
+        await task
+        told = await anext(steps)
+        assert isinstance(told, list)
+        emitted = [entry.record.details["watermark"] for entry in told if entry.record.kind == "emission"]
+        assert emitted == [1, 2, 3, 4]
+        with pytest.raises(JobDeleted):
+            await anext(steps)
+
+    with_store(valkey, run)

@@ -29,7 +29,7 @@ if expected == '' then
   local incarnation = (J.incarnation or 0) + 1
   -- Later than all that is on record of the one before, so that nobody takes up its record in this one.
   local deleted = num(redis.call('HGET', K.job, 'deleted'))
-  local now = math.max(clock(), (deleted or -1) + 1)
+  local now = deleted and math.max(clock(), deleted + 1) or clock()
   if not_after and now > not_after then return problem('clock_jumped', fmt(now)) end
   if most and redis.call('SCARD', K.jobs) >= most then return problem('too_many_jobs', fmt(most)) end
   redis.call('DEL', K.job)

@@ -27,7 +27,7 @@ class Settings(BaseSettings):
     )
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
     max_jobs: int = Field(default=10_000, ge=1)
-    max_substreams: int = Field(default=100_000, ge=1, description="of one job")
+    max_substreams: int = Field(default=250_000, ge=1, description="of one job")
     max_wait_s: float = Field(default=300, gt=0, description="longer, nobody waits for a watermark in one call")
     max_waiting: int = Field(default=10_000, ge=1, description="clients that wait for something at once, by replica")
     log_level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")

@@ -4,12 +4,17 @@ import json
 
 import typer
 
-from tidegate.cli.keys import keys
+from tidegate.cli import act, look
 from tidegate.cli.serve import serve
 
 cli = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 cli.command()(serve)
-cli.add_typer(keys, name="keys")
+for look_ in (look.jobs, look.show, look.explain, look.history, look.watch, look.wait):
+    cli.command(rich_help_panel="Look")(look_)
+for act_ in (
+    act.declare, act.idle, act.done, act.evict, act.retire, act.hold, act.release, act.complete, act.reopen,
+):  # fmt: skip
+    cli.command(rich_help_panel="Act")(act_)
 
 
 @cli.callback()

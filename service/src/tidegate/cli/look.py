@@ -1,0 +1,299 @@
+"""What operators ask: which jobs there are, how one stands, who holds it, what happened, and when it will be there."""
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+import httpx
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tidegate.cli.coordinator import HERE, NOT_REACHED, AsJson, Coordinator, Url
+from tidegate.cli.times import duration_s, for_how_long, moment, shown
+
+Job = Annotated[str, typer.Argument(help="The job.")]
+PAGE = 1000
+LONGEST_POLL_S = 60.0
+BACK_S = 1.0
+
+REASONS = {
+    "slow": "it is the furthest behind",
+    "never_reported": "nothing was seen of it yet",
+    "blocked": "it is silent, and its query has not said that there was nothing",
+    "missing_query": "the query is expected, and has not shown its substreams",
+    "open_batch": "the batch is open",
+    "hold": "it is held by hand",
+}
+
+
+def jobs(url: Url = HERE, as_json: AsJson = False) -> None:
+    """All jobs, and where they stand."""
+    coordinator = Coordinator(url)
+    found: list[dict[str, Any]] = []
+    after: str | None = ""
+    while after is not None:
+        page = coordinator.call("GET", "/v1/jobs", params={"limit": PAGE, "after": after})
+        found += page["jobs"]
+        after = page["next"]
+    if as_json:
+        _print_json(found)
+        return
+    table = _table("job", "watermark", "lag", "held by", "active", "idle", "done", "late")
+    for job in found:
+        counts = job["substreams"]
+        table.add_row(
+            job["job"], shown(job["watermark"]), _lag(job), holder(job["holder"], job["complete"]),
+            str(counts["active"]), str(counts["idle"]), str(counts["done"]), str(job["rows"]["late"]),
+        )  # fmt: skip
+    _show(table)
+
+
+def show(
+    job: Job,
+    most: Annotated[int, typer.Option(min=1, max=10_000, help="So many substreams, the furthest behind first.")] = 20,
+    url: Url = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """One job: its watermark, its queries, its substreams."""
+    coordinator = Coordinator(url)
+    status = coordinator.job("GET", job)
+    queries = coordinator.job("GET", job, "/queries")["queries"]
+    parameters = {"sort": "watermark", "limit": most}
+    substreams = coordinator.job("GET", job, "/substreams", params=parameters)["substreams"]
+    if as_json:
+        _print_json({"job": status, "queries": queries, "substreams": substreams})
+        return
+    now_ms = status["now_ms"]
+    _show(sentence(status))
+    facts = _table("", "")
+    rows = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in status["rows"].items())
+    for name, value in (
+        ("watermark", shown(status["watermark"])), ("coalesced", shown(status["coalesced"])),
+        ("top", shown(status["top"])), ("now", shown(now_ms)), ("rows", rows),
+    ):  # fmt: skip
+        facts.add_row(name, value)
+    _show(facts)
+    if queries:
+        table = _table("query", "batch", "open", "last word")
+        for query in queries:
+            is_open = for_how_long(now_ms - query["begun_ms"]) if query["batch_open"] else "no"
+            ended = " (retired)" if query["retired"] else ""
+            table.add_row(
+                query["query"] + ended, _text(query["batch_id"]), is_open, _ago(now_ms, query["last_contact_ms"])
+            )
+        _show(table)
+    table = _table("substream", "query", "state", "since", "watermark", "top", "skew", "last report", "late")
+    for row in substreams:
+        table.add_row(
+            row["substream"], row["query"], row["state"], _ago(now_ms, row["since_ms"]), shown(row["watermark"]),
+            shown(row["top"]), "-" if row["skew"] is None else for_how_long(row["skew"]),
+            _ago(now_ms, row["last_event_ms"]), str(row["rows"]["late"]),
+        )  # fmt: skip
+    _show(table)
+
+
+def explain(
+    job: Job,
+    most: Annotated[int, typer.Option(min=1, max=10, help="So many holders.")] = 3,
+    url: Url = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Who holds the watermark, until when at most, and where it would be without them."""
+    told = Coordinator(url).job("GET", job, ":explain", params={"most": most})
+    if as_json:
+        _print_json(told)
+        return
+    _show(sentence(told))
+    table = _table("held by", "because", "until at most", "without it, and those above")
+    for held in told["held"]:
+        limits = [
+            f"{limit['limit']} in {for_how_long(limit['at_ms'] - told['now_ms'])}"
+            + (" (if its query says so)" if limit["spoken_for"] else "")
+            for limit in held["until"]
+        ]
+        table.add_row(
+            holder(held), REASONS[held["reason"]], ", ".join(limits) or "for ever", shown(held["watermark_without"])
+        )
+    if told["held"]:
+        _show(table)
+    if told["next_step"] is not None:
+        _show(f"The throttle lets it move when the data has come to {shown(told['next_step'])}.")
+
+
+def history(
+    job: Job,
+    as_of: Annotated[str | None, typer.Option(help="What was in force at that moment of processing time.")] = None,
+    kind: Annotated[list[str] | None, typer.Option(help="Of these kinds only: emission, action, idle, ...")] = None,
+    most: Annotated[int, typer.Option(min=1, max=1000, help="So many records, the latest first.")] = 20,
+    url: Url = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """What happened to a job, and who did it."""
+    parameters: dict[str, Any] = {"limit": most, "kind": kind or []}
+    if as_of is not None:
+        parameters["as_of"] = moment(as_of)
+    told = Coordinator(url).job("GET", job, "/history", params=parameters)
+    if as_json:
+        _print_json(told)
+        return
+    if as_of is not None:
+        force = told["as_of"]
+        _show(
+            f"At {shown(moment(as_of))} there was no watermark, or it is no longer kept."
+            if force is None
+            else f"At {shown(moment(as_of))} the watermark was {shown(force.get('watermark'))}, held by "
+            f"{holder(force | {'reason': force.get('holder')}, False)}."
+        )
+    table = _table("at", "what", "")
+    for record in told["records"]:
+        table.add_row(shown(record["at_ms"]), record.get("action", record["kind"]), details(record))
+    _show(table)
+
+
+def watch(
+    job: Job,
+    kind: Annotated[list[str] | None, typer.Option(help="Of these kinds only: emission, action, idle, ...")] = None,
+    url: Url = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """What happens to a job, as it happens, until Ctrl-C; over broken connections without a gap."""
+    coordinator = Coordinator(url)
+    coordinator.job("GET", job)
+    last_id: str | None = None
+    while True:
+        try:
+            for event_id, name, data in coordinator.events(job, last_id, kind=kind or []):
+                last_id = event_id
+                if as_json:
+                    typer.echo(json.dumps({"event": name, **data}))
+                elif name in ("state", "reset"):
+                    _show(f"{shown(data['now_ms'])}  {name:<12} {sentence(data)}")
+                elif name == "deleted":
+                    _show("The job was deleted.")
+                    return
+                else:
+                    _show(f"{shown(data['at_ms'])}  {data.get('action', name):<12} {details(data)}")
+        except httpx.TransportError as error:
+            typer.echo(f"tidegate: {error or type(error).__name__}; connecting again.", err=True)
+        except KeyboardInterrupt:
+            return
+        time.sleep(BACK_S)
+
+
+def wait(
+    job: Job,
+    at_least: Annotated[str, typer.Option(help="The watermark to wait for: 2013-01-14T00:00Z, or milliseconds.")],
+    timeout: Annotated[str, typer.Option(help="For how long: 90s, 30m, 2h, 1d.")] = "1h",
+    url: Url = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Wait until the watermark is there: exit status 0 when it is, 3 when it isn't in time.
+
+    tidegate wait flights --at-least 2013-01-14T00:00Z --timeout 2h && run-batch
+    """
+    coordinator, goal = Coordinator(url), moment(at_least)
+    deadline = time.monotonic() + duration_s(timeout)
+    while True:
+        left_s = max(0.0, deadline - time.monotonic())
+        poll_s = min(left_s, LONGEST_POLL_S)
+        parameters = {"at_least": goal, "timeout_s": poll_s}
+        told = coordinator.job("GET", job, "/watermark", read_s=poll_s + 30, params=parameters)
+        if told["reached"] or left_s == 0:
+            break
+    if as_json:
+        _print_json(told)
+    else:
+        _show(sentence(told))
+    if not told["reached"]:
+        raise typer.Exit(NOT_REACHED)
+
+
+def sentence(told: Mapping[str, Any]) -> str:
+    """Where a job is, and why it is no further."""
+    if told["watermark"] is None:
+        where = f"{told['job']} has no watermark yet"
+    else:
+        where = f"{told['job']} is complete up to {shown(told['watermark'])}"
+    if told["complete"]:
+        return f"{where}; its input has ended."
+    held = told["holder"]
+    if held is None:
+        return f"{where}; nobody holds it back."
+    since = for_how_long(told["now_ms"] - held["since_ms"])
+    return f"{where}; held for {since} by {holder(held)}: {REASONS[held['reason']]}."
+
+
+def holder(held: Mapping[str, Any] | None, complete: bool = False) -> str:
+    """One who holds, by name."""
+    if held is None or held.get("reason") is None:
+        return "complete" if complete else "nobody"
+    match held["reason"]:
+        case "open_batch":
+            return f"batch {held['batch_id']} of {held['query']}"
+        case "missing_query":
+            return f"query {held['query']}"
+        case "hold":
+            return f"hold {held['hold']}"
+        case _:
+            of = f" of {held['query']}" if held.get("query") else ""
+            return f"{held['substream']}{of}"
+
+
+def details(record: Mapping[str, Any]) -> str:
+    """What a record says beyond its kind."""
+    found = []
+    if record["kind"] == "emission":
+        found.append(shown(record.get("watermark")))
+        if record.get("holder"):
+            found.append(f"held by {holder({**record, 'reason': record['holder']})}")
+        found += [f"past {limit['count']} by {limit['limit']}" for limit in record.get("limits", ())]
+    else:
+        names = record.get("substreams", [])
+        more = record.get("count", len(names)) - len(names)
+        found += [", ".join(names) + (f" and {more} more" if more > 0 else "")] if names else []
+        for member in ("limit", "query", "run_id", "batch_id", "hold", "successor"):
+            if member in record and not (member == "query" and names):
+                found.append(f"{member} {record[member]}")
+        for member in ("watermark", "at_most"):
+            if member in record:
+                found.append(f"{member.replace('_', ' ')} {shown(record[member])}")
+    if record.get("actor"):
+        found.append(f"by {record['actor']}")
+    if record.get("reason"):
+        found.append(f"({record['reason']})")
+    return "; ".join(part for part in found if part)
+
+
+def _lag(job: Mapping[str, Any]) -> str:
+    return "-" if job["watermark"] is None else for_how_long(job["now_ms"] - job["watermark"])
+
+
+def _ago(now_ms: int, at_ms: int) -> str:
+    return f"{for_how_long(now_ms - at_ms)} ago"
+
+
+def _text(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+class _Plain(Table):
+    """A table whose cells are text: names may hold what rich would take for markup."""
+
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        super().add_row(*(escape(cell) for cell in cells), **options)
+
+
+def _table(*columns: str) -> Table:
+    return _Plain(*columns, box=None, header_style="bold", pad_edge=False)
+
+
+def _show(what: Table | str) -> None:
+    console = Console(highlight=False, soft_wrap=not isinstance(what, Table))
+    console.print(escape(what) if isinstance(what, str) else what)
+
+
+def _print_json(what: Iterable[Any]) -> None:
+    typer.echo(json.dumps(what, indent=2))

@@ -23,14 +23,14 @@ class Coordinator:
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
+
+    def _client(self) -> httpx.Client:
         key = os.environ.get("TIDEGATE_TOKEN")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         try:
-            self._http = httpx.Client(
-                base_url=self.url, headers=headers, timeout=httpx.Timeout(READ_S, connect=CONNECT_S)
-            )
+            return httpx.Client(base_url=self.url, headers=headers, timeout=httpx.Timeout(READ_S, connect=CONNECT_S))
         except (httpx.InvalidURL, UnicodeEncodeError) as error:
-            _fail(f"{url!r} is no address of a coordinator, or TIDEGATE_TOKEN no key ({error}).", 2)
+            _fail(f"{self.url!r} is no address of a coordinator, or TIDEGATE_TOKEN no key ({error}).", 2)
 
     def job(self, method: str, job: str, path: str = "", read_s: float = READ_S, **sent: Any) -> Any:
         """One call; ends the program where it is refused, or nobody answers."""
@@ -38,7 +38,8 @@ class Coordinator:
 
     def call(self, method: str, path: str, read_s: float = READ_S, **sent: Any) -> Any:
         try:
-            answer = self._http.request(method, path, timeout=httpx.Timeout(read_s, connect=CONNECT_S), **sent)
+            with self._client() as http:
+                answer = http.request(method, path, timeout=httpx.Timeout(read_s, connect=CONNECT_S), **sent)
         except (httpx.TransportError, httpx.InvalidURL) as error:
             _fail(f"No answer from {self.url} ({error or type(error).__name__}); is it TIDEGATE_URL?", NO_ANSWER)
         return self._read(answer)
@@ -49,9 +50,8 @@ class Coordinator:
         :raises httpx.TransportError: where it broke.
         """
         headers = {} if last_id is None else {"Last-Event-ID": last_id}
-        with self._http.stream(
-            "GET", f"/v1/jobs/{quote(job, safe='')}/watermark:watch", headers=headers, params=parameters
-        ) as response:
+        path = f"/v1/jobs/{quote(job, safe='')}/watermark:watch"
+        with self._client() as http, http.stream("GET", path, headers=headers, params=parameters) as response:
             if response.status_code != 200:
                 response.read()
                 self._read(response)

@@ -48,9 +48,9 @@ def shown(at_ms: int | None) -> str:
         return "-"
     if not EARLIEST_MS <= at_ms <= LATEST_MS:
         return str(at_ms)
-    read = datetime.fromtimestamp(at_ms // MS, UTC)
-    rest = f".{at_ms % MS:03d}" if at_ms % MS else ""
-    return f"{read:%Y-%m-%d %H:%M:%S}{rest}Z"
+    seconds, rest = divmod(at_ms, MS)
+    read = datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None, microsecond=rest * MS)
+    return read.isoformat(" ", "milliseconds" if rest else "seconds") + "Z"
 
 
 def for_how_long(ms: int) -> str:

@@ -1,0 +1,185 @@
+"""The command line of operators, against the real coordinator."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner, Result
+
+from tests.api.conftest import RULES, RUN
+from tidegate.__main__ import cli
+from tidegate.store import keyring
+from tidegate.store.keyring import Role
+from tidegate_spark.testing import CoordinatorProcess
+
+LATER = "2013-01-14T00:00Z"
+BASE = 1_357_552_800_000  # 2013-01-07 10:00
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def http(tidegate: CoordinatorProcess) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=tidegate.url, timeout=30) as client:
+        yield client
+
+
+@pytest.fixture
+def run(tidegate: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("TIDEGATE_URL", tidegate.url)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.delenv("TIDEGATE_TOKEN", raising=False)
+
+    def invoke(*arguments: str, status: int = 0, **options: Any) -> Result:
+        ended = CliRunner().invoke(cli, arguments, **options)
+        assert ended.exit_code == status, ended.output
+        return ended
+
+    return invoke
+
+
+@pytest.fixture
+def flights(http: httpx.Client, job: str) -> str:
+    """Three substreams, one of them with a name like markup, and an open batch."""
+    http.put(f"/v1/jobs/{job}", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
+    http.put(f"/v1/jobs/{job}/queries/departures/batches/0", json=RUN).raise_for_status()
+    body = {"substreams": ["HNL", "[red]ANC[/]", "BOS"], "event_times": [BASE, BASE + 60_000, BASE + 120_000]}
+    http.post(f"/v1/jobs/{job}:report", json=body).raise_for_status()
+    return job
+
+
+def test_jobs(run: Run, flights: str) -> None:
+    """All of them, each in a line."""
+    [line] = [line for line in run("jobs").stdout.splitlines() if flights in line]
+    assert "batch 0 of departures" in line
+    [told] = [told for told in json.loads(run("jobs", "--json").stdout) if told["job"] == flights]
+    assert told["substreams"]["active"] == 3
+
+
+def test_show(run: Run, flights: str) -> None:
+    """A sentence first; names as they are."""
+    shown = run("show", flights).stdout
+    assert shown.startswith(f"{flights} has no watermark yet; held for ")
+    assert "by batch 0 of departures: the batch is open." in shown
+    order = [line.split()[0] for line in shown.splitlines() if line.split()[:1] in (["HNL"], ["[red]ANC[/]"], ["BOS"])]
+    assert order == ["HNL", "[red]ANC[/]", "BOS"], "the furthest behind first"
+    told = json.loads(run("show", flights, "--json", "--most", "1").stdout)
+    assert (len(told["substreams"]), told["queries"][0]["query"]) == (1, "departures")
+
+
+def test_explain_and_act_on_it(run: Run, flights: str) -> None:
+    """The way out of being held: see who, retire, idle, and see again."""
+    assert "batch 0 of departures" in run("explain", flights).stdout
+    run("retire", flights, "departures", "--evict", "--reason", "ended")
+    told = run("explain", flights).stdout
+    assert "HNL" in told and "2013-01-07 10:00:59.990Z" in told, "the watermark without HNL"
+    done = run("idle", flights, "HNL", "[red]ANC[/]", "--reason", "strike").stdout
+    assert "is complete up to 2013-01-07 10:01:59.990Z" in done
+    assert "Nothing was changed" in run("idle", flights, "HNL", "--reason", "strike").stdout
+    history = run("history", flights, "--kind", "action").stdout
+    assert "idle" in history and "/[red]ANC[/]" in history and "(strike)" in history
+    told = json.loads(run("history", flights, "--json", "--most", "1").stdout)
+    assert told["records"][0]["kind"] == "emission"
+    as_of = run("history", flights, "--as-of", "2100-01-01").stdout
+    assert "the watermark was 2013-01-07 10:01:59.990Z, held by BOS." in as_of
+    assert "there was no watermark" in run("history", flights, "--as-of", "2000-01-01").stdout
+
+
+def test_each_action(run: Run, http: httpx.Client, flights: str) -> None:
+    """It does what it says, with the reason on record."""
+    run("declare", flights, "NEW", "--query", "departures", "--reason", "one")
+    run("done", flights, "HNL", "--reason", "two")
+    run("evict", flights, "BOS", "--reason", "three")
+    run("hold", flights, "--at-most", LATER, "--reason", "four", "--name", "mine", "--lasts", "2h")
+    held = http.get(f"/v1/jobs/{flights}").json()["holds"]
+    assert (held[0]["hold"], held[0]["at_most"], held[0]["expires_ms"] is not None) == ("mine", 1_358_121_600_000, True)
+    run("release", flights, "mine", "--reason", "five")
+    run("retire", flights, "departures", "--successor", "arrivals", "--reason", "six")
+    assert run("complete", flights, "--reason", "seven").stdout.endswith("its input has ended.\n")
+    run("reopen", flights, "--reason", "eight")
+    records = http.get(f"/v1/jobs/{flights}/history", params={"kind": "action"}).json()["records"]
+    told = [(record["action"], record["reason"]) for record in records[::-1]]
+    assert told == [
+        ("declare", "one"), ("done", "two"), ("evict", "three"), ("hold", "four"), ("release", "five"),
+        ("retire", "six"), ("complete", "seven"), ("reopen", "eight"),
+    ]  # fmt: skip
+
+
+def test_a_reason_is_asked_for(run: Run, flights: str) -> None:
+    assert "Reason:" in run("idle", flights, "HNL", input="asked\n").stdout
+    assert "(asked)" in run("history", flights).stdout
+
+
+def test_a_wait_ends_as_a_scheduler_can_use_it(run: Run, http: httpx.Client, flights: str) -> None:
+    """0 when it is there, 3 when it is not in time; and it is woken."""
+    run("retire", flights, "departures", "--evict", "--reason", "ended")
+    assert "is complete up to" in run("wait", flights, "--at-least", "2013-01-07T09:00Z").stdout
+    assert "held for" in run("wait", flights, "--at-least", LATER, "--timeout", "1s", status=3).stdout
+    told = run("wait", flights, "--at-least", LATER, "--timeout", "0s", "--json", status=3)
+    assert json.loads(told.stdout)["reached"] is False
+    times = {"substreams": ["HNL", "[red]ANC[/]", "BOS"], "event_times": [1_358_121_700_000] * 3}
+    later = Thread(target=lambda: http.post(f"/v1/jobs/{flights}:report", json=times))
+    later.start()
+    run("wait", flights, "--at-least", LATER, "--timeout", "10m")
+    later.join()
+
+
+def test_watching(tidegate: CoordinatorProcess, http: httpx.Client, flights: str) -> None:
+    """Line by line, as it happens, until the job is deleted."""
+    environment = os.environ | {"TIDEGATE_URL": tidegate.url, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "tidegate", "watch", flights], env=environment, stdout=subprocess.PIPE, text=True
+    ) as watching:
+        assert watching.stdout is not None
+        assert "state" in watching.stdout.readline()
+        http.post(
+            f"/v1/jobs/{flights}/substreams:evict", json={"names": ["HNL"], "reason": "closed"}
+        ).raise_for_status()
+        line = watching.stdout.readline()
+        assert "evict" in line and "/HNL; (closed)" in line
+        http.delete(f"/v1/jobs/{flights}").raise_for_status()
+        lines = watching.stdout.read().splitlines()
+        assert lines[-1] == "The job was deleted."
+    assert watching.returncode == 0
+
+
+def test_what_goes_wrong_is_one_line(run: Run, flights: str) -> None:
+    """And the status says of which kind it is."""
+    refused: tuple[tuple[tuple[str, ...], int, str], ...] = (
+        (("show", "there-is-none"), 1, "There is no such job"),
+        (("done", flights, "nobody", "--reason", "x"), 1, "[substream_not_found]"),
+        (("jobs", "--url", "http://127.0.0.1:9"), 4, "TIDEGATE_URL"),
+        (("jobs", "--url", "nowhere"), 4, "nowhere"),
+    )
+    for arguments, status, said in refused:
+        ended = run(*arguments, status=status)
+        [line] = ended.stderr.splitlines()
+        assert said in line
+    wrong: tuple[tuple[str, ...], ...] = (
+        ("wait", flights, "--at-least", "tomorrow"),
+        ("wait", flights, "--at-least", LATER, "--timeout", "soon"),
+        ("retire", flights, "departures", "--reason", "x"),
+        ("show", flights, "--most", "0"),
+    )
+    for arguments in wrong:
+        run(*arguments, status=2)
+
+
+def test_a_key_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    """Its name is on record; without one the line says what to send."""
+    file = tmp_path / "keys.json"
+    key = keyring.create(file, "oncall", Role.OPERATE, "")
+    with CoordinatorProcess(tmp_path / "data", keys_file=str(file)) as process:
+        monkeypatch.setenv("TIDEGATE_URL", process.url)
+        assert "[key_required]" in run("jobs", status=1).stderr
+        monkeypatch.setenv("TIDEGATE_TOKEN", key)
+        headers = {"If-None-Match": "*", "Authorization": f"Bearer {key}"}
+        httpx.put(f"{process.url}/v1/jobs/j", json=RULES, headers=headers).raise_for_status()
+        run("hold", "j", "--at-most", "5", "--reason", "looking")
+        assert "by oncall; (looking)" in run("history", "j").stdout

@@ -1,0 +1,53 @@
+"""Moments and durations, as people write and read them."""
+
+import pytest
+import typer
+
+from tidegate.cli.times import duration_s, for_how_long, moment, shown
+
+MIDNIGHT = 1_358_121_600_000
+
+
+@pytest.mark.parametrize(
+    ("text", "at_ms"),
+    [
+        ("2013-01-14T00:00Z", MIDNIGHT),
+        ("2013-01-14", MIDNIGHT),
+        ("2013-01-14T01:00:00+01:00", MIDNIGHT),
+        ("2013-01-14 00:00:00.250+00:00", MIDNIGHT + 250),
+        ("1358121600000", MIDNIGHT),
+        ("-5", -5),
+        ("1969-12-31T23:59:59.999Z", -1),
+    ],
+)
+def test_a_moment(text: str, at_ms: int) -> None:
+    assert moment(text) == at_ms
+
+
+@pytest.mark.parametrize("text", ["", "tomorrow", "2013-01-14T00:00", "2013-13-01", "1e3", "12:00Z"])
+def test_no_moment(text: str) -> None:
+    """One without a time zone would be an hour off for half of those who write it."""
+    with pytest.raises(typer.BadParameter):
+        moment(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("30m", 1800), ("1h30m", 5400), ("1.5h", 5400), ("2d", 172_800)]
+)
+def test_a_duration(text: str, seconds: float) -> None:
+    assert duration_s(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "90", "1h 30m", "h", "-1s", "5 min", "1y"])
+def test_no_duration(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        duration_s(text)
+
+
+def test_what_is_shown() -> None:
+    """A moment can be read back from what is shown of it."""
+    for at_ms in (0, -1, MIDNIGHT, MIDNIGHT + 7, -62_135_596_800_000, 253_402_300_799_999):
+        assert moment(shown(at_ms).replace(" ", "T")) == at_ms
+    assert (shown(None), shown(2**53 - 1), shown(-(2**53))) == ("-", str(2**53 - 1), str(-(2**53)))
+    told = [for_how_long(ms) for ms in (-5, 0, 999, 1000, 60_000, 61_500, 3_600_000, 3_660_000, 90_061_000)]
+    assert told == ["0 ms", "0 ms", "999 ms", "1 s", "1 min", "1 min 1 s", "1 h", "1 h 1 min", "1 d 1 h"]

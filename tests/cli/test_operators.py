@@ -33,7 +33,6 @@ def http(tidegate: CoordinatorProcess) -> Iterator[httpx.Client]:
 @pytest.fixture
 def run(tidegate: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("TIDEGATE_URL", tidegate.url)
-    monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.delenv("TIDEGATE_TOKEN", raising=False)
 
     def invoke(*arguments: str, status: int = 0, **options: Any) -> Result:

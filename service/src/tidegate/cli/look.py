@@ -1,6 +1,7 @@
 """What operators ask: which jobs there are, how one stands, who holds it, what happened, and when it will be there."""
 
 import json
+import sys
 import time
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
@@ -18,6 +19,7 @@ Job = Annotated[str, typer.Argument(help="The job.")]
 PAGE = 1000
 LONGEST_POLL_S = 60.0
 BACK_S = 1.0
+WIDE = 10_000
 
 REASONS = {
     "slow": "it is the furthest behind",
@@ -291,8 +293,9 @@ def _table(*columns: str) -> Table:
 
 
 def _show(what: Table | str) -> None:
-    console = Console(highlight=False, soft_wrap=not isinstance(what, Table))
-    console.print(escape(what) if isinstance(what, str) else what)
+    # What goes to a file or another program is not cut to the width of a terminal that isn't there.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
+    console.print(escape(what) if isinstance(what, str) else what, soft_wrap=isinstance(what, str))
 
 
 def _print_json(what: Iterable[Any]) -> None:

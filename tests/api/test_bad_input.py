@@ -168,6 +168,14 @@ def test_a_body_over_the_limit(http: httpx.Client, make_job: Make) -> None:
         assert problem(answer, 413, "body_too_large")["max_body_bytes"] == 65536
 
 
+def test_a_body_over_the_limit_where_none_is_read(http: httpx.Client, make_job: Make) -> None:
+    """It is no client that went away, either."""
+    path = make_job()
+    pieces = (b"x" * 1000 for _ in range(100))
+    answer = http.request("GET", f"{path}/watermark?at_least=5&timeout_s=20", content=pieces)
+    problem(answer, 413, "body_too_large")
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'{"substreams": "a"}', b"\xff\xfe"])
 def test_a_body_that_is_no_report(http: httpx.Client, make_job: Make, body: bytes) -> None:
     """Broken JSON, and JSON of another shape."""

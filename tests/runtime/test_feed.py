@@ -12,6 +12,7 @@ from tidegate.domain.errors import JobDeleted
 from tidegate.domain.policy import LimitingLag
 from tidegate.runtime import feed
 from tidegate.runtime.feed import Feed, State
+from tidegate.runtime.tasks import end
 from tidegate.runtime.wakeups import WakeUps
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate.store.keys import WAKE
@@ -66,9 +67,7 @@ def test_a_message_that_is_none_of_ours_stops_nothing(
         await asyncio.sleep(1)
         await store.report(job, {"a": 5})
         assert (await waiting).watermark == 5
-        while not listening.done():  # a cancellation may be lost in a command
-            listening.cancel()
-            await asyncio.wait([listening], timeout=0.5)
+        await end([listening])
 
     with_store(valkey, run)
 

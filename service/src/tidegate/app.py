@@ -20,6 +20,7 @@ from tidegate.api.problems import Problem
 from tidegate.api.routes import actions, explain, health, history, jobs, reports, state, watch
 from tidegate.api.tokens import Tokens
 from tidegate.runtime.sweeper import Sweeper
+from tidegate.runtime.tasks import end
 from tidegate.runtime.wakeups import WakeUps
 from tidegate.settings import LOOPBACK, Settings
 from tidegate.store.clock import ClockGuard
@@ -53,7 +54,7 @@ def create_app(
             asyncio.create_task(Sweeper(store, settings.sweep_interval_ms).run(), name="sweeper"),
         ]
         yield
-        await _end(tasks)
+        await end(tasks)
         await redis.aclose()
 
     app = FastAPI(
@@ -88,12 +89,3 @@ def create_app(
     )
     app.openapi = lambda: documents.openapi(app)  # type: ignore[method-assign]
     return app
-
-
-async def _end(tasks: list["asyncio.Task[None]"]) -> None:
-    """Cancels tasks until they have ended: a cancellation that meets a client's own time-out may be lost in it."""
-    running = set(tasks)
-    while running:
-        for task in running:
-            task.cancel()
-        _, running = await asyncio.wait(running, timeout=0.5)

@@ -98,11 +98,11 @@ async def authorised(request: Request) -> None:
     caller.check(*roles)
 
 
-def identified(authorization: str | None, keyring: Keyring | None) -> Caller:
+def identified(authorization: str, keyring: Keyring | None) -> Caller:
     """:raises Problem: 401, where there is no key, or none that is known."""
     if keyring is None:
         return Caller(None)
-    scheme, _, presented = (authorization or "").partition(" ")
+    scheme, _, presented = authorization.partition(" ")
     if scheme.lower() != "bearer" or not presented:
         raise Problem(
             401, "key_required", "Send a key: Authorization: Bearer tdg_... (tidegate keys create makes one).",

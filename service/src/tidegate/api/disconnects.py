@@ -2,26 +2,23 @@
 
 import asyncio
 from collections.abc import Coroutine
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from fastapi import Request
+
+from tidegate.runtime.tasks import end
 
 Result = TypeVar("Result")
 
 
 async def while_there(request: Request, work: Coroutine[Any, Any, Result]) -> Result | None:
     """What ``work`` gives; None where the client went away before, and then it is cancelled."""
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_gone(request))
+    working, leaving = asyncio.create_task(work), asyncio.create_task(_gone(request))
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else None
+        return working.result() if working.done() else leaving.result()
     finally:
-        for task in (working, leaving):
-            task.cancel()
-        with suppress(asyncio.CancelledError):
-            await asyncio.gather(working, leaving, return_exceptions=True)
+        await end((working, leaving))
 
 
 async def _gone(request: Request) -> None:

@@ -32,7 +32,8 @@ async def watermark(
     timeout_s: Annotated[float, Query(ge=0, le=300)] = 30,
 ) -> Response:
     """The watermark now; with `at_least`, as soon as it is there, or with `reached: false` after `timeout_s`."""
-    found = await while_there(request, ctx.wakeups.wait(job, at_least, timeout_s))
+    waiting = ctx.wakeups.wait(job, at_least, timeout_s)
+    found = await (waiting if at_least is None else while_there(request, waiting))
     if found is None:
         return Response(status_code=499)  # to nobody
     if not ctx.stands(who):

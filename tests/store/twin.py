@@ -10,6 +10,7 @@ from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import DomainError
 from tidegate.domain.job import JobMachine
 from tidegate.domain.journal import Record
+from tidegate.domain.numbers import EXACT_DOUBLE
 from tidegate.domain.records import Answer
 from tidegate.store.arguments import text
 from tidegate.store.keys import job_key
@@ -128,8 +129,12 @@ class Twin:
         return value if value is None else str(value)
 
     def _soon(self, next_change_ms: int | None) -> int | None:
-        """What is due already, or changes all the time, is so at the next moment."""
-        return None if next_change_ms is None else max(next_change_ms, self.machine.moment.observed_ms + 1)
+        """What is due already, or changes all the time, is so at the next moment; what lies beyond the numbers that the
+        store holds exactly is due at the last of them.
+        """
+        if next_change_ms is None:
+            return None
+        return min(max(next_change_ms, self.machine.moment.observed_ms + 1), EXACT_DOUBLE.highest)
 
     def close(self) -> None:
         self.driver.close()

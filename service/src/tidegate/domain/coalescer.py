@@ -24,6 +24,8 @@ class OpenPin:
 class Coalescer:
     """Holds ``coalesced`` (C, what the data says), ``watermark`` (W, what was released) and ``lead``.
 
+    ``throttled`` counts how often there was more to emit than ever (``offered``) and the throttle let nothing out.
+
     Invariants: neither C nor W goes back; W never passes C, nor the pin of an open batch that it had not passed before.
     The rules of a look are those of the conformance traces (Hazelcast Jet's ``WatermarkCoalescer`` and
     ``EventTimeMapper``).
@@ -37,6 +39,8 @@ class Coalescer:
     lead: int | None = None
     all_idle: bool = False
     retention: History | None = field(default=None)
+    throttled: int = 0
+    offered: int | None = None
 
     def retain(self, max_retention_ms: int | None) -> None:
         """Another retention begins a history of its own; the same keeps the one it has."""
@@ -72,6 +76,9 @@ class Coalescer:
             ideal = min(ideal, hold)
         before = self.coalesced
         self.advance(offer(throttle, ideal, before, self.numbers), now_ms)
+        if above(ideal, self.offered):
+            self.offered = ideal
+            self.throttled += self.coalesced == before and above(ideal, before)
         return above(self.coalesced, before) and above(self.coalesced, merged)
 
     def advance(self, coalesced: int | None, now_ms: int) -> None:

@@ -33,13 +33,10 @@ class Until:
 class Held:
     """A holder, and what would be without it and those before it.
 
-    ``last_event_ms``: when a substream's last report took effect; ``begun_ms``: when the open batch was begun; None
-    where there is no such thing. ``until``: the limits that will let the watermark pass it, the first one first.
+    ``until``: the limits that will let the watermark pass it, the first one first.
     """
 
     holder: Holder
-    last_event_ms: int | None
-    begun_ms: int | None
     until: tuple[Until, ...]
     coalesced_without: int | None
     watermark_without: int | None
@@ -66,9 +63,9 @@ def explain(job: JobMachine, now_ms: int, most: int = 3) -> Explanation:
     held: list[Held] = []
     found = answer.holder
     while found is not None and len(held) < min(most, MOST_HOLDERS):
-        last_event_ms, begun_ms, until = _details(trial, found)
+        until = _until(trial, found)
         without = take_away(trial, found, now_ms)
-        held.append(Held(found, last_event_ms, begun_ms, until, without.coalesced, without.watermark))
+        held.append(Held(found, until, without.coalesced, without.watermark))
         found = without.holder
     return Explanation(answer, tuple(held), next_step)
 
@@ -104,10 +101,9 @@ def _next_step(job: JobMachine) -> int | None:
             return None
 
 
-def _details(job: JobMachine, holder: Holder) -> tuple[int | None, int | None, tuple[Until, ...]]:
-    """When a holder was last heard of, when its batch began, and which limits it will meet."""
+def _until(job: JobMachine, holder: Holder) -> tuple[Until, ...]:
+    """Which limits a holder will meet."""
     until: list[Until] = []
-    last_event_ms = begun_ms = None
     rules = job.config
     if holder.reason == "hold":
         assert holder.hold is not None
@@ -116,21 +112,19 @@ def _details(job: JobMachine, holder: Holder) -> tuple[int | None, int | None, t
             until.append(Until("expires_ms", expires_ms))
     elif holder.reason == "open_batch":
         query = job.queries[holder.query]
-        begun_ms = query.begun_ms
         if rules.max_batch_hold_ms is not None:
             until.append(Until("max_batch_hold_ms", query.begun_observed_ms + job.lost_ms + rules.max_batch_hold_ms))
     else:
         substream = job.substreams[holder.query, holder.substream or PLACEHOLDER]
-        if holder.substream is not None:
-            last_event_ms = substream.last_event_ms + job._lost(holder.query)
-            until += _limits_of(job, holder.query, substream, last_event_ms)
+        if holder.last_event_ms is not None:
+            until += _limits_of(job, holder.query, substream, holder.last_event_ms)
         contact = job.contacts.get(holder.query)
         if rules.query_timeout_ms is not None and contact is not None:
             until.append(Until("query_timeout_ms", contact + job.lost_ms + rules.query_timeout_ms))
         forced_ms = _forced_ms(job)
         if forced_ms is not None:
             until.append(Until("max_retention_ms", forced_ms))
-    return last_event_ms, begun_ms, tuple(sorted(until, key=lambda one: (one.at_ms, one.limit)))
+    return tuple(sorted(until, key=lambda one: (one.at_ms, one.limit)))
 
 
 def _limits_of(job: JobMachine, query: str, substream: Substream, last_event_ms: int) -> list[Until]:

@@ -97,7 +97,7 @@ class Owning(Acting):
         self._tick(now_ms)
         self.incarnation += 1
         self.state_epoch = state_epoch
-        self.coalescer = Coalescer(self.now_ms, self.now_ms, self.numbers)
+        self.coalescer = Coalescer(self.now_ms, self.now_ms, self.numbers, throttled=self.coalescer.throttled)
         self.coalescer.retain(self.config.max_retention_ms)
         self.complete = False
         for table in (

@@ -15,7 +15,8 @@ class Holder:
     ``open_batch``: ``query`` and ``batch_id`` name it; ``missing_query``: an expected query that has not shown its
     substreams yet; ``hold``: an operator's, by its name; else the live substream that is furthest behind, and ``query``
     is "" where its reports come without batches. ``since_ms`` is the processing time from which on the watermark has
-    been where it is.
+    been where it is; ``last_event_ms`` that at which the substream's last report took effect (see
+    :class:`SubstreamRow`); ``begun_ms`` that at which the open batch was begun.
     """
 
     reason: HolderReason
@@ -24,6 +25,8 @@ class Holder:
     batch_id: int | None
     since_ms: int
     hold: str | None = None
+    last_event_ms: int | None = None
+    begun_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +160,11 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The job as a whole. ``active`` counts the blocked ones too. ``limits``: how often each limit has acted."""
+    """The job as a whole. ``active`` counts the blocked ones too. ``limits``: how often each limit has acted.
+
+    ``emissions``: how often the watermark moved; ``throttled``: how often there was more to emit, and the throttle let
+    nothing out. ``last_contact_ms``: when a client last reported, or spoke for a query; None: never.
+    """
 
     top: int | None
     lead: int | None
@@ -168,6 +175,10 @@ class Summary:
     counts: Counts
     future: int
     tokens_ignored: int
+    emissions: int
+    throttled: int
+    last_contact_ms: int | None
+    open_batches: int
     limits: dict[str, int]
     holds: tuple[Hold, ...]
     missing_queries: tuple[str, ...]

@@ -33,6 +33,7 @@ class Reporting(Transition):
         self._check_event_times(dict(tops), dict(watermarks))
         self._check_room(DIRECT, [*tops, *watermarks])
         self._tick(now_ms)
+        self.heard_ms = self.now_ms
         seen, ready = self._set_aside_future(DIRECT, dict(tops), dict(watermarks))
         applied = self._observe(DIRECT, seen, ready)
         self._look(cap=min((bottoms.get(name, top) for name, top in seen.items()), default=None))
@@ -199,6 +200,7 @@ class Reporting(Transition):
         if fenced is not None:
             self._write("fenced", query=run.query, run_id=fenced)
         self.contacts[run.query] = self.moment.observed_ms
+        self.heard_ms = self.now_ms
         return query
 
     def _check_spoken_to(self, run: Run, batch_id: int) -> QueryState:
@@ -214,5 +216,5 @@ class Reporting(Transition):
 
     def _hear(self, name: str, query: QueryState, now_ms: int) -> None:
         self._tick(now_ms)
-        query.last_contact_ms = self.now_ms
+        query.last_contact_ms = self.heard_ms = self.now_ms
         self.contacts[name] = self.moment.observed_ms

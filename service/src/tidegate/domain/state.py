@@ -66,7 +66,8 @@ class JobState:
         self.future: dict[SubstreamKey, int] = {}
         self.total = Counts()
         self.future_total = 0
-        self.tokens_ignored = 0
+        self.tokens_ignored = self.emissions = 0
+        self.heard_ms: int | None = None
         self.limits: dict[str, int] = {}
         self.journal = Journal()
         self.absent_after_ms = absent_after_ms
@@ -154,6 +155,10 @@ class JobState:
             self.total,
             self.future_total,
             self.tokens_ignored,
+            self.emissions,
+            self.coalescer.throttled,
+            self.heard_ms,
+            sum(q.open for q in self.queries.values()),
             dict(self.limits),
             tuple(self.holds[hold] for hold in sorted(self.holds)),
             tuple(sorted(query for query, name in self.substreams if name == PLACEHOLDER)),
@@ -217,8 +222,9 @@ class JobState:
     def _holder(self) -> Holder | None:
         pin, lowest = self._open_pin(), self._lowest()
         if pin is not None and (lowest is None or above(self.coalescer.coalesced, pin.value)):
-            batch_id = self.queries[pin.query].latest
-            return Holder("open_batch", pin.query, None, batch_id, self.coalescer.watermark_since_ms)
+            batch = self.queries[pin.query]
+            since_ms = self.coalescer.watermark_since_ms
+            return Holder("open_batch", pin.query, None, batch.latest, since_ms, begun_ms=batch.begun_ms)
         if self.complete:
             return None
         since_ms = self.coalescer.coalesced_since_ms
@@ -235,4 +241,5 @@ class JobState:
             reason = "blocked"
         elif substream.top is None and substream.reading is None:
             reason = "never_reported"
-        return Holder(reason, query, name, None, since_ms)
+        last_event_ms = substream.last_event_ms + self._lost(query)
+        return Holder(reason, query, name, None, since_ms, last_event_ms=last_event_ms)

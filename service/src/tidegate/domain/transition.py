@@ -12,6 +12,8 @@ from tidegate.domain.state import DIRECT, JobState
 from tidegate.domain.substream import PLACEHOLDER, Substream, SubstreamKey, member
 
 POLICY_LIMITS = ("max_delay_ms", "max_lull_ms", "wall_clock_lag_ms")
+LIMITS = ("idle_timeout_ms", "query_timeout_ms", "max_retention_ms", "max_batch_hold_ms", *POLICY_LIMITS)
+"""What may let the watermark pass somebody."""
 
 
 class Transition(JobState):
@@ -38,6 +40,7 @@ class Transition(JobState):
         answer = self.answer()
         if (answer.coalesced, answer.watermark) != self._emitted:
             self._emitted = answer.coalesced, answer.watermark
+            self.emissions += 1
             details: dict[str, object] = {"coalesced": answer.coalesced, "watermark": answer.watermark}
             if answer.holder is not None:
                 held = answer.holder

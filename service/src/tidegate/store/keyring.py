@@ -79,9 +79,13 @@ class Keyring:
         genuine = hmac.compare_digest(_hash(secret), key.sha256 if key else _hash(""))
         return key if genuine and scheme == SCHEME else None
 
+    def known(self, key_id: str) -> Key | None:
+        """The key with that id, unless it was revoked."""
+        return self._current().get(key_id)
+
     def stands(self, key: Key) -> bool:
         """Whether it has not been revoked since."""
-        return self._current().get(key.id) == key
+        return self.known(key.id) == key
 
     def _current(self) -> dict[str, Key]:
         if time.monotonic() >= self._next_look:

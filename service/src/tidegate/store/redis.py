@@ -6,12 +6,14 @@ a job is kept here, so any number of replicas may serve it.
 
 import json
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import astuple, dataclass, fields
 from typing import Any
 
 from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
+from redis.exceptions import ResponseError
 
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import JobNotFound
@@ -32,6 +34,9 @@ RECORDS_AT_ONCE = 1000
 ROWS_AT_ONCE = 1000
 READS = ("status", "substreams", "queries")
 NONE: Values = {}
+
+AroundCommand = Callable[[str], AbstractContextManager[object]]
+unobserved: AroundCommand = nullcontext
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +120,15 @@ class JobStore:
 
     ``absent_after_ms``: a time without any command that is longer than this is nobody's silence (the coordinators, or
     Redis, were away). ``guard`` keeps a clock of Redis that leaps ahead from leaving its mark on a job. ``limits``: of
-    jobs, and of the substreams of each.
+    jobs, and of the substreams of each. ``around``: what every command goes through, by its name.
     """
 
     def __init__(
         self, redis: Redis, absent_after_ms: int | None = None, guard: ClockGuard | None = None,
-        limits: Limits = UNLIMITED,
+        limits: Limits = UNLIMITED, around: AroundCommand = unobserved,
     ) -> None:  # fmt: skip
         self.redis = redis
+        self._around = around
         self._absent_after_ms, self._guard = absent_after_ms, guard
         self._most_jobs, self._most_substreams = text(limits.jobs), text(limits.substreams)
         self._scripts: dict[str, AsyncScript] = {}
@@ -305,9 +311,30 @@ class JobStore:
         return sorted(str(job) for job in await self.redis.smembers(JOBS))
 
     async def status(self, job: str, now_ms: int | None = None) -> Status:
-        reply = await self._run("status", job, now_ms)
-        document, revision, created, *rest = reply[REST:]
-        return Status(replies.answer(reply), json.loads(document), int(revision), int(created), replies.summary(rest))
+        return _status(await self._run("status", job, now_ms))
+
+    async def statuses(self, jobs: Collection[str]) -> dict[str, Status | Exception]:
+        """Those of many jobs, each of one moment, sent together; without those that there are no more. What cannot be
+        read of one of them is no reason not to tell of the others.
+        """
+        calls = {job: self._call("status", job, None) for job in jobs}
+        pipeline = self.redis.pipeline(transaction=False)
+        for call, keys, arguments in calls.values():
+            await call(keys=keys, args=arguments, client=pipeline)
+        with self._around("statuses"):
+            answers: list[Reply | Exception] = await pipeline.execute(raise_on_error=False)
+        found: dict[str, Status | Exception] = {}
+        for job, reply in zip(calls, answers, strict=True):
+            if isinstance(reply, Exception):
+                if type(reply) is not ResponseError:  # its subclasses are states of the server
+                    raise reply
+                found[job] = reply
+            elif reply[0] != "error":
+                try:
+                    found[job] = _status(reply)
+                except ValueError as error:
+                    found[job] = error
+        return found
 
     async def document(self, job: str) -> dict[str, Any]:
         """The document that the job was configured with.
@@ -402,16 +429,28 @@ class JobStore:
         )
 
     async def _run(self, command: str, job: str, now_ms: int | None, *arguments: str) -> Reply:
+        call, keys, all_arguments = self._call(command, job, now_ms, *arguments)
+        with self._around(command):
+            reply: Reply = await call(keys=keys, args=all_arguments)
+        if reply[0] == "error":
+            raise replies.refusal(reply[1], reply[2:])
+        return reply
+
+    def _call(
+        self, command: str, job: str, now_ms: int | None, *arguments: str
+    ) -> tuple[AsyncScript, list[str], list[str]]:
         if command not in self._scripts:
             self._scripts[command] = self.redis.register_script(script(command))
         latest = None if self._guard is None else self._guard.latest_ms()
         # A read changes nothing, so it does not judge what the time since the last command has been either.
         absent_after_ms = None if command in READS else self._absent_after_ms
         header = text(now_ms), text(absent_after_ms), text(latest)
-        reply: Reply = await self._scripts[command](keys=[job_key(job), SWEEPS, JOBS], args=[*header, *arguments])
-        if reply[0] == "error":
-            raise replies.refusal(reply[1], reply[2:])
-        return reply
+        return self._scripts[command], [job_key(job), SWEEPS, JOBS], [*header, *arguments]
+
+
+def _status(reply: Reply) -> Status:
+    document, revision, created, *rest = reply[REST:]
+    return Status(replies.answer(reply), json.loads(document), int(revision), int(created), replies.summary(rest))
 
 
 def _by_key(row: SubstreamRow) -> SubstreamKey:

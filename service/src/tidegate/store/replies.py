@@ -22,8 +22,8 @@ def answer(reply: Reply) -> Answer:
     _ok, incarnation, epoch, now, watermark, coalesced, complete, holder = reply[:REST]
     held = None
     if holder:
-        reason, query, substream, batch, since, hold = holder
-        held = Holder(reason, query, substream, number(batch), int(since), hold)
+        reason, query, substream, batch, since, hold, last_event, begun_ms = holder
+        held = Holder(reason, query, substream, number(batch), int(since), hold, number(last_event), number(begun_ms))
     return Answer(int(incarnation), epoch, int(now), number(watermark), number(coalesced), complete == "1", held)
 
 
@@ -44,7 +44,24 @@ def counts(fields: Sequence[str | None]) -> Counts:
 
 
 def summary(fields: Sequence[Any]) -> Summary:
-    top, lead, active, idle, done, all_idle, *rows, future, ignored, limits, holds, missing = fields
+    (
+        top,
+        lead,
+        active,
+        idle,
+        done,
+        all_idle,
+        *rows,
+        future,
+        ignored,
+        emissions,
+        throttled,
+        heard,
+        batches,
+        limits,
+        holds,
+        missing,
+    ) = fields
     return Summary(
         number(top),
         number(lead),
@@ -55,6 +72,10 @@ def summary(fields: Sequence[Any]) -> Summary:
         counts(rows),
         int(future or 0),
         int(ignored or 0),
+        int(emissions or 0),
+        int(throttled or 0),
+        number(heard),
+        int(batches),
         {limit: int(times) for limit, times in paired(limits).items()},
         tuple(
             sorted(

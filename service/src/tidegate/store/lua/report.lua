@@ -33,6 +33,7 @@ if query == '' then
     or check_room(most, members)
   if refused then return refused end
   heal(token)
+  J.heard = J.now
   members, tops, marks, bottoms = set_aside_future('', members, tops, marks, bottoms)
   local applied = observe('', members, tops, marks, J.t)
   look(lowest_event_time(tops, bottoms))

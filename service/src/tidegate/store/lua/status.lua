@@ -4,7 +4,7 @@
 -- ARGV  now · absent after · not after
 -- Reply ok, ... (parts/answer), config (JSON), revision, created, top, lead, live, idle, done, all idle (1/0),
 --       on_time, updated, late, null_event_time, future, future reported, tokens ignored,
---       limits (name, times, ...), holds (each name, at most, expires, reason), missing queries
+--       emissions, throttled, last contact, open batches, limits (name, times, ...), holds (each name, at most, expires, reason), missing queries
 --       or error: job_not_found, job_deleted
 -- @include parts/answer
 local refused = load_job()
@@ -27,5 +27,5 @@ for _, limit in ipairs({'idle_timeout_ms', 'query_timeout_ms', 'max_retention_ms
   if times then limits[#limits + 1], limits[#limits + 2] = limit, times end
 end
 return answer(fields[1], fields[2], fields[3], out(J.top), out(J.lead), fmt(live), fmt(idle), fmt(done),
-  J.all_idle and '1' or '0', fields[4], fields[5], fields[6], fields[7], fields[8], fields[9], fields[10], limits,
-  all_holds(), missing)
+  J.all_idle and '1' or '0', fields[4], fields[5], fields[6], fields[7], fields[8], fields[9], fields[10], out(J.emissions),
+  out(J.throttled), out(J.heard), fmt(redis.call('ZCARD', K.begun)), limits, all_holds(), missing)

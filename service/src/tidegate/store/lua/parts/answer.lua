@@ -21,28 +21,29 @@ local function holder()
   local query, pin = lowest_of(K.open)
   local member, reading = furthest_behind()
   if query and (not member or above(J.coalesced, pin)) then
-    local batch = redis.call('HGET', K.query(query), 'latest')
-    return {'open_batch', query, false, batch, out(J.watermark_since), false}
+    local fields = redis.call('HMGET', K.query(query), 'latest', 'begun')
+    return {'open_batch', query, false, fields[1], out(J.watermark_since), false, false, fields[2]}
   end
   if J.complete then return false end
   local hold, at_most = lowest_hold()
   local furthest = J.lead
   if member then furthest = reading end
   if hold and above(furthest, at_most) then
-    return {'hold', '', false, false, out(J.coalesced_since), hold}
+    return {'hold', '', false, false, out(J.coalesced_since), hold, false, false}
   end
   if not member then return false end
   query = query_of(member)
   local name = name_of(member)
-  if name == '' then return {'missing_query', query, false, false, out(J.coalesced_since), false} end
+  if name == '' then return {'missing_query', query, false, false, out(J.coalesced_since), false, false, false} end
   local reason = 'slow'
   local last_event = tonumber(redis.call('ZSCORE', K.expiry(query), member))
-  if R.idle_timeout and observed_by(query) - last_event >= R.idle_timeout then
+  local observed, lost = observed_by(query)
+  if R.idle_timeout and observed - last_event >= R.idle_timeout then
     reason = 'blocked'
   elseif not reading and not num(redis.call('ZSCORE', K.tops, member)) then
     reason = 'never_reported'
   end
-  return {reason, query, name, false, out(J.coalesced_since), false}
+  return {reason, query, name, false, out(J.coalesced_since), false, fmt(last_event + lost), false}
 end
 
 local function answer(...)
@@ -121,6 +122,7 @@ local function reply(...)
   J.held = holder()
   if J.coalesced ~= J.coalesced_before or J.watermark ~= J.watermark_before then
     local held = J.held or {}
+    J.emissions = (J.emissions or 0) + 1
     record('emission', 'coalesced', out(J.coalesced), 'watermark', out(J.watermark), 'holder', held[1],
       'query', held[2], 'substream', held[3], 'batch_id', held[4], 'hold', held[6],
       'limits', #PASSED > 0 and cjson.encode(PASSED) or nil)

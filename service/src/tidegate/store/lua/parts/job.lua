@@ -7,7 +7,8 @@
 local J, R, LOADED = {}, {}, {}
 
 local NUMBERS = {'incarnation', 'clock', 'lost', 'coalesced', 'watermark', 'lead', 'top', 'coalesced_since', 'watermark_since',
-  'complete', 'completed', 'all_idle', 'look', 'look_lost', 'looks', 'least', 'literal', 'due', 'next_change', 'more'}
+  'complete', 'completed', 'all_idle', 'look', 'look_lost', 'looks', 'least', 'literal', 'due', 'next_change', 'more',
+  'emissions', 'throttled', 'offered', 'heard'}
 local TEXTS = {'epoch', 'retention', 'stairs', 'gaps'}
 local FIELDS = {'state', 'rules', unpack(NUMBERS)}
 for _, field in ipairs(TEXTS) do FIELDS[#FIELDS + 1] = field end

@@ -157,6 +157,11 @@ local function look(cap, tick, left)
   local _, hold = lowest_hold()
   if hold and ideal then ideal = math.min(ideal, hold) end
   advance(candidate(ideal))
+  -- How often there was something new to emit, and the throttle let nothing of it out.
+  if above(ideal, J.offered) then
+    J.offered = ideal
+    if above(ideal, J.coalesced) and J.coalesced == before then J.throttled = (J.throttled or 0) + 1 end
+  end
   if above(J.coalesced, before) then record_limits(above(J.coalesced, merged)) end
   if all_idle ~= (J.all_idle == 1) then
     J.all_idle = all_idle and 1 or nil

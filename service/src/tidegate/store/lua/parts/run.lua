@@ -40,6 +40,7 @@ end
 local function contact()
   redis.call('HSET', K.query(Q.name), 'last_contact', fmt(J.now))
   redis.call('ZADD', K.contact, fmt(J.t), Q.name)
+  J.heard = J.now
 end
 
 local function unstage(query)

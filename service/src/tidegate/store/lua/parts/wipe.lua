@@ -13,6 +13,7 @@ end
 -- A job that nothing is known of, in a new incarnation.
 local function fresh_job(incarnation, epoch, now)
   J = {incarnation = incarnation, epoch = epoch, clock = now, now = now, lost = J.lost or 0, coalesced_since = now,
-    watermark_since = now, looks = 0, least = math.huge, retention = '', stairs = '', gaps = '', due = J.due}
+    watermark_since = now, looks = 0, least = math.huge, retention = '', stairs = '', gaps = '', due = J.due,
+    emissions = J.emissions, throttled = J.throttled, heard = J.heard}
   J.t = now - J.lost
 end

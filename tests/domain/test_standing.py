@@ -1,0 +1,47 @@
+"""How a job stands, in one word."""
+
+from dataclasses import replace
+
+import pytest
+
+from tidegate.domain.records import Answer, Counts, Holder, Summary
+from tidegate.domain.standing import LONG_MS, WORST_FIRST, standing
+
+NOW, STALE_MS = 10_000_000, 300_000
+ANSWER = Answer(1, "e", NOW, 500, 500, False, None)
+SUMMARY = Summary(600, 550, 2, 0, 0, False, Counts(), 0, 0, 1, 0, NOW - 1, 0, {}, (), ())
+
+
+def held(reason: str, last_event_ms: int | None = None, begun_ms: int | None = None) -> Holder:
+    return Holder(reason, "q", "s", 1, 0, "h", last_event_ms, begun_ms)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("answer", "summary", "expected"),
+    [
+        ({"complete": True}, {"last_contact_ms": 0}, "complete"),
+        ({}, {"last_contact_ms": NOW - STALE_MS}, "stale"),
+        ({}, {"last_contact_ms": NOW - STALE_MS + 1}, "running"),
+        ({}, {"last_contact_ms": NOW - STALE_MS, "open_batches": 1}, "running"),
+        ({"watermark": None}, {"last_contact_ms": NOW - STALE_MS}, "stale"),
+        ({"watermark": None}, {"active": 0, "last_contact_ms": None}, "empty"),
+        ({"watermark": None}, {"active": 0, "last_contact_ms": None, "missing_queries": ("q",)}, "no_watermark"),
+        ({"watermark": None}, {"active": 0, "open_batches": 1}, "no_watermark"),
+        ({"watermark": None, "holder": held("hold")}, {}, "no_watermark"),
+        ({}, {"all_idle": True}, "all_idle"),
+        ({"holder": held("hold")}, {"all_idle": True}, "held"),
+        ({"holder": held("missing_query")}, {}, "held"),
+        ({"holder": held("blocked", NOW)}, {}, "held"),
+        ({"holder": held("never_reported", NOW)}, {}, "held"),
+        ({"holder": held("slow", NOW - LONG_MS)}, {}, "held"),
+        ({"holder": held("slow", NOW - LONG_MS + 1)}, {}, "running"),
+        ({"holder": held("open_batch", None, NOW - LONG_MS)}, {}, "held"),
+        ({"holder": held("open_batch", None, NOW - LONG_MS + 1)}, {}, "running"),
+    ],
+)
+def test_one_word(answer: dict[str, object], summary: dict[str, object], expected: str) -> None:
+    assert standing(replace(ANSWER, **answer), replace(SUMMARY, **summary), STALE_MS) == expected  # type: ignore[arg-type]
+
+
+def test_the_worst_comes_first() -> None:
+    assert WORST_FIRST[:2] == ("stale", "held") and WORST_FIRST[-1] == "complete"

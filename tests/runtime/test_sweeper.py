@@ -16,6 +16,7 @@ from tidegate.domain.policy import (
     LimitingTimestampAndWallClockLag,
 )
 from tidegate.domain.query import Run
+from tidegate.runtime.metrics import Metrics
 from tidegate.runtime.sweeper import Sweeper
 from tidegate.store.clock import ClockGuard
 from tidegate.store.connection import connect
@@ -39,7 +40,7 @@ def with_store(valkey: EmbeddedValkey, what: Callable[[JobStore], Awaitable[Resu
 
 async def until(store: JobStore, reached: Callable[[], Awaitable[bool]]) -> None:
     """Sweeps on two replicas at once until something is so; gives up after far more rounds than it can take."""
-    sweepers = Sweeper(store, 50), Sweeper(store, 50)
+    sweepers = Sweeper(store, 50, Metrics()), Sweeper(store, 50, Metrics())
     for _ in range(2000):
         await asyncio.gather(*(sweeper.sweep() for sweeper in sweepers))
         if await reached():
@@ -71,7 +72,7 @@ def test_a_job_deleted_in_the_midst_of_a_sweep_stops_nobody(valkey: EmbeddedValk
             await store.put(name, JobConfig(LimitingLag(0), idle_timeout_ms=1), {}, None)
             await store.report(name, {"a": 5})
         await asyncio.sleep(0.05)
-        await Sweeper(store, 50).sweep()
+        await Sweeper(store, 50, Metrics()).sweep()
         rows = (await store.substreams(f"{job}.2")).rows
         await redis.aclose()
         return [row.state for row in rows]
@@ -133,7 +134,7 @@ def test_a_job_that_time_cannot_change_costs_nothing(valkey: EmbeddedValkey, job
         clock = await store.redis.hget(job_key(job), "clock")
         for _ in range(10):
             await asyncio.sleep(0.01)
-            await Sweeper(store, 50).sweep()
+            await Sweeper(store, 50, Metrics()).sweep()
         return clock == await store.redis.hget(job_key(job), "clock")
 
     assert with_store(valkey, run)

@@ -1,6 +1,7 @@
 """What an operator can set, all of it from the environment as ``TIDEGATE_<NAME>``."""
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -30,7 +31,11 @@ class Settings(BaseSettings):
     max_substreams: int = Field(default=250_000, ge=1, description="of one job")
     max_wait_s: float = Field(default=300, gt=0, description="longer, nobody waits for a watermark in one call")
     max_waiting: int = Field(default=10_000, ge=1, description="clients that wait for something at once, by replica")
+    stale_after_s: float = Field(
+        default=300, gt=0, description="a job that no client has spoken for so long is stale, unless a batch is open"
+    )
     log_level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
+    log_format: Literal["text", "json"] = "text"
 
 
 class SettingsError(Exception):

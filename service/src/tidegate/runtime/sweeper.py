@@ -11,6 +11,7 @@ import logging
 from redis.exceptions import RedisError, ResponseError
 
 from tidegate.domain.errors import ClockJumped, JobDeleted, JobNotFound
+from tidegate.runtime.metrics import Metrics
 from tidegate.store.redis import JobStore
 
 log = logging.getLogger(__name__)
@@ -19,8 +20,8 @@ log = logging.getLogger(__name__)
 class Sweeper:
     """:meth:`run` it as a task."""
 
-    def __init__(self, store: JobStore, interval_ms: int) -> None:
-        self._store, self._interval_s = store, interval_ms / 1000
+    def __init__(self, store: JobStore, interval_ms: int, metrics: Metrics) -> None:
+        self._store, self._interval_s, self._metrics = store, interval_ms / 1000, metrics
 
     async def run(self) -> None:
         """Sweeps until cancelled; a Redis that is away is waited for, and so is one whose clock cannot be believed."""
@@ -28,6 +29,7 @@ class Sweeper:
         while True:
             try:
                 await self.sweep()
+                self._metrics.swept.set_to_current_time()
                 if jumped:
                     log.error("The clock of Redis is back where it should be.")
                 jumped = False
@@ -40,6 +42,7 @@ class Sweeper:
             except Exception:
                 # A sweeper that ended would be missed by nobody until a watermark did not move.
                 log.exception("Sweep failed, trying again.")
+            self._metrics.clock_jumped.set(jumped)
             await asyncio.sleep(self._interval_s)
 
     async def sweep(self) -> None:

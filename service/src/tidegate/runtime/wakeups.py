@@ -105,6 +105,25 @@ class WakeUps:
         for running in self._feeds.values():
             running.feed.end()
 
+    @property
+    def closing(self) -> bool:
+        """Whether nobody may wait any more."""
+        return self._closing
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """One more who waits, for as long as this lasts.
+
+        :raises TooManyWait: where there are as many as may.
+        """
+        if self.waiting >= self._most_waiting:
+            raise TooManyWait(self._most_waiting)
+        self.waiting += 1
+        try:
+            yield
+        finally:
+            self.waiting -= 1
+
     def _wake(self, *jobs: str) -> None:
         for job in jobs:
             if job in self._feeds:
@@ -113,25 +132,22 @@ class WakeUps:
     @contextmanager
     def _feed(self, job: str) -> Iterator[Feed]:
         """The feed of a job, which runs as long as anybody uses it."""
-        if self.waiting >= self._most_waiting:
-            raise TooManyWait(self._most_waiting)
-        running = self._feeds.get(job)
-        if running is None or running.feed.ended:
-            running = self._feeds[job] = _Running(Feed(self._store, job))
-            if self._closing:
-                running.feed.end()
-        running.users += 1
-        self.waiting += 1
-        try:
-            yield running.feed
-        finally:
-            self.waiting -= 1
-            running.users -= 1
-            if running.users == 0:
-                running.feed.end()
-                running.task.cancel()
-                if self._feeds.get(job) is running:
-                    del self._feeds[job]
+        with self.place():
+            running = self._feeds.get(job)
+            if running is None or running.feed.ended:
+                running = self._feeds[job] = _Running(Feed(self._store, job))
+                if self._closing:
+                    running.feed.end()
+            running.users += 1
+            try:
+                yield running.feed
+            finally:
+                running.users -= 1
+                if running.users == 0:
+                    running.feed.end()
+                    running.task.cancel()
+                    if self._feeds.get(job) is running:
+                        del self._feeds[job]
 
 
 class _Running:

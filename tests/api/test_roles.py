@@ -23,6 +23,7 @@ ALL = {"read", "report", "operate", "admin"}
 MAY: dict[str, set[str]] = {
     "livez": ALL,
     "readyz": ALL,
+    "metrics": ALL,
     "list_jobs": ALL,
     "get_job": ALL,
     "watermark": ALL,

@@ -1,33 +1,36 @@
 """Wires a replica: the store below, the routes above, the tasks beside them."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from fastapi import Depends, FastAPI
-from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from starlette.requests import Request
-from starlette.responses import Response
 
 from tidegate import __version__
 from tidegate.api import documents, problems
 from tidegate.api.access import authorised, check_roles
 from tidegate.api.context import Context
 from tidegate.api.guard import Guard
+from tidegate.api.observed import Observed
 from tidegate.api.parameters import known_parameters
-from tidegate.api.problems import Problem
 from tidegate.api.routes import actions, explain, health, history, jobs, reports, state, watch
+from tidegate.api.routes import metrics as scrape
 from tidegate.api.tokens import Tokens
+from tidegate.page import routes as page
+from tidegate.page.sessions import Sessions
+from tidegate.runtime.metrics import Metrics
+from tidegate.runtime.overview import Overview
 from tidegate.runtime.sweeper import Sweeper
 from tidegate.runtime.tasks import end
+from tidegate.runtime.traces import Traces, configured
 from tidegate.runtime.wakeups import WakeUps
 from tidegate.settings import LOOPBACK, Settings
 from tidegate.store.clock import ClockGuard
 from tidegate.store.connection import connect
 from tidegate.store.keyring import Keyring
 from tidegate.store.keys import TOUCH_MS
-from tidegate.store.redis import JobStore, Limits
+from tidegate.store.redis import AroundCommand, JobStore, Limits
 
 ABSENT_TOUCHES = 3
 """So many times the interval at which a waiting job is looked at: who was not by then was looked after by nobody."""
@@ -46,17 +49,24 @@ def create_app(
         redis = connect(redis_url)
         limits = Limits(settings.max_jobs, settings.max_substreams)
         guard = ClockGuard(settings.max_clock_step_ms)
-        store = JobStore(redis, max(ABSENT_TOUCHES * TOUCH_MS, 10 * settings.sweep_interval_ms), guard, limits)
+        absent_after_ms = max(ABSENT_TOUCHES * TOUCH_MS, 10 * settings.sweep_interval_ms)
+        store = JobStore(redis, absent_after_ms, guard, limits, _around_commands(metrics, traces))
         wakeups = WakeUps(redis, store, settings.max_waiting, settings.max_wait_s)
-        app.state.context = Context(store, Tokens(token_key or await store.secret()), wakeups, keyring)
+        metrics.count_waiting(lambda: wakeups.waiting, settings.max_waiting)
+        key = token_key or await store.secret()
+        stale_after_ms = round(settings.stale_after_s * 1000)
+        app.state.context = Context(store, Tokens(key), wakeups, keyring, Overview(store), metrics, stale_after_ms)
+        app.state.sessions = Sessions(key, keyring)
         tasks = [
             asyncio.create_task(wakeups.run(), name="wakeups"),
-            asyncio.create_task(Sweeper(store, settings.sweep_interval_ms).run(), name="sweeper"),
+            asyncio.create_task(Sweeper(store, settings.sweep_interval_ms, metrics).run(), name="sweeper"),
         ]
         yield
         await end(tasks)
         await redis.aclose()
+        traces.close()
 
+    metrics, traces = Metrics(), configured()
     app = FastAPI(
         title="Tidegate",
         version=__version__,
@@ -69,17 +79,11 @@ def create_app(
         generate_unique_id_function=lambda route: route.name,
     )
     calls: list[APIRoute] = []
-    for resource in (jobs, reports, state, explain, watch, history, actions, health):
+    for resource in (jobs, reports, state, explain, watch, history, actions, health, scrape, page):
         calls += [route for route in resource.router.routes if isinstance(route, APIRoute)]
         app.include_router(resource.router)
     check_roles(calls)
     problems.register(app, calls)
-
-    @app.exception_handler(RequestValidationError)
-    async def bad_parameter(_request: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        field = str(first["loc"][-1])
-        return Problem(422, "invalid_request", f"{field}: {first['msg']}", members={"field": field}).response()
 
     app.add_middleware(
         Guard,
@@ -87,5 +91,16 @@ def create_app(
         keyring=keyring,
         loopback_only=keyring is None and settings.host in LOOPBACK,
     )
+    app.add_middleware(Observed, metrics=metrics, traces=traces)
+    app.mount("/static", page.Files(packages=[("tidegate.page", "static")]), name="static")
     app.openapi = lambda: documents.openapi(app)  # type: ignore[method-assign]
     return app
+
+
+def _around_commands(metrics: Metrics, traces: Traces) -> AroundCommand:
+    @contextmanager
+    def both(command: str) -> Iterator[None]:
+        with traces.command(command), metrics.command(command):
+            yield
+
+    return both if traces.on else metrics.command

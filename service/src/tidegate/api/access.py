@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
 from fastapi.routing import APIRoute
+from structlog.contextvars import bind_contextvars
 
 from tidegate.api.problems import Problem
 from tidegate.domain.journal import Why
@@ -88,6 +89,8 @@ async def authorised(request: Request) -> None:
     if not roles:
         return
     caller = who(request)
+    told = {name: value for name, value in request.path_params.items() if isinstance(value, str | int)}
+    bind_contextvars(**told, **({"key": caller.key.name} if caller.key else {}))
     job = request.path_params.get("job")
     if job is not None and not job.startswith(caller.prefix):
         assert caller.key is not None

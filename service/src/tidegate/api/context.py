@@ -10,6 +10,8 @@ from tidegate.api.access import Caller
 from tidegate.api.schemas.types import ID
 from tidegate.api.tokens import Tokens
 from tidegate.domain.records import Answer
+from tidegate.runtime.metrics import Metrics
+from tidegate.runtime.overview import Overview
 from tidegate.runtime.wakeups import WakeUps
 from tidegate.store.keyring import Keyring
 from tidegate.store.redis import JobStore
@@ -42,6 +44,9 @@ class Context:
     tokens: Tokens
     wakeups: WakeUps
     keyring: Keyring | None
+    overview: Overview
+    metrics: Metrics
+    stale_after_ms: int
 
     def stands(self, caller: Caller) -> bool:
         """Whether who began to wait may still do so."""

@@ -3,13 +3,18 @@
 Pure ASGI, because a middleware on Starlette's base class costs more than the requests it guards.
 """
 
+import re
+from collections.abc import Mapping
+
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidegate.api.access import identified
 from tidegate.api.problems import Problem
-from tidegate.settings import LOOPBACK
 from tidegate.store.keyring import Keyring
 
+HERE = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?")
+PAGES = re.compile(r"/|/(login|logout|live)|/(jobs|static)/.*")
+"""What people look at, who are known by a cookie; its forms are sent as forms, with a token that only the page has."""
 WITH_BODY = ("POST", "PUT", "PATCH")
 PUBLIC = ("/livez", "/readyz")
 """What probes ask, who have no key."""
@@ -53,21 +58,23 @@ class Guard:
     def _refusal(self, scope: Scope) -> Problem | None:
         headers = dict(scope["headers"])
         if self.loopback_only:
-            host = headers.get(b"host", b"").decode("latin-1")
-            name = host[: host.find("]") + 1] if host.startswith("[") else host.partition(":")[0]
-            if name.strip("[]").lower() not in LOOPBACK:
+            hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+            if len(hosts) != 1 or not HERE.fullmatch(hosts[0].lower()):
                 return Problem(
                     421, "foreign_host",
-                    f"This coordinator has no keys, so it serves this machine alone; it does not answer to {host!r}.",
+                    "This coordinator has no keys, so it serves this machine alone; it does not answer to "
+                    f"{', '.join(hosts)!r}.",
                 )  # fmt: skip
         if self.keyring is None:
             origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site", b"none")
-            if site not in (b"none", b"same-origin") or origin not in (None, b"http://" + headers.get(b"host", b"")):
+            foreign = site not in (b"none", b"same-origin") and not _opens_a_page(scope, headers)
+            if foreign or origin not in (None, b"http://" + headers.get(b"host", b"")):
                 return Problem(
                     403, "foreign_origin",
                     "This coordinator has no keys, so it does not answer to the pages of other sites.",
                 )  # fmt: skip
-        if scope["path"] not in PUBLIC:
+        page = PAGES.fullmatch(scope["path"]) is not None
+        if scope["path"] not in PUBLIC and not page:
             try:
                 scope["caller"] = identified(headers.get(b"authorization", b"").decode("latin-1"), self.keyring)
             except Problem as problem:
@@ -77,6 +84,8 @@ class Guard:
             return self._too_large()
         has_body = size != b"0" or b"transfer-encoding" in headers or self.keyring is None
         kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        if page and kind == b"application/x-www-form-urlencoded":
+            return None
         if scope["method"] in WITH_BODY and has_body and kind != b"application/json":
             return Problem(415, "not_json", "Send the body as application/json.")
         return None
@@ -101,6 +110,12 @@ class Guard:
             "or raise TIDEGATE_MAX_BODY_BYTES.",
             members={"max_body_bytes": self.max_body_bytes},
         )  # fmt: skip
+
+
+def _opens_a_page(scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
+    """Somebody follows a link, from a chat or a dashboard, to the operators' page; only they see the answer."""
+    there = headers.get(b"sec-fetch-mode"), headers.get(b"sec-fetch-dest")
+    return scope["method"] == "GET" and there == (b"navigate", b"document") and bool(PAGES.fullmatch(scope["path"]))
 
 
 class _TooLarge(Exception):

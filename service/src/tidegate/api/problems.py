@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 
 from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from redis.exceptions import RedisError, ResponseError
 from starlette.exceptions import HTTPException
@@ -97,12 +98,12 @@ def register(app: FastAPI, calls: Sequence[APIRoute]) -> None:
     """Makes every way in which a request can fail end in a problem; ``calls`` are all that there are."""
 
     @app.exception_handler(Problem)
-    async def problem(_request: Request, error: Problem) -> Response:
-        return error.response()
+    async def problem(request: Request, error: Problem) -> Response:
+        return refuse(request, error)
 
     @app.exception_handler(errors.DomainError)
-    async def refused(_request: Request, error: errors.DomainError) -> Response:
-        return of_domain(error).response()
+    async def refused(request: Request, error: errors.DomainError) -> Response:
+        return refuse(request, of_domain(error))
 
     @app.exception_handler(RedisError)
     async def store_unavailable(_request: Request, error: RedisError) -> Response:
@@ -113,9 +114,12 @@ def register(app: FastAPI, calls: Sequence[APIRoute]) -> None:
         return unavailable().response()
 
     @app.exception_handler(TooManyWait)
-    async def too_many_wait(_request: Request, error: TooManyWait) -> Response:
-        detail = f"{error.most} clients wait here already; come back later, or raise TIDEGATE_MAX_WAITING."
-        return Problem(429, "too_many_waiting", detail, {"Retry-After": "5"}).response()
+    async def no_place(_request: Request, error: TooManyWait) -> Response:
+        return too_many_wait(error).response()
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid_parameter(request: Request, error: RequestValidationError) -> Response:
+        return refuse(request, bad_parameter(error))
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
@@ -132,6 +136,24 @@ def register(app: FastAPI, calls: Sequence[APIRoute]) -> None:
     async def internal(_request: Request, _error: Exception) -> Response:
         # Starlette hands the error on to the server's log after this.
         return broken().response()
+
+
+def refuse(request: Request, problem: Problem) -> Response:
+    """The answer; what was wrong is noted with the request, for the log."""
+    request.scope["problem"] = problem.code
+    return problem.response()
+
+
+def too_many_wait(error: TooManyWait) -> Problem:
+    detail = f"{error.most} clients wait here already; come back later, or raise TIDEGATE_MAX_WAITING."
+    return Problem(429, "too_many_waiting", detail, {"Retry-After": "5"})
+
+
+def bad_parameter(error: RequestValidationError) -> Problem:
+    """A parameter in the path, the query string or the headers."""
+    first = error.errors()[0]
+    field = str(first["loc"][-1])
+    return Problem(422, "invalid_request", f"{field}: {first['msg']}", members={"field": field})
 
 
 def broken() -> Problem:

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
+from tidegate.api import views
 from tidegate.api.access import ADMINS, OPERATORS, READERS, REPORTERS_AND_OPERATORS, Who, allowed
 from tidegate.api.bodies import answer, body_of, read
 from tidegate.api.context import Context, Ctx, JobId
@@ -12,7 +13,6 @@ from tidegate.api.schemas.jobs import JobList, JobRecord
 from tidegate.api.schemas.rules import JobDocument
 from tidegate.api.schemas.types import ID
 from tidegate.domain.errors import JobDeleted, JobNotFound, RevisionMismatch
-from tidegate.store.redis import Status
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -21,35 +21,9 @@ def _etag(incarnation: int, revision: int) -> str:
     return f'"{incarnation}-{revision}"'
 
 
-def _record(ctx: Context, job: str, status: Status) -> JobRecord:
-    summary = status.summary
-    return JobRecord.model_validate(
-        {
-            **ctx.watermark(job, status.answer),
-            "config": status.config,
-            "revision": status.revision,
-            "created_ms": status.created_ms,
-            "top": summary.top,
-            "lead": summary.lead,
-            "substreams": {
-                "active": summary.active,
-                "idle": summary.idle,
-                "done": summary.done,
-                "all_idle": summary.all_idle,
-            },
-            "rows": summary.counts,
-            "holds": summary.holds,
-            "missing_queries": summary.missing_queries,
-            "limits": summary.limits,
-            "future_reported": summary.future,
-            "tokens_ignored": summary.tokens_ignored,
-        }
-    )
-
-
 async def _answer(ctx: Context, job: str, code: int = 200) -> Response:
     status = await ctx.store.status(job)
-    return answer(_record(ctx, job, status), code, ETag=_etag(status.answer.incarnation, status.revision))
+    return answer(views.job_record(ctx, job, status), code, ETag=_etag(status.answer.incarnation, status.revision))
 
 
 async def _revision(ctx: Context, job: str, if_match: str) -> int:
@@ -103,7 +77,7 @@ async def list_jobs(
         if job <= after or not job.startswith(who.prefix):
             continue
         try:
-            record = _record(ctx, job, await ctx.store.status(job))
+            record = views.job_record(ctx, job, await ctx.store.status(job))
         except (JobNotFound, JobDeleted):  # since its name was read
             continue
         if len(found) == limit:

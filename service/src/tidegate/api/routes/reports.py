@@ -1,6 +1,7 @@
 """What reporters and Spark's batches say."""
 
 from fastapi import APIRouter, Request, Response
+from structlog.contextvars import bind_contextvars
 
 from tidegate.api.access import READERS, REPORTERS, allowed
 from tidegate.api.bodies import answer, body_of, read
@@ -27,10 +28,12 @@ async def report(job: JobId, request: Request, ctx: Ctx) -> Response:
         effect = await ctx.store.report(job, tops, bottoms=bottoms, watermarks=watermarks, token=claim)
     else:
         at = body.batch
+        bind_contextvars(query=at.query, batch=at.batch_id)
         effect = await ctx.store.report_staged(
             job, Run(at.query, at.query_id, at.run_id), at.batch_id, at.partition, tops, body.column(body.counts),
             watermarks=watermarks, future=body.column(body.future_counts), token=claim,
         )  # fmt: skip
+    ctx.metrics.reported(job)
     return answer(EffectRecord(**ctx.watermark(job, effect.answer), applied=effect.applied))
 
 

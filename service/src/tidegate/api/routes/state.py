@@ -1,21 +1,19 @@
 """What may be relied on, and who holds it: the watermark, the substreams, the queries."""
 
-from operator import itemgetter
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
+from tidegate.api import views
 from tidegate.api.access import READERS, Who, allowed, unknown_key
 from tidegate.api.bodies import answer
 from tidegate.api.context import Ctx, JobId
 from tidegate.api.disconnects import while_there
-from tidegate.api.schemas.batches import QueryRecord, QueryTable, SubstreamRecord, SubstreamTable
+from tidegate.api.schemas.batches import QueryTable, SubstreamTable
 from tidegate.api.schemas.jobs import WaitRecord
-from tidegate.api.schemas.rules import JobDocument
 from tidegate.api.schemas.types import ID
-from tidegate.api.tables import PLACE, Column, Place
+from tidegate.api.tables import PLACE, Column
 from tidegate.domain.numbers import EXACT_DOUBLE
-from tidegate.domain.pattern import matches
 from tidegate.domain.records import SubstreamState
 
 router = APIRouter(prefix="/v1/jobs", tags=["state"])
@@ -58,31 +56,12 @@ async def substreams(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> Response:
     """The table of substreams, a page at a time."""
-    last = Place.after(after)
-
-    def follows(place: Place) -> bool:
-        return last is None or (place < last if descending else place > last)
-
-    keys = [key for key in await ctx.store.substream_keys(job) if query in (None, key[0]) and matches(name, key[1])]
-    if sort == "name" and state is None:  # then only those on the page need to be read
-        keys.sort(reverse=descending)
-        keys = [key for key in keys if follows(Place.by_name(*key))][: limit + 1]
-    table = await ctx.store.substreams(job, keys)
-    config = JobDocument.model_validate(await ctx.store.document(job)).config()
-    rows = [(Place.of(row, sort), row) for row in table.rows if state is None or row.state in state]
-    rows = [(place, row) for place, row in sorted(rows, key=itemgetter(0), reverse=descending) if follows(place)]
-    return answer(
-        SubstreamTable(
-            **ctx.watermark(job, table.answer),
-            substreams=[SubstreamRecord.of(row, table.lead, config) for _, row in rows[:limit]],
-            next=rows[limit - 1][0].text if len(rows) > limit else None,
-        )
-    )
+    of = views.Selection(name, query, state, sort, descending, after, limit)
+    return answer(await views.substream_table(ctx, job, of))
 
 
 @router.get("/{job:id}/queries", response_model=QueryTable)
 @allowed(*READERS)
 async def queries(job: JobId, ctx: Ctx) -> Response:
     """The queries that feed the job, with their latest batches and since when those are open."""
-    found, rows = await ctx.store.queries(job)
-    return answer(QueryTable(**ctx.watermark(job, found), queries=[QueryRecord.model_validate(row) for row in rows]))
+    return answer(await views.query_table(ctx, job))

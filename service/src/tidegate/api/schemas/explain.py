@@ -21,12 +21,8 @@ class UntilRecord(Record):
 class HeldRecord(HolderRecord):
     """A holder, and what would be without it and those before it in the list: without the substream (evicted), the
     missing query (retired), the open batch (given up, by retiring its query to itself), or the hold (released).
-
-    `last_event_ms`: when the substream's last report took effect. `begun_ms`: when the open batch was begun.
     """
 
-    last_event_ms: int | None
-    begun_ms: int | None
     until: list[UntilRecord]
     coalesced_without: int | None
     watermark_without: int | None

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from tidegate.api.schemas.rules import JobDocument
 from tidegate.api.schemas.types import Record
+from tidegate.domain.standing import Standing
 
 
 class HolderRecord(Record):
@@ -14,7 +15,8 @@ class HolderRecord(Record):
     `reason`: `slow`, the live substream that is furthest behind; `never_reported`: one of which nothing was seen yet;
     `blocked`: one that is silent for longer than the idle timeout, but its query has not said that there was nothing;
     `missing_query`: an expected query that has shown no substreams yet; `open_batch`; `hold`, an operator's.
-    `since_ms`: since when the watermark has been where it is, whoever held it before.
+    `since_ms`: since when the watermark has been where it is, whoever held it before. `last_event_ms`: when the
+    substream's last report took effect. `begun_ms`: when the open batch was begun.
     """
 
     reason: Literal["slow", "never_reported", "blocked", "missing_query", "open_batch", "hold"]
@@ -23,6 +25,8 @@ class HolderRecord(Record):
     batch_id: int | None
     hold: str | None
     since_ms: int
+    last_event_ms: int | None
+    begun_ms: int | None
 
 
 class WatermarkRecord(Record):
@@ -97,12 +101,19 @@ class HoldRecord(Record):
 class JobRecord(WatermarkRecord):
     """The status of a job.
 
+    - `standing`: the whole in one word. `stale`: no client has spoken for it for long, and no batch is open; `held` for
+      more than a turn; `no_watermark` yet; `running`; `all_idle`: nobody is waited for; `empty`: nothing was reported
+      yet; `complete`.
     - `missing_queries`: expected ones that have shown no substreams yet.
     - `limits`: how often each limit has let the watermark pass somebody.
     - `future_reported`: rows and reports left out because their event times were too far ahead of the clock.
     - `tokens_ignored`: how many watermark tokens proved nothing.
+    - `emissions`: how often the watermark moved; `throttled`: how often there was more to emit, and the throttle let
+      nothing out. Like all counts of a job, they go on after a reset.
+    - `last_contact_ms`: when a client last reported, or spoke for a query; null: never.
     """
 
+    standing: Standing
     config: JobDocument
     revision: int
     created_ms: int
@@ -115,6 +126,10 @@ class JobRecord(WatermarkRecord):
     limits: dict[str, int] = Field(description="times each limit has acted, by its name")
     future_reported: int
     tokens_ignored: int
+    emissions: int
+    throttled: int
+    last_contact_ms: int | None
+    open_batches: int
 
 
 class JobList(Record):

@@ -1,0 +1,86 @@
+"""What is known of every call afterwards: how long it took, what came of it, and in the log which one it was.
+
+Pure ASGI, and around everything else.
+"""
+
+import logging
+import re
+import secrets
+import time
+from collections.abc import Mapping
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from structlog.contextvars import bind_contextvars, clear_contextvars
+
+from tidegate.runtime.metrics import Metrics
+from tidegate.runtime.traces import Traces
+
+log = logging.getLogger(__name__)
+
+REQUEST_ID = b"x-request-id"
+_GIVEN = re.compile(r"[A-Za-z0-9._~-]{1,128}")
+NO_CALL = "none"
+"""What is served by none of the calls."""
+WRITES = ("POST", "PUT", "PATCH", "DELETE")
+
+
+class Observed:
+    """Each call has an id, its client's (``X-Request-ID``) or a new one, which the answer and the log name."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, traces: Traces) -> None:
+        self.app, self.metrics, self.traces = app, metrics, traces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        given = next((value for name, value in scope["headers"] if name == REQUEST_ID), b"").decode("latin-1")
+        request_id = given if _GIVEN.fullmatch(given) else secrets.token_hex(8)
+        clear_contextvars()
+        bind_contextvars(request=request_id)
+        began, status = time.perf_counter(), 0
+
+        async def begin(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (REQUEST_ID, request_id.encode())]
+                self.metrics.answered(_call(scope), status, time.perf_counter() - began)
+            await send(message)
+
+        with self.traces.call(scope["method"], scope["headers"]) as traced:
+            try:
+                await self.app(scope, receive, begin)
+            except Exception:
+                if not status:  # whoever is around this one answers it
+                    self.metrics.answered(_call(scope), 500, time.perf_counter() - began)
+                raise
+            traced.named(f"{scope['method']} {_path(scope)}", _attributes(scope, status))
+        if scope["method"] in WRITES:
+            _note(scope, status)
+
+
+def _note(scope: Scope, status: int) -> None:
+    """What was refused; and what was done to a job, other than reporting to it: that there is no end of."""
+    told = {"call": _call(scope), "status": status}
+    if 400 <= status < 500:
+        log.info("Refused.", extra=told | {"code": scope.get("problem", "")})
+    elif status < 400 and "reports" not in getattr(scope.get("route"), "tags", ()):
+        log.info("Done.", extra=told)
+
+
+def _call(scope: Scope) -> str:
+    return getattr(scope.get("route"), "name", None) or NO_CALL
+
+
+def _path(scope: Scope) -> str:
+    path: str = getattr(scope.get("route"), "path_format", "")
+    return path or NO_CALL
+
+
+def _attributes(scope: Scope, status: int) -> Mapping[str, str | int]:
+    told: dict[str, str | int] = {
+        "http.request.method": scope["method"], "http.route": _path(scope), "http.response.status_code": status,
+    }  # fmt: skip
+    parts = scope.get("path_params", {}).items()
+    return told | {f"tidegate.{name}": value for name, value in parts if isinstance(value, str | int)}

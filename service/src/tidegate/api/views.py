@@ -1,0 +1,131 @@
+"""What can be read of a job, as records: the same for those who call the API and for the page."""
+
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from operator import itemgetter
+
+from tidegate.api.context import Context
+from tidegate.api.schemas.batches import QueryRecord, QueryTable, SubstreamRecord, SubstreamTable
+from tidegate.api.schemas.explain import Explanation, HeldRecord
+from tidegate.api.schemas.history import HistoryPage, HistoryRecord
+from tidegate.api.schemas.jobs import JobRecord
+from tidegate.api.schemas.rules import JobDocument
+from tidegate.api.tables import Column, Place
+from tidegate.domain.explain import explain
+from tidegate.domain.journal import RECORDS_KEPT
+from tidegate.domain.pattern import matches
+from tidegate.domain.records import SubstreamState
+from tidegate.domain.standing import standing
+from tidegate.store.redis import Status
+from tidegate.store.replies import order
+
+
+def job_record(ctx: Context, job: str, status: Status) -> JobRecord:
+    summary = status.summary
+    return JobRecord.model_validate(
+        {
+            **ctx.watermark(job, status.answer),
+            "standing": standing(status.answer, summary, ctx.stale_after_ms),
+            "config": status.config,
+            "revision": status.revision,
+            "created_ms": status.created_ms,
+            "top": summary.top,
+            "lead": summary.lead,
+            "substreams": {
+                "active": summary.active,
+                "idle": summary.idle,
+                "done": summary.done,
+                "all_idle": summary.all_idle,
+            },
+            "rows": summary.counts,
+            "holds": summary.holds,
+            "missing_queries": summary.missing_queries,
+            "limits": summary.limits,
+            "future_reported": summary.future,
+            "tokens_ignored": summary.tokens_ignored,
+            "emissions": summary.emissions,
+            "throttled": summary.throttled,
+            "last_contact_ms": summary.last_contact_ms,
+            "open_batches": summary.open_batches,
+        }
+    )
+
+
+async def explanation(ctx: Context, job: str, most: int) -> Explanation:
+    """Of the first ``most`` who hold the watermark."""
+    found = await ctx.store.held(job, most)
+    machine = found.machine(JobDocument.model_validate(found.document).config())
+    explained = explain(machine, machine.now_ms, most)
+    return Explanation(
+        **ctx.watermark(job, explained.answer),
+        held=[HeldRecord.model_validate({**asdict(one), **asdict(one.holder)}) for one in explained.held],
+        next_step=explained.next_step,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which substreams, in which order, and of these which page: see the parameters of the call."""
+
+    name: str = "*"
+    query: str | None = None
+    states: Collection[SubstreamState] | None = None
+    sort: Column = "name"
+    descending: bool = False
+    after: str = ""
+    limit: int = 1000
+
+
+async def substream_table(ctx: Context, job: str, of: Selection) -> SubstreamTable:
+    last = Place.after(of.after)
+
+    def follows(place: Place) -> bool:
+        return last is None or (place < last if of.descending else place > last)
+
+    keys = [
+        key for key in await ctx.store.substream_keys(job) if of.query in (None, key[0]) and matches(of.name, key[1])
+    ]
+    if of.sort == "name" and of.states is None:  # then only those on the page need to be read
+        keys.sort(reverse=of.descending)
+        keys = [key for key in keys if follows(Place.by_name(*key))][: of.limit + 1]
+    table = await ctx.store.substreams(job, keys)
+    config = JobDocument.model_validate(await ctx.store.document(job)).config()
+    rows = [(Place.of(row, of.sort), row) for row in table.rows if of.states is None or row.state in of.states]
+    rows = [(place, row) for place, row in sorted(rows, key=itemgetter(0), reverse=of.descending) if follows(place)]
+    return SubstreamTable(
+        **ctx.watermark(job, table.answer),
+        substreams=[SubstreamRecord.of(row, table.lead, config) for _, row in rows[: of.limit]],
+        next=rows[of.limit - 1][0].text if len(rows) > of.limit else None,
+    )
+
+
+async def query_table(ctx: Context, job: str) -> QueryTable:
+    found, rows = await ctx.store.queries(job)
+    return QueryTable(**ctx.watermark(job, found), queries=[QueryRecord.model_validate(row) for row in rows])
+
+
+async def history_page(
+    ctx: Context, job: str, *, as_of: int | None = None, from_ms: int = 0, kinds: Collection[str] = (),
+    before: str | None = None, limit: int = 100,
+) -> HistoryPage:  # fmt: skip
+    status = await ctx.store.status(job)
+    found = await ctx.store.history(job, before, from_ms, as_of, kinds, limit + 1)
+    page = [HistoryRecord.of(*entry) for entry in found[:limit]]
+    first = await ctx.store.records(job, most=1)
+    return HistoryPage(
+        **ctx.watermark(job, status.answer),
+        as_of=await _in_force(ctx, job, as_of),
+        kept_from_ms=first[0][1].at_ms if first else None,
+        records=page,
+        next=page[-1].id if len(found) > limit else None,
+    )
+
+
+async def _in_force(ctx: Context, job: str, at_ms: int | None) -> HistoryRecord | None:
+    """The last emission by then, unless the job was reset after it: a new incarnation has no watermark."""
+    for entry in await ctx.store.history(job, to_ms=at_ms, kinds=("emission",), most=1):
+        emission = HistoryRecord.of(*entry)
+        after = await ctx.store.history(job, from_ms=emission.at_ms, to_ms=at_ms, kinds=("action",), most=RECORDS_KEPT)
+        later = (record for entry_id, record in after if order(entry_id) > order(emission.id))
+        return None if any(record.details["action"] == "reset" for record in later) else emission
+    return None

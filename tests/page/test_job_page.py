@@ -1,0 +1,277 @@
+"""One job in a browser: it says why it is where it is, keeps up by itself, and lets operators act."""
+
+import re
+from collections.abc import Callable
+
+import httpx
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.page.browser import PHONE, Visitor
+from tests.page.conftest import BASE, FRAMES, HOUR, batch, report
+from tidegate_spark.testing import CoordinatorProcess
+
+MARKUP = "<img src=x onerror=alert(1)>"
+SLOW = "ANC"
+
+
+@pytest.fixture
+def held(http: httpx.Client, make: Callable[..., str]) -> str:
+    """A job whose batches go on, and in which ANC is two hours behind the others."""
+    job = make(idle_timeout_ms=10 * HOUR, **FRAMES)
+    for number in range(3):
+        at = BASE + number * HOUR
+        batch(http, job, number, {SLOW: at - 2 * HOUR, "BOS": at, MARKUP: at + 60_000})
+    return job
+
+
+def open_job(visitor: Visitor, tidegate: CoordinatorProcess, job: str, query: str = "", **options: object) -> Page:
+    page = visitor.window(**options)
+    page.goto(f"{tidegate.url}/jobs/{job}{query}")
+    if options.get("java_script_enabled", True):
+        expect(page.locator("#connection")).to_have_text("live")
+    return page
+
+
+def test_it_says_who_holds_the_watermark(tidegate: CoordinatorProcess, visitor: Visitor, held: str) -> None:
+    page = open_job(visitor, tidegate, held)
+    sentence = page.locator(".sentence")
+    expect(sentence).to_contain_text(re.compile(r"Held at 2013-01-07 09:00:00Z by ANC of departures, (the|silent)"))
+    expect(sentence).to_contain_text("it goes idle in 9 h 59 min")
+    row = page.locator("tr.holds")
+    expect(row).to_have_count(1)
+    expect(row).to_contain_text("ANC")
+    expect(row).to_contain_text("holds the watermark")
+    expect(page.locator("#facts")).to_contain_text("18")  # late rows: 2 of 3 substreams in 3 batches
+    first = page.locator(".substreams tbody tr").first
+    expect(first).to_contain_text("ANC")  # the furthest behind first
+
+
+def test_the_watermark_moves_without_a_reload(
+    tidegate: CoordinatorProcess, visitor: Visitor, http: httpx.Client, held: str
+) -> None:
+    page = open_job(visitor, tidegate, held)
+    page.evaluate("window.loaded = 'once'")
+    emitted = page.locator("svg.axis text.emitted tspan")
+    expect(emitted).to_have_text("2013-01-07 09:00:00Z")
+    batch(http, held, 3, {SLOW: BASE + 3 * HOUR, "BOS": BASE + 4 * HOUR, MARKUP: BASE + 4 * HOUR})
+    expect(emitted).to_have_text("2013-01-07 12:00:00Z")
+    expect(page.locator("#history li.emission").first).to_contain_text("2013-01-07 12:00:00Z")
+    expect(page.locator("#queries")).to_contain_text("no")
+    assert page.evaluate("window.loaded") == "once"
+
+
+def test_evict(tidegate: CoordinatorProcess, visitor: Visitor, http: httpx.Client, held: str) -> None:
+    """Asked first, with what it would do and a reason; done then; and on record."""
+    page = open_job(visitor, tidegate, held)
+    page.locator("tr.holds").get_by_role("link", name="evict").click()
+    expect(page.locator("h1")).to_have_text("Forget ANC")
+    main = page.locator("main")
+    expect(main).to_contain_text("Afterwards it would be at 2013-01-07 11:00:00Z, held by BOS of departures")
+    page.get_by_role("button", name="Evict it").click()
+    expect(page.locator("h1")).to_have_text("Forget ANC")  # not without a reason
+    assert http.get(f"/v1/jobs/{held}").json()["substreams"]["active"] == 3
+    page.get_by_label("Reason").fill("the <b>station</b> is closed")
+    page.get_by_role("button", name="Evict it").click()
+    expect(page.locator(".banner.good")).to_have_text("It is evicted.")
+    expect(page.locator(".sentence")).to_contain_text("Held at 2013-01-07 11:00:00Z by BOS")
+    expect(page.locator("#history li.action").first).to_contain_text("the <b>station</b> is closed")
+    record = http.get(f"/v1/jobs/{held}/history", params={"kind": "action"}).json()["records"][0]
+    assert (record["action"], record["substreams"]) == ("evict", ["departures/ANC"])
+
+
+def test_every_action_does_what_it_says(
+    tidegate: CoordinatorProcess, visitor: Visitor, http: httpx.Client, held: str
+) -> None:
+    page = open_job(visitor, tidegate, held)
+
+    def do(button: str, done: str, **fields: str) -> None:
+        for label, value in {"Reason": "a test", **fields}.items():
+            page.get_by_label(label).fill(value)
+        page.get_by_role("button", name=button).click()
+        expect(page.locator(".banner.good")).to_have_text(done)
+
+    page.get_by_role("row", name=re.compile("BOS")).get_by_role("link", name="idle").click()
+    expect(page.locator("main")).to_contain_text("It does not hold the watermark now")
+    do("Make it idle", "It is idle.")
+    page.get_by_role("row", name=re.compile("ANC")).get_by_role("link", name="done").click()
+    do("It is done", "It is done.")
+    page.get_by_role("link", name="Hold it").click()
+    page.get_by_label("At most").fill("tomorrow")
+    page.get_by_label("Reason").fill("a test")
+    page.get_by_role("button", name="Hold it").click()
+    visitor.expect("422")
+    expect(page.locator("main .banner.bad")).to_contain_text("at_most: 'tomorrow' is no moment: 2013-01-14T00:00Z")
+    do("Hold it", "The hold stands.", **{"At most": "2013-01-20", "For": "2h", "Name": "audit"})
+    expect(page.locator("#facts")).to_contain_text("Hold audit: not beyond 2013-01-20 00:00:00Z")
+    page.get_by_role("link", name="Release").click()
+    do("Release it", "The hold is released.")
+    page.get_by_role("link", name="retire").click()
+    do("Retire it", "It is retired.", Successor="arrivals")
+    page.get_by_role("link", name="Complete").click()
+    do("Complete the job", "The job is complete.")
+    expect(page.locator(".badge").first).to_have_text("complete")
+    page.get_by_role("link", name="Reopen").click()
+    do("Reopen the job", "The job is open again.")
+    page.get_by_role("link", name="Reset").click()
+    page.get_by_label("The job's name").fill("another")
+    page.get_by_label("Reason").fill("a test")
+    page.get_by_role("button", name="Reset the job").click()
+    visitor.expect("422")
+    expect(page.locator("main .banner.bad")).to_contain_text(f"type {held}")
+    do("Reset the job", "The job began anew.", **{"The job's name": held})
+    records = http.get(f"/v1/jobs/{held}/history", params={"kind": "action"}).json()["records"]
+    assert [record["action"] for record in records[::-1]] == [
+        "idle", "done", "hold", "release", "retire", "complete", "reopen", "reset",
+    ]  # fmt: skip
+    assert {record["reason"] for record in records} == {"a test"}
+
+
+def test_names_are_text_wherever_they_are(
+    tidegate: CoordinatorProcess, visitor: Visitor, http: httpx.Client, held: str
+) -> None:
+    """Markup in names and reasons is shown as it is; should any get through, it must not run."""
+    hold = {"at_most": BASE, "reason": MARKUP, "hold": "mine"}
+    http.post(f"/v1/jobs/{held}/holds", json=hold).raise_for_status()
+    told = {"names": [MARKUP], "query": "departures", "reason": f"</li><script>alert(2)</script>{MARKUP}"}
+    http.post(f"/v1/jobs/{held}/substreams:idle", json=told).raise_for_status()
+    page = open_job(visitor, tidegate, held, "?state=any")
+    row = page.get_by_role("row", name=re.compile(re.escape(MARKUP)))
+    expect(row).to_contain_text("idle")
+    expect(page.locator("#facts")).to_contain_text(MARKUP)
+    expect(page.locator("#history")).to_contain_text(f"</li><script>alert(2)</script>{MARKUP}")
+    row.get_by_role("link", name="evict").click()
+    expect(page.locator("h1")).to_have_text(f"Forget {MARKUP}")
+    assert page.locator("main img, main script").count() == 0
+    page.goto(f"{tidegate.url}/?name={MARKUP}")
+    expect(page.locator("#jobs")).to_contain_text(f"No job is called {MARKUP}")
+    # What somebody might yet bring into the page is stopped by its policy.
+    page.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.ran = 1\">')")
+    page.evaluate("document.body.append(document.createElement('script'))")
+    page.evaluate("document.body.lastChild.textContent = 'window.ran = 1'")
+    page.wait_for_timeout(300)
+    assert page.evaluate("window.ran") is None
+    assert any("Content Security Policy" in said for said in visitor.wrong)
+    visitor.expect("Content Security Policy|404")
+
+
+def test_times_in_utc_or_in_local_time(tidegate: CoordinatorProcess, visitor: Visitor, held: str) -> None:
+    """A switch, which is remembered, also for what comes later."""
+    page = open_job(visitor, tidegate, held, timezone_id="America/Anchorage")
+    emitted = page.locator("svg.axis text.emitted tspan")
+    expect(emitted).to_have_text("2013-01-07 09:00:00Z")
+    page.get_by_role("button", name="UTC").click()
+    expect(emitted).to_have_text("2013-01-07 00:00:00")
+    expect(page.get_by_role("button", name="America/Anchorage")).to_be_visible()
+    page.reload()
+    expect(page.locator("#connection")).to_have_text("live")
+    expect(emitted).to_have_text("2013-01-07 00:00:00")
+    expect(page.locator(".sentence time").first).to_have_text("2013-01-07 00:00:00")
+
+
+def test_the_table_is_sorted_and_filtered(tidegate: CoordinatorProcess, visitor: Visitor, held: str) -> None:
+    page = open_job(visitor, tidegate, held)
+    names = page.locator(".substreams tbody th")
+    page.get_by_role("link", name="Substream", exact=True).click()
+    expect(names).to_have_text([MARKUP, "ANC", "BOS"])
+    page.get_by_role("link", name="Substream ↑").click()
+    expect(names).to_have_text(["BOS", "ANC", MARKUP])
+    page.get_by_label("Name").fill("*N*")
+    page.get_by_role("button", name="Show").click()
+    expect(names).to_have_text(["ANC"])
+    page.get_by_label("State").select_option("done")
+    page.get_by_role("button", name="Show").click()
+    expect(page.locator("#substreams")).to_contain_text("No substream is like that.")
+
+
+def test_more_substreams_than_a_page(
+    tidegate: CoordinatorProcess, visitor: Visitor, http: httpx.Client, make: Callable[..., str]
+) -> None:
+    job = make()
+    report(http, job, {f"s{number:03}": BASE + number for number in range(120)})
+    page = open_job(visitor, tidegate, job)
+    rows = page.locator(".substreams tbody tr")
+    expect(rows).to_have_count(50)
+    page.get_by_role("link", name="More").click()
+    expect(rows.first).to_contain_text("s050")
+    page.get_by_role("link", name="More").click()
+    expect(rows).to_have_count(20)
+    page.get_by_role("link", name="First").click()
+    expect(rows.first).to_contain_text("s000")
+
+
+def test_by_keyboard_alone(tidegate: CoordinatorProcess, visitor: Visitor, http: httpx.Client, held: str) -> None:
+    """To the action and through it, while the page goes on changing under the focus."""
+    page = open_job(visitor, tidegate, held)
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="To the content")).to_be_focused()
+    link = page.locator("tr.holds").get_by_role("link", name="evict")
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if link.evaluate("one => one === document.activeElement"):
+            break
+    expect(link).to_be_focused()
+    batch(http, held, 3, {SLOW: BASE + HOUR, "BOS": BASE + 4 * HOUR})
+    expect(page.locator("svg.axis text.emitted tspan")).to_have_text("2013-01-07 10:00:00Z")
+    expect(link).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Reason")).to_be_focused()
+    page.keyboard.type("by hand")
+    page.keyboard.press("Enter")
+    expect(page.locator(".banner.good")).to_have_text("It is evicted.")
+
+
+def test_what_is_being_written_stays(
+    tidegate: CoordinatorProcess, visitor: Visitor, http: httpx.Client, held: str
+) -> None:
+    page = open_job(visitor, tidegate, held)
+    page.get_by_label("Name").fill("B")
+    batch(http, held, 3, {SLOW: BASE + 3 * HOUR, "BOS": BASE + 4 * HOUR, MARKUP: BASE + 4 * HOUR})
+    expect(page.locator("svg.axis text.emitted tspan")).to_have_text("2013-01-07 12:00:00Z")
+    expect(page.get_by_label("Name")).to_have_value("B")
+    page.get_by_label("Name").blur()
+    expect(page.locator(".substreams tbody tr").first).to_contain_text("2013-01-07 13:00:00Z")
+
+
+def test_without_scripts(tidegate: CoordinatorProcess, visitor: Visitor, http: httpx.Client, held: str) -> None:
+    """All of it is there, and can be acted on; only it does not keep up."""
+    page = open_job(visitor, tidegate, held, java_script_enabled=False)
+    expect(page.locator(".sentence")).to_contain_text("Held at 2013-01-07 09:00:00Z by ANC")
+    page.locator("tr.holds").get_by_role("link", name="idle").click()
+    page.get_by_label("Reason").fill("no scripts")
+    page.get_by_role("button", name="Make it idle").click()
+    expect(page.locator(".sentence")).to_contain_text("Held at 2013-01-07 11:00:00Z by BOS")
+
+
+def test_on_a_phone(tidegate: CoordinatorProcess, visitor: Visitor, held: str) -> None:
+    """Nothing is wider than the screen, and what can be touched is large enough for a finger."""
+    page = open_job(visitor, tidegate, held, viewport=PHONE, is_mobile=True, has_touch=True)
+    for address in (f"/jobs/{held}", "/", f"/jobs/{held}/act/evict?query=departures&substream={SLOW}"):
+        page.goto(tidegate.url + address)
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], address
+    page.goto(f"{tidegate.url}/jobs/{held}")
+    box = page.locator("tr.holds").get_by_role("link", name="evict").bounding_box()
+    assert box is not None and box["height"] >= 24 and box["width"] >= 24
+
+
+def test_event_times_that_are_no_dates(
+    tidegate: CoordinatorProcess, visitor: Visitor, http: httpx.Client, make: Callable[..., str]
+) -> None:
+    """Beyond the years 1 to 9999 they are numbers, in UTC and in local time."""
+    job = make(max_future_skew_ms=None)
+    report(http, job, {"a": -9_000_000_000_000_000, "b": 2**53 - 1})
+    page = open_job(visitor, tidegate, job, timezone_id="Asia/Kolkata")
+    for _ in range(2):
+        expect(page.locator("svg.axis text.emitted")).to_have_text("emitted -9000000000000010")
+        page.get_by_role("button", name=re.compile("UTC|Kolkata|Calcutta")).click()
+
+
+def test_only_event_times_from_the_future(
+    tidegate: CoordinatorProcess, visitor: Visitor, http: httpx.Client, make: Callable[..., str]
+) -> None:
+    """Microseconds sent as milliseconds look like nothing at all, unless it is said."""
+    job = make()
+    report(http, job, {"a": 2**53 - 1})
+    page = open_job(visitor, tidegate, job)
+    expect(page.locator(".sentence")).to_contain_text("event times from the future, which are not believed")
+    expect(page.locator("#facts")).to_contain_text("1 from the future")

@@ -1,0 +1,306 @@
+"""With keys: who may look, what they see, what they may do; and that nobody else can act in their name."""
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import Request, Response
+from playwright.sync_api import Page, expect
+
+from tests.api.conftest import RULES
+from tests.page.browser import Visitor
+from tidegate.page import sessions
+from tidegate.page.sessions import COOKIE
+from tidegate.store import keyring
+from tidegate.store.keyring import Role
+from tidegate_spark.testing import CoordinatorProcess
+
+TOKEN = re.compile(r'name="token" value="(\w+)"')
+
+
+@dataclass
+class Guarded:
+    process: CoordinatorProcess
+    file: Path
+    keys: dict[str, str]
+
+    def log_in(self, page: Page, role: str, where: str = "/") -> None:
+        page.goto(self.process.url + where)
+        page.get_by_label("Key").fill(self.keys[role])
+        page.get_by_role("button", name="Log in").click()
+
+    @contextmanager
+    def client(self, role: str) -> Iterator[httpx.Client]:
+        """Logged in, as a browser is."""
+        with httpx.Client(base_url=self.process.url, timeout=30) as http:
+            form = {"token": self.token(http, "/login"), "key": self.keys[role], "next": "/"}
+            answer = http.post("/login", data=form)
+            assert answer.status_code == 303, answer.text
+            yield http
+
+    @staticmethod
+    def token(http: httpx.Client, path: str) -> str:
+        found = TOKEN.search(http.get(path).text)
+        assert found is not None
+        return found.group(1)
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    directory = tmp_path_factory.mktemp("page")
+    file = directory / "keys.json"
+    keys = {role.value: keyring.create(file, f"key-{role}", role, "mine") for role in Role}
+    keys["root"] = keyring.create(file, "root", Role.ADMIN, "")
+    with CoordinatorProcess(directory / "data", keys_file=str(file)) as process:
+        with httpx.Client(base_url=process.url, headers={"Authorization": f"Bearer {keys['root']}"}) as http:
+            for job in ("mine", "mine-too", "yours"):
+                http.put(f"/v1/jobs/{job}", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
+                body = {"substreams": ["a", "b"], "event_times": [1000, 2000]}
+                http.post(f"/v1/jobs/{job}:report", json=body).raise_for_status()
+        yield Guarded(process, file, keys)
+        told = (directory / "data" / "coordinator.log").read_text()
+        assert not [key for key in keys.values() if key.rpartition("_")[2] in told]
+
+
+def test_a_key_becomes_a_cookie(guarded: Guarded, visitor: Visitor) -> None:
+    """Out of reach of scripts and of other sites; and one comes to where one wanted to go."""
+    page = visitor.window()
+    page.goto(f"{guarded.process.url}/jobs/mine?sort=top")
+    expect(page.locator("h1")).to_have_text("Log in")
+    page.get_by_label("Key").fill("tdg_000000000000_wrong")
+    page.get_by_role("button", name="Log in").click()
+    visitor.expect("401")
+    expect(page.locator("main .banner.bad")).to_have_text("This key is not known, or was revoked.")
+    page.get_by_label("Key").fill(guarded.keys["operate"])
+    page.get_by_role("button", name="Log in").click()
+    expect(page.locator("h1")).to_have_text("mine")
+    assert page.url.endswith("/jobs/mine?sort=top")
+    expect(page.locator("#connection")).to_have_text("live")
+    [cookie] = page.context.cookies()
+    assert (cookie["name"], cookie["httpOnly"], cookie["sameSite"]) == (COOKIE, True, "Strict")
+    assert guarded.keys["operate"] not in cookie["value"] and "tidegate_session" not in page.evaluate("document.cookie")
+    expect(page.locator("header")).to_contain_text("key-operate (operate, mine*)")
+    page.get_by_role("button", name="Log out").click()
+    expect(page.locator("h1")).to_have_text("Log in")
+    page.goto(f"{guarded.process.url}/jobs/mine")
+    expect(page.locator("h1")).to_have_text("Log in")
+
+
+def test_a_key_sees_its_jobs_and_may_what_its_role_may(guarded: Guarded, visitor: Visitor) -> None:
+    visitor.expect("403")
+    page = visitor.window()
+    guarded.log_in(page, "read")
+    expect(page.locator("tbody th")).to_have_text(["mine", "mine-too"])
+    page.get_by_role("link", name="mine", exact=True).click()
+    expect(page.locator("#connection")).to_have_text("live")
+    assert page.locator("a[href*='/act/']").count() == 0
+    for address in ("/jobs/yours", "/jobs/none-of-mine-or-so", "/jobs/mine/act/evict?query=&substream=a"):
+        page.goto(guarded.process.url + address)
+        expect(page.locator("h1")).to_have_text(re.compile("not allowed"))
+    page = visitor.window()
+    guarded.log_in(page, "report", "/jobs/mine")
+    verbs = page.locator("tbody tr").first.locator("a[href*='/act/']")
+    expect(verbs).to_have_text(["idle", "done"])
+    page = visitor.window()
+    guarded.log_in(page, "operate", "/jobs/mine")
+    expect(page.locator("tbody tr").first.locator("a[href*='/act/']")).to_have_text(["idle", "done", "evict"])
+    assert page.get_by_role("link", name="Reset").count() == 0
+    page.goto(f"{guarded.process.url}/jobs/mine/act/idle?query=&substream=b")
+    page.get_by_label("Reason").fill("whose name is kept")
+    page.get_by_role("button", name="Make it idle").click()
+    expect(page.locator("#history li.action")).to_contain_text("by key-operate; (whose name is kept)")
+    page = visitor.window()
+    guarded.log_in(page, "root")
+    expect(page.locator("tbody th")).to_have_text(["mine", "mine-too", "yours"])
+
+
+def test_a_link_from_elsewhere_leads_to_the_page(guarded: Guarded, visitor: Visitor) -> None:
+    """From a chat, a dashboard, an alert: though a strict cookie does not come along with the first request."""
+    address = guarded.process.url + "/jobs/mine"
+
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(f'<link rel="icon" href="data:,"><a href="{address}">the alert</a>'.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        page = visitor.window()
+        guarded.log_in(page, "read")
+        expect(page.locator("h1")).to_have_text("Jobs")
+        page.goto(f"http://localhost:{server.server_port}/")
+        page.get_by_role("link", name="the alert").click()
+        expect(page.locator("h1")).to_have_text("mine")
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_nobody_acts_in_another_s_name(guarded: Guarded) -> None:
+    """A form without the token of this session, with that of another, with one made up: nothing is done."""
+    path = "/jobs/mine/act/evict"
+    with guarded.client("operate") as http, guarded.client("operate") as other:
+        form = {"query": "", "substream": "a", "reason": "not me"}
+        theirs = guarded.token(other, f"{path}?query=&substream=a")
+        for token in ("", "0" * 64, theirs):
+            answer = http.post(path, data={**form, "token": token})
+            assert (answer.status_code, "form expired" in answer.text.lower()) == (403, True)
+        assert http.post(path, json={**form, "token": theirs}).status_code == 403
+        assert http.post(path, content=b"token=\xff", headers=FORM).status_code == 422
+        assert httpx.post(guarded.process.url + path, data=form).status_code == 401
+        records = guarded_history(guarded)
+        assert "evict" not in [record.get("action") for record in records]
+        assert http.post(path, data={**form, "token": guarded.token(http, f"{path}?query=&substream=a")}).is_redirect
+        assert guarded_history(guarded)[0]["substreams"] == ["/a"]
+        # What a role may not do, it may not do by a form either.
+        with guarded.client("read") as reader:
+            token = guarded.token(reader, "/jobs/mine")
+            assert reader.post(path, data={**form, "token": token}).status_code == 403
+
+
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+
+
+def guarded_history(guarded: Guarded) -> list[dict[str, Any]]:
+    headers = {"Authorization": f"Bearer {guarded.keys['root']}"}
+    answer = httpx.get(f"{guarded.process.url}/v1/jobs/mine/history", headers=headers)
+    records: list[dict[str, Any]] = answer.json()["records"]
+    return [record for record in records if record["kind"] == "action"]
+
+
+def test_nobody_is_logged_in_by_another_site(guarded: Guarded) -> None:
+    """As somebody else, in whose name they would then act: the form before the login has no session to belong to."""
+    with httpx.Client(base_url=guarded.process.url, timeout=30) as http:
+        form = {"token": guarded.token(http, "/login"), "key": guarded.keys["read"], "next": "/"}
+        for headers in (
+            {"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "null"},
+            {"Sec-Fetch-Site": "same-site"}, {"Origin": "http://["},
+        ):  # fmt: skip
+            answer = http.post("/login", data=form, headers=headers)
+            assert (answer.status_code, "set-cookie" in answer.headers) == (403, False), headers
+        own = {"Origin": guarded.process.url, "Sec-Fetch-Site": "same-origin"}
+        assert http.post("/login", data=form, headers=own).status_code == 303
+
+
+def test_forms_are_judged_as_the_api_judges(guarded: Guarded) -> None:
+    """What that refuses a form cannot do either, and whatever it says is answered."""
+    with guarded.client("root") as http:
+        token = guarded.token(http, "/jobs/yours")
+
+        def refused(verb: str, says: str, **form: str) -> None:
+            answer = http.post(f"/jobs/yours/act/{verb}", data={"reason": "r", "token": token, **form})
+            assert answer.status_code in (404, 422) and says in answer.text, (verb, answer.status_code)
+
+        refused("retire", "query: ", query="", successor="zz")
+        refused("retire", "query: ", query="a b")
+        refused("retire", "There is no query", query="never", successor="zz")
+        refused("release", "reason: ", hold="h", reason="y" * 1001)
+        refused("release", "hold: ", hold="")
+        refused("hold", "is no duration", at_most="0", lasts="9" * 400 + "d")
+        refused("hold", "lasts_ms: ", at_most="0", lasts="9" * 30 + "d")
+        refused("hold", "at_most: ", at_most=str(2**53))
+        refused("evict", "names: ", query="", substream="")
+        records = httpx.get(
+            f"{guarded.process.url}/v1/jobs/yours/history", params={"kind": "action"},
+            headers={"Authorization": f"Bearer {guarded.keys['root']}"},
+        ).json()["records"]  # fmt: skip
+        assert records == []
+
+
+def test_a_cookie_is_for_the_page_alone(guarded: Guarded) -> None:
+    """The API goes by keys, so that no page of anybody can call it."""
+    with guarded.client("root") as http:
+        assert http.get("/").status_code == 200
+        assert http.get("/v1/jobs").status_code == 401
+        assert http.get("/metrics").status_code == 401
+        key = {"Authorization": f"Bearer {guarded.keys['read']}"}
+        told = httpx.get(f"{guarded.process.url}/metrics", headers=key).text
+        assert 'job_name="mine"' in told and "yours" not in told
+
+
+def test_a_cookie_ends(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it was changed, when its key is revoked: the stream as well."""
+    name = "to-be-revoked"
+    guarded.keys[name] = keyring.create(guarded.file, name, Role.READ, "")
+    with httpx.Client(base_url=guarded.process.url, timeout=30) as probe:
+        while probe.get("/v1/jobs", headers={"Authorization": f"Bearer {guarded.keys[name]}"}).status_code != 200:
+            pass  # until the coordinator has read the file again
+    with guarded.client(name) as http:
+        cookie = http.cookies[COOKIE]
+        key_id, expires, nonce, mac = cookie.split(".")
+        for changed in (
+            "", "...", f"{key_id}.{int(expires) + 1}.{nonce}.{mac}", f"{key_id}.{expires}.{nonce}.{mac[:-1]}",
+            f"{'0' * 12}.{expires}.{nonce}.{mac}", f"{key_id}.{expires}.{nonce}.\xe9",
+        ):  # fmt: skip
+            answer = httpx.get(guarded.process.url, headers={b"Cookie": f"{COOKIE}={changed}".encode("latin-1")})
+            assert answer.headers["location"] == "/login?next=%2F", changed
+        monkeypatch.setattr(sessions, "time", SimpleNamespace(time=lambda: time.time() + sessions.LASTS_S))
+        ended = sessions.Sessions(b"key", keyring.Keyring(guarded.file))
+        made, request = (
+            Response(),
+            Request({"type": "http", "scheme": "https", "path": "/", "headers": [(b"host", b"gate")]}),
+        )
+        [known] = [key for key in keyring.read(guarded.file) if key.name == name]
+        ended.open(request, made, known)
+        set_cookie = made.headers["set-cookie"]
+        assert "; Secure" in set_cookie and "; HttpOnly" in set_cookie
+        later = Request({"type": "http", "headers": [(b"cookie", set_cookie.partition(";")[0].encode())]})
+        assert ended.caller(later) is not None
+        monkeypatch.setattr(sessions, "time", SimpleNamespace(time=lambda: time.time() + 2 * sessions.LASTS_S))
+        assert ended.caller(later) is None
+        with http.stream("GET", "/jobs/mine/live") as stream:
+            lines = stream.iter_lines()
+            assert next(lines) == "event: page"
+            keyring.revoke(guarded.file, name)
+            assert "event: gone" in lines
+        assert http.get("/").headers["location"] == "/login?next=%2F"
+        assert http.get("/jobs/mine/live").status_code == 401
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "//evil.example/", "/\\evil.example", "https://evil.example/jobs/x", "javascript:1", "https:/jobs/x",
+        "x-app:/jobs/x", "http://[/", "data:/", "jobs/x", "",
+    ],
+)  # fmt: skip
+def test_the_login_leads_nowhere_else(guarded: Guarded, where: str) -> None:
+    with httpx.Client(base_url=guarded.process.url, timeout=30) as http:
+        form = {"token": guarded.token(http, "/login"), "key": guarded.keys["read"], "next": where}
+        assert http.post("/login", data=form).headers["location"] == "/"
+
+
+def test_nobody_else_frames_it_or_reads_it(tidegate: CoordinatorProcess) -> None:
+    """Without keys, too: a page of another site gets nothing, and may lead here by a link alone."""
+    with httpx.Client(base_url=tidegate.url, timeout=30) as http:
+        headers = http.get("/").headers
+        policy = headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in policy and "unsafe" not in policy and "default-src 'none'" in policy
+        assert headers["cache-control"] == "no-store" and headers["x-content-type-options"] == "nosniff"
+        there = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+        assert http.get("/", headers=there).status_code == 200
+        assert http.get("/v1/jobs", headers=there).status_code == 403
+        assert http.get("/", headers=there | {"Sec-Fetch-Dest": "iframe"}).status_code == 403
+        assert http.get("/", headers=there | {"Sec-Fetch-Mode": "cors"}).status_code == 403
+        assert http.post("/jobs/j/act/reset", headers=there | FORM).status_code == 403
+        for host in ("evil.example", "[::1].evil.example", "localhost:x@evil.example", "127.0.0.1.evil.example", ""):
+            assert http.get("/", headers={"Host": host}).status_code == 421, host
+        assert http.get("/static/page.js").headers["x-content-type-options"] == "nosniff"
+        assert http.get("/login").headers["location"] == "/"
+        assert http.get("/", params={"nmae": "x"}).status_code == 422
+        assert http.get("/jobs/j/act/explode").status_code == 404

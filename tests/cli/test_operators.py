@@ -64,8 +64,7 @@ def test_jobs(run: Run, flights: str) -> None:
 def test_show(run: Run, flights: str) -> None:
     """A sentence first; names as they are."""
     shown = run("show", flights).stdout
-    assert shown.startswith(f"{flights} has no watermark yet; held for ")
-    assert "by batch 0 of departures: the batch is open." in shown
+    assert shown.startswith(f"{flights}: No watermark yet: held by batch 0 of departures, open for ")
     order = [line.split()[0] for line in shown.splitlines() if line.split()[:1] in (["HNL"], ["[red]ANC[/]"], ["BOS"])]
     assert order == ["HNL", "[red]ANC[/]", "BOS"], "the furthest behind first"
     told = json.loads(run("show", flights, "--json", "--most", "1").stdout)
@@ -79,10 +78,10 @@ def test_explain_and_act_on_it(run: Run, flights: str) -> None:
     told = run("explain", flights).stdout
     assert "HNL" in told and "2013-01-07 10:00:59.990Z" in told, "the watermark without HNL"
     done = run("idle", flights, "HNL", "[red]ANC[/]", "--reason", "strike").stdout
-    assert "is complete up to 2013-01-07 10:01:59.990Z" in done
+    assert "Held at 2013-01-07 10:01:59.990Z by BOS, the furthest behind." in done
     assert "Nothing was changed" in run("idle", flights, "HNL", "--reason", "strike").stdout
     history = run("history", flights, "--kind", "action").stdout
-    assert "idle" in history and "/[red]ANC[/]" in history and "(strike)" in history
+    assert "idle" in history and "[red]ANC[/]" in history and "(strike)" in history
     told = json.loads(run("history", flights, "--json", "--most", "1").stdout)
     assert told["records"][0]["kind"] == "emission"
     as_of = run("history", flights, "--as-of", "2100-01-01").stdout
@@ -100,7 +99,8 @@ def test_each_action(run: Run, http: httpx.Client, flights: str) -> None:
     assert (held[0]["hold"], held[0]["at_most"], held[0]["expires_ms"] is not None) == ("mine", 1_358_121_600_000, True)
     run("release", flights, "mine", "--reason", "five")
     run("retire", flights, "departures", "--successor", "arrivals", "--reason", "six")
-    assert run("complete", flights, "--reason", "seven").stdout.endswith("its input has ended.\n")
+    completed = run("complete", flights, "--reason", "seven").stdout
+    assert completed.endswith("Complete: the input has ended at 2013-01-07 10:02:00.001Z.\n")
     run("reopen", flights, "--reason", "eight")
     records = http.get(f"/v1/jobs/{flights}/history", params={"kind": "action"}).json()["records"]
     told = [(record["action"], record["reason"]) for record in records[::-1]]
@@ -118,8 +118,8 @@ def test_a_reason_is_asked_for(run: Run, flights: str) -> None:
 def test_a_wait_ends_as_a_scheduler_can_use_it(run: Run, http: httpx.Client, flights: str) -> None:
     """0 when it is there, 3 when it is not in time; and it is woken."""
     run("retire", flights, "departures", "--evict", "--reason", "ended")
-    assert "is complete up to" in run("wait", flights, "--at-least", "2013-01-07T09:00Z").stdout
-    assert "held for" in run("wait", flights, "--at-least", LATER, "--timeout", "1s", status=3).stdout
+    assert "Held at" in run("wait", flights, "--at-least", "2013-01-07T09:00Z").stdout
+    assert "Held at" in run("wait", flights, "--at-least", LATER, "--timeout", "1s", status=3).stdout
     told = run("wait", flights, "--at-least", LATER, "--timeout", "0s", "--json", status=3)
     assert json.loads(told.stdout)["reached"] is False
     times = {"substreams": ["HNL", "[red]ANC[/]", "BOS"], "event_times": [1_358_121_700_000] * 3}
@@ -141,7 +141,7 @@ def test_watching(tidegate: CoordinatorProcess, http: httpx.Client, flights: str
             f"/v1/jobs/{flights}/substreams:evict", json={"names": ["HNL"], "reason": "closed"}
         ).raise_for_status()
         line = watching.stdout.readline()
-        assert "evict" in line and "/HNL; (closed)" in line
+        assert "evict" in line and "HNL; (closed)" in line
         http.delete(f"/v1/jobs/{flights}").raise_for_status()
         lines = watching.stdout.read().splitlines()
         assert lines[-1] == "The job was deleted."

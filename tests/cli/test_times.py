@@ -3,7 +3,8 @@
 import pytest
 import typer
 
-from tidegate.cli.times import duration_s, for_how_long, moment, shown
+from tidegate.cli.times import duration_s, moment
+from tidegate.times import for_how_long, shown
 
 MIDNIGHT = 1_358_121_600_000
 

@@ -7,6 +7,7 @@ import typer
 from tidegate.cli import act, look
 from tidegate.cli.keys import keys
 from tidegate.cli.serve import serve
+from tidegate.cli.simulate import simulate
 
 cli = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 cli.command()(serve)
@@ -16,6 +17,7 @@ for act_ in (
     act.declare, act.idle, act.done, act.evict, act.retire, act.hold, act.release, act.complete, act.reopen,
 ):  # fmt: skip
     cli.command(rich_help_panel="Act")(act_)
+cli.command(rich_help_panel="Try")(simulate)
 cli.add_typer(keys, name="keys")
 
 

@@ -6,8 +6,9 @@ from typing import Annotated, Any
 import typer
 
 from tidegate.cli.coordinator import HERE, AsJson, Coordinator, Url
-from tidegate.cli.look import Job, sentence
-from tidegate.cli.times import MS, duration_s, moment
+from tidegate.cli.look import Job, told_of
+from tidegate.cli.times import duration_s, moment
+from tidegate.times import MS
 
 Names = Annotated[list[str], typer.Argument(help="The substreams.")]
 Reason = Annotated[str, typer.Option(help="Why; it is kept with the record.", prompt="Reason")]
@@ -109,4 +110,4 @@ def _tell(told: dict[str, Any], as_json: bool) -> None:
         typer.echo("Nothing was changed: it was so already.")
     if "hold" in told:
         typer.echo(f"The hold is called {told['hold']}.")
-    typer.echo(sentence(told))
+    typer.echo(told_of(told))

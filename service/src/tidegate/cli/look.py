@@ -13,22 +13,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from tidegate.cli.coordinator import HERE, NOT_REACHED, AsJson, Coordinator, Url
-from tidegate.cli.times import duration_s, for_how_long, moment, shown
+from tidegate.cli.times import duration_s, moment
+from tidegate.times import for_how_long, shown
+from tidegate.wording import REASONS, Piece, details, holding, plain, sentence
 
 Job = Annotated[str, typer.Argument(help="The job.")]
 PAGE = 1000
 LONGEST_POLL_S = 60.0
 BACK_S = 1.0
 WIDE = 10_000
-
-REASONS = {
-    "slow": "it is the furthest behind",
-    "never_reported": "nothing was seen of it yet",
-    "blocked": "it is silent, and its query has not said that there was nothing",
-    "missing_query": "the query is expected, and has not shown its substreams",
-    "open_batch": "the batch is open",
-    "hold": "it is held by hand",
-}
 
 
 def jobs(url: Url = HERE, as_json: AsJson = False) -> None:
@@ -43,11 +36,11 @@ def jobs(url: Url = HERE, as_json: AsJson = False) -> None:
     if as_json:
         _print_json(found)
         return
-    table = _table("job", "watermark", "lag", "held by", "active", "idle", "done", "late")
+    table = _table("job", "stands", "watermark", "lag", "held by", "active", "idle", "done", "late")
     for job in found:
         counts = job["substreams"]
         table.add_row(
-            job["job"], shown(job["watermark"]), _lag(job), holder(job["holder"], job["complete"]),
+            job["job"], job["standing"].replace("_", " "), shown(job["watermark"]), _lag(job), _held_by(job),
             str(counts["active"]), str(counts["idle"]), str(counts["done"]), str(job["rows"]["late"]),
         )  # fmt: skip
     _show(table)
@@ -69,7 +62,7 @@ def show(
         _print_json({"job": status, "queries": queries, "substreams": substreams})
         return
     now_ms = status["now_ms"]
-    _show(sentence(status))
+    _show(told_of(status))
     facts = _table("", "")
     rows = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in status["rows"].items())
     for name, value in (
@@ -108,7 +101,7 @@ def explain(
     if as_json:
         _print_json(told)
         return
-    _show(sentence(told))
+    _show(told_of(told))
     table = _table("held by", "because", "until at most", "without it, and those above")
     for held in told["held"]:
         limits = [
@@ -117,7 +110,10 @@ def explain(
             for limit in held["until"]
         ]
         table.add_row(
-            holder(held), REASONS[held["reason"]], ", ".join(limits) or "for ever", shown(held["watermark_without"])
+            _plain(holding(held), told),
+            REASONS[held["reason"]],
+            ", ".join(limits) or "for ever",
+            shown(held["watermark_without"]),
         )
     if told["held"]:
         _show(table)
@@ -147,11 +143,11 @@ def history(
             f"At {shown(moment(as_of))} there was no watermark, or it is no longer kept."
             if force is None
             else f"At {shown(moment(as_of))} the watermark was {shown(force.get('watermark'))}, held by "
-            f"{holder(force | {'reason': force.get('holder')}, False)}."
+            f"{_plain(holding(force | {'reason': force['holder']}), told) if force.get('holder') else 'nobody'}."
         )
     table = _table("at", "what", "")
     for record in told["records"]:
-        table.add_row(shown(record["at_ms"]), record.get("action", record["kind"]), details(record))
+        table.add_row(shown(record["at_ms"]), record.get("action", record["kind"]), _plain(details(record), told))
     _show(table)
 
 
@@ -172,12 +168,13 @@ def watch(
                 if as_json:
                     typer.echo(json.dumps({"event": name, **data}))
                 elif name in ("state", "reset"):
-                    _show(f"{shown(data['now_ms'])}  {name:<12} {sentence(data)}")
+                    _show(f"{shown(data['now_ms'])}  {name:<12} {told_of(data)}")
                 elif name == "deleted":
                     _show("The job was deleted.")
                     return
                 else:
-                    _show(f"{shown(data['at_ms'])}  {data.get('action', name):<12} {details(data)}")
+                    at_ms = data["at_ms"]
+                    _show(f"{shown(at_ms)}  {data.get('action', name):<12} {plain(details(data), at_ms)}")
         except httpx.TransportError as error:
             typer.echo(f"tidegate: {error or type(error).__name__}; connecting again.", err=True)
         except KeyboardInterrupt:
@@ -208,65 +205,24 @@ def wait(
     if as_json:
         _print_json(told)
     else:
-        _show(sentence(told))
+        _show(told_of(told))
     if not told["reached"]:
         raise typer.Exit(NOT_REACHED)
 
 
-def sentence(told: Mapping[str, Any]) -> str:
-    """Where a job is, and why it is no further."""
-    if told["watermark"] is None:
-        where = f"{told['job']} has no watermark yet"
-    else:
-        where = f"{told['job']} is complete up to {shown(told['watermark'])}"
-    if told["complete"]:
-        return f"{where}; its input has ended."
-    held = told["holder"]
-    if held is None:
-        return f"{where}; nobody holds it back."
-    since = for_how_long(told["now_ms"] - held["since_ms"])
-    return f"{where}; held for {since} by {holder(held)}: {REASONS[held['reason']]}."
+def told_of(job: Mapping[str, Any]) -> str:
+    """Where a job is, in a sentence."""
+    return f"{job['job']}: {_plain(sentence(job), job)}"
 
 
-def holder(held: Mapping[str, Any] | None, complete: bool = False) -> str:
-    """One who holds, by name."""
-    if held is None or held.get("reason") is None:
-        return "complete" if complete else "nobody"
-    match held["reason"]:
-        case "open_batch":
-            return f"batch {held['batch_id']} of {held['query']}"
-        case "missing_query":
-            return f"query {held['query']}"
-        case "hold":
-            return f"hold {held['hold']}"
-        case _:
-            of = f" of {held['query']}" if held.get("query") else ""
-            return f"{held['substream']}{of}"
+def _held_by(job: Mapping[str, Any]) -> str:
+    if job["holder"] is None:
+        return "complete" if job["complete"] else "nobody"
+    return _plain(holding(job["holder"]), job)
 
 
-def details(record: Mapping[str, Any]) -> str:
-    """What a record says beyond its kind."""
-    found = []
-    if record["kind"] == "emission":
-        found.append(shown(record.get("watermark")))
-        if record.get("holder"):
-            found.append(f"held by {holder({**record, 'reason': record['holder']})}")
-        found += [f"past {limit['count']} by {limit['limit']}" for limit in record.get("limits", ())]
-    else:
-        names = record.get("substreams", [])
-        more = record.get("count", len(names)) - len(names)
-        found += [", ".join(names) + (f" and {more} more" if more > 0 else "")] if names else []
-        for member in ("limit", "query", "run_id", "batch_id", "hold", "successor"):
-            if member in record and not (member == "query" and names):
-                found.append(f"{member} {record[member]}")
-        for member in ("watermark", "at_most"):
-            if member in record:
-                found.append(f"{member.replace('_', ' ')} {shown(record[member])}")
-    if record.get("actor"):
-        found.append(f"by {record['actor']}")
-    if record.get("reason"):
-        found.append(f"({record['reason']})")
-    return "; ".join(part for part in found if part)
+def _plain(pieces: Iterable[Piece], told: Mapping[str, Any]) -> str:
+    return plain(pieces, told["now_ms"])
 
 
 def _lag(job: Mapping[str, Any]) -> str:

@@ -1,34 +1,6 @@
-"""``tidegate serve``: a replica, with a Redis of its own where none is given."""
-
-import asyncio
-import logging
-import os
-import secrets
-import signal
-import socket
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from types import FrameType
-from typing import NoReturn
+"""``tidegate serve``. The web framework is loaded by it alone: the other commands are not to wait for that."""
 
 import typer
-import uvicorn
-from fastapi import FastAPI
-
-from tidegate.app import create_app
-from tidegate.settings import LOOPBACK, Settings, SettingsError, load_settings
-from tidegate.store.connection import StoreUnavailable, check, connect, without_password
-from tidegate.store.embedded import EmbeddedValkey
-from tidegate.store.keyring import Keyring, KeysUnusable
-
-GRACE_S = 10
-
-
-class CannotServe(Exception):
-    """Why the service does not start, in one line that says what to change."""
 
 
 def serve(
@@ -40,144 +12,16 @@ def serve(
     ),
 ) -> None:
     """Serve the coordinator. All settings come from the environment, as TIDEGATE_<NAME>."""
+    from tidegate.cli.server import CannotServe, run
+    from tidegate.runtime.logs import configure
+    from tidegate.settings import SettingsError, load_settings
+    from tidegate.store.connection import StoreUnavailable
+    from tidegate.store.keyring import KeysUnusable
+
     try:
         settings = load_settings()
-        logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-        _run(settings, insecure, stop_with_stdin)
+        configure(settings.log_level, settings.log_format)
+        run(settings, insecure, stop_with_stdin)
     except (CannotServe, KeysUnusable, SettingsError, StoreUnavailable) as error:
         typer.echo(f"tidegate: {error}", err=True)
         raise typer.Exit(1) from None
-
-
-def _run(settings: Settings, insecure: bool, stop_with_stdin: bool) -> None:
-    keyring = None if settings.keys_file is None else Keyring(settings.keys_file)
-    if keyring is None and settings.host not in LOOPBACK and not insecure:
-        raise CannotServe(
-            f"TIDEGATE_HOST is {settings.host}, and there are no keys: anybody who reaches it could move watermarks. "
-            "Set TIDEGATE_KEYS_FILE (tidegate keys create), use 127.0.0.1, or --insecure on a network that you trust."
-        )
-    _on_ending_signals(_end)
-    with ExitStack() as stack:
-        listening = stack.enter_context(_listen(settings.host, settings.port))
-        valkey: EmbeddedValkey | None = None
-        key = (
-            settings.token_secret.get_secret_value().encode(errors="surrogateescape") if settings.token_secret else None
-        )
-        if settings.redis_url is None:
-            valkey = stack.enter_context(EmbeddedValkey(settings.data_dir))
-            redis_url = valkey.url
-            where = f"embedded Valkey in {settings.data_dir}"
-            key = key or _kept_secret(settings.data_dir)
-        else:
-            redis_url = settings.redis_url
-            where = without_password(redis_url)
-            asyncio.run(_check(redis_url))
-        host, port = listening.getsockname()[:2]
-        server = _Server(create_app(settings, redis_url, key, keyring))
-        _on_ending_signals(server.handle_exit)
-        if valkey is not None:
-            threading.Thread(target=server.stop_with, args=(valkey,), daemon=True, name="valkey").start()
-        if stop_with_stdin:
-            threading.Thread(target=server.stop_with_stdin, daemon=True, name="stdin").start()
-        shown = f"[{host}]" if ":" in host else host
-        typer.echo(f"tidegate: serving on http://{shown}:{port}, state in {where}")
-        sys.stdout.flush()
-        server.run(sockets=[listening])
-        if server.valkey_ended:
-            raise CannotServe(
-                f"The embedded Valkey ended by itself; its log is {settings.data_dir / 'valkey.log'}. "
-                "Nothing that was answered is lost: start again."
-            )
-
-
-class _Server(uvicorn.Server):
-    """Ends politely: those who wait for a watermark are answered, those who report are finished."""
-
-    def __init__(self, app: FastAPI) -> None:
-        super().__init__(
-            uvicorn.Config(app, access_log=False, log_config=None, timeout_graceful_shutdown=GRACE_S, lifespan="on")
-        )
-        self._app = app
-        self.valkey_ended = False
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leaves the signals to this program: uvicorn would raise the one that ended it once more when it is done, and
-        so end this process before the embedded Valkey was stopped.
-        """
-        yield
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        super().handle_exit(sig, frame)
-        self._send_home()
-
-    def stop_with_stdin(self) -> None:
-        while os.read(0, 4096):
-            pass
-        self.should_exit = True
-
-    def stop_with(self, valkey: EmbeddedValkey) -> None:
-        """Without its Valkey this replica can answer nothing: whoever watches over it shall start both again."""
-        valkey.wait()
-        if not self.should_exit:
-            self.valkey_ended = True
-            self.should_exit = True
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._send_home()
-        await super().shutdown(sockets)
-
-    def _send_home(self) -> None:
-        context = getattr(self._app.state, "context", None)
-        if context is not None:
-            context.wakeups.close()
-
-
-def _on_ending_signals(handler: Callable[[int, FrameType | None], None]) -> None:
-    for ending in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(ending, handler)
-
-
-def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
-    raise SystemExit(0)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """The socket, bound before anything else is started, so that a port in use leaves nothing behind."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-        listening.listen(2048)
-    except OSError as error:
-        listening.close()
-        raise CannotServe(
-            f"Cannot listen on {host}:{port} ({error.strerror}); set TIDEGATE_PORT (0: any free one) or TIDEGATE_HOST."
-        ) from None
-    return listening
-
-
-async def _check(redis_url: str) -> None:
-    redis = connect(redis_url)
-    try:
-        await check(redis, redis_url)
-    finally:
-        await redis.aclose()
-
-
-def _kept_secret(data_dir: Path) -> bytes:
-    """The key of the tokens, beside the state and not in it: so that a token can heal a state that was lost."""
-    path = data_dir / "token.secret"
-    try:
-        return bytes.fromhex(path.read_text())
-    except (ValueError, IsADirectoryError, PermissionError):
-        raise CannotServe(
-            f"{path} is not the key that was kept there; put it back, or remove it (tokens given out so far then prove "
-            "nothing any more)."
-        ) from None
-    except FileNotFoundError:
-        key = secrets.token_bytes(32)
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(key.hex())
-        return key

@@ -1,0 +1,88 @@
+"""The sentence that says why a watermark is where it is: one for every reason."""
+
+from typing import Any
+
+import pytest
+
+from tidegate.wording import details, plain, sentence
+
+NOW, W = 1_357_552_900_000, 1_357_552_800_000
+HELD: dict[str, Any] = {
+    "reason": "slow", "query": "departures", "substream": "ANC", "batch_id": None, "hold": None, "since_ms": NOW - 1,
+    "last_event_ms": NOW - 48_000, "begun_ms": None,
+}  # fmt: skip
+
+
+def told(holder: dict[str, Any] | None, *until: tuple[str, int, bool], **more: Any) -> str:
+    limits = [{"limit": limit, "at_ms": at_ms, "spoken_for": spoken_for} for limit, at_ms, spoken_for in until]
+    answer: dict[str, Any] = {"watermark": W, "complete": False, "now_ms": NOW, "holder": holder}
+    held = [] if holder is None else [{**holder, "until": limits}]
+    return plain(sentence(answer | {"held": held} | more), NOW)
+
+
+@pytest.mark.parametrize(
+    ("holder", "until", "says"),
+    [
+        ({}, [("idle_timeout_ms", NOW + 12_000, False)], "ANC of departures, silent for 48 s; it goes idle in 12 s."),
+        (
+            {}, [("idle_timeout_ms", NOW + 12_000, True)],
+            "ANC of departures, silent for 48 s; it goes idle in 12 s, if its query says that there was nothing.",
+        ),
+        ({"last_event_ms": NOW - 4_999, "query": ""}, [], "ANC, the furthest behind."),
+        (
+            {}, [("max_retention_ms", NOW + 1000, False)],
+            "ANC of departures, silent for 48 s; it is passed by retention in 1 s.",
+        ),
+        (
+            {"reason": "blocked"}, [("idle_timeout_ms", NOW - 1, True)],
+            "ANC of departures, silent for 48 s; it goes idle as soon as its query says that there was nothing.",
+        ),
+        (
+            {"reason": "blocked"}, [],
+            "ANC of departures, silent for 48 s, whose query has not said that there was nothing.",
+        ),
+        ({"reason": "never_reported"}, [], "ANC of departures, of which nothing was seen yet."),
+        (
+            {"reason": "missing_query", "substream": None}, [("query_timeout_ms", NOW + 60_000, False)],
+            "the query departures, which is expected and has shown no substreams yet; the watermark goes on without it "
+            "in 1 min.",
+        ),
+        (
+            {"reason": "open_batch", "substream": None, "batch_id": 7, "begun_ms": NOW - 61_000},
+            [("max_batch_hold_ms", NOW + 9_000, False)],
+            "batch 7 of departures, open for 1 min 1 s; the watermark goes on without it in 9 s.",
+        ),
+        (
+            {"reason": "hold", "query": "", "substream": None, "hold": "audit"},
+            [("expires_ms", NOW + 3_600_000, False)],
+            "the hold audit, an operator's; the hold expires in 1 h.",
+        ),
+    ],
+)  # fmt: skip
+def test_held(holder: dict[str, Any], until: list[tuple[str, int, bool]], says: str) -> None:
+    assert told(HELD | holder, *until) == f"Held at 2013-01-07 10:00:00Z by {says}"
+    assert told(HELD | holder, *until, watermark=None) == f"No watermark yet: held by {says}"
+
+
+def test_not_held() -> None:
+    counts = {"active": 0, "idle": 2, "done": 0, "all_idle": True}
+    assert told(None) == "Complete up to 2013-01-07 10:00:00Z; nobody holds it back."
+    assert told(None, substreams=counts).endswith(": all substreams are idle, and none is waited for.")
+    assert told(None, substreams=counts | {"idle": 0}, watermark=None) == "Nothing was reported yet."
+    assert told(None, watermark=None) == "No watermark yet; nobody holds it back."
+    assert told(None, complete=True) == "Complete: the input has ended at 2013-01-07 10:00:00Z."
+    assert told(None, complete=True, watermark=None) == "Complete: the input has ended."
+
+
+def test_what_a_record_says() -> None:
+    """Names of substreams without batches stand alone; what is not there is not said."""
+
+    def said(**record: Any) -> str:
+        return plain(details({"kind": "action", **record}), NOW)
+
+    assert said(substreams=["/a", "q/b"], count=5, actor="me", reason="why") == "a, q/b and 3 more; by me; (why)"
+    assert said(
+        kind="emission", watermark=W, holder="slow", query="q", substream="s", limits=[{"limit": "x", "count": 2}]
+    ) == ("2013-01-07 10:00:00Z; held by s of q; past 2 by x")
+    assert said(hold="h", at_most=W) == "hold h; at most 2013-01-07 10:00:00Z"
+    assert said() == ""

@@ -1,0 +1,139 @@
+"""``tidegate simulate``: files as people have them, in any unit, and exactly."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner, Result
+
+from tests.domain.test_simulate import BOOK, book
+from tidegate.__main__ import cli
+
+LAG = {"policy": {"type": "limiting_lag", "lag_ms": 10}}
+
+
+def run(*arguments: object, status: int = 0) -> Result:
+    ended = CliRunner().invoke(cli, ["simulate", *map(str, arguments)])
+    assert ended.exit_code == status, ended.output
+    return ended
+
+
+def told(*arguments: object) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(run(*arguments, "--json").stdout)
+    return found
+
+
+def csv(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture
+def book_file(tmp_path: Path) -> Path:
+    return csv(tmp_path / "book.csv", "n,t", *(f"{place},{row.event_time / 2}" for place, row in enumerate(book())))
+
+
+def test_the_book(book_file: Path) -> None:
+    """Its table, its first exercise, and the same by the machine under a policy."""
+    (book_file.parent / "ten.json").write_text(json.dumps(LAG))
+    lags = ",".join(map(str, BOOK))
+    rows = told(
+        book_file, "--event-time", "t", "--lags", lags, "--window", 10, "--policy", book_file.parent / "ten.json"
+    )
+    assert [row["lag"] for row in rows] == [*BOOK, None]
+    for row, (completeness, dropped, latency) in zip(rows, BOOK.values(), strict=False):
+        assert (round(100 * row["completeness"], 2), row["dropped"]) == (completeness, dropped)
+        assert round(row["avg_emit_latency"], 2) == latency
+    assert {**rows[-1], "lag": 10} == {"policy": "ten.json", **rows[3]}
+    budget = ("--event-time", "t", "--lags", lags, "--window", 10, "--max-latency", 12, "--min-completeness", 0.9)
+    chosen = run(book_file, *budget)
+    assert "a lag of 10 is complete enough" in chosen.stderr
+    lines = chosen.stdout.splitlines()
+    assert lines[0].split() == ["lag", "completeness", "dropped", "updated", "windows", "latency"]
+    assert lines[4].split() == ["10", "93.47", "%", "1307", "0", "998", "10.87"]
+    tight = run(book_file, *budget[:-3], 3, "--min-completeness", 0.9, status=3)
+    assert "None of these is both" in tight.stderr
+
+
+def test_decimals_are_exact(tmp_path: Path) -> None:
+    """0.1 + 0.2 is 0.3: a row exactly at the end of a window belongs to the next, and is not late before."""
+    file = csv(tmp_path / "f.csv", "t", "0.1", "0.30000000000000000000000000000000001", "0.29", "0.3")
+    [row] = told(file, "--event-time", "t", "--lags", "0", "--window", "0.1")
+    assert (row["dropped"], row["windows"]) == (1, 1)
+    assert row["avg_emit_latency"] == pytest.approx(0.1)
+    [row] = told(file, "--event-time", "t", "--lags", "0.00000000000000000000000000000000002", "--window", "0.1")
+    assert row["dropped"] == 0
+
+
+def test_moments_and_durations(tmp_path: Path) -> None:
+    """ISO 8601 in CSV and any timestamp in Parquet are milliseconds, and so are 30m and 1h."""
+    start = datetime(2013, 1, 7, tzinfo=UTC)
+    at = [start + timedelta(minutes=minutes) for minutes in (0, 70, 50, 200, 100)]
+    file = csv(tmp_path / "f.csv", "when,dest", *(f"{one.isoformat()},BOS" for one in at))
+    expected = told(file, "--event-time", "when", "--lags", "0m,30m", "--window", "1h")
+    assert [row["dropped"] for row in expected] == [2, 1]
+    assert expected[1]["avg_emit_latency"] == 1000 * 60 * (140 + 80) / 2
+    for unit in ("s", "ms", "us", "ns"):
+        table = pa.table({"when": pa.array(at, pa.timestamp(unit, "UTC")), "dest": ["BOS"] * 5})
+        pq.write_table(table, tmp_path / "f.parquet")
+        assert told(tmp_path / "f.parquet", "--event-time", "when", "--lags", "0m,30m", "--window", "1h") == expected
+    with_gap = told(file, "--event-time", "when", "--lags", "0m", "--window", "1h", "--grace", "1h")
+    assert (with_gap[0]["dropped"], with_gap[0]["updated"]) == (1, 1)
+
+
+def test_substreams_are_merged(tmp_path: Path) -> None:
+    """A slow one that is in order loses nothing, where one watermark for all would lose it."""
+    lines = [line for n in range(100) for line in (f"{100 + n},fast", f"{n},slow")]
+    file = csv(tmp_path / "f.csv", "t,s", *lines)
+    of = ("--event-time", "t", "--lags", "0", "--window", "10")
+    assert told(file, *of)[0]["dropped"] == 100
+    assert told(file, *of, "--substream", "s", "--declare")[0]["dropped"] == 0
+    assert told(file, *of, "--substream", "s")[0]["dropped"] == 100, "when it showed itself, the rest had gone ahead"
+
+
+def test_policies_that_follow_the_clock(tmp_path: Path) -> None:
+    """By the times of arrival: a substream that is silent for long is waited for no longer."""
+    lines = ["0,a,0", *(f"{n},b,{n}" for n in range(1, 200)), "1,a,200"]
+    file = csv(tmp_path / "f.csv", "t,s,at", *lines)
+    rules = LAG | {"idle_timeout_ms": 50, "max_future_skew_ms": None}
+    (tmp_path / "idle.json").write_text(json.dumps(rules))
+    of = (file, "--event-time", "t", "--substream", "s", "--window", "10", "--policy", tmp_path / "idle.json")
+    assert "--arrival" in run(*of, status=2).stderr
+    [idle] = told(*of, "--arrival", "at")
+    assert (idle["policy"], idle["dropped"]) == ("idle.json", 1)
+    (tmp_path / "idle.json").write_text(json.dumps(LAG))
+    assert told(*of)[0]["dropped"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["none.csv", "--event-time", "t", "--lags", "1", "--window", "1"], "cannot read none.csv"),
+        (["f.csv", "--event-time", "x", "--lags", "1", "--window", "1"], "has no column 'x'; it has t, s"),
+        (["f.csv", "--event-time", "s", "--lags", "1", "--window", "1"], "row 1: 'a' is no moment"),
+        (["f.csv", "--event-time", "t", "--window", "1"], "say which lags to try"),
+        (["f.csv", "--event-time", "t", "--lags", "soon", "--window", "1"], "--lags: 'soon' is no duration"),
+        (["f.csv", "--event-time", "t", "--lags", "1", "--window", "0"], "--window must be more than 0"),
+        (["f.csv", "--event-time", "t", "--lags", "nan", "--window", "1"], "NaN is no time"),
+        (["f.csv", "--event-time", "t", "--lags", "1", "--window", "1", "--grace", "-1"], "--grace not less"),
+        (["f.csv", "--event-time", "t", "--window", "1", "--policy", "none.json"], "cannot read none.json"),
+        (["f.csv", "--event-time", "t", "--window", "1", "--policy", "f.csv"], "f.csv is no JSON"),
+        (["f.csv", "--event-time", "t", "--window", "1", "--policy", "bad.json"], "no rules of a job: policy"),
+        (["f.csv", "--event-time", "t", "--window", "1", "--policy", "reported.json"], "rows have none"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    csv(Path("f.csv"), "t,s", "1,a", ",b")
+    Path("bad.json").write_text('{"policy": {"type": "none"}}')
+    Path("reported.json").write_text('{"policy": {"type": "reported"}}')
+    error = " ".join(run(*arguments, status=2).stderr.replace("│", " ").split())
+    assert says in error
+    ended = run("f.csv", "--event-time", "t", "--lags", "1", "--window", "1")
+    assert "1 rows without an event time are left out." in ended.stderr

@@ -1,0 +1,92 @@
+"""Replaying a stream: the book's table to the last digit, and the quick way held to the machine."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.domain.config import JobConfig
+from tidegate.domain.frame import Frame
+from tidegate.domain.policy import LimitingLag
+from tidegate.domain.simulate import Moment, Outcome, Row, judge, merged_tops, through_machine, under_lag
+from tidegate.domain.throttle import FrameThrottle, MinStepThrottle
+
+HALVES = 2
+"""The book's stream has event times every half unit: in halves they are whole."""
+BOOK = {
+    0: (65.84, 6832, 0.87), 2: (75.39, 4923, 2.90), 5: (85.00, 2999, 5.79), 10: (93.47, 1307, 10.87),
+    20: (99.48, 105, 20.87), 40: (100.00, 0, 40.87),
+}  # fmt: skip
+
+
+def book() -> list[Row]:
+    """20,000 events, one every half unit, that arrive after a delay."""
+    generator = random.Random(7)  # noqa: S311 - the book's
+    events = [(number * 0.5, number) for number in range(20_000)]
+    arrivals = sorted((at + min(generator.expovariate(1 / 6), 25), number) for at, number in events)
+    return [Row(number, "", place) for place, (_, number) in enumerate(arrivals)]
+
+
+@pytest.mark.parametrize(("lag", "expected"), BOOK.items())
+def test_the_table_of_the_book(lag: int, expected: tuple[float, int, float]) -> None:
+    rows = book()
+    outcome = judge(under_lag(rows, merged_tops(rows), lag * HALVES), 10 * HALVES)
+    assert outcome.average_latency is not None
+    latency = outcome.average_latency / HALVES
+    assert (round(100 * outcome.completeness, 2), outcome.dropped, round(latency, 2)) == expected
+
+
+rows_of = st.lists(
+    st.builds(Row, st.integers(-60, 60), st.sampled_from(["a", "b", "c"]), st.just(0)), min_size=1, max_size=40
+)
+
+
+@given(rows=rows_of, lag=st.integers(0, 30), declared=st.lists(st.sampled_from(["a", "b", "c"]), unique=True))
+def test_the_quick_way_is_the_machine(rows: list[Row], lag: int, declared: list[str]) -> None:
+    """Under a fixed lag, row by row."""
+    slow = list(through_machine(rows, JobConfig(LimitingLag(lag)), declared))
+    assert list(under_lag(rows, merged_tops(rows, declared), lag)) == slow
+
+
+@given(rows=rows_of, lag=st.integers(0, 30), size=st.integers(1, 20), grace=st.integers(0, 20))
+def test_judged_as_the_rule_is_written(rows: list[Row], lag: int, size: int, grace: int) -> None:
+    """Late is a row whose window has ended at the watermark that has taken it into account; and each window that
+    something was counted in closes once, when the watermark comes to its end.
+    """
+    moments = list(under_lag(rows, merged_tops(rows), lag))
+    dropped = updated = latency = 0
+    closed: dict[int, int] = {}
+    known: set[int] = set()
+    for moment in moments:
+        end = (moment.event_time // size + 1) * size
+        assert moment.watermark is not None
+        if end > moment.watermark:
+            known.add(end)
+        elif end > moment.watermark - grace:
+            updated += 1
+            closed.setdefault(end, moment.top - end)
+        else:
+            dropped += 1
+        for other in known:
+            if other <= moment.watermark:
+                closed.setdefault(other, moment.top - other)
+    latency = sum(closed.values())
+    assert judge(moments, size, grace) == Outcome(len(rows), dropped, updated, len(closed), latency)
+
+
+@given(rows=rows_of, lag=st.integers(0, 30), size=st.integers(1, 20))
+def test_a_throttle_by_frames_loses_nothing_more(rows: list[Row], lag: int, size: int) -> None:
+    """It emits where windows end, and nothing closes in between."""
+    plain = judge(under_lag(rows, merged_tops(rows), lag), size)
+    framed = JobConfig(LimitingLag(lag), FrameThrottle(Frame(size, size)))
+    assert judge(through_machine(rows, framed), size) == plain
+    stepped = judge(through_machine(rows, JobConfig(LimitingLag(lag), MinStepThrottle(7))), size)
+    assert stepped.dropped <= plain.dropped
+
+
+def test_before_there_is_a_watermark_nothing_is_late() -> None:
+    moments = [Moment(5, None, 5), Moment(1, None, 5), Moment(25, 20, 25), Moment(1, 20, 25)]
+    assert judge(moments, 10) == Outcome(4, 1, 0, 1, 15)
+    assert judge([], 10).completeness == 1 and judge([], 10).average_latency is None
+    assert list(through_machine([], JobConfig(LimitingLag(0)))) == []

@@ -1,0 +1,249 @@
+"""The alert rules and the dashboard: sound, and about metrics that there are; by the real Prometheus."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from redis import Redis
+
+from tests.page.conftest import BASE, FRAMES, batch, create, report
+from tidegate.store import keyring
+from tidegate.store.embedded import EmbeddedValkey
+from tidegate.store.keyring import Role
+from tidegate_spark.testing import CoordinatorProcess
+
+ROOT = Path(__file__).parents[2]
+PROMETHEUS, GRAFANA = ROOT / "deploy" / "observe" / "prometheus", ROOT / "deploy" / "observe" / "grafana"
+NAME = re.compile(r"\b(?:tidegate|process)_[a-z_]*[a-z]\b")
+
+
+def tool(name: str) -> str:
+    """From Debian's ``prometheus``; without it these tests are passed over, but in no build."""
+    found = shutil.which(name)
+    if found:
+        return str(found)
+    absent = f"No {name}: apt-get install prometheus."
+    if os.environ.get("CI"):
+        pytest.fail(absent)
+    pytest.skip(absent)
+
+
+def run(*command: str, **options: Any) -> str:
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return str(ended.stdout)
+
+
+def expressions() -> list[str]:
+    """All that the dashboard asks, as Grafana would send it."""
+    board = json.loads((GRAFANA / "tidegate.json").read_text())
+    asked = [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
+    assert len(asked) > 20
+    return [expr.replace("$__rate_interval", "1m").replace("$job", ".*") for expr in asked]
+
+
+def alerts(client: httpx.Client) -> list[dict[str, Any]]:
+    groups = client.get("/api/v1/rules").json()["data"]["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+@pytest.fixture(scope="module")
+def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CoordinatorProcess]:
+    """A coordinator of its own, with something of everything to tell."""
+    directory = tmp_path_factory.mktemp("observed")
+    with CoordinatorProcess(directory) as process, httpx.Client(base_url=process.url, timeout=30) as http:
+        create(http, "flights", **FRAMES, expected_queries=["arrivals"])
+        create(http, "direct")
+        for number in range(3):
+            batch(http, "flights", number, {"ANC": BASE + number, "BOS": BASE + number})
+            report(http, "direct", {"a": BASE + number, "b": BASE})
+        report(http, "direct", {"b": 9_000_000_000_000})
+        bad = {"substreams": ["a"], "event_times": [BASE], "watermark_token": "1.1.none"}
+        http.post("/v1/jobs/direct:report", json=bad).raise_for_status()
+        http.post("/v1/jobs/direct/holds", json={"at_most": BASE * 2, "reason": "r"}).raise_for_status()
+        http.get("/v1/jobs/none")
+        yield process
+
+
+@pytest.fixture(scope="module")
+def prometheus(scraped: CoordinatorProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """The real one, with the project's rules, once it has scraped the coordinator a few times."""
+    directory = tmp_path_factory.mktemp("prometheus")
+    config = f"""
+global: {{scrape_interval: 1s, evaluation_interval: 1s}}
+rule_files: [{PROMETHEUS / "tidegate.rules.yml"}]
+scrape_configs:
+  - job_name: tidegate
+    static_configs: [{{targets: ["{scraped.url.removeprefix("http://")}"]}}]
+"""
+    (directory / "prometheus.yml").write_text(config)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    with open(directory / "log", "w") as log:
+        process = subprocess.Popen(
+            [
+                tool("prometheus"), f"--config.file={directory / 'prometheus.yml'}",
+                f"--storage.tsdb.path={directory / 'data'}", f"--web.listen-address={address}", "--log.level=warn",
+            ],
+            stdout=log, stderr=log,
+        )  # fmt: skip
+    try:
+        with httpx.Client(base_url=f"http://{address}", timeout=30) as client:
+            for _ in range(600):
+                try:
+                    found = client.get("/api/v1/query", params={"query": "count_over_time(tidegate_store_up[1h])"})
+                    result = found.json()["data"]["result"]
+                    if result and int(result[0]["value"][1]) >= 3:
+                        break
+                except (httpx.TransportError, KeyError, ValueError):
+                    assert process.poll() is None, (directory / "log").read_text()
+                time.sleep(0.2)
+            yield client
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def test_the_rules_do_what_they_say() -> None:
+    """Each on series made up for it: when it fires, when it does not, and what it says."""
+    run(tool("promtool"), "check", "rules", str(PROMETHEUS / "tidegate.rules.yml"))
+    assert "SUCCESS" in run(tool("promtool"), "test", "rules", "tidegate.rules.test.yml", cwd=PROMETHEUS)
+    tried = (PROMETHEUS / "tidegate.rules.test.yml").read_text()
+    told = (PROMETHEUS / "tidegate.rules.yml").read_text()
+    for alert in re.findall(r"alert: (\w+)", told):
+        assert re.search(rf"alertname: {alert}\n +eval_time: \w+\n +exp_alerts:\n +- exp_labels", tried), alert
+
+
+def test_what_is_scraped_is_sound(scraped: CoordinatorProcess) -> None:
+    """By Prometheus's own judge of names, units and help."""
+    text = httpx.get(f"{scraped.url}/metrics").text
+    run(tool("promtool"), "check", "metrics", input="".join(line for line in lines_of_ours(text)))
+    odd = {"Accept": "application/openmetrics-text;version=abc"}
+    assert httpx.get(f"{scraped.url}/metrics", headers=odd).status_code == 200
+    for accept in ("application/openmetrics-text; version=1.0.0", "text/plain; version=0.0.4"):
+        answer = httpx.get(f"{scraped.url}/metrics", headers={"Accept": accept})
+        assert answer.headers["content-type"].startswith(accept.partition(";")[0])
+        assert answer.text.count("# EOF") == ("openmetrics" in accept)
+
+
+def lines_of_ours(text: str) -> Iterator[str]:
+    for line in text.splitlines(keepends=True):
+        if "tidegate_" in line:
+            yield line
+
+
+def test_every_metric_that_is_named_is_there(scraped: CoordinatorProcess) -> None:
+    """In the rules, in what tries them, in the dashboard, and in the docs."""
+    text = httpx.get(f"{scraped.url}/metrics", params={"substreams": "*"}).text
+    there = {line.partition("{")[0].partition(" ")[0] for line in text.splitlines() if not line.startswith("#")}
+    there |= set(re.findall(r"# TYPE (\w+) histogram", text))
+    pages = [*PROMETHEUS.iterdir(), GRAFANA / "tidegate.json", ROOT / "docs" / "operations.md"]
+    for page in pages:
+        named = set(NAME.findall(page.read_text())) - {"tidegate_spark", "other_build_info", "tidegate_session"}
+        assert named, page
+        assert named <= there, f"{page.name} names {sorted(named - there)}"
+
+
+def test_the_dashboard_and_the_rules_find_something(prometheus: httpx.Client) -> None:
+    """Each expression is one that Prometheus takes, and finds series by; labels and all."""
+    for expr in expressions():
+        answer = prometheus.get("/api/v1/query", params={"query": expr})
+        assert answer.status_code == 200, f"{expr}: {answer.text}"
+        assert answer.json()["data"]["result"], f"{expr} finds nothing"
+    rules = alerts(prometheus)
+    assert len(rules) == 15
+    assert {rule["health"] for rule in rules} <= {"ok", "unknown"}
+    pending = {rule["name"] for rule in rules if rule["state"] != "inactive"}
+    assert "TidegateQueryMissing" in pending and "TidegateStoreDown" not in pending
+
+
+def test_every_alert_is_explained() -> None:
+    """What it means and what to do, where the alert says."""
+    docs = (ROOT / "docs" / "operations.md").read_text()
+    rules = (PROMETHEUS / "tidegate.rules.yml").read_text()
+    for alert, runbook in zip(
+        re.findall(r"alert: (\w+)", rules), re.findall(r"runbook: docs/operations.md#(\w+)", rules), strict=True
+    ):
+        assert runbook == alert.lower()
+        assert f"### {alert}\n" in docs, f"docs/operations.md has no section {alert}"
+
+
+def test_substreams_only_when_asked_for(scraped: CoordinatorProcess) -> None:
+    """There may be hundreds of thousands; by the names of jobs."""
+    with httpx.Client(base_url=scraped.url, timeout=30) as http:
+        assert "tidegate_substream" not in http.get("/metrics").text
+        told = http.get("/metrics", params={"substreams": "fli*"}).text
+        late = '{class="late",job_name="flights",query="departures",substream="ANC"} 6.0'
+        assert f"tidegate_substream_rows_total{late}" in told
+        assert 'job_name="direct",query' not in told
+        assert http.get("/metrics", params={"substreams": "a b"}).status_code == 422
+
+
+def test_counts_are_those_of_the_job(scraped: CoordinatorProcess) -> None:
+    with httpx.Client(base_url=scraped.url, timeout=30) as http:
+        status = http.get("/v1/jobs/direct").json()
+        told = http.get("/metrics").text.splitlines()
+    counted = {
+        "tidegate_job_emissions_total": status["emissions"], "tidegate_job_throttled_total": status["throttled"],
+        "tidegate_job_future_reported_total": 1, "tidegate_job_tokens_ignored_total": 1,
+        "tidegate_job_watermark_seconds": status["watermark"] / 1000, "tidegate_job_holds": 1,
+        "tidegate_reports_total": 5,
+    }  # fmt: skip
+    for name, value in counted.items():
+        [line] = [line for line in told if line.startswith(f'{name}{{job_name="direct"}}')]
+        assert float(line.rpartition(" ")[2]) == value, line
+
+
+def test_a_key_of_some_jobs_is_told_of_no_others(tmp_path: Path) -> None:
+    """Neither what the store has of them, nor what this replica counted."""
+    file = tmp_path / "keys.json"
+    root, mine = keyring.create(file, "root", Role.ADMIN, ""), keyring.create(file, "mine", Role.READ, "mine")
+    with CoordinatorProcess(tmp_path / "data", keys_file=str(file)) as process:
+        with httpx.Client(base_url=process.url, headers={"Authorization": f"Bearer {root}"}) as http:
+            for job in ("mine", "yours"):
+                create(http, job)
+                report(http, job, {"a": BASE})
+            assert "yours" in http.get("/metrics").text
+        told = httpx.get(f"{process.url}/metrics", headers={"Authorization": f"Bearer {mine}"}).text
+        assert 'tidegate_reports_total{job_name="mine"} 1.0' in told and "yours" not in told
+        assert httpx.get(f"{process.url}/metrics").status_code == 401
+
+
+def test_of_jobs_that_are_gone_nothing_is_told(tmp_path: Path) -> None:
+    with CoordinatorProcess(tmp_path) as process, httpx.Client(base_url=process.url, timeout=30) as http:
+        create(http, "gone")
+        report(http, "gone", {"a": BASE})
+        assert 'job_name="gone"' in http.get("/metrics").text
+        http.delete("/v1/jobs/gone").raise_for_status()
+        while 'job_name="gone"' in http.get("/metrics").text:
+            time.sleep(0.1)  # what was read of all jobs is told for a second
+
+
+def test_one_job_that_cannot_be_read_hides_no_other(valkey: EmbeddedValkey, tmp_path: Path) -> None:
+    with (
+        CoordinatorProcess(tmp_path, redis_url=valkey.url) as process,
+        httpx.Client(base_url=process.url, timeout=30) as http,
+        Redis(unix_socket_path=str(valkey.socket)) as redis,
+    ):
+        for job in ("sound", "broken"):
+            create(http, job)
+            report(http, job, {"a": BASE})
+        redis.set("tidegate:{broken}:since", "no set")
+        told = http.get("/metrics", params={"substreams": "*"}).text
+        assert "tidegate_store_up 1.0" in told and "tidegate_unreadable_jobs 1.0" in told
+        assert 'tidegate_substream_top_seconds{job_name="sound"' in told
+        page = http.get("/jobs/broken")
+        assert page.status_code == 500 and "Redis does not answer" not in page.text
+        for job in ("sound", "broken"):
+            redis.delete(*redis.keys(f"tidegate:{{{job}}}*"))
+            redis.srem("tidegate:jobs", job)

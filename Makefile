@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test conformance bench lateness lint format openapi figures lock clean
+.PHONY: help setup demo test conformance bench lateness lint format openapi figures pictures lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,10 +56,13 @@ openapi: $(READY) ## openapi/tidegate.v1.json, from the code
 figures: $(READY) ## the figures of docs/semantics.md, from runs of the machine
 	@$(BIN)/python -m docs.drawing
 
+pictures: $(READY) ## those of the README: the operators' page while the demo runs (five minutes; needs Chromium)
+	@$(BIN)/python -m docs.recording
+
 lock: $(READY) ## requirements.lock, from what the distributions ask for
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-emit-find-links --custom-compile-command 'make lock' --output-file requirements.lock \
-	  service/pyproject.toml spark_client/pyproject.toml --extra spark --extra java requirements-dev.in
+	  service/pyproject.toml spark_client/pyproject.toml --extra spark --extra java --extra traces requirements-dev.in
 
 clean: ## removes what the other targets made
 	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -59,6 +59,7 @@ def _prepare(settings: Settings) -> None:
 
 
 def _run(settings: Settings, landings: data.Slice, began: float) -> None:
+    from examples.flights.coordinated import JOB
     from examples.flights.spark import FlightsSource, spark_session
     from tidegate_spark.testing import CoordinatorProcess, ensure_java
     from tidegate_spark.testing.java import NoJava
@@ -72,7 +73,8 @@ def _run(settings: Settings, landings: data.Slice, began: float) -> None:
     try:
         ensure_java()
         with CoordinatorProcess(state / "coordinator") as coordinator:
-            print(f"Coordinator at {coordinator.url}; starting Spark ...", flush=True)
+            print(f"Coordinator at {coordinator.url}; watch the job at {coordinator.url}/jobs/{JOB}", flush=True)
+            print("Starting Spark ...", flush=True)
             with spark_session() as spark:
                 _stream(settings, landings, FlightsSource(spark, state / "landings"), coordinator.url, files, began)
     except (NoJava, CoordinatorFailed) as error:

@@ -1,0 +1,1 @@
+"""Pictures of the operators' page while the demo runs."""

@@ -48,6 +48,11 @@ class Coalescer:
         if max_retention_ms != before:
             self.retention = None if max_retention_ms is None else History(max_retention_ms)
 
+    @property
+    def merged(self) -> int | None:
+        """How far C would be without a throttle."""
+        return highest(self.offered, self.coalesced)
+
     def look(
         self, live: Collection[int | None], throttle: Throttle, hold: int | None, now_ms: int, observed_ms: int,
         tick: bool,

@@ -10,6 +10,7 @@ from tidegate.domain.throttle import FrameThrottle, NoThrottle, Throttle
 
 MOST_OVERRIDES = 100
 MOST_QUERIES = 1000
+DELAY_HALF_LIFE_MS = 24 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class JobConfig:
     ``max_retention_ms``: how long slower substreams may hold back a watermark that one of them has reached.
     ``query_timeout_ms``: after so long without a word from a query, its substreams no longer hold the rest back.
     ``max_batch_hold_ms``: after so long an open batch no longer holds the emitted watermark at its pin.
+    ``delay_half_life_ms``: while a substream's top moves on by so much, what is known of its delays fades to half.
     ``max_future_skew_ms``: event times further ahead of the clock than this move nothing.
     ``expected_queries``: each holds the watermark from the start, until its substreams are known.
 
@@ -44,6 +46,7 @@ class JobConfig:
     max_future_skew_ms: int | None = None
     overrides: tuple[Override, ...] = ()
     expected_queries: tuple[str, ...] = ()
+    delay_half_life_ms: int = DELAY_HALF_LIFE_MS
 
     def __post_init__(self) -> None:
         limits = ("idle_timeout_ms", "max_retention_ms", "query_timeout_ms", "max_batch_hold_ms")
@@ -51,6 +54,8 @@ class JobConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidConfig(name, f"{name} must be 1 ms or more, or null for never; it is {value}.")
+        if self.delay_half_life_ms < 1:
+            raise InvalidConfig("delay_half_life_ms", "delay_half_life_ms must be 1 or more.")
         if self.max_future_skew_ms is not None and self.max_future_skew_ms < 0:
             raise InvalidConfig("max_future_skew_ms", "max_future_skew_ms must be 0 or more, or null for off.")
         if len(self.overrides) > MOST_OVERRIDES:
@@ -78,6 +83,10 @@ class JobConfig:
 
     def joins_unexpected(self, query: str) -> bool:
         return query not in self.expected_queries
+
+    def judged_at(self, time: int, numbers: NumberRange) -> int:
+        """The event time that decides whether a row is late: its own, or, with frames, the last one of its window."""
+        return self.throttle.frame.higher(time, numbers) - 1 if isinstance(self.throttle, FrameThrottle) else time
 
     def end_after(self, top: int, numbers: NumberRange) -> int:
         """Where an input ends whose highest event time is ``top``: the first frame boundary above it."""

@@ -39,6 +39,7 @@ class Record:
     joined         a query that nobody expected: ``query``
     fenced         a run was replaced by another: ``query``, ``run_id``
     future         event times too far ahead of the clock were ignored: ``query``, ``count``, ``substreams``
+    relearn        rows come later than was learnt, and it is learnt anew: ``query``, ``count``, ``substreams``
     healed         a token proved a watermark that the store had forgotten
     absence        nobody looked for so long (``lost_ms``) that it counts as nobody's silence
     hold_expired   a hold came to its end: ``hold``

@@ -3,6 +3,7 @@
 from tidegate.domain.actions import Acting
 from tidegate.domain.coalescer import Coalescer
 from tidegate.domain.config import JobConfig
+from tidegate.domain.disorder import Disorder
 from tidegate.domain.errors import BatchOpen, HoldActive, HoldExists, HoldNotFound, JobComplete
 from tidegate.domain.journal import UNEXPLAINED, Why
 from tidegate.domain.policy import Reported
@@ -108,9 +109,10 @@ class Owning(Acting):
             self.counts,
             self.reported,
             self.future,
+            self.delays,
         ):
             table.clear()
-        self.top = None
+        self.top, self.disorder = None, Disorder()
         self._emitted, self._look_due, self._lost_at_look = (None, None), False, None
         self._act("reset", why)
         self._expect()

@@ -11,15 +11,19 @@ unit.
     limiting_lag_and_delay                   that, or the top of max_delay_ms ago
     limiting_lag_and_lull                    that, and the clock's pace once nothing came for max_lull_ms
     limiting_timestamp_and_wall_clock_lag    that, or the clock - wall_clock_lag
+    target_completeness                      top - lag, the lag being learnt from the delays of rows
     reported                                 what the client says
 """
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from tidegate.domain.errors import InvalidConfig
 from tidegate.domain.history import History
 from tidegate.domain.numbers import EXACT_DOUBLE, NumberRange, above, highest
+from tidegate.domain.sketch import EDGES, ROW, Sketch
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +257,186 @@ class _WallClockState(PolicyState):
             return at.observed_ms
         lost_ms = at.now_ms - at.observed_ms
         return max(reading + self.wall_clock_lag - lost_ms, at.observed_ms + 1)
+
+
+@dataclass(frozen=True)
+class TargetCompleteness(_Rule):
+    """The least lag under which, of the rows seen, a share of ``target`` would have been on time: learnt, by substream,
+    from how far rows come behind its top.
+
+    It is within ``floor`` and ``ceiling`` (None: there is none), and ``cold_start`` until so many rows were seen of the
+    substream, or of the job, as ``min_rows`` says: by default as many as have ten beyond the target. It widens at once,
+    and tightens by a quarter of the way at each eighth of the half-life by which delays fade. Where the watermark is by
+    then, it stays. When clearly more rows come beyond the lag than the target leaves to be late, what was learnt no
+    longer holds: the lag is then the longest delay of late, until enough rows were seen since.
+
+    :raises InvalidConfig: for a target that is no share below 1, and for lags or numbers of rows that cannot be.
+    """
+
+    target: float
+    cold_start: int
+    floor: int = 0
+    ceiling: int | None = None
+    min_rows: int | None = None
+    follows_clock: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not LOWEST_TARGET <= self.target <= HIGHEST_TARGET:
+            raise InvalidConfig(
+                "policy.target", f"target must be from {LOWEST_TARGET} to {HIGHEST_TARGET}; it is {self.target}."
+            )
+        _not_negative("floor_ms", self.floor)
+        if self.ceiling is not None:
+            _not_negative("ceiling_ms", self.ceiling, self.floor)
+        _not_negative("cold_start_lag_ms", self.cold_start, self.floor)
+        if self.ceiling is not None and self.cold_start > self.ceiling:
+            raise InvalidConfig(
+                "policy.cold_start_lag_ms", f"cold_start_lag_ms must be within ceiling_ms, {self.ceiling}."
+            )
+        if self.min_rows is not None:
+            _not_negative("min_rows", self.min_rows, 1)
+
+    @property
+    def late_share(self) -> float:
+        """The share of the rows that may be late."""
+        return 1 - self.target
+
+    @property
+    def enough(self) -> int:
+        """How many rows must have been seen, so that a lag can be learnt from them."""
+        return math.ceil(SEEN_BEYOND / self.late_share) if self.min_rows is None else self.min_rows
+
+    def start(self, numbers: NumberRange = EXACT_DOUBLE) -> "TargetState":
+        return TargetState(numbers, self)
+
+    def resume(self, before: PolicyState, top: int | None, at: Moment) -> "TargetState":
+        state = self.start(before.numbers)
+        state.top = top
+        if isinstance(before, TargetState):
+            state.learnt, state.relearning = before.learnt, before.relearning
+            state.rows, state.late, state.highest = before.rows, before.late, before.highest
+        return state
+
+    @property
+    def window(self) -> int:
+        """Over the last so many rows, or twice as many, it is watched whether what was learnt still holds."""
+        return max(self.enough, math.ceil(SEEN_BEYOND / self.late_share))
+
+    def wanted(self, own: Sketch, pool: Sketch) -> int | None:
+        """The lag that delays speak for: those of the substream, or of all while it has too few; None: not enough."""
+        for seen in (own, pool):
+            if seen.weight >= self.enough * ROW:
+                return self.lag_by(seen)
+        return None
+
+    def lag_by(self, seen: Sketch) -> int:
+        """The lag that these delays speak for, however few."""
+        beyond = seen.weight * self.late_share / ROW
+        # What was seen is a sample: the true share beyond the lag may be higher.
+        return self.within(seen.lag_for(math.floor(max(beyond - MARGIN * math.sqrt(beyond), 0.0) * ROW)))
+
+    def within(self, lag: int) -> int:
+        """The lag that is nearest to this one between floor and ceiling."""
+        return max(lag if self.ceiling is None else min(lag, self.ceiling), self.floor)
+
+
+LOWEST_TARGET, HIGHEST_TARGET = 0.5, 0.999999
+SEEN_BEYOND = 10
+"""A quantile is learnt once so many rows are to be expected beyond it, and not doubted before so many are."""
+SURPRISE = 3.0
+"""It no longer holds when, of the last rows, more than expected are beyond it by so many standard deviations."""
+MARGIN = 0.5
+"""How many standard deviations of the number of rows beyond the lag it is on the safe side by. What tightens slowly is
+on that side anyway: with twice as much, heavy tails cost a quarter more latency than they need to.
+"""
+TIGHTENING = 4
+"""By one part in so many of the way to the wanted lag, a lag tightens at a step."""
+STEPS_AT_ONCE = 64
+"""After so many steps it is there."""
+
+
+class TargetState(PolicyState):
+    """``learnt``: the lag that was learnt, None: none yet. ``relearning``: it no longer held, and too few rows came
+    since to learn another. ``rows``, ``late``: of the last ones, how many there were, and how many were beyond the lag,
+    up to the bucket ``highest``.
+    """
+
+    def __init__(self, numbers: NumberRange, policy: TargetCompleteness) -> None:
+        super().__init__(numbers)
+        self.policy = policy
+        self.top: int | None = None
+        self.learnt: int | None = None
+        self.relearning = False
+        self.rows = self.late = self.highest = 0
+
+    @property
+    def lag(self) -> int:
+        """The lag in force."""
+        return self.policy.cold_start if self.learnt is None else self.policy.within(self.learnt)
+
+    def event(self, time: int, at: Moment) -> None:
+        self.top = highest(self.top, time)
+        self.poll(at)
+
+    def poll(self, at: Moment) -> None:
+        if self.top is not None:
+            self._lag(self.top, self.lag)
+
+    def learn(self, rows: Mapping[int, int], own: Sketch, pool: Sketch, steps: int) -> bool:
+        """Moves the lag to where delays speak for it. ``rows`` came last, by bucket, and are in the sketches of all: of
+        the substream's ``own``, and of the ``pool``. ``steps`` have passed since it was moved last.
+
+        Returns whether what was learnt no longer holds; then it has been forgotten, in ``own``, too.
+        """
+        if self._is_surprised(rows):
+            self.learnt = self.policy.within(max(self.lag, math.floor(EDGES[self.highest])))
+            self.relearning = True
+            self.rows = self.late = self.highest = 0
+            own.weights.clear()
+            return True
+        if self.relearning and own.weight < self.policy.enough * ROW:
+            self.learnt = max(self.lag, self.policy.lag_by(own))
+            return False
+        wanted = self.policy.wanted(own, pool)
+        if wanted is None:
+            return False
+        if self.learnt is None or self.relearning or wanted > self.lag:
+            self.learnt, self.relearning = wanted, False
+            return False
+        lag = self.lag
+        for _ in range(min(steps, STEPS_AT_ONCE)):
+            lag -= math.ceil((lag - wanted) / TIGHTENING)
+        self.learnt = lag
+        return False
+
+    def _is_surprised(self, rows: Mapping[int, int]) -> bool:
+        lag, ceiling = self.lag, self.policy.ceiling
+        if self.learnt is None or (ceiling is not None and lag >= ceiling):
+            return False
+        for bucket, count in rows.items():
+            self.rows += count
+            if count and math.floor(EDGES[bucket]) > lag:
+                self.late += count
+                self.highest = max(self.highest, bucket)
+        expected = self.rows * self.policy.late_share
+        if self.late >= SEEN_BEYOND and self.late > expected + SURPRISE * math.sqrt(expected):
+            return True
+        if self.rows > 2 * self.policy.window:
+            self.rows, self.late, self.highest = self.rows // 2, self.late // 2, 0
+        return False
+
+
+def lag_of(policy: Policy, state: PolicyState | None = None) -> int | None:
+    """How far behind the top a policy keeps a watermark, limits aside; None where that is not its business."""
+    match policy:
+        case LimitingLag() | LimitingLagAndDelay() | LimitingLagAndLull():
+            return policy.lag
+        case LimitingTimestampAndWallClockLag():
+            return policy.timestamp_lag
+        case TargetCompleteness():
+            return state.lag if isinstance(state, TargetState) else policy.cold_start
+        case _:
+            return None
 
 
 @dataclass(frozen=True)

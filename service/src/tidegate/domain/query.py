@@ -11,6 +11,9 @@ from tidegate.domain.errors import (
     QueryRetired,
 )
 
+DelayedRows = tuple[tuple[int, int], ...]
+"""How many rows came in which bucket of delays: see :mod:`tidegate.domain.sketch`."""
+
 PINS_KEPT = 100
 """How many pins a query keeps at least: Spark's default ``minBatchesToRetain``."""
 
@@ -37,7 +40,8 @@ class QueryState:
 
     ``lost_ms`` is what its runs have spent waiting for a coordinator that did not answer: time in which they observed
     nothing. ``idle_clock_ms``, and the last events of its substreams, are in *observed* time, which leaves it out.
-    ``begun_observed_ms`` is in that of the job. ``released``: the open batch no longer holds the emitted watermark.
+    ``begun_observed_ms`` is in that of the job; ``begun_merged`` is where C would have been without a throttle.
+    ``released``: the open batch no longer holds the emitted watermark.
     ``retired``: ended for good; only another run may bring it back, as a new one. ``taken_in_ms``: with the open batch,
     all that was there by then has been taken in; None: that is not known.
     """
@@ -51,6 +55,7 @@ class QueryState:
     begun_ms: int | None = None
     begun_observed_ms: int = 0
     begun_by: str | None = None
+    begun_merged: int | None = None
     taken_in_ms: int | None = None
     released: bool = False
     retired: bool = False
@@ -62,6 +67,7 @@ class QueryState:
     staged_watermarks: dict[str, int] = field(default_factory=dict)
     staged_counts: dict[tuple[int, str], int] = field(default_factory=dict)
     staged_future: dict[tuple[int, str], int] = field(default_factory=dict)
+    staged_delays: dict[tuple[int, str], DelayedRows] = field(default_factory=dict)
 
     def check_run(self, run: Run) -> None:
         """:raises QueryFenced, QueryRetired: when a newer run has taken this one's place, or the query was ended."""
@@ -151,10 +157,12 @@ class QueryState:
         self.idle_clock_ms = observed_ms if self.idle_clock_ms is None else max(self.idle_clock_ms, observed_ms)
 
     def open_batch(
-        self, batch_id: int, pin: int | None, now_ms: int, observed_ms: int, taken_in_ms: int | None, keep: int
-    ) -> None:
+        self, batch_id: int, pin: int | None, merged: int | None, now_ms: int, observed_ms: int,
+        taken_in_ms: int | None, keep: int,
+    ) -> None:  # fmt: skip
         self.latest, self.open, self.begun_ms, self.begun_by = batch_id, True, now_ms, self.run_id
         self.begun_observed_ms, self.taken_in_ms, self.released = observed_ms, taken_in_ms, False
+        self.begun_merged = merged
         self.pins[batch_id] = pin
         self.unstage()
         for old in [kept for kept in self.pins if kept <= batch_id - max(keep, PINS_KEPT)]:
@@ -162,9 +170,9 @@ class QueryState:
 
     def stage(
         self, partition: int, tops: dict[str, int], watermarks: dict[str, int], counts: dict[str, int],
-        future: dict[str, int],
+        future: dict[str, int], delays: dict[str, DelayedRows],
     ) -> None:  # fmt: skip
-        """Merges what one partition saw of the open batch: extremes are merged, its counts replaced."""
+        """Merges what one partition saw of the open batch: extremes are merged, its counts and delays replaced."""
         for staged, seen in ((self.staged, tops), (self.staged_watermarks, watermarks)):
             for name, value in seen.items():
                 staged[name] = max(value, staged.get(name, value))
@@ -172,9 +180,12 @@ class QueryState:
             self.staged_counts[partition, name] = count
         for name, count in future.items():
             self.staged_future[partition, name] = count
+        for name, rows in delays.items():
+            self.staged_delays[partition, name] = rows
 
     def unstage(self) -> None:
         self.staged.clear()
         self.staged_watermarks.clear()
         self.staged_counts.clear()
         self.staged_future.clear()
+        self.staged_delays.clear()

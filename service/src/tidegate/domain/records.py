@@ -92,7 +92,8 @@ class Counts:
 class SubstreamRow:
     """One line of the table of substreams.
 
-    ``since_ms``: since when its state is what it is. ``last_event_ms``: when its last report took effect, in processing
+    ``since_ms``: since when its state is what it is. ``lag``: how far behind its top its policy keeps it, limits aside;
+    None where it does not. ``last_event_ms``: when its last report took effect, in processing
     time, moved on by what its query has lost since in waiting for the coordinator. ``reported``: the rows that
     executors said they saw in committed batches; ``future``: those they left out as too far ahead of the clock, and the
     reports ignored for that; ``counts``: the rows that those batches' commits accounted for. Rows that came before the
@@ -105,6 +106,7 @@ class SubstreamRow:
     since_ms: int
     watermark: int | None
     top: int | None
+    lag: int | None
     last_event_ms: int
     reported: int
     future: int

@@ -4,25 +4,30 @@ from collections.abc import Mapping
 
 from tidegate.domain.errors import BatchNotBegun, JobComplete, ReportsMissing
 from tidegate.domain.numbers import above
-from tidegate.domain.query import PINS_KEPT, KnownPin, QueryState, Run
+from tidegate.domain.query import PINS_KEPT, DelayedRows, KnownPin, QueryState, Run
 from tidegate.domain.records import Accounting, Answer, Begun, Effect
 from tidegate.domain.state import DIRECT
 from tidegate.domain.transition import Transition
 
 Values = Mapping[str, int]
 NONE: Values = {}
+NO_DELAYS: Mapping[str, DelayedRows] = {}
 
 
 class Reporting(Transition):
     """What Spark's drivers and executors say, and whoever reports without batches."""
 
-    def report(self, tops: Values, now_ms: int, *, bottoms: Values = NONE, watermarks: Values = NONE) -> Effect:
+    def report(
+        self, tops: Values, now_ms: int, *, bottoms: Values = NONE, watermarks: Values = NONE,
+        delays: Mapping[str, DelayedRows] = NO_DELAYS,
+    ) -> Effect:  # fmt: skip
         """Takes in highest event times of reporters without batches; they count at once.
 
         ``bottoms``: the lowest event time of each, for policies that follow the clock: in the look that takes the
         report in, no watermark of theirs goes beyond the lowest of these (of ``tops``, where they are not given), so
         that a report does not make itself late. The next sweep goes without that cap.
-        ``watermarks``: ready-made ones, for substreams under ``reported``.
+        ``watermarks``: ready-made ones, for substreams under ``reported``. ``delays``: how far rows came behind the top
+        that their substream had; said again, they count again.
 
         :raises JobComplete: after the end of input.
         :raises EventTimeMissing: for a watermark alone, where the policy is another than ``reported``.
@@ -35,17 +40,19 @@ class Reporting(Transition):
         self._tick(now_ms)
         self.heard_ms = self.now_ms
         seen, ready = self._set_aside_future(DIRECT, dict(tops), dict(watermarks))
+        self._measure(DIRECT, [*delays.items()], self.coalescer.merged)
         applied = self._observe(DIRECT, seen, ready)
         self._look(cap=min((bottoms.get(name, top) for name, top in seen.items()), default=None))
         return Effect(self._reply(), applied)
 
     def report_staged(
         self, run: Run, batch_id: int, partition: int, tops: Values, counts: Values, now_ms: int, *,
-        watermarks: Values = NONE, future: Values = NONE,
+        watermarks: Values = NONE, future: Values = NONE, delays: Mapping[str, DelayedRows] = NO_DELAYS,
     ) -> Effect:  # fmt: skip
         """Takes in what one partition of a batch saw; it counts when the batch commits. Too late for one that has.
 
-        ``counts``: rows seen; ``future``: rows left out because their event times are too far ahead of the clock.
+        ``counts``: rows seen; ``future``: rows left out because their event times are too far ahead of the clock;
+        ``delays``: how far rows came behind the top that their substream had when the batch began.
 
         :raises QueryFenced, QueryRetired, BatchNotBegun, EventTimeMissing, TooManySubstreams: see the errors.
         """
@@ -57,7 +64,7 @@ class Reporting(Transition):
         staged = query.open and batch_id == query.latest
         if staged:
             seen, ready = self._set_aside_future(run.query, dict(tops), dict(watermarks))
-            query.stage(partition, seen, ready, dict(counts), dict(future))
+            query.stage(partition, seen, ready, dict(counts), dict(future), dict(delays))
         return Effect(self._reply(), staged)
 
     def begin(
@@ -106,12 +113,16 @@ class Reporting(Transition):
         if given_up or known is not None:
             # A pin that is known already holds the watermark while the batch before is committed, not only after.
             pin = pin if given_up or known is None else known.value
-            query.open_batch(batch_id, pin, self.now_ms, self.moment.observed_ms, taken_in_ms, keep)
+            query.open_batch(
+                batch_id, pin, self.coalescer.merged, self.now_ms, self.moment.observed_ms, taken_in_ms, keep
+            )
         if commits:
             self._look()
         if not query.open:
             pin = self.coalescer.coalesced
-            query.open_batch(batch_id, pin, self.now_ms, self.moment.observed_ms, taken_in_ms, keep)
+            query.open_batch(
+                batch_id, pin, self.coalescer.merged, self.now_ms, self.moment.observed_ms, taken_in_ms, keep
+            )
         return Begun(self._reply(), pin, False, joined, self._latest_event_time(), previous, was_open)
 
     def commit(

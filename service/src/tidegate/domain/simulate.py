@@ -12,6 +12,8 @@ from tidegate.domain.config import JobConfig
 from tidegate.domain.frame import Frame
 from tidegate.domain.job import JobMachine
 from tidegate.domain.numbers import NumberRange
+from tidegate.domain.sketch import bucket_of
+from tidegate.domain.state import DIRECT
 
 UNBOUNDED = NumberRange(-(2**256), 2**256)
 """Nothing here goes through JSON or Redis: whatever Python can hold is held exactly."""
@@ -130,8 +132,12 @@ def through_machine(rows: Sequence[Row], config: JobConfig, declared: Iterable[s
     job = JobMachine(config, rows[0].at, numbers=UNBOUNDED)
     names = list(declared)
     if names:
-        job.declare("", names, rows[0].at)
+        job.declare(DIRECT, names, rows[0].at)
     for row in rows:
-        answer = job.report({row.substream: row.event_time}, row.at).answer
+        known = job.substreams.get((DIRECT, row.substream))
+        delays = {}
+        if known is not None and known.top is not None:
+            delays[row.substream] = ((bucket_of(known.top - config.judged_at(row.event_time, UNBOUNDED)), 1),)
+        answer = job.report({row.substream: row.event_time}, row.at, delays=delays).answer
         assert job.top is not None
         yield Moment(row.event_time, answer.watermark, job.top)

@@ -2,6 +2,7 @@
 
 from tidegate.domain.coalescer import Coalescer, OpenPin
 from tidegate.domain.config import JobConfig
+from tidegate.domain.disorder import Disorder
 from tidegate.domain.journal import UNEXPLAINED, Journal, Why
 from tidegate.domain.numbers import EXACT_DOUBLE, NumberRange, above, by_value
 from tidegate.domain.policy import Moment
@@ -16,6 +17,7 @@ from tidegate.domain.records import (
     SubstreamRow,
     Summary,
 )
+from tidegate.domain.sketch import Sketch
 from tidegate.domain.substream import PLACEHOLDER, Substream, SubstreamKey, member
 from tidegate.domain.throttle import offer
 
@@ -64,6 +66,8 @@ class JobState:
         self.counts: dict[SubstreamKey, Counts] = {}
         self.reported: dict[SubstreamKey, int] = {}
         self.future: dict[SubstreamKey, int] = {}
+        self.delays: dict[SubstreamKey, Sketch] = {}
+        self.disorder = Disorder()
         self.total = Counts()
         self.future_total = 0
         self.tokens_ignored = self.emissions = 0
@@ -120,10 +124,13 @@ class JobState:
                 since_ms = self._completed_ms + self.lost_ms
             elif state == "blocked" and timeout is not None:
                 since_ms = last_event_ms + timeout
+            lag = None if state == "done" else s.lag
             reported, future = self.reported.get(key, 0), self.future.get(key, 0)
             counts = self.counts.get(key, Counts())
             rows.append(
-                SubstreamRow(query, name, state, since_ms, s.watermark, s.top, last_event_ms, reported, future, counts)
+                SubstreamRow(
+                    query, name, state, since_ms, s.watermark, s.top, lag, last_event_ms, reported, future, counts
+                )
             )
         return rows
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tidegate.domain.numbers import above, highest
-from tidegate.domain.policy import Moment, Policy, PolicyState, ReportedState
+from tidegate.domain.policy import Moment, Policy, PolicyState, ReportedState, lag_of
 from tidegate.domain.records import SubstreamState
 
 SubstreamKey = tuple[str, str]
@@ -77,7 +77,14 @@ class Substream:
             self.state_of_policy = policy.resume(self.state_of_policy, self.top, at)
             self.policy = policy
         if self.live:
+            if not self.policy.follows_clock:
+                self.state_of_policy.poll(at)
             self._follow()
+
+    @property
+    def lag(self) -> int | None:
+        """How far behind its top its policy keeps it, limits aside."""
+        return lag_of(self.policy, self.state_of_policy)
 
     @property
     def reading(self) -> int | None:

@@ -1,15 +1,19 @@
 """The transition that every command ends in: who is idle, what the rest comes to, what may be relied upon."""
 
+from collections import Counter
 from collections.abc import Iterable
 
+from tidegate.domain.disorder import behind
 from tidegate.domain.errors import EventTimeMissing, TooManySubstreams
 from tidegate.domain.journal import named
 from tidegate.domain.numbers import above, by_value, highest
-from tidegate.domain.policy import Policy, Reported
-from tidegate.domain.query import QueryState
+from tidegate.domain.policy import Policy, Reported, TargetState
+from tidegate.domain.query import DelayedRows, QueryState
 from tidegate.domain.records import Accounting, Answer, Counts
+from tidegate.domain.sketch import Sketch
 from tidegate.domain.state import DIRECT, JobState
 from tidegate.domain.substream import PLACEHOLDER, Substream, SubstreamKey, member
+from tidegate.domain.throttle import FrameThrottle
 
 POLICY_LIMITS = ("max_delay_ms", "max_lull_ms", "wall_clock_lag_ms")
 LIMITS = ("idle_timeout_ms", "query_timeout_ms", "max_retention_ms", "max_batch_hold_ms", *POLICY_LIMITS)
@@ -138,8 +142,47 @@ class Transition(JobState):
         substream.observe(event_time, self.moment)
         self.top = highest(self.top, event_time)
 
+    def _measure(self, query: str, delays: Iterable[tuple[str, DelayedRows]], merged: int | None) -> None:
+        """Takes in how far rows came behind their substreams' tops; lags that are learnt from that follow.
+
+        A substream without a top has nothing that its rows could be behind. ``merged``: where the watermark would have
+        been for these rows without a throttle.
+        """
+        measured: dict[str, Counter[int]] = {}
+        for name, rows in delays:
+            known = self.substreams.get((query, name))
+            if known is not None and not known.done and known.top is not None:
+                for bucket, count in rows:
+                    measured.setdefault(name, Counter())[bucket] += count
+        if not measured or self.top is None:
+            return
+        half_life, pooled, behind_all = self.config.delay_half_life_ms, Counter[int](), Counter[int]()
+        passed: dict[str, int] = {}
+        for name, counts in measured.items():
+            substream = self.substreams[query, name]
+            assert substream.top is not None
+            sketch = self.delays.setdefault((query, name), Sketch())
+            passed[name] = sketch.fade_to(substream.top, half_life)
+            sketch.add(counts.items())
+            pooled.update(counts)
+            if substream.lag is not None:
+                ahead = None if merged is None else substream.top - substream.lag - merged
+                for bucket, count in behind(counts.items(), ahead):
+                    behind_all[bucket] += count
+        for together, of_all in ((self.disorder.pool, pooled), (self.disorder.merged, behind_all)):
+            together.fade_to(self.top, half_life)
+            together.add(of_all.items())
+        relearning = []
+        for name, counts in measured.items():
+            state, own = self.substreams[query, name].state_of_policy, self.delays[query, name]
+            if isinstance(state, TargetState) and state.learn(counts, own, self.disorder.pool, passed[name]):
+                relearning.append(member((query, name)))
+        if relearning:
+            self._write("relearn", query=query, **named(relearning))
+
     def _commit(self, name: str, query: QueryState) -> None:
         """What the open batch staged takes effect, with the policies' eyes on the present; a look must follow."""
+        self._measure(name, [(of, rows) for (_, of), rows in query.staged_delays.items()], query.begun_merged)
         self._observe(name, query.staged, query.staged_watermarks)
         if query.taken_in_ms is not None:
             query.observe_until(query.taken_in_ms)
@@ -194,6 +237,18 @@ class Transition(JobState):
             elif not self.substreams or any(not substream.done for substream in self.substreams.values()):
                 self._write("all_idle")
         self.coalescer.release(self._open_pin(), self.now_ms)
+        self._count_wait(before)
+
+    def _count_wait(self, before: int | None) -> None:
+        """The watermark is where it is, and was at ``before``: what came out in between had to wait for that."""
+        watermark, throttle = self.coalescer.coalesced, self.config.throttle
+        if before is None or watermark is None or watermark <= before or self.top is None:
+            return
+        lowest = self._lowest()
+        lag = None if lowest is None else lowest[1].lag
+        if lag is not None:
+            slide = throttle.frame.slide if isinstance(throttle, FrameThrottle) else 0
+            self.disorder.passed(before, watermark, slide, self.top, lag, self.config.delay_half_life_ms)
 
     def _acts(self, limit: str) -> None:
         self.limits[limit] = self.limits.get(limit, 0) + 1

@@ -1,0 +1,179 @@
+"""The curve that is told from sketches, beside what a replay of the same rows gives."""
+
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import cache, partial
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from examples.flights.data import load
+from examples.flights.settings import Settings
+from tests.domain.streams import APART, LAWS, Law, arrivals
+from tidegate.domain.config import JobConfig
+from tidegate.domain.disorder import MOST_POINTS, Disorder, curve, least_lag
+from tidegate.domain.frame import Frame
+from tidegate.domain.job import JobMachine
+from tidegate.domain.policy import LimitingLag, Reported
+from tidegate.domain.simulate import UNBOUNDED, Row, judge, merged_tops, under_lag
+from tidegate.domain.sketch import EDGES, RELATIVE_ERROR, Sketch, bucket_of, typical
+from tidegate.domain.throttle import FrameThrottle, NoThrottle, Throttle
+
+FOR_EVER = 10**15
+HOUR = 3_600_000
+
+
+def rows_of(times: list[int]) -> list[Row]:
+    return [Row(time, "", at) for at, time in enumerate(times)]
+
+
+def the_books() -> list[Row]:
+    """In tenths of its unit."""
+    random = Random(7)  # noqa: S311 - the book's
+    events = [(at * 0.5 + min(random.expovariate(1 / 6), 25), at * 5) for at in range(20_000)]
+    return rows_of([time for _, time in sorted(events)])
+
+
+def steady(law: Law) -> list[Row]:
+    return rows_of(arrivals(law, 20_000, 3))
+
+
+@cache
+def january() -> tuple[tuple[int, int, str], ...]:
+    """Take-offs, in the order of the landings, with when these were, and from where."""
+    start = datetime(2013, 1, 1, tzinfo=UTC)
+    flights = load(Settings(start, 31, 1, 30, 0, Path("out"))).flights
+    millis = [(flights[name] - start).dt.total_seconds() * 1000 for name in ("departed_at", "landed_at")]
+    return tuple(zip(*(column.astype(int) for column in millis), flights["origin"], strict=True))
+
+
+def disorder_of(rows: list[Row], lag: int, throttle: Throttle) -> Disorder:
+    """What the machine knows of rows in the end, each of them reported by itself, under a lag."""
+    config = JobConfig(LimitingLag(lag), throttle, delay_half_life_ms=FOR_EVER)
+    job = JobMachine(config, 0, numbers=UNBOUNDED)
+    job.declare("", sorted({row.substream for row in rows}), 0)
+    tops: dict[str, int] = {}
+    for row in rows:
+        top = tops.get(row.substream)
+        delays = (
+            {} if top is None else {row.substream: ((bucket_of(top - config.judged_at(row.event_time, UNBOUNDED)), 1),)}
+        )
+        tops[row.substream] = row.event_time if top is None else max(top, row.event_time)
+        job.report({row.substream: row.event_time}, 0, delays=delays)
+    return job.disorder
+
+
+MINUTES = [minutes * 60_000 for minutes in (0, 10, 30, 60, 120, 180, 240, 360, 480)]
+STREAMS: dict[str, tuple[Callable[[], list[Row]], int, int, list[int]]] = {
+    "the book's": (the_books, 100, 50, [0, 20, 50, 100, 200, 400]),
+    "flights": (lambda: [Row(time, "", at) for time, at, _ in january()], HOUR, HOUR // 2, MINUTES),
+    "flights by origin": (lambda: [Row(time, of, at) for time, at, of in january()], HOUR, HOUR // 2, MINUTES),
+}
+"""Each with the size of its windows, the lag under which it was seen, and those of which it is asked."""
+for law, drawn in LAWS.items():
+    STREAMS[law] = (partial(steady, drawn), 10_000, 5_000, [*range(0, 90_000, 5_000)])
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+def test_it_says_what_a_replay_gives(stream: str) -> None:
+    make, window, lag, lags = STREAMS[stream]
+    rows = make()
+    merged = merged_tops(rows, {row.substream for row in rows})
+    framed = disorder_of(rows, lag, FrameThrottle(Frame(window, window)))
+    by_row = disorder_of(rows, lag, NoThrottle())
+    for point in curve(framed.merged, framed.wait, 0, lags):
+        measured = judge(under_lag(rows, merged, point.lag), window)
+        print(f"{stream}: {point} measured {measured.completeness:.2%} {measured.average_latency:.0f}")
+        assert point.completeness == pytest.approx(measured.completeness, abs=0.01)
+        assert point.latency is not None and measured.average_latency is not None
+        if "flights" not in stream:  # by night nothing ends that anybody waits for
+            assert point.latency == pytest.approx(measured.average_latency, abs=0.05 * window)
+        # Without frames, windows are known of by the one who asks, and where in them rows lie is not known at all.
+        guessed = by_row.merged.completeness(point.lag, window)
+        assert guessed == pytest.approx(measured.completeness, abs=0.05 if "flights" in stream else 0.01)
+    # Where a clock that ticks coarsely puts many rows at the very lag, no sketch can tell on which side of it they are.
+    for point in curve(by_row.merged, None, 0, [lag * 21 // 20 for lag in lags]):
+        measured = judge(under_lag(rows, merged, point.lag), 1)
+        assert point.completeness == pytest.approx(measured.completeness, abs=0.01)
+
+
+@given(st.integers(1, 2**53 - 1))
+def test_a_delay_is_known_to_the_stated_error(delay: int) -> None:
+    bucket = bucket_of(delay)
+    assert EDGES[bucket - 1] < delay <= EDGES[bucket]
+    assert abs(typical(bucket) - delay) <= RELATIVE_ERROR * delay * 1.000001 + 0.5
+
+
+@given(st.lists(st.integers(-5, 10_000), max_size=60), st.lists(st.integers(-5, 10_000), max_size=60))
+def test_sketches_of_parts_add_up(some: list[int], others: list[int]) -> None:
+    together, apart = Sketch(), Sketch()
+    together.add([(bucket_of(delay), 1) for delay in [*some, *others]])
+    for part in (some, others):
+        apart.add([(bucket_of(delay), 1) for delay in part])
+    assert apart == together
+
+
+def test_it_fades_by_half_in_a_half_life_of_event_time() -> None:
+    sketch = Sketch()
+    sketch.fade_to(0, 800)
+    sketch.add([(5, 1000)])
+    for top in (100, 350, 350, 800):
+        sketch.fade_to(top, 800)
+    assert sketch.rows == pytest.approx(500, rel=1e-3)
+    # By another half-life from here on; that alone is no reason to forget.
+    assert sketch.fade_to(8000, 1600) == 0
+    assert sketch.rows == pytest.approx(500, rel=1e-3)
+    sketch.fade_to(8000 + 1600 * 100, 1600)
+    assert sketch.weights == {}
+
+
+def test_a_curve_is_thinned_out_and_keeps_its_ends() -> None:
+    sketch = Sketch()
+    sketch.add([(bucket, 1) for bucket in range(600)])
+    points = curve(sketch, None)
+    assert len(points) <= MOST_POINTS + 2
+    assert points[0].lag == 0
+    assert points[-1].completeness == 1
+    assert all(a.completeness <= b.completeness for a, b in pairwise(points))
+
+
+def test_the_least_lag_is_the_least() -> None:
+    sketch = Sketch()
+    sketch.add([(0, 90), (bucket_of(50), 9), (bucket_of(1000), 1)])
+    assert least_lag(sketch, 0.9) == 0
+    assert least_lag(sketch, 0.99) == math.floor(EDGES[bucket_of(50)])
+    assert least_lag(sketch, 0.9901) > 900
+    windowed = least_lag(sketch, 0.95, 100)
+    assert sketch.completeness(windowed, 100) >= 0.95 > sketch.completeness(windowed - 1, 100)
+    assert least_lag(Sketch(), 0.99) == 0
+
+
+def test_windows_that_are_frames_wait_from_end_to_end() -> None:
+    throttled = JobMachine(JobConfig(LimitingLag(5), FrameThrottle(Frame(100, 100))), 0)
+    for time in range(0, 1000, 10):
+        throttled.report({"a": time}, 0)
+    assert throttled.disorder.wait is not None
+    # The watermark reaches the end of a window with the first event that is 5 beyond it: 10 beyond, less the lag.
+    assert throttled.disorder.wait == 5
+
+
+def test_without_a_lag_there_is_no_curve() -> None:
+    job = JobMachine(JobConfig(Reported()), 0)
+    for time in range(5):
+        job.report({"a": time}, 0, watermarks={"a": time}, delays={"a": ((3, 1),)})
+    assert job.disorder.merged.weights == {}
+    assert job.disorder.wait is None
+    assert job.disorder.pool.rows == 4
+
+
+def test_rows_before_there_is_a_watermark_are_on_time_under_any_lag() -> None:
+    job = JobMachine(JobConfig(LimitingLag(0)), 0)
+    job.declare("", ["b"], 0)
+    for time in range(5):
+        job.report({"a": APART * time}, 0, delays={"a": ((300, 1),)})
+    assert [*job.disorder.merged.weights] == [0]

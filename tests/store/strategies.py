@@ -10,6 +10,7 @@ from tidegate.domain.policy import (
     LimitingLagAndLull,
     LimitingTimestampAndWallClockLag,
     Reported,
+    TargetCompleteness,
 )
 from tidegate.domain.query import KnownPin, Run
 from tidegate.domain.records import Counts
@@ -26,12 +27,25 @@ tops = st.dictionaries(names, ordinary_times, max_size=4)
 marks: st.SearchStrategy[dict[str, int]] = st.one_of(
     st.just({}), st.just({}), st.dictionaries(names, ordinary_times, max_size=3)
 )
+delays = st.dictionaries(
+    names,
+    st.lists(st.tuples(st.integers(0, 400), st.integers(0, 9)), max_size=5).map(tuple),
+    max_size=3,
+)
 batches = st.integers(0, 4)
 queries = st.sampled_from(["p", "q"])
 runs = st.builds(Run, queries, st.sampled_from(["c1", "c1", "c1", "c2"]), st.sampled_from("rstu"))
 pins = st.one_of(st.none(), st.none(), st.builds(KnownPin, st.one_of(st.none(), ordinary_times)))
 lags = st.sampled_from([0, 5, 60])
-flat_policies = st.one_of(st.builds(LimitingLag, lags), st.just(Reported()))
+targets = st.builds(
+    TargetCompleteness,
+    st.sampled_from([0.5, 0.9]),
+    st.sampled_from([5, 60]),
+    st.sampled_from([0, 5]),
+    st.sampled_from([None, 60, 100]),
+    st.sampled_from([1, 3, 10]),
+)
+flat_policies = st.one_of(st.builds(LimitingLag, lags), st.just(Reported()), targets)
 policies = st.one_of(
     flat_policies,
     st.builds(LimitingLagAndDelay, lags, st.sampled_from([1, 5, 40, 333])),
@@ -55,6 +69,7 @@ configs = st.builds(
     max_future_skew_ms=st.sampled_from([None, 0, 100]),
     overrides=overrides.map(tuple),
     expected_queries=st.sampled_from([(), (), ("p",), ("z", "p")]),
+    delay_half_life_ms=st.sampled_from([8, 100, 4000]),
 )
 waits = st.sampled_from([0, 0, 0, 3, 20])
 counts = st.builds(Counts, *[st.integers(0, 3)] * 5)

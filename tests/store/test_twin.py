@@ -5,7 +5,7 @@ what must always hold is asserted from the history of the commands, not from eit
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from tests.store.strategies import (
     batches,
     configs,
     counts,
+    delays,
     marks,
     names,
     ordinary_times,
@@ -37,8 +38,9 @@ from tests.store.twin import Twin
 from tidegate.domain.config import JobConfig
 from tidegate.domain.explain import explain
 from tidegate.domain.numbers import above
-from tidegate.domain.query import KnownPin, Run
+from tidegate.domain.query import DelayedRows, KnownPin, Run
 from tidegate.domain.records import Accounting, Counts, Effect, Holder
+from tidegate.domain.reports import NO_DELAYS
 from tidegate.store.redis import TokenClaim
 
 
@@ -172,21 +174,26 @@ class Twins(RuleBasedStateMachine):
         tops=tops,
         watermarks=marks,
         future=st.dictionaries(names, st.integers(0, 3), max_size=1),
+        delays=delays,
     )
     def report_staged(
         self, run: Run, batch: int, partition: int, tops: dict[str, int], watermarks: dict[str, int],
-        future: dict[str, int],
+        future: dict[str, int], delays: Mapping[str, DelayedRows] = NO_DELAYS,
     ) -> None:  # fmt: skip
         rows = dict.fromkeys(tops, partition + 1)
-        effect = self.give("report_staged", run, batch, partition, tops, rows, watermarks=watermarks, future=future)
+        effect = self.give(
+            "report_staged", run, batch, partition, tops, rows, watermarks=watermarks, future=future, delays=delays
+        )
         if effect is not None and effect.applied:
             self.staged[run.query] |= {*tops, *watermarks}
 
-    @rule(data=st.data(), tops=tops)
-    def report_of_an_open_batch(self, data: st.DataObject, tops: dict[str, int]) -> None:
+    @rule(data=st.data(), tops=tops, delays=delays)
+    def report_of_an_open_batch(
+        self, data: st.DataObject, tops: dict[str, int], delays: Mapping[str, DelayedRows]
+    ) -> None:
         if self.open:
             run, batch, _ = self.open[data.draw(st.sampled_from(sorted(self.open)))]
-            self.report_staged(run, batch, 0, tops, {}, {})
+            self.report_staged(run, batch, 0, tops, {}, {}, delays)
 
     @rule(
         run=runs, batch=batches, rows=st.dictionaries(names, counts, max_size=3), waited=waits,
@@ -214,10 +221,15 @@ class Twins(RuleBasedStateMachine):
 
     # -- reports without batches ----------------------------------------------------------------------------------
 
-    @rule(tops=st.dictionaries(names, times, max_size=4), watermarks=marks, gap=st.sampled_from([None, 0, 40]))
-    def report(self, tops: dict[str, int], watermarks: dict[str, int], gap: int | None) -> None:
+    @rule(
+        tops=st.dictionaries(names, times, max_size=4), watermarks=marks, gap=st.sampled_from([None, 0, 40]),
+        delays=delays,
+    )  # fmt: skip
+    def report(
+        self, tops: dict[str, int], watermarks: dict[str, int], gap: int | None, delays: Mapping[str, DelayedRows]
+    ) -> None:
         bottoms = {} if gap is None else {name: max(top - gap, -(2**53) + 1) for name, top in tops.items()}
-        self.give("report", tops, bottoms=bottoms, watermarks=watermarks)
+        self.give("report", tops, bottoms=bottoms, watermarks=watermarks, delays=delays)
 
     @rule(tops=st.dictionaries(names, ordinary_times, min_size=1, max_size=2), token=tokens)
     def report_with_token(self, tops: dict[str, int], token: TokenClaim | None) -> None:

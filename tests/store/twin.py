@@ -12,6 +12,7 @@ from tidegate.domain.job import JobMachine
 from tidegate.domain.journal import Record
 from tidegate.domain.numbers import EXACT_DOUBLE
 from tidegate.domain.records import Answer
+from tidegate.domain.sketch import Sketch
 from tidegate.store.arguments import text
 from tidegate.store.keys import job_key
 
@@ -120,6 +121,13 @@ class Twin:
         self._same(queries, self.machine.query_table())
         status = self.driver(self.store.status(self.job, self.now))
         self._same(status.summary, self.machine.summary())
+        known = self.driver(self.store.delays(self.job, [*self.machine.substreams], self.now))
+        of_each = self.machine.delays
+        self._same(known.disorder, self.machine.disorder)
+        for key, (lag, sketch) in known.substreams.items():
+            substream = self.machine.substreams[key]
+            ended = substream.done or self.machine.complete
+            self._same((lag, sketch), (None if ended else substream.lag, of_each.get(key, Sketch())))
         scheduled = self.driver(self._field("next_change"))
         self._same(self._soon(int(scheduled) if scheduled else None), self._soon(self.machine.next_change_ms()))
         return table.rows, queries, status.summary

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tidegate.domain.journal import Why
+from tidegate.domain.query import DelayedRows
 
 Values = Mapping[str, int]
 
@@ -23,6 +24,12 @@ def members(query: str, names: Sequence[str] | Mapping[str, Any]) -> list[str]:
 def column(values: Iterable[str]) -> list[str]:
     listed = list(values)
     return [str(len(listed)), *listed]
+
+
+def delays_of(query: str, delays: Mapping[str, DelayedRows]) -> list[str]:
+    """The columns of delays: members, and of each its buckets and their rows in one text."""
+    texts = (",".join(str(number) for pair in rows for number in pair) for rows in delays.values())
+    return [*column(members(query, delays)), *column(texts)]
 
 
 def entries(

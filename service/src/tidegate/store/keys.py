@@ -9,6 +9,7 @@ written in the same step so that no job in which time can change something is ev
 from dataclasses import dataclass
 
 from tidegate.domain.journal import NAMES_KEPT, RECORDS_KEPT, RECORDS_KEPT_MS
+from tidegate.domain.sketch import FADES, GAMMA
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,8 @@ JOB_KEYS = (
     Key(
         "contact", "contact", False, "zset: query -> observed time of its last word; not of those timed out or retired"
     ),
+    Key("delays", "delays", False, "hash: member -> sketch of its rows' delays; of all under pool and merged"),
+    Key("lags", "lags", False, "hash: member -> lag that was learnt"),
     Key("queries", "queries", False, "zset of the queries: query -> processing time of the first contact"),
     Key(
         "owners", "owners", False, "set of the queries that have keys of their own: those above, and those declared for"
@@ -73,6 +76,7 @@ JOB_KEYS = (
     Key("staged_watermarks", "staged_watermarks", True, "zset of what it reported ready-made: member -> watermark"),
     Key("staged_rows", "staged_rows", True, "hash of what it counted: '<partition> <member>' -> rows"),
     Key("staged_future", "staged_future", True, "hash of what it left out as future: '<partition> <member>' -> rows"),
+    Key("staged_delays", "staged_delays", True, "hash of the delays of its rows: '<partition> <member>' -> those"),
 )
 
 
@@ -95,6 +99,7 @@ def lua_names() -> str:
             lines.append(f"K.{key.name} = KEYS[1] .. ':{key.suffix}'")
     lines.append(f"K.wake = '{WAKE}'")
     lines.append(f"K.records_kept, K.records_kept_ms = {RECORDS_KEPT}, {RECORDS_KEPT_MS}")
+    lines.append(f"K.gamma, K.fades = {GAMMA!r}, {{{', '.join(map(repr, FADES))}}}")
     lines.append(f"K.names_kept, K.touch_ms = {NAMES_KEPT}, {TOUCH_MS}")
     return "\n".join(lines) + "\n"
 

@@ -16,14 +16,16 @@ from redis.commands.core import AsyncScript
 from redis.exceptions import ResponseError
 
 from tidegate.domain.config import JobConfig
+from tidegate.domain.disorder import Disorder
 from tidegate.domain.errors import JobNotFound
 from tidegate.domain.job import JobMachine
 from tidegate.domain.journal import UNEXPLAINED, Record, Why
-from tidegate.domain.query import PINS_KEPT, KnownPin, Run
+from tidegate.domain.query import PINS_KEPT, DelayedRows, KnownPin, Run
 from tidegate.domain.records import Accounting, Answer, Begun, Counts, Effect, QueryRow, SubstreamRow, Summary
+from tidegate.domain.sketch import Sketch
 from tidegate.domain.substream import PLACEHOLDER, SubstreamKey, member
 from tidegate.store import replies, snapshot
-from tidegate.store.arguments import Values, column, entries, members, of_why, text
+from tidegate.store.arguments import Values, column, delays_of, entries, members, of_why, text
 from tidegate.store.clock import ClockGuard
 from tidegate.store.keys import JOBS, SECRET, SWEEPS, job_key, log_key, pins_key, tops_key
 from tidegate.store.replies import REST, Reply
@@ -32,8 +34,9 @@ from tidegate.store.scripts import script
 
 RECORDS_AT_ONCE = 1000
 ROWS_AT_ONCE = 1000
-READS = ("status", "substreams", "queries")
+READS = ("status", "substreams", "queries", "disorder")
 NONE: Values = {}
+NO_DELAYS: Mapping[str, DelayedRows] = {}
 
 AroundCommand = Callable[[str], AbstractContextManager[object]]
 unobserved: AroundCommand = nullcontext
@@ -87,6 +90,17 @@ class SubstreamTable:
     answer: Answer
     lead: int | None
     rows: list[SubstreamRow]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDelays:
+    """How far a job's rows come out of order. ``substreams``: of those that were asked for and are known, each with its
+    lag in force.
+    """
+
+    answer: Answer
+    disorder: Disorder
+    substreams: dict[SubstreamKey, tuple[int | None, Sketch]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,22 +229,35 @@ class JobStore:
 
     async def report(
         self, job: str, tops: Values, *, bottoms: Values = NONE, watermarks: Values = NONE,
-        token: TokenClaim | None = None, now_ms: int | None = None,
+        delays: Mapping[str, DelayedRows] = NO_DELAYS, token: TokenClaim | None = None, now_ms: int | None = None,
     ) -> Effect:  # fmt: skip
         """Highest event times of reporters without batches."""
         seen = entries("", tops, watermarks, bottoms)
         return replies.effect(
             await self._run(
-                "report", job, now_ms, self._most_substreams, *_token(token), "", "", "", "0", "0", *seen, "0", "0"
+                "report",
+                job,
+                now_ms,
+                self._most_substreams,
+                *_token(token),
+                "",
+                "",
+                "",
+                "0",
+                "0",
+                *seen,
+                "0",
+                "0",
+                *delays_of("", delays),
             )
         )
 
     async def report_staged(
         self, job: str, run: Run, batch_id: int, partition: int, tops: Values, counts: Values = NONE, *,
-        watermarks: Values = NONE, future: Values = NONE, token: TokenClaim | None = None,
-        now_ms: int | None = None,
+        watermarks: Values = NONE, future: Values = NONE, delays: Mapping[str, DelayedRows] = NO_DELAYS,
+        token: TokenClaim | None = None, now_ms: int | None = None,
     ) -> Effect:  # fmt: skip
-        """Highest event times that one partition of a batch saw; rows seen, and rows left out as future."""
+        """Highest event times that one partition of a batch saw; rows seen, rows left out as future, rows by delay."""
         names = dict.fromkeys([*tops, *watermarks, *counts, *future])
         rows = [text(counts.get(name)) for name in names] if counts else []
         left_out = [text(future.get(name)) for name in names] if future else []
@@ -238,7 +265,7 @@ class JobStore:
             await self._run(
                 "report", job, now_ms, self._most_substreams, *_token(token), run.query, run.query_id, run.run_id,
                 str(batch_id), str(partition), *entries(run.query, tops, watermarks, NONE, names), *column(rows),
-                *column(left_out),
+                *column(left_out), *delays_of(run.query, delays),
             )
         )  # fmt: skip
 
@@ -305,6 +332,15 @@ class JobStore:
         return [str(job) for job in found]
 
     # -- reads ----------------------------------------------------------------------------------------------------
+
+    async def delays(self, job: str, keys: Collection[SubstreamKey] = (), now_ms: int | None = None) -> KnownDelays:
+        reply = await self._run("disorder", job, now_ms, *column(map(member, keys)))
+        waited, weight, pool, merged, rows = reply[REST:]
+        return KnownDelays(
+            replies.answer(reply),
+            Disorder(replies.sketch(pool), replies.sketch(merged), float(waited or 0), replies.number(weight) or 0),
+            {replies.substream_key(of): (replies.number(lag), replies.sketch(seen)) for of, lag, seen in rows},
+        )
 
     async def jobs(self) -> list[str]:
         """Names of all jobs, sorted."""

@@ -7,6 +7,7 @@ from typing import Any
 from tidegate.domain import errors
 from tidegate.domain.journal import Record
 from tidegate.domain.records import Answer, Begun, Counts, Effect, Hold, Holder, QueryRow, SubstreamRow, Summary
+from tidegate.domain.sketch import Sketch
 from tidegate.domain.substream import SubstreamKey
 
 Reply = list[Any]
@@ -94,15 +95,20 @@ def substream_key(member: str) -> SubstreamKey:
 
 def substream_rows(rows: Sequence[Sequence[Any]]) -> list[SubstreamRow]:
     found = []
-    for member, state, since, watermark, top, last_event, reported, future, *classes in rows:
+    for member, state, since, watermark, top, lag, last_event, reported, future, *classes in rows:
         query, name = substream_key(member)
         found.append(
             SubstreamRow(
-                query, name, state, int(since), number(watermark), number(top), int(last_event), int(reported or 0),
-                int(future or 0), counts(classes),
+                query, name, state, int(since), number(watermark), number(top), number(lag), int(last_event),
+                int(reported or 0), int(future or 0), counts(classes),
             )
         )  # fmt: skip
     return found
+
+
+def sketch(text: str | None) -> Sketch:
+    step, position, *flat = map(int, text.split(",")) if text else (0, 0)
+    return Sketch(step, position, dict(zip(flat[::2], flat[1::2], strict=True)))
 
 
 def query_rows(rows: Sequence[Sequence[Any]]) -> list[QueryRow]:

@@ -11,6 +11,7 @@ from tidegate.domain.policy import (
     LimitingTimestampAndWallClockLag,
     Policy,
     Reported,
+    TargetCompleteness,
 )
 from tidegate.domain.throttle import FrameThrottle, MinStepThrottle, Throttle
 
@@ -27,6 +28,7 @@ def rules(config: JobConfig) -> str:
         "max_retention": config.max_retention_ms,
         "query_timeout": config.query_timeout_ms,
         "max_batch_hold": config.max_batch_hold_ms,
+        "delay_half_life": config.delay_half_life_ms,
         "max_future_skew": config.max_future_skew_ms,
         "expected": list(config.expected_queries) or None,
     }
@@ -47,6 +49,17 @@ def _policy(policy: Policy) -> dict[str, Any]:
                 "lag": timestamp_lag,
                 "wall_clock_lag": wall_clock_lag,
             }
+        case TargetCompleteness():
+            numbers = {
+                "late_share": policy.late_share,
+                "enough": policy.enough,
+                "window": policy.window,
+                "cold_start": policy.cold_start,
+                "floor": policy.floor,
+                "ceiling": policy.ceiling,
+            }
+            present = {name: value for name, value in numbers.items() if value is not None}
+            return {"type": "target_completeness", **present}
         case Reported():
             return {"type": "reported"}
         case _:

@@ -52,7 +52,7 @@ if commits then left = settle() end
 
 local function open_at(pin)
   redis.call('HSET', K.query(query), 'latest', fmt(batch), 'open', '1', 'begun', fmt(J.now), 'begun_by', run_id,
-    'released', '0', 'taken_in', input_age and fmt(J.now - input_age) or '')
+    'released', '0', 'merged', fmt(higher(J.offered, J.coalesced)), 'taken_in', input_age and fmt(J.now - input_age) or '')
   redis.call('HSET', K.pins(query), fmt(batch), fmt(pin))
   redis.call('ZADD', K.pin_order(query), fmt(batch), fmt(batch))
   redis.call('ZADD', K.open, score(pin), query)

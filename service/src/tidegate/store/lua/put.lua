@@ -83,7 +83,8 @@ end
 -- Substreams under another policy than before are judged anew by their tops; what they had reached stands.
 local function differs(a, b)
   return a.type ~= b.type or a.lag ~= b.lag or a.max_delay ~= b.max_delay or a.max_lull ~= b.max_lull
-    or a.wall_clock_lag ~= b.wall_clock_lag
+    or a.wall_clock_lag ~= b.wall_clock_lag or a.late_share ~= b.late_share or a.cold_start ~= b.cold_start
+    or a.floor ~= b.floor or a.ceiling ~= b.ceiling or a.enough ~= b.enough
 end
 
 local function change_policy(member, live)
@@ -91,11 +92,11 @@ local function change_policy(member, live)
   local top = num(redis.call('ZSCORE', K.tops, member))
   if not differs(old, new) then
     -- One that was idle under another lag, and is so no more, has not been judged by this one yet.
-    if live and new.type == 'limiting_lag' and top then
-      redis.call('ZADD', K.live, 'GT', score(minus(top, new.lag)), member)
-    end
+    local lag = flat_lag(new, member)
+    if live and lag and top then redis.call('ZADD', K.live, 'GT', score(minus(top, lag)), member) end
     return
   end
+  if not is_target(new) then redis.call('HDEL', K.lags, member) end
   local watermark, s = num(redis.call('ZSCORE', live and K.live or K.parked, member)), nil
   if old.limit then
     s = state_of(redis.call('HGET', K.clocked, member), old)
@@ -108,7 +109,8 @@ local function change_policy(member, live)
   end
   if not new.limit then
     if live then
-      if new.type == 'limiting_lag' and top then watermark = higher(watermark, minus(top, new.lag)) end
+      local lag = flat_lag(new, member)
+      if lag and top then watermark = higher(watermark, minus(top, lag)) end
       redis.call('ZADD', K.live, score(watermark), member)
     end
     return

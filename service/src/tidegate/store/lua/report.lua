@@ -5,6 +5,7 @@
 --       · query ('' without a batch) · query_id · run_id · batch · partition
 --       · members, tops ('' for none), lowest event times, ready-made watermarks ('' for none), rows, future rows
 --         (columns; the last four may be empty, or have '' for none)
+--       · members, their delays (columns; see parts/delays)
 -- Reply ok, ... (parts/answer), applied (0: nothing was changed; the batch had committed already, or nothing was news)
 --       or error: job_not_found, job_deleted, job_complete, query_fenced <run>, query_retired <query>,
 --       batch_not_begun <query> <batch>, event_time_missing <members>, too_many_substreams <how many may be>
@@ -16,6 +17,7 @@ local query, query_id, run_id, batch = arg(), arg(), arg(), tonumber(arg())
 local partition = arg()
 local members, tops, bottoms, marks = column(), column(), column(), column()
 local rows, future = column(), column()
+local delayed, delays = column(), column()
 
 local function lowest_event_time(some_tops, some_bottoms)
   local lowest
@@ -35,6 +37,7 @@ if query == '' then
   heal(token)
   J.heard = J.now
   members, tops, marks, bottoms = set_aside_future('', members, tops, marks, bottoms)
+  measure('', delayed, delays, higher(J.offered, J.coalesced))
   local applied = observe('', members, tops, marks, J.t)
   look(lowest_event_time(tops, bottoms))
   return reply(applied and '1' or '0')
@@ -53,6 +56,9 @@ if staged then
     for i, count in ipairs(kind[2]) do
       if count ~= '' then redis.call('HSET', kind[1], partition .. ' ' .. members[i], count) end
     end
+  end
+  for i, member in ipairs(delayed) do
+    redis.call('HSET', K.staged_delays(query), partition .. ' ' .. member, delays[i])
   end
   members, tops, marks = set_aside_future(query, members, tops, marks, bottoms)
   local seen, ready = {}, {}

@@ -54,6 +54,10 @@ local function hand_over(members)
       local text = redis.call('HGET', K.clocked, from)
       if text then redis.call('HSET', K.clocked, to, text) end
       redis.call('HDEL', K.clocked, from)
+      for _, key in ipairs({K.delays, K.lags}) do
+        local kept = redis.call('HGET', key, from)
+        if kept then redis.call('HSET', key, to, kept) end
+      end
       for _, class in ipairs(COUNTED) do
         local rows = redis.call('HGET', K.counts, class .. ' ' .. from)
         if rows then add(K.counts, class .. ' ' .. to, rows) end

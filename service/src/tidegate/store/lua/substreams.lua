@@ -2,7 +2,7 @@
 --
 -- KEYS  1 the job
 -- ARGV  now · absent after · not after · members (column); those not known are passed over
--- Reply ok, ... (parts/answer), lead, rows: each member, state, since, watermark, top, last event,
+-- Reply ok, ... (parts/answer), lead, rows: each member, state, since, watermark, top, lag, last event,
 --       reported, future reported, on_time, updated, late, null_event_time, future
 --       or error: job_not_found, job_deleted
 -- @include parts/answer
@@ -37,7 +37,8 @@ for i, member in ipairs(members) do
     end
     local counts = redis.call('HMGET', K.counts, 'reported ' .. member, 'future_reported ' .. member,
       'on_time ' .. member, 'updated ' .. member, 'late ' .. member, 'null_event_time ' .. member, 'future ' .. member)
-    rows[#rows + 1] = {member, state, fmt(since), out(watermark), out(num(tops[i])),
+    local lag = state ~= 'done' and num(lags_of({member})[1]) or nil
+    rows[#rows + 1] = {member, state, fmt(since), out(watermark), out(num(tops[i])), out(lag),
       out(tonumber(last_event) + lost[query]), unpack(counts)}
   end
 end

@@ -1,4 +1,5 @@
 -- @include parts/look
+-- @include parts/lags
 -- The record that every command answers with, see tidegate.domain.records.Answer; and when the job is to be looked at next.
 
 -- The live substream that is furthest behind, and its reading at the last look; nil without any.
@@ -120,6 +121,7 @@ end
 local function reply(...)
   if J.absent then record('absence', 'lost_ms', fmt(J.absent)) end
   J.held = holder()
+  if J.looked and above(J.coalesced, J.looked_from) then count_wait(J.looked_from, (furthest_behind())) end
   if J.coalesced ~= J.coalesced_before or J.watermark ~= J.watermark_before then
     local held = J.held or {}
     J.emissions = (J.emissions or 0) + 1

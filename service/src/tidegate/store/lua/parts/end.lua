@@ -41,7 +41,7 @@ local function forget(query, members)
     zrem(key, members)
   end
   displace(members)
-  hdel(K.clocked, members)
+  for _, key in ipairs({K.clocked, K.delays, K.lags}) do hdel(key, members) end
   for _, class in ipairs(COUNTED) do
     local fields = {}
     for i, member in ipairs(members) do fields[i] = class .. ' ' .. member end

@@ -8,8 +8,8 @@ local J, R, LOADED = {}, {}, {}
 
 local NUMBERS = {'incarnation', 'clock', 'lost', 'coalesced', 'watermark', 'lead', 'top', 'coalesced_since', 'watermark_since',
   'complete', 'completed', 'all_idle', 'look', 'look_lost', 'looks', 'least', 'literal', 'due', 'next_change', 'more',
-  'emissions', 'throttled', 'offered', 'heard'}
-local TEXTS = {'epoch', 'retention', 'stairs', 'gaps'}
+  'emissions', 'throttled', 'offered', 'heard', 'wait_weight'}
+local TEXTS = {'epoch', 'retention', 'stairs', 'gaps', 'waited'}
 local FIELDS = {'state', 'rules', unpack(NUMBERS)}
 for _, field in ipairs(TEXTS) do FIELDS[#FIELDS + 1] = field end
 
@@ -19,6 +19,7 @@ local CLOCK_LIMITS = {limiting_lag_and_delay = 'max_delay_ms', limiting_lag_and_
 -- Rules as they are kept: see tidegate.store.rules.
 local function read_rules(text)
   local rules = cjson.decode(text)
+  rules.delay_half_life = rules.delay_half_life or 86400000
   for _, policy in ipairs(rules.policies) do
     policy.limit = CLOCK_LIMITS[policy.type]
     if policy.limit then rules.clocked = true end

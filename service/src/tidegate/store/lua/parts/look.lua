@@ -162,6 +162,7 @@ local function look(cap, tick, left)
     J.offered = ideal
     if above(ideal, J.coalesced) and J.coalesced == before then J.throttled = (J.throttled or 0) + 1 end
   end
+  J.looked, J.looked_from = true, before
   if above(J.coalesced, before) then record_limits(above(J.coalesced, merged)) end
   if all_idle ~= (J.all_idle == 1) then
     J.all_idle = all_idle and 1 or nil

@@ -1,4 +1,5 @@
 -- @include parts/look
+-- @include parts/lags
 -- What reports do to the substreams they are of.
 
 -- Moves idle substreams among `members` back to the live ones, with the watermarks they had.
@@ -15,9 +16,10 @@ local function wake(query, members, silently)
   local flat, clocked = by_kind(woken)
   local watermarks, tops, live = zmscore(K.parked, flat), zmscore(K.tops, flat), {}
   for i, member in ipairs(flat) do
-    local policy, watermark, top = policy_of(member), num(watermarks[i]), num(tops[i])
+    local watermark, top = num(watermarks[i]), num(tops[i])
+    local lag = flat_lag(policy_of(member), member)
     -- Under another lag than when it fell idle, its top may say more than its watermark.
-    if policy.type == 'limiting_lag' and top and not silently then watermark = higher(watermark, minus(top, policy.lag)) end
+    if lag and top and not silently then watermark = higher(watermark, minus(top, lag)) end
     live[#live + 1], live[#live + 2] = score(watermark), member
   end
   zadd(K.live, nil, live)
@@ -73,6 +75,7 @@ local function observe(query, members, tops, marks, observed)
   if query ~= '' then end_placeholder(query) end
   wake(query, names)
   local seen, expiry, flat, clocked, clocked_times, now = {}, {}, {}, {}, {}, fmt(observed)
+  local learning, learning_times = {}, {}
   for i, member in ipairs(names) do
     local policy, time = policy_of(member), times[i]
     if above(time, J.top) then J.top = time end
@@ -83,6 +86,7 @@ local function observe(query, members, tops, marks, observed)
     else
       local watermark = ready[i]
       if policy.type == 'limiting_lag' then watermark = minus(time, policy.lag) end
+      if is_target(policy) then learning[#learning + 1], learning_times[#learning + 1] = member, time end
       flat[#flat + 1], flat[#flat + 2] = score(watermark), member
     end
   end
@@ -91,6 +95,12 @@ local function observe(query, members, tops, marks, observed)
     for i, member in ipairs(clocked) do
       local top = num(before[i])
       see_live(member, texts[i], clocked_times[i], higher(clocked_times[i], top), top)
+    end
+  end
+  if #learning > 0 then
+    local before, lags = zmscore(K.tops, learning), lags_of(learning)
+    for i, member in ipairs(learning) do  -- a lag that has become less moves it by the top it had
+      flat[#flat + 1], flat[#flat + 2] = score(minus(higher(learning_times[i], num(before[i])), lags[i])), member
     end
   end
   if zadd(K.tops, 'GT', seen) > 0 then zadd_all(K.since, fmt(J.now), names, 'NX') end

@@ -44,7 +44,8 @@ local function contact()
 end
 
 local function unstage(query)
-  redis.call('DEL', K.staged(query), K.staged_watermarks(query), K.staged_rows(query), K.staged_future(query))
+  redis.call('DEL', K.staged(query), K.staged_watermarks(query), K.staged_rows(query), K.staged_future(query),
+    K.staged_delays(query))
 end
 
 -- Makes this run the current one; the one before is fenced from now on.

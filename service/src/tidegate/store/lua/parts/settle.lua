@@ -1,4 +1,5 @@
 -- @include parts/observe
+-- @include parts/delays
 -- @include parts/run
 -- The commit of the loaded query's open batch: what it staged takes effect, and its query's idle clock moves to where
 -- all that was there has been taken in, if that is known. A look must follow: returns what it needs to know of those
@@ -20,7 +21,7 @@ local function staged_entries()
   return members, tops, marked and marks or {}
 end
 
--- Members and rows of a hash '<partition> <member>' -> rows.
+-- Members and what is kept of them in a hash '<partition> <member>' -> that.
 local function counted(key)
   local found, members, rows = redis.call('HGETALL', key), {}, {}
   for i = 1, #found, 2 do
@@ -32,6 +33,8 @@ end
 
 local function settle()
   local members, tops, marks = staged_entries()
+  local delayed, delays = counted(K.staged_delays(Q.name))
+  if #delayed > 0 then measure(Q.name, delayed, delays, num(redis.call('HGET', K.query(Q.name), 'merged'))) end
   observe(Q.name, members, tops, marks, (observed_by(Q.name)))
   if Q.taken_in then observe_until(Q.taken_in) end
   Q.open = false

@@ -3,10 +3,12 @@
 local function wipe()
   for _, query in ipairs(owners()) do
     redis.call('UNLINK', K.expiry(query), K.quiet(query), K.query(query), K.pins(query), K.pin_order(query),
-      K.fenced(query), K.staged(query), K.staged_watermarks(query), K.staged_rows(query), K.staged_future(query))
+      K.fenced(query), K.staged(query), K.staged_watermarks(query), K.staged_rows(query), K.staged_future(query),
+      K.staged_delays(query))
   end
   redis.call('UNLINK', K.tops, K.live, K.parked, K.done, K.told, K.since, K.counts, K.queries, K.owners, K.missing, K.contact,
-    K.open, K.begun, K.holds, K.hold_expiry, K.hold_reasons, K.clocked, K.still, K.drift, K.due)
+    K.open, K.begun, K.holds, K.hold_expiry, K.hold_reasons, K.clocked, K.still, K.drift, K.due,
+    K.delays, K.lags)
   for _, limit in pairs(CLOCK_LIMITS) do redis.call('UNLINK', K.lagged(limit)) end
 end
 

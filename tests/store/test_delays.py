@@ -1,0 +1,97 @@
+"""Delays and what is learnt from them, on both sides: more of them, and closer together, than where all meets all."""
+
+import os
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.store.driver import Driver
+from tests.store.strategies import START, owners, targets
+from tests.store.twin import Twin
+from tidegate.domain.config import JobConfig
+from tidegate.domain.frame import Frame
+from tidegate.domain.policy import LimitingLag
+from tidegate.domain.query import DelayedRows, Run
+from tidegate.domain.sketch import HIGHEST_BUCKET, MOST_BUCKETS
+from tidegate.domain.throttle import FrameThrottle, MinStepThrottle, NoThrottle
+from tidegate.store.embedded import EmbeddedValkey
+
+EXAMPLES = int(os.environ.get("TWIN_EXAMPLES", "60"))
+rows = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 40)), min_size=1, max_size=4).map(tuple)
+configs = st.builds(
+    JobConfig,
+    targets,
+    st.sampled_from([NoThrottle(), NoThrottle(), FrameThrottle(Frame(20, 20)), MinStepThrottle(7)]),
+    delay_half_life_ms=st.sampled_from([8, 100, 4000]),
+    idle_timeout_ms=st.sampled_from([None, 40]),
+)
+reports = st.tuples(
+    owners.filter(lambda owner: owner != "q"), st.sampled_from("ab"), st.integers(-20, 60), rows, st.integers(0, 20)
+)
+
+
+@given(configs=st.lists(configs, min_size=1, max_size=2), reports=st.lists(reports, min_size=5, max_size=25))
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+def test_lags_are_learnt_alike(
+    configs: list[JobConfig], reports: list[tuple[str, str, int, DelayedRows, int]], valkey: EmbeddedValkey
+) -> None:
+    twin = Twin(Driver(valkey.url), configs[0], START, None)
+    try:
+        top, run = START, Run("p", "checkpoint", "run")
+        for number, (owner, name, ahead, delays, passing) in enumerate(reports):
+            twin.now += passing
+            top += ahead
+            if number == len(reports) // 2:
+                twin.change(configs[-1])
+            if owner == "":
+                _both(twin, "report", {name: top}, delays={name: delays})
+            else:
+                _both(twin, "begin", run, number)
+                for partition in range(2):  # and the first of them once more
+                    _both(twin, "report_staged", run, number, partition, {name: top}, {}, delays={name: delays})
+                _both(twin, "report_staged", run, number, 0, {name: top}, {}, delays={name: delays})
+                _both(twin, "commit", run, number, None)
+            twin.compare_tables()
+    finally:
+        twin.close()
+
+
+def _both(twin: Twin, command: str, *arguments: object, **named: object) -> None:
+    twin.both(
+        lambda: getattr(twin.machine, command)(*arguments, now_ms=twin.now, **named),
+        getattr(twin.store, command)(twin.job, *arguments, now_ms=twin.now, **named),
+    )
+
+
+def test_a_sketch_is_bounded_alike(valkey: EmbeddedValkey) -> None:
+    twin = Twin(Driver(valkey.url), JobConfig(LimitingLag(5)), START, None)
+    try:
+        _both(twin, "report", {"a": START})
+        for first in range(3):
+            every = tuple((bucket, 10**12) for bucket in range(first, HIGHEST_BUCKET + 1, 3))
+            _both(twin, "report", {"a": START}, delays={"a": every})
+            twin.compare_tables()
+        sketch = twin.machine.delays["", "a"]
+        assert len(sketch.weights) == MOST_BUCKETS + 1
+        assert min(bucket for bucket in sketch.weights if bucket) == HIGHEST_BUCKET - MOST_BUCKETS + 1
+    finally:
+        twin.close()
+
+
+def test_repeating_what_a_partition_said_changes_nothing(valkey: EmbeddedValkey) -> None:
+    run, told = Run("p", "checkpoint", "run"), {"a": ((0, 7), (100, 3))}
+    twin = Twin(Driver(valkey.url), JobConfig(LimitingLag(5)), START, None)
+    try:
+        _both(twin, "begin", run, 0)
+        _both(twin, "report_staged", run, 0, 0, {"a": START}, {})
+        _both(twin, "commit", run, 0, None)
+        _both(twin, "begin", run, 1)
+        for _ in range(3):
+            _both(twin, "report_staged", run, 1, 0, {"a": START}, {}, delays=told)
+        for _ in range(2):
+            _both(twin, "commit", run, 1, None)
+        _both(twin, "report_staged", run, 1, 0, {"a": START}, {}, delays=told)
+        assert twin.machine.delays["p", "a"].rows == 10
+        twin.compare_tables()
+    finally:
+        twin.close()

@@ -29,6 +29,7 @@ MAY: dict[str, set[str]] = {
     "watermark": ALL,
     "watch": ALL,
     "substreams": ALL,
+    "disorder": ALL,
     "queries": ALL,
     "get_batch": ALL,
     "explain_job": ALL,

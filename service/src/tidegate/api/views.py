@@ -5,17 +5,25 @@ from dataclasses import asdict, dataclass
 from operator import itemgetter
 
 from tidegate.api.context import Context
+from tidegate.api.problems import Problem
 from tidegate.api.schemas.batches import QueryRecord, QueryTable, SubstreamRecord, SubstreamTable
+from tidegate.api.schemas.disorder import DisorderRecord, PointRecord, QuantileRecord
 from tidegate.api.schemas.explain import Explanation, HeldRecord
 from tidegate.api.schemas.history import HistoryPage, HistoryRecord
 from tidegate.api.schemas.jobs import JobRecord
 from tidegate.api.schemas.rules import JobDocument
 from tidegate.api.tables import Column, Place
+from tidegate.domain.disorder import curve, least_lag
+from tidegate.domain.errors import SubstreamNotFound
 from tidegate.domain.explain import explain
 from tidegate.domain.journal import RECORDS_KEPT
 from tidegate.domain.pattern import matches
+from tidegate.domain.policy import TargetCompleteness, lag_of
 from tidegate.domain.records import SubstreamState
+from tidegate.domain.sketch import RELATIVE_ERROR, Sketch
 from tidegate.domain.standing import standing
+from tidegate.domain.substream import SubstreamKey
+from tidegate.domain.throttle import FrameThrottle
 from tidegate.store.redis import Status
 from tidegate.store.replies import order
 
@@ -96,6 +104,50 @@ async def substream_table(ctx: Context, job: str, of: Selection) -> SubstreamTab
         **ctx.watermark(job, table.answer),
         substreams=[SubstreamRecord.of(row, table.lead, config) for _, row in rows[: of.limit]],
         next=rows[of.limit - 1][0].text if len(rows) > of.limit else None,
+    )
+
+
+QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999, 0.9999)
+
+
+async def disorder(
+    ctx: Context, job: str, of: SubstreamKey | None = None, window: int = 0, target: float | None = None,
+    lags: Collection[int] | None = None,
+) -> DisorderRecord:  # fmt: skip
+    """Of the job, or of the substream ``of``.
+
+    :raises SubstreamNotFound: where that is not known.
+    """
+    status = await ctx.store.status(job)
+    config, holder = JobDocument.model_validate(status.config).config(), status.answer.holder
+    if window and isinstance(config.throttle, FrameThrottle):
+        detail = "window_ms: this job has a frame, and its rows are judged, and measured, by that; leave it out."
+        raise Problem(422, "invalid_request", detail, members={"field": "window_ms"})
+    waited_for = None if holder is None or holder.substream is None else (holder.query, holder.substream)
+    asked = of or waited_for
+    known = await ctx.store.delays(job, [asked] if asked else [])
+    if of is not None and of not in known.substreams:
+        raise SubstreamNotFound(of[0], [of[1]])
+    lag, own = known.substreams[asked] if asked in known.substreams else (lag_of(config.policy), Sketch())
+    seen, wait, rows = known.disorder.merged, known.disorder.wait, status.summary.counts
+    policy = config.policy
+    if of is not None:
+        seen, policy = own, config.policy_of(of[1])
+        rows = (await ctx.store.substreams(job, [of])).rows[0].counts
+    if target is None and isinstance(policy, TargetCompleteness):
+        target = policy.target
+    judged = rows.on_time + rows.updated + rows.late
+    return DisorderRecord(
+        **ctx.watermark(job, known.answer),
+        rows=round(seen.rows),
+        relative_error=RELATIVE_ERROR,
+        lag_ms=lag,
+        wait_ms=wait,
+        target=target,
+        recommended_lag_ms=None if target is None or not seen.weight else least_lag(seen, target, window),
+        achieved=1 - rows.late / judged if judged else None,
+        quantiles=[QuantileRecord(share=share, delay_ms=seen.quantile(share)) for share in QUANTILES if seen.weight],
+        curve=[PointRecord.of(point) for point in (curve(seen, wait, window, lags) if seen.weight else ())],
     )
 
 

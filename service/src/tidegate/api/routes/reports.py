@@ -22,16 +22,17 @@ async def report(job: JobId, request: Request, ctx: Ctx) -> Response:
     """Reports highest event times by substream, staged under a batch or at once."""
     body = await read(request, Report)
     claim = ctx.tokens.claim(job, body.watermark_token)
+    delays = body.delayed_rows()
     tops, watermarks = body.column(body.event_times), body.column(body.watermarks)
     if body.batch is None:
         bottoms = body.column(body.min_event_times)
-        effect = await ctx.store.report(job, tops, bottoms=bottoms, watermarks=watermarks, token=claim)
+        effect = await ctx.store.report(job, tops, bottoms=bottoms, watermarks=watermarks, delays=delays, token=claim)
     else:
         at = body.batch
         bind_contextvars(query=at.query, batch=at.batch_id)
         effect = await ctx.store.report_staged(
             job, Run(at.query, at.query_id, at.run_id), at.batch_id, at.partition, tops, body.column(body.counts),
-            watermarks=watermarks, future=body.column(body.future_counts), token=claim,
+            watermarks=watermarks, future=body.column(body.future_counts), delays=delays, token=claim,
         )  # fmt: skip
     ctx.metrics.reported(job)
     return answer(EffectRecord(**ctx.watermark(job, effect.answer), applied=effect.applied))

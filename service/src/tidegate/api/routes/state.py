@@ -10,10 +10,12 @@ from tidegate.api.bodies import answer
 from tidegate.api.context import Ctx, JobId
 from tidegate.api.disconnects import while_there
 from tidegate.api.schemas.batches import QueryTable, SubstreamTable
+from tidegate.api.schemas.disorder import DisorderRecord
 from tidegate.api.schemas.jobs import WaitRecord
 from tidegate.api.schemas.types import ID
 from tidegate.api.tables import PLACE, Column
 from tidegate.domain.numbers import EXACT_DOUBLE
+from tidegate.domain.policy import HIGHEST_TARGET, LOWEST_TARGET
 from tidegate.domain.records import SubstreamState
 
 router = APIRouter(prefix="/v1/jobs", tags=["state"])
@@ -58,6 +60,29 @@ async def substreams(
     """The table of substreams, a page at a time."""
     of = views.Selection(name, query, state, sort, descending, after, limit)
     return answer(await views.substream_table(ctx, job, of))
+
+
+@router.get("/{job:id}/disorder", response_model=DisorderRecord)
+@allowed(*READERS)
+async def disorder(
+    job: JobId,
+    ctx: Ctx,
+    substream: Annotated[str | None, Query(max_length=200, description="of this substream, not of the job")] = None,
+    query: Annotated[str, Query(pattern=rf"^$|{ID}", description="whose it is")] = "",
+    window_ms: Annotated[
+        int,
+        Query(ge=0, le=EXACT_DOUBLE.highest, description="rows are judged by windows of this size; 0: by themselves"),
+    ] = 0,
+    target: Annotated[
+        float | None, Query(ge=LOWEST_TARGET, le=HIGHEST_TARGET, description="to recommend a lag for")
+    ] = None,
+    lag_ms: Annotated[
+        list[int] | None, Query(max_length=1000, description="the curve at these lags, not at all that differ")
+    ] = None,
+) -> Response:
+    """How far rows come out of order; what share of them a lag has on time, and what it costs."""
+    of = None if substream is None else (query, substream)
+    return answer(await views.disorder(ctx, job, of, window_ms, target, lag_ms))
 
 
 @router.get("/{job:id}/queries", response_model=QueryTable)

@@ -10,6 +10,7 @@ from tidegate.api.schemas.jobs import CountsRecord, WatermarkRecord
 from tidegate.api.schemas.types import (
     BatchNumber,
     Count,
+    DelayCounts,
     DurationMs,
     EventTime,
     FieldError,
@@ -21,7 +22,7 @@ from tidegate.api.schemas.types import (
     equal_lengths,
 )
 from tidegate.domain.config import JobConfig
-from tidegate.domain.query import KnownPin
+from tidegate.domain.query import DelayedRows, KnownPin
 from tidegate.domain.records import Accounting, Counts, SubstreamRow, SubstreamState
 
 Token = str | None
@@ -55,6 +56,11 @@ class Report(Request):
     - `watermarks`: ready-made ones, for substreams under the policy `reported`; one that is no advance changes nothing.
     - `counts`: rows seen; `future_counts`: rows left out because their event times are too far ahead of the clock.
       Repeating a partition's report replaces both.
+    - `delays`: of each, pairs of a bucket and how many rows are in it, by how far a row came behind the highest event
+      time that its substream had before (when the batch began). Where the rules have a frame, the last moment of its
+      window stands for the row: the first boundary after it, less 1. Bucket 0 is for rows that were not behind; a
+      delay `d` is in bucket `ceil(log(d) / log(101 / 99)) + 1`. Repeating a partition's report replaces them; without
+      a batch, they count each time they are sent.
     """
 
     model_config = ConfigDict(json_schema_extra={"anyOf": [_given("event_times"), _given("watermarks")]})
@@ -65,6 +71,7 @@ class Report(Request):
     watermarks: list[EventTime | None] | None = None
     counts: list[Count] | None = None
     future_counts: list[Count] | None = None
+    delays: list[DelayCounts | None] | None = None
     batch: BatchReference | None = None
     watermark_token: Token = TOKEN
 
@@ -76,6 +83,7 @@ class Report(Request):
             "watermarks": self.watermarks,
             "counts": self.counts,
             "future_counts": self.future_counts,
+            "delays": self.delays,
         }
         equal_lengths(columns, len(self.substreams), "substreams")
         if self.event_times is None and self.watermarks is None:
@@ -86,6 +94,11 @@ class Report(Request):
         """One column, by substream, without its nulls."""
         pairs = zip(self.substreams, values or [], strict=False)
         return {name: value for name, value in pairs if value is not None}
+
+    def delayed_rows(self) -> dict[str, DelayedRows]:
+        """How rows came behind, by substream, of those of which that is said."""
+        pairs = zip(self.substreams, self.delays or [], strict=False)
+        return {name: tuple(rows) for name, rows in pairs if rows}
 
 
 class RunReference(Request):
@@ -208,6 +221,7 @@ class SubstreamRecord(Record):
     top: int | None
     skew: int | None = Field(description="how far it trails the highest watermark that any substream ever had")
     last_event_ms: int
+    lag: int | None = Field(description="how far behind its top its policy keeps it; null where it does not")
     policy: str | None
     reported: int = Field(description="rows that executors reported in committed batches")
     future_reported: int = Field(description="rows they left out, and reports ignored, as too far ahead of the clock")
@@ -224,6 +238,7 @@ class SubstreamRecord(Record):
             top=row.top,
             skew=None if row.watermark is None or lead is None else lead - row.watermark,
             last_event_ms=row.last_event_ms,
+            lag=row.lag,
             policy=config.override_of(row.substream),
             reported=row.reported,
             future_reported=row.future,

@@ -10,7 +10,7 @@ from tidegate.domain import journal
 
 Kind = Literal[
     "created", "rules", "emission", "idle", "wake", "all_idle", "not_all_idle", "batch_released", "joined", "fenced",
-    "future", "healed", "absence", "hold_expired", "action",
+    "future", "relearn", "healed", "absence", "hold_expired", "action",
 ]  # fmt: skip
 """What kinds of records there are: see :class:`tidegate.domain.journal.Record`."""
 
@@ -33,9 +33,10 @@ class HistoryRecord(Record):
     it pass substreams. `idle`, `wake`: substreams no longer count (by which `limit`), or count again. `all_idle`,
     `not_all_idle`: none is left that counts, or one is again. `batch_released`: an open batch was held for too long.
     `joined`: a query that nobody expected. `fenced`: a run was replaced by another. `future`: event times too far ahead
-    of the clock were ignored. `healed`: a token proved a watermark that the store had forgotten. `absence`: nobody
-    looked for so long (`lost_ms`) that it counts as nobody's silence. `hold_expired`: a hold came to its end. `action`:
-    somebody (`actor`) did something (`action`), for a `reason`.
+    of the clock were ignored. `relearn`: rows of substreams come later than was learnt of them. `healed`: a token
+    proved a watermark that the store had forgotten. `absence`: nobody looked for so long (`lost_ms`) that it counts as
+    nobody's silence. `hold_expired`: a hold came to its end. `action`: somebody (`actor`) did something (`action`), for
+    a `reason`.
 
     `substreams` are named as `query/substream`, the first 20 of `count`.
     """

@@ -5,15 +5,18 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from tidegate.api.schemas.types import DurationMs, Id, PositiveMs, Request
-from tidegate.domain.config import MOST_OVERRIDES, MOST_QUERIES, JobConfig, Override
+from tidegate.domain.config import DELAY_HALF_LIFE_MS, MOST_OVERRIDES, MOST_QUERIES, JobConfig, Override
 from tidegate.domain.frame import Frame
 from tidegate.domain.policy import (
+    HIGHEST_TARGET,
+    LOWEST_TARGET,
     LimitingLag,
     LimitingLagAndDelay,
     LimitingLagAndLull,
     LimitingTimestampAndWallClockLag,
     Policy,
     Reported,
+    TargetCompleteness,
 )
 from tidegate.domain.throttle import FrameThrottle, MinStepThrottle, NoThrottle, Throttle
 
@@ -63,6 +66,23 @@ class LimitingTimestampAndWallClockLagDocument(Request):
         return LimitingTimestampAndWallClockLag(self.timestamp_lag_ms, self.wall_clock_lag_ms)
 
 
+class TargetCompletenessDocument(Request):
+    """The least lag under which a share of `target` of the rows would have been on time, learnt by substream from the
+    `delays` in reports; within `floor_ms` and `ceiling_ms` (null: no ceiling). It is `cold_start_lag_ms` until
+    `min_rows` were seen of the substream, or of all together (null: as many as have ten beyond the target).
+    """
+
+    type: Literal["target_completeness"]
+    target: float = Field(strict=True, ge=LOWEST_TARGET, le=HIGHEST_TARGET)
+    cold_start_lag_ms: DurationMs
+    floor_ms: DurationMs = 0
+    ceiling_ms: DurationMs | None = None
+    min_rows: int | None = Field(default=None, strict=True, ge=1, le=10**9)
+
+    def policy(self) -> Policy:
+        return TargetCompleteness(self.target, self.cold_start_lag_ms, self.floor_ms, self.ceiling_ms, self.min_rows)
+
+
 class ReportedDocument(Request):
     """The client sends ready-made watermarks."""
 
@@ -77,6 +97,7 @@ PolicyDocument = Annotated[
     | LimitingLagAndDelayDocument
     | LimitingLagAndLullDocument
     | LimitingTimestampAndWallClockLagDocument
+    | TargetCompletenessDocument
     | ReportedDocument,
     Field(discriminator="type"),
 ]
@@ -132,6 +153,7 @@ KINDS = frozenset(
         "limiting_lag_and_delay",
         "limiting_lag_and_lull",
         "limiting_timestamp_and_wall_clock_lag",
+        "target_completeness",
         "reported",
         "none",
         "frame",
@@ -150,6 +172,7 @@ class JobDocument(Request):
     - `max_retention_ms`: how long slower substreams may hold back what one of them has reached.
     - `query_timeout_ms`: after so long without a word from a query its substreams no longer hold the rest back.
     - `max_batch_hold_ms`: after so long an open batch no longer holds the watermark at its pin.
+    - `delay_half_life_ms`: while event time goes on by so much, what is known of delays fades to half.
     - `max_future_skew_ms`: event times further ahead of the clock move nothing. Set it to null where event times are
       no epoch milliseconds.
     - `expected_queries`: each holds the watermark from the start, until it has shown its substreams.
@@ -162,6 +185,7 @@ class JobDocument(Request):
     max_retention_ms: PositiveMs | None = None
     query_timeout_ms: PositiveMs | None = None
     max_batch_hold_ms: PositiveMs | None = None
+    delay_half_life_ms: PositiveMs = DELAY_HALF_LIFE_MS
     max_future_skew_ms: DurationMs | None = DAY_MS
     expected_queries: list[Id] = Field(default=[], max_length=MOST_QUERIES, json_schema_extra={"uniqueItems": True})
 
@@ -182,4 +206,5 @@ class JobDocument(Request):
             self.max_future_skew_ms,
             tuple(Override(override.substreams, override.policy.policy()) for override in self.overrides),
             tuple(self.expected_queries),
+            self.delay_half_life_ms,
         )

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
 from tidegate.domain.numbers import EXACT_DOUBLE
+from tidegate.domain.sketch import HIGHEST_BUCKET
 
 MAX_NAMES = 100_000
 LONGEST_NAME = 200
@@ -24,6 +25,10 @@ EventTime = Annotated[int, Field(strict=True, ge=EXACT_DOUBLE.lowest, le=EXACT_D
 BatchNumber = Annotated[int, Field(strict=True, ge=0, le=EXACT_DOUBLE.highest)]
 Count = Annotated[int, Field(strict=True, ge=0, le=10**12)]
 """Rows of one batch: sums of these stay exact."""
+
+Bucket = Annotated[int, Field(strict=True, ge=0, le=HIGHEST_BUCKET)]
+DelayCounts = Annotated[list[tuple[Bucket, Count]], Field(max_length=HIGHEST_BUCKET + 1)]
+"""How many rows came in which bucket of delays."""
 
 WaitMs = Annotated[int, Field(strict=True, ge=0, le=366 * 24 * 3_600_000)]
 """Time that somebody waited: a year at the most."""

@@ -1,0 +1,105 @@
+"""How far rows come out of order, by way of the API."""
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.conftest import RUN
+from tests.api.test_bad_input import problem
+from tidegate.domain.sketch import bucket_of
+
+Make = Callable[..., str]
+AIM = {"type": "target_completeness", "target": 0.9, "cold_start_lag_ms": 500, "min_rows": 10}
+
+
+def report(http: httpx.Client, path: str, delays: dict[str, list[tuple[int, int]]], top: int = 1000) -> None:
+    """Delays as they are, not as buckets."""
+    columns = [[(bucket_of(delay), rows) for delay, rows in counted] for counted in delays.values()]
+    body = {"substreams": list(delays), "event_times": [top] * len(delays), "delays": columns}
+    answer = http.post(f"{path}:report", json=body)
+    assert answer.status_code == 200, answer.text
+
+
+def disorder(http: httpx.Client, path: str, **parameters: Any) -> dict[str, Any]:
+    answer = http.get(f"{path}/disorder", params=parameters)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def test_the_curve_of_a_job(http: httpx.Client, make_job: Make) -> None:
+    path = make_job()
+    report(http, path, {"a": [], "b": []})
+    empty = disorder(http, path)
+    assert (empty["rows"], empty["curve"], empty["quantiles"], empty["achieved"]) == (0, [], [], None)
+    report(http, path, {"a": [(0, 90), (20, 9), (300, 1)], "b": [(0, 100)]})
+    report(http, path, {"a": [], "b": []}, top=1100)
+    found = disorder(http, path, target=0.99)
+    assert found["rows"] == 200
+    assert found["lag_ms"] == 10
+    assert found["wait_ms"] == 50
+    assert (found["target"], found["recommended_lag_ms"]) == (0.99, pytest.approx(20, rel=0.02))
+    assert found["curve"][0] == {"lag_ms": 0, "completeness": 0.95, "latency_ms": 50}
+    assert found["curve"][-1]["completeness"] == 1
+    at = disorder(http, path, lag_ms=[0, 30, 1000])["curve"]
+    assert [(point["lag_ms"], point["completeness"]) for point in at] == [(0, 0.95), (30, 0.995), (1000, 1.0)]
+    assert {row["share"]: row["delay_ms"] for row in found["quantiles"]}[0.99] == pytest.approx(20, rel=0.02)
+    by_window = disorder(http, path, lag_ms=[10], window_ms=100)["curve"][0]
+    assert by_window["completeness"] == pytest.approx(1 - (9 * 0.1 + 1) / 200, abs=1e-4)
+
+
+def test_the_curve_of_a_substream(http: httpx.Client, make_job: Make) -> None:
+    path = make_job()
+    report(http, path, {"a": [], "b": []})
+    report(http, path, {"a": [(20, 10)], "b": [(0, 10)]})
+    assert disorder(http, path, substream="a", lag_ms=[10])["curve"][0]["completeness"] == 0
+    assert disorder(http, path, substream="b", lag_ms=[10])["curve"][0]["completeness"] == 1
+    problem(http.get(f"{path}/disorder", params={"substream": "c"}), 404, "substream_not_found")
+    problem(http.get(f"{path}/disorder", params={"substream": "a", "query": "q"}), 404, "substream_not_found")
+
+
+def test_a_lag_that_is_learnt_shows(http: httpx.Client, make_job: Make) -> None:
+    path = make_job(policy=AIM)
+    report(http, path, {"a": []})
+    assert disorder(http, path)["lag_ms"] == 500
+    report(http, path, {"a": [(0, 9), (100, 1), (40, 1)]})
+    found = disorder(http, path)
+    assert found["target"] == 0.9
+    assert found["lag_ms"] == pytest.approx(100, rel=0.02)
+    rows = http.get(f"{path}/substreams").json()["substreams"]
+    assert rows[0]["lag"] == found["lag_ms"]
+    assert http.get(f"{path}/watermark").json()["watermark"] == 1000 - found["lag_ms"]
+    # Rows that come later than was learnt, and more of them than may: that is in the history.
+    report(http, path, {"a": [(800, 60)]})
+    kinds = [record["kind"] for record in http.get(f"{path}/history").json()["records"]]
+    assert "relearn" in kinds
+    assert disorder(http, path)["lag_ms"] == pytest.approx(800, rel=0.02)
+
+
+def test_what_was_achieved_is_of_the_rows_that_were_late(http: httpx.Client, make_job: Make) -> None:
+    path = make_job(policy=AIM)
+    assert http.put(f"{path}/queries/q/batches/0", json=RUN).status_code == 200
+    body = {
+        "substreams": ["a"], "event_times": [1000], "counts": [10],
+        "batch": {"query": "q", **RUN, "batch_id": 0, "partition": 0},
+    }  # fmt: skip
+    assert http.post(f"{path}:report", json=body).status_code == 200
+    rows = {"rule": "row", "substreams": ["a"], "on_time": [97], "late": [3], "null_event_time": [5]}
+    assert http.post(f"{path}/queries/q/batches/0:commit", json=RUN | {"rows": rows}).status_code == 200
+    assert disorder(http, path)["achieved"] == 0.97
+    assert disorder(http, path, substream="a", query="q")["achieved"] == 0.97
+
+
+def test_what_cannot_be_asked(http: httpx.Client, make_job: Make) -> None:
+    path = make_job(throttle={"type": "frame", "size_ms": 100})
+    problem(http.get(f"{path}/disorder", params={"window_ms": 100}), 422, "invalid_request")
+    for wrong in ({"target": 1}, {"target": "all"}, {"window_ms": -1}, {"query": "a/b"}, {"lag_ms": "x"}):
+        problem(http.get(f"{path}/disorder", params=wrong), 422, "invalid_request")
+    for delays in ([[[-1, 1]]], [[[1839, 1]]], [[[1, -1]]], [[[1]]], [[1, 2]], [], "x"):
+        body = {"substreams": ["a"], "event_times": [1], "delays": delays}
+        problem(http.post(f"{path}:report", json=body), 422, "invalid_request")
+    for policy in ({"target": 1.5}, {"target": "0.9"}, {"floor_ms": 600}, {"ceiling_ms": 10}, {"min_rows": 0}):
+        answer = http.put(f"{path}-other", json={"policy": AIM | policy}, headers={"If-None-Match": "*"})
+        assert answer.status_code == 422, answer.text

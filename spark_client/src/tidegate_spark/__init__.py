@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         limiting_lag_and_lull,
         limiting_timestamp_and_wall_clock_lag,
         reported,
+        target_completeness,
     )
     from tidegate_spark.stream import Stream
     from tidegate_spark.substreams import SOURCE_PARTITION
@@ -60,6 +61,7 @@ __all__ = [
     "limiting_lag_and_lull",
     "limiting_timestamp_and_wall_clock_lag",
     "reported",
+    "target_completeness",
 ]
 __version__ = "0.1.0"
 
@@ -83,6 +85,7 @@ _HOMES = {
     "limiting_lag_and_delay": "rules",
     "limiting_lag_and_lull": "rules",
     "limiting_timestamp_and_wall_clock_lag": "rules",
+    "target_completeness": "rules",
     "reported": "rules",
 }
 

@@ -25,6 +25,7 @@ from tidegate_spark.fold import Fold
 from tidegate_spark.logs import QueryLog
 from tidegate_spark.outage import ONE_ATTEMPT, Patience
 from tidegate_spark.pins import KeptPin, Pins
+from tidegate_spark.rules import Rules
 from tidegate_spark.standing import Standing
 from tidegate_spark.teller import Teller
 
@@ -203,6 +204,15 @@ class Delivery:
         except CoordinatorUnavailable as error:
             self.log.warning("going on without the coordinator (%s)", error.reason)
             self._teller.go_on()
+
+    @property
+    def rules(self) -> Rules:
+        """The job's rules in force, as far as they were heard of; else those it is to be created from."""
+        return self._standing.rules
+
+    def tops(self) -> dict[str, int]:
+        """The highest event time of each substream, in all batches whose commits the coordinator took."""
+        return self._standing.tops()
 
     @property
     def told_up_to(self) -> int | None:

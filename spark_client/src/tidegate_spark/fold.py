@@ -14,7 +14,7 @@ tests each row, which takes half as long again. A batch begins with the one that
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self
 
 import pyarrow as pa
@@ -24,6 +24,7 @@ from pyspark.sql import functions as F
 from tidegate_spark.columns import Columns, whole_times
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.judgement import Judgement, credible, future, late, updated
+from tidegate_spark.measuring import Measuring
 from tidegate_spark.reporter import Reporter, reports_of
 from tidegate_spark.session import SHUFFLE_PARTITIONS, setting
 from tidegate_spark.substreams import WHOLE, name_of
@@ -41,11 +42,12 @@ _MEASURES = ("top", "rows", *CLASSES)
 _POSTED = pa.schema(
     [("substream", pa.string())]
     + [(name, pa.int64()) for name in _MEASURES]
+    + [("delays", pa.list_(pa.list_(pa.int64())))]
     + [("waited_s", pa.float64()), ("delivered", pa.bool_()), ("judged", pa.bool_())]
 )
 _POSTED_SQL = (
     "substream string, top long, rows long, updated long, late long, null_event_time long, future long, "
-    "waited_s double, delivered boolean, judged boolean"
+    "delays array<array<long>>, waited_s double, delivered boolean, judged boolean"
 )
 
 
@@ -54,7 +56,8 @@ class Fold:
     """Columns of equal length, an entry for each substream of a batch, and the ``rule`` that its rows were judged by.
 
     ``top``: the highest event time that can be true, None where no row has one. ``rows``: all of them; ``updated``,
-    ``late``, ``null_event_time``, ``future``: how many are of these classes, the others being on time.
+    ``late``, ``null_event_time``, ``future``: how many are of these classes, the others being on time. ``delays``: how
+    many came how far behind, as pairs of a bucket and that; or no column, where it was not measured.
     """
 
     rule: str
@@ -65,6 +68,7 @@ class Fold:
     late: list[int]
     null_event_time: list[int]
     future: list[int]
+    delays: list[list[list[int]]] = field(default_factory=list)
 
     def document(self) -> dict[str, Any]:
         return asdict(self)
@@ -149,26 +153,32 @@ class Posted:
 
 
 def on_executors(
-    df: DataFrame, columns: Columns, judgement: Judgement, tasks: int, reporter: Reporter, plain: bool
-) -> tuple[Fold, Posted] | None:
+    df: DataFrame, columns: Columns, judgement: Judgement, tasks: int, reporter: Reporter, plain: bool,
+    measuring: Measuring | None = None,
+) -> tuple[Fold, Posted] | None:  # fmt: skip
     """Folds a batch and lets the executors report it, in so many tasks at the most.
 
-    ``plain``: in the plain way; None where that has not told everything.
+    ``plain``: in the plain way, which measures nothing; None where that has not told everything.
     """
-    folded = _plainly(df, columns) if plain else _fully(df, columns, judgement)
+    folded = _plainly(df, columns) if plain else _fully(df, columns, judgement, measuring)
     with setting(df.sparkSession, SHUFFLE_PARTITIONS, tasks):
         post = posting(reporter, len(columns.keys()), judgement, plain)
         posted = folded.mapInArrow(post, _POSTED_SQL).toArrow().to_pydict()
     waited_s, delivered, judged = (posted.pop(name) for name in ("waited_s", "delivered", "judged"))
     if not all(judged):
         return None
+    if measuring is None:
+        posted["delays"] = []
     return Fold(rule=judgement.rule, **posted), Posted(all(delivered), max(waited_s, default=0.0))
 
 
-def on_driver(df: DataFrame, columns: Columns, judgement: Judgement, tasks: int, plain: bool) -> Fold | None:
+def on_driver(
+    df: DataFrame, columns: Columns, judgement: Judgement, tasks: int, plain: bool, measuring: Measuring | None = None
+) -> Fold | None:
     """Folds a batch, for the driver to report. See :func:`on_executors`."""
     with setting(df.sparkSession, SHUFFLE_PARTITIONS, tasks):
-        folded = _columns_of((_plainly(df, columns) if plain else _fully(df, columns, judgement)).toArrow())
+        fold = _plainly(df, columns) if plain else _fully(df, columns, judgement, measuring)
+        folded = _columns_of(fold.toArrow())
     if folded["rows"] == [0]:  # without keys there is a row even for no input
         folded = {name: [] for name in folded}
     folded["substream"] = _names(folded, len(columns.keys()), len(folded["rows"]))
@@ -206,7 +216,7 @@ def _judge_plainly(folded: dict[str, list[Any]], judgement: Judgement) -> list[b
     return [judgement.is_plain(bottom, top) for bottom, top in zip(bottoms, folded["top"], strict=True)]
 
 
-def _fully(df: DataFrame, columns: Columns, judgement: Judgement) -> DataFrame:
+def _fully(df: DataFrame, columns: Columns, judgement: Judgement, measuring: Measuring | None) -> DataFrame:
     """The full fold of a batch, with its keys in front.
 
     The bounds that rows are judged by come as a row to join with: as literals they would be part of the generated code,
@@ -219,7 +229,7 @@ def _fully(df: DataFrame, columns: Columns, judgement: Judgement) -> DataFrame:
     source = df.select(*(key.alias(name) for name, key in keys.items()), columns.time(df).alias("time"))
     time, late_below, on_time_from, latest = map(F.col, ("time", "late_below", "on_time_from", "latest"))
     judged = source.crossJoin(F.broadcast(judgement.bounds(df.sparkSession)))
-    return judged.groupBy(*keys).agg(
+    measures = (
         F.max(credible(time, latest)).alias("top"),
         F.count(F.lit(1)).alias("rows"),
         F.count_if(updated(time, late_below, on_time_from)).alias("updated"),
@@ -227,6 +237,12 @@ def _fully(df: DataFrame, columns: Columns, judgement: Judgement) -> DataFrame:
         F.count_if(time.isNull()).alias("null_event_time"),
         F.count_if(future(time, on_time_from, latest)).alias("future"),
     )
+    if measuring is None:
+        return judged.groupBy(*keys).agg(*measures)
+    by_bucket = measuring.put_beside(judged, [*keys]).groupBy(*keys, "bucket").agg(*measures)
+    known = F.when(F.col("bucket").isNotNull(), F.array("bucket", "rows"))
+    counted = ((F.max if name == "top" else F.sum)(name).alias(name) for name in _MEASURES)
+    return by_bucket.groupBy(*keys).agg(*counted, F.collect_list(known).alias("delays"))
 
 
 def _key(index: int) -> str:
@@ -256,6 +272,7 @@ def posting(
             judged = _judge_plainly(folded, judgement) if plain else [True] * count
             # Of what is to be judged anew nothing is said: it may be too far ahead of the clock.
             delivered, waited_s = reporter.report(reports_of(folded)) if all(judged) else (False, 0.0)
+            folded.setdefault("delays", [None] * count)
             folded |= {"waited_s": [waited_s] * count, "delivered": [delivered] * count, "judged": judged}
             yield pa.RecordBatch.from_pydict({name: folded[name] for name in _POSTED.names}, schema=_POSTED)
 

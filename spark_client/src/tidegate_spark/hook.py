@@ -14,7 +14,7 @@ Invariants:
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame
@@ -25,8 +25,10 @@ from tidegate_spark.delivery import Delivery, Opened
 from tidegate_spark.errors import InvalidUsage, Refused
 from tidegate_spark.fold import Fold, Mode, on_driver, on_executors
 from tidegate_spark.judgement import HIGHEST, Goes, Judgement
+from tidegate_spark.measuring import Measuring, Order, needed_by
 from tidegate_spark.outage import MOMENT_S, Patience
 from tidegate_spark.reporter import SUBSTREAMS_PER_CALL, Reporter, batch_of
+from tidegate_spark.windows.frame import Frame
 from tidegate_spark.windows.windowing import Taken, Windowing
 
 BatchFunction = Callable[[DataFrame, Batch], Any]
@@ -50,6 +52,7 @@ class Hook:
     report_tasks: int
     of_timestamps: bool
     progress: bool
+    delays: Order | Literal["none"] | None
     on_commit: Callable[[Committed], Any] | None
     _plain: bool = True
     """Which fold a batch begins with."""
@@ -72,7 +75,7 @@ class Hook:
         if self.persist:
             df = df.persist()
         try:
-            fold = self._fold(df, judgement, opened)
+            fold = self._fold(df, judgement, opened, self._measuring())
             fold.check_size()
             taken = self._hand_out(df, judgement, fold, opened.batch)
         finally:
@@ -91,9 +94,25 @@ class Hook:
         self.function.close(self.function.pass_by(df.sparkSession, self.delivery.untold(batch_id, last)), last, True)
         return True
 
-    def _fold(self, df: DataFrame, judgement: Judgement, opened: Opened) -> Fold:
+    def _measuring(self) -> Measuring | None:
+        """How delays are to be measured; None: not at all."""
+        rules = self.delivery.rules
+        order = self.delays or ("batch" if needed_by(rules) else "none")
+        if order == "none":
+            return None
+        throttle = rules.get("throttle") or {}
+        frame = None
+        if throttle.get("type") == "frame":
+            slide = throttle.get("slide_ms") or throttle["size_ms"]
+            frame = Frame(throttle["size_ms"], slide, throttle.get("offset_ms", 0))
+        return Measuring(order, self.delivery.tops(), frame)
+
+    def _fold(self, df: DataFrame, judgement: Judgement, opened: Opened, measuring: Measuring | None) -> Fold:
         """Folds the batch and stages it; all of it is at the coordinator after this, unless the query goes on alone."""
-        found = self._folded(df, judgement, opened, self._plain) or self._folded(df, judgement, opened, plain=False)
+        found = None
+        if self._plain and measuring is None:
+            found = self._folded(df, judgement, opened, plain=True)
+        found = found or self._folded(df, judgement, opened, plain=False, measuring=measuring)
         assert found is not None, "the full fold judges every row"
         fold, posted = found
         self._plain = not (fold.count("late") or fold.count("updated") or fold.count("future"))
@@ -103,13 +122,15 @@ class Hook:
             self.delivery.report(opened, fold)
         return fold
 
-    def _folded(self, df: DataFrame, judgement: Judgement, opened: Opened, plain: bool) -> tuple[Fold, bool] | None:
+    def _folded(
+        self, df: DataFrame, judgement: Judgement, opened: Opened, plain: bool, measuring: Measuring | None = None
+    ) -> tuple[Fold, bool] | None:
         """The fold, and whether the executors have reported it; None where the plain one has not told everything."""
         tasks = self._tasks or self.report_tasks
         if self.mode == "executor" and opened.heard:
             reporter = self._reporter(opened)
             try:
-                found = on_executors(df, self.columns, judgement, tasks, reporter, plain)
+                found = on_executors(df, self.columns, judgement, tasks, reporter, plain, measuring)
             except PythonException as error:
                 if "ModuleNotFoundError" in str(error):
                     raise InvalidUsage(
@@ -122,7 +143,7 @@ class Hook:
             fold, posted = found
             self.delivery.coordinator.waited_s += posted.waited_s
             return fold, posted.complete
-        folded = on_driver(df, self.columns, judgement, tasks, plain)
+        folded = on_driver(df, self.columns, judgement, tasks, plain, measuring)
         return None if folded is None else (folded, False)
 
     def _reporter(self, opened: Opened) -> Reporter:

@@ -13,6 +13,7 @@ import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -22,6 +23,8 @@ from tidegate_spark.outage import NoAnswer, Patience, outage_since
 log = logging.getLogger("tidegate")
 
 SUBSTREAMS_PER_CALL = 5_000
+DELAYS_PER_CALL = 100_000
+"""Buckets of delays that go into one call, of all its substreams together."""
 _KEEPER = "_tidegate_spark_connections"
 
 Columns = dict[str, list[Any]]
@@ -32,14 +35,18 @@ def reports_of(folded: Mapping[str, list[Any]]) -> Iterator[Columns]:
 
     Rows without an event time say nothing of it; the account of the commit has them.
     """
-    told: Columns = {"substreams": [], "event_times": [], "counts": [], "future_counts": []}
+    told: Columns = {"substreams": [], "event_times": [], "counts": [], "future_counts": [], "delays": []}
     names = ("substream", "top", "rows", "null_event_time", "future")
-    for substream, top, rows, null_event_time, future in zip(*(folded[name] for name in names), strict=True):
+    delays = folded.get("delays") or [None] * len(folded["rows"])
+    for substream, top, rows, null_event_time, future, delayed in zip(
+        *(folded[name] for name in names), delays, strict=True
+    ):
         if top is not None or future:
-            for column, value in zip(
-                told.values(), (substream, top, rows - null_event_time - future, future), strict=True
-            ):
+            values = (substream, top, rows - null_event_time - future, future, delayed or None)
+            for column, value in zip(told.values(), values, strict=True):
                 column.append(value)
+    if not any(told["delays"]):
+        del told["delays"]
     return in_calls(told)
 
 
@@ -51,8 +58,14 @@ def reports_of_tops(tops: Mapping[str, int]) -> Iterator[Columns]:
 def in_calls(columns: Columns) -> Iterator[Columns]:
     """Columns of equal length, cut into as many as go into one call."""
     length = max(map(len, columns.values()))
-    for first in range(0, length, SUBSTREAMS_PER_CALL):
-        yield {name: values[first : first + SUBSTREAMS_PER_CALL] for name, values in columns.items()}
+    first = 0
+    while first < length:
+        last = min(first + SUBSTREAMS_PER_CALL, length)
+        if "delays" in columns:
+            sizes = accumulate(len(delayed or ()) for delayed in columns["delays"][first:last])
+            last = max(first + 1, first + sum(size <= DELAYS_PER_CALL for size in sizes))
+        yield {name: values[first:last] for name, values in columns.items()}
+        first = last
 
 
 def batch_of(query: str, run: Mapping[str, str], batch_id: int) -> dict[str, Any]:

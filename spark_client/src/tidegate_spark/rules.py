@@ -22,6 +22,7 @@ class Limits(TypedDict, total=False):
     ``max_retention``: how long slower substreams may hold back what one of them has reached.
     ``query_timeout``: after so long without a word from a query, its substreams no longer hold the rest back.
     ``max_batch_hold``: after so long, an open batch no longer holds the watermark at its pin.
+    ``delay_half_life``: while event time goes on by so much, what is known of delays fades to half (a day).
     ``max_future_skew``: event times further ahead of the clock move nothing (a day; None: any may be, which event
     times that are no epoch milliseconds need).
 
@@ -37,6 +38,7 @@ class Limits(TypedDict, total=False):
     max_retention: timedelta | None
     query_timeout: timedelta | None
     max_batch_hold: timedelta | None
+    delay_half_life: timedelta
     max_future_skew: timedelta | None
     overrides: Mapping[str, Rules]
     expected_queries: Sequence[str]
@@ -88,6 +90,30 @@ def limiting_timestamp_and_wall_clock_lag(
     )
 
 
+def target_completeness(
+    target: float, cold_start: timedelta, floor: timedelta = timedelta(0), ceiling: timedelta | None = None,
+    min_rows: int | None = None, **limits: Unpack[Limits],
+) -> Rules:  # fmt: skip
+    """The least lag under which a share of ``target`` of the rows (0.99) would have been on time: learnt by substream
+    from how far rows come behind, and never less than ``floor`` or more than ``ceiling``.
+
+    It is ``cold_start`` until ``min_rows`` were seen of the substream, or of all together; by default so many that ten
+    are beyond the target. It widens at once and tightens slowly; where the watermark is by then, it stays. With a
+    ``frame`` a row is on time where its window is open.
+    """
+    if isinstance(target, bool) or not isinstance(target, (int, float)):
+        raise InvalidUsage(f"target must be a share of the rows, like 0.99; it is {target!r}.")
+    policy: Rules = {
+        "type": "target_completeness",
+        "target": float(target),
+        "cold_start_lag_ms": milliseconds("cold_start", cold_start),
+        "floor_ms": milliseconds("floor", floor),
+        "ceiling_ms": None if ceiling is None else milliseconds("ceiling", ceiling),
+        "min_rows": min_rows,
+    }
+    return _rules(policy, limits)
+
+
 def reported(**limits: Unpack[Limits]) -> Rules:
     """Substreams' watermarks are reported ready-made, by a program that knows them; event times move none."""
     return _rules({"type": "reported"}, limits)
@@ -103,6 +129,8 @@ def _rules(policy: Rules, limits: Limits) -> Rules:
         duration = limits.get(name)
         if duration is not None:
             rules[f"{name}_ms"] = milliseconds(name, duration, 1)
+    if "delay_half_life" in limits:
+        rules["delay_half_life_ms"] = milliseconds("delay_half_life", limits["delay_half_life"], 1)
     if "max_future_skew" in limits:
         skew = limits["max_future_skew"]
         rules["max_future_skew_ms"] = None if skew is None else milliseconds("max_future_skew", skew)

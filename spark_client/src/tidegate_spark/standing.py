@@ -62,6 +62,16 @@ class Standing:
             self._loaded = Reached.load(self._query, self._checkpoint)
         return self._loaded
 
+    @property
+    def rules(self) -> Rules:
+        """The job's rules in force, as far as they were heard of; else those it is to be created from."""
+        return self.config or self._gate.rules or {}
+
+    def tops(self) -> dict[str, int]:
+        """The highest event time of each substream, in all batches whose commits the coordinator took."""
+        with self.lock:
+            return dict(self.reached.tops)
+
     def bring_proof(self) -> None:
         """Sees to it that the coordinator is sent the last watermark token there is, in case it has forgotten."""
         if self._coordinator.watermark_token is None:

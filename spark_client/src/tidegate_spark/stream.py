@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -18,6 +18,7 @@ from tidegate_spark.heartbeat import Heartbeat
 from tidegate_spark.hook import BatchFunction, Hook
 from tidegate_spark.ids import checked_id
 from tidegate_spark.judgement import Goes
+from tidegate_spark.measuring import Order
 from tidegate_spark.pins import KEPT, Pins
 from tidegate_spark.rules import in_the_unit
 from tidegate_spark.session import BATCHES_RETAINED, IDLE_EVENT_INTERVAL, setting
@@ -38,6 +39,7 @@ REPORT_TASKS = 4
 HEARTBEAT_MS = 1000
 MODES = ("executor", "driver", "observe")
 GOES = ("late", "on_time")
+DELAYS = ("batch", "row", "none")
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class Stream:
     report_tasks: int = REPORT_TASKS
     heartbeat_ms: int = HEARTBEAT_MS
     progress: bool = False
+    measured: Order | Literal["none"] | None = None
     on_commit_function: Callable[[Committed], Any] | None = None
     trigger_options: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
@@ -162,6 +165,19 @@ class Stream:
         """
         return replace(self, limited=limited)
 
+    def delays(self, order: Order | Literal["none"]) -> "Stream":
+        """Measures how far rows come behind, for the curve of latency against completeness, and for rules that aim at
+        a completeness. Without this, it is done where the rules need it.
+
+        ``batch``: behind the highest event time that their substream had before the batch, which is what decides
+        whether they are late. ``row``: before the row, in the order in which a task reads them, so that it does not
+        depend on how large batches are; every row then goes through Python, and the workers need NumPy. ``none``: not.
+
+        The coordinator takes no names of substreams but those of their values: of values that are no names as they are
+        (longer than 200 bytes, or not to be printed) delays are not measured.
+        """
+        return replace(self, measured=_checked("delays", order, DELAYS))
+
     def tuned(self, *, report_tasks: int = REPORT_TASKS, heartbeat_ms: int = HEARTBEAT_MS) -> "Stream":
         """``report_tasks``: how many tasks report at the most; ``heartbeat_ms``: how often silence is looked at."""
         if report_tasks < 1 or heartbeat_ms < 1:
@@ -214,6 +230,7 @@ class Stream:
             report_tasks=self.report_tasks,
             of_timestamps=self.columns.are_timestamps(self.df),
             progress=self.progress,
+            delays=self.measured,
             on_commit=self.on_commit_function,
         )
         delivery.start()

@@ -58,6 +58,22 @@ def name_of(values: Values) -> str:
     return name
 
 
+def values_of(name: str, columns: int) -> tuple[str | None, ...]:
+    """The values, as strings, that give a name, of so many columns.
+
+    Of names that were shortened or escaped the values are lost; what comes for them are values that no row has.
+    """
+    if columns == 0:
+        return ()
+    parts = [name]
+    if columns > 1:
+        parts = [part.replace("%2F", "/").replace("%25", "%") for part in name.split("/", columns - 1)]
+    return (
+        *(None if part == NULL else "" if part == EMPTY else part for part in parts),
+        *[None] * (columns - len(parts)),
+    )
+
+
 def _part(value: Value) -> str:
     if value is None:
         return NULL

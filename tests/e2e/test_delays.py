@@ -1,0 +1,151 @@
+"""How far rows come behind: measured by Spark as by hand, and learnt from by the coordinator."""
+
+from collections import Counter
+from datetime import timedelta
+from random import Random
+from typing import Any
+
+import httpx
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.e2e.streams import Sink, rows, to_the_end
+from tidegate.domain.sketch import bucket_of
+from tidegate_spark import Gate, InvalidUsage, target_completeness
+from tidegate_spark.columns import Columns
+from tidegate_spark.fold import Fold, on_driver
+from tidegate_spark.judgement import HIGHEST, Judgement
+from tidegate_spark.measuring import Measuring, Order
+from tidegate_spark.reporter import DELAYS_PER_CALL, in_calls
+from tidegate_spark.substreams import name_of, values_of
+from tidegate_spark.testing import CoordinatorProcess, FileBatches
+from tidegate_spark.windows.frame import Frame
+
+Rows = list[tuple[str | None, int | None, int | None]]
+
+
+def some_rows(count: int) -> Rows:
+    chance = Random(3)  # noqa: S311 - the same rows each time
+    return [
+        (
+            chance.choice(["a", "b/c", "%2F", "", None, "(null)", "é"]),
+            chance.choice([1, None]),
+            chance.choice([None, HIGHEST + 7, 40_000, *range(1_000, 100_000, 777)]),
+        )
+        for _ in range(count)
+    ]
+
+
+def by_hand(found: Rows, tops: dict[str, int], frame: Frame | None, order: Order) -> dict[str, dict[int, int]]:
+    reached, delays = dict(tops), dict[str, Counter[int]]()
+    for word, number, time in found:
+        name = name_of((word, None if number is None else str(number)))
+        if time is None or time > 1_000_000:
+            continue
+        counts = delays.setdefault(name, Counter())
+        judged_at = time if frame is None else (time - frame.offset) // frame.slide * frame.slide
+        judged_at += 0 if frame is None else frame.offset + frame.slide - 1
+        if name in reached:
+            counts[bucket_of(reached[name] - judged_at)] += 1
+        if order == "row":
+            reached[name] = max(time, reached.get(name, time))
+    return {name: dict(counts) for name, counts in delays.items()}
+
+
+@pytest.mark.parametrize("order", ["batch", "row"])
+@pytest.mark.parametrize("frame", [None, Frame(10_000, 5_000, 300)])
+def test_spark_counts_as_one_does_by_hand(spark: SparkSession, order: Order, frame: Frame | None) -> None:
+    found = some_rows(3_000)
+    names = {name_of((word, None if number is None else str(number))) for word, number, _ in found}
+    # Of what is no name as it is, the values cannot be told from the name.
+    marked = {name for name in names if "~" in name}
+    assert all(name_of(values_of(name, 2)) == name for name in names - marked)
+    tops = {name: 20_000 + 5_000 * at for at, name in enumerate(sorted(names)) if at % 4}
+    df = spark.createDataFrame(found, "word string, number int, t long").coalesce(1)
+    judgement = Judgement(30_000, 1_000_000)
+    columns, measuring = Columns("t", ["word", "number"]), Measuring(order, tops, frame)
+    measured = on_driver(df, columns, judgement, 2, plain=False, measuring=measuring)
+    plainly = on_driver(df, columns, judgement, 2, plain=False)
+    assert measured is not None and plainly is not None
+    expected = by_hand(found, tops, frame, order)
+    for name, delays in zip(measured.substream, measured.delays, strict=True):
+        if name not in marked or (order == "row" and name not in tops):
+            assert {bucket: count for bucket, count in delays} == expected.get(name, {}), name  # noqa: C416 - pairs are lists
+    assert len(expected) > 8
+    assert 0 < len(marked) < 6
+    assert _without_delays(measured) == _without_delays(plainly)
+
+
+def _without_delays(fold: Fold) -> Any:
+    columns = (fold.substream, fold.top, fold.rows, fold.updated, fold.late, fold.null_event_time, fold.future)
+    return sorted(zip(*columns, strict=True))
+
+
+def test_a_stream_that_is_one_substream(spark: SparkSession) -> None:
+    found: Rows = [(None, None, time) for time in (1_000, 5_000, 2_000, 9_000, 8_999)]
+    df = spark.createDataFrame(found, "word string, number int, t long").coalesce(1)
+    expected: dict[Order, list[int]] = {"batch": [4_000, 0, 3_000, 0, 0], "row": [4_000, 0, 3_000, 0, 1]}
+    for order, delays in expected.items():
+        measuring = Measuring(order, {"(all)": 5_000}, None)
+        fold = on_driver(df, Columns("t", None), Judgement(None, HIGHEST), 1, plain=False, measuring=measuring)
+        assert fold is not None
+        assert dict(map(tuple, fold.delays[0])) == Counter(map(bucket_of, delays))  # type: ignore[arg-type]
+    # Of the first batch there is nothing that its rows could be behind.
+    fold = on_driver(df, Columns("t", None), Judgement(None, HIGHEST), 1, False, Measuring("batch", {}, None))
+    assert fold is not None and fold.delays == [[]]
+
+
+@pytest.mark.parametrize("mode", ["executor", "driver"])
+def test_a_lag_is_learnt_through_spark(
+    spark: SparkSession, source: FileBatches, tidegate: CoordinatorProcess, checkpoint: str, mode: Any
+) -> None:
+    """Of two substreams, one in order and one up to 20 s late, each gets a lag of its own; a replay changes nothing."""
+    rules = target_completeness(0.9, timedelta(seconds=60), min_rows=20)
+    gate = tidegate.gate(rules=rules)
+    for batch in range(4):
+        first = 100_000 * (batch + 1)
+        late = [("late", first - 1000 * at) for at in range(20)]
+        source.add(*rows(*late, *(("orderly", first + at) for at in range(20))))
+    sink = Sink()
+    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k")).reporting(mode)
+    to_the_end(stream, checkpoint)
+    lags = {row["substream"]: row["lag"] for row in gate.substreams()}
+    assert lags == {"orderly": 0, "late": 0}
+    source.add(*rows(*(("late", 400_000 - 1000 * at) for at in range(60)), ("orderly", 500_000)))
+    to_the_end(sink.after(gate.stream(source.stream(spark), event_time="t", substream="k")).reporting(mode), checkpoint)
+    lags = {row["substream"]: row["lag"] for row in gate.substreams()}
+    assert lags["orderly"] == 0
+    assert lags["late"] == pytest.approx(50_000, rel=0.2)
+
+
+def test_delays_are_measured_where_they_are_asked_for(
+    spark: SparkSession, source: FileBatches, gate: Gate, tidegate: CoordinatorProcess, checkpoint: str
+) -> None:
+    source.add(*rows(("a", 100_000)))
+    source.add(*rows(("a", 99_000), ("a", 120_000)))
+
+    def known() -> int:
+        found = httpx.get(f"{tidegate.url}/v1/jobs/{gate.coordinator.job}/disorder").raise_for_status().json()
+        return int(found["rows"])
+
+    plain = gate.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(lambda df, batch: None)
+    to_the_end(plain, checkpoint)
+    assert known() == 0
+    source.add(*rows(("a", 119_000), ("a", 90_000)))
+    to_the_end(plain.delays("row"), checkpoint)
+    assert known() == 2
+    source.add(*rows(("a", 119_000), ("a", 90_000)))
+    to_the_end(plain.delays("batch"), checkpoint)
+    assert known() == 4
+    with pytest.raises(InvalidUsage, match="delays takes one of"):
+        plain.delays("rows")  # type: ignore[arg-type]
+
+
+def test_what_is_told_of_delays_is_cut_into_calls() -> None:
+    sizes = [DELAYS_PER_CALL - 1, 1, 1, DELAYS_PER_CALL + 5, 0, 2]
+    columns: dict[str, list[Any]] = {
+        "substreams": list("abcdef"),
+        "delays": [[[1, 1]] * size if size else None for size in sizes],
+    }
+    calls = [call["substreams"] for call in in_calls(columns)]
+    assert calls == [["a", "b"], ["c"], ["d"], ["e", "f"]]

@@ -1,18 +1,15 @@
 """What operators ask: which jobs there are, how one stands, who holds it, what happened, and when it will be there."""
 
 import json
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import httpx
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from tidegate.cli.coordinator import HERE, NOT_REACHED, AsJson, Coordinator, Url
+from tidegate.cli.output import print_json, table_of, tell
 from tidegate.cli.times import duration_s, moment
 from tidegate.times import for_how_long, shown
 from tidegate.wording import REASONS, Piece, details, holding, plain, sentence
@@ -21,7 +18,6 @@ Job = Annotated[str, typer.Argument(help="The job.")]
 PAGE = 1000
 LONGEST_POLL_S = 60.0
 BACK_S = 1.0
-WIDE = 10_000
 
 
 def jobs(url: Url = HERE, as_json: AsJson = False) -> None:
@@ -34,16 +30,16 @@ def jobs(url: Url = HERE, as_json: AsJson = False) -> None:
         found += page["jobs"]
         after = page["next"]
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
-    table = _table("job", "stands", "watermark", "lag", "held by", "active", "idle", "done", "late")
+    table = table_of("job", "stands", "watermark", "lag", "held by", "active", "idle", "done", "late")
     for job in found:
         counts = job["substreams"]
         table.add_row(
             job["job"], job["standing"].replace("_", " "), shown(job["watermark"]), _lag(job), _held_by(job),
             str(counts["active"]), str(counts["idle"]), str(counts["done"]), str(job["rows"]["late"]),
         )  # fmt: skip
-    _show(table)
+    tell(table)
 
 
 def show(
@@ -59,35 +55,35 @@ def show(
     parameters = {"sort": "watermark", "limit": most}
     substreams = coordinator.job("GET", job, "/substreams", params=parameters)["substreams"]
     if as_json:
-        _print_json({"job": status, "queries": queries, "substreams": substreams})
+        print_json({"job": status, "queries": queries, "substreams": substreams})
         return
     now_ms = status["now_ms"]
-    _show(told_of(status))
-    facts = _table("", "")
+    tell(told_of(status))
+    facts = table_of("", "")
     rows = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in status["rows"].items())
     for name, value in (
         ("watermark", shown(status["watermark"])), ("coalesced", shown(status["coalesced"])),
         ("top", shown(status["top"])), ("now", shown(now_ms)), ("rows", rows),
     ):  # fmt: skip
         facts.add_row(name, value)
-    _show(facts)
+    tell(facts)
     if queries:
-        table = _table("query", "batch", "open", "last word")
+        table = table_of("query", "batch", "open", "last word")
         for query in queries:
             is_open = for_how_long(now_ms - query["begun_ms"]) if query["batch_open"] else "no"
             ended = " (retired)" if query["retired"] else ""
             table.add_row(
                 query["query"] + ended, _text(query["batch_id"]), is_open, _ago(now_ms, query["last_contact_ms"])
             )
-        _show(table)
-    table = _table("substream", "query", "state", "since", "watermark", "top", "skew", "last report", "late")
+        tell(table)
+    table = table_of("substream", "query", "state", "since", "watermark", "top", "skew", "last report", "late")
     for row in substreams:
         table.add_row(
             row["substream"], row["query"], row["state"], _ago(now_ms, row["since_ms"]), shown(row["watermark"]),
             shown(row["top"]), "-" if row["skew"] is None else for_how_long(row["skew"]),
             _ago(now_ms, row["last_event_ms"]), str(row["rows"]["late"]),
         )  # fmt: skip
-    _show(table)
+    tell(table)
 
 
 def explain(
@@ -99,10 +95,10 @@ def explain(
     """Who holds the watermark, until when at most, and where it would be without them."""
     told = Coordinator(url).job("GET", job, ":explain", params={"most": most})
     if as_json:
-        _print_json(told)
+        print_json(told)
         return
-    _show(told_of(told))
-    table = _table("held by", "because", "until at most", "without it, and those above")
+    tell(told_of(told))
+    table = table_of("held by", "because", "until at most", "without it, and those above")
     for held in told["held"]:
         limits = [
             f"{limit['limit']} in {for_how_long(limit['at_ms'] - told['now_ms'])}"
@@ -116,9 +112,9 @@ def explain(
             shown(held["watermark_without"]),
         )
     if told["held"]:
-        _show(table)
+        tell(table)
     if told["next_step"] is not None:
-        _show(f"The throttle lets it move when the data has come to {shown(told['next_step'])}.")
+        tell(f"The throttle lets it move when the data has come to {shown(told['next_step'])}.")
 
 
 def history(
@@ -135,20 +131,20 @@ def history(
         parameters["as_of"] = moment(as_of)
     told = Coordinator(url).job("GET", job, "/history", params=parameters)
     if as_json:
-        _print_json(told)
+        print_json(told)
         return
     if as_of is not None:
         force = told["as_of"]
-        _show(
+        tell(
             f"At {shown(moment(as_of))} there was no watermark, or it is no longer kept."
             if force is None
             else f"At {shown(moment(as_of))} the watermark was {shown(force.get('watermark'))}, held by "
             f"{_plain(holding(force | {'reason': force['holder']}), told) if force.get('holder') else 'nobody'}."
         )
-    table = _table("at", "what", "")
+    table = table_of("at", "what", "")
     for record in told["records"]:
         table.add_row(shown(record["at_ms"]), record.get("action", record["kind"]), _plain(details(record), told))
-    _show(table)
+    tell(table)
 
 
 def watch(
@@ -168,13 +164,13 @@ def watch(
                 if as_json:
                     typer.echo(json.dumps({"event": name, **data}))
                 elif name in ("state", "reset"):
-                    _show(f"{shown(data['now_ms'])}  {name:<12} {told_of(data)}")
+                    tell(f"{shown(data['now_ms'])}  {name:<12} {told_of(data)}")
                 elif name == "deleted":
-                    _show("The job was deleted.")
+                    tell("The job was deleted.")
                     return
                 else:
                     at_ms = data["at_ms"]
-                    _show(f"{shown(at_ms)}  {data.get('action', name):<12} {plain(details(data), at_ms)}")
+                    tell(f"{shown(at_ms)}  {data.get('action', name):<12} {plain(details(data), at_ms)}")
         except httpx.TransportError as error:
             typer.echo(f"tidegate: {error or type(error).__name__}; connecting again.", err=True)
         except KeyboardInterrupt:
@@ -203,9 +199,9 @@ def wait(
         if told["reached"] or left_s == 0:
             break
     if as_json:
-        _print_json(told)
+        print_json(told)
     else:
-        _show(told_of(told))
+        tell(told_of(told))
     if not told["reached"]:
         raise typer.Exit(NOT_REACHED)
 
@@ -235,24 +231,3 @@ def _ago(now_ms: int, at_ms: int) -> str:
 
 def _text(value: object) -> str:
     return "-" if value is None else str(value)
-
-
-class _Plain(Table):
-    """A table whose cells are text: names may hold what rich would take for markup."""
-
-    def add_row(self, *cells: Any, **options: Any) -> None:
-        super().add_row(*(escape(cell) for cell in cells), **options)
-
-
-def _table(*columns: str) -> Table:
-    return _Plain(*columns, box=None, header_style="bold", pad_edge=False)
-
-
-def _show(what: Table | str) -> None:
-    # What goes to a file or another program is not cut to the width of a terminal that isn't there.
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
-    console.print(escape(what) if isinstance(what, str) else what, soft_wrap=isinstance(what, str))
-
-
-def _print_json(what: Iterable[Any]) -> None:
-    typer.echo(json.dumps(what, indent=2))

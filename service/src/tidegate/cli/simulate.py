@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 from tidegate.cli import columns
+from tidegate.cli.output import print_json, table_of, tell
 
 if TYPE_CHECKING:
     from tidegate.domain.config import JobConfig
@@ -198,11 +198,9 @@ def _progress(steps: Iterable[Any], rows: int) -> Iterable[Any]:
 
 def _tell(found: list[Simulated], as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps([one.record() for one in found], indent=2))
+        print_json([one.record() for one in found])
         return
-    table = Table(
-        "lag", "completeness", "dropped", "updated", "windows", "latency", box=None, header_style="bold", pad_edge=False
-    )
+    table = table_of("lag", "completeness", "dropped", "updated", "windows", "latency")
     for one in found:
         outcome = one.outcome
         latency = "-" if one.latency is None else f"{one.latency:.2f}"
@@ -210,7 +208,7 @@ def _tell(found: list[Simulated], as_json: bool) -> None:
             one.policy or str(_plain(one.lag)), f"{100 * outcome.completeness:.2f} %", str(outcome.dropped),
             str(outcome.updated), str(outcome.windows), latency,
         )  # fmt: skip
-    Console(highlight=False, markup=False).print(table)
+    tell(table)
 
 
 def _choose(found: list[Simulated], most_latency: float | None, least_completeness: float | None) -> None:

@@ -1,8 +1,13 @@
-"""Where things are in the page's two pictures: an axis of event time, and how the watermark's lag has been."""
+"""Where things are in the page's pictures: an axis of event time, how the watermark's lag has been, and what share of
+the rows a lag would have had on time.
+"""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
+from tidegate.api.schemas.disorder import DisorderRecord
 from tidegate.domain.journal import Record
 
 FAR = 3
@@ -90,6 +95,78 @@ def spark(emissions: Sequence[Record], now_ms: int) -> Spark | None:
         for at_ms, lag in lags
     )
     return Spark(_polyline(points), lowest, highest, lags[-1][1], first)
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """Completeness over lag: ``points`` of a polyline in 100 by 100; ``ticks`` of both axes, each with where it is in
+    per cent; the lag in force and the one for the target, if they are known, likewise; and the heights of the target
+    and of what was achieved, if they are within the picture.
+    """
+
+    points: str
+    lags: tuple[tuple[int, float], ...]
+    shares: tuple[tuple[float, float], ...]
+    in_force: float | None
+    recommended: float | None
+    target: float | None
+    achieved: float | None
+
+
+BEYOND = 1.25
+"""The picture goes so much further than the longest lag that is marked in it."""
+NEARLY_ALL = 0.995
+
+
+STEPS_MS: list[int] = [
+    *(digit * 10**power for power in range(3) for digit in (1, 2, 5)),
+    *(step * unit for unit in (1000, 60_000) for step in (1, 2, 5, 10, 15, 30)),
+    *(hours * 3_600_000 for hours in (1, 2, 3, 6, 12, 24, 48)),
+]
+MOST_TICKS = 4
+
+
+def _step(right: int) -> int:
+    """From tick to tick, so that they are at round numbers."""
+    days = STEPS_MS[-1]
+    return next((step for step in STEPS_MS if right <= MOST_TICKS * step), -(-right // MOST_TICKS // days) * days)
+
+
+def plot(known: DisorderRecord) -> Plot | None:
+    """None where nothing is known of delays."""
+    if not known.curve:
+        return None
+    marked = [lag for lag in (known.lag_ms, known.recommended_lag_ms) if lag is not None]
+    nearly = next((point.lag_ms for point in known.curve if point.completeness >= NEARLY_ALL), 0)
+    right = max(int(max([*marked, nearly]) * BEYOND), 1)
+    bottom = known.curve[0].completeness
+    drawn: list[tuple[float, float]] = []
+    for point in known.curve:
+        if point.lag_ms <= right:
+            drawn.append((point.lag_ms, point.completeness))
+    drawn.append((right, max(point.completeness for point in known.curve if point.lag_ms <= right)))
+    bottom = min(math.floor(10 * bottom) / 10, 0.9)
+
+    def x(lag: float) -> float:
+        return round(100 * lag / right, 2)
+
+    def y(share: float | None) -> float | None:
+        return None if share is None or share < bottom else round(100 - 100 * (share - bottom) / (1 - bottom), 2)
+
+    # Between two lags of the curve it is as it was at the lower one.
+    steps = [(drawn[0][0], drawn[0][1])]
+    for (_, before), (lag, share) in pairwise(drawn):
+        steps += [(lag, before), (lag, share)]
+    shares = [bottom + (1 - bottom) * part / 2 for part in range(3)]
+    return Plot(
+        _polyline((x(lag), y(share) or 0.0) for lag, share in steps),
+        tuple((lag, x(lag)) for lag in range(0, right + 1, _step(right))),
+        tuple((share, y(share) or 0.0) for share in shares),
+        None if known.lag_ms is None else x(known.lag_ms),
+        None if known.recommended_lag_ms is None else x(known.recommended_lag_ms),
+        y(known.target),
+        y(known.achieved),
+    )
 
 
 def _polyline(points: Iterable[tuple[float, float]]) -> str:

@@ -1,5 +1,6 @@
 """Templates, and what they need: everything that is not markup of their own is escaped."""
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -48,6 +49,11 @@ def duration(ms: int | None) -> str:
     return f"-{for_how_long(-ms)}" if ms < 0 else for_how_long(ms)
 
 
+def percent(share: float) -> str:
+    """Rounded down: what is not all is not shown as all."""
+    return f"{math.floor(share * 1_000_000) / 10_000:.4f}".rstrip("0").rstrip(".") + " %"
+
+
 def told(pieces: Iterable[Piece], now_ms: int) -> Markup:
     """A sentence."""
     found = Markup()
@@ -77,6 +83,7 @@ _templates.filters |= {
     "ago": ago,
     "left": left,
     "duration": duration,
+    "percent": percent,
     "told": told,
 }
 _templates.filters |= {"details": details, "holding": holding}

@@ -152,6 +152,7 @@ class Overhead:
         return {
             "executor": self.coordinated(lambda stream: stream.persisted(False)),
             "driver": self.coordinated(lambda stream: stream.reporting("driver").persisted(False)),
+            "executor, delays": self.coordinated(lambda stream: stream.delays("batch").persisted(False)),
             "executor, persisted": self.coordinated(lambda stream: stream),
         }
 

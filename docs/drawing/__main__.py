@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from docs.drawing import paint
+from docs.drawing import clicks, paint
 from docs.drawing.merges import least_lags
 from docs.drawing.scenes import SCENES, THROTTLED
 
@@ -20,6 +20,10 @@ def main() -> None:
         print(path.name)
     paint.bounds(least_lags(), FIGURES / "merges.svg")
     print("merges.svg")
+    paint.completeness(clicks.measured(), clicks.told(), clicks.LAGS, FIGURES / "completeness.svg")
+    print("completeness.svg")
+    paint.learning(clicks.learnt(), FIGURES / "learning.svg")
+    print("learning.svg")
 
 
 if __name__ == "__main__":

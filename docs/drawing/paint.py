@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from docs.drawing.scene import Line, Seen
 
+Points = list[tuple[float, float]]
 COLOURS = ("#1f6f8b", "#b5651d", "#5b7f3a", "#7a4f9a")
 RED = "#c0392b"
 STYLE: Any = {
@@ -58,6 +59,46 @@ def bounds(curves: dict[str, list[tuple[int, int]]], path: Path) -> None:
         axes.set_xlabel("skew: how far B trails A")
         axes.set_ylabel("least lag without a late row of B")
         axes.legend(frameon=False)
+        _save(figure, path, repr(curves))
+
+
+def completeness(measured: Points, told: Points, lags: Sequence[int], path: Path) -> None:
+    """The curve of latency against completeness: told from sketches, and measured at some lags."""
+    with mpl.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(7.6, 3.4), layout="constrained")
+        axes.step(
+            [latency for latency, _ in told], [100 * share for _, share in told], where="post", color=COLOURS[0],
+            label="told from the sketch of delays",
+        )  # fmt: skip
+        axes.plot(
+            [latency for latency, _ in measured], [100 * share for _, share in measured], "o", color=COLOURS[1],
+            label="measured, by a replay under that lag",
+        )  # fmt: skip
+        for (latency, share), lag in zip(measured, lags, strict=True):
+            axes.annotate(f"lag {lag}", (latency, 100 * share), xytext=(4, -12), textcoords="offset points", size=8)
+        axes.axhspan(90, 100, xmax=0.27, color=COLOURS[2], alpha=0.12, lw=0)
+        axes.set_xlim(0, 45)
+        axes.text(0.4, 97, "90 % within 12", color=COLOURS[2], size=8)
+        axes.set_xlabel("average latency, minutes")
+        axes.set_ylabel("rows on time, per cent")
+        axes.legend(frameon=False, loc="lower right")
+        _save(figure, path, repr((measured, told)))
+
+
+def learning(curves: dict[str, Points], path: Path) -> None:
+    """A lag that is learnt, and what is late under it, while delays become three times as long."""
+    with mpl.rc_context(STYLE):
+        figure, (above, below) = plt.subplots(2, 1, figsize=(7.6, 4.4), sharex=True, layout="constrained")
+        lag, *late = curves.items()
+        above.plot(*zip(*lag[1], strict=True), color=COLOURS[0], label="learnt lag, target 99 %")
+        above.set_ylabel("lag, minutes")
+        for (name, points), colour in zip(late, (COLOURS[0], RED), strict=True):
+            below.plot(*zip(*points, strict=True), "o-", markersize=2.5, lw=1, color=colour, label=name)
+        below.axhline(1, color="#999999", lw=0.8, ls="--")
+        below.set_ylabel("rows late, per cent")
+        below.set_xlabel("event time, hours")
+        for axes in (above, below):
+            axes.legend(frameon=False, loc="upper left", fontsize=8)
         _save(figure, path, repr(curves))
 
 

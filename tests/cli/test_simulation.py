@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner, Result
 
-from tests.domain.test_simulate import BOOK, book
+from docs.drawing.clicks import MINUTE, clicks
+from tests.domain.test_simulate import BOOK
 from tidegate.__main__ import cli
 
 LAG = {"policy": {"type": "limiting_lag", "lag_ms": 10}}
@@ -34,7 +35,9 @@ def csv(path: Path, *lines: str) -> Path:
 
 @pytest.fixture
 def book_file(tmp_path: Path) -> Path:
-    return csv(tmp_path / "book.csv", "n,t", *(f"{place},{row.event_time / 2}" for place, row in enumerate(book())))
+    return csv(
+        tmp_path / "book.csv", "n,t", *(f"{place},{row.event_time / MINUTE}" for place, row in enumerate(clicks()))
+    )
 
 
 def test_the_book(book_file: Path) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.drawing import clicks
 from docs.drawing.merges import least_lags
 from docs.drawing.paint import digest_of, drawn_from
 from docs.drawing.scenes import SCENES, THROTTLED
@@ -23,8 +24,13 @@ def test_the_bounds_are_those_that_the_exercise_gives() -> None:
     assert drawn_from(DOCS / "figures" / "merges.svg") == digest_of(repr(least_lags()))
 
 
+def test_the_curves_are_those_of_the_machine() -> None:
+    assert drawn_from(DOCS / "figures" / "completeness.svg") == digest_of(repr((clicks.measured(), clicks.told())))
+    assert drawn_from(DOCS / "figures" / "learning.svg") == digest_of(repr(clicks.learnt()))
+
+
 def test_every_figure_is_shown() -> None:
     """A picture that no page shows is one that nobody keeps."""
-    page = (DOCS / "semantics.md").read_text()
+    page = "".join(page.read_text() for page in DOCS.glob("*.md"))
     for figure in (DOCS / "figures").glob("*.svg"):
         assert f"figures/{figure.name}" in page

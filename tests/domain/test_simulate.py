@@ -1,39 +1,28 @@
 """Replaying a stream: the book's table to the last digit, and the quick way held to the machine."""
 
-import random
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from docs.drawing.clicks import MINUTE, WINDOW, clicks
 from tidegate.domain.config import JobConfig
 from tidegate.domain.frame import Frame
 from tidegate.domain.policy import LimitingLag
 from tidegate.domain.simulate import Moment, Outcome, Row, judge, merged_tops, through_machine, under_lag
 from tidegate.domain.throttle import FrameThrottle, MinStepThrottle
 
-HALVES = 2
-"""The book's stream has event times every half unit: in halves they are whole."""
 BOOK = {
     0: (65.84, 6832, 0.87), 2: (75.39, 4923, 2.90), 5: (85.00, 2999, 5.79), 10: (93.47, 1307, 10.87),
     20: (99.48, 105, 20.87), 40: (100.00, 0, 40.87),
 }  # fmt: skip
 
 
-def book() -> list[Row]:
-    """20,000 events, one every half unit, that arrive after a delay."""
-    generator = random.Random(7)  # noqa: S311 - the book's
-    events = [(number * 0.5, number) for number in range(20_000)]
-    arrivals = sorted((at + min(generator.expovariate(1 / 6), 25), number) for at, number in events)
-    return [Row(number, "", place) for place, (_, number) in enumerate(arrivals)]
-
-
 @pytest.mark.parametrize(("lag", "expected"), BOOK.items())
 def test_the_table_of_the_book(lag: int, expected: tuple[float, int, float]) -> None:
-    rows = book()
-    outcome = judge(under_lag(rows, merged_tops(rows), lag * HALVES), 10 * HALVES)
+    rows = clicks()
+    outcome = judge(under_lag(rows, merged_tops(rows), lag * MINUTE), WINDOW)
     assert outcome.average_latency is not None
-    latency = outcome.average_latency / HALVES
+    latency = outcome.average_latency / MINUTE
     assert (round(100 * outcome.completeness, 2), outcome.dropped, round(latency, 2)) == expected
 
 

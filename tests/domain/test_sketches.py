@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
-from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from docs.drawing.clicks import LAGS, MINUTE, WINDOW, clicks
 from examples.flights.data import load
 from examples.flights.settings import Settings
 from tests.domain.streams import APART, LAWS, Law, arrivals
@@ -30,13 +30,6 @@ HOUR = 3_600_000
 
 def rows_of(times: list[int]) -> list[Row]:
     return [Row(time, "", at) for at, time in enumerate(times)]
-
-
-def the_books() -> list[Row]:
-    """In tenths of its unit."""
-    random = Random(7)  # noqa: S311 - the book's
-    events = [(at * 0.5 + min(random.expovariate(1 / 6), 25), at * 5) for at in range(20_000)]
-    return rows_of([time for _, time in sorted(events)])
 
 
 def steady(law: Law) -> list[Row]:
@@ -70,7 +63,7 @@ def disorder_of(rows: list[Row], lag: int, throttle: Throttle) -> Disorder:
 
 MINUTES = [minutes * 60_000 for minutes in (0, 10, 30, 60, 120, 180, 240, 360, 480)]
 STREAMS: dict[str, tuple[Callable[[], list[Row]], int, int, list[int]]] = {
-    "the book's": (the_books, 100, 50, [0, 20, 50, 100, 200, 400]),
+    "the book's": (clicks, WINDOW, 5 * MINUTE, [lag * MINUTE for lag in LAGS]),
     "flights": (lambda: [Row(time, "", at) for time, at, _ in january()], HOUR, HOUR // 2, MINUTES),
     "flights by origin": (lambda: [Row(time, of, at) for time, at, of in january()], HOUR, HOUR // 2, MINUTES),
 }

@@ -122,14 +122,17 @@ def under_lag(rows: Sequence[Row], merged: Sequence[int | None], lag: int) -> It
         yield Moment(row.event_time, None if reached is None else reached - lag, top)
 
 
-def through_machine(rows: Sequence[Row], config: JobConfig, declared: Iterable[str] = ()) -> Iterator[Moment]:
+def through_machine(
+    rows: Sequence[Row], config: JobConfig, declared: Iterable[str] = (), machine: JobMachine | None = None
+) -> Iterator[Moment]:
     """The stream under any rules, by the machine itself: each row is a report of its own, when it arrived.
 
-    ``declared``: substreams that hold the watermark from the start.
+    ``declared``: substreams that hold the watermark from the start. ``machine``: a new one with these rules, for who
+    wants to know more of it afterwards.
     """
     if not rows:
         return
-    job = JobMachine(config, rows[0].at, numbers=UNBOUNDED)
+    job = machine or JobMachine(config, rows[0].at, numbers=UNBOUNDED)
     names = list(declared)
     if names:
         job.declare(DIRECT, names, rows[0].at)

@@ -1,0 +1,91 @@
+"""Late clicks: a stream whose rows come late by a known law, and what one waits for them.
+
+20,000 events, one every half minute, each delayed by a draw from an exponential law with a mean of six minutes, cut off
+at 25. Windows are ten minutes.
+"""
+
+import random
+from collections import Counter
+
+from tidegate.domain.config import JobConfig
+from tidegate.domain.disorder import curve
+from tidegate.domain.frame import Frame
+from tidegate.domain.job import JobMachine
+from tidegate.domain.policy import LimitingLag, TargetCompleteness
+from tidegate.domain.simulate import Row, judge, merged_tops, through_machine, under_lag
+from tidegate.domain.sketch import bucket_of
+from tidegate.domain.state import DIRECT
+from tidegate.domain.throttle import FrameThrottle
+
+MINUTE = 60_000
+APART = MINUTE // 2
+WINDOW = 10 * MINUTE
+LAGS = (0, 2, 5, 10, 20, 40)
+HALF_LIFE = 24 * 60 * MINUTE
+TARGET = 0.99
+
+
+def clicks() -> list[Row]:
+    """In the order in which they arrive."""
+    generator = random.Random(7)  # noqa: S311 - the same stream each time
+    arrivals = sorted((number / 2 + min(generator.expovariate(1 / 6), 25), number) for number in range(20_000))
+    return [Row(number * APART, "", place) for place, (_, number) in enumerate(arrivals)]
+
+
+def measured() -> list[tuple[float, float]]:
+    """Of each lag, its average latency in minutes, and its completeness: as a replay of all rows has them."""
+    rows = clicks()
+    merged = merged_tops(rows)
+    found = [judge(under_lag(rows, merged, lag * MINUTE), WINDOW) for lag in LAGS]
+    return [((one.average_latency or 0) / MINUTE, one.completeness) for one in found]
+
+
+def told() -> list[tuple[float, float]]:
+    """The same, of every lag, as the machine knows it under one of them."""
+    rows = clicks()
+    config = JobConfig(
+        LimitingLag(5 * MINUTE), FrameThrottle(Frame(WINDOW, WINDOW)), delay_half_life_ms=100 * HALF_LIFE
+    )
+    machine = JobMachine(config, 0)
+    list(through_machine(rows, config, machine=machine))
+    points = curve(machine.disorder.merged, machine.disorder.wait)
+    return [((point.latency or 0) / MINUTE, point.completeness) for point in points if point.lag <= 45 * MINUTE]
+
+
+def learnt() -> dict[str, list[tuple[float, float]]]:
+    """By hours of event time: the lag that aims at a completeness, in minutes; and which share of the rows is late, in
+    per cent, under it, and under the fixed lag that it had come to before delays became three times as long.
+    """
+    generator = random.Random(7)  # noqa: S311 - the same stream each time
+    drawn = [min(generator.expovariate(1 / 6), 25) for _ in range(40_000)]
+    arrivals = sorted(
+        (number / 2 + delay * (3 if number >= 20_000 else 1), number) for number, delay in enumerate(drawn)
+    )
+    times = [number * APART for _, number in arrivals]
+    job = JobMachine(JobConfig(TargetCompleteness(TARGET, 40 * MINUTE), delay_half_life_ms=HALF_LIFE), 0)
+    lags: list[tuple[float, float]] = []
+    late: Counter[tuple[str, int]] = Counter()
+    hours: Counter[int] = Counter()
+    fixed: int | None = None
+    for first in range(0, len(times), 20):
+        batch = times[first : first + 20]
+        top, watermark = job.top, job.coalescer.coalesced
+        delays = {}
+        if top is not None and watermark is not None:
+            delays["clicks"] = (*Counter(bucket_of(top - time) for time in batch).items(),)
+            hour = 5 * (first * APART // (5 * 60 * MINUTE))
+            if first >= 19_000 and fixed is None:
+                fixed = job.substreams[DIRECT, "clicks"].lag
+            hours[hour] += len(batch)
+            late["target", hour] += sum(time < watermark for time in batch)
+            late["fixed", hour] += sum(fixed is not None and time < top - fixed for time in batch)
+        job.report({"clicks": max(batch)}, 0, delays=delays)
+        lags.append((first * APART / (60 * MINUTE), (job.substreams[DIRECT, "clicks"].lag or 0) / MINUTE))
+    since = 19_000 * APART // (60 * MINUTE)
+    return {
+        "lag": lags,
+        "late under it": [(hour, 100 * late["target", hour] / rows) for hour, rows in hours.items()],
+        "late under the lag of before": [
+            (hour, 100 * late["fixed", hour] / rows) for hour, rows in hours.items() if hour >= since
+        ],
+    }

@@ -1,0 +1,82 @@
+"""The flights of two weeks, with a lag that aims at 99 %: in Spark and the service, as the machine has it by hand."""
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+from pyspark.sql import SparkSession
+
+from examples.flights import data
+from examples.flights.settings import Settings
+from examples.flights.spark import FlightsSource
+from tests.e2e.streams import to_the_end
+from tidegate.domain.config import JobConfig
+from tidegate.domain.frame import Frame
+from tidegate.domain.job import JobMachine
+from tidegate.domain.numbers import EXACT_DOUBLE
+from tidegate.domain.policy import LimitingLag, Policy, TargetCompleteness
+from tidegate.domain.sketch import bucket_of
+from tidegate.domain.throttle import FrameThrottle
+from tidegate_spark import Committed, target_completeness
+from tidegate_spark.testing import CoordinatorProcess
+
+TARGET = 0.99
+COLD_START, HALF_LIFE, FRAME = timedelta(hours=6), timedelta(days=7), timedelta(hours=1)
+HOUR = 3_600_000
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(datetime(2013, 1, 1, tzinfo=UTC), 14, 6, 30, 0, tmp_path)
+
+
+def by_hand(landings: data.Slice, settings: Settings, policy: Policy) -> tuple[list[int], dict[str, int | None]]:
+    """How many rows of each batch are late, and the lags in the end."""
+    flights = landings.flights
+    frame = FrameThrottle(Frame(HOUR, HOUR))
+    config = JobConfig(policy, frame, delay_half_life_ms=HALF_LIFE // timedelta(milliseconds=1))
+    job = JobMachine(config, 0)
+    late = []
+    for _, batch in flights.groupby((flights["landed_at"] - settings.start) // timedelta(hours=settings.batch_hours)):
+        times = (batch["departed_at"] - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+        watermark = job.coalescer.coalesced
+        late.append(0 if watermark is None else int((times < watermark).sum()))
+        delays: dict[str, Counter[int]] = {}
+        tops: dict[str, int] = {}
+        for origin, time in zip(batch["origin"], map(int, times), strict=True):
+            known = job.substreams.get(("", origin))
+            if known is not None and known.top is not None:
+                behind = known.top - config.judged_at(time, EXACT_DOUBLE)
+                delays.setdefault(origin, Counter())[bucket_of(behind)] += 1
+            tops[origin] = max(time, tops.get(origin, time))
+        job.report(tops, 0, delays={origin: (*counted.items(),) for origin, counted in delays.items()})
+    return late, {name: substream.lag for (_, name), substream in job.substreams.items()}
+
+
+def test_the_flights_with_a_target(
+    spark: SparkSession, tidegate: CoordinatorProcess, checkpoint: str, settings: Settings, tmp_path: Path
+) -> None:
+    landings = data.load(settings)
+    data.write_landings(landings, settings, tmp_path / "landings")
+    rules = target_completeness(TARGET, COLD_START, frame=FRAME, delay_half_life=HALF_LIFE)
+    gate = tidegate.gate(rules=rules)
+    committed: list[Committed] = []
+    flights = FlightsSource(spark, tmp_path / "landings").stream()
+    stream = gate.stream(flights, event_time="departed_at", substream="origin")
+    to_the_end(stream.foreach_batch(lambda df, batch: None).on_commit(committed.append), checkpoint)
+
+    milliseconds = COLD_START // timedelta(milliseconds=1)
+    late, lags = by_hand(landings, settings, TargetCompleteness(TARGET, milliseconds))
+    assert [batch.late for batch in committed] == late
+    assert {row["substream"]: row["lag"] for row in gate.substreams()} == lags
+    rows = len(landings.flights)
+    assert 1 - sum(late) / rows >= TARGET
+    lost, _ = by_hand(landings, settings, LimitingLag(settings.lag_minutes * 60_000))
+    assert sum(lost) / rows > 0.1
+    told = httpx.get(f"{tidegate.url}/v1/jobs/{gate.coordinator.job}/disorder").raise_for_status().json()
+    assert told["achieved"] == pytest.approx(1 - sum(late) / rows)
+    assert told["target"] == TARGET
+    assert told["recommended_lag_ms"] < max(lag for lag in lags.values() if lag is not None)
+    print(f"{1 - sum(late) / rows:.2%} on time, {sum(lost) / rows:.1%} lost by half an hour, lags {lags}")

@@ -14,6 +14,10 @@ from docs.drawing.clicks import MINUTE, clicks
 from tests.domain.test_simulate import BOOK
 from tidegate.__main__ import cli
 
+AIM = {
+    "policy": {"type": "target_completeness", "target": 0.99, "cold_start_lag_ms": 25.5},
+    "throttle": {"type": "frame", "size_ms": 10},
+}
 LAG = {"policy": {"type": "limiting_lag", "lag_ms": 10}}
 
 
@@ -58,6 +62,10 @@ def test_the_book(book_file: Path) -> None:
     lines = chosen.stdout.splitlines()
     assert lines[0].split() == ["lag", "completeness", "dropped", "updated", "windows", "latency"]
     assert lines[4].split() == ["10", "93.47", "%", "1307", "0", "998", "10.87"]
+    (book_file.parent / "aim.json").write_text(json.dumps(AIM))
+    [aimed] = told(book_file, "--event-time", "t", "--window", 10, "--policy", book_file.parent / "aim.json")
+    assert aimed["completeness"] >= 0.99
+    assert aimed["avg_emit_latency"] < 20.87  # at a lag of 20, which has hardly more
     tight = run(book_file, *budget[:-3], 3, "--min-completeness", 0.9, status=3)
     assert "None of these is both" in tight.stderr
 

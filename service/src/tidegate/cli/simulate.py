@@ -156,10 +156,13 @@ def _rules(path: Path, scale: int, timed: bool) -> "JobConfig":
     from pydantic import ValidationError
 
     from tidegate.api.schemas.rules import JobDocument
-    from tidegate.domain.policy import LimitingLag, Reported
+    from tidegate.domain.config import DELAY_HALF_LIFE_MS
+    from tidegate.domain.policy import Reported
 
     try:
         document = json.loads(path.read_text(), parse_float=Decimal)
+        if isinstance(document, dict):
+            document.setdefault("delay_half_life_ms", DELAY_HALF_LIFE_MS)
         rules = JobDocument.model_validate(_scaled(document, scale)).config()
     except OSError as error:
         raise typer.BadParameter(f"cannot read {path} ({error.strerror})") from None
@@ -175,7 +178,7 @@ def _rules(path: Path, scale: int, timed: bool) -> "JobConfig":
     if timed:
         return rules
     limits = (rules.idle_timeout_ms, rules.max_retention_ms)
-    if any(limits) or not all(isinstance(policy, LimitingLag) for policy in policies):
+    if any(limits) or any(policy.follows_clock for policy in policies):
         raise typer.BadParameter(f"{path}: these rules follow the clock; say when rows arrived (--arrival COLUMN)")
     return replace(rules, max_future_skew_ms=None)
 
@@ -187,7 +190,7 @@ def _scaled(document: Any, scale: int, name: str = "") -> Any:
         return [_scaled(value, scale) for value in document]
     if name.endswith("_ms") and isinstance(document, int | Decimal) and not isinstance(document, bool):
         return _whole(Decimal(document), scale)
-    return document
+    return float(document) if isinstance(document, Decimal) else document
 
 
 def _progress(steps: Iterable[Any], rows: int) -> Iterable[Any]:

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from redis import Redis
 
-from tests.page.conftest import BASE, FRAMES, batch, create, report
+from tests.page.conftest import BASE, FRAMES, HOUR, batch, create, report
 from tidegate.store import keyring
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate.store.keyring import Role
@@ -63,6 +63,9 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CoordinatorPro
     with CoordinatorProcess(directory) as process, httpx.Client(base_url=process.url, timeout=30) as http:
         create(http, "flights", **FRAMES, expected_queries=["arrivals"])
         create(http, "direct")
+        aim = {"type": "target_completeness", "target": 0.99, "cold_start_lag_ms": HOUR}
+        create(http, "aimed", policy=aim)
+        batch(http, "aimed", 0, {"ANC": BASE})
         for number in range(3):
             batch(http, "flights", number, {"ANC": BASE + number, "BOS": BASE + number})
             report(http, "direct", {"a": BASE + number, "b": BASE})

@@ -213,6 +213,7 @@ class JobMetrics(Collector):
         yield gauge("holds", "Operators' holds", lambda s: len(s.summary.holds))
         yield gauge("missing_queries", "Expected queries without substreams", lambda s: len(s.summary.missing_queries))
         yield gauge("complete", "1 after the end of input", lambda s: int(s.answer.complete))
+        yield gauge("completeness_target", "The share of rows that the job's policy aims at", _target)
         yield count("emissions", "How often the watermark moved", lambda s: s.summary.emissions)
         yield count("throttled", "How often the throttle kept back what was new", lambda s: s.summary.throttled)
         yield counts(
@@ -244,6 +245,11 @@ class JobMetrics(Collector):
                 for kind, number in asdict(row.counts).items():
                     rows.add_metric([*of, kind], number)
         yield from (watermark, top, last, state, rows)
+
+
+def _target(status: Status) -> float | None:
+    target = status.config.get("policy", {}).get("target")
+    return None if target is None else float(target)
 
 
 def _s(at_ms: int | None) -> float | None:

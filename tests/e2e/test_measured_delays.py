@@ -141,6 +141,23 @@ def test_delays_are_measured_where_they_are_asked_for(
         plain.delays("rows")  # type: ignore[arg-type]
 
 
+def test_rules_that_begin_to_need_delays_get_them_from_queries_that_run(
+    spark: SparkSession, source: FileBatches, gate: Gate, checkpoint: str
+) -> None:
+    sink = Sink()
+    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))
+    query = stream.start(queryName="q", checkpointLocation=checkpoint)
+    try:
+        source.add(*rows(("a", 100_000)))
+        query.processAllAvailable()
+        gate.change_rules(target_completeness(0.9, timedelta(seconds=60), min_rows=20))
+        source.add(*rows(*(("a", 100_000 - 1000 * at) for at in range(40))))
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert gate.substreams()[0]["lag"] == pytest.approx(36_000, rel=0.1)
+
+
 def test_what_is_told_of_delays_is_cut_into_calls() -> None:
     sizes = [DELAYS_PER_CALL - 1, 1, 1, DELAYS_PER_CALL + 5, 0, 2]
     columns: dict[str, list[Any]] = {

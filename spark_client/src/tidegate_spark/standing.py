@@ -45,10 +45,11 @@ class Standing:
         self._loaded: Reached | None = None
         self._announced_in: str | None = None
         self.config: Rules = {}
-        """The job's rules, as of the last announcement."""
+        """The job's rules, as of the last announcement, or the last batch."""
+        self._revision: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("lock", "_here", "_loaded", "_announced_in", "config")
+        own = ("lock", "_here", "_loaded", "_announced_in", "config", "_revision")
         return {name: value for name, value in self.__dict__.items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -96,8 +97,11 @@ class Standing:
             self._log.warning("the coordinator does not know the job any more; creating it again")
         with self.lock:
             status = self._coordinator.ensure_job(self._gate.rules, patience)
-            self.config = status["config"]
+            self._know(status)
             self.meet(status, patience)
+
+    def _know(self, status: Mapping[str, Any]) -> None:
+        self.config, self._revision = status["config"], status["revision"]
 
     def announced(self, patience: Patience) -> None:
         """Announces the query unless this process has."""
@@ -124,8 +128,12 @@ class Standing:
             reached.save(self._checkpoint)
 
     def begun(self, answer: Mapping[str, Any], run: Run, batch_id: int, patience: Patience) -> None:
-        """A batch was begun; what the coordinator has lost before is staged with it."""
+        """A batch was begun; what the coordinator has lost before is staged with it. Rules that were changed are asked
+        for.
+        """
         self.meet(answer, patience)
+        if answer["revision"] != self._revision:
+            self._know(self._coordinator.status(patience))
         reached = self.reached
         if reached.lost_by(answer["previous_batch_id"], answer["previous_open"], batch_id) and not reached.incomplete:
             self._log.warning(

@@ -30,6 +30,7 @@ class Owning(Acting):
                 if query == DIRECT and not substream.done:
                     substream.last_event_ms = self.moment.observed_ms
         self.config = config
+        self.revision += 1
         self.coalescer.retain(config.max_retention_ms)
         self._write("rules", actor=why.actor, reason=why.reason)
         for (query, name), substream in self.substreams.items():

@@ -52,6 +52,7 @@ class Begun:
 
     ``joined``: the query is new to a job that has a watermark already, and nobody expected it: what it has from below
     that is late. ``latest_event_time``: what lies beyond it is too far ahead of the clock to be true.
+    ``revision``: how often the job's rules were changed, and 1.
     ``previous_batch_id``: the latest batch that was begun on this checkpoint before this call, and whether it was open:
     a client that has committed it, or a later one, sees that the store has lost something.
     """
@@ -63,6 +64,7 @@ class Begun:
     latest_event_time: int | None = None
     previous_batch_id: int | None = None
     previous_open: bool = False
+    revision: int = 1
 
 
 @dataclass(frozen=True, slots=True)

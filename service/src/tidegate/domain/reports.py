@@ -98,7 +98,7 @@ class Reporting(Transition):
                 query.taken_over_by(run.run_id)
             query.wait(waited_ms)
             latest = self._latest_event_time()
-            return Begun(self._reply(), pin, True, False, latest, previous, was_open)
+            return Begun(self._reply(), pin, True, False, latest, previous, was_open, self.revision)
         if self.complete:
             raise JobComplete()
         self._tick(now_ms)
@@ -123,7 +123,8 @@ class Reporting(Transition):
             query.open_batch(
                 batch_id, pin, self.coalescer.merged, self.now_ms, self.moment.observed_ms, taken_in_ms, keep
             )
-        return Begun(self._reply(), pin, False, joined, self._latest_event_time(), previous, was_open)
+        latest = self._latest_event_time()
+        return Begun(self._reply(), pin, False, joined, latest, previous, was_open, self.revision)
 
     def commit(
         self, run: Run, batch_id: int, accounting: Accounting | None, now_ms: int, waited_ms: int = 0,

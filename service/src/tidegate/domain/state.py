@@ -49,6 +49,7 @@ class JobState:
         self.config = config
         self.numbers = numbers
         self.incarnation = incarnation
+        self.revision = 1
         self.state_epoch = state_epoch
         self.now_ms = now_ms
         self.lost_ms = 0

@@ -33,10 +33,10 @@ def effect(reply: Reply) -> Effect:
 
 
 def begun(reply: Reply) -> Begun:
-    pin, replayed, joined, latest_event_time, previous, was_open = reply[REST:]
+    pin, replayed, joined, latest_event_time, previous, was_open, revision = reply[REST:]
     return Begun(
         answer(reply), number(pin), replayed == "1", joined == "1", number(latest_event_time), number(previous),
-        was_open == "1",
+        was_open == "1", int(revision),
     )  # fmt: skip
 
 

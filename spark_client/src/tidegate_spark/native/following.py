@@ -30,6 +30,7 @@ from pyspark.sql.types import StructField, StructType, TimestampType
 from tidegate_spark.columns import Columns, column, quoted
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.ids import checked_id
+from tidegate_spark.measuring import needed_by
 from tidegate_spark.native.folding import Folding, check_policy
 from tidegate_spark.native.source import Followed, Markers
 from tidegate_spark.session import BATCHES_RETAINED
@@ -59,6 +60,12 @@ def following(
         log.warning(
             "%s/%s: the rules move the watermark from frame to frame, and native() without windows= leaves it a "
             "millisecond below: windows that end there close a frame later. Say windows=..., if there are any.",
+            gate.coordinator.job, query,
+        )  # fmt: skip
+    if needed_by(gate.rules or {}):
+        log.warning(
+            "%s/%s: native() measures no delays, so under rules that aim at a completeness the lag of its substreams "
+            "stays that of a cold start.",
             gate.coordinator.job, query,
         )  # fmt: skip
     checked_id("queryName", query)

@@ -57,6 +57,7 @@ async def begin(job: JobId, query: QueryId, batch: BatchId, request: Request, ct
             joined=begun.joined,
             previous_batch_id=begun.previous_batch_id,
             previous_open=begun.previous_open,
+            revision=begun.revision,
         )
     )
 

@@ -191,6 +191,7 @@ class BeginRecord(WatermarkRecord):
     joined: bool
     previous_batch_id: int | None
     previous_open: bool
+    revision: int = Field(description="of the job's rules, as in its ETag: they were changed where it is another")
 
 
 class BatchRecord(WatermarkRecord):

@@ -5,7 +5,8 @@
 -- ARGV  now · absent after · not after · token incarnation · token watermark ('' '' without)
 --       · query · query_id · run_id · batch · pin known (1/0) · pin ('' : none) · pins to keep · fenced runs to keep
 --       · waited · age of the input ('' : not known)
--- Reply ok, ... (parts/answer), pin, replayed (1/0), joined (1/0), latest event time, previous batch, it was open (1/0)
+-- Reply ok, ... (parts/answer), pin, replayed (1/0), joined (1/0), latest event time, previous batch, it was open (1/0),
+--       revision
 --       or error: job_not_found, job_deleted, job_complete, query_fenced <run>, query_retired <query>,
 --       checkpoint_conflict <batch> <query_id>, batch_forgotten <latest>, pin_conflict <pin>
 -- @include parts/answer
@@ -17,6 +18,7 @@ local fenced_kept, waited, input_age = tonumber(arg()), tonumber(arg()), num(arg
 
 local refused = load_job()
 if refused then return refused end
+local revision = redis.call('HGET', K.job, 'revision')
 load_query(query)
 refused = check_run(run_id) or check_checkpoint(query_id)
 if refused then return refused end
@@ -34,7 +36,7 @@ if replay then
   enter(query_id, run_id, fenced_kept)
   if batch == Q.latest then take_over(run_id) end
   wait(waited)
-  return reply(out(num(stored)), '1', '0', out(latest_event_time()), out(previous), was_open)
+  return reply(out(num(stored)), '1', '0', out(latest_event_time()), out(previous), was_open, revision)
 end
 
 if J.complete then return problem('job_complete') end
@@ -73,4 +75,4 @@ if #old > 0 then
   zrem(K.pin_order(query), old)
   hdel(K.pins(query), old)
 end
-return reply(out(pin), '0', joined and '1' or '0', out(latest_event_time()), out(previous), was_open)
+return reply(out(pin), '0', joined and '1' or '0', out(latest_event_time()), out(previous), was_open, revision)

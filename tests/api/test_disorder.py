@@ -60,6 +60,21 @@ def test_the_curve_of_a_substream(http: httpx.Client, make_job: Make) -> None:
     problem(http.get(f"{path}/disorder", params={"substream": "a", "query": "q"}), 404, "substream_not_found")
 
 
+def test_one_substream_has_the_curve_of_its_job(http: httpx.Client, make_job: Make) -> None:
+    """Also after its lag became a wider one, and the watermark still stands where the narrower one had brought it."""
+    path = make_job(policy={"type": "limiting_lag", "lag_ms": 0})
+    report(http, path, {"a": []})
+    report(http, path, {"a": [(10, 50)]})
+    status = http.get(path)
+    rules = {"policy": {"type": "limiting_lag", "lag_ms": 3_600_000}}
+    assert http.put(path, json=rules, headers={"If-Match": status.headers["ETag"]}).status_code == 200
+    for _ in range(5):
+        report(http, path, {"a": [(10, 50)]})
+    job, substream = disorder(http, path), disorder(http, path, substream="a")
+    assert job["quantiles"] == substream["quantiles"]
+    assert job["curve"] == substream["curve"]
+
+
 def test_a_lag_that_is_learnt_shows(http: httpx.Client, make_job: Make) -> None:
     path = make_job(policy=AIM)
     report(http, path, {"a": []})
@@ -75,7 +90,7 @@ def test_a_lag_that_is_learnt_shows(http: httpx.Client, make_job: Make) -> None:
     report(http, path, {"a": [(800, 60)]})
     kinds = [record["kind"] for record in http.get(f"{path}/history").json()["records"]]
     assert "relearn" in kinds
-    assert disorder(http, path)["lag_ms"] == pytest.approx(800, rel=0.02)
+    assert disorder(http, path)["lag_ms"] == 500  # until more are known, no longer than a cold start's
 
 
 def test_what_was_achieved_is_of_the_rows_that_were_late(http: httpx.Client, make_job: Make) -> None:
@@ -95,7 +110,17 @@ def test_what_was_achieved_is_of_the_rows_that_were_late(http: httpx.Client, mak
 def test_what_cannot_be_asked(http: httpx.Client, make_job: Make) -> None:
     path = make_job(throttle={"type": "frame", "size_ms": 100})
     problem(http.get(f"{path}/disorder", params={"window_ms": 100}), 422, "invalid_request")
-    for wrong in ({"target": 1}, {"target": "all"}, {"window_ms": -1}, {"query": "a/b"}, {"lag_ms": "x"}):
+    for wrong in (
+        {"target": 1},
+        {"target": "all"},
+        {"window_ms": -1},
+        {"query": "a/b"},
+        {"lag_ms": "x"},
+        {"lag_ms": -5},
+        {"lag_ms": 10**400},
+        {"substream": ""},
+        {"lag_ms": list(range(201))},
+    ):
         problem(http.get(f"{path}/disorder", params=wrong), 422, "invalid_request")
     for delays in ([[[-1, 1]]], [[[1839, 1]]], [[[1, -1]]], [[[1]]], [[1, 2]], [], "x"):
         body = {"substreams": ["a"], "event_times": [1], "delays": delays}

@@ -95,6 +95,31 @@ def test_when_rows_come_three_times_as_late_it_is_back_above_the_target_soon(law
     assert statistics.fmean(unlearnt) > 0.02
 
 
+def test_it_learns_again_where_enough_rows_never_come_together() -> None:
+    """What is old fades, so a substream with few rows has never enough of its own; a bad day must not last for ever."""
+    job = JobMachine(JobConfig(TargetCompleteness(0.99, 1000), delay_half_life_ms=1000), 0)
+    top = 0
+
+    def report(rows: dict[str, list[int]]) -> None:
+        nonlocal top
+        top += 100
+        delays = {name: (*Counter(map(bucket_of, found)).items(),) for name, found in rows.items()}
+        job.report(dict.fromkeys(rows, top), 0, delays=delays)
+
+    usual = {"large": [20] * 99 + [200], "small": [20] * 20}
+    for _ in range(50):
+        report(usual)
+    small = job.substreams["", "small"]
+    learnt = small.lag
+    assert learnt is not None and learnt < 300
+    assert job.delays["", "small"].rows < 1000
+    report({"large": usual["large"], "small": [10**9] * 20})
+    assert small.lag == 1000  # no more than that of a cold start: they are no delays that anybody would wait for
+    for _ in range(100):
+        report(usual)
+    assert small.lag is not None and small.lag <= learnt
+
+
 def test_when_rows_come_less_late_the_lag_tightens_slowly() -> None:
     change = 20_000
     found = judged(TargetCompleteness(0.99, COLD_START), arrivals(LAWS["exponential"], 120_000, 1, change, 0.25))

@@ -12,11 +12,12 @@ from http import HTTPStatus
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 from starlette.exceptions import HTTPException
 
 from tidegate.domain import errors
 from tidegate.runtime.wakeups import TooManyWait
+from tidegate.store.connection import is_failed_script
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ def register(app: FastAPI, calls: Sequence[APIRoute]) -> None:
 
     @app.exception_handler(RedisError)
     async def store_unavailable(_request: Request, error: RedisError) -> Response:
-        if type(error) is ResponseError:  # its subclasses are states of the server; this is a script that failed
+        if is_failed_script(error):
             log.error("A script failed.", exc_info=error)
             return broken().response()
         log.error("Redis: %s", error or type(error).__name__)

@@ -133,7 +133,10 @@ async def disorder(
     policy = config.policy
     if of is not None:
         seen, policy = own, config.policy_of(of[1])
-        rows = (await ctx.store.substreams(job, [of])).rows[0].counts
+        table = await ctx.store.substreams(job, [of])
+        if not table.rows:  # evicted since
+            raise SubstreamNotFound(of[0], [of[1]])
+        rows = table.rows[0].counts
     if target is None and isinstance(policy, TargetCompleteness):
         target = policy.target
     judged = rows.on_time + rows.updated + rows.late

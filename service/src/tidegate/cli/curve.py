@@ -57,7 +57,10 @@ def curve(
     told = ask()
     chosen = None
     if not told["rows"]:
-        why = "Nothing is known of delays: none were reported with the rows (in Spark: Stream.delays)."
+        why = (
+            "Nothing is known of delays: none were reported with the rows (in Spark: Stream.delays), or only of "
+            "substreams that report their watermarks themselves."
+        )
     else:
         chosen, why = _choose(told, ask, limit, least_completeness)
     if as_json:

@@ -268,7 +268,7 @@ class TargetCompleteness(_Rule):
     substream, or of the job, as ``min_rows`` says: by default as many as have ten beyond the target. It widens at once,
     and tightens by a quarter of the way at each eighth of the half-life by which delays fade. Where the watermark is by
     then, it stays. When clearly more rows come beyond the lag than the target leaves to be late, what was learnt no
-    longer holds: the lag is then the longest delay of late, until enough rows were seen since.
+    longer holds: the lag is then the longest delay of late, or four times what it was, until enough rows came since.
 
     :raises InvalidConfig: for a target that is no share below 1, and for lags or numbers of rows that cannot be.
     """
@@ -349,6 +349,10 @@ MARGIN = 0.5
 """How many standard deviations of the number of rows beyond the lag it is on the safe side by. What tightens slowly is
 on that side anyway: with twice as much, heavy tails cost a quarter more latency than they need to.
 """
+MOST_WIDENING = 4
+"""So many times wider, or as wide as for a cold start, is a lag at the most when what was learnt no longer holds: the
+longest of a few delays may be that of a row which is years old.
+"""
 TIGHTENING = 4
 """By one part in so many of the way to the wanted lag, a lag tightens at a step."""
 STEPS_AT_ONCE = 64
@@ -389,15 +393,17 @@ class TargetState(PolicyState):
         Returns whether what was learnt no longer holds; then it has been forgotten, in ``own``, too.
         """
         if self._is_surprised(rows):
-            self.learnt = self.policy.within(max(self.lag, math.floor(EDGES[self.highest])))
+            longest = min(math.floor(EDGES[self.highest]), max(MOST_WIDENING * self.lag, self.policy.cold_start))
+            self.learnt = self.policy.within(max(self.lag, longest))
             self.relearning = True
             self.rows = self.late = self.highest = 0
             own.weights.clear()
             return True
-        if self.relearning and own.weight < self.policy.enough * ROW:
-            self.learnt = max(self.lag, self.policy.lag_by(own))
+        if self.relearning and self.rows < self.policy.enough:
             return False
         wanted = self.policy.wanted(own, pool)
+        if wanted is None and self.relearning:  # there will never be more, for what is old fades
+            wanted = self.policy.lag_by(own)
         if wanted is None:
             return False
         if self.learnt is None or self.relearning or wanted > self.lag:
@@ -411,7 +417,7 @@ class TargetState(PolicyState):
 
     def _is_surprised(self, rows: Mapping[int, int]) -> bool:
         lag, ceiling = self.lag, self.policy.ceiling
-        if self.learnt is None or (ceiling is not None and lag >= ceiling):
+        if self.learnt is None:
             return False
         for bucket, count in rows.items():
             self.rows += count
@@ -419,7 +425,8 @@ class TargetState(PolicyState):
                 self.late += count
                 self.highest = max(self.highest, bucket)
         expected = self.rows * self.policy.late_share
-        if self.late >= SEEN_BEYOND and self.late > expected + SURPRISE * math.sqrt(expected):
+        may_widen = ceiling is None or lag < ceiling
+        if may_widen and self.late >= SEEN_BEYOND and self.late > expected + SURPRISE * math.sqrt(expected):
             return True
         if self.rows > 2 * self.policy.window:
             self.rows, self.late, self.highest = self.rows // 2, self.late // 2, 0

@@ -118,8 +118,13 @@ class Sketch:
         return 1 - sum(w * _late(bucket, lag, window) for bucket, w in self.weights.items()) / total
 
     def quantile(self, share: float) -> int:
-        """The delay that so large a share of the rows does not exceed."""
-        return self.lag_for(math.floor(self.weight * (1 - share)))
+        """The delay that so large a share of the rows does not exceed, to the stated error."""
+        left = 0
+        for bucket in sorted(self.weights, reverse=True):
+            left += self.weights[bucket]
+            if left > math.floor(self.weight * (1 - share)):
+                return typical(bucket)
+        return 0
 
     def edges(self) -> Iterator[float]:
         """The lags at which the share of late rows changes, ascending."""

@@ -166,7 +166,10 @@ class Transition(JobState):
             sketch.add(counts.items())
             pooled.update(counts)
             if substream.lag is not None:
-                ahead = None if merged is None else substream.top - substream.lag - merged
+                stands_at = None if substream.policy.follows_clock else substream.watermark
+                if stands_at is None:
+                    stands_at = substream.top - substream.lag
+                ahead = None if merged is None else max(stands_at - merged, 0)
                 for bucket, count in behind(counts.items(), ahead):
                     behind_all[bucket] += count
         for together, of_all in ((self.disorder.pool, pooled), (self.disorder.merged, behind_all)):

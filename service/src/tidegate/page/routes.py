@@ -14,7 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse, StreamingResponse
 from fastapi.routing import APIRoute
 from markupsafe import Markup
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 from starlette.requests import ClientDisconnect
 from starlette.staticfiles import StaticFiles
 from structlog.contextvars import bind_contextvars
@@ -34,6 +34,7 @@ from tidegate.page.looks import Look, View
 from tidegate.page.render import render
 from tidegate.page.sessions import Sessions
 from tidegate.runtime.wakeups import TooManyWait
+from tidegate.store.connection import is_failed_script
 
 log = logging.getLogger(__name__)
 
@@ -373,7 +374,7 @@ def _problem(error: Exception) -> Problem:
             return too_many_wait(error)
         case RequestValidationError():
             return bad_parameter(error)
-        case _ if type(error) is ResponseError:  # its subclasses are states of the server; this is a script that failed
+        case _ if is_failed_script(error):
             log.error("A script failed.", exc_info=error)
             return broken()
         case _:

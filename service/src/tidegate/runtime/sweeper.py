@@ -12,6 +12,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from tidegate.domain.errors import ClockJumped, JobDeleted, JobNotFound
 from tidegate.runtime.metrics import Metrics
+from tidegate.store.connection import is_failed_script
 from tidegate.store.redis import JobStore
 
 log = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class Sweeper:
             except (JobNotFound, JobDeleted):  # since we learnt that it was due
                 pass
             except ResponseError as error:
-                if type(error) is not ResponseError:  # its subclasses are states of the server
+                if not is_failed_script(error):
                     raise
                 # What is wrong with one job must not keep the others waiting.
                 log.exception("Job %s could not be swept.", job)

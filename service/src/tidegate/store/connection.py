@@ -4,7 +4,7 @@ Any Redis from 7.0 on or Valkey, over TCP (``redis://``), TLS (``rediss://``) or
 """
 
 from redis.asyncio import BlockingConnectionPool, Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 OLDEST = (7, 0)
 CONNECTIONS = 64
@@ -61,3 +61,11 @@ def without_password(url: str) -> str:
         return "the given address"
     place = rest.partition("?")[0].rpartition("@")[2]
     return f"{scheme}://{place}"
+
+
+def is_failed_script(error: Exception) -> bool:
+    """Whether it is a script that failed, by itself, and would again; rather than the server, at this moment.
+
+    Errors of the server are subclasses, but for that of one which has been at some other script for long.
+    """
+    return type(error) is ResponseError and not str(error).startswith("BUSY ")

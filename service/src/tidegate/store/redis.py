@@ -13,7 +13,6 @@ from typing import Any
 
 from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
-from redis.exceptions import ResponseError
 
 from tidegate.domain.config import JobConfig
 from tidegate.domain.disorder import Disorder
@@ -27,6 +26,7 @@ from tidegate.domain.substream import PLACEHOLDER, SubstreamKey, member
 from tidegate.store import replies, snapshot
 from tidegate.store.arguments import Values, column, delays_of, entries, members, of_why, text
 from tidegate.store.clock import ClockGuard
+from tidegate.store.connection import is_failed_script
 from tidegate.store.keys import JOBS, SECRET, SWEEPS, job_key, log_key, pins_key, tops_key
 from tidegate.store.replies import REST, Reply
 from tidegate.store.rules import rules
@@ -362,7 +362,7 @@ class JobStore:
         found: dict[str, Status | Exception] = {}
         for job, reply in zip(calls, answers, strict=True):
             if isinstance(reply, Exception):
-                if type(reply) is not ResponseError:  # its subclasses are states of the server
+                if not is_failed_script(reply):
                     raise reply
                 found[job] = reply
             elif reply[0] != "error":

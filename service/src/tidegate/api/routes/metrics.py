@@ -14,6 +14,7 @@ from tidegate.domain.errors import DomainError
 from tidegate.domain.pattern import matches
 from tidegate.domain.records import SubstreamRow
 from tidegate.runtime.metrics import JobMetrics, Scrape
+from tidegate.store.connection import is_failed_script
 from tidegate.store.redis import Status
 
 log = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ async def _rows(ctx: Context, jobs: list[str]) -> tuple[dict[str, list[Substream
         except DomainError:  # deleted since, or its clock jumped
             continue
         except ResponseError as error:
-            if type(error) is not ResponseError:  # its subclasses are states of the server
+            if not is_failed_script(error):
                 raise
             log.error("The substreams of job %s cannot be read.", job, exc_info=error)
             failed += 1

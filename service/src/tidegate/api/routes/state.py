@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
+from pydantic import Field
 
 from tidegate.api import views
 from tidegate.api.access import READERS, Who, allowed, unknown_key
@@ -19,6 +20,7 @@ from tidegate.domain.policy import HIGHEST_TARGET, LOWEST_TARGET
 from tidegate.domain.records import SubstreamState
 
 router = APIRouter(prefix="/v1/jobs", tags=["state"])
+Lag = Annotated[int, Field(ge=0, le=EXACT_DOUBLE.highest)]
 
 
 @router.get("/{job:id}/watermark", response_model=WaitRecord)
@@ -67,7 +69,9 @@ async def substreams(
 async def disorder(
     job: JobId,
     ctx: Ctx,
-    substream: Annotated[str | None, Query(max_length=200, description="of this substream, not of the job")] = None,
+    substream: Annotated[
+        str | None, Query(min_length=1, max_length=200, description="of this substream, not of the job")
+    ] = None,
     query: Annotated[str, Query(pattern=rf"^$|{ID}", description="whose it is")] = "",
     window_ms: Annotated[
         int,
@@ -77,7 +81,7 @@ async def disorder(
         float | None, Query(ge=LOWEST_TARGET, le=HIGHEST_TARGET, description="to recommend a lag for")
     ] = None,
     lag_ms: Annotated[
-        list[int] | None, Query(max_length=1000, description="the curve at these lags, not at all that differ")
+        list[Lag] | None, Query(max_length=200, description="the curve at these lags, not at all that differ")
     ] = None,
 ) -> Response:
     """How far rows come out of order; what share of them a lag has on time, and what it costs."""

@@ -44,7 +44,7 @@ class DisorderRecord(WatermarkRecord):
     """
 
     rows: int
-    relative_error: float = Field(description="of every delay in here")
+    relative_error: float = Field(description="of a delay; that of a lag may be twice as large")
     lag_ms: int | None
     wait_ms: int | None
     target: float | None

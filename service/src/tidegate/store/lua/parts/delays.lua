@@ -5,7 +5,7 @@ local measure
 
 do  -- what is local to a block is not among the 200 locals that Lua lets a script have
   local ROW, MOST_BUCKETS, HIGHEST_BUCKET = 1000, 640, 1838
-  local MARGIN, TIGHTENING, STEPS_AT_ONCE, SEEN_BEYOND, SURPRISE = 0.5, 4, 64, 10, 3
+  local MARGIN, TIGHTENING, STEPS_AT_ONCE, SEEN_BEYOND, SURPRISE, MOST_WIDENING = 0.5, 4, 64, 10, 3, 4
   local EDGES
 
   local function edges()
@@ -134,7 +134,6 @@ do  -- what is local to a block is not among the 200 locals that Lua lets a scri
   end
 
   local function is_surprised(policy, l, lag, rows)
-    if policy.ceiling and lag >= policy.ceiling then return false end
     for bucket, count in pairs(rows) do
       l.rows = l.rows + count
       if count > 0 and math.floor(edges()[bucket]) > lag then
@@ -142,7 +141,8 @@ do  -- what is local to a block is not among the 200 locals that Lua lets a scri
       end
     end
     local expected = l.rows * policy.late_share
-    if l.late >= SEEN_BEYOND and l.late > expected + SURPRISE * math.sqrt(expected) then return true end
+    local may_widen = not policy.ceiling or lag < policy.ceiling
+    if may_widen and l.late >= SEEN_BEYOND and l.late > expected + SURPRISE * math.sqrt(expected) then return true end
     if l.rows > 2 * policy.window then
       l.rows, l.late, l.highest = math.floor(l.rows / 2), math.floor(l.late / 2), 0
     end
@@ -154,14 +154,13 @@ do  -- what is local to a block is not among the 200 locals that Lua lets a scri
     local lag = l and within(policy, l.lag)
     if l and is_surprised(policy, l, lag, rows) then
       own.weights = {}
-      lag = within(policy, math.max(lag, math.floor(edges()[l.highest])))
+      local longest = math.min(math.floor(edges()[l.highest]), math.max(MOST_WIDENING * lag, policy.cold_start))
+      lag = within(policy, math.max(lag, longest))
       return {lag = lag, relearning = true, rows = 0, late = 0, highest = 0}, true
     end
-    if l and l.relearning and weight_of(own) < policy.enough * ROW then
-      l.lag = math.max(lag, lag_by(policy, own))
-      return l
-    end
+    if l and l.relearning and l.rows < policy.enough then return l end
     local want = wanted(policy, own, pool)
+    if not want and l and l.relearning then want = lag_by(policy, own) end
     if not want then return l end
     l = l or {rows = 0, late = 0, highest = 0}
     if not lag or l.relearning or want > lag then
@@ -199,12 +198,14 @@ do  -- what is local to a block is not among the 200 locals that Lua lets a scri
     end
     if #known == 0 then return end
     local lags, texts_before = lags_of(known), hmget(K.delays, known)
+    local live, parked = zmscore(K.live, known), zmscore(K.parked, known)
     local own, passed, pooled, behind_all = {}, {}, {}, {}
     for i, member in ipairs(known) do
       own[i] = sketch_of(texts_before[i])
       passed[i] = fade_to(own[i], known_tops[i])
       add_rows(own[i], counts[member])
-      local ahead = lags[i] ~= '' and merged and known_tops[i] - lags[i] - merged
+      local ahead = merged and lags[i] ~= '' and
+        math.max((not policy_of(member).limit and num(live[i] or parked[i]) or known_tops[i] - lags[i]) - merged, 0)
       for bucket, rows in pairs(counts[member]) do
         pooled[bucket] = (pooled[bucket] or 0) + rows
         if lags[i] ~= '' then

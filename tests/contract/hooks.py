@@ -6,19 +6,25 @@ import schemathesis
 
 COLUMNS = {
     "event_times", "min_event_times", "watermarks", "counts", "future_counts", "on_time", "late", "null_event_time",
-    "updated", "future",
+    "updated", "future", "delays",
 }  # fmt: skip
 LONGEST_NAME = 200
 
 
 @schemathesis.hook
 def before_call(_context: Any, case: Any, _arguments: Any) -> None:
-    """Columns are as long as the names that they are of, names are measured in bytes, and frames fill a window."""
+    """Columns are as long as the names that they are of, names are measured in bytes, frames fill a window, and lags are
+    in order.
+    """
     if not isinstance(case.body, dict):
         return
     for table in (case.body, case.body.get("rows")):
         if isinstance(table, dict):
             _equalise(table)
+    overrides = case.body.get("overrides")
+    for holder in (case.body, *(overrides if isinstance(overrides, list) else ())):
+        if isinstance(holder, dict) and isinstance(holder.get("policy"), dict):
+            _put_in_order(holder["policy"])
     throttle = case.body.get("throttle")
     if isinstance(throttle, dict) and _whole(throttle.get("size_ms")):
         slide = throttle.get("slide_ms")
@@ -26,6 +32,16 @@ def before_call(_context: Any, case: Any, _arguments: Any) -> None:
             throttle["size_ms"] = slide
         if _whole(throttle.get("offset_ms")):
             throttle["offset_ms"] %= throttle["size_ms"]
+
+
+def _put_in_order(policy: dict[str, Any]) -> None:
+    """The lag of a cold start lies between floor and ceiling."""
+    cold = policy.get("cold_start_lag_ms")
+    if cold == 0 or _whole(cold):
+        if _whole(policy.get("floor_ms")):
+            policy["floor_ms"] = min(policy["floor_ms"], cold)
+        if policy.get("ceiling_ms") == 0 or _whole(policy.get("ceiling_ms")):
+            policy["ceiling_ms"] = max(policy["ceiling_ms"], cold)
 
 
 def _equalise(table: dict[str, Any]) -> None:

@@ -28,6 +28,7 @@ from tidegate_spark.rules import (
     limiting_lag_and_delay,
     limiting_lag_and_lull,
     limiting_timestamp_and_wall_clock_lag,
+    target_completeness,
 )
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
@@ -35,7 +36,7 @@ OPENAPI = json.loads(DOCUMENT.read_text())
 
 OF_OTHERS = {
     "list_jobs", "explain_job", "history", "watch", "get_batch", "delete_job", "idle", "evict", "restore", "reopen",
-    "reset", "hold", "release", "livez", "readyz", "metrics",
+    "reset", "hold", "release", "livez", "readyz", "metrics", "disorder",
 }  # fmt: skip
 """Calls that Spark jobs do not make: those of people, of the programs that help them, and of supervisors."""
 UNSAID = {"Report": {"min_event_times", "watermarks"}}
@@ -116,7 +117,7 @@ def said(
     with pytest.raises(StreamingQueryException, match="in the midst"):
         to_the_end(stream.foreach_batch(fail), str(folder / "executor"), "executor")
     for mode in ("executor", "driver"):
-        reporting = Sink().after(stream.reporting(mode))
+        reporting = Sink().after(stream.reporting(mode).delays("batch" if mode == "executor" else "none"))
         source.add(*rows(("a", 100_000), ("b", 90_000), ("c", None), ("d", 2**50)))
         to_the_end(reporting, str(folder / mode), mode)
         source.add(*rows(("a", 130_000), ("b", 50_000)))
@@ -213,12 +214,14 @@ POLICIES = {
     "limiting_lag_and_delay": limiting_lag_and_delay(LAG, LAG),
     "limiting_lag_and_lull": limiting_lag_and_lull(LAG, LAG),
     "limiting_timestamp_and_wall_clock_lag": limiting_timestamp_and_wall_clock_lag(LAG, LAG),
+    "target_completeness": target_completeness(0.99, LAG),
 }
 EVERY_LIMIT: dict[str, Any] = {
     "idle_timeout": LAG,
     "max_retention": LAG,
     "query_timeout": LAG,
     "max_batch_hold": LAG,
+    "delay_half_life": LAG,
     "max_future_skew": None,
     "overrides": {"slow-*": limiting_lag(2 * LAG)},
     "expected_queries": ["orders", "payments"],

@@ -1,6 +1,6 @@
 -- @include parts/lags
 -- Delays of rows, and the lags that are learnt from them: tidegate.domain.sketch and its users, step by step. A sketch
--- is kept as text: step, position, then buckets with their weights.
+-- is kept packed: step, position, buckets, weights.
 local measure
 
 do  -- what is local to a block is not among the 200 locals that Lua lets a script have
@@ -30,21 +30,15 @@ do  -- what is local to a block is not among the 200 locals that Lua lets a scri
     return math.floor(edges()[bucket] * 2 / (K.gamma + 1) + 0.5)
   end
 
-  local function sketch_of(text)
-    local s = {step = 0, position = 0, weights = {}}
-    if not text then return s end
-    local numbers = cjson.decode('[' .. text .. ']')
-    s.step, s.position = numbers[1], numbers[2]
-    for i = 3, #numbers, 2 do s.weights[numbers[i]] = numbers[i + 1] end
-    return s
+  -- Buckets in order, and beside each its weight: a script that touches many sketches has no time to sort them.
+  local function sketch_of(packed)
+    if not packed then return {step = 0, position = 0, buckets = {}, weights = {}} end
+    local kept = cmsgpack.unpack(packed)
+    return {step = kept[1], position = kept[2], buckets = kept[3], weights = kept[4]}
   end
 
-  local function sketch_text(s)
-    local parts = {fmt(s.step), fmt(s.position)}
-    for bucket, weight in pairs(s.weights) do
-      parts[#parts + 1], parts[#parts + 2] = fmt(bucket), fmt(weight)
-    end
-    return table.concat(parts, ',')
+  local function packed(s)
+    return cmsgpack.pack({s.step, s.position, s.buckets, s.weights})
   end
 
   local function fade_to(s, top)
@@ -57,51 +51,76 @@ do  -- what is local to a block is not among the 200 locals that Lua lets a scri
     local passed = position - s.position
     if passed <= 0 then return 0 end
     s.position = position
-    local left = {}
-    for bucket, weight in pairs(s.weights) do
+    local buckets, weights = {}, {}
+    for i, weight in ipairs(s.weights) do
       weight = faded(weight, passed)
-      if weight > 0 then left[bucket] = weight end
+      if weight > 0 then buckets[#buckets + 1], weights[#weights + 1] = s.buckets[i], weight end
     end
-    s.weights = left
+    s.buckets, s.weights = buckets, weights
     return passed
   end
 
-  local function buckets_of(s)
-    local found = {}
-    for bucket in pairs(s.weights) do found[#found + 1] = bucket end
-    table.sort(found)
-    return found
+  -- Where a bucket is, or would be, in a list of them.
+  local function place_of(buckets, bucket)
+    local low, high = 1, #buckets + 1
+    while low < high do
+      local middle = math.floor((low + high) / 2)
+      if buckets[middle] < bucket then low = middle + 1 else high = middle end
+    end
+    return low
+  end
+
+  -- Counts the lowest buckets beyond so many in the lowest that is kept; bucket 0 is beside these.
+  local function bound(s)
+    local first = s.buckets[1] == 0 and 2 or 1
+    local excess = #s.buckets - (first - 1) - MOST_BUCKETS
+    if excess <= 0 then return end
+    local buckets, weights = {}, {}
+    if first == 2 then buckets[1], weights[1] = 0, s.weights[1] end
+    for i = first + excess, #s.buckets do
+      buckets[#buckets + 1], weights[#weights + 1] = s.buckets[i], s.weights[i]
+    end
+    for i = first, first + excess - 1 do weights[first] = math.min(weights[first] + s.weights[i], MOST_WEIGHT) end
+    s.buckets, s.weights = buckets, weights
   end
 
   local function add_rows(s, rows)
-    local weights = s.weights
+    local buckets, weights, new = s.buckets, s.weights, {}
     for bucket, count in pairs(rows) do
-      if count > 0 then
-        local weight = math.min(count, MOST_WEIGHT / ROW) * ROW
-        weights[bucket] = math.min((weights[bucket] or 0) + weight, MOST_WEIGHT)
+      local at = place_of(buckets, bucket)
+      if buckets[at] ~= bucket then
+        if count > 0 then new[#new + 1] = bucket end
+      else
+        weights[at] = math.min(weights[at] + math.min(count, MOST_WEIGHT / ROW) * ROW, MOST_WEIGHT)
       end
     end
-    local found = buckets_of(s)
-    local first = weights[0] and 2 or 1
-    local lowest_kept = #found - MOST_BUCKETS + 1
-    for i = first, lowest_kept - 1 do
-      local kept = found[lowest_kept]
-      weights[kept] = math.min(weights[kept] + weights[found[i]], MOST_WEIGHT)
-      weights[found[i]] = nil
+    if #new == 0 then return end
+    table.sort(new)
+    local old, left = #buckets, #new
+    for at = old + left, 1, -1 do
+      if left == 0 then break end
+      if old > 0 and buckets[old] > new[left] then
+        buckets[at], weights[at] = buckets[old], weights[old]
+        old = old - 1
+      else
+        buckets[at], weights[at] = new[left], math.min(rows[new[left]], MOST_WEIGHT / ROW) * ROW
+        left = left - 1
+      end
     end
+    bound(s)
   end
 
   local function weight_of(s)
     local total = 0
-    for _, weight in pairs(s.weights) do total = total + weight end
+    for _, weight in ipairs(s.weights) do total = total + weight end
     return total
   end
 
   local function lag_for(s, beyond)
-    local found, left = buckets_of(s), 0
-    for i = #found, 1, -1 do
-      left = left + s.weights[found[i]]
-      if left > beyond then return math.floor(edges()[found[i]]) end
+    local left = 0
+    for i = #s.buckets, 1, -1 do
+      left = left + s.weights[i]
+      if left > beyond then return math.floor(edges()[s.buckets[i]]) end
     end
     return 0
   end
@@ -153,7 +172,7 @@ do  -- what is local to a block is not among the 200 locals that Lua lets a scri
   local function learn(policy, l, rows, own, pool, steps)
     local lag = l and within(policy, l.lag)
     if l and is_surprised(policy, l, lag, rows) then
-      own.weights = {}
+      own.buckets, own.weights = {}, {}
       local longest = math.min(math.floor(edges()[l.highest]), math.max(MOST_WIDENING * lag, policy.cold_start))
       lag = within(policy, math.max(lag, longest))
       return {lag = lag, relearning = true, rows = 0, late = 0, highest = 0}, true
@@ -197,13 +216,9 @@ do  -- what is local to a block is not among the 200 locals that Lua lets a scri
       end
     end
     if #known == 0 then return end
-    local lags, texts_before = lags_of(known), hmget(K.delays, known)
-    local live, parked = zmscore(K.live, known), zmscore(K.parked, known)
-    local own, passed, pooled, behind_all = {}, {}, {}, {}
+    local lags, live, parked = lags_of(known), zmscore(K.live, known), zmscore(K.parked, known)
+    local pooled, behind_all = {}, {}
     for i, member in ipairs(known) do
-      own[i] = sketch_of(texts_before[i])
-      passed[i] = fade_to(own[i], known_tops[i])
-      add_rows(own[i], counts[member])
       local ahead = merged and lags[i] ~= '' and
         math.max((not policy_of(member).limit and num(live[i] or parked[i]) or known_tops[i] - lags[i]) - merged, 0)
       for bucket, rows in pairs(counts[member]) do
@@ -219,21 +234,23 @@ do  -- what is local to a block is not among the 200 locals that Lua lets a scri
       local together = sketch_of(redis.call('HGET', K.delays, field))
       fade_to(together, J.top)
       add_rows(together, rows)
-      redis.call('HSET', K.delays, field, sketch_text(together))
+      redis.call('HSET', K.delays, field, packed(together))
       if field == 'pool' then pool = together end
     end
     local relearning = {}
     for i, member in ipairs(known) do
-      local policy = policy_of(member)
+      local policy, own = policy_of(member), sketch_of(redis.call('HGET', K.delays, member))
+      local passed = fade_to(own, known_tops[i])
+      add_rows(own, counts[member])
       if is_target(policy) then
-        local l, surprised = learn(policy, learnt_of(member), counts[member], own[i], pool, passed[i])
+        local l, surprised = learn(policy, learnt_of(member), counts[member], own, pool, passed)
         if surprised then relearning[#relearning + 1] = member end
         if l then
           keep_learnt(member, l)
           redis.call('ZADD', K.live, 'XX', 'GT', score(minus(known_tops[i], within(policy, l.lag))), member)
         end
       end
-      redis.call('HSET', K.delays, member, sketch_text(own[i]))
+      redis.call('HSET', K.delays, member, packed(own))
     end
     if #relearning > 0 then
       record('relearn', 'query', query, 'count', fmt(#relearning), 'substreams', named(relearning))

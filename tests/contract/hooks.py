@@ -13,8 +13,8 @@ LONGEST_NAME = 200
 
 @schemathesis.hook
 def before_call(_context: Any, case: Any, _arguments: Any) -> None:
-    """Columns are as long as the names that they are of, names are measured in bytes, frames fill a window, and lags are
-    in order.
+    """Columns are as long as the names that they are of, names are measured in bytes, frames fill a window, lags are in
+    order.
     """
     if not isinstance(case.body, dict):
         return

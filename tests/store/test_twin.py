@@ -230,6 +230,8 @@ class Twins(RuleBasedStateMachine):
     ) -> None:
         bottoms = {} if gap is None else {name: max(top - gap, -(2**53) + 1) for name, top in tops.items()}
         self.give("report", tops, bottoms=bottoms, watermarks=watermarks, delays=delays)
+        if delays:  # they count each time they are sent
+            self.last = None
 
     @rule(tops=st.dictionaries(names, ordinary_times, min_size=1, max_size=2), token=tokens)
     def report_with_token(self, tops: dict[str, int], token: TokenClaim | None) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.wording import details, plain, sentence
+from tidegate.wording import details, loss, lost, plain, sentence
 
 NOW, W = 1_357_552_900_000, 1_357_552_800_000
 HELD: dict[str, Any] = {
@@ -86,3 +86,27 @@ def test_what_a_record_says() -> None:
     ) == ("2013-01-07 10:00:00Z; held by s of q; past 2 by x")
     assert said(hold="h", at_most=W) == "hold h; at most 2013-01-07 10:00:00Z"
     assert said() == ""
+
+
+@pytest.mark.parametrize(
+    ("share", "says"),
+    [
+        (0, "0 %"), (1e-9, "less than 0.01 %"), (0.0001, "0.01 %"), (0.03, "3 %"), (0.02982, "2.98 %"), (0.5, "50 %"),
+        (0.99999, "99.9 %"), (1, "100 %"),
+    ],
+)  # fmt: skip
+def test_a_share_is_neither_nothing_nor_all_unless_it_is(share: float, says: str) -> None:
+    assert lost(share) == says
+
+
+@pytest.mark.parametrize(
+    ("counts", "says"),
+    [
+        ({"dropped": 3, "diverted": 0}, "HNL of q lost 3 % of its 100 rows between"),
+        ({"dropped": 0, "diverted": 1}, "HNL of q had 1 % of its 100 rows diverted between"),
+        ({"dropped": 2, "diverted": 1}, "HNL of q lost 2 % of its 100 rows, and had 1 % diverted, between"),
+    ],
+)
+def test_a_loss_is_a_sentence(counts: dict[str, int], says: str) -> None:
+    span = {"query": "q", "substream": "HNL", "start": W, "end": W + 7_200_000, "rows": 100, "updated": 0} | counts
+    assert plain(loss(span), NOW) == f"{says} 2013-01-07 10:00:00Z and 2013-01-07 12:00:00Z."

@@ -6,7 +6,7 @@ import schemathesis
 
 COLUMNS = {
     "event_times", "min_event_times", "watermarks", "counts", "future_counts", "on_time", "late", "null_event_time",
-    "updated", "future", "delays",
+    "updated", "future", "delays", "hours",
 }  # fmt: skip
 LONGEST_NAME = 200
 
@@ -14,7 +14,7 @@ LONGEST_NAME = 200
 @schemathesis.hook
 def before_call(_context: Any, case: Any, _arguments: Any) -> None:
     """Columns are as long as the names that they are of, names are measured in bytes, frames fill a window, lags are in
-    order.
+    order, and of the rows of an hour no more are late than there are.
     """
     if not isinstance(case.body, dict):
         return
@@ -56,6 +56,10 @@ def _equalise(table: dict[str, Any]) -> None:
     columns = {member: column for member, column in table.items() if member in COLUMNS and isinstance(column, list)}
     if not all(columns.values()):
         names.clear()
+    for entry in (entry for hours in columns.get("hours", ()) if isinstance(hours, list) for entry in hours):
+        if isinstance(entry, list) and len(entry) == 4 and all(number == 0 or _whole(number) for number in entry[1:]):
+            entry[2] = min(entry[1], entry[2])
+            entry[3] = min(entry[1] - entry[2], entry[3])
     for member, column in columns.items():
         table[member] = (column * (len(names) + 1))[: len(names)]
 

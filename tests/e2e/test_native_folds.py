@@ -22,6 +22,7 @@ from tidegate_spark.windows.frame import Frame
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 START_MS = int(START.timestamp() * 1000)
+HOURS = START_MS // 3_600_000
 DAY_MS = 86_400_000
 
 
@@ -51,6 +52,7 @@ def test_a_fold_says_what_spark_does(rows_at_a_time: int, monkeypatch: pytest.Mo
         late=[1, 1, 0],
         null_event_time=[1, 0, 1],
         future=[0, 1, 0],
+        hours=[[[HOURS - 1, 2, 0, 1]], [[HOURS - 1, 1, 0, 1], [HOURS, 1, 0, 0]], []],
     )
 
 

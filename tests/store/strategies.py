@@ -73,6 +73,10 @@ configs = st.builds(
 )
 waits = st.sampled_from([0, 0, 0, 3, 20])
 counts = st.builds(Counts, *[st.integers(0, 3)] * 5)
+rows_of_hours = st.builds(
+    lambda hour, on_time, updated, late: (hour, on_time + updated + late, updated, late),
+    st.integers(-2, 2), st.integers(0, 3), st.integers(0, 2), st.integers(0, 2),
+)  # fmt: skip
 tokens = st.one_of(st.none(), st.none(), st.builds(TokenClaim, st.integers(0, 2), st.one_of(st.none(), ordinary_times)))
 some_names = st.lists(names, unique=True, min_size=1, max_size=3)
 owners = st.sampled_from(["", "p", "q"])

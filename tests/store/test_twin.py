@@ -26,6 +26,7 @@ from tests.store.strategies import (
     ordinary_times,
     owners,
     pins,
+    rows_of_hours,
     runs,
     seldom,
     some_names,
@@ -39,7 +40,7 @@ from tidegate.domain.config import JobConfig
 from tidegate.domain.explain import explain
 from tidegate.domain.numbers import above
 from tidegate.domain.query import DelayedRows, KnownPin, Run
-from tidegate.domain.records import Accounting, Counts, Effect, Holder
+from tidegate.domain.records import Accounting, Counts, Effect, Holder, HourOfRows, LateWent
 from tidegate.domain.reports import NO_DELAYS
 from tidegate.store.redis import TokenClaim
 
@@ -197,11 +198,17 @@ class Twins(RuleBasedStateMachine):
 
     @rule(
         run=runs, batch=batches, rows=st.dictionaries(names, counts, max_size=3), waited=waits,
-        reported=st.sampled_from([None, None, 0, 1, 2]),
+        reported=st.sampled_from([None, None, 0, 1, 2]), went=st.sampled_from(["dropped", "diverted"]),
+        hours=st.lists(st.lists(rows_of_hours, max_size=3).map(tuple), max_size=3),
     )  # fmt: skip
-    def commit(self, run: Run, batch: int, rows: dict[str, Counts], waited: int, reported: int | None = None) -> None:
+    def commit(
+        self, run: Run, batch: int, rows: dict[str, Counts], waited: int, reported: int | None = None,
+        went: LateWent = "dropped", hours: Sequence[tuple[HourOfRows, ...]] = (),
+    ) -> None:  # fmt: skip
         now = self.job_now
-        account = Accounting("row", tuple(rows), tuple(rows.values())) if rows else None
+        account = None
+        if rows:
+            account = Accounting("row", tuple(rows), tuple(rows.values()), went, tuple(hours[: len(rows)]))
         effect = self.give("commit", run, batch, account, waited_ms=waited, reported=reported)
         if effect is not None and effect.applied:
             self.effective(run.query, now)

@@ -3,6 +3,7 @@
 import itertools
 import json
 from collections.abc import Callable, Coroutine
+from operator import itemgetter
 from typing import Any
 
 from tests.store.driver import Driver
@@ -128,6 +129,14 @@ class Twin:
             substream = self.machine.substreams[key]
             ended = substream.done or self.machine.complete
             self._same((lag, sketch), (None if ended else substream.lag, of_each.get(key, Sketch())))
+        ledger, late = self.machine.ledger, self.driver(self.store.late(self.job))
+        self._same((late.diverted, late.hours), (self.machine.diverted_total, ledger.of_job))
+        not_on_time = [entry for entry in ledger.entries() if entry[2].late or entry[2].updated]
+        self._same(*(sorted(entries, key=itemgetter(0, 1)) for entries in (late.entries, not_on_time)))
+        for key in [*self.machine.substreams][:1]:
+            of_one = self.driver(self.store.late(self.job, key))
+            of_hours = {hour: of_each[key] for hour, of_each in ledger.of_substreams.items() if key in of_each}
+            self._same((of_one.diverted, of_one.hours), (self.machine.diverted.get(key, 0), of_hours))
         scheduled = self.driver(self._field("next_change"))
         self._same(self._soon(int(scheduled) if scheduled else None), self._soon(self.machine.next_change_ms()))
         return table.rows, queries, status.summary

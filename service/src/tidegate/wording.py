@@ -140,6 +140,28 @@ def details(record: Mapping[str, Any]) -> list[Piece]:
     return [piece for part in found for piece in ("; ", *part)][1:]
 
 
+def lost(share: float) -> str:
+    """How much of some rows: what is not nothing is not said to be nothing, nor what is not all to be all."""
+    if 0 < share < 0.0001:
+        return "less than 0.01 %"
+    return f"{100 * share if share in (0, 1) else min(100 * share, 99.9):.3g} %"
+
+
+def loss(span: Mapping[str, Any]) -> list[Piece]:
+    """Where and when rows of a substream were late, and what became of them."""
+    name: list[Piece] = [Name(span["substream"])]
+    if span["query"]:
+        name += [" of ", Name(span["query"])]
+    rows = f"its {span['rows']:,} rows"
+    between: list[Piece] = [" between ", At(span["start"]), " and ", At(span["end"]), "."]
+    dropped, diverted = (lost(span[what] / span["rows"]) for what in ("dropped", "diverted"))
+    if not span["diverted"]:
+        return [*name, f" lost {dropped} of {rows}", *between]
+    if not span["dropped"]:
+        return [*name, f" had {diverted} of {rows} diverted", *between]
+    return [*name, f" lost {dropped} of {rows}, and had {diverted} diverted,", *between]
+
+
 def _unheld(watermark: int | None, substreams: Mapping[str, Any] | None, future: int) -> list[Piece]:
     known = None if substreams is None else substreams["active"] + substreams["idle"] + substreams["done"]
     if known == 0 and watermark is None and future:

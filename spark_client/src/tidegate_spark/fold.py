@@ -23,7 +23,8 @@ from pyspark.sql import functions as F
 
 from tidegate_spark.columns import Columns, whole_times
 from tidegate_spark.errors import InvalidUsage
-from tidegate_spark.judgement import Judgement, credible, future, late, updated
+from tidegate_spark.judgement import Judgement, LateWent, credible, future, late, updated
+from tidegate_spark.ledger import Hours, hour_of, spread, together, within
 from tidegate_spark.measuring import Measuring
 from tidegate_spark.reporter import Reporter, reports_of
 from tidegate_spark.session import SHUFFLE_PARTITIONS, setting
@@ -37,17 +38,20 @@ LARGEST_ACCOUNT_BYTES = 4 * 1024 * 1024 - 1024
 COUNTED_WITHOUT_A_LOOK = 5_000
 """Substreams whose account is within that, whatever their names."""
 
+HOURS_PER_COMMIT = 30_000
+"""Hours of substreams that go into one account."""
+
 CLASSES = ("updated", "late", "null_event_time", "future")
 _MEASURES = ("top", "rows", *CLASSES)
 _POSTED = pa.schema(
     [("substream", pa.string())]
     + [(name, pa.int64()) for name in _MEASURES]
-    + [("delays", pa.list_(pa.list_(pa.int64())))]
+    + [(name, pa.list_(pa.list_(pa.int64()))) for name in ("hours", "delays")]
     + [("waited_s", pa.float64()), ("delivered", pa.bool_()), ("judged", pa.bool_())]
 )
 _POSTED_SQL = (
     "substream string, top long, rows long, updated long, late long, null_event_time long, future long, "
-    "delays array<array<long>>, waited_s double, delivered boolean, judged boolean"
+    "hours array<array<long>>, delays array<array<long>>, waited_s double, delivered boolean, judged boolean"
 )
 
 
@@ -56,8 +60,10 @@ class Fold:
     """Columns of equal length, an entry for each substream of a batch, and the ``rule`` that its rows were judged by.
 
     ``top``: the highest event time that can be true, None where no row has one. ``rows``: all of them; ``updated``,
-    ``late``, ``null_event_time``, ``future``: how many are of these classes, the others being on time. ``delays``: how
-    many came how far behind, as pairs of a bucket and that; or no column, where it was not measured.
+    ``late``, ``null_event_time``, ``future``: how many are of these classes, the others being on time. ``hours``: those
+    that have an event time, by hour; where none is late, they are spread over the hours. ``delays``: how many came how
+    far behind, as pairs of a bucket and that; or no column, where it was not measured. ``late_went``: what becomes of
+    the late ones, ``dropped`` or ``diverted``.
     """
 
     rule: str
@@ -68,7 +74,9 @@ class Fold:
     late: list[int]
     null_event_time: list[int]
     future: list[int]
+    hours: list[Hours] = field(default_factory=list)
     delays: list[list[list[int]]] = field(default_factory=list)
+    late_went: LateWent = "dropped"
 
     def document(self) -> dict[str, Any]:
         return asdict(self)
@@ -82,14 +90,26 @@ class Fold:
         """The fold of all the rows of folds by the same rule, of which there is at least one."""
         tops: dict[str, int | None] = {}
         counts: dict[str, list[int]] = {}
+        hours: dict[str, list[Hours]] = {}
         for fold in folds:
+            for name, of_each in zip(fold.substream, fold.hours, strict=False):
+                hours.setdefault(name, []).append(of_each)
             measures = zip(*(getattr(fold, name) for name in ("rows", *CLASSES)), strict=True)
             for name, top, counted in zip(fold.substream, fold.top, measures, strict=True):
                 seen = [known for known in (top, tops.get(name)) if known is not None]
                 tops[name] = max(seen, default=None)
                 counts[name] = [*map(sum, zip(counts.get(name, [0] * len(counted)), counted, strict=True))]
         columns = zip(("rows", *CLASSES), map(list, zip(*counts.values(), strict=True)), strict=True)
-        return cls(rule=folds[0].rule, substream=list(tops), top=list(tops.values()), **dict(columns))
+        by_hour = [together(hours.get(name, [])) for name in tops]
+        one = folds[0]
+        return cls(
+            rule=one.rule,
+            late_went=one.late_went,
+            substream=list(tops),
+            top=list(tops.values()),
+            hours=by_hour,
+            **dict(columns),
+        )
 
     def reports(self) -> Iterator[dict[str, list[Any]]]:
         """What is to be reported, in the coordinator's columns."""
@@ -134,14 +154,22 @@ class Fold:
         """What became of the rows, as a commit takes it: by substream, or as a whole where that is too large."""
         if self.is_too_large():
             totals = {name: [self.count(name)] for name in ("on_time", *CLASSES)}
-            return {"rule": self.rule, "substreams": [WHOLE], **totals}
-        return self._account()
+            return {"rule": self.rule, "substreams": [WHOLE], "late_went": self.late_went, **totals} | self._of_hours(
+                [together(self.hours)]
+            )
+        return self._account() | self._of_hours(self.hours)
+
+    def _of_hours(self, columns: list[Hours]) -> dict[str, Any]:
+        kept = within(columns, HOURS_PER_COMMIT)
+        return {"hours": kept} if any(kept) else {}
 
     def _account(self) -> dict[str, Any]:
         columns = {name: getattr(self, name) for name in CLASSES}
         others = zip(*columns.values(), strict=True)
         on_time = [rows - sum(counts) for rows, counts in zip(self.rows, others, strict=True)]
-        return {"rule": self.rule, "substreams": self.substream, "on_time": on_time, **columns}
+        return {
+            "rule": self.rule, "substreams": self.substream, "on_time": on_time, "late_went": self.late_went, **columns,
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +197,9 @@ def on_executors(
         return None
     if measuring is None:
         posted["delays"] = []
-    return Fold(rule=judgement.rule, **posted), Posted(all(delivered), max(waited_s, default=0.0))
+    return Fold(rule=judgement.rule, late_went=judgement.late_went, **posted), Posted(
+        all(delivered), max(waited_s, default=0.0)
+    )
 
 
 def on_driver(
@@ -179,12 +209,13 @@ def on_driver(
     with setting(df.sparkSession, SHUFFLE_PARTITIONS, tasks):
         fold = _plainly(df, columns) if plain else _fully(df, columns, judgement, measuring)
         folded = _columns_of(fold.toArrow())
+    _merge_lists(folded)
     if folded["rows"] == [0]:  # without keys there is a row even for no input
         folded = {name: [] for name in folded}
     folded["substream"] = _names(folded, len(columns.keys()), len(folded["rows"]))
     if plain and not all(_judge_plainly(folded, judgement)):
         return None
-    return Fold(rule=judgement.rule, **folded)
+    return Fold(rule=judgement.rule, late_went=judgement.late_went, **folded)
 
 
 def _plainly(df: DataFrame, columns: Columns) -> DataFrame:
@@ -213,6 +244,7 @@ def _judge_plainly(folded: dict[str, list[Any]], judgement: Judgement) -> list[b
     bottoms, timed = folded.pop("bottom"), folded.pop("timed")
     folded["updated"] = folded["late"] = folded["future"] = [0] * len(timed)
     folded["null_event_time"] = [rows - known for rows, known in zip(folded["rows"], timed, strict=True)]
+    folded["hours"] = [*map(spread, bottoms, folded["top"], timed)]
     return [judgement.is_plain(bottom, top) for bottom, top in zip(bottoms, folded["top"], strict=True)]
 
 
@@ -237,12 +269,23 @@ def _fully(df: DataFrame, columns: Columns, judgement: Judgement, measuring: Mea
         F.count_if(time.isNull()).alias("null_event_time"),
         F.count_if(future(time, on_time_from, latest)).alias("future"),
     )
-    if measuring is None:
-        return judged.groupBy(*keys).agg(*measures)
-    by_bucket = measuring.put_beside(judged, [*keys]).groupBy(*keys, "bucket").agg(*measures)
-    known = F.when(F.col("bucket").isNotNull(), F.array("bucket", "rows"))
-    counted = ((F.max if name == "top" else F.sum)(name).alias(name) for name in _MEASURES)
-    return by_bucket.groupBy(*keys).agg(*counted, F.collect_list(known).alias("delays"))
+    parts = ["hour"] if measuring is None else ["hour", "bucket"]
+    measured = judged if measuring is None else measuring.put_beside(judged, [*keys])
+    by_part = measured.withColumn("hour", hour_of(time, latest)).groupBy(*keys, *parts).agg(*measures)
+    counted = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("rows", *CLASSES)]
+    lists = [
+        F.collect_list(F.when(F.col("hour").isNotNull(), F.array("hour", "rows", "updated", "late"))).alias("hours")
+    ]
+    if measuring is not None:
+        lists.append(F.collect_list(F.when(F.col("bucket").isNotNull(), F.array("bucket", "rows"))).alias("delays"))
+    return by_part.groupBy(*keys).agg(F.max("top").alias("top"), *counted, *lists)
+
+
+def _merge_lists(folded: dict[str, list[Any]]) -> None:
+    """What was counted by hour and by bucket, together, by each of them."""
+    for name in ("hours", "delays"):
+        if name in folded:
+            folded[name] = [together([of_each]) for of_each in folded[name]]
 
 
 def _key(index: int) -> str:
@@ -268,6 +311,7 @@ def posting(
     def post(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             folded, count = _columns_of(batch), batch.num_rows
+            _merge_lists(folded)
             folded["substream"] = _names(folded, keys, count)
             judged = _judge_plainly(folded, judgement) if plain else [True] * count
             # Of what is to be judged anew nothing is said: it may be too far ahead of the clock.

@@ -24,7 +24,7 @@ from tidegate_spark.columns import Columns
 from tidegate_spark.delivery import Delivery, Opened
 from tidegate_spark.errors import InvalidUsage, Refused
 from tidegate_spark.fold import Fold, Mode, on_driver, on_executors
-from tidegate_spark.judgement import HIGHEST, Goes, Judgement
+from tidegate_spark.judgement import HIGHEST, Goes, Judgement, LateWent
 from tidegate_spark.measuring import Measuring, Order, needed_by
 from tidegate_spark.outage import MOMENT_S, Patience
 from tidegate_spark.reporter import SUBSTREAMS_PER_CALL, Reporter, batch_of
@@ -69,7 +69,8 @@ class Hook:
             return
         latest = opened.kept.latest_event_time
         latest = HIGHEST if latest is None else min(latest, HIGHEST)
-        judgement = Judgement(opened.kept.pin, latest, self.null_goes, self.future_goes)
+        late_went: LateWent = "dropped" if self.late_function is None else "diverted"
+        judgement = Judgement(opened.kept.pin, latest, self.null_goes, self.future_goes, late_went)
         if isinstance(self.function, Windowing):
             judgement = replace(judgement, frame=self.function.frame, lateness=self.function.lateness)
         if self.persist:

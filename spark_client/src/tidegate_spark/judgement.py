@@ -28,10 +28,15 @@ Goes = Literal["late", "on_time"]
 """Whether rows go with the late ones, or with those on time."""
 
 
+LateWent = Literal["dropped", "diverted"]
+"""Whether nobody gets late rows, or a function of the user's does."""
+
+
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """``pin``: the watermark that rows are judged by; None: none is late. ``latest``: event times beyond it are no true
-    ones. ``null_goes``, ``future_goes``: to which of the user's functions those go. ``frame``: the windows that rows
+    ones. ``null_goes``, ``future_goes``: to which of the user's functions those go. ``late_went``: where those do that
+    are late. ``frame``: the windows that rows
     are judged by, None: by row. ``lateness``: how far the pin may be beyond a window's end that still takes rows.
     """
 
@@ -39,6 +44,7 @@ class Judgement:
     latest: int
     null_goes: Goes = "late"
     future_goes: Goes = "on_time"
+    late_went: LateWent = "dropped"
     frame: Frame | None = None
     lateness: int = 0
 

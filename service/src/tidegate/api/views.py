@@ -10,16 +10,18 @@ from tidegate.api.schemas.batches import QueryRecord, QueryTable, SubstreamRecor
 from tidegate.api.schemas.disorder import DisorderRecord, PointRecord, QuantileRecord
 from tidegate.api.schemas.explain import Explanation, HeldRecord
 from tidegate.api.schemas.history import HistoryPage, HistoryRecord
-from tidegate.api.schemas.jobs import JobRecord
+from tidegate.api.schemas.jobs import CountsRecord, JobRecord
+from tidegate.api.schemas.late import HourRecord, LateRecord, SpanRecord
 from tidegate.api.schemas.rules import JobDocument
 from tidegate.api.tables import Column, Place
 from tidegate.domain.disorder import curve, least_lag
 from tidegate.domain.errors import SubstreamNotFound
 from tidegate.domain.explain import explain
 from tidegate.domain.journal import RECORDS_KEPT
+from tidegate.domain.ledger import spans
 from tidegate.domain.pattern import matches
 from tidegate.domain.policy import TargetCompleteness, lag_of
-from tidegate.domain.records import SubstreamState
+from tidegate.domain.records import Counts, SubstreamState
 from tidegate.domain.sketch import RELATIVE_ERROR, Sketch
 from tidegate.domain.standing import standing
 from tidegate.domain.substream import SubstreamKey
@@ -151,6 +153,30 @@ async def disorder(
         achieved=1 - rows.late / judged if judged else None,
         quantiles=[QuantileRecord(share=share, delay_ms=seen.quantile(share)) for share in QUANTILES if seen.weight],
         curve=[PointRecord.of(point) for point in (curve(seen, wait, window, lags) if seen.weight else ())],
+    )
+
+
+async def late(ctx: Context, job: str, of: SubstreamKey | None = None, most_spans: int = 20) -> LateRecord:
+    """Of the job, or of the substream ``of``, which may have been evicted since.
+
+    :raises SubstreamNotFound: where nothing is known of that.
+    """
+    status = await ctx.store.status(job)
+    rows = status.summary.counts
+    known = await ctx.store.late(job, of)
+    if of is not None:
+        table = await ctx.store.substreams(job, [of])
+        if not table.rows and not known.hours:
+            raise SubstreamNotFound(of[0], [of[1]])
+        rows = table.rows[0].counts if table.rows else Counts()
+    entries = (entry for entry in known.entries if of in (None, entry[0]))
+    return LateRecord(
+        **ctx.watermark(job, status.answer),
+        rows=CountsRecord.model_validate(rows),
+        dropped=max(rows.late - known.diverted, 0),
+        diverted=known.diverted,
+        hours=[HourRecord.of(hour, counts) for hour, counts in sorted(known.hours.items())],
+        spans=[SpanRecord.of(span) for span in spans(entries)[:most_spans]],
     )
 
 

@@ -148,7 +148,7 @@ class Acting(Transition):
     def _forget(self, keys: Sequence[SubstreamKey]) -> None:
         for key in keys:
             del self.substreams[key]
-            for table in (self.counts, self.reported, self.future, self.delays):
+            for table in (self.counts, self.reported, self.future, self.diverted, self.delays):
                 table.pop(key, None)
 
     # -- queries --------------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class Acting(Transition):
             self.substreams[to] = substream
             self.substreams.pop((successor, PLACEHOLDER), None)
             self.counts[to] = self.counts.get(to, Counts()) + self.counts.pop(key, Counts())
-            for table in (self.reported, self.future):
+            for table in (self.reported, self.future, self.diverted):
                 table[to] = table.get(to, 0) + table.pop(key, 0)
             if key in self.delays:
                 self.delays[to] = self.delays.pop(key)

@@ -6,6 +6,7 @@ from tidegate.domain.config import JobConfig
 from tidegate.domain.disorder import Disorder
 from tidegate.domain.errors import BatchOpen, HoldActive, HoldExists, HoldNotFound, JobComplete
 from tidegate.domain.journal import UNEXPLAINED, Why
+from tidegate.domain.ledger import Ledger
 from tidegate.domain.policy import Reported
 from tidegate.domain.records import Answer, Effect, Hold
 from tidegate.domain.state import DIRECT
@@ -110,10 +111,11 @@ class Owning(Acting):
             self.counts,
             self.reported,
             self.future,
+            self.diverted,
             self.delays,
         ):
             table.clear()
-        self.top, self.disorder = None, Disorder()
+        self.top, self.disorder, self.ledger = None, Disorder(), Ledger()
         self._emitted, self._look_due, self._lost_at_look = (None, None), False, None
         self._act("reset", why)
         self._expect()

@@ -137,16 +137,54 @@ class QueryRow:
     retired: bool = False
 
 
+HourOfRows = tuple[int, int, int, int]
+"""An hour, the rows of a batch that are of it, how many of these changed a result, and how many were late."""
+
+LateWent = Literal["dropped", "diverted"]
+"""What a query did with its late rows: nothing, or it gave them to a function of its user's."""
+
+
+@dataclass(frozen=True, slots=True)
+class HourCounts:
+    """Rows of one hour: all that came, and what became of those that did not come in time.
+
+    ``updated``: they changed a result that was out; ``dropped``: nobody got them; ``diverted``: a side output did.
+    """
+
+    rows: int = 0
+    updated: int = 0
+    dropped: int = 0
+    diverted: int = 0
+
+    def __add__(self, other: "HourCounts") -> "HourCounts":
+        return HourCounts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    @property
+    def late(self) -> int:
+        return self.dropped + self.diverted
+
+
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """What became of the rows of one batch, by substream, and the rule they were judged by."""
+    """What became of the rows of one batch, by substream, and the rule they were judged by.
+
+    ``late_went``: where all that were late did. ``hours``: of each substream, its rows by hour of event time; none
+    where that is not known.
+    """
 
     rule: str
     substreams: tuple[str, ...]
     counts: tuple[Counts, ...]
+    late_went: LateWent = "dropped"
+    hours: tuple[tuple[HourOfRows, ...], ...] = ()
 
     def by_substream(self) -> Iterator[tuple[str, Counts]]:
         return zip(self.substreams, self.counts, strict=True)
+
+    def by_hour(self) -> Iterator[tuple[str, HourOfRows]]:
+        for name, hours in zip(self.substreams, self.hours, strict=False):
+            for rows in hours:
+                yield name, rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from tidegate.domain.coalescer import Coalescer, OpenPin
 from tidegate.domain.config import JobConfig
 from tidegate.domain.disorder import Disorder
 from tidegate.domain.journal import UNEXPLAINED, Journal, Why
+from tidegate.domain.ledger import Ledger
 from tidegate.domain.numbers import EXACT_DOUBLE, NumberRange, above, by_value
 from tidegate.domain.policy import Moment
 from tidegate.domain.query import QueryState
@@ -67,10 +68,12 @@ class JobState:
         self.counts: dict[SubstreamKey, Counts] = {}
         self.reported: dict[SubstreamKey, int] = {}
         self.future: dict[SubstreamKey, int] = {}
+        self.diverted: dict[SubstreamKey, int] = {}
         self.delays: dict[SubstreamKey, Sketch] = {}
         self.disorder = Disorder()
         self.total = Counts()
-        self.future_total = 0
+        self.future_total = self.diverted_total = 0
+        self.ledger = Ledger()
         self.tokens_ignored = self.emissions = 0
         self.heard_ms: int | None = None
         self.limits: dict[str, int] = {}

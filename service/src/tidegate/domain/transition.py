@@ -199,11 +199,17 @@ class Transition(JobState):
         query.unstage()
 
     def _account(self, query: str, accounting: Accounting) -> None:
+        diverts = accounting.late_went == "diverted"
         for name, counts in accounting.by_substream():
             key = query, name
+            diverted = counts.late if diverts else 0
             self.total += counts
+            self.diverted_total += diverted
             if key in self.substreams:
                 self.counts[key] = self.counts.get(key, Counts()) + counts
+                self.diverted[key] = self.diverted.get(key, 0) + diverted
+        known = {name: (query, name) for name in accounting.substreams if (query, name) in self.substreams}
+        self.ledger.enter(((known.get(name), rows) for name, rows in accounting.by_hour()), accounting.late_went)
 
     # -- the look -------------------------------------------------------------------------------------------------
 

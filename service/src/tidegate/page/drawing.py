@@ -1,5 +1,5 @@
-"""Where things are in the page's pictures: an axis of event time, how the watermark's lag has been, and what share of
-the rows a lag would have had on time.
+"""Where things are in the page's pictures: an axis of event time, how the watermark's lag has been, what share of the
+rows a lag would have had on time, and what share of those of an hour were not.
 """
 
 import math
@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tidegate.api.schemas.disorder import DisorderRecord
+from tidegate.api.schemas.late import HourRecord
 from tidegate.domain.journal import Record
+from tidegate.domain.ledger import HOUR, HOURS_KEPT
 
 FAR = 3
 """``now`` is drawn to scale unless it is more than so many times as far away as the rest is wide."""
@@ -167,6 +169,67 @@ def plot(known: DisorderRecord) -> Plot | None:
         y(known.target),
         y(known.achieved),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One hour, from ``start`` on: what is ``said`` of it, and its ``parts``, each of a class, from ``y`` down, so
+    high.
+    """
+
+    start: int
+    x: float
+    said: str
+    parts: tuple[tuple[str, float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """The share of the rows of each hour that were not on time, in 100 by 100: the ``highest`` is at the top. ``first``
+    and ``last``: where the hours begin and end.
+    """
+
+    bars: tuple[Bar, ...]
+    width: float
+    highest: float
+    first: int
+    last: int
+
+
+PARTS = ("dropped", "diverted", "updated")
+LEAST_SHARE = 0.01
+"""The picture is not so steep that less than this fills it."""
+MOST_HOURS = 10 * HOURS_KEPT
+"""Hours may lie far apart: then they are drawn side by side, and not to scale."""
+
+
+def bars(hours: Sequence[HourRecord]) -> Bars | None:
+    """None where no hour had any such rows."""
+    if not any(_not_on_time(hour) for hour in hours):
+        return None
+    first, last = hours[0].start, hours[-1].start + HOUR
+    highest = max(LEAST_SHARE, *(_not_on_time(hour) / hour.rows for hour in hours))
+    slots = (last - first) // HOUR
+    to_scale = slots <= MOST_HOURS
+    slots = slots if to_scale else len(hours)
+    drawn = []
+    for at, hour in enumerate(hours):
+        if not _not_on_time(hour):
+            continue
+        place = (hour.start - first) // HOUR if to_scale else at
+        parts, below = [], 100.0
+        for part in PARTS:
+            height = 100 * getattr(hour, part) / hour.rows / highest
+            if height:
+                below -= height
+                parts.append((part, round(below, 2), round(height, 2)))
+        counted = ", ".join(f"{getattr(hour, part):,} {part}" for part in PARTS if getattr(hour, part))
+        drawn.append(Bar(hour.start, round(100 * place / slots, 3), f"{counted} of {hour.rows:,} rows", tuple(parts)))
+    return Bars(tuple(drawn), round(90 / slots, 3), highest, first, last)
+
+
+def _not_on_time(hour: HourRecord) -> int:
+    return hour.dropped + hour.diverted + hour.updated
 
 
 def _polyline(points: Iterable[tuple[float, float]]) -> str:

@@ -13,13 +13,14 @@ from tidegate.domain.pattern import matches
 from tidegate.domain.records import SubstreamState
 from tidegate.domain.standing import WORST_FIRST, standing
 from tidegate.page.actions import ACTIONS
-from tidegate.page.drawing import axis, plot, spark
+from tidegate.page.drawing import axis, bars, plot, spark
 from tidegate.page.render import render
 from tidegate.wording import sentence
 
 JOBS_SHOWN = 200
 ROWS_SHOWN = 50
 RECORDS_SHOWN = 30
+SPANS_SHOWN = 5
 LAG_FROM = 300
 LIVE: tuple[SubstreamState, ...] = ("active", "blocked")
 LARGE = 2000
@@ -89,6 +90,7 @@ async def job(ctx: Context, who: Caller, name: str, view: View) -> Look:
     queries = (await views.query_table(ctx, name)).model_dump()["queries"]
     page = await views.history_page(ctx, name, before=view.before or None, limit=RECORDS_SHOWN)
     known_delays = await views.disorder(ctx, name)
+    lost = await views.late(ctx, name, most_spans=SPANS_SHOWN + 1)
     emissions = await ctx.store.history(name, kinds=("emission",), most=LAG_FROM)
     # Read one after the other: the explanation, which has looked, is the latest about who holds.
     told = record | explained
@@ -102,6 +104,7 @@ async def job(ctx: Context, who: Caller, name: str, view: View) -> Look:
         "lag": render("_lag.html", spark=spark([record for _, record in reversed(emissions)], told["now_ms"]), **at),
         "facts": render("_facts.html", **at),
         "curve": render("_curve.html", known=known_delays, plot=plot(known_delays), **at),
+        "late": render("_late.html", late=lost, bars=bars(lost.hours), shown=SPANS_SHOWN, **at),
         "queries": render("_queries.html", queries=queries, **at),
         "substreams": render(
             "_substreams.html", rows=[_row(row, told) for row in table.model_dump()["substreams"]], next=table.next,

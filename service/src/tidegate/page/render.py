@@ -9,7 +9,7 @@ from markupsafe import Markup, escape
 
 from tidegate import __version__
 from tidegate.times import EARLIEST_MS, LATEST_MS, MS, for_how_long, shown
-from tidegate.wording import At, Name, Piece, Since, Until, details, holding
+from tidegate.wording import At, Name, Piece, Since, Until, details, holding, loss, lost
 
 
 def moment(at_ms: int | None) -> Markup:
@@ -84,6 +84,9 @@ _templates.filters |= {
     "left": left,
     "duration": duration,
     "percent": percent,
+    "lost": lost,
+    "instant": shown,
+    "loss": loss,
     "told": told,
 }
 _templates.filters |= {"details": details, "holding": holding}

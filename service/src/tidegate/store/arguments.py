@@ -5,6 +5,7 @@ from typing import Any
 
 from tidegate.domain.journal import Why
 from tidegate.domain.query import DelayedRows
+from tidegate.domain.records import Accounting
 
 Values = Mapping[str, int]
 
@@ -30,6 +31,18 @@ def delays_of(query: str, delays: Mapping[str, DelayedRows]) -> list[str]:
     """The columns of delays: members, and of each its buckets and their rows in one text."""
     texts = (",".join(str(number) for pair in rows for number in pair) for rows in delays.values())
     return [*column(members(query, delays)), *column(texts)]
+
+
+def by_hour_of(accounting: Accounting | None) -> list[str]:
+    """Whether late rows were diverted; and the columns of rows by hour: which substream (from 1), hour, rows, ..."""
+    late_went = "dropped" if accounting is None else accounting.late_went
+    found = [
+        (str(place), *map(str, rows))
+        for place, of_each in enumerate(accounting.hours if accounting else (), start=1)
+        for rows in of_each
+    ]
+    columns = zip(*found, strict=True) if found else ((),) * 5
+    return ["1" if late_went == "diverted" else "0", *(argument for values in columns for argument in column(values))]
 
 
 def entries(

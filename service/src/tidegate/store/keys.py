@@ -7,18 +7,20 @@ written in the same step so that no job in which time can change something is ev
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from tidegate.domain.journal import NAMES_KEPT, RECORDS_KEPT, RECORDS_KEPT_MS
+from tidegate.domain.ledger import ENTRIES_KEPT, HOURS_KEPT
 from tidegate.domain.sketch import FADES, GAMMA
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """``suffix`` is what follows the job's key; ``per_query`` keys end in ``:<query>`` as well."""
+    """``suffix`` is what follows the job's key. Where there is one ``per`` query, limit or hour, it ends in that."""
 
     name: str
     suffix: str
-    per_query: bool
+    per: Literal["", "query", "limit", "hour"]
     holds: str
 
 
@@ -36,47 +38,51 @@ WAKE = PREFIX + "wake:"
 
 # A substream is a member "<query>/<substream>"; ids hold no slash, so the first one separates.
 JOB_KEYS = (
-    Key("tops", "tops", False, "zset of all substreams: member -> top (-inf: none seen)"),
-    Key("live", "live", False, "zset of the live substreams that do not follow the clock: member -> watermark"),
-    Key("clocked", "clocked", False, "hash: member -> what is known of a substream that follows the clock"),
-    Key("still", "still", False, "zset of the live ones of these whose reading stands still: member -> reading"),
-    Key("drift", "drift", False, "zset of the others: member -> reading less the time it is read at"),
-    Key("due", "due", False, "zset of the live ones of these: member -> time of its next change, if there is one"),
-    Key("parked", "parked", False, "zset of the idle and done substreams: member -> watermark (-inf: none)"),
-    Key("since", "since", False, "zset of all substreams: member -> processing time of the last change of its state"),
-    Key("told", "told", False, "zset of those idle for another reason than silence: member -> since when"),
-    Key("done", "done", False, "zset of the done substreams: member -> observed time of the last event"),
-    Key("counts", "counts", False, "hash: '<class> <member>' -> rows accounted for"),
-    Key("missing", "missing", False, "set of the expected queries that have shown no substream yet"),
+    Key("tops", "tops", "", "zset of all substreams: member -> top (-inf: none seen)"),
+    Key("live", "live", "", "zset of the live substreams that do not follow the clock: member -> watermark"),
+    Key("clocked", "clocked", "", "hash: member -> what is known of a substream that follows the clock"),
+    Key("still", "still", "", "zset of the live ones of these whose reading stands still: member -> reading"),
+    Key("drift", "drift", "", "zset of the others: member -> reading less the time it is read at"),
+    Key("due", "due", "", "zset of the live ones of these: member -> time of its next change, if there is one"),
+    Key("parked", "parked", "", "zset of the idle and done substreams: member -> watermark (-inf: none)"),
+    Key("since", "since", "", "zset of all substreams: member -> processing time of the last change of its state"),
+    Key("told", "told", "", "zset of those idle for another reason than silence: member -> since when"),
+    Key("done", "done", "", "zset of the done substreams: member -> observed time of the last event"),
+    Key("counts", "counts", "", "hash: '<class> <member>' -> rows accounted for"),
+    Key("missing", "missing", "", "set of the expected queries that have shown no substream yet"),
+    Key("contact", "contact", "", "zset: query -> observed time of its last word; not of those timed out or retired"),
+    Key("delays", "delays", "", "hash: member -> sketch of its rows' delays; of all under pool and merged"),
+    Key("lags", "lags", "", "hash: member -> lag that was learnt"),
+    Key("hours", "hours", "", "zset of the hours of event time that rows are known of, scored by themselves"),
+    Key("queries", "queries", "", "zset of the queries: query -> processing time of the first contact"),
+    Key("owners", "owners", "", "set of the queries that have keys of their own: those above, and those declared for"),
+    Key("begun", "begun", "", "zset of the open batches: query -> observed time of its begin (+inf: released)"),
+    Key("open", "open", "", "zset of those that hold the watermark: query -> pin (-inf: none)"),
+    Key("holds", "holds", "", "zset of the operators' holds: name -> at most"),
+    Key("hold_expiry", "hold_expiry", "", "zset of those that expire: name -> when"),
+    Key("hold_reasons", "hold_reasons", "", "hash: name -> reason"),
+    Key("log", "log", "", "stream of what the machine did: see tidegate.domain.journal"),
     Key(
-        "contact", "contact", False, "zset: query -> observed time of its last word; not of those timed out or retired"
+        "lagged",
+        "lagged",
+        "limit",
+        "zset of the substreams that follow the clock: member -> what its lag alone gives it",
     ),
-    Key("delays", "delays", False, "hash: member -> sketch of its rows' delays; of all under pool and merged"),
-    Key("lags", "lags", False, "hash: member -> lag that was learnt"),
-    Key("queries", "queries", False, "zset of the queries: query -> processing time of the first contact"),
+    Key("expiry", "expiry", "query", "zset of this query's live substreams: member -> observed time of the last event"),
+    Key("quiet", "quiet", "query", "zset of this query's idle substreams: member -> observed time of the last event"),
+    Key("query", "query", "query", "hash: the query's run, latest batch and idle clock"),
+    Key("pins", "pins", "query", "hash: batch -> pin ('' : none)"),
+    Key("pin_order", "pin_order", "query", "zset of the batches whose pins are kept, scored by batch"),
+    Key("fenced", "fenced", "query", "zset of the runs that were replaced, scored by when"),
+    Key("staged", "staged", "query", "zset of what the open batch reported: member -> top"),
+    Key("staged_watermarks", "staged_watermarks", "query", "zset of what it reported ready-made: member -> watermark"),
+    Key("staged_rows", "staged_rows", "query", "hash of what it counted: '<partition> <member>' -> rows"),
     Key(
-        "owners", "owners", False, "set of the queries that have keys of their own: those above, and those declared for"
+        "staged_future", "staged_future", "query", "hash of what it left out as future: '<partition> <member>' -> rows"
     ),
-    Key("begun", "begun", False, "zset of the open batches: query -> observed time of its begin (+inf: released)"),
-    Key("open", "open", False, "zset of those that hold the watermark: query -> pin (-inf: none)"),
-    Key("holds", "holds", False, "zset of the operators' holds: name -> at most"),
-    Key("hold_expiry", "hold_expiry", False, "zset of those that expire: name -> when"),
-    Key("hold_reasons", "hold_reasons", False, "hash: name -> reason"),
-    Key("log", "log", False, "stream of what the machine did: see tidegate.domain.journal"),
-    Key(
-        "lagged", "lagged", True, "zset, by limit: live substream that follows the clock -> what its lag alone gives it"
-    ),
-    Key("expiry", "expiry", True, "zset of this query's live substreams: member -> observed time of the last event"),
-    Key("quiet", "quiet", True, "zset of this query's idle substreams: member -> observed time of the last event"),
-    Key("query", "query", True, "hash: the query's run, latest batch and idle clock"),
-    Key("pins", "pins", True, "hash: batch -> pin ('' : none)"),
-    Key("pin_order", "pin_order", True, "zset of the batches whose pins are kept, scored by batch"),
-    Key("fenced", "fenced", True, "zset of the runs that were replaced, scored by when"),
-    Key("staged", "staged", True, "zset of what the open batch reported: member -> top"),
-    Key("staged_watermarks", "staged_watermarks", True, "zset of what it reported ready-made: member -> watermark"),
-    Key("staged_rows", "staged_rows", True, "hash of what it counted: '<partition> <member>' -> rows"),
-    Key("staged_future", "staged_future", True, "hash of what it left out as future: '<partition> <member>' -> rows"),
-    Key("staged_delays", "staged_delays", True, "hash of the delays of its rows: '<partition> <member>' -> those"),
+    Key("staged_delays", "staged_delays", "query", "hash of the delays of its rows: '<partition> <member>' -> those"),
+    Key("hour_rows", "hour_rows", "hour", "hash: member ('' : the job) -> rows of this hour"),
+    Key("hour_late", "hour_late", "hour", "hash: 'updated|dropped|diverted <member>' -> what became of those of them"),
 )
 
 
@@ -93,12 +99,13 @@ def lua_names() -> str:
     """The head of every script: ``K.job`` and one function or string for each key."""
     lines = ["local K = {job = KEYS[1], sweeps = KEYS[2], jobs = KEYS[3], name = string.match(KEYS[1], '{(.*)}')}"]
     for key in JOB_KEYS:
-        if key.per_query:
-            lines.append(f"function K.{key.name}(query) return KEYS[1] .. ':{key.suffix}:' .. query end")
+        if key.per:
+            lines.append(f"function K.{key.name}({key.per}) return KEYS[1] .. ':{key.suffix}:' .. {key.per} end")
         else:
             lines.append(f"K.{key.name} = KEYS[1] .. ':{key.suffix}'")
     lines.append(f"K.wake = '{WAKE}'")
     lines.append(f"K.records_kept, K.records_kept_ms = {RECORDS_KEPT}, {RECORDS_KEPT_MS}")
+    lines.append(f"K.hours_kept, K.entries_kept = {HOURS_KEPT}, {ENTRIES_KEPT}")
     lines.append(f"K.gamma, K.fades = {GAMMA!r}, {{{', '.join(map(repr, FADES))}}}")
     lines.append(f"K.names_kept, K.touch_ms = {NAMES_KEPT}, {TOUCH_MS}")
     return "\n".join(lines) + "\n"
@@ -107,6 +114,26 @@ def lua_names() -> str:
 def pins_key(job: str, query: str) -> str:
     """The pins of a query's batches."""
     return f"{job_key(job)}:pins:{query}"
+
+
+def counts_key(job: str) -> str:
+    """What became of the rows of each substream."""
+    return f"{job_key(job)}:counts"
+
+
+def hours_key(job: str) -> str:
+    """The hours of event time that rows are known of."""
+    return f"{job_key(job)}:hours"
+
+
+def hour_rows_key(job: str, hour: int) -> str:
+    """How many rows there are of one of them."""
+    return f"{job_key(job)}:hour_rows:{hour}"
+
+
+def hour_late_key(job: str, hour: int) -> str:
+    """What became of those of them that were not on time."""
+    return f"{job_key(job)}:hour_late:{hour}"
 
 
 def tops_key(job: str) -> str:

@@ -8,7 +8,7 @@ import json
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, field, fields
 from typing import Any
 
 from redis.asyncio import Redis
@@ -19,15 +19,38 @@ from tidegate.domain.disorder import Disorder
 from tidegate.domain.errors import JobNotFound
 from tidegate.domain.job import JobMachine
 from tidegate.domain.journal import UNEXPLAINED, Record, Why
+from tidegate.domain.ledger import Entry
 from tidegate.domain.query import PINS_KEPT, DelayedRows, KnownPin, Run
-from tidegate.domain.records import Accounting, Answer, Begun, Counts, Effect, QueryRow, SubstreamRow, Summary
+from tidegate.domain.records import (
+    Accounting,
+    Answer,
+    Begun,
+    Counts,
+    Effect,
+    HourCounts,
+    QueryRow,
+    SubstreamRow,
+    Summary,
+)
 from tidegate.domain.sketch import Sketch
 from tidegate.domain.substream import PLACEHOLDER, SubstreamKey, member
 from tidegate.store import replies, snapshot
-from tidegate.store.arguments import Values, column, delays_of, entries, members, of_why, text
+from tidegate.store.arguments import Values, by_hour_of, column, delays_of, entries, members, of_why, text
 from tidegate.store.clock import ClockGuard
 from tidegate.store.connection import is_failed_script
-from tidegate.store.keys import JOBS, SECRET, SWEEPS, job_key, log_key, pins_key, tops_key
+from tidegate.store.keys import (
+    JOBS,
+    SECRET,
+    SWEEPS,
+    counts_key,
+    hour_late_key,
+    hour_rows_key,
+    hours_key,
+    job_key,
+    log_key,
+    pins_key,
+    tops_key,
+)
 from tidegate.store.replies import REST, Reply
 from tidegate.store.rules import rules
 from tidegate.store.scripts import script
@@ -101,6 +124,17 @@ class KnownDelays:
     answer: Answer
     disorder: Disorder
     substreams: dict[SubstreamKey, tuple[int | None, Sketch]]
+
+
+@dataclass(slots=True)
+class KnownLate:
+    """What became of late rows: how many were ``diverted``, and by hour of event time the rows of the job, or of the
+    substream that was asked for. ``entries``: the substreams and hours that had late rows, or updates.
+    """
+
+    diverted: int
+    hours: dict[int, HourCounts] = field(default_factory=dict)
+    entries: list[Entry] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +326,7 @@ class JobStore:
             await self._run(
                 "commit", job, now_ms, *_token(token), run.query, run.query_id, run.run_id, str(batch_id),
                 str(waited_ms), text(reported), *column(members(run.query, names)),
-                *(argument for rows in columns for argument in column(map(str, rows))),
+                *(argument for rows in columns for argument in column(map(str, rows))), *by_hour_of(accounting),
             )
         )  # fmt: skip
 
@@ -424,6 +458,37 @@ class JobStore:
         first = after if after == "-" else f"({after}"
         found: Any = await self.redis.xrange(log_key(job), first, "+", most)
         return [(entry_id, replies.record(entry_id, details)) for entry_id, details in found]
+
+    async def late(self, job: str, key: SubstreamKey | None = None) -> KnownLate:
+        """What became of late rows: of all; or of those of one substream, known or not."""
+        field = "" if key is None else member(key)
+        hours = [int(str(hour)) for hour in await self.redis.zrange(hours_key(job), 0, -1)]
+        async with self.redis.pipeline(transaction=False) as pipeline:
+            if key is None:
+                pipeline.hget(job_key(job), "diverted")
+            else:
+                pipeline.hget(counts_key(job), f"diverted {field}")
+            for hour in hours:
+                pipeline.hgetall(hour_late_key(job, hour))
+            diverted, *found = await pipeline.execute()
+        late = [replies.by_class(fields) for fields in found]
+        names = [list(dict.fromkeys([field, *of_each])) for of_each in late]
+        async with self.redis.pipeline(transaction=False) as pipeline:
+            for hour, some in zip(hours, names, strict=True):
+                pipeline.hmget(hour_rows_key(job, hour), some)
+            seen = await pipeline.execute() if hours else []
+        known = KnownLate(int(diverted or 0))
+        for hour, of_each, some, rows in zip(hours, late, names, seen, strict=True):
+            # Read one after the other: what came in between may have its late rows here, and not all the others.
+            counts = {
+                name: HourCounts(max(int(count or 0), sum(of_each.get(name, {}).values())), **of_each.get(name, {}))
+                for name, count in zip(some, rows, strict=True)
+            }
+            if counts[field].rows:
+                known.hours[hour] = counts[field]
+            known.entries += [(replies.substream_key(name), hour, of) for name, of in counts.items() if name in of_each]
+        known.entries = [entry for entry in known.entries if entry[0] != ("", "")]
+        return known
 
     async def history(
         self, job: str, before: str | None = None, from_ms: int = 0, to_ms: int | None = None,

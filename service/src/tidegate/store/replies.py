@@ -106,6 +106,15 @@ def substream_rows(rows: Sequence[Sequence[Any]]) -> list[SubstreamRow]:
     return found
 
 
+def by_class(fields: Mapping[str, str]) -> dict[str, dict[str, int]]:
+    """Numbers by member, and by class, of a hash that has them under ``'<class> <member>'``."""
+    found: dict[str, dict[str, int]] = {}
+    for field, number_of in fields.items():
+        class_, _, of = field.partition(" ")
+        found.setdefault(of, {})[class_] = int(number_of)
+    return found
+
+
 def sketch(text: str | None) -> Sketch:
     step, position, *flat = map(int, text.split(",")) if text else (0, 0)
     return Sketch(step, position, dict(zip(flat[::2], flat[1::2], strict=True)))

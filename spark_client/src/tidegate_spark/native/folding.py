@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from tidegate_spark.checkpoint import Checkpoint, Planned
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.fold import Fold
 from tidegate_spark.judgement import HIGHEST, LOWEST
+from tidegate_spark.ledger import HOUR, Hours, together
 from tidegate_spark.substreams import WHOLE, name_of
 from tidegate_spark.windows.frame import Frame
 
@@ -34,6 +36,7 @@ MICROS = 1000
 
 _NO_LIMIT = 2**63 - 1
 _MEASURES = ("top", "rows", "timed", "late", "future")
+_HOUR = HOUR * MICROS
 
 
 def documents_of(checkpoint: str, query: str) -> Checkpoint:
@@ -173,22 +176,33 @@ class Folded:
             "late": pc.cast(late, pa.int64()),
             "future": pc.cast(future, pa.int64()),
         }
-        self._folded.append(self._grouped(pa.table(columns)))
+        columns["hour"] = _hour_of(columns["top"])
+        self._folded.append(self._grouped(pa.table(columns), [*self._keys, "hour"]))
 
-    def _grouped(self, table: pa.Table) -> pa.Table:
+    def _grouped(self, table: pa.Table, keys: list[str]) -> pa.Table:
         how = [(name, "max" if name == "top" else "sum") for name in _MEASURES]
-        grouped = table.group_by(self._keys).aggregate(how)
-        return pa.table(
-            {key: grouped[key] for key in self._keys} | {name: grouped[f"{name}_{kind}"] for name, kind in how}
-        )
+        grouped = table.group_by(keys).aggregate(how)
+        return pa.table({key: grouped[key] for key in keys} | {name: grouped[f"{name}_{kind}"] for name, kind in how})
+
+    def _hours(self, folded: pa.Table) -> dict[tuple[str | None, ...], Hours]:
+        """By the keys of a substream."""
+        found: dict[tuple[str | None, ...], Hours] = {}
+        by_hour = folded.filter(pc.is_valid(folded["hour"])).to_pydict()
+        keys = zip(*(by_hour[key] for key in self._keys), strict=True) if self._keys else repeat(())
+        for key, hour, rows, late in zip(keys, by_hour["hour"], by_hour["rows"], by_hour["late"], strict=False):
+            found.setdefault(key, []).append([hour, rows, 0, late or 0])
+        return found
 
     def fold(self) -> Fold:
         """What became of all the rows that were added."""
         if self._waiting:
             self._fold()
-        found: dict[str, list[Any]] = self._grouped(pa.concat_tables(self._folded)).to_pydict()
+        folded = pa.concat_tables(self._folded)
+        found: dict[str, list[Any]] = self._grouped(folded, self._keys).to_pydict()
+        hours = self._hours(folded)
         keys = [found.pop(key) for key in self._keys]
         count = len(found["rows"])
+        by_key = zip(*keys, strict=True) if keys else [()] * count
         return Fold(
             rule=self._folding.rule,
             substream=[name_of(values) for values in zip(*keys, strict=True)] if keys else [WHOLE] * count,
@@ -198,4 +212,11 @@ class Folded:
             late=[late or 0 for late in found["late"]],
             null_event_time=[rows - timed for rows, timed in zip(found["rows"], found["timed"], strict=True)],
             future=[future or 0 for future in found["future"]],
+            hours=[together([hours.get(key, [])]) for key in by_key],
         )
+
+
+def _hour_of(micros: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Whole hours, rounded down: Arrow's own division of whole numbers goes towards zero."""
+    quotient = pc.divide(micros, _HOUR)
+    return pc.subtract(quotient, pc.cast(pc.less(micros, pc.multiply(quotient, _HOUR)), pa.int64()))

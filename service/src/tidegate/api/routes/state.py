@@ -13,6 +13,7 @@ from tidegate.api.disconnects import while_there
 from tidegate.api.schemas.batches import QueryTable, SubstreamTable
 from tidegate.api.schemas.disorder import DisorderRecord
 from tidegate.api.schemas.jobs import WaitRecord
+from tidegate.api.schemas.late import LateRecord
 from tidegate.api.schemas.types import ID
 from tidegate.api.tables import PLACE, Column
 from tidegate.domain.numbers import EXACT_DOUBLE
@@ -87,6 +88,21 @@ async def disorder(
     """How far rows come out of order; what share of them a lag has on time, and what it costs."""
     of = None if substream is None else (query, substream)
     return answer(await views.disorder(ctx, job, of, window_ms, target, lag_ms))
+
+
+@router.get("/{job:id}/late", response_model=LateRecord)
+@allowed(*READERS)
+async def late(
+    job: JobId,
+    ctx: Ctx,
+    substream: Annotated[
+        str | None, Query(min_length=1, max_length=200, description="of this substream, not of the job")
+    ] = None,
+    query: Annotated[str, Query(pattern=rf"^$|{ID}", description="whose it is")] = "",
+    limit: Annotated[int, Query(ge=1, le=1000, description="so many spans at the most")] = 20,
+) -> Response:
+    """What became of rows that came too late, and of which hours of event time they were."""
+    return answer(await views.late(ctx, job, None if substream is None else (query, substream), limit))
 
 
 @router.get("/{job:id}/queries", response_model=QueryTable)

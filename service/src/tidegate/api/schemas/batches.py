@@ -18,12 +18,14 @@ from tidegate.api.schemas.types import (
     Names,
     Record,
     Request,
+    RowsByHour,
     WaitMs,
     equal_lengths,
 )
 from tidegate.domain.config import JobConfig
+from tidegate.domain.ledger import ENTRIES_KEPT
 from tidegate.domain.query import DelayedRows, KnownPin
-from tidegate.domain.records import Accounting, Counts, SubstreamRow, SubstreamState
+from tidegate.domain.records import Accounting, Counts, LateWent, SubstreamRow, SubstreamState
 
 Token = str | None
 TOKEN = Field(default=None, max_length=200, description="the last watermark_token that the client got")
@@ -131,7 +133,12 @@ class Begin(RunReference):
 
 
 class RowAccounting(Request):
-    """What became of a batch's rows, by substream: columns of equal length; ``rule`` names how they were judged."""
+    """What became of a batch's rows, by substream: columns of equal length; ``rule`` names how they were judged.
+
+    - `late_went`: what became of those that were late: nobody got them, or they were `diverted` to a side output.
+    - `hours`: of each, its rows by hour of event time (the event time divided by 3,600,000 and rounded down): the hour,
+      how many rows, how many of these are `updated`, and how many `late`. Null, or the column left out: not known.
+    """
 
     rule: str = Field(min_length=1, max_length=100)
     substreams: Names
@@ -140,17 +147,26 @@ class RowAccounting(Request):
     null_event_time: list[Count]
     updated: list[Count] | None = None
     future: list[Count] | None = None
+    late_went: LateWent = "dropped"
+    hours: list[RowsByHour | None] | None = None
 
     @model_validator(mode="after")
     def _columns(self) -> Self:
-        names = ("on_time", "late", "null_event_time", "updated", "future")
+        names = ("on_time", "late", "null_event_time", "updated", "future", "hours")
         equal_lengths({name: getattr(self, name) for name in names}, len(self.substreams), "substreams")
+        given = [rows for of_each in self.hours or () for rows in of_each or ()]
+        if len(given) > ENTRIES_KEPT:
+            raise FieldError("hours", f"has {len(given)} entries; the most that are taken are {ENTRIES_KEPT}")
+        if any(rows < updated + late for _, rows, updated, late in given):
+            raise FieldError("hours", "has more rows that are updated or late than there are")
         return self
 
     def accounting(self) -> Accounting:
         none = [0] * len(self.substreams)
         columns = (self.on_time, self.updated or none, self.late, self.null_event_time, self.future or none)
-        return Accounting(self.rule, tuple(self.substreams), tuple(Counts(*row) for row in zip(*columns, strict=True)))
+        counts = tuple(Counts(*row) for row in zip(*columns, strict=True))
+        hours = tuple(tuple(of_each or ()) for of_each in self.hours or ())
+        return Accounting(self.rule, tuple(self.substreams), counts, self.late_went, hours)
 
 
 class Commit(RunReference):

@@ -3,12 +3,14 @@
 -- KEYS  1 the job · 2 the jobs to sweep
 -- ARGV  now · absent after · not after · token incarnation · token watermark ('' '' without)
 --       · query · query_id · run_id · batch · waited · counts reported ('' : not known)
---       · members (column) · on_time, updated, late, null_event_time, future (columns)
+--       · members (column) · on_time, updated, late, null_event_time, future (columns) · late ones diverted (1/0)
+--       · by hour of event time: which of the members (from 1), hours, rows, updated, late (columns)
 -- Reply ok, ... (parts/answer), applied (0: it had committed before, nothing was changed)
 --       or error: job_not_found, job_deleted, query_fenced <run>, query_retired <query>,
 --       batch_not_begun <query> <batch>, reports_missing <query> <batch> <how many>
 -- @include parts/answer
 -- @include parts/settle
+-- @include parts/ledger
 local token = read_token()
 local query, query_id, run_id, batch = arg(), arg(), arg(), tonumber(arg())
 local waited, reported, members = tonumber(arg()), num(arg()), column()
@@ -26,9 +28,9 @@ contact()
 wait(waited)
 if not open_yet then return reply('0') end
 look(nil, false, settle())
-for _, class in ipairs({'on_time', 'updated', 'late', 'null_event_time', 'future'}) do
+local function account(class, column_)
   local total, some, counts = 0, {}, {}
-  for i, rows in ipairs(column()) do
+  for i, rows in ipairs(column_) do
     if rows ~= '0' then
       some[#some + 1], counts[#counts + 1] = members[i], rows
       total = total + tonumber(rows)
@@ -40,5 +42,18 @@ for _, class in ipairs({'on_time', 'updated', 'late', 'null_event_time', 'future
   end
   count_rows(class, some, counts)
   if total > 0 then add(K.job, class, fmt(total)) end
+end
+local late
+for _, class in ipairs({'on_time', 'updated', 'late', 'null_event_time', 'future'}) do
+  local counts = column()
+  account(class, counts)
+  if class == 'late' then late = counts end
+end
+local diverted = arg() == '1'
+if diverted then account('diverted', late) end
+local places, hours, rows, of_these_updated, of_these_late = column(), column(), column(), column(), column()
+if #places > 0 then
+  enter_hours(members, zmscore(K.tops, members), diverted and 'diverted' or 'dropped', places, hours, rows,
+    of_these_updated, of_these_late)
 end
 return reply('1')

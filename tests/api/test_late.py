@@ -1,0 +1,119 @@
+"""What became of rows that came too late, by way of the API."""
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from pydantic import ValidationError
+
+from tests.api.conftest import RUN
+from tests.api.test_bad_input import problem
+from tidegate.api.schemas.batches import RowAccounting
+
+Make = Callable[..., str]
+HOUR = 3_600_000
+
+
+def commit(http: httpx.Client, path: str, batch_id: int, **rows: Any) -> None:
+    batch = f"{path}/queries/q/batches/{batch_id}"
+    assert http.put(batch, json=RUN).status_code == 200
+    names = rows["substreams"]
+    body = {"substreams": names, "event_times": [1] * len(names)}
+    of_batch = RUN | {"query": "q", "batch_id": batch_id, "partition": 0}
+    assert http.post(f"{path}:report", json=body | {"batch": of_batch}).status_code == 200
+    none = [0] * len(names)
+    rows = {"rule": "row", "on_time": none, "late": none, "null_event_time": none} | rows
+    answer = http.post(f"{batch}:commit", json=RUN | {"rows": rows})
+    assert answer.status_code == 200, answer.text
+
+
+def late(http: httpx.Client, path: str, **parameters: Any) -> dict[str, Any]:
+    answer = http.get(f"{path}/late", params=parameters)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def test_a_loss_shows_where_and_when_it_was(http: httpx.Client, make_job: Make) -> None:
+    path = make_job()
+    empty = late(http, path)
+    assert (empty["hours"], empty["spans"], empty["dropped"], empty["diverted"]) == ([], [], 0, 0)
+    commit(
+        http, path, 0, substreams=["HNL", "SFO"], on_time=[291, 50], late=[9, 0], updated=[2, 0],
+        hours=[[[14, 100, 2, 1], [15, 202, 0, 8]], [[15, 50, 0, 0]]],
+    )  # fmt: skip
+    commit(http, path, 1, substreams=["SFO"], late=[4], late_went="diverted", hours=[[[20, 40, 0, 4]]])
+    found = late(http, path)
+    assert (found["dropped"], found["diverted"], found["rows"]["late"], found["rows"]["updated"]) == (9, 4, 13, 2)
+    numbers = [[row[name] for name in ("start", "rows", "updated", "dropped", "diverted")] for row in found["hours"]]
+    assert numbers == [[14 * HOUR, 100, 2, 1, 0], [15 * HOUR, 252, 0, 8, 0], [20 * HOUR, 40, 0, 0, 4]]
+    assert found["spans"] == [
+        {
+            "query": "q", "substream": "HNL", "start": 14 * HOUR, "end": 16 * HOUR,
+            "rows": 302, "updated": 2, "dropped": 9, "diverted": 0,
+        },
+        {
+            "query": "q", "substream": "SFO", "start": 20 * HOUR, "end": 21 * HOUR,
+            "rows": 40, "updated": 0, "dropped": 0, "diverted": 4,
+        },
+    ]  # fmt: skip
+    assert [span["substream"] for span in late(http, path, limit=1)["spans"]] == ["HNL"]
+
+
+def test_that_of_one_substream(http: httpx.Client, make_job: Make) -> None:
+    path = make_job()
+    commit(
+        http, path, 0, substreams=["a", "b"], on_time=[1, 5], late=[2, 1], late_went="diverted",
+        hours=[[[-1, 3, 0, 2]], [[-1, 6, 0, 1]]],
+    )  # fmt: skip
+    found = late(http, path, substream="a", query="q")
+    assert (found["dropped"], found["diverted"], found["rows"]["on_time"]) == (0, 2, 1)
+    assert [(row["start"], row["rows"], row["diverted"]) for row in found["hours"]] == [(-HOUR, 3, 2)]
+    assert [span["substream"] for span in found["spans"]] == ["a"]
+    problem(http.get(f"{path}/late", params={"substream": "a"}), 404, "substream_not_found")
+    evicted = http.post(f"{path}/substreams:evict", json={"query": "q", "names": ["a"], "reason": "gone"})
+    assert evicted.status_code == 200, evicted.text
+    found = late(http, path, substream="a", query="q")
+    assert (found["rows"]["on_time"], found["diverted"]) == (0, 0)
+    assert [row["rows"] for row in found["hours"]] == [3], "what became of its rows is known yet"
+
+
+def test_rows_without_hours_are_in_the_totals(http: httpx.Client, make_job: Make) -> None:
+    path = make_job()
+    commit(http, path, 0, substreams=["a", "b"], late=[3, 4], hours=[None, [[1, 9, 0, 4]]])
+    commit(http, path, 1, substreams=["a"], late=[2])
+    found = late(http, path)
+    assert (found["dropped"], [row["dropped"] for row in found["hours"]]) == (9, [4])
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ({"hours": []}, "hours: has 0 values for 1 substreams"),
+        ({"hours": [[[1, 5, 3, 3]]]}, "hours: has more rows that are updated or late than there are"),
+        ({"hours": [[[1, 5, 3]]]}, "hours.0.0.3: is missing"),
+        ({"hours": [[[2**52, 5, 0, 0]]]}, "hours.0.0.0"),
+        ({"late_went": "lost"}, "late_went: Input should be 'dropped' or 'diverted'"),
+    ],
+)
+def test_what_cannot_be_is_refused(http: httpx.Client, make_job: Make, rows: dict[str, Any], says: str) -> None:
+    path = make_job()
+    batch = f"{path}/queries/q/batches/0"
+    http.put(batch, json=RUN)
+    given = {"rule": "row", "substreams": ["a"], "on_time": [1], "late": [0], "null_event_time": [0]}
+    refused = http.post(f"{batch}:commit", json=RUN | {"rows": given | rows})
+    assert says in problem(refused, 422, "invalid_request")["detail"]
+    assert late(http, path)["hours"] == []
+
+
+@pytest.mark.parametrize(
+    ("hours", "says"),
+    [(10_001, "at most 10000 items"), (9_000, "has 54000 entries; the most that are taken are 50000")],
+)
+def test_an_account_of_too_many_hours_is_refused(hours: int, says: str) -> None:
+    """It would keep Redis from all else for a while."""
+    none = [0] * 6
+    rows = {"rule": "r", "substreams": list("abcdef"), "on_time": none, "late": none, "null_event_time": none}
+    with pytest.raises(ValidationError, match=says):
+        RowAccounting.model_validate(rows | {"hours": [[(hour, 1, 0, 0) for hour in range(hours)]] * 6})

@@ -1,0 +1,41 @@
+"""tidegate late: what became of late rows, where, and when."""
+
+import json
+
+import httpx
+import pytest
+
+from tests.api.conftest import RULES
+from tests.api.test_late import HOUR, commit
+from tests.cli.test_operators import Run, http, run
+
+__all__ = ["http", "run"]
+
+AFTERNOON = 376_992 + 14  # 2013-01-03T14:00Z
+
+
+@pytest.fixture
+def lossy(http: httpx.Client, job: str) -> str:
+    http.put(f"/v1/jobs/{job}", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
+    rows = {"on_time": [291, 50], "late": [9, 0], "updated": [2, 0]}
+    hours = [[[AFTERNOON, 100, 2, 1], [AFTERNOON + 1, 202, 0, 8]], [[AFTERNOON, 50, 0, 0]]]
+    commit(http, f"/v1/jobs/{job}", 0, substreams=["HNL", "SFO"], hours=hours, **rows)
+    return job
+
+
+def test_a_loss_is_told(run: Run, lossy: str) -> None:
+    told = run("late", lossy).stdout.splitlines()
+    assert told[1].split() == ["352", "9", "(2.56", "%)", "-", "2", "(0.568", "%)"]
+    assert told[-1].split() == [
+        "q", "HNL", "2013-01-03", "14:00:00Z", "2013-01-03", "16:00:00Z", "302", "9", "(2.98", "%)", "-", "2", "(0.662",
+        "%)",
+    ]  # fmt: skip
+    by_hour = run("late", lossy, "--hours").stdout.splitlines()[-2:]
+    assert [line.split()[2:5] for line in by_hour] == [["150", "1", "(0.667"], ["202", "8", "(3.96"]]
+
+
+def test_that_of_one_substream(run: Run, lossy: str) -> None:
+    told = json.loads(run("late", lossy, "--substream", "SFO", "--query", "q", "--json").stdout)
+    assert (told["dropped"], told["spans"], told["hours"][0]["start"]) == (0, [], AFTERNOON * HOUR)
+    assert len(run("late", lossy, "--substream", "SFO", "--query", "q").stdout.splitlines()) == 2
+    assert "substream_not_found" in run("late", lossy, "--substream", "HNL", status=1).stderr

@@ -1,0 +1,96 @@
+"""What became of late rows, by hour."""
+
+import pytest
+
+from tests.domain.batches import RUN
+from tidegate.domain.config import JobConfig
+from tidegate.domain.job import JobMachine
+from tidegate.domain.ledger import ENTRIES_KEPT, HOUR, HOURS_KEPT, Entry, Ledger, Span, spans
+from tidegate.domain.policy import LimitingLag
+from tidegate.domain.records import Accounting, Counts, HourCounts, HourOfRows, LateWent
+
+A, B = ("q", "a"), ("q", "b")
+
+
+def test_hours_add_up() -> None:
+    ledger = Ledger()
+    ledger.enter([(A, (3, 100, 5, 7)), (B, (3, 50, 0, 0)), (None, (4, 10, 0, 1))], "dropped")
+    ledger.enter([(A, (3, 10, 0, 2)), (A, (-1, 1, 1, 0))], "diverted")
+    assert ledger.of_job == {
+        3: HourCounts(160, 5, 7, 2),
+        4: HourCounts(10, 0, 1, 0),
+        -1: HourCounts(1, 1, 0, 0),
+    }
+    assert ledger.of_substreams[3] == {A: HourCounts(110, 5, 7, 2), B: HourCounts(50, 0, 0, 0)}
+    assert ledger.of_substreams[4] == {}
+
+
+def test_the_latest_hours_are_kept() -> None:
+    ledger = Ledger()
+    ledger.enter([(A, (hour, 1, 0, 0)) for hour in range(HOURS_KEPT + 10)], "dropped")
+    assert (min(ledger.of_job), len(ledger.of_job)) == (10, HOURS_KEPT)
+    ledger.enter([(A, (3, 5, 0, 5))], "dropped")
+    assert min(ledger.of_job) == 10, "an hour before all those that are kept is not entered in place of one of them"
+
+
+def test_of_many_substreams_fewer_hours_are_kept_but_always_the_latest() -> None:
+    ledger = Ledger()
+    many = ENTRIES_KEPT // 2 + 1
+    for hour in range(3):
+        ledger.enter([(("q", str(name)), (hour, 1, 0, 0)) for name in range(many)], "dropped")
+        assert list(ledger.of_job) == [hour]
+    ledger.enter([(("q", "x"), (3, 1, 0, 0))], "dropped")
+    assert list(ledger.of_job) == [2, 3]
+
+
+def entry(key: tuple[str, str], hour: int, rows: int, dropped: int, diverted: int = 0, updated: int = 0) -> Entry:
+    return key, hour, HourCounts(rows, updated, dropped, diverted)
+
+
+def test_consecutive_hours_of_a_substream_are_one_span() -> None:
+    found = spans(
+        [
+            entry(A, 15, 200, 8),
+            entry(B, 15, 10, 9),
+            entry(A, 14, 100, 1),
+            entry(A, 17, 50, 3),
+            entry(A, 16, 40, 0, updated=4),
+        ]
+    )
+    assert found == [
+        Span(A, 14 * HOUR, 16 * HOUR, HourCounts(300, 0, 9, 0)),
+        Span(B, 15 * HOUR, 16 * HOUR, HourCounts(10, 0, 9, 0)),
+        Span(A, 17 * HOUR, 18 * HOUR, HourCounts(50, 0, 3, 0)),
+    ]
+    assert found[0].share == pytest.approx(0.03)
+
+
+def test_what_was_dropped_comes_before_what_was_diverted() -> None:
+    found = spans([entry(A, 1, 10, 0, diverted=9), entry(B, 1, 10, 1), entry(("p", "z"), 1, 10, 1)])
+    assert [span.key for span in found] == [("p", "z"), B, A]
+    assert spans([]) == []
+
+
+def commit(job: JobMachine, batch_id: int, went: LateWent, hours: tuple[HourOfRows, ...]) -> None:
+    job.begin(RUN, batch_id, 0)
+    job.report_staged(RUN, batch_id, 0, {"a": 1}, {}, 0)
+    late = sum(of_hour[3] for of_hour in hours)
+    account = Accounting("row", ("a", "?"), (Counts(on_time=1, late=late), Counts(late=1)), went, (hours, ()))
+    for _ in range(2):
+        job.commit(RUN, batch_id, account, 0)
+
+
+def test_an_account_is_taken_once_and_outlives_its_substream() -> None:
+    job = JobMachine(JobConfig(LimitingLag(0)), 0)
+    commit(job, 0, "dropped", ((5, 10, 0, 2),))
+    commit(job, 1, "diverted", ((5, 10, 0, 3),))
+    key = RUN.query, "a"
+    assert (job.total.late, job.diverted_total, job.diverted[key]) == (7, 4, 3)
+    assert job.ledger.of_substreams == {5: {key: HourCounts(20, 0, 2, 3)}}
+    job.retire(RUN.query, "heir", 0)
+    assert job.diverted == {("heir", "a"): 3}
+    job.evict("heir", ["a"], 0)
+    assert (job.diverted, job.diverted_total) == ({}, 4)
+    assert job.ledger.of_substreams == {5: {key: HourCounts(20, 0, 2, 3)}}
+    job.reset(0, "e")
+    assert (job.ledger.of_job, job.diverted_total) == ({}, 4)

@@ -1,0 +1,75 @@
+"""The ledger of late rows in the store: as that of the domain, also where it becomes too long."""
+
+from tests.store.driver import Driver
+from tests.store.twin import Twin
+from tidegate.domain.config import JobConfig
+from tidegate.domain.ledger import ENTRIES_KEPT, HOURS_KEPT
+from tidegate.domain.policy import LimitingLag
+from tidegate.domain.query import Run
+from tidegate.domain.records import Accounting, Counts, HourOfRows, LateWent
+
+RUN = Run("q", "c", "r")
+
+
+class Account:
+    """Commits batches on both sides, and compares all that can be read."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.twin = Twin(driver, JobConfig(LimitingLag(0)), 0, None)
+        self.batch_id = 0
+
+    def commit(self, hours: dict[str, tuple[HourOfRows, ...]], went: LateWent = "dropped") -> None:
+        machine, store, job, batch = self.twin.machine, self.twin.store, self.twin.job, self.batch_id
+        tops = dict.fromkeys([name for name in hours if not name.startswith("?")], 1)
+        counts = (Counts(on_time=1),) * len(hours)
+        account = Accounting("row", tuple(hours), counts, went, tuple(hours.values()))
+        self.twin.both(lambda: machine.begin(RUN, batch, 0), store.begin(job, RUN, batch, now_ms=0))
+        self.twin.both(
+            lambda: machine.report_staged(RUN, batch, 0, tops, {}, 0),
+            store.report_staged(job, RUN, batch, 0, tops, {}, now_ms=0),
+        )
+        self.twin.both(lambda: machine.commit(RUN, batch, account, 0), store.commit(job, RUN, batch, account, now_ms=0))
+        self.batch_id += 1
+        self.twin.compare_tables()
+
+    def hours(self) -> list[int]:
+        return sorted(self.twin.driver(self.twin.store.late(self.twin.job)).hours)
+
+
+def test_the_latest_hours_are_kept(driver: Driver) -> None:
+    account = Account(driver)
+    account.commit({"a": tuple((hour, 10, 1, 2) for hour in range(-20, HOURS_KEPT)), "?": ((9, 5, 0, 5),)})
+    assert account.hours() == [*range(HOURS_KEPT)]
+    account.commit({"a": ((-5, 3, 0, 3), (HOURS_KEPT, 3, 0, 3))}, "diverted")
+    assert account.hours() == [*range(1, HOURS_KEPT + 1)]
+
+
+def test_of_many_substreams_fewer_hours_are_kept(driver: Driver) -> None:
+    account = Account(driver)
+    half = ENTRIES_KEPT // 2 + 1
+    for hour in range(3):
+        account.commit({f"s{number}": ((hour, 1, 0, number % 2),) for number in range(half)})
+        assert account.hours() == [hour]
+    account.commit({"one": ((4, 1, 0, 0),)})
+    assert account.hours() == [2, 4]
+
+
+def test_sums_of_hours_are_exact(driver: Driver) -> None:
+    """As those of counts: no sum loses its last digit to a double."""
+    account, most = Account(driver), 2**53 - 1
+    account.commit({"a": ((1, most, 0, most - 2),), "b": ((1, most, 3, 1),), "?": ((1, most, 0, 1),)})
+    of_hour = account.twin.driver(account.twin.store.late(account.twin.job)).hours[1]
+    assert (of_hour.rows, of_hour.dropped, of_hour.updated) == (3 * most, most, 3)
+
+
+def test_nothing_of_it_is_left_of_a_job_that_was_deleted(driver: Driver) -> None:
+    account = Account(driver)
+    account.commit({"a": ((1, 2, 1, 1), (7, 1, 0, 0))})
+    store, job = account.twin.store, account.twin.job
+
+    async def keys() -> list[str]:
+        return [str(key) for key in await store.redis.keys("*") if f"{{{job}}}" in str(key)]
+
+    assert any("hour_late:1" in key for key in driver(keys()))
+    driver(store.delete(job))
+    assert driver(keys()) == [f"tidegate:{{{job}}}"]

@@ -29,7 +29,7 @@ demo: $(READY) ## the flights of 2013 through an embedded Valkey, the coordinato
 
 test: $(READY) ## everything: checks, unit tests, a real Spark, a real Valkey, a real HTTP server
 	@$(MAKE) --no-print-directory lint
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --durations 30
 
 conformance: $(READY) ## the reference's traces, or those of CONFORMANCE_DIR, on both forms of the machine
 	@$(BIN)/python -m tests.conformance

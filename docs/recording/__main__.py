@@ -1,5 +1,5 @@
-"""``python -m docs.recording``: runs the demo with its page open, and takes a picture at each of five moments of it, and
-one of the curve at the end.
+"""``python -m docs.recording``: runs the demo with its page open, and takes a picture at each of five moments of it,
+and one of the curve at the end.
 """
 
 import os

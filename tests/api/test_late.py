@@ -109,7 +109,7 @@ def test_what_cannot_be_is_refused(http: httpx.Client, make_job: Make, rows: dic
 
 @pytest.mark.parametrize(
     ("hours", "says"),
-    [(10_001, "at most 10000 items"), (9_000, "has 54000 entries; the most that are taken are 50000")],
+    [(50_001, "at most 50000 items"), (9_000, "has 54000 entries; the most that are taken are 50000")],
 )
 def test_an_account_of_too_many_hours_is_refused(hours: int, says: str) -> None:
     """It would keep Redis from all else for a while."""

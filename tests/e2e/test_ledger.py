@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.e2e.streams import rows, to_the_end
+from tidegate.domain.ledger import ENTRIES_KEPT
 from tidegate_spark import Batch, Gate
 from tidegate_spark.columns import Columns
 from tidegate_spark.fold import HOURS_PER_COMMIT, Fold, on_driver
@@ -103,6 +104,12 @@ def test_an_account_has_the_hours_that_matter() -> None:
     assert fold(few, []).account()["hours"] == [few, []]
     assert fold(few, many).account()["hours"] == [few[:1], []]
     assert fold([[hour, 1, 0, 1] for hour, *_ in many], few).account().get("hours") is None
+    years = fold([[hour, 1, 0, 1] for hour in range(HOURS_PER_COMMIT)]).account()
+    assert len(years["hours"][0]) == HOURS_PER_COMMIT <= ENTRIES_KEPT, "a coordinator takes it"
+    wide = fold(*[few] * 9_000)
+    wide.substream[:] = [f"{at:04}" + "é" * 73 for at in range(9_000)]
+    assert not wide.is_too_large()
+    assert "hours" not in wide.account(), "with these it would be"
     assert fold(few).account()["late_went"] == "diverted"
     whole = fold(*[few] * 100_001).account()
     assert (whole["substreams"], whole["hours"]) == (["(all)"], [[[1, 500_005, 0, 100_001], [2, 900_009, 0, 0]]])

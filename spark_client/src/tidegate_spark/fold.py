@@ -35,8 +35,8 @@ Mode = Literal["executor", "driver", "observe"]
 MOST_SUBSTREAMS = 100_000
 LARGEST_ACCOUNT_BYTES = 4 * 1024 * 1024 - 1024
 """What a coordinator takes in one call, as it comes; less the rest of the call."""
-COUNTED_WITHOUT_A_LOOK = 5_000
-"""Substreams whose account is within that, whatever their names."""
+COUNTED_WITHOUT_A_LOOK = 3_000
+"""Substreams whose account is within that, whatever their names, with all the hours that there may be."""
 
 HOURS_PER_COMMIT = 30_000
 """Hours of substreams that go into one account."""
@@ -146,22 +146,24 @@ class Fold:
 
     def is_too_large(self) -> bool:
         """Whether the account by substream is more than a coordinator takes."""
+        return not self._fits(self._account())
+
+    def _fits(self, account: dict[str, Any]) -> bool:
         if len(self.substream) < COUNTED_WITHOUT_A_LOOK:
-            return False
-        return len(self.substream) > MOST_SUBSTREAMS or len(json.dumps(self._account())) > LARGEST_ACCOUNT_BYTES
+            return True
+        return len(self.substream) <= MOST_SUBSTREAMS and len(json.dumps(account)) <= LARGEST_ACCOUNT_BYTES
 
     def account(self) -> dict[str, Any]:
-        """What became of the rows, as a commit takes it: by substream, or as a whole where that is too large."""
+        """What became of the rows, as a commit takes it: by substream, or as a whole where that is too large; and by
+        hour, where that does not make it so.
+        """
         if self.is_too_large():
             totals = {name: [self.count(name)] for name in ("on_time", *CLASSES)}
-            return {"rule": self.rule, "substreams": [WHOLE], "late_went": self.late_went, **totals} | self._of_hours(
-                [together(self.hours)]
-            )
-        return self._account() | self._of_hours(self.hours)
-
-    def _of_hours(self, columns: list[Hours]) -> dict[str, Any]:
-        kept = within(columns, HOURS_PER_COMMIT)
-        return {"hours": kept} if any(kept) else {}
+            whole = {"rule": self.rule, "substreams": [WHOLE], "late_went": self.late_went, **totals}
+            return whole | _by_hour([together(self.hours)])
+        account = self._account()
+        in_detail = account | _by_hour(self.hours)
+        return in_detail if self._fits(in_detail) else account
 
     def _account(self) -> dict[str, Any]:
         columns = {name: getattr(self, name) for name in CLASSES}
@@ -170,6 +172,11 @@ class Fold:
         return {
             "rule": self.rule, "substreams": self.substream, "on_time": on_time, "late_went": self.late_went, **columns,
         }  # fmt: skip
+
+
+def _by_hour(columns: list[Hours]) -> dict[str, Any]:
+    kept = within(columns, HOURS_PER_COMMIT)
+    return {"hours": kept} if any(kept) else {}
 
 
 @dataclass(frozen=True, slots=True)

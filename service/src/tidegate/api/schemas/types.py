@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
-from tidegate.domain.ledger import HOUR
+from tidegate.domain.ledger import ENTRIES_KEPT, HOUR
 from tidegate.domain.numbers import EXACT_DOUBLE
 from tidegate.domain.sketch import HIGHEST_BUCKET
 
@@ -34,7 +34,7 @@ DelayCounts = Annotated[list[tuple[Bucket, Count]], Field(max_length=HIGHEST_BUC
 Hour = Annotated[int, Field(strict=True, ge=EXACT_DOUBLE.lowest // HOUR, le=EXACT_DOUBLE.highest // HOUR)]
 """Of event time, counted from 0."""
 
-RowsByHour = Annotated[list[tuple[Hour, Count, Count, Count]], Field(max_length=10_000)]
+RowsByHour = Annotated[list[tuple[Hour, Count, Count, Count]], Field(max_length=ENTRIES_KEPT)]
 """Hours; of the rows of each how many there are, how many changed a result that was out, and how many were late."""
 
 WaitMs = Annotated[int, Field(strict=True, ge=0, le=366 * 24 * 3_600_000)]

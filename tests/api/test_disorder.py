@@ -109,7 +109,7 @@ def test_what_was_achieved_is_of_the_rows_that_were_late(http: httpx.Client, mak
 
 def test_what_cannot_be_asked(http: httpx.Client, make_job: Make) -> None:
     path = make_job(throttle={"type": "frame", "size_ms": 100})
-    problem(http.get(f"{path}/disorder", params={"window_ms": 100}), 422, "invalid_request")
+    problem(http.get(f"{path}/disorder", params={"window_ms": 100}), 409, "frame_in_force")
     for wrong in (
         {"target": 1},
         {"target": "all"},

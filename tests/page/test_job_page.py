@@ -250,8 +250,12 @@ def test_on_a_phone(tidegate: CoordinatorProcess, visitor: Visitor, held: str) -
         page.goto(tidegate.url + address)
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], address
     page.goto(f"{tidegate.url}/jobs/{held}")
-    box = page.locator("tr.holds").get_by_role("link", name="evict").bounding_box()
-    assert box is not None and box["height"] >= 24 and box["width"] >= 24
+    link = page.locator("tr.holds").get_by_role("link", name="evict")
+    link.wait_for()
+    # At one moment: the table may be replaced at any.
+    sizes = "links => links.map(link => link.getBoundingClientRect()).map(box => [box.width, box.height])"
+    ((width, height),) = link.evaluate_all(sizes)
+    assert width >= 24 and height >= 24
 
 
 def test_event_times_that_are_no_dates(

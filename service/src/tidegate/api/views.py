@@ -124,7 +124,7 @@ async def disorder(
     config, holder = JobDocument.model_validate(status.config).config(), status.answer.holder
     if window and isinstance(config.throttle, FrameThrottle):
         detail = "window_ms: this job has a frame, and its rows are judged, and measured, by that; leave it out."
-        raise Problem(422, "invalid_request", detail, members={"field": "window_ms"})
+        raise Problem(409, "frame_in_force", detail, members={"field": "window_ms"})
     waited_for = None if holder is None or holder.substream is None else (holder.query, holder.substream)
     asked = of or waited_for
     known = await ctx.store.delays(job, [asked] if asked else [])

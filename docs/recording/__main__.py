@@ -1,6 +1,4 @@
-"""``python -m docs.recording``: runs the demo with its page open, and takes a picture at each of five moments of it,
-and one of the curve at the end.
-"""
+"""``python -m docs.recording``: runs the demo with its page open, and takes a picture at each of five moments of it."""
 
 import os
 import re
@@ -26,7 +24,6 @@ MOMENTS = {
     "3-held": "in the midst of it: the slowest destination holds",
     "4-nearly": "near the end",
     "5-complete": "the input has ended",
-    "6-curve": "what each lag would have lost",
 }
 AT = {"2-first-hours": 0.15, "3-held": 0.5, "4-nearly": 0.9}
 """Of the batches, so many are done."""
@@ -69,14 +66,11 @@ def _record(demo: "subprocess.Popen[str]", page: Page) -> None:
             if share == 1:
                 page.locator(".badge.complete").wait_for(timeout=300_000)
                 _take(page, "5-complete")
-                _take(page, "6-curve", "#curve")
 
 
-def _take(page: Page, moment: str, section: str | None = None) -> None:
-    """Of what is to be seen of the page, or of one section."""
+def _take(page: Page, moment: str) -> None:
     print(f"  picture: {MOMENTS[moment]}", flush=True)
-    shot = page.screenshot() if section is None else page.locator(section).screenshot()
-    picture = Image.open(BytesIO(shot)).convert("RGB")
+    picture = Image.open(BytesIO(page.screenshot())).convert("RGB")
     picture.quantize(COLOURS, dither=Image.Dither.NONE).save(PICTURES / f"{moment}.png", optimize=True)
 
 

@@ -105,7 +105,6 @@ class Departures:
             .windows(FRAME)
             .agg("origin", departures=windows.count())
             .late_to(self.write_late)
-            .delays("batch")  # for the curve on the page
             .foreach_batch(self.write)
             .on_commit(self.committed)
             .limited_batches(False)  # a replay: a file is all that had landed by its moment

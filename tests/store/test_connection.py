@@ -7,14 +7,15 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from redis.exceptions import RedisError
 
 from tidegate.domain.config import JobConfig
 from tidegate.domain.policy import LimitingLag
-from tidegate.store.connection import StoreUnavailable, check, connect, without_password
+from tidegate.store.connection import StoreUnavailable, check, connect, is_failed_script, without_password
 from tidegate.store.embedded import server_binary
 from tidegate.store.redis import JobStore
 
@@ -43,11 +44,11 @@ def running(directory: Path, *command: str) -> Iterator[None]:
         server.wait()
 
 
-async def report_through(url: str) -> int | None:
+async def report_through(url: str, patience_s: float = 30) -> int | None:
     """Waits for the server, checks it, and takes one report all the way."""
     redis = connect(url)
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + patience_s
         while True:
             try:
                 await check(redis, url)
@@ -108,8 +109,84 @@ def test_redis_over_tls(tmp_path: Path) -> None:
             asyncio.run(check_once(f"rediss://localhost:{port}/0"))
 
 
+@needs_redis
+def test_a_redis_cluster_is_refused(tmp_path: Path) -> None:
+    """A step of the machine touches the job, and the list of jobs that are due."""
+    assert REDIS is not None, "CI installs redis-server"
+    port = free_port()
+    with (
+        running(tmp_path, REDIS, "--port", port, "--bind", "127.0.0.1", "--cluster-enabled", "yes"),
+        pytest.raises(StoreUnavailable, match="is a Redis Cluster"),
+    ):
+        asyncio.run(report_through(f"redis://127.0.0.1:{port}/0", patience_s=3))
+
+
+def _sentinel(directory: Path, primary: str, port: str) -> list[str]:
+    """The command of a Sentinel that alone decides, soon."""
+    file = directory / "sentinel.conf"
+    file.write_text(
+        f"port {port}\nbind 127.0.0.1\nrequirepass of-sentinels\n"
+        f"sentinel monitor the%primary 127.0.0.1 {primary} 1\nsentinel auth-pass the%primary s3cret\n"
+        "sentinel down-after-milliseconds the%primary 500\nsentinel failover-timeout the%primary 5000\n"
+    )
+    return [server_binary(), str(file), "--sentinel"]
+
+
+def test_what_sentinels_choose_is_followed(tmp_path: Path) -> None:
+    """The primary dies, a replica takes its place: it is written there, with the scripts that it had not seen."""
+    first, second, sentinel = free_port(), free_port(), free_port()
+    for name in ("first", "second", "sentinel"):
+        (tmp_path / name).mkdir()
+    secret = ["--bind", "127.0.0.1", "--requirepass", "s3cret", "--masterauth", "s3cret"]
+    replica = [*secret, "--replicaof", "127.0.0.1", first, "--port", second]
+    # The Sentinels that do not answer are passed over.
+    url = f"redis+sentinel://:s3cret@127.0.0.1:1,127.0.0.1:{sentinel}/the%25primary/0?sentinel_password=of-sentinels"
+
+    async def follow(ending: ExitStack) -> list[int | None]:
+        watermarks = [await report_through(url)]
+        redis = connect(url)
+        store = JobStore(redis)
+        try:
+            while (await redis.info("replication"))["connected_slaves"] < 1:
+                await asyncio.sleep(0.1)
+            await redis.wait(1, 10_000)
+            await asyncio.sleep(2)  # a Sentinel looks for replicas every ten seconds, and at once as it starts
+            ending.close()
+            deadline = time.monotonic() + 60
+            while len(watermarks) < 2:
+                try:
+                    watermarks.append((await store.report("j", {"a": 200})).answer.watermark)
+                except RedisError as away:
+                    if is_failed_script(away) or time.monotonic() > deadline:
+                        raise
+                    await asyncio.sleep(0.2)
+            return watermarks
+        finally:
+            await redis.aclose()
+
+    with (
+        running(tmp_path / "second", server_binary(), *replica),
+        ExitStack() as primary,
+    ):
+        primary.enter_context(running(tmp_path / "first", server_binary(), "--port", first, *secret))
+        time.sleep(2)
+        with running(tmp_path / "sentinel", *_sentinel(tmp_path / "sentinel", first, sentinel)):
+            assert asyncio.run(follow(primary)) == [90, 190]
+
+
+@pytest.mark.parametrize(
+    "url", ["redis+sentinel://host:26379", "redis+sentinel:///name", "redis+sentinel://host:no/name", "http://host/0"]
+)
+def test_an_address_that_is_none(url: str) -> None:
+    with pytest.raises(StoreUnavailable, match=r"is no Redis address; TIDEGATE_REDIS_URL takes redis://"):
+        connect(url)
+
+
 def test_a_password_never_shows() -> None:
     """Addresses go into logs and error messages."""
     for url in ("redis://user:p@ss@host:1/0", "redis://u:p/ss@host:1/0", "redis://host:1/0?password=pass"):
         assert without_password(url) == "redis://host:1/0"
+    assert without_password("redis+sentinel://u:p@a:1,b:2/primary/0?sentinel_password=p") == (
+        "redis+sentinel://a:1,b:2/primary/0"
+    )
     assert without_password("unix:///run/redis.sock") == "unix:///run/redis.sock"

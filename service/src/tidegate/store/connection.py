@@ -1,14 +1,32 @@
 """The way to Redis: which server, and whether it will do.
 
-Any Redis from 7.0 on or Valkey, over TCP (``redis://``), TLS (``rediss://``) or a unix socket (``unix://``).
+Any Redis from 7.0 on or Valkey, over TCP (``redis://``), TLS (``rediss://``) or a unix socket (``unix://``); or the
+primary that Sentinels name (``redis+sentinel://``, ``rediss+sentinel://``).
 """
 
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
 from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.connection import SSLConnection, parse_url
+from redis.asyncio.sentinel import (
+    Sentinel,
+    SentinelConnectionPool,
+    SentinelManagedConnection,
+    SentinelManagedSSLConnection,
+)
 from redis.exceptions import RedisError, ResponseError
 
 OLDEST = (7, 0)
 CONNECTIONS = 64
 WAIT_S = 5
+SENTINEL_WAIT_S = 1
+"""The others are asked where one does not answer."""
+SENTINEL_PORT = 26379
+SENTINELS = "+sentinel://"
+ADDRESSES = (
+    "redis://host:port/0, rediss://..., unix:///path/to.sock, or redis+sentinel://host:port,host:port/name-of-primary/0"
+)
 
 
 class StoreUnavailable(Exception):
@@ -20,26 +38,59 @@ def connect(url: str) -> Redis:
 
     :raises StoreUnavailable: for an address that is none.
     """
+    options = {
+        "max_connections": CONNECTIONS,
+        "timeout": WAIT_S,
+        "decode_responses": True,
+        "socket_timeout": WAIT_S,
+        "socket_connect_timeout": WAIT_S,
+        "health_check_interval": 15,
+    }
     try:
-        pool: BlockingConnectionPool = BlockingConnectionPool.from_url(
-            url,
-            max_connections=CONNECTIONS,
-            timeout=WAIT_S,
-            decode_responses=True,
-            socket_timeout=WAIT_S,
-            socket_connect_timeout=WAIT_S,
-            health_check_interval=15,
-        )
+        if SENTINELS in url:
+            return Redis.from_pool(_to_primary(url, options))
+        return Redis.from_pool(BlockingConnectionPool.from_url(url, **options))
     except (ValueError, TypeError) as error:
         raise StoreUnavailable(
-            f"{without_password(url)} is no Redis address; "
-            "TIDEGATE_REDIS_URL takes redis://host:port/0, rediss://... or unix:///path/to.sock."
+            f"{without_password(url)} is no Redis address; TIDEGATE_REDIS_URL takes {ADDRESSES}."
         ) from error
-    return Redis.from_pool(pool)
+
+
+class _ToPrimary(SentinelConnectionPool, BlockingConnectionPool):
+    """Connections to whichever server is the primary; who wants one waits where all are busy."""
+
+    async def disconnect(self, inuse_connections: bool = True) -> None:
+        await super().disconnect(inuse_connections)
+        if inuse_connections:  # at the end; not where the primary has changed
+            await self.sentinel_manager.aclose()
+
+
+def _to_primary(url: str, options: dict[str, Any]) -> _ToPrimary:
+    """:raises ValueError: for an address that is none."""
+    scheme, _, rest = url.partition(SENTINELS)
+    parts = urlsplit(f"//{rest}")
+    credentials, at, hosts = parts.netloc.rpartition("@")
+    name, _, database = parts.path.removeprefix("/").partition("/")
+    if not name or not hosts:
+        raise ValueError("a Sentinel's address names the primary")
+    given: dict[str, Any] = {**parse_url(f"{scheme}://{credentials}{at}primary/{database or 0}?{parts.query}")}
+    secured = given.pop("connection_class", None) is SSLConnection
+    del given["host"]
+    of_sentinels: dict[str, Any] = {
+        member: given.pop(f"sentinel_{member}") for member in ("username", "password") if f"sentinel_{member}" in given
+    }
+    of_sentinels |= {"socket_timeout": SENTINEL_WAIT_S, "socket_connect_timeout": SENTINEL_WAIT_S}
+    if secured:
+        of_sentinels |= {"ssl": True} | {member: value for member, value in given.items() if member.startswith("ssl_")}
+    addresses = [urlsplit(f"//{host}") for host in hosts.split(",")]
+    sentinels = [(address.hostname or "", address.port or SENTINEL_PORT) for address in addresses]
+    kind = SentinelManagedSSLConnection if secured else SentinelManagedConnection
+    manager = Sentinel(sentinels, sentinel_kwargs=of_sentinels)  # type: ignore[no-untyped-call]
+    return _ToPrimary(unquote(name), manager, connection_class=kind, **options | given)  # type: ignore[no-untyped-call]
 
 
 async def check(redis: Redis, url: str) -> None:
-    """:raises StoreUnavailable: when the server cannot be reached, refuses, or is too old for the scripts."""
+    """:raises StoreUnavailable: when the server cannot be reached, refuses, or is none that the scripts can run on."""
     try:
         info = await redis.info("server")
     except (RedisError, OSError) as error:
@@ -51,6 +102,11 @@ async def check(redis: Redis, url: str) -> None:
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
         raise StoreUnavailable(
             f"The Redis at {without_password(url)} is version {version}; Tidegate needs 7.0 or later."
+        )
+    if info.get("redis_mode") == "cluster":
+        raise StoreUnavailable(
+            f"The Redis at {without_password(url)} is a Redis Cluster: what touches two of its nodes is no one step. "
+            "Use one server, or a primary with replicas and Sentinels."
         )
 
 

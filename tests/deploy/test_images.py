@@ -1,0 +1,121 @@
+"""The images: built from the Dockerfile, run as they say they are to be run."""
+
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.deploy.images import BASE, ROOT, Buildah
+from tidegate.store.keyring import Role, create
+
+UID = 10001
+PYTHON = "/opt/tidegate/bin/python"
+
+
+@pytest.fixture(scope="module")
+def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
+    made = Buildah(tmp_path_factory.mktemp("images"))
+    made.make_base()
+    yield made
+    made("rmi", "--all", "--force")
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def the_process(running: "subprocess.Popen[bytes]") -> psutil.Process:
+    """The one that the entry point has become."""
+    children = psutil.Process(running.pid).children(recursive=True)
+    (found,) = (child for child in children if child.cmdline()[:2] == [PYTHON, "/opt/tidegate/bin/tidegate"])
+    return found
+
+
+def test_a_coordinator_serves_from_its_image(buildah: Buildah, tmp_path: Path) -> None:
+    """From its own entry point, as its own user; it needs keys, says when it is ready, and ends when it is told to."""
+    image = buildah.build("coordinator")
+    keys, port, log = tmp_path / "keys.json", free_port(), tmp_path / "log"
+    key = create(keys, "admin", Role.ADMIN, "")
+    keys.chmod(0o644)
+    with buildah.container(image) as container:
+        config = container.config
+        assert (config["User"], config["Entrypoint"], config["StopSignal"]) == (f"{UID}:{UID}", ["tidegate"], "SIGTERM")
+        assert "there are no keys" in _refused(lambda: container.run("tidegate", "serve"))
+        running = container.start(
+            log, {keys: "/keys.json"}, TIDEGATE_KEYS_FILE="/keys.json", TIDEGATE_HOST="127.0.0.1", TIDEGATE_PORT=port
+        )
+        url = f"http://127.0.0.1:{port}"
+        try:
+            _await_ready(running, url, log)
+            process = the_process(running)
+            assert process.uids() == (UID, UID, UID)
+            with httpx.Client(base_url=url, timeout=30, headers={"Authorization": f"Bearer {key}"}) as http:
+                rules = {"policy": {"type": "limiting_lag", "lag_ms": 10}}
+                http.put("/v1/jobs/j", json=rules, headers={"If-None-Match": "*"}).raise_for_status()
+                report = {"substreams": ["a"], "event_times": [100]}
+                assert http.post("/v1/jobs/j:report", json=report).json()["watermark"] == 90
+            health = config["Healthcheck"]["Test"]
+            assert health[0] == "CMD"
+            container.run(*(part.replace(":8000/", f":{port}/") for part in health[1:]))
+            began = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            assert running.wait(60) == 0, log.read_text()
+            assert time.monotonic() - began < 60
+        finally:
+            if running.poll() is None:
+                for left in psutil.Process(running.pid).children(recursive=True):
+                    left.kill()
+                running.kill()
+            running.wait()
+        # Only what it needs: no way to install more, and nothing to write over.
+        assert "pip" not in container.run("ls", "/opt/tidegate/bin").split()
+        assert container.run("find", "/opt/tidegate", "-writable", "-not", "-type", "l") == ""
+
+
+def _refused(call: object) -> str:
+    assert callable(call)
+    with pytest.raises(AssertionError) as refused:
+        call()
+    return str(refused.value)
+
+
+def _await_ready(running: "subprocess.Popen[bytes]", url: str, log: Path) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        assert running.poll() is None, log.read_text()
+        try:
+            if httpx.get(f"{url}/readyz", timeout=10).status_code == 200:
+                return
+        except httpx.TransportError:
+            time.sleep(0.2)
+    raise AssertionError(log.read_text())
+
+
+def test_spark_has_the_client_in_its_image(buildah: Buildah) -> None:
+    """The demo's image is Spark's with the demo: what holds of one holds of the other."""
+    image = buildah.build("flights")
+    with buildah.container(image) as container:
+        assert container.config["User"] == f"{UID}:{UID}"
+        assert container.run("id", "-u") == str(UID)
+        versions = "import tidegate_spark, examples.flights.data, pyspark; print(pyspark.__version__)"
+        told = container.run("python3", "-c", versions)
+        assert f"pyspark=={told} " in (ROOT / "deploy" / "locks" / "spark.lock").read_text()
+        work = "from pyspark.sql import SparkSession as S; print(S.builder.getOrCreate().range(7).count())"
+        assert container.run("python3", "-c", work, SPARK_LOCAL_IP="127.0.0.1").splitlines()[-1] == "7"
+
+
+def test_the_base_is_chosen_from_outside() -> None:
+    """So that a registry of one's own, or another Debian, can take its place."""
+    text = (ROOT / "Dockerfile").read_text()
+    bases = [line.split()[1] for line in text.splitlines() if line.startswith("FROM ")]
+    stages = {line.split()[-1] for line in text.splitlines() if line.startswith("FROM ")}
+    assert {base for base in bases if base not in stages} == {"${PYTHON_IMAGE}"}
+    assert BASE not in text

@@ -30,6 +30,7 @@ MAY: dict[str, set[str]] = {
     "watch": ALL,
     "substreams": ALL,
     "disorder": ALL,
+    "late": ALL,
     "queries": ALL,
     "get_batch": ALL,
     "explain_job": ALL,

@@ -22,6 +22,10 @@ from tidegate.domain.records import SubstreamState
 
 router = APIRouter(prefix="/v1/jobs", tags=["state"])
 Lag = Annotated[int, Field(ge=0, le=EXACT_DOUBLE.highest)]
+OneSubstream = Annotated[
+    str | None, Query(min_length=1, max_length=200, description="of this substream, not of the job")
+]
+ItsQuery = Annotated[str, Query(pattern=rf"^$|{ID}", description="whose it is")]
 
 
 @router.get("/{job:id}/watermark", response_model=WaitRecord)
@@ -70,10 +74,8 @@ async def substreams(
 async def disorder(
     job: JobId,
     ctx: Ctx,
-    substream: Annotated[
-        str | None, Query(min_length=1, max_length=200, description="of this substream, not of the job")
-    ] = None,
-    query: Annotated[str, Query(pattern=rf"^$|{ID}", description="whose it is")] = "",
+    substream: OneSubstream = None,
+    query: ItsQuery = "",
     window_ms: Annotated[
         int,
         Query(ge=0, le=EXACT_DOUBLE.highest, description="rows are judged by windows of this size; 0: by themselves"),
@@ -95,10 +97,8 @@ async def disorder(
 async def late(
     job: JobId,
     ctx: Ctx,
-    substream: Annotated[
-        str | None, Query(min_length=1, max_length=200, description="of this substream, not of the job")
-    ] = None,
-    query: Annotated[str, Query(pattern=rf"^$|{ID}", description="whose it is")] = "",
+    substream: OneSubstream = None,
+    query: ItsQuery = "",
     limit: Annotated[int, Query(ge=1, le=1000, description="so many spans at the most")] = 20,
 ) -> Response:
     """What became of rows that came too late, and of which hours of event time they were."""

@@ -65,7 +65,7 @@ def test_a_setting_that_cannot_be_used_is_named(tmp_path: Path, name: str, value
 
 def test_settings_may_come_from_files(tmp_path: Path) -> None:
     """How containers are given what nobody shall read from their environment."""
-    (tmp_path / "tidegate_redis_url").write_text("redis://user:secret@127.0.0.1:1/7\n")
+    (tmp_path / "TIDEGATE_REDIS_URL").write_text("redis://user:secret@127.0.0.1:1/7\n")
     assert "redis://127.0.0.1:1/7" in fails(tmp_path, TIDEGATE_SECRETS_DIR=str(tmp_path))
     # What the environment has comes first.
     line = fails(tmp_path, TIDEGATE_SECRETS_DIR=str(tmp_path), TIDEGATE_REDIS_URL="redis://127.0.0.1:2/0")

@@ -28,3 +28,11 @@ def make_job(http: httpx.Client, job: str) -> Callable[..., str]:
         return f"/v1/jobs/{job}"
 
     return make
+
+
+def read(http: httpx.Client, path: str, **parameters: Any) -> dict[str, Any]:
+    """What is to be read there."""
+    answer = http.get(path, params=parameters)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.conftest import RUN
+from tests.api.conftest import RUN, read
 from tests.api.test_bad_input import problem
 from tidegate.domain.sketch import bucket_of
 
@@ -23,10 +23,7 @@ def report(http: httpx.Client, path: str, delays: dict[str, list[tuple[int, int]
 
 
 def disorder(http: httpx.Client, path: str, **parameters: Any) -> dict[str, Any]:
-    answer = http.get(f"{path}/disorder", params=parameters)
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    return read(http, f"{path}/disorder", **parameters)
 
 
 def test_the_curve_of_a_job(http: httpx.Client, make_job: Make) -> None:

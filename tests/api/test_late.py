@@ -7,7 +7,7 @@ import httpx
 import pytest
 from pydantic import ValidationError
 
-from tests.api.conftest import RUN
+from tests.api.conftest import RUN, read
 from tests.api.test_bad_input import problem
 from tidegate.api.schemas.batches import RowAccounting
 
@@ -29,10 +29,7 @@ def commit(http: httpx.Client, path: str, batch_id: int, **rows: Any) -> None:
 
 
 def late(http: httpx.Client, path: str, **parameters: Any) -> dict[str, Any]:
-    answer = http.get(f"{path}/late", params=parameters)
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    return read(http, f"{path}/late", **parameters)
 
 
 def test_a_loss_shows_where_and_when_it_was(http: httpx.Client, make_job: Make) -> None:

@@ -9,9 +9,11 @@ written in the same step so that no job in which time can change something is ev
 from dataclasses import dataclass
 from typing import Literal
 
+from tidegate.domain.config import DELAY_HALF_LIFE_MS
 from tidegate.domain.journal import NAMES_KEPT, RECORDS_KEPT, RECORDS_KEPT_MS
 from tidegate.domain.ledger import ENTRIES_KEPT, HOURS_KEPT
-from tidegate.domain.sketch import FADES, GAMMA
+from tidegate.domain.policy import MARGIN, MOST_WIDENING, SEEN_BEYOND, STEPS_AT_ONCE, SURPRISE, TIGHTENING
+from tidegate.domain.sketch import FADES, GAMMA, HIGHEST_BUCKET, MOST_BUCKETS, MOST_WEIGHT, ROW, STEPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,23 @@ JOB_KEYS = (
 )
 
 
+LEARNING = {
+    "DELAY_HALF_LIFE_MS": DELAY_HALF_LIFE_MS,
+    "HIGHEST_BUCKET": HIGHEST_BUCKET,
+    "MARGIN": MARGIN,
+    "MOST_BUCKETS": MOST_BUCKETS,
+    "MOST_WEIGHT": MOST_WEIGHT,
+    "MOST_WIDENING": MOST_WIDENING,
+    "ROW": ROW,
+    "SEEN_BEYOND": SEEN_BEYOND,
+    "STEPS": STEPS,
+    "STEPS_AT_ONCE": STEPS_AT_ONCE,
+    "SURPRISE": SURPRISE,
+    "TIGHTENING": TIGHTENING,
+}
+"""Numbers of the domain that sketches, and lags that are learnt from them, go by."""
+
+
 def job_key(job: str) -> str:
     """The hash of a job: its config, its watermarks, its totals; or its tombstone."""
     return f"{PREFIX}{{{job}}}"
@@ -106,6 +125,7 @@ def lua_names() -> str:
     lines.append(f"K.wake = '{WAKE}'")
     lines.append(f"K.records_kept, K.records_kept_ms = {RECORDS_KEPT}, {RECORDS_KEPT_MS}")
     lines.append(f"K.hours_kept, K.entries_kept = {HOURS_KEPT}, {ENTRIES_KEPT}")
+    lines.append("K.learning = {" + ", ".join(f"{name} = {value!r}" for name, value in LEARNING.items()) + "}")
     lines.append(f"K.gamma, K.fades = {GAMMA!r}, {{{', '.join(map(repr, FADES))}}}")
     lines.append(f"K.names_kept, K.touch_ms = {NAMES_KEPT}, {TOUCH_MS}")
     return "\n".join(lines) + "\n"

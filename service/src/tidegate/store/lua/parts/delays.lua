@@ -4,8 +4,9 @@
 local measure
 
 do  -- what is local to a block is not among the 200 locals that Lua lets a script have
-  local ROW, MOST_BUCKETS, HIGHEST_BUCKET = 1000, 640, 1838
-  local MARGIN, TIGHTENING, STEPS_AT_ONCE, SEEN_BEYOND, SURPRISE, MOST_WIDENING = 0.5, 4, 64, 10, 3, 4
+  local L = K.learning
+  local ROW, MOST_BUCKETS, HIGHEST_BUCKET, MARGIN, TIGHTENING = L.ROW, L.MOST_BUCKETS, L.HIGHEST_BUCKET, L.MARGIN, L.TIGHTENING
+  local STEPS_AT_ONCE, SEEN_BEYOND, SURPRISE, MOST_WIDENING = L.STEPS_AT_ONCE, L.SEEN_BEYOND, L.SURPRISE, L.MOST_WIDENING
   local EDGES
 
   local function edges()

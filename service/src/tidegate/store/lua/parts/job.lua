@@ -19,7 +19,7 @@ local CLOCK_LIMITS = {limiting_lag_and_delay = 'max_delay_ms', limiting_lag_and_
 -- Rules as they are kept: see tidegate.store.rules.
 local function read_rules(text)
   local rules = cjson.decode(text)
-  rules.delay_half_life = rules.delay_half_life or 86400000
+  rules.delay_half_life = rules.delay_half_life or K.learning.DELAY_HALF_LIFE_MS
   for _, policy in ipairs(rules.policies) do
     policy.limit = CLOCK_LIMITS[policy.type]
     if policy.limit then rules.clocked = true end

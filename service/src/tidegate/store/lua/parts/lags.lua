@@ -1,7 +1,7 @@
 -- @include parts/policy
 -- @include parts/bulk
 -- The lags that policies keep, and what waiting costs beside them: tidegate.domain.policy and tidegate.domain.disorder.
-local MOST_WEIGHT, STEPS = 1e13, 8
+local MOST_WEIGHT, STEPS = K.learning.MOST_WEIGHT, K.learning.STEPS
 
 local function faded(weight, steps)
   local halvings = math.floor(steps / STEPS)

@@ -52,7 +52,8 @@ _POSTED = pa.schema(
 )
 _POSTED_SQL = (
     "substream string, top long, rows long, updated long, late long, null_event_time long, future long, "
-    "bottom long, hours array<array<long>>, delays array<array<long>>, waited_s double, delivered boolean, judged boolean"
+    "bottom long, hours array<array<long>>, delays array<array<long>>, waited_s double, delivered boolean, "
+    "judged boolean"
 )
 
 
@@ -321,9 +322,8 @@ def _spread_over_hours(bottoms: list[int | None], folded: dict[str, list[Any]]) 
     timed = [rows - unknown for rows, unknown in zip(folded["rows"], folded["null_event_time"], strict=True)]
     if sum(map(hours_between, bottoms, folded["top"])) <= HOURS_PER_COMMIT:
         return {"hours": [*map(spread, bottoms, folded["top"], timed)]}
-    bottom, top = (
-        how(time for time in times if time is not None) for how, times in ((min, bottoms), (max, folded["top"]))
-    )
+    bottom = min(time for time in bottoms if time is not None)
+    top = max(time for time in folded["top"] if time is not None)
     return {"hours": [], "all_hours": spread(bottom, top, sum(timed))}
 
 

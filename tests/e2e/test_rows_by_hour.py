@@ -128,7 +128,7 @@ def test_where_there_are_too_many_the_late_ones_are_told_and_all_of_them_togethe
 
 def test_hours_make_no_account_too_large() -> None:
     wide = fold(FEW, *[[[2, 9, 0, 0]] for _ in range(8_999)])
-    wide.substream[:] = [f"{at:04}" + "é" * 70 for at in range(9_000)]
+    wide.substream[:] = [f"{at:04}" + "é" * 72 for at in range(9_000)]
     assert not wide.is_too_large()
     account = wide.account()
     assert account["hours"][:2] == [FEW[:1], []], "with more of these it would be"

@@ -40,7 +40,7 @@ def test_a_loss_shows_where_and_when_it_was(http: httpx.Client, make_job: Make) 
         http, path, 0, substreams=["HNL", "SFO"], on_time=[291, 50], late=[9, 0], updated=[2, 0],
         hours=[[[14, 100, 2, 1], [15, 202, 0, 8]], [[15, 50, 0, 0]]],
     )  # fmt: skip
-    commit(http, path, 1, substreams=["SFO"], late=[4], late_went="diverted", hours=[[[20, 40, 0, 4]]])
+    commit(http, path, 1, substreams=["SFO"], on_time=[36], late=[4], late_went="diverted", hours=[[[20, 40, 0, 4]]])
     found = late(http, path)
     assert (found["dropped"], found["diverted"], found["rows"]["late"], found["rows"]["updated"]) == (9, 4, 13, 2)
     numbers = [[row[name] for name in ("start", "rows", "updated", "dropped", "diverted")] for row in found["hours"]]
@@ -72,13 +72,30 @@ def test_that_of_one_substream(http: httpx.Client, make_job: Make) -> None:
     evicted = http.post(f"{path}/substreams:evict", json={"query": "q", "names": ["a"], "reason": "gone"})
     assert evicted.status_code == 200, evicted.text
     found = late(http, path, substream="a", query="q")
-    assert (found["rows"]["on_time"], found["diverted"]) == (0, 0)
+    assert (found["rows"]["on_time"], found["diverted"], found["dropped"]) == (1, 2, 0)
     assert [row["rows"] for row in found["hours"]] == [3], "what became of its rows is known yet"
+
+
+def test_where_not_all_rows_are_told_by_substream_no_share_is(http: httpx.Client, make_job: Make) -> None:
+    path = make_job()
+    commit(
+        http, path, 0, substreams=["a", "b"], on_time=[500, 499], late=[1, 0], hours=[[[1, 1, 0, 1]], None],
+        all_hours=[[1, 900, 0, 1], [2, 100, 0, 0]],
+    )  # fmt: skip
+    commit(http, path, 1, substreams=["a"], on_time=[9], late=[1], hours=[[[3, 10, 0, 1]]])
+    found = late(http, path)
+    assert [(row["rows"], row["dropped"]) for row in found["hours"]] == [(900, 1), (100, 0), (10, 1)]
+    assert [(span["start"] // HOUR, span["rows"], span["dropped"]) for span in found["spans"]] == [
+        (1, None, 1),
+        (3, 10, 1),
+    ]
+    of_one = late(http, path, substream="a", query="q")
+    assert [row["rows"] for row in of_one["hours"]] == [None, 10]
 
 
 def test_rows_without_hours_are_in_the_totals(http: httpx.Client, make_job: Make) -> None:
     path = make_job()
-    commit(http, path, 0, substreams=["a", "b"], late=[3, 4], hours=[None, [[1, 9, 0, 4]]])
+    commit(http, path, 0, substreams=["a", "b"], on_time=[0, 5], late=[3, 4], hours=[None, [[1, 9, 0, 4]]])
     commit(http, path, 1, substreams=["a"], late=[2])
     found = late(http, path)
     assert (found["dropped"], [row["dropped"] for row in found["hours"]]) == (9, [4])
@@ -88,7 +105,11 @@ def test_rows_without_hours_are_in_the_totals(http: httpx.Client, make_job: Make
     ("rows", "says"),
     [
         ({"hours": []}, "hours: has 0 values for 1 substreams"),
-        ({"hours": [[[1, 5, 3, 3]]]}, "hours: has more rows that are updated or late than there are"),
+        ({"hours": [[[1, 1, 1, 0]]]}, "hours: has more rows of a, or more updated or late ones, than its counts"),
+        ({"hours": [[[1, 0, 0, 1]]]}, "hours: has more rows of a"),
+        ({"hours": [[[1, 1, 0, 0], [2, 1, 0, 0]]]}, "hours: has more rows of a"),
+        ({"all_hours": [[1, 2, 0, 0]]}, "all_hours: has more rows, or more updated or late ones, than the counts"),
+        ({"hours": [[[1, 1, 0, 0]]], "all_hours": [[2, 1, 0, 0]]}, "all_hours: has less of the hour 1 than"),
         ({"hours": [[[1, 5, 3]]]}, "hours.0.0.3: is missing"),
         ({"hours": [[[2**52, 5, 0, 0]]]}, "hours.0.0.0"),
         ({"late_went": "lost"}, "late_went: Input should be 'dropped' or 'diverted'"),
@@ -112,5 +133,6 @@ def test_an_account_of_too_many_hours_is_refused(hours: int, says: str) -> None:
     """It would keep Redis from all else for a while."""
     none = [0] * 6
     rows = {"rule": "r", "substreams": list("abcdef"), "on_time": none, "late": none, "null_event_time": none}
+    rows |= {"on_time": [10**6] * 6}
     with pytest.raises(ValidationError, match=says):
         RowAccounting.model_validate(rows | {"hours": [[(hour, 1, 0, 0) for hour in range(hours)]] * 6})

@@ -102,6 +102,19 @@ def test_a_share_is_neither_nothing_nor_all_unless_it_is(share: float, says: str
 @pytest.mark.parametrize(
     ("counts", "says"),
     [
+        ({"dropped": 3000, "diverted": 0}, "HNL lost 3,000 rows between"),
+        ({"dropped": 0, "diverted": 1}, "HNL had 1 rows diverted between"),
+        ({"dropped": 2, "diverted": 1}, "HNL lost 2 rows, and had 1 diverted, between"),
+    ],
+)
+def test_a_loss_of_unknown_share_is_a_sentence(counts: dict[str, int], says: str) -> None:
+    span = {"query": "", "substream": "HNL", "start": W, "end": W + 3_600_000, "rows": None, "updated": 0} | counts
+    assert plain(loss(span), NOW) == f"{says} 2013-01-07 10:00:00Z and 2013-01-07 11:00:00Z."
+
+
+@pytest.mark.parametrize(
+    ("counts", "says"),
+    [
         ({"dropped": 3, "diverted": 0}, "HNL of q lost 3 % of its 100 rows between"),
         ({"dropped": 0, "diverted": 1}, "HNL of q had 1 % of its 100 rows diverted between"),
         ({"dropped": 2, "diverted": 1}, "HNL of q lost 2 % of its 100 rows, and had 1 % diverted, between"),

@@ -14,7 +14,7 @@ LONGEST_NAME = 200
 @schemathesis.hook
 def before_call(_context: Any, case: Any, _arguments: Any) -> None:
     """Columns are as long as the names that they are of, names are measured in bytes, frames fill a window, lags are in
-    order, and of the rows of an hour no more are late than there are.
+    order, and of the rows of an hour no more are late than there are, nor more than without the hours.
     """
     if not isinstance(case.body, dict):
         return
@@ -56,12 +56,27 @@ def _equalise(table: dict[str, Any]) -> None:
     columns = {member: column for member, column in table.items() if member in COLUMNS and isinstance(column, list)}
     if not all(columns.values()):
         names.clear()
-    for entry in (entry for hours in columns.get("hours", ()) if isinstance(hours, list) for entry in hours):
-        if isinstance(entry, list) and len(entry) == 4 and all(number == 0 or _whole(number) for number in entry[1:]):
-            entry[2] = min(entry[1], entry[2])
-            entry[3] = min(entry[1] - entry[2], entry[3])
     for member, column in columns.items():
         table[member] = (column * (len(names) + 1))[: len(names)]
+    if "hours" in columns:
+        _account_for(table)
+
+
+def _account_for(table: dict[str, Any]) -> None:
+    """Counts that have room for what is said by hour."""
+    if table.get("all_hours"):
+        table["all_hours"] = []
+    for at, hours in enumerate(table["hours"]):
+        entries = [entry for entry in hours if _is_entry(entry)] if isinstance(hours, list) else []
+        for entry in entries:
+            entry[1:] = [min(entry[1], 1000), 0, 0]
+        room = table.get("on_time")
+        if entries and isinstance(room, list) and at < len(room) and (room[at] == 0 or _whole(room[at])):
+            room[at] = max(room[at], sum(entry[1] for entry in entries))
+
+
+def _is_entry(entry: Any) -> bool:
+    return isinstance(entry, list) and len(entry) == 4 and all(number == 0 or _whole(number) for number in entry[1:])
 
 
 def _long_in_bytes_alone(name: Any) -> bool:

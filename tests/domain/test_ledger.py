@@ -1,7 +1,5 @@
 """What became of late rows, by hour."""
 
-import pytest
-
 from tests.domain.batches import RUN
 from tidegate.domain.config import JobConfig
 from tidegate.domain.job import JobMachine
@@ -43,6 +41,29 @@ def test_of_many_substreams_fewer_hours_are_kept_but_always_the_latest() -> None
     assert list(ledger.of_job) == [2, 3]
 
 
+def test_so_it_is_where_known_hours_grow() -> None:
+    """A small query shows the week, and a large one comes after it."""
+    ledger = Ledger()
+    ledger.enter([(A, (hour, 1, 0, 0)) for hour in range(HOURS_KEPT)], "dropped")
+    for hour in range(HOURS_KEPT):
+        ledger.enter([(("q", str(name)), (hour, 1, 0, 0)) for name in range(1000)], "dropped")
+        assert len([*ledger.entries()]) <= ENTRIES_KEPT
+
+
+def test_what_was_told_of_the_job_alone_is_known_to_be_missing() -> None:
+    ledger = Ledger()
+    ledger.enter([(A, (1, 10, 0, 2)), (None, (1, 5, 0, 0))], "dropped", [(1, 100, 1, 2), (2, 7, 0, 0)])
+    assert ledger.of_job == {1: HourCounts(100, 1, 2, 0), 2: HourCounts(7, 0, 0, 0)}
+    assert ledger.of_substreams == {1: {A: HourCounts(10, 0, 2, 0)}, 2: {}}
+    assert ledger.untold == {1: 85, 2: 7}
+
+
+def test_hours_that_cannot_be_true_take_nobodys_place() -> None:
+    ledger = Ledger()
+    ledger.enter([(A, (hour, 1, 0, 1)) for hour in (5, 6, 7, 10**6)], "dropped", latest=6 * HOUR)
+    assert list(ledger.of_job) == list(ledger.of_substreams) == [5, 6]
+
+
 def entry(key: tuple[str, str], hour: int, rows: int, dropped: int, diverted: int = 0, updated: int = 0) -> Entry:
     return key, hour, HourCounts(rows, updated, dropped, diverted)
 
@@ -62,7 +83,10 @@ def test_consecutive_hours_of_a_substream_are_one_span() -> None:
         Span(B, 15 * HOUR, 16 * HOUR, HourCounts(10, 0, 9, 0)),
         Span(A, 17 * HOUR, 18 * HOUR, HourCounts(50, 0, 3, 0)),
     ]
-    assert found[0].share == pytest.approx(0.03)
+    assert [span.whole for span in spans([entry(A, 14, 9, 1), entry(A, 15, 9, 1), entry(B, 15, 9, 1)], {14})] == [
+        False,
+        True,
+    ]
 
 
 def test_what_was_dropped_comes_before_what_was_diverted() -> None:

@@ -9,7 +9,6 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.e2e.streams import rows, to_the_end
-from tidegate.domain.ledger import ENTRIES_KEPT
 from tidegate_spark import Batch, Gate
 from tidegate_spark.columns import Columns
 from tidegate_spark.fold import HOURS_PER_COMMIT, Fold, on_driver
@@ -92,28 +91,59 @@ def test_spreading_loses_nothing(bottom: int, top: int, count: int) -> None:
     assert spread(None, None, 0) == []
 
 
-def test_an_account_has_the_hours_that_matter() -> None:
-    """Where there are too many for one call, those with late rows; where these are, none."""
-    few, many = [[1, 5, 0, 1], [2, 9, 0, 0]], [[hour, 1, 0, 0] for hour in range(HOURS_PER_COMMIT)]
+def fold(*hours: Hours, **more: Any) -> Fold:
+    none = [0] * len(hours)
+    names = [f"s{at}" for at in range(len(hours))]
+    return Fold("row", names, [None] * len(hours), none, none, none, none, none, [*hours], late_went="diverted", **more)
 
-    def fold(*hours: Hours) -> Fold:
-        none = [0] * len(hours)
-        names = [f"s{at}" for at in range(len(hours))]
-        return Fold("row", names, [None] * len(hours), none, none, none, none, none, [*hours], late_went="diverted")
 
-    assert fold(few, []).account()["hours"] == [few, []]
-    assert fold(few, many).account()["hours"] == [few[:1], []]
-    assert fold([[hour, 1, 0, 1] for hour, *_ in many], few).account().get("hours") is None
-    years = fold([[hour, 1, 0, 1] for hour in range(HOURS_PER_COMMIT)]).account()
-    assert len(years["hours"][0]) == HOURS_PER_COMMIT <= ENTRIES_KEPT, "a coordinator takes it"
-    wide = fold(*[few] * 9_000)
-    wide.substream[:] = [f"{at:04}" + "é" * 73 for at in range(9_000)]
-    assert not wide.is_too_large()
-    assert "hours" not in wide.account(), "with these it would be"
-    assert fold(few).account()["late_went"] == "diverted"
-    whole = fold(*[few] * 100_001).account()
+FEW: Hours = [[1, 5, 0, 1], [2, 9, 0, 0]]
+
+
+def test_an_account_has_its_rows_by_hour() -> None:
+    assert fold(FEW, []).account()["hours"] == [FEW, []]
+    assert fold(FEW).account()["late_went"] == "diverted"
+    assert "hours" not in fold([], []).account()
+    assert together([FEW, FEW]) == [[1, 10, 0, 2], [2, 18, 0, 0]]
+
+
+def test_of_a_long_time_there_are_the_hours_that_are_kept() -> None:
+    years: Hours = [[hour, 1, 0, 1] for hour in range(30_000)]
+    (told,) = fold(years).account()["hours"]
+    assert told == years[-HOURS_KEPT:]
+
+
+def test_where_there_are_too_many_the_late_ones_are_told_and_all_of_them_together() -> None:
+    many = [[hour, 1, 0, 0] for hour in range(4)]
+    account = fold(FEW, *[many] * (HOURS_PER_COMMIT // 4)).account()
+    assert account["hours"] == [FEW[:1], *[[]] * (HOURS_PER_COMMIT // 4)]
+    rows = HOURS_PER_COMMIT // 4
+    assert account["all_hours"] == [[0, rows, 0, 0], [1, rows + 5, 0, 1], [2, rows + 9, 0, 0], [3, rows, 0, 0]]
+    all_late = fold(*[[[hour, 1, 0, 1] for hour in range(4)]] * (HOURS_PER_COMMIT // 4 + 1)).account()
+    assert "hours" not in all_late
+    assert all_late["all_hours"][0] == [0, rows + 1, 0, rows + 1]
+    whole = fold(*[FEW] * 100_001).account()
     assert (whole["substreams"], whole["hours"]) == (["(all)"], [[[1, 500_005, 0, 100_001], [2, 900_009, 0, 0]]])
-    assert together([few, few]) == [[1, 10, 0, 2], [2, 18, 0, 0]]
+
+
+def test_hours_make_no_account_too_large() -> None:
+    wide = fold(FEW, *[[[2, 9, 0, 0]] for _ in range(8_999)])
+    wide.substream[:] = [f"{at:04}" + "é" * 72 for at in range(9_000)]
+    assert not wide.is_too_large()
+    account = wide.account()
+    assert account["hours"][:2] == [FEW[:1], []], "with more of these it would be"
+    assert account["all_hours"] == [[1, 5, 0, 1], [2, 81_000, 0, 0]]
+
+
+def test_a_fold_of_very_many_hours_is_told_as_one(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate_spark.fold.HOURS_PER_COMMIT", 7)
+    found = [(name, at * HOUR) for name in "ab" for at in (3, 6)] + [("c", None)]
+    df = spark.createDataFrame(found, "k string, t long")
+    folded = on_driver(df, Columns("t", "k"), Judgement(0, LATEST), 1, plain=True)
+    assert folded is not None
+    assert (folded.hours, folded.all_hours) == ([], [[3, 1, 0, 0], [4, 1, 0, 0], [5, 1, 0, 0], [6, 1, 0, 0]])
+    assert folded.account()["all_hours"] == folded.all_hours
+    assert Fold.together([folded, folded]).all_hours[0] == [3, 2, 0, 0]
 
 
 @pytest.mark.parametrize("mode", ["executor", "driver"])

@@ -200,15 +200,20 @@ class Twins(RuleBasedStateMachine):
         run=runs, batch=batches, rows=st.dictionaries(names, counts, max_size=3), waited=waits,
         reported=st.sampled_from([None, None, 0, 1, 2]), went=st.sampled_from(["dropped", "diverted"]),
         hours=st.lists(st.lists(rows_of_hours, max_size=3).map(tuple), max_size=3),
+        more=st.none() | st.lists(rows_of_hours, max_size=2),
     )  # fmt: skip
     def commit(
         self, run: Run, batch: int, rows: dict[str, Counts], waited: int, reported: int | None = None,
         went: LateWent = "dropped", hours: Sequence[tuple[HourOfRows, ...]] = (),
+        more: list[HourOfRows] | None = None,
     ) -> None:  # fmt: skip
         now = self.job_now
         account = None
         if rows:
-            account = Accounting("row", tuple(rows), tuple(rows.values()), went, tuple(hours[: len(rows)]))
+            told = tuple(hours[: len(rows)])
+            # Where there is more than the substreams have, all of it is told of the job.
+            every = () if more is None else (*more, *(of_hour for of_each in told for of_hour in of_each))
+            account = Accounting("row", tuple(rows), tuple(rows.values()), went, told, every)
         effect = self.give("commit", run, batch, account, waited_ms=waited, reported=reported)
         if effect is not None and effect.applied:
             self.effective(run.query, now)

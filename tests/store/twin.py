@@ -12,7 +12,7 @@ from tidegate.domain.errors import DomainError
 from tidegate.domain.job import JobMachine
 from tidegate.domain.journal import Record
 from tidegate.domain.numbers import EXACT_DOUBLE
-from tidegate.domain.records import Answer
+from tidegate.domain.records import Answer, Counts
 from tidegate.domain.sketch import Sketch
 from tidegate.store.arguments import text
 from tidegate.store.keys import job_key
@@ -131,12 +131,14 @@ class Twin:
             self._same((lag, sketch), (None if ended else substream.lag, of_each.get(key, Sketch())))
         ledger, late = self.machine.ledger, self.driver(self.store.late(self.job))
         self._same((late.diverted, late.hours), (self.machine.diverted_total, ledger.of_job))
+        self._same((late.counts, late.untold), (self.machine.total, dict(ledger.untold)))
         not_on_time = [entry for entry in ledger.entries() if entry[2].late or entry[2].updated]
         self._same(*(sorted(entries, key=itemgetter(0, 1)) for entries in (late.entries, not_on_time)))
         for key in [*self.machine.substreams][:1]:
             of_one = self.driver(self.store.late(self.job, key))
             of_hours = {hour: of_each[key] for hour, of_each in ledger.of_substreams.items() if key in of_each}
             self._same((of_one.diverted, of_one.hours), (self.machine.diverted.get(key, 0), of_hours))
+            self._same(of_one.counts, self.machine.counts.get(key, Counts()))
         scheduled = self.driver(self._field("next_change"))
         self._same(self._soon(int(scheduled) if scheduled else None), self._soon(self.machine.next_change_ms()))
         return table.rows, queries, status.summary

@@ -152,14 +152,17 @@ def loss(span: Mapping[str, Any]) -> list[Piece]:
     name: list[Piece] = [Name(span["substream"])]
     if span["query"]:
         name += [" of ", Name(span["query"])]
-    rows = f"its {span['rows']:,} rows"
     between: list[Piece] = [" between ", At(span["start"]), " and ", At(span["end"]), "."]
-    dropped, diverted = (lost(span[what] / span["rows"]) for what in ("dropped", "diverted"))
+    rows, (dropped, diverted) = span["rows"], (f"{span[what]:,}" for what in ("dropped", "diverted"))
+    of_all = " rows"
+    if rows is not None:
+        dropped, diverted = (lost(span[what] / rows) for what in ("dropped", "diverted"))
+        of_all = f" of its {rows:,} rows"
     if not span["diverted"]:
-        return [*name, f" lost {dropped} of {rows}", *between]
+        return [*name, f" lost {dropped}{of_all}", *between]
     if not span["dropped"]:
-        return [*name, f" had {diverted} of {rows} diverted", *between]
-    return [*name, f" lost {dropped} of {rows}, and had {diverted} diverted,", *between]
+        return [*name, f" had {diverted}{of_all} diverted", *between]
+    return [*name, f" lost {dropped}{of_all}, and had {diverted} diverted,", *between]
 
 
 def _unheld(watermark: int | None, substreams: Mapping[str, Any] | None, future: int) -> list[Piece]:

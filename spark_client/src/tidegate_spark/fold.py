@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 from tidegate_spark.columns import Columns, whole_times
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.judgement import Judgement, LateWent, credible, future, late, updated
-from tidegate_spark.ledger import Hours, hour_of, spread, together, within
+from tidegate_spark.ledger import HOURS_KEPT, Hours, hour_of, hours_between, spread, together
 from tidegate_spark.measuring import Measuring
 from tidegate_spark.reporter import Reporter, reports_of
 from tidegate_spark.session import SHUFFLE_PARTITIONS, setting
@@ -46,12 +46,14 @@ _MEASURES = ("top", "rows", *CLASSES)
 _POSTED = pa.schema(
     [("substream", pa.string())]
     + [(name, pa.int64()) for name in _MEASURES]
+    + [("bottom", pa.int64())]
     + [(name, pa.list_(pa.list_(pa.int64()))) for name in ("hours", "delays")]
     + [("waited_s", pa.float64()), ("delivered", pa.bool_()), ("judged", pa.bool_())]
 )
 _POSTED_SQL = (
     "substream string, top long, rows long, updated long, late long, null_event_time long, future long, "
-    "hours array<array<long>>, delays array<array<long>>, waited_s double, delivered boolean, judged boolean"
+    "bottom long, hours array<array<long>>, delays array<array<long>>, waited_s double, delivered boolean, "
+    "judged boolean"
 )
 
 
@@ -61,9 +63,9 @@ class Fold:
 
     ``top``: the highest event time that can be true, None where no row has one. ``rows``: all of them; ``updated``,
     ``late``, ``null_event_time``, ``future``: how many are of these classes, the others being on time. ``hours``: those
-    that have an event time, by hour; where none is late, they are spread over the hours. ``delays``: how many came how
-    far behind, as pairs of a bucket and that; or no column, where it was not measured. ``late_went``: what becomes of
-    the late ones, ``dropped`` or ``diverted``.
+    that have an event time, by hour; where none is late, they are spread over the hours; or no column, where that would
+    be too much: then ``all_hours`` has them of all substreams together. ``delays``: how many came how far behind, as
+    pairs of a bucket and that; or no column, where it was not measured. ``late_went``: what becomes of the late ones.
     """
 
     rule: str
@@ -75,6 +77,7 @@ class Fold:
     null_event_time: list[int]
     future: list[int]
     hours: list[Hours] = field(default_factory=list)
+    all_hours: Hours = field(default_factory=list)
     delays: list[list[list[int]]] = field(default_factory=list)
     late_went: LateWent = "dropped"
 
@@ -108,6 +111,7 @@ class Fold:
             substream=list(tops),
             top=list(tops.values()),
             hours=by_hour,
+            all_hours=together(fold.all_hours for fold in folds),
             **dict(columns),
         )
 
@@ -160,10 +164,29 @@ class Fold:
         if self.is_too_large():
             totals = {name: [self.count(name)] for name in ("on_time", *CLASSES)}
             whole = {"rule": self.rule, "substreams": [WHOLE], "late_went": self.late_went, **totals}
-            return whole | _by_hour([together(self.hours)])
+            return whole | {"hours": [self._all_hours()]}
         account = self._account()
-        in_detail = account | _by_hour(self.hours)
-        return in_detail if self._fits(in_detail) else account
+        return next(detailed for by_hour in self._by_hour() if self._fits(detailed := account | by_hour))
+
+    def _all_hours(self) -> Hours:
+        """A coordinator keeps no more, so nothing is lost with the others."""
+        return together([self.all_hours, *self.hours])[-HOURS_KEPT:]
+
+    def _by_hour(self) -> Iterator[dict[str, Any]]:
+        """What may go with an account, the most telling first."""
+        of_all = self._all_hours()
+        if not of_all:
+            yield {}
+            return
+        first = of_all[0][0]
+        kept = [[entry for entry in hours if entry[0] >= first] for hours in self.hours]
+        if kept and sum(map(len, kept)) <= HOURS_PER_COMMIT:
+            yield {"hours": kept}
+        late = [[entry for entry in hours if any(entry[2:])] for hours in kept]
+        if any(late) and sum(map(len, late)) <= HOURS_PER_COMMIT:
+            yield {"hours": late, "all_hours": of_all}
+        yield {"all_hours": of_all}
+        yield {}
 
     def _account(self) -> dict[str, Any]:
         columns = {name: getattr(self, name) for name in CLASSES}
@@ -172,11 +195,6 @@ class Fold:
         return {
             "rule": self.rule, "substreams": self.substream, "on_time": on_time, "late_went": self.late_went, **columns,
         }  # fmt: skip
-
-
-def _by_hour(columns: list[Hours]) -> dict[str, Any]:
-    kept = within(columns, HOURS_PER_COMMIT)
-    return {"hours": kept} if any(kept) else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +222,9 @@ def on_executors(
         return None
     if measuring is None:
         posted["delays"] = []
+    bottoms = posted.pop("bottom")
+    if plain:
+        posted |= _spread_over_hours(bottoms, posted)
     return Fold(rule=judgement.rule, late_went=judgement.late_went, **posted), Posted(
         all(delivered), max(waited_s, default=0.0)
     )
@@ -220,8 +241,10 @@ def on_driver(
     if folded["rows"] == [0]:  # without keys there is a row even for no input
         folded = {name: [] for name in folded}
     folded["substream"] = _names(folded, len(columns.keys()), len(folded["rows"]))
-    if plain and not all(_judge_plainly(folded, judgement)):
-        return None
+    if plain:
+        if not all(_judge_plainly(folded, judgement)):
+            return None
+        folded |= _spread_over_hours(folded.pop("bottom"), folded)
     return Fold(rule=judgement.rule, late_went=judgement.late_went, **folded)
 
 
@@ -247,11 +270,10 @@ def _columns_of(folded: pa.Table | pa.RecordBatch) -> dict[str, list[Any]]:
 
 
 def _judge_plainly(folded: dict[str, list[Any]], judgement: Judgement) -> list[bool]:
-    """Makes a full fold of a plain one; returns for which of its rows that is right."""
-    bottoms, timed = folded.pop("bottom"), folded.pop("timed")
+    """Makes a full fold of a plain one, but for its hours; returns for which of its rows that is right."""
+    bottoms, timed = folded["bottom"], folded.pop("timed")
     folded["updated"] = folded["late"] = folded["future"] = [0] * len(timed)
     folded["null_event_time"] = [rows - known for rows, known in zip(folded["rows"], timed, strict=True)]
-    folded["hours"] = [*map(spread, bottoms, folded["top"], timed)]
     return [judgement.is_plain(bottom, top) for bottom, top in zip(bottoms, folded["top"], strict=True)]
 
 
@@ -295,6 +317,16 @@ def _merge_lists(folded: dict[str, list[Any]]) -> None:
             folded[name] = [together([of_each]) for of_each in folded[name]]
 
 
+def _spread_over_hours(bottoms: list[int | None], folded: dict[str, list[Any]]) -> dict[str, Any]:
+    """The hours of rows that are on time, all of them: by substream, or together, where that would be too much."""
+    timed = [rows - unknown for rows, unknown in zip(folded["rows"], folded["null_event_time"], strict=True)]
+    if sum(map(hours_between, bottoms, folded["top"])) <= HOURS_PER_COMMIT:
+        return {"hours": [*map(spread, bottoms, folded["top"], timed)]}
+    bottom = min(time for time in bottoms if time is not None)
+    top = max(time for time in folded["top"] if time is not None)
+    return {"hours": [], "all_hours": spread(bottom, top, sum(timed))}
+
+
 def _key(index: int) -> str:
     return f"key_{index}"
 
@@ -323,7 +355,8 @@ def posting(
             judged = _judge_plainly(folded, judgement) if plain else [True] * count
             # Of what is to be judged anew nothing is said: it may be too far ahead of the clock.
             delivered, waited_s = reporter.report(reports_of(folded)) if all(judged) else (False, 0.0)
-            folded.setdefault("delays", [None] * count)
+            for name in ("bottom", "hours", "delays"):
+                folded.setdefault(name, [None] * count)
             folded |= {"waited_s": [waited_s] * count, "delivered": [delivered] * count, "judged": judged}
             yield pa.RecordBatch.from_pydict({name: folded[name] for name in _POSTED.names}, schema=_POSTED)
 

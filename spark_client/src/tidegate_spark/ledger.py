@@ -22,6 +22,11 @@ def hour_of(time: Column, latest: Column) -> Column:
     return ((known - F.pmod(known, F.lit(HOUR))) / F.lit(HOUR)).cast("long")
 
 
+def hours_between(bottom: int | None, top: int | None) -> int:
+    """How many hours :func:`spread` may give."""
+    return 0 if bottom is None or top is None else min(top // HOUR - bottom // HOUR + 1, HOURS_KEPT)
+
+
 def spread(bottom: int | None, top: int | None, rows: int) -> Hours:
     """Rows that are on time, spread evenly from the lowest to the highest event time among them."""
     if bottom is None or top is None or not rows:
@@ -44,11 +49,3 @@ def together(lists: Iterable[Sequence[Sequence[int]]]) -> Hours:
         for hour, *counts in hours:
             found[hour] = [*map(sum, zip(found.get(hour, [0] * len(counts)), counts, strict=True))]
     return [[hour, *counts] for hour, counts in sorted(found.items())]
-
-
-def within(columns: Sequence[Hours], most: int) -> list[Hours]:
-    """So many entries at the most: those of hours with late rows first, then none of the others."""
-    if sum(map(len, columns)) <= most:
-        return [*columns]
-    columns = [[entry for entry in hours if any(entry[2:])] for hours in columns]
-    return [*columns] if sum(map(len, columns)) <= most else [[] for _ in columns]

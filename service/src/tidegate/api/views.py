@@ -21,7 +21,7 @@ from tidegate.domain.journal import RECORDS_KEPT
 from tidegate.domain.ledger import spans
 from tidegate.domain.pattern import matches
 from tidegate.domain.policy import TargetCompleteness, lag_of
-from tidegate.domain.records import Counts, SubstreamState
+from tidegate.domain.records import Counts, HourCounts, SubstreamState
 from tidegate.domain.sketch import RELATIVE_ERROR, Sketch
 from tidegate.domain.standing import standing
 from tidegate.domain.substream import SubstreamKey
@@ -162,21 +162,25 @@ async def late(ctx: Context, job: str, of: SubstreamKey | None = None, most_span
     :raises SubstreamNotFound: where nothing is known of that.
     """
     status = await ctx.store.status(job)
-    rows = status.summary.counts
     known = await ctx.store.late(job, of)
-    if of is not None:
-        table = await ctx.store.substreams(job, [of])
-        if not table.rows and not known.hours:
+    rows, diverted = known.counts, known.diverted
+    if of is not None and not (await ctx.store.substreams(job, [of])).rows:
+        if not known.hours:
             raise SubstreamNotFound(of[0], [of[1]])
-        rows = table.rows[0].counts if table.rows else Counts()
+        together = sum(known.hours.values(), HourCounts())
+        in_time = together.rows - together.updated - together.late
+        rows, diverted = Counts(in_time, together.updated, together.late), together.diverted
     entries = (entry for entry in known.entries if of in (None, entry[0]))
     return LateRecord(
         **ctx.watermark(job, status.answer),
         rows=CountsRecord.model_validate(rows),
-        dropped=max(rows.late - known.diverted, 0),
-        diverted=known.diverted,
-        hours=[HourRecord.of(hour, counts) for hour, counts in sorted(known.hours.items())],
-        spans=[SpanRecord.of(span) for span in spans(entries)[:most_spans]],
+        dropped=rows.late - diverted,
+        diverted=diverted,
+        hours=[
+            HourRecord.of(hour, counts, of is None or hour not in known.untold)
+            for hour, counts in sorted(known.hours.items())
+        ],
+        spans=[SpanRecord.of(span) for span in spans(entries, known.untold)[:most_spans]],
     )
 
 

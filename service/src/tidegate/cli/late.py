@@ -50,8 +50,10 @@ def late(
 
 
 def _counted(counts: dict[str, Any]) -> list[str]:
-    return [f"{counts['rows']:,}", *(_of(counts[what], counts["rows"]) for what in WENT)]
+    rows = counts["rows"]
+    return ["-" if rows is None else f"{rows:,}", *(_of(counts[what], rows) for what in WENT)]
 
 
-def _of(count: int, rows: int) -> str:
-    return f"{count:,} ({lost(count / rows)})" if count else "-"
+def _of(count: int, rows: int | None) -> str:
+    share = f" ({lost(count / rows)})" if rows else ""
+    return f"{count:,}{share}" if count else "-"

@@ -169,7 +169,7 @@ class Accounting:
     """What became of the rows of one batch, by substream, and the rule they were judged by.
 
     ``late_went``: where all that were late did. ``hours``: of each substream, its rows by hour of event time; none
-    where that is not known.
+    where that is not known. ``all_hours``: all rows by hour, where ``hours`` has not all of them.
     """
 
     rule: str
@@ -177,6 +177,7 @@ class Accounting:
     counts: tuple[Counts, ...]
     late_went: LateWent = "dropped"
     hours: tuple[tuple[HourOfRows, ...], ...] = ()
+    all_hours: tuple[HourOfRows, ...] = ()
 
     def by_substream(self) -> Iterator[tuple[str, Counts]]:
         return zip(self.substreams, self.counts, strict=True)

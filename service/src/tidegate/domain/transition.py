@@ -209,7 +209,8 @@ class Transition(JobState):
                 self.counts[key] = self.counts.get(key, Counts()) + counts
                 self.diverted[key] = self.diverted.get(key, 0) + diverted
         known = {name: (query, name) for name in accounting.substreams if (query, name) in self.substreams}
-        self.ledger.enter(((known.get(name), rows) for name, rows in accounting.by_hour()), accounting.late_went)
+        rows = ((known.get(name), of_hour) for name, of_hour in accounting.by_hour())
+        self.ledger.enter(rows, accounting.late_went, accounting.all_hours, self._latest_event_time())
 
     # -- the look -------------------------------------------------------------------------------------------------
 

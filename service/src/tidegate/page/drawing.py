@@ -204,11 +204,12 @@ MOST_HOURS = 10 * HOURS_KEPT
 
 
 def bars(hours: Sequence[HourRecord]) -> Bars | None:
-    """None where no hour had any such rows."""
+    """Of the hours of a job. None where none had any such rows."""
     if not any(_not_on_time(hour) for hour in hours):
         return None
+    rows = {hour.start: max(hour.rows or 0, 1) for hour in hours}
     first, last = hours[0].start, hours[-1].start + HOUR
-    highest = max(LEAST_SHARE, *(_not_on_time(hour) / hour.rows for hour in hours))
+    highest = max(LEAST_SHARE, *(_not_on_time(hour) / rows[hour.start] for hour in hours))
     slots = (last - first) // HOUR
     to_scale = slots <= MOST_HOURS
     slots = slots if to_scale else len(hours)
@@ -219,12 +220,14 @@ def bars(hours: Sequence[HourRecord]) -> Bars | None:
         place = (hour.start - first) // HOUR if to_scale else at
         parts, below = [], 100.0
         for part in PARTS:
-            height = 100 * getattr(hour, part) / hour.rows / highest
+            height = 100 * getattr(hour, part) / rows[hour.start] / highest
             if height:
                 below -= height
                 parts.append((part, round(below, 2), round(height, 2)))
         counted = ", ".join(f"{getattr(hour, part):,} {part}" for part in PARTS if getattr(hour, part))
-        drawn.append(Bar(hour.start, round(100 * place / slots, 3), f"{counted} of {hour.rows:,} rows", tuple(parts)))
+        drawn.append(
+            Bar(hour.start, round(100 * place / slots, 3), f"{counted} of {rows[hour.start]:,} rows", tuple(parts))
+        )
     return Bars(tuple(drawn), round(90 / slots, 3), highest, first, last)
 
 

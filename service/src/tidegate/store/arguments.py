@@ -1,9 +1,10 @@
 """Arguments of the scripts: text, with nothing for None, and columns that begin with their length."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tidegate.domain.journal import Why
+from tidegate.domain.ledger import added_up
 from tidegate.domain.query import DelayedRows
 from tidegate.domain.records import Accounting
 
@@ -34,15 +35,24 @@ def delays_of(query: str, delays: Mapping[str, DelayedRows]) -> list[str]:
 
 
 def by_hour_of(accounting: Accounting | None) -> list[str]:
-    """Whether late rows were diverted; and the columns of rows by hour: which substream (from 1), hour, rows, ..."""
-    late_went = "dropped" if accounting is None else accounting.late_went
-    found = [
-        (str(place), *map(str, rows))
-        for place, of_each in enumerate(accounting.hours if accounting else (), start=1)
-        for rows in of_each
+    """Whether late rows were diverted; and columns of rows by hour: of substreams (their places from 1, hours, rows,
+    updated, late), and of the job (hours, rows, updated, late, and those that no substream has).
+    """
+    if accounting is None:
+        return ["0", *["0"] * 10]
+    of_each = [(place, *rows) for place, hours in enumerate(accounting.hours, start=1) for rows in hours if rows[1]]
+    told = added_up(rows for _, *rows in of_each)
+    of_all = added_up(accounting.all_hours) or told
+    of_job = [
+        (hour, *counts, max(0, counts[0] - told.get(hour, (0,))[0])) for hour, counts in of_all.items() if counts[0]
     ]
-    columns = zip(*found, strict=True) if found else ((),) * 5
-    return ["1" if late_went == "diverted" else "0", *(argument for values in columns for argument in column(values))]
+    diverted = "1" if accounting.late_went == "diverted" else "0"
+    return [diverted, *_columns(of_each, 5), *_columns(of_job, 5)]
+
+
+def _columns(rows: Sequence[Sequence[int]], width: int) -> Iterator[str]:
+    for values in zip(*rows, strict=True) if rows else [()] * width:
+        yield from column(map(str, values))
 
 
 def entries(

@@ -128,11 +128,14 @@ class KnownDelays:
 
 @dataclass(slots=True)
 class KnownLate:
-    """What became of late rows: how many were ``diverted``, and by hour of event time the rows of the job, or of the
-    substream that was asked for. ``entries``: the substreams and hours that had late rows, or updates.
+    """What became of late rows, of the job or of the substream that was asked for: ``counts``, and how many were
+    ``diverted``; and by hour of event time. ``entries``: the substreams and hours that had late rows, or updates.
+    ``untold``: of hours, how many rows were told of no substream.
     """
 
+    counts: Counts
     diverted: int
+    untold: dict[int, int] = field(default_factory=dict)
     hours: dict[int, HourCounts] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
 
@@ -461,33 +464,37 @@ class JobStore:
 
     async def late(self, job: str, key: SubstreamKey | None = None) -> KnownLate:
         """What became of late rows: of all; or of those of one substream, known or not."""
-        field = "" if key is None else member(key)
+        of = "" if key is None else member(key)
         hours = [int(str(hour)) for hour in await self.redis.zrange(hours_key(job), 0, -1)]
         async with self.redis.pipeline(transaction=False) as pipeline:
+            classes = [*(class_.name for class_ in fields(Counts)), "diverted"]
             if key is None:
-                pipeline.hget(job_key(job), "diverted")
+                pipeline.hmget(job_key(job), classes)
             else:
-                pipeline.hget(counts_key(job), f"diverted {field}")
+                pipeline.hmget(counts_key(job), [f"{class_} {of}" for class_ in classes])
             for hour in hours:
                 pipeline.hgetall(hour_late_key(job, hour))
-            diverted, *found = await pipeline.execute()
-        late = [replies.by_class(fields) for fields in found]
-        names = [list(dict.fromkeys([field, *of_each])) for of_each in late]
+            (*counted, diverted), *found = await pipeline.execute()
+        late = [replies.by_class(by_class) for by_class in found]
+        names = [list(dict.fromkeys([of, *of_each])) for of_each in late]
         async with self.redis.pipeline(transaction=False) as pipeline:
             for hour, some in zip(hours, names, strict=True):
-                pipeline.hmget(hour_rows_key(job, hour), some)
+                pipeline.hmget(hour_rows_key(job, hour), ["?", *some])
             seen = await pipeline.execute() if hours else []
-        known = KnownLate(int(diverted or 0))
-        for hour, of_each, some, rows in zip(hours, late, names, seen, strict=True):
+        known = KnownLate(replies.counts(counted), int(diverted or 0))
+        for hour, of_each, some, (untold, *rows) in zip(hours, late, names, seen, strict=True):
+            if untold:
+                known.untold[hour] = int(untold)
             # Read one after the other: what came in between may have its late rows here, and not all the others.
             counts = {
                 name: HourCounts(max(int(count or 0), sum(of_each.get(name, {}).values())), **of_each.get(name, {}))
                 for name, count in zip(some, rows, strict=True)
             }
-            if counts[field].rows:
-                known.hours[hour] = counts[field]
-            known.entries += [(replies.substream_key(name), hour, of) for name, of in counts.items() if name in of_each]
-        known.entries = [entry for entry in known.entries if entry[0] != ("", "")]
+            if counts[of].rows:
+                known.hours[hour] = counts[of]
+            known.entries += [
+                (replies.substream_key(name), hour, counts[name]) for name in some if name and name in of_each
+            ]
         return known
 
     async def history(

@@ -1,6 +1,7 @@
 """Reports, batches, and the tables of substreams and queries."""
 
 from collections.abc import Sequence
+from operator import gt
 from typing import Self
 
 from pydantic import ConfigDict, Field, model_validator
@@ -23,7 +24,7 @@ from tidegate.api.schemas.types import (
     equal_lengths,
 )
 from tidegate.domain.config import JobConfig
-from tidegate.domain.ledger import ENTRIES_KEPT
+from tidegate.domain.ledger import ENTRIES_KEPT, added_up
 from tidegate.domain.query import DelayedRows, KnownPin
 from tidegate.domain.records import Accounting, Counts, LateWent, SubstreamRow, SubstreamState
 
@@ -138,6 +139,7 @@ class RowAccounting(Request):
     - `late_went`: what became of those that were late: nobody got them, or they were `diverted` to a side output.
     - `hours`: of each, its rows by hour of event time (the event time divided by 3,600,000 and rounded down): the hour,
       how many rows, how many of these are `updated`, and how many `late`. Null, or the column left out: not known.
+    - `all_hours`: the same of all rows of the batch, where `hours` has not all of them.
     """
 
     rule: str = Field(min_length=1, max_length=100)
@@ -149,24 +151,51 @@ class RowAccounting(Request):
     future: list[Count] | None = None
     late_went: LateWent = "dropped"
     hours: list[RowsByHour | None] | None = None
+    all_hours: RowsByHour | None = None
 
     @model_validator(mode="after")
     def _columns(self) -> Self:
         names = ("on_time", "late", "null_event_time", "updated", "future", "hours")
         equal_lengths({name: getattr(self, name) for name in names}, len(self.substreams), "substreams")
-        given = [rows for of_each in self.hours or () for rows in of_each or ()]
-        if len(given) > ENTRIES_KEPT:
-            raise FieldError("hours", f"has {len(given)} entries; the most that are taken are {ENTRIES_KEPT}")
-        if any(rows < updated + late for _, rows, updated, late in given):
-            raise FieldError("hours", "has more rows that are updated or late than there are")
+        self._check_hours()
         return self
+
+    def _check_hours(self) -> None:
+        """What is said by hour must not be more than what is said without."""
+        entries = sum(len(of_each or ()) for of_each in self.hours or ())
+        if entries > ENTRIES_KEPT:
+            raise FieldError("hours", f"has {entries} entries; the most that are taken are {ENTRIES_KEPT}")
+        none = [0] * len(self.substreams)
+        judged = [*zip(self.on_time, self.updated or none, self.late, strict=True)]
+        for name, of_each, counts in zip(self.substreams, self.hours or (), judged, strict=False):
+            if not _is_within(of_each or (), counts):
+                raise FieldError("hours", f"has more rows of {name}, or more updated or late ones, than its counts")
+        if not _is_within(self.all_hours or (), tuple(map(sum, zip(*judged, strict=True))) or (0, 0, 0)):
+            raise FieldError("all_hours", "has more rows, or more updated or late ones, than the counts")
+        of_all, none_of_hour = added_up(self.all_hours or ()), (0, 0, 0)
+        if of_all:
+            told = added_up(rows for of_each in self.hours or () for rows in of_each or ())
+            for hour, counts in told.items():
+                if any(map(gt, counts, of_all.get(hour, none_of_hour))):
+                    raise FieldError("all_hours", f"has less of the hour {hour} than the substreams have")
 
     def accounting(self) -> Accounting:
         none = [0] * len(self.substreams)
         columns = (self.on_time, self.updated or none, self.late, self.null_event_time, self.future or none)
         counts = tuple(Counts(*row) for row in zip(*columns, strict=True))
         hours = tuple(tuple(of_each or ()) for of_each in self.hours or ())
-        return Accounting(self.rule, tuple(self.substreams), counts, self.late_went, hours)
+        return Accounting(self.rule, tuple(self.substreams), counts, self.late_went, hours, tuple(self.all_hours or ()))
+
+
+def _is_within(hours: Sequence[tuple[int, int, int, int]], counts: tuple[int, ...]) -> bool:
+    """``counts``: of rows on time, updated, and late. No hour has more that are updated or late than there are."""
+    on_time, updated, late = counts
+    return (
+        all(rows >= changed + lost for _, rows, changed, lost in hours)
+        and sum(rows for _, rows, _, _ in hours) <= on_time + updated + late
+        and sum(changed for _, _, changed, _ in hours) <= updated
+        and sum(lost for _, _, _, lost in hours) <= late
+    )
 
 
 class Commit(RunReference):

@@ -1,5 +1,6 @@
 """What became of rows that came too late, and of which hours of event time they were."""
 
+from dataclasses import asdict
 from typing import Self
 
 from tidegate.api.schemas.jobs import CountsRecord, WatermarkRecord
@@ -9,11 +10,11 @@ from tidegate.domain.records import HourCounts
 
 
 class LateCounts(Record):
-    """`rows`: all that are known of; of these, `updated` changed a result that was out, `dropped` nobody got, and
-    `diverted` a side output did.
+    """`rows`: all, null where not all of them are known; of these, `updated` changed a result that was out, `dropped`
+    nobody got, and `diverted` a side output did.
     """
 
-    rows: int
+    rows: int | None
     updated: int
     dropped: int
     diverted: int
@@ -25,8 +26,8 @@ class HourRecord(LateCounts):
     start: int
 
     @classmethod
-    def of(cls, hour: int, counts: HourCounts) -> Self:
-        return cls(start=hour * HOUR, **_numbers(counts))
+    def of(cls, hour: int, counts: HourCounts, whole: bool) -> Self:
+        return cls(start=hour * HOUR, **_numbers(counts, whole))
 
 
 class SpanRecord(LateCounts):
@@ -42,7 +43,9 @@ class SpanRecord(LateCounts):
     @classmethod
     def of(cls, span: Span) -> Self:
         query, substream = span.key
-        return cls(query=query, substream=substream, start=span.start, end=span.end, **_numbers(span.counts))
+        return cls(
+            query=query, substream=substream, start=span.start, end=span.end, **_numbers(span.counts, span.whole)
+        )
 
 
 class LateRecord(WatermarkRecord):
@@ -53,6 +56,8 @@ class LateRecord(WatermarkRecord):
       is known, are in the totals alone. Rows by hour are as exact as those who count them: where none of a batch were
       late, Spark's hook spreads them over the time between the first and the last.
     - `spans`: where rows were late, most rows dropped first.
+
+    Of a substream that is not known any more there is what its hours have.
     """
 
     rows: CountsRecord
@@ -62,5 +67,6 @@ class LateRecord(WatermarkRecord):
     spans: list[SpanRecord]
 
 
-def _numbers(counts: HourCounts) -> dict[str, int]:
-    return {name: getattr(counts, name) for name in LateCounts.model_fields}
+def _numbers(counts: HourCounts, whole: bool) -> dict[str, int | None]:
+    numbers: dict[str, int | None] = {**asdict(counts)}
+    return numbers if whole else numbers | {"rows": None}

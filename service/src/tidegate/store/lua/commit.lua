@@ -5,6 +5,7 @@
 --       · query · query_id · run_id · batch · waited · counts reported ('' : not known)
 --       · members (column) · on_time, updated, late, null_event_time, future (columns) · late ones diverted (1/0)
 --       · by hour of event time: which of the members (from 1), hours, rows, updated, late (columns)
+--       · of the job: hours, rows, updated, late, rows that the former have not (columns)
 -- Reply ok, ... (parts/answer), applied (0: it had committed before, nothing was changed)
 --       or error: job_not_found, job_deleted, query_fenced <run>, query_retired <query>,
 --       batch_not_begun <query> <batch>, reports_missing <query> <batch> <how many>
@@ -51,9 +52,10 @@ for _, class in ipairs({'on_time', 'updated', 'late', 'null_event_time', 'future
 end
 local diverted = arg() == '1'
 if diverted then account('diverted', late) end
-local places, hours, rows, of_these_updated, of_these_late = column(), column(), column(), column(), column()
-if #places > 0 then
-  enter_hours(members, zmscore(K.tops, members), diverted and 'diverted' or 'dropped', places, hours, rows,
-    of_these_updated, of_these_late)
+local places = column()
+local each = {hours = column(), rows = column(), updated = column(), late = column()}
+local all = {hours = column(), rows = column(), updated = column(), late = column(), untold = column()}
+if #all.hours > 0 then
+  enter_hours(members, zmscore(K.tops, members), diverted and 'diverted' or 'dropped', places, each, all)
 end
 return reply('1')

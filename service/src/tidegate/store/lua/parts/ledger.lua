@@ -5,7 +5,8 @@
 local function shorten()
   local kept, sizes, entries = redis.call('ZRANGE', K.hours, 0, -1), {}, 0
   for i, hour in ipairs(kept) do
-    sizes[i] = redis.call('HLEN', K.hour_rows(hour)) - 1
+    local rows = K.hour_rows(hour)
+    sizes[i] = redis.call('HLEN', rows) - 1 - redis.call('HEXISTS', rows, '?')
     entries = entries + sizes[i]
   end
   local first = 1
@@ -17,42 +18,31 @@ local function shorten()
   end
 end
 
--- Takes in rows of members (known of each: whether it is) by hour: columns of places in `members`, hours, rows, how many
--- of these changed a result, and how many were late and went where the class `went` says.
-local function enter_hours(members, known, went, places, hours, rows, updated, late)
-  local totals, new = {}, false
-  for i, place in ipairs(places) do
-    if rows[i] ~= '0' then
-      local hour = hours[i]
-      local total = totals[hour]
-      if not total then
-        total = {seen = K.hour_rows(hour), went = K.hour_late(hour), rows = 0, updated = 0, late = 0}
-        totals[hour] = total
-        new = redis.call('ZADD', K.hours, hour, hour) == 1 or new
-      end
-      local member = known[tonumber(place)] and members[tonumber(place)]
-      if member then add(total.seen, member, rows[i]) end
-      total.rows = total.rows + rows[i]
-      if updated[i] ~= '0' then
-        if member then add(total.went, 'updated ' .. member, updated[i]) end
-        total.updated = total.updated + updated[i]
-      end
-      if late[i] ~= '0' then
-        if member then add(total.went, went .. ' ' .. member, late[i]) end
-        total.late = total.late + late[i]
-      end
-      if total.rows > HIGHEST / 2 then  -- before a sum of doubles loses its last digit
-        add(total.seen, '', fmt(total.rows))
-        add(total.went, 'updated ', fmt(total.updated))
-        add(total.went, went .. ' ', fmt(total.late))
-        total.rows, total.updated, total.late = 0, 0, 0
-      end
+-- Adds rows, and what became of them, of a member ('' : of the job) to the keys of an hour.
+local function enter_rows(keys, of, went, rows, updated, late)
+  add(keys.rows, of, rows)
+  if updated ~= '0' then add(keys.late, 'updated ' .. of, updated) end
+  if late ~= '0' then add(keys.late, went .. ' ' .. of, late) end
+end
+
+-- Takes in rows by hour: columns of hours, rows, how many of these changed a result, and how many were late and went where
+-- the class `went` says. `each`: of members (known of each: whether it is), by their `places`. `all`: of the job, in the
+-- same hours at least, and which of these rows `each` has not.
+local function enter_hours(members, known, went, places, each, all)
+  local latest, hours = latest_event_time(), {}
+  for i, hour in ipairs(all.hours) do
+    if not (latest and hour * 3600000 > latest) then
+      hours[hour] = {rows = K.hour_rows(hour), late = K.hour_late(hour)}
+      redis.call('ZADD', K.hours, hour, hour)
+      enter_rows(hours[hour], '', went, all.rows[i], all.updated[i], all.late[i])
+      if all.untold[i] ~= '0' then add(hours[hour].rows, '?', all.untold[i]) end
     end
   end
-  for _, total in pairs(totals) do
-    if total.rows > 0 then add(total.seen, '', fmt(total.rows)) end
-    if total.updated > 0 then add(total.went, 'updated ', fmt(total.updated)) end
-    if total.late > 0 then add(total.went, went .. ' ', fmt(total.late)) end
+  for i, place in ipairs(places) do
+    local keys, at = hours[each.hours[i]], tonumber(place)
+    if keys and known[at] then
+      enter_rows(keys, members[at], went, each.rows[i], each.updated[i], each.late[i])
+    end
   end
-  if new then shorten() end
+  if next(hours) then shorten() end
 end

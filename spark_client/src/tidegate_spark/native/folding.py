@@ -181,7 +181,8 @@ class Folded:
 
     def _grouped(self, table: pa.Table, keys: list[str]) -> pa.Table:
         how = [(name, "max" if name == "top" else "sum") for name in _MEASURES]
-        grouped = table.group_by(keys).aggregate(how)
+        # One thread, for a task has one core; and with more, groups come in another order each time.
+        grouped = table.group_by(keys, use_threads=False).aggregate(how)
         return pa.table({key: grouped[key] for key in keys} | {name: grouped[f"{name}_{kind}"] for name, kind in how})
 
     def _hours(self, folded: pa.Table) -> dict[tuple[str | None, ...], Hours]:

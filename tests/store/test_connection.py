@@ -113,9 +113,11 @@ def test_redis_over_tls(tmp_path: Path) -> None:
 def test_a_redis_cluster_is_refused(tmp_path: Path) -> None:
     """A step of the machine touches the job, and the list of jobs that are due."""
     assert REDIS is not None, "CI installs redis-server"
-    port = free_port()
+    port, bus = free_port(), free_port()
+    # Its second port is the first and 10,000 more, if nothing is said; and there may be none so high.
+    ports = ["--port", port, "--cluster-port", bus]
     with (
-        running(tmp_path, REDIS, "--port", port, "--bind", "127.0.0.1", "--cluster-enabled", "yes"),
+        running(tmp_path, REDIS, *ports, "--bind", "127.0.0.1", "--cluster-enabled", "yes"),
         pytest.raises(StoreUnavailable, match="is a Redis Cluster"),
     ):
         asyncio.run(report_through(f"redis://127.0.0.1:{port}/0", patience_s=3))

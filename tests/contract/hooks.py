@@ -9,6 +9,7 @@ COLUMNS = {
     "updated", "future", "delays", "hours",
 }  # fmt: skip
 LONGEST_NAME = 200
+LATEST_HOUR, MOST_ROWS = 2_501_999_792, 10**12
 
 
 @schemathesis.hook
@@ -58,14 +59,16 @@ def _equalise(table: dict[str, Any]) -> None:
         names.clear()
     for member, column in columns.items():
         table[member] = (column * (len(names) + 1))[: len(names)]
+    # Where it is valid by itself; what is not must be refused as it is.
+    all_hours = table.get("all_hours")
+    if isinstance(all_hours, list) and all(map(_is_entry, all_hours)):
+        all_hours.clear()
     if "hours" in columns:
         _account_for(table)
 
 
 def _account_for(table: dict[str, Any]) -> None:
     """Counts that have room for what is said by hour."""
-    if table.get("all_hours"):
-        table["all_hours"] = []
     for at, hours in enumerate(table["hours"]):
         entries = [entry for entry in hours if _is_entry(entry)] if isinstance(hours, list) else []
         for entry in entries:
@@ -76,7 +79,14 @@ def _account_for(table: dict[str, Any]) -> None:
 
 
 def _is_entry(entry: Any) -> bool:
-    return isinstance(entry, list) and len(entry) == 4 and all(number == 0 or _whole(number) for number in entry[1:])
+    """Of an hour, as the document has it."""
+    return (
+        isinstance(entry, list)
+        and len(entry) == 4
+        and all(isinstance(number, int | float) and number == int(number) for number in entry)
+        and abs(entry[0]) < LATEST_HOUR
+        and all(0 <= number <= MOST_ROWS for number in entry[1:])
+    )
 
 
 def _long_in_bytes_alone(name: Any) -> bool:

@@ -9,7 +9,7 @@ COLUMNS = {
     "updated", "future", "delays", "hours",
 }  # fmt: skip
 LONGEST_NAME = 200
-LATEST_HOUR, MOST_ROWS = 2_501_999_792, 10**12
+FIRST_HOUR, LAST_HOUR, MOST_ROWS = -2_501_999_793, 2_501_999_792, 10**12
 
 
 @schemathesis.hook
@@ -84,7 +84,7 @@ def _is_entry(entry: Any) -> bool:
         isinstance(entry, list)
         and len(entry) == 4
         and all(isinstance(number, int | float) and number == int(number) for number in entry)
-        and abs(entry[0]) < LATEST_HOUR
+        and FIRST_HOUR <= entry[0] <= LAST_HOUR
         and all(0 <= number <= MOST_ROWS for number in entry[1:])
     )
 

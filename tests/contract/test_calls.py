@@ -63,11 +63,10 @@ def test_calls_of_one_job(tried: Tried, tmp_path: Path) -> None:
     ids = {"job": "flights", "query": "departures", "batch": 0, "hold": "maintenance"}
     parameters = "\n".join(f'"path.{name}" = {value!r}' for name, value in ids.items())
     config.write_text(f"{CONFIG.read_text()}\n[parameters]\n{parameters}\n")
-    http = httpx.Client(base_url=tried.process.url, headers={"Authorization": f"Bearer {tried.key}"})
-    http.put("/v1/jobs/flights", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
-    tried.run(config, "--exclude-path-regex", "watch$|livez|readyz", "--exclude-operation-id", "delete_job")
-    assert http.get("/v1/jobs/flights").json()["incarnation"] > 1, "it was reset, among other things"
-    http.close()
+    with httpx.Client(base_url=tried.process.url, headers={"Authorization": f"Bearer {tried.key}"}) as http:
+        http.put("/v1/jobs/flights", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
+        tried.run(config, "--exclude-path-regex", "watch$|livez|readyz", "--exclude-operation-id", "delete_job")
+        assert http.get("/v1/jobs/flights").json()["incarnation"] > 1, "it was reset, among other things"
 
 
 def test_the_stream_of_events(tried: Tried) -> None:

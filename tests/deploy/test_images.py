@@ -1,7 +1,6 @@
 """The images: built from the Dockerfile, run as they say they are to be run."""
 
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ import psutil
 import pytest
 
 from tests.deploy.images import BASE, ROOT, Buildah
+from tests.ports import free_port
 from tidegate.store.keyring import Role, create
 
 UID = 10001
@@ -24,12 +24,6 @@ def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
     made.make_base()
     yield made
     made("rmi", "--all", "--force")
-
-
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 def the_process(running: "subprocess.Popen[bytes]") -> psutil.Process:

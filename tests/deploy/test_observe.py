@@ -2,7 +2,6 @@
 
 import json
 import re
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from redis import Redis
 
 from tests.deploy.tools import run, tool
 from tests.page.conftest import BASE, FRAMES, HOUR, batch, create, report
+from tests.ports import free_port
 from tidegate.store import keyring
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate.store.keyring import Role
@@ -71,9 +71,7 @@ scrape_configs:
     static_configs: [{{targets: ["{scraped.url.removeprefix("http://")}"]}}]
 """
     (directory / "prometheus.yml").write_text(config)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     with open(directory / "log", "w") as log:
         process = subprocess.Popen(
             [

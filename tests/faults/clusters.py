@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 import pyspark
 
 from tests.faults.runs import environment
+from tests.ports import free_port
 
 SPARK = Path(pyspark.__file__).parent
 START_S = 120
@@ -68,9 +68,7 @@ def standalone(directory: Path) -> Iterator[str]:
 @contextmanager
 def connect_server(directory: Path, conf: dict[str, object]) -> Iterator[str]:
     """A Spark Connect server on ``local[2]``; gives its address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     settings = {**conf, "spark.connect.grpc.binding.address": "127.0.0.1", "spark.connect.grpc.binding.port": port}
     with process(
         directory / "connect.log",

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 from redis.exceptions import RedisError
 
+from tests.ports import free_port
 from tidegate.domain.config import JobConfig
 from tidegate.domain.policy import LimitingLag
 from tidegate.store.connection import StoreUnavailable, check, connect, is_failed_script, without_password
@@ -24,12 +24,6 @@ OPENSSL = shutil.which("openssl")
 needs_redis = pytest.mark.skipif(
     REDIS is None and not os.environ.get("CI"), reason="no redis-server on the PATH (Debian: redis-server)"
 )
-
-
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 @contextmanager

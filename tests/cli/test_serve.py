@@ -6,12 +6,15 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
+from redis import Redis
 
+from tests.e2e.streams import until
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate_spark.testing import CoordinatorProcess
 
@@ -133,8 +136,6 @@ def test_without_its_valkey_it_ends_and_says_why(tmp_path: Path) -> None:
 
 def test_those_who_wait_are_answered_when_it_ends(tmp_path: Path) -> None:
     """A rolling restart must not look like a failure to its clients."""
-    from concurrent.futures import ThreadPoolExecutor
-
     process = CoordinatorProcess(tmp_path).start()
     with httpx.Client(base_url=process.url, timeout=60) as http, ThreadPoolExecutor(1) as pool:
         http.put("/v1/jobs/j", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
@@ -143,6 +144,32 @@ def test_those_who_wait_are_answered_when_it_ends(tmp_path: Path) -> None:
         process.stop()
         answer = waiting.result()
     assert (answer.status_code, answer.json()["reached"]) == (200, False)
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_a_report_that_is_under_way_is_finished_when_it_ends(tmp_path: Path, job: str) -> None:
+    """Its client is told what became of it, and need not ask another."""
+    with (
+        EmbeddedValkey(tmp_path / "redis") as server,
+        Redis(unix_socket_path=server.socket) as redis,
+        CoordinatorProcess(tmp_path / "coordinator", redis_url=server.url) as process,
+        httpx.Client(base_url=process.url, timeout=60) as http,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        http.put(f"/v1/jobs/{job}", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
+        redis.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
+        report = {"substreams": ["a"], "event_times": [100]}
+        answer = pool.submit(http.post, f"/v1/jobs/{job}:report", json=report)
+        until(lambda: any("b" in client["flags"] for client in redis.client_list()), "the report is held up")
+        ended = pool.submit(process.stop)
+        until(lambda: not listens(process.port), "it takes no more calls")
+        redis.execute_command("CLIENT", "UNPAUSE")
+        assert answer.result().json()["watermark"] == 90
+        ended.result()
 
 
 def test_an_external_redis_holds_all_the_state(tmp_path: Path, valkey: EmbeddedValkey, job: str) -> None:

@@ -7,7 +7,8 @@ import signal
 import sys
 import threading
 import time
-from datetime import timedelta
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from examples.flights.kafka import KafkaSource
     from examples.flights.spark import FlightsSource
+    from tidegate_spark import Gate
 
 SHOW_EVERY_S = 2.0
 
@@ -31,8 +34,8 @@ def main() -> int:
         settings = load_settings()
         print("Reading the flights of 2013 ...", flush=True)
         landings = data.load(settings)
-        _prepare(settings)
-        _run(settings, landings, began)
+        job = _prepare(settings)
+        _run(settings, job, landings, began)
     except DemoError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 2
@@ -42,24 +45,35 @@ def main() -> int:
     return 0
 
 
-def _prepare(settings: Settings) -> None:
-    """A run that did not end is gone on with, if it was the same; else everything of the last run goes."""
+def _prepare(settings: Settings) -> str:
+    """A run that did not end is gone on with, if it was the same; else everything of the last run goes. Returns the
+    name of its job.
+    """
     unfinished = settings.out / "unfinished.json"
-    if unfinished.exists() and json.loads(unfinished.read_text()) == settings.document():
-        print(f"Going on with the run that did not end ({settings.out}).", flush=True)
-        return
+    if unfinished.exists():
+        begun = json.loads(unfinished.read_text())
+        if begun.get("settings") == settings.document():
+            print(f"Going on with the run that did not end ({settings.out}).", flush=True)
+            return str(begun["job"])
     # Only what a demo made: DEMO_OUT may name a folder in which there is something else.
     if settings.out.exists():
         if any(settings.out.iterdir()) and not (settings.out / "state").is_dir():
             raise DemoError(f"{settings.out} holds something else than a demo's output; name another DEMO_OUT.")
         print(f"Replacing what an earlier run left in {settings.out}.", flush=True)
-        shutil.rmtree(settings.out)
+        # Last of all that by which it is known as a demo's, should this be cut short.
+        for left in sorted(settings.out.iterdir(), key=lambda path: path.name == "state"):
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
     (settings.out / "state").mkdir(parents=True)
-    unfinished.write_text(json.dumps(settings.document()))
+    # A coordinator that outlives the run has the jobs of those before, which are complete.
+    job = "flights" if settings.coordinator is None else f"flights-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    unfinished.write_text(json.dumps({"job": job, "settings": settings.document()}))
+    return job
 
 
-def _run(settings: Settings, landings: data.Slice, began: float) -> None:
-    from examples.flights.coordinated import JOB
+def _run(settings: Settings, job: str, landings: data.Slice, began: float) -> None:
+    import tidegate_spark
+    from examples.flights.coordinated import rules
+    from examples.flights.kafka import KafkaSource
     from examples.flights.spark import FlightsSource, spark_session
     from tidegate_spark.testing import CoordinatorProcess, ensure_java
     from tidegate_spark.testing.java import NoJava
@@ -72,33 +86,38 @@ def _run(settings: Settings, landings: data.Slice, began: float) -> None:
     )
     try:
         ensure_java()
-        with CoordinatorProcess(state / "coordinator") as coordinator:
-            print(f"Coordinator at {coordinator.url}; watch the job at {coordinator.url}/jobs/{JOB}", flush=True)
+        with ExitStack() as stack:
+            url = settings.coordinator
+            if url is None:
+                url = stack.enter_context(CoordinatorProcess(state / "coordinator")).url
+            print(f"Coordinator at {url}; watch the job at {url}/jobs/{job}", flush=True)
             print("Starting Spark ...", flush=True)
-            with spark_session() as spark:
-                _stream(settings, landings, FlightsSource(spark, state / "landings"), coordinator.url, files, began)
-    except (NoJava, CoordinatorFailed) as error:
+            spark = stack.enter_context(spark_session(settings))
+            gate = tidegate_spark.connect(url, job=job, rules=rules(settings))
+            source: FlightsSource | KafkaSource = FlightsSource(spark, state / "landings", landings.destinations)
+            if settings.kafka is not None:
+                source = KafkaSource(spark, settings.kafka, state / "landings", landings.destinations)
+            _stream(settings, landings, source, gate, began)
+    except (NoJava, CoordinatorFailed, tidegate_spark.TidegateError) as error:
         raise DemoError(str(error)) from error
 
 
 def _stream(
-    settings: Settings, landings: data.Slice, source: "FlightsSource", url: str, files: int, began: float
+    settings: Settings, landings: data.Slice, source: "FlightsSource | KafkaSource", gate: "Gate", began: float
 ) -> None:
-    import tidegate_spark
-    from examples.flights.coordinated import JOB, Departures, rules
+    from examples.flights.coordinated import Departures
     from examples.flights.native import NativeDepartures
     from examples.flights.progress import Progress
     from examples.flights.summary import summarize, table, write_batches
 
     lag = timedelta(minutes=settings.lag_minutes)
     checkpoints = settings.out / "state" / "checkpoints"
-    gate = tidegate_spark.connect(url, job=JOB, rules=rules(settings))
-    progress = Progress(files, SHOW_EVERY_S)
+    progress = Progress(source.batches(len(landings.flights)), SHOW_EVERY_S)
     departures = Departures(settings, gate, progress.committed)
     native = NativeDepartures(settings.out)
 
     def start_departures() -> "StreamingQuery":
-        return departures.start(source.stream(), checkpoints / "departures", landings.destinations)
+        return departures.start(source, checkpoints / "departures")
 
     _await([start_departures(), native.start(source.stream(), checkpoints / "native", lag)], source.spark)
     watermark = departures.finish()

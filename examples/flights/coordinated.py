@@ -16,10 +16,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 import tidegate_spark
 from examples.flights import data
 from examples.flights.files import BatchFiles
+from examples.flights.kafka import KafkaSource
 from examples.flights.settings import Settings
+from examples.flights.spark import FlightsSource
 from tidegate_spark import Batch, Committed, Gate, Rules, windows
 
-JOB = "flights"
 QUERY = "departures"
 FRAME = timedelta(hours=1)
 MEASURED_BATCHES = 12
@@ -98,16 +99,16 @@ class Departures:
         timeout = timedelta(milliseconds=max(1, round(1000 * batch_s * self.settings.idle_batches)))
         self.gate.change_rules(rules(self.settings, timeout))
 
-    def start(self, flights: DataFrame, checkpoint: Path, destinations: list[str]) -> StreamingQuery:
+    def start(self, source: FlightsSource | KafkaSource, checkpoint: Path) -> StreamingQuery:
         return (
-            self.gate.stream(flights, event_time="departed_at", substream="dest")
-            .declare(*destinations)
+            self.gate.stream(source.stream(), event_time="departed_at", substream=source.substream)
+            .declare(*source.names)
             .windows(FRAME)
             .agg("origin", departures=windows.count())
             .late_to(self.write_late)
             .foreach_batch(self.write)
             .on_commit(self.committed)
-            .limited_batches(False)  # a replay: a file is all that had landed by its moment
+            .limited_batches(source.limited)
             .tuned(report_tasks=1)
             .trigger(availableNow=True)
             .start(queryName=QUERY, checkpointLocation=str(checkpoint))

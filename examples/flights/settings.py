@@ -13,7 +13,12 @@ class DemoError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The slice is the flights that *landed* in ``[start, start + days)``; ``idle_batches`` 0: nobody falls idle."""
+    """The slice is the flights that *landed* in ``[start, start + days)``; ``idle_batches`` 0: nobody falls idle.
+
+    ``coordinator``: the address of one that runs; None: one with an embedded Valkey is started. ``master``: which
+    Spark, and ``driver_host``: under which name its executors reach this program. ``kafka``: the servers that the
+    landings go by way of; None: they are files.
+    """
 
     start: datetime
     days: int
@@ -21,6 +26,10 @@ class Settings:
     lag_minutes: int
     idle_batches: int
     out: Path
+    coordinator: str | None = None
+    master: str = "local[2]"
+    driver_host: str = "127.0.0.1"
+    kafka: str | None = None
 
     @property
     def end(self) -> datetime:
@@ -45,6 +54,10 @@ def load_settings() -> Settings:
         lag_minutes=_whole("DEMO_LAG_MINUTES", 30, 0, 60 * 24 * 365),
         idle_batches=_whole("DEMO_IDLE_BATCHES", 6, 0, 1_000_000),
         out=Path(os.environ.get("DEMO_OUT", "out/demo")).absolute(),
+        coordinator=os.environ.get("DEMO_COORDINATOR"),
+        master=os.environ.get("DEMO_MASTER", "local[2]"),
+        driver_host=os.environ.get("DEMO_DRIVER_HOST", "127.0.0.1"),
+        kafka=os.environ.get("DEMO_KAFKA"),
     )
 
 

@@ -1,31 +1,42 @@
-"""A Spark for a laptop, and the stream of landings."""
+"""The Spark session, on a laptop or a cluster, and the stream of landings."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
+import pyspark
 from pyspark.sql import DataFrame, SparkSession
+
+from examples.flights.settings import Settings
+
+CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+"""To Kafka: Spark's own. It comes from Maven Central when the session starts."""
 
 COLUMNS = "origin string, dest string, carrier string, flight long, departed_at timestamp, landed_at timestamp"
 
 
 @contextmanager
-def spark_session() -> Iterator[SparkSession]:
-    """A local session on two cores. The flights' times are read as UTC, so it counts in UTC."""
-    spark = (
+def spark_session(settings: Settings) -> Iterator[SparkSession]:
+    """The flights' times are read as UTC, so it counts in UTC."""
+    builder = (
         SparkSession.builder.appName("flights")
-        .master("local[2]")
+        .master(settings.master)
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", 2)
         # Spark looks through a stopped batch's Python traceback by a regular expression that needs a deep stack.
         .config("spark.driver.extraJavaOptions", "-Xss16m")
         .config("spark.ui.enabled", False)
         .config("spark.ui.showConsoleProgress", False)
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .getOrCreate()
+        .config("spark.driver.host", settings.driver_host)
+        .config("spark.driver.bindAddress", settings.driver_host)
     )
+    if settings.kafka is not None:
+        # What is fetched is kept with the run.
+        builder = builder.config("spark.jars.ivy", str(settings.out / "state" / "ivy"))
+        builder = builder.config("spark.jars.packages", CONNECTOR)
+    spark = builder.getOrCreate()
     try:
         yield spark
     finally:
@@ -34,10 +45,23 @@ def spark_session() -> Iterator[SparkSession]:
 
 @dataclass(frozen=True)
 class FlightsSource:
-    """Files of landings, one a batch, in the order in which they were landed."""
+    """Files of landings, one a batch, in the order in which they were landed. A file is all that had landed by its
+    moment, so no batch leaves anything for the next.
+    """
 
     spark: SparkSession
     directory: Path
+    destinations: list[str]
+
+    substream: ClassVar[str] = "dest"
+    limited: ClassVar[bool] = False
+
+    @property
+    def names(self) -> list[str]:
+        return self.destinations
+
+    def batches(self, _rows: int) -> int:
+        return len(list(self.directory.glob("*.parquet")))
 
     def stream(self) -> DataFrame:
         reader = self.spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1)

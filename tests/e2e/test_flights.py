@@ -1,24 +1,20 @@
 """The demo as a user runs it, in a process of its own: on real flights, killed in the middle, compared with pandas."""
 
-import csv
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 
 from examples.flights import data
 from examples.flights.__main__ import main
-from examples.flights.settings import Settings
+from tests.e2e.flights import check_accounts, check_windows, settings
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,38 +33,6 @@ def finish(demo: "subprocess.Popen[str]") -> str:
     printed, _ = demo.communicate(timeout=500)
     assert demo.returncode == 0, printed
     return printed
-
-
-def settings(out: Path, days: int) -> Settings:
-    return Settings(datetime(2013, 1, 1, tzinfo=UTC), days, 1, 120, 0, out)
-
-
-def read_summary(out: Path) -> dict[str, Any]:
-    summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
-    return summary
-
-
-def check_accounts(out: Path, flights: pd.DataFrame) -> dict[str, Any]:
-    """What holds for every run: no row lost, no row twice, and the files say what the summary says."""
-    summary = read_summary(out)
-    assert summary["rows"] == len(flights) == summary["on_time"] + summary["late"] + summary["null_event_time"]
-    windows = pq.ParquetDataset(out / "windows").read().to_pandas()
-    assert len(windows) == summary["windows"]
-    assert not windows.duplicated(["origin", "window_start"]).any(), "a window was written twice"
-    assert windows["departures"].sum() == summary["on_time"]
-    assert (windows["window_end"] - windows["window_start"] == pd.Timedelta(hours=1)).all()
-    assert (windows["window_end"] <= windows["watermark"]).all(), "a window was closed before its time"
-    late = pq.ParquetDataset(out / "late").read().to_pandas()
-    assert len(late) == summary["late"]
-    assert (late["departed_at"] < late["watermark"]).all()
-    with open(out / "batches.csv", newline="") as file:
-        batches = list(csv.DictReader(file))
-    assert [int(batch["batch_id"]) for batch in batches] == list(range(summary["batches"]))
-    assert sum(int(batch["rows"]) for batch in batches) == summary["rows"]
-    pins = [int(batch["pin_ms"]) for batch in batches if batch["pin_ms"]]
-    assert pins == sorted(pins)
-    assert summary["final_watermark_ms"] > flights["departed_at"].max().timestamp() * 1000
-    return summary
 
 
 def test_killed_in_the_middle_it_ends_as_if_nothing_had_happened(tmp_path: Path) -> None:
@@ -93,11 +57,7 @@ def test_killed_in_the_middle_it_ends_as_if_nothing_had_happened(tmp_path: Path)
     flights = data.load(settings(out, 1)).flights
     summary = check_accounts(out, flights)
     assert (summary["late"], summary["null_event_time"]) == (0, 0)
-    windows = pq.ParquetDataset(out / "windows").read().to_pylist()
-    counted = {(row["origin"], row["window_start"]): row["departures"] for row in windows}
-    hours = [hour.to_pydatetime() for hour in flights["departed_at"].dt.floor("h")]
-    expected = Counter(zip(flights["origin"], hours, strict=True))
-    assert counted == expected
+    check_windows(out, flights)
     assert not (out / "unfinished.json").exists()
 
 

@@ -63,7 +63,7 @@ def test_the_flights_with_a_target(
     rules = target_completeness(TARGET, COLD_START, frame=FRAME, delay_half_life=HALF_LIFE)
     gate = tidegate.gate(rules=rules)
     committed: list[Committed] = []
-    flights = FlightsSource(spark, tmp_path / "landings").stream()
+    flights = FlightsSource(spark, tmp_path / "landings", []).stream()
     stream = gate.stream(flights, event_time="departed_at", substream="origin")
     to_the_end(stream.foreach_batch(lambda df, batch: None).on_commit(committed.append), checkpoint)
 

@@ -556,7 +556,7 @@ class Flights:
         files = data.write_landings(self.landings, chosen, directory / "landings")
         self.batches = [pd.read_parquet(path) for path in sorted((directory / "landings").glob("*.parquet"))]
         assert len(self.batches) == files
-        self.stream = FlightsSource(spark, directory / "landings").stream()
+        self.stream = FlightsSource(spark, directory / "landings", []).stream()
 
     def counted(self, gate: Gate, checkpoint: str, **more: Any) -> Counter[tuple[str, pd.Timestamp]]:
         """Departures by airport and hour, after the end of input."""

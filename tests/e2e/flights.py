@@ -1,0 +1,53 @@
+"""What holds of the demo's output, against pandas."""
+
+import csv
+import json
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.parquet as pq
+
+from examples.flights.settings import Settings
+
+
+def settings(out: Path, days: int) -> Settings:
+    return Settings(datetime(2013, 1, 1, tzinfo=UTC), days, 1, 120, 0, out)
+
+
+def read_summary(out: Path) -> dict[str, Any]:
+    summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
+    return summary
+
+
+def check_accounts(out: Path, flights: pd.DataFrame) -> dict[str, Any]:
+    """What holds for every run: no row lost, no row twice, and the files say what the summary says."""
+    summary = read_summary(out)
+    assert summary["rows"] == len(flights) == summary["on_time"] + summary["late"] + summary["null_event_time"]
+    windows = pq.ParquetDataset(out / "windows").read().to_pandas()
+    assert len(windows) == summary["windows"]
+    assert not windows.duplicated(["origin", "window_start"]).any(), "a window was written twice"
+    assert windows["departures"].sum() == summary["on_time"]
+    assert (windows["window_end"] - windows["window_start"] == pd.Timedelta(hours=1)).all()
+    assert (windows["window_end"] <= windows["watermark"]).all(), "a window was closed before its time"
+    late = pq.ParquetDataset(out / "late").read().to_pandas()
+    assert len(late) == summary["late"]
+    assert (late["departed_at"] < late["watermark"]).all()
+    with open(out / "batches.csv", newline="") as file:
+        batches = list(csv.DictReader(file))
+    assert [int(batch["batch_id"]) for batch in batches] == list(range(summary["batches"]))
+    assert sum(int(batch["rows"]) for batch in batches) == summary["rows"]
+    pins = [int(batch["pin_ms"]) for batch in batches if batch["pin_ms"]]
+    assert pins == sorted(pins)
+    assert summary["final_watermark_ms"] > flights["departed_at"].max().timestamp() * 1000
+    return summary
+
+
+def check_windows(out: Path, flights: pd.DataFrame) -> None:
+    """With every destination declared, idleness off and a lag over the worst disorder, the result is pandas' own."""
+    windows = pq.ParquetDataset(out / "windows").read().to_pylist()
+    counted = {(row["origin"], row["window_start"]): row["departures"] for row in windows}
+    hours = [hour.to_pydatetime() for hour in flights["departed_at"].dt.floor("h")]
+    assert counted == Counter(zip(flights["origin"], hours, strict=True))

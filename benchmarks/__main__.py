@@ -1,4 +1,4 @@
-"""``python -m benchmarks [overhead | native | lateness | waiting]``: runs one; exit status 1 where a target is missed.
+"""``python -m benchmarks [overhead | native | lateness | waiting | sizing]``: exit status 1 where a target is missed.
 
 ``BENCH_ROUNDS`` (9) and ``BENCH_OUT`` (``out/bench``) are taken from the environment.
 """
@@ -10,7 +10,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import lateness, overhead, waiting
+from benchmarks import lateness, overhead, sizing, waiting
 
 
 def show(line: str) -> None:
@@ -18,7 +18,10 @@ def show(line: str) -> None:
 
 
 def main() -> int:
-    benchmarks = {"overhead": run_overhead, "native": run_native, "lateness": run_lateness, "waiting": run_waiting}
+    benchmarks = {
+        "overhead": run_overhead, "native": run_native, "lateness": run_lateness, "waiting": run_waiting,
+        "sizing": run_sizing,
+    }  # fmt: skip
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     parser.add_argument("which", nargs="?", choices=list(benchmarks), default="overhead")
     which = parser.parse_args().which
@@ -40,6 +43,12 @@ def run_waiting(out: Path) -> int:
     document = {kind: [asdict(one) for one in rounds] for kind, rounds in found.items()}
     (out / "waiting.json").write_text(json.dumps(document, indent=2) + "\n")
     return 0 if waiting.met(found) else 1
+
+
+def run_sizing(out: Path) -> int:
+    found = sizing.run(out, show)
+    (out / "sizing.json").write_text(json.dumps(asdict(found), indent=2) + "\n")
+    return 0
 
 
 def run_native(out: Path) -> int:

@@ -1,0 +1,127 @@
+"""What a batch costs the coordinator and its Redis, and what they keep in memory: the figures of docs/deploy.md.
+
+Processor time, not time: it is the same whatever else the machine does. A batch is begun, reported by two tasks, and
+committed with its counts by substream and hour; each substream has a row in each batch.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+from redis import Redis
+
+from tidegate_spark.testing import CoordinatorProcess
+
+BATCHES = {1: 400, 100: 200, 1_000: 60, 10_000: 12}
+"""How many are measured, by their substreams; a quarter as many run before."""
+TASKS = 2
+STREAMS = 1_000
+HOUR_MS = 3_600_000
+_RUN = {"query_id": "checkpoint", "run_id": "run"}
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Of so many substreams: milliseconds of processor time, and what a substream takes in Redis."""
+
+    substreams: int
+    coordinator_ms: float
+    redis_ms: float
+    redis_bytes: float
+
+    def __str__(self) -> str:
+        return (
+            f"  {self.substreams:>6,} substreams: {self.coordinator_ms:.1f} ms of the coordinator's processor, "
+            f"{self.redis_ms:.1f} ms of Redis's a batch; in Redis {self.redis_bytes:,.0f} bytes a substream"
+        )
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """``empty_mb``: the coordinator's memory as it starts; ``stream_kb``: that of an event stream that is open."""
+
+    batches: list[Batch]
+    empty_mb: float
+    stream_kb: float
+
+
+class Bench:
+    def __init__(self, process: CoordinatorProcess) -> None:
+        self.coordinator = psutil.Process(process.pid)
+        (self.valkey,) = self.coordinator.children()
+        self.redis = Redis(unix_socket_path=str(process.data_dir / "valkey.sock"))
+        self.http = httpx.Client(base_url=process.url, timeout=120)
+
+    def memory(self) -> int:
+        return int(self.redis.info("memory")["used_memory"])
+
+    def batch(self, job: str, number: int, names: list[str]) -> None:
+        path = f"/v1/jobs/{job}/queries/q/batches/{number}"
+        event_time = HOUR_MS * 400_000 + number * 1000
+        self._call("PUT", path, _RUN)
+        for task in range(TASKS):
+            some = names[task::TASKS]
+            reference = _RUN | {"query": "q", "batch_id": number, "partition": task}
+            body = {"substreams": some, "event_times": [event_time] * len(some), "counts": [1] * len(some)}
+            if some:
+                self._call("POST", f"/v1/jobs/{job}:report", body | {"batch": reference})
+        none = [0] * len(names)
+        rows = {
+            "rule": "row", "substreams": names, "on_time": [1] * len(names), "late": none, "null_event_time": none,
+            "hours": [[[event_time // HOUR_MS, 1, 0, 0]]] * len(names),
+        }  # fmt: skip
+        self._call("POST", f"{path}:commit", _RUN | {"rows": rows})
+
+    def measure(self, substreams: int, batches: int) -> Batch:
+        job, before = f"of-{substreams}", self.memory()
+        names = [f"substream-{number}" for number in range(substreams)]
+        rules = {"policy": {"type": "limiting_lag", "lag_ms": 0}, "max_future_skew_ms": None}
+        self._call("PUT", f"/v1/jobs/{job}", rules, {"If-None-Match": "*"})
+        warming = batches // 4
+        for number in range(warming):
+            self.batch(job, number, names)
+        began = [_processor_s(process) for process in (self.coordinator, self.valkey)]
+        for number in range(warming, warming + batches):
+            self.batch(job, number, names)
+        ended = [_processor_s(process) for process in (self.coordinator, self.valkey)]
+        ours, redis = (1000 * (after - earlier) / batches for earlier, after in zip(began, ended, strict=True))
+        return Batch(substreams, ours, redis, (self.memory() - before) / substreams)
+
+    def streams(self) -> float:
+        """Bytes of memory that an open event stream takes of the coordinator."""
+        before = self.coordinator.memory_info().rss
+        limits = httpx.Limits(max_connections=None)
+        with httpx.Client(base_url=self.http.base_url, timeout=60, limits=limits) as client:
+            requests = [client.build_request("GET", "/v1/jobs/of-1/watermark:watch") for _ in range(STREAMS)]
+            streams = [client.send(request, stream=True) for request in requests]
+            for stream in streams:
+                next(stream.iter_raw())
+            after = self.coordinator.memory_info().rss
+            for stream in streams:
+                stream.close()
+        return (after - before) / STREAMS
+
+    def _call(self, method: str, path: str, body: Any, headers: dict[str, str] | None = None) -> None:
+        self.http.request(method, path, json=body, headers=headers).raise_for_status()
+
+
+def _processor_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def run(out: Path, show: Callable[[str], None]) -> Sizes:
+    with CoordinatorProcess(out / f"sizing-{time.time_ns()}", max_body_bytes=str(64 * 1024 * 1024)) as process:
+        bench = Bench(process)
+        empty = bench.coordinator.memory_info().rss
+        found = []
+        for substreams, batches in BATCHES.items():
+            found.append(bench.measure(substreams, batches))
+            show(str(found[-1]))
+        sizes = Sizes(found, empty / 1e6, bench.streams() / 1e3)
+    show(f"  the coordinator: {sizes.empty_mb:.0f} MB as it starts, {sizes.stream_kb:.0f} KB for an open event stream")
+    return sizes

@@ -89,3 +89,8 @@ FROM spark AS flights
 COPY --from=flights-build /opt/spark-python /opt/spark-python
 COPY examples /opt/flights/examples
 ENV PYTHONPATH=/opt/flights
+ARG UID=10001
+# A volume begins as this folder: with its owner.
+USER 0:0
+RUN install --directory --owner "${UID}" --group "${UID}" --mode 0700 /data
+USER ${UID}:${UID}

@@ -1,0 +1,226 @@
+"""docker-compose.yml: what it says, and what it does when what it describes is started."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from redis import Redis
+from redis.exceptions import NoPermissionError
+
+from examples.flights import data
+from tests.deploy.compose import ROOT, Composed, Service, described
+from tests.deploy.tools import tool
+from tests.e2e.flights import check_accounts, check_windows, settings
+from tests.e2e.streams import until
+from tidegate_spark.testing import ensure_java
+
+ONCE = {"secrets", "key", "keys"}
+"""They end by themselves."""
+OURS = {"tidegate:local", "tidegate-flights:local"}
+SCRIPTS = ROOT / "service" / "src" / "tidegate" / "store" / "lua"
+EXACT = {"DEMO_DAYS": "2", "DEMO_LAG_MINUTES": "120", "DEMO_IDLE_BATCHES": "0"}
+"""Every destination declared, none ever idle, a lag over the worst disorder: no row is late, whatever happens."""
+
+
+@pytest.fixture(scope="module")
+def services() -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = described({})["services"]
+    return found
+
+
+@pytest.fixture
+def composed(tmp_path: Path) -> Iterator[Composed]:
+    tool("haproxy", "haproxy")
+    tool("wget", "wget")
+    tool("prometheus", "prometheus")
+    ensure_java()
+    made = Composed(tmp_path, **EXACT)
+    try:
+        yield made
+    except BaseException:
+        print(made.logs())
+        raise
+    finally:
+        made.end()
+
+
+def test_nothing_is_open_beyond_loopback(services: dict[str, dict[str, Any]]) -> None:
+    published = [port for said in services.values() for port in said.get("ports", [])]
+    assert len(published) >= 4
+    assert [port for port in published if not port.startswith("127.0.0.1:")] == []
+    assert not [name for name, said in services.items() if said.get("network_mode") == "host" or "expose" in said]
+
+
+def test_every_service_has_its_limits_and_says_how_it_is(services: dict[str, dict[str, Any]]) -> None:
+    for name, said in services.items():
+        assert "no-new-privileges:true" in said["security_opt"], name
+        assert not said.get("privileged"), name
+        if name not in ONCE:
+            assert said["mem_limit"], name
+            assert said["cpus"], name
+        if name not in ONCE | {"flights", "flights-kafka", "landings"}:
+            assert said["healthcheck"]["test"], name
+    for name in ("coordinator-1", "coordinator-2", "proxy"):
+        assert services[name]["read_only"], name
+        assert services[name]["cap_drop"] == ["ALL"], name
+
+
+def test_what_is_not_ours_is_pinned(services: dict[str, dict[str, Any]]) -> None:
+    images = {said["image"] for said in services.values()} - OURS
+    assert len(images) == 5
+    for image in images:
+        assert re.fullmatch(r"docker\.io/[a-z/-]+:v?\d+\.\d+\.\d+[a-z-]*", image), image
+
+
+def test_a_secret_is_made_and_never_written_down(services: dict[str, dict[str, Any]]) -> None:
+    """No environment has one: it is a file, in a volume that its readers alone mount, for reading."""
+    for name, said in services.items():
+        for variable, value in said.get("environment", {}).items():
+            assert not re.search(r"PASSWORD$|SECRET$|TOKEN$|KEY$", variable), (name, variable)
+            assert not re.search(r"://[^/]*@", str(value)), (name, variable)
+        mounted = [volume.split(":") for volume in said.get("volumes", []) if "-secrets:" in volume]
+        if name not in ("secrets", "keys"):
+            assert len(mounted) <= 1, name
+            assert all(options == ["ro"] for _, _, *options in mounted), name
+    holders = [name for name, said in services.items() if "people-secrets" in str(said.get("volumes"))]
+    assert holders == ["secrets", "key"], "the key that may do everything"
+
+
+def test_the_flights_run_on_it_while_a_coordinator_dies(composed: Composed) -> None:
+    """A standalone master, two workers, both coordinators behind the proxy: every window is exact."""
+    composed.up("flights")
+    flights, proxy = composed["flights"], composed["proxy"]
+    first, second = composed["coordinator-1"], composed["coordinator-2"]
+    key = (composed.volume("observe-secrets") / "key").read_text().strip()
+    http = httpx.Client(headers={"Authorization": f"Bearer {key}"}, timeout=30)
+    out = composed.volume("flights-data") / "demo"
+    assert flights.process is not None
+
+    def reports(coordinator: Service) -> float:
+        metrics = http.get(f"http://{coordinator.address}:8000/metrics").raise_for_status().text
+        counted = [line for line in metrics.splitlines() if line.startswith("tidegate_reports_total{")]
+        return sum(float(line.split()[-1]) for line in counted)
+
+    def batches() -> int:
+        assert flights.process is not None
+        assert flights.process.poll() is None, composed.logs()
+        return len(list((out / "state" / "batches").glob("batch-*.json")))
+
+    until(lambda: batches() >= 8 and reports(first) > 0 < reports(second), "both took reports", 300)
+    workers = httpx.get(f"http://{composed['spark-master'].address}:8080/json/").json()["workers"]
+    assert [(worker["state"], worker["coresused"]) for worker in workers] == [("ALIVE", 1)] * 2
+    first.kill()
+    assert batches() < 30, "it was to be killed in the middle"
+    assert flights.process.wait(500) == 0, composed.logs()
+
+    expected = data.load(settings(out, 2)).flights
+    summary = check_accounts(out, expected)
+    assert (summary["late"], summary["null_event_time"]) == (0, 0)
+    check_windows(out, expected)
+    # One is left, and serves; the proxy has seen it.
+    assert proxy.is_healthy()
+    (job,) = http.get(f"http://{proxy.address}:8000/v1/jobs").raise_for_status().json()["jobs"]
+    assert (job["job"].startswith("flights-"), job["standing"]) == (True, "complete")
+    assert http.get(f"http://{proxy.address}:8000/v1/jobs", headers={"Authorization": ""}).status_code == 401
+    check_user(composed)
+    ended = composed.down()
+    assert {name: code for name, code in ended.items() if name in ("coordinator-2", "valkey", "proxy", "flights")} == {
+        "coordinator-2": 0, "valkey": 0, "proxy": 0, "flights": 0,
+    }  # fmt: skip
+
+
+def check_user(composed: Composed) -> None:
+    """A coordinator's user was never denied anything; and may do nothing else."""
+    url = composed["coordinator-1"].here((composed.volume("coordinator-secrets") / "tidegate_redis_url").read_text())
+    with Redis.from_url(url) as valkey:
+        stats = valkey.info("stats")
+        denied = {name: stats[f"acl_access_denied_{name}"] for name in ("auth", "cmd", "key", "channel")}
+        assert denied == {"auth": 0, "cmd": 0, "key": 0, "channel": 0}
+        for forbidden in (["FLUSHALL"], ["KEYS", "*"], ["CONFIG", "GET", "*"], ["ACL", "LIST"], ["SET", "other", "1"]):
+            with pytest.raises(NoPermissionError):
+                valkey.execute_command(*forbidden)
+
+
+def test_the_user_of_valkey_may_do_what_scripts_do() -> None:
+    """And what is done beside them: to load them, and to know that they are there; to read; to wait for a word."""
+    scripts = "\n".join(path.read_text() for path in SCRIPTS.rglob("*.lua"))
+    of_scripts = {name.lower() for name in re.findall(r"""\(["']([A-Z]{3,})["'][,)]""", scripts)}
+    assert len(of_scripts) > 20
+    allowed = set(re.findall(r" \+(\S+)", (ROOT / "deploy" / "compose" / "users.acl").read_text().splitlines()[-1]))
+    assert of_scripts - allowed == set()
+    assert allowed - of_scripts == {
+        "eval", "evalsha", "script|load", "script|exists", "get", "set", "hmget", "ping", "info", "client|setinfo",
+        "psubscribe", "punsubscribe",
+    } - of_scripts  # fmt: skip
+
+
+def test_secrets_are_made_once_and_state_outlives_a_stop(composed: Composed) -> None:
+    composed.up("proxy")
+    composed["proxy"].wait("service_healthy")
+    url = f"http://{composed['proxy'].address}:8000"
+    key = composed["key"].run().strip()
+    headers = {"Authorization": f"Bearer {key}"}
+    rules = {"policy": {"type": "limiting_lag", "lag_ms": 10}}
+    httpx.put(f"{url}/v1/jobs/j", json=rules, headers=headers | {"If-None-Match": "*"}).raise_for_status()
+    report = {"substreams": ["a"], "event_times": [100]}
+    assert httpx.post(f"{url}/v1/jobs/j:report", json=report, headers=headers).json()["watermark"] == 90
+    paths: dict[str, Any] = json.loads((ROOT / "openapi" / "tidegate.v1.json").read_text())["paths"]
+    asked = [path for path, calls in paths.items() if "get" in calls and not path.endswith((":watch", "/live"))]
+    for path in (*asked, "/", "/jobs/j"):
+        answer = httpx.get(f"{url}{path.format(job='j', query='q', batch=0)}", headers=headers)
+        assert answer.status_code in (200, 303, 404), answer.text
+    metrics = httpx.get(f"{url}/metrics?substreams=*", headers=headers).raise_for_status().text
+    assert "tidegate_store_up 1.0" in metrics
+    assert 'tidegate_substream_watermark_seconds{job_name="j"' in metrics
+    check_user(composed)
+    assert composed.down() == dict.fromkeys(["secrets", "valkey", "coordinator-1", "coordinator-2", "proxy"], 0)
+
+    composed.up("proxy")
+    composed["proxy"].wait("service_healthy")
+    assert composed["secrets"].log.read_text().splitlines()[-1] == "The secrets are there."
+    assert httpx.get(f"{url}/v1/jobs/j/watermark", headers=headers).json()["watermark"] == 90
+    another = {"Authorization": f"Bearer {composed['keys'].run('create', 'reader', '--role', 'read').strip()}"}
+    until(lambda: httpx.get(f"{url}/v1/jobs/j", headers=another).is_success, "both know the key")
+
+
+def test_a_first_start_that_was_cut_short_is_made_good(composed: Composed) -> None:
+    """Half of the secrets would let nobody in."""
+    composed.up("secrets")
+    composed["secrets"].wait("service_completed_successfully")
+    kept = composed.volume("coordinator-secrets")
+    (kept / "keys.json").rename(kept / ".keys.json")
+    composed.up("coordinator-1")
+    composed["coordinator-1"].wait("service_healthy")
+    assert "The secrets were made." in composed["secrets"].log.read_text()
+
+
+def test_prometheus_sees_both_and_has_the_rules(composed: Composed) -> None:
+    composed.up("prometheus")
+    prometheus = composed["prometheus"]
+    prometheus.wait("service_healthy")
+    api = f"http://{prometheus.address}:9090/api/v1"
+
+    def up() -> list[str]:
+        result = httpx.get(f"{api}/query", params={"query": "up"}).raise_for_status().json()["data"]["result"]
+        return [series["value"][1] for series in result]
+
+    until(lambda: up() == ["1", "1"], "both coordinators are up")
+    groups = httpx.get(f"{api}/rules").json()["data"]["groups"]
+    rules = (ROOT / "deploy" / "observe" / "prometheus" / "tidegate.rules.yml").read_text()
+    assert sum(len(group["rules"]) for group in groups) == rules.count("alert:") > 0
+
+
+def test_each_image_is_built_once(services: dict[str, dict[str, Any]]) -> None:
+    """From targets that the Dockerfile has. An image that several services build, some engines refuse to make."""
+    stages = re.findall(r"^FROM \S+ AS (\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    built = [said["image"] for said in services.values() if "build" in said]
+    assert sorted(built) == sorted(OURS)
+    for name, said in services.items():
+        if "build" in said:
+            assert said["build"]["target"] in stages, name
+        elif said["image"] in OURS:
+            assert said["pull_policy"] == "never", name

@@ -34,17 +34,19 @@ test: $(READY) ## everything: checks, unit tests, a real Spark, a real Valkey, a
 conformance: $(READY) ## the reference's traces, or those of CONFORMANCE_DIR, on both forms of the machine
 	@$(BIN)/python -m tests.conformance
 
-bench: $(READY) ## what coordination costs a batch of ten million rows (twenty minutes; BENCH_ROUNDS=9, BENCH=native or waiting)
+bench: $(READY) ## what coordination costs a batch of ten million rows (twenty minutes; BENCH_ROUNDS=9, BENCH=native, waiting or sizing)
 	@$(BIN)/python -m benchmarks $(BENCH)
 
 lateness: $(READY) ## windows and allowed lateness over a thousand batches, four times (an hour)
 	@$(BIN)/python -m benchmarks lateness
 
-lint: $(READY) ## style and types
+lint: $(READY) ## style and types, and what deploy/ says against its schemas
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/hadolint Dockerfile
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec docker-compose.yml
+	@$(BIN)/kubernetes-validate --strict --quiet $(filter-out %/kustomization.yaml,$(wildcard deploy/kubernetes/*.yaml))
 
 format: $(READY) ## puts the code into shape
 	@$(BIN)/ruff check --fix

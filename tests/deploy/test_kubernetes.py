@@ -1,0 +1,112 @@
+"""deploy/kubernetes: what the manifests say of each other, and the container that they describe, as a plain process."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from tests.deploy.compose import ROOT, VENV, image_of
+from tests.e2e.streams import until
+from tests.ports import free_port
+from tidegate.store.embedded import EmbeddedValkey
+from tidegate.store.keyring import Role, create
+
+MANIFESTS = ROOT / "deploy" / "kubernetes"
+
+
+def manifest(name: str) -> dict[str, Any]:
+    read: dict[str, Any] = yaml.safe_load((MANIFESTS / name).read_text())
+    return read
+
+
+@pytest.fixture(scope="module")
+def pod() -> dict[str, Any]:
+    found: dict[str, Any] = manifest("deployment.yaml")["spec"]["template"]
+    return found
+
+
+def test_every_manifest_is_applied_and_no_secret_is_kept() -> None:
+    said = manifest("kustomization.yaml")
+    there = {path.name for path in MANIFESTS.glob("*.yaml")}
+    assert {*said["resources"], "kustomization.yaml"} == there
+    (generated,) = said["secretGenerator"]
+    for file in generated["files"]:
+        assert f"deploy/kubernetes/{file.rpartition('/')[0]}/" in (ROOT / ".gitignore").read_text().splitlines()
+
+
+def test_all_mean_the_same_pods(pod: dict[str, Any]) -> None:
+    labels = pod["metadata"]["labels"]
+    selectors = [
+        manifest("deployment.yaml")["spec"]["selector"]["matchLabels"],
+        manifest("service.yaml")["spec"]["selector"],
+        manifest("disruption-budget.yaml")["spec"]["selector"]["matchLabels"],
+        manifest("network-policy.yaml")["spec"]["podSelector"]["matchLabels"],
+        pod["spec"]["topologySpreadConstraints"][0]["labelSelector"]["matchLabels"],
+    ]
+    assert selectors == [labels] * len(selectors)
+    (container,) = pod["spec"]["containers"]
+    assert manifest("service.yaml")["spec"]["ports"][0]["targetPort"] == container["ports"][0]["name"]
+    assert pod["spec"]["serviceAccountName"] == manifest("service-account.yaml")["metadata"]["name"]
+    (secret,) = manifest("kustomization.yaml")["secretGenerator"]
+    assert pod["spec"]["volumes"][0]["secret"]["secretName"] == secret["name"]
+
+
+def test_a_service_never_sets_a_setting(pod: dict[str, Any]) -> None:
+    """Kubernetes would set TIDEGATE_PORT, by the service's name."""
+    assert manifest("service.yaml")["metadata"]["name"] == "tidegate"
+    assert pod["spec"]["enableServiceLinks"] is False
+
+
+def test_the_container_serves_and_ends_within_its_grace(
+    pod: dict[str, Any], valkey: EmbeddedValkey, tmp_path: Path
+) -> None:
+    """Its own environment, the secret's files, the probes; the port is one that is free here."""
+    (container,) = pod["spec"]["containers"]
+    port = free_port()
+    secret = {file.rpartition("/")[2]: tmp_path / file.rpartition("/")[2] for file in _secret_files()}
+    secret["tidegate_redis_url"].write_text(f"{valkey.url}\n")
+    secret["tidegate_token_secret"].write_text("0123456789abcdef0123456789abcdef\n")
+    create(secret["keys.json"], "people", Role.READ, "")
+    (mount,) = container["volumeMounts"]
+    assert mount["readOnly"] is True
+    image = image_of("coordinator")
+    said = image.environment | {variable["name"]: variable["value"] for variable in container["env"]}
+    environment = {name: value.replace(mount["mountPath"], str(tmp_path)) for name, value in said.items()}
+    assert environment["TIDEGATE_PORT"] == str(container["ports"][0]["containerPort"])
+    log = tmp_path / "log"
+    with open(log, "wb") as told:
+        running = subprocess.Popen(
+            [VENV / "bin" / image.entrypoint[0], *image.command], stdout=told, stderr=told, cwd=tmp_path,
+            env=environment | {"PATH": os.environ["PATH"], "TIDEGATE_HOST": "127.0.0.1", "TIDEGATE_PORT": port},
+        )  # fmt: skip
+    try:
+
+        def answers(probe: str) -> bool:
+            assert running.poll() is None, log.read_text()
+            try:
+                path = container[probe]["httpGet"]["path"]
+                return httpx.get(f"http://127.0.0.1:{port}{path}", timeout=30).is_success
+            except httpx.TransportError:
+                return False
+
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            until(lambda probe=probe: answers(probe), probe)  # type: ignore[misc]
+        assert httpx.get(f"http://127.0.0.1:{port}/v1/jobs").status_code == 401
+        running.send_signal(signal.SIGTERM)
+        grace = pod["spec"]["terminationGracePeriodSeconds"] - container["lifecycle"]["preStop"]["sleep"]["seconds"]
+        assert grace > 10, "the time that calls under way are given"
+        assert running.wait(120) == 0, log.read_text()
+    finally:
+        running.kill()
+        running.wait()
+
+
+def _secret_files() -> list[str]:
+    (generated,) = manifest("kustomization.yaml")["secretGenerator"]
+    files: list[str] = generated["files"]
+    return files

@@ -1,0 +1,36 @@
+"""``docs/deploy.md``: what it names is there, and what it says was not run was not."""
+
+import re
+from pathlib import Path
+
+from tests.deploy.compose import described
+from tidegate.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "deploy.md").read_text()
+NOT_RUN = PAGE[PAGE.index("## What could not be run") :]
+
+
+def test_variables_are_those_that_there_are() -> None:
+    settings = {f"TIDEGATE_{name.upper()}" for name in Settings.model_fields} | {"TIDEGATE_URL", "TIDEGATE_TOKEN"}
+    assert set(re.findall(r"TIDEGATE_[A-Z_]+", PAGE)) <= settings
+    demo = set(re.findall(r"DEMO_[A-Z_]+", (ROOT / "examples" / "flights" / "settings.py").read_text()))
+    for page in (PAGE, (ROOT / "docker-compose.yml").read_text(), (ROOT / "README.md").read_text()):
+        assert set(re.findall(r"DEMO_[A-Z_]+", page)) <= demo
+    assert set(re.findall(r"DEMO_[A-Z_]+", (ROOT / "README.md").read_text())) == demo
+
+
+def test_every_service_and_image_is_told_of() -> None:
+    """By its line: what was run of it, and what was not."""
+    for name, said in described({})["services"].items():
+        if not said["image"].startswith("tidegate"):
+            assert f"| `{name}`" in NOT_RUN or f", `{name}`" in NOT_RUN, name
+            if name not in ("kafka", "grafana"):
+                assert said["image"].removeprefix("docker.io/").removeprefix("library/") in NOT_RUN, name
+    (base,) = re.findall(r"PYTHON_IMAGE=docker.io/library/(\S+)", (ROOT / "Dockerfile").read_text())
+    assert base in NOT_RUN
+
+
+def test_the_ways_to_redis_are_those_that_connect() -> None:
+    ways = set(re.findall(r"^ *\| `(\w[\w+]*)://", PAGE, re.MULTILINE))
+    assert ways == {"redis", "rediss", "redis+sentinel", "rediss+sentinel", "unix"}

@@ -99,7 +99,9 @@ def test_spark_has_the_client_in_its_image(buildah: Buildah) -> None:
     with buildah.container(image) as container:
         assert container.config["User"] == f"{UID}:{UID}"
         assert container.run("id", "-u") == str(UID)
-        versions = "import tidegate_spark, examples.flights.data, pyspark; print(pyspark.__version__)"
+        assert container.run("sh", "-c", "cd /data && touch it && rm it") == "", "its volume is its own"
+        demo = ", ".join(f"examples.flights.{path.stem}" for path in (ROOT / "examples" / "flights").glob("[a-z]*.py"))
+        versions = f"import tidegate_spark.testing, {demo}, pyspark; print(pyspark.__version__)"
         told = container.run("python3", "-c", versions)
         assert f"pyspark=={told} " in (ROOT / "deploy" / "locks" / "spark.lock").read_text()
         work = "from pyspark.sql import SparkSession as S; print(S.builder.getOrCreate().range(7).count())"

@@ -96,12 +96,13 @@ def test_the_flights_run_on_it_while_a_coordinator_dies(composed: Composed) -> N
     flights, proxy = composed["flights"], composed["proxy"]
     first, second = composed["coordinator-1"], composed["coordinator-2"]
     key = (composed.volume("observe-secrets") / "key").read_text().strip()
-    http = httpx.Client(headers={"Authorization": f"Bearer {key}"}, timeout=30)
+    headers = {"Authorization": f"Bearer {key}"}
     out = composed.volume("flights-data") / "demo"
     assert flights.process is not None
 
     def reports(coordinator: Service) -> float:
-        metrics = http.get(f"http://{coordinator.address}:8000/metrics").raise_for_status().text
+        answer = httpx.get(f"http://{coordinator.address}:8000/metrics", headers=headers, timeout=30)
+        metrics = answer.raise_for_status().text
         counted = [line for line in metrics.splitlines() if line.startswith("tidegate_reports_total{")]
         return sum(float(line.split()[-1]) for line in counted)
 
@@ -123,9 +124,10 @@ def test_the_flights_run_on_it_while_a_coordinator_dies(composed: Composed) -> N
     check_windows(out, expected)
     # One is left, and serves; the proxy has seen it.
     assert proxy.is_healthy()
-    (job,) = http.get(f"http://{proxy.address}:8000/v1/jobs").raise_for_status().json()["jobs"]
+    jobs = f"http://{proxy.address}:8000/v1/jobs"
+    (job,) = httpx.get(jobs, headers=headers, timeout=30).raise_for_status().json()["jobs"]
     assert (job["job"].startswith("flights-"), job["standing"]) == (True, "complete")
-    assert http.get(f"http://{proxy.address}:8000/v1/jobs", headers={"Authorization": ""}).status_code == 401
+    assert httpx.get(jobs, timeout=30).status_code == 401
     check_user(composed)
     ended = composed.down()
     assert {name: code for name, code in ended.items() if name in ("coordinator-2", "valkey", "proxy", "flights")} == {

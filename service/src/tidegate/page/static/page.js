@@ -71,11 +71,22 @@ function say(text) {
   connection.classList.toggle("on", !text);
 }
 
-// Somebody reads with the mouse, or fills in a form: what they are at stays until they are done.
+// Somebody reads with the mouse, is about to click, or fills in a form: what they are at stays until they are done.
+let pressed = false;
+
 function busy(section) {
   const selection = getSelection(), focus = document.activeElement;
-  return (selection.type === "Range" && section.contains(selection.anchorNode))
+  return pressed
+    || (selection.type === "Range" && section.contains(selection.anchorNode))
     || (section.contains(focus) && ["INPUT", "SELECT"].includes(focus.tagName));
+}
+
+// What was chosen and not sent off yet, by the names of the fields.
+function chosen(section) {
+  const first = (field) => [...field.options].find((option) => option.defaultSelected) || field.options[0];
+  const before = (field) => field.tagName === "SELECT" ? first(field).value : field.defaultValue;
+  const fields = [...section.querySelectorAll("input[name], select[name]")];
+  return fields.filter((field) => field.value !== before(field)).map((field) => [field.name, field.value]);
 }
 
 function replace(id, markup) {
@@ -83,8 +94,12 @@ function replace(id, markup) {
   if (!section) return true;
   if (busy(section)) return false;
   const focus = document.activeElement, inside = section.contains(focus);
-  const address = inside && focus.getAttribute("href");
+  const address = inside && focus.getAttribute("href"), fields = chosen(section);
   section.innerHTML = markup;
+  for (const [name, value] of fields) {
+    const field = section.querySelector(`[name="${CSS.escape(name)}"]`);
+    if (field) field.value = value;
+  }
   if (local) showTimes(section);
   if (address) {
     const again = [...section.querySelectorAll("a")].find((one) => one.getAttribute("href") === address);
@@ -115,5 +130,10 @@ if (body.dataset.live) {
     say(stream.readyState === EventSource.CLOSED ? "No longer kept up to date: load the page again." : cut);
   });
   document.addEventListener("focusout", () => setTimeout(replaceAll, 0));
+  document.addEventListener("pointerdown", () => { pressed = true; });
+  for (const end of ["pointerup", "pointercancel"]) {
+    // After the click that it may be.
+    document.addEventListener(end, () => setTimeout(() => { pressed = false; replaceAll(); }, 0));
+  }
   document.addEventListener("selectionchange", () => setTimeout(replaceAll, 0));
 }

@@ -14,13 +14,13 @@ import httpx
 import psutil
 from redis import Redis
 
+from tidegate.domain.ledger import HOUR
 from tidegate_spark.testing import CoordinatorProcess
 
 BATCHES = {1: 400, 100: 200, 1_000: 60, 10_000: 12}
 """How many are measured, by their substreams; a quarter as many run before."""
 TASKS = 2
 STREAMS = 1_000
-HOUR_MS = 3_600_000
 _RUN = {"query_id": "checkpoint", "run_id": "run"}
 
 
@@ -61,7 +61,7 @@ class Bench:
 
     def batch(self, job: str, number: int, names: list[str]) -> None:
         path = f"/v1/jobs/{job}/queries/q/batches/{number}"
-        event_time = HOUR_MS * 400_000 + number * 1000
+        event_time = HOUR * 400_000 + number * 1000
         self._call("PUT", path, _RUN)
         for task in range(TASKS):
             some = names[task::TASKS]
@@ -72,7 +72,7 @@ class Bench:
         none = [0] * len(names)
         rows = {
             "rule": "row", "substreams": names, "on_time": [1] * len(names), "late": none, "null_event_time": none,
-            "hours": [[[event_time // HOUR_MS, 1, 0, 0]]] * len(names),
+            "hours": [[[event_time // HOUR, 1, 0, 0]]] * len(names),
         }  # fmt: skip
         self._call("POST", f"{path}:commit", _RUN | {"rows": rows})
 
@@ -123,5 +123,7 @@ def run(out: Path, show: Callable[[str], None]) -> Sizes:
             found.append(bench.measure(substreams, batches))
             show(str(found[-1]))
         sizes = Sizes(found, empty / 1e6, bench.streams() / 1e3)
+        bench.http.close()
+        bench.redis.close()
     show(f"  the coordinator: {sizes.empty_mb:.0f} MB as it starts, {sizes.stream_kb:.0f} KB for an open event stream")
     return sizes

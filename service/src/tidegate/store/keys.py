@@ -11,7 +11,7 @@ from typing import Literal
 
 from tidegate.domain.config import DELAY_HALF_LIFE_MS
 from tidegate.domain.journal import NAMES_KEPT, RECORDS_KEPT, RECORDS_KEPT_MS
-from tidegate.domain.ledger import ENTRIES_KEPT, HOURS_KEPT
+from tidegate.domain.ledger import ENTRIES_KEPT, HOUR, HOURS_KEPT
 from tidegate.domain.policy import MARGIN, MOST_WIDENING, SEEN_BEYOND, STEPS_AT_ONCE, SURPRISE, TIGHTENING
 from tidegate.domain.sketch import FADES, GAMMA, HIGHEST_BUCKET, MOST_BUCKETS, MOST_WEIGHT, ROW, STEPS
 
@@ -124,7 +124,7 @@ def lua_names() -> str:
             lines.append(f"K.{key.name} = KEYS[1] .. ':{key.suffix}'")
     lines.append(f"K.wake = '{WAKE}'")
     lines.append(f"K.records_kept, K.records_kept_ms = {RECORDS_KEPT}, {RECORDS_KEPT_MS}")
-    lines.append(f"K.hours_kept, K.entries_kept = {HOURS_KEPT}, {ENTRIES_KEPT}")
+    lines.append(f"K.hour, K.hours_kept, K.entries_kept = {HOUR}, {HOURS_KEPT}, {ENTRIES_KEPT}")
     lines.append("K.learning = {" + ", ".join(f"{name} = {value!r}" for name, value in LEARNING.items()) + "}")
     lines.append(f"K.gamma, K.fades = {GAMMA!r}, {{{', '.join(map(repr, FADES))}}}")
     lines.append(f"K.names_kept, K.touch_ms = {NAMES_KEPT}, {TOUCH_MS}")

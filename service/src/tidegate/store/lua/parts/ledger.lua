@@ -31,8 +31,9 @@ end
 local function enter_hours(members, known, went, places, each, all)
   local latest, hours = latest_event_time(), {}
   for i, hour in ipairs(all.hours) do
-    if not (latest and hour * 3600000 > latest) then
-      hours[hour] = {rows = K.hour_rows(hour), late = K.hour_late(hour)}
+    if not (latest and hour * K.hour > latest) then
+      local rows = K.hour_rows(hour)
+      hours[hour] = {rows = rows, late = K.hour_late(hour), size = redis.call('HLEN', rows)}
       redis.call('ZADD', K.hours, hour, hour)
       enter_rows(hours[hour], '', went, all.rows[i], all.updated[i], all.late[i])
       if all.untold[i] ~= '0' then add(hours[hour].rows, '?', all.untold[i]) end
@@ -44,5 +45,7 @@ local function enter_hours(members, known, went, places, each, all)
       enter_rows(keys, members[at], went, each.rows[i], each.updated[i], each.late[i])
     end
   end
-  if next(hours) then shorten() end
+  for _, keys in pairs(hours) do  -- to look at every hour is only worth it where there is more to keep
+    if redis.call('HLEN', keys.rows) > keys.size then return shorten() end
+  end
 end

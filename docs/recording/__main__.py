@@ -10,7 +10,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Page, ViewportSize
 
-from tests.page.browser import NoChromium, chromium
+from tests.support.browser import NoChromium, chromium
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "docs" / "pictures"

@@ -6,10 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.api import RULES
 from tidegate_spark.testing import CoordinatorProcess
-
-RULES = {"policy": {"type": "limiting_lag", "lag_ms": 10}}
-RUN: dict[str, Any] = {"query_id": "checkpoint", "run_id": "run-1"}
 
 
 @pytest.fixture(scope="session")
@@ -28,11 +26,3 @@ def make_job(http: httpx.Client, job: str) -> Callable[..., str]:
         return f"/v1/jobs/{job}"
 
     return make
-
-
-def read(http: httpx.Client, path: str, **parameters: Any) -> dict[str, Any]:
-    """What is to be read there."""
-    answer = http.get(path, params=parameters)
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found

@@ -2,26 +2,15 @@
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import httpx
 import pytest
 
-from tests.api.conftest import RULES, RUN
+from tests.support.api import RULES, RUN, problem
 from tidegate_spark.testing import CoordinatorProcess
 
 Make = Callable[..., str]
 JSON = {"content-type": "application/json"}
-
-
-def problem(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
-    assert answer.headers["content-type"] == "application/problem+json"
-    told: dict[str, Any] = answer.json()
-    assert (answer.status_code, told["code"]) == (status, code), told
-    assert told["type"] == f"urn:tidegate:problem:{code}"
-    assert told["status"] == status
-    assert len(told["detail"]) > 10
-    return told
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
-from tests.api.conftest import RUN
+from tests.support.api import RUN
 
 Make = Callable[..., str]
 

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.api.conftest import RULES, RUN
-from tests.api.test_bad_input import problem
+from tests.support.api import RULES, RUN, problem
 from tidegate_spark.testing import CoordinatorProcess
 
 CREATE = {"If-None-Match": "*"}

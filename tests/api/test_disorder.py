@@ -6,20 +6,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.conftest import RUN, read
-from tests.api.test_bad_input import problem
-from tidegate.domain.sketch import bucket_of
+from tests.support.api import RUN, problem, read, report_delays
 
 Make = Callable[..., str]
 AIM = {"type": "target_completeness", "target": 0.9, "cold_start_lag_ms": 500, "min_rows": 10}
-
-
-def report(http: httpx.Client, path: str, delays: dict[str, list[tuple[int, int]]], top: int = 1000) -> None:
-    """Delays as they are, not as buckets."""
-    columns = [[(bucket_of(delay), rows) for delay, rows in counted] for counted in delays.values()]
-    body = {"substreams": list(delays), "event_times": [top] * len(delays), "delays": columns}
-    answer = http.post(f"{path}:report", json=body)
-    assert answer.status_code == 200, answer.text
 
 
 def disorder(http: httpx.Client, path: str, **parameters: Any) -> dict[str, Any]:
@@ -28,11 +18,11 @@ def disorder(http: httpx.Client, path: str, **parameters: Any) -> dict[str, Any]
 
 def test_the_curve_of_a_job(http: httpx.Client, make_job: Make) -> None:
     path = make_job()
-    report(http, path, {"a": [], "b": []})
+    report_delays(http, path, {"a": [], "b": []})
     empty = disorder(http, path)
     assert (empty["rows"], empty["curve"], empty["quantiles"], empty["achieved"]) == (0, [], [], None)
-    report(http, path, {"a": [(0, 90), (20, 9), (300, 1)], "b": [(0, 100)]})
-    report(http, path, {"a": [], "b": []}, top=1100)
+    report_delays(http, path, {"a": [(0, 90), (20, 9), (300, 1)], "b": [(0, 100)]})
+    report_delays(http, path, {"a": [], "b": []}, top=1100)
     found = disorder(http, path, target=0.99)
     assert found["rows"] == 200
     assert found["lag_ms"] == 10
@@ -49,8 +39,8 @@ def test_the_curve_of_a_job(http: httpx.Client, make_job: Make) -> None:
 
 def test_the_curve_of_a_substream(http: httpx.Client, make_job: Make) -> None:
     path = make_job()
-    report(http, path, {"a": [], "b": []})
-    report(http, path, {"a": [(20, 10)], "b": [(0, 10)]})
+    report_delays(http, path, {"a": [], "b": []})
+    report_delays(http, path, {"a": [(20, 10)], "b": [(0, 10)]})
     assert disorder(http, path, substream="a", lag_ms=[10])["curve"][0]["completeness"] == 0
     assert disorder(http, path, substream="b", lag_ms=[10])["curve"][0]["completeness"] == 1
     problem(http.get(f"{path}/disorder", params={"substream": "c"}), 404, "substream_not_found")
@@ -60,13 +50,13 @@ def test_the_curve_of_a_substream(http: httpx.Client, make_job: Make) -> None:
 def test_one_substream_has_the_curve_of_its_job(http: httpx.Client, make_job: Make) -> None:
     """Also after its lag became a wider one, and the watermark still stands where the narrower one had brought it."""
     path = make_job(policy={"type": "limiting_lag", "lag_ms": 0})
-    report(http, path, {"a": []})
-    report(http, path, {"a": [(10, 50)]})
+    report_delays(http, path, {"a": []})
+    report_delays(http, path, {"a": [(10, 50)]})
     status = http.get(path)
     rules = {"policy": {"type": "limiting_lag", "lag_ms": 3_600_000}}
     assert http.put(path, json=rules, headers={"If-Match": status.headers["ETag"]}).status_code == 200
     for _ in range(5):
-        report(http, path, {"a": [(10, 50)]})
+        report_delays(http, path, {"a": [(10, 50)]})
     job, substream = disorder(http, path), disorder(http, path, substream="a")
     assert job["quantiles"] == substream["quantiles"]
     assert job["curve"] == substream["curve"]
@@ -74,9 +64,9 @@ def test_one_substream_has_the_curve_of_its_job(http: httpx.Client, make_job: Ma
 
 def test_a_lag_that_is_learnt_shows(http: httpx.Client, make_job: Make) -> None:
     path = make_job(policy=AIM)
-    report(http, path, {"a": []})
+    report_delays(http, path, {"a": []})
     assert disorder(http, path)["lag_ms"] == 500
-    report(http, path, {"a": [(0, 9), (100, 1), (40, 1)]})
+    report_delays(http, path, {"a": [(0, 9), (100, 1), (40, 1)]})
     found = disorder(http, path)
     assert found["target"] == 0.9
     assert found["lag_ms"] == pytest.approx(100, rel=0.02)
@@ -84,7 +74,7 @@ def test_a_lag_that_is_learnt_shows(http: httpx.Client, make_job: Make) -> None:
     assert rows[0]["lag"] == found["lag_ms"]
     assert http.get(f"{path}/watermark").json()["watermark"] == 1000 - found["lag_ms"]
     # Rows that come later than was learnt, and more of them than may: that is in the history.
-    report(http, path, {"a": [(800, 60)]})
+    report_delays(http, path, {"a": [(800, 60)]})
     kinds = [record["kind"] for record in http.get(f"{path}/history").json()["records"]]
     assert "relearn" in kinds
     assert disorder(http, path)["lag_ms"] == 500  # until more are known, no longer than a cold start's

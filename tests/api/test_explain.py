@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from tests.api.conftest import RUN
+from tests.support.api import RUN
 
 
 def explained(http: httpx.Client, path: str, **query: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.conftest import RUN
+from tests.support.api import RUN
 
 
 def report(http: httpx.Client, path: str, event_time: int) -> dict[str, Any]:

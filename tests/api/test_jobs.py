@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import httpx
 
-from tests.api.conftest import RULES
+from tests.support.api import RULES
 
 Make = Callable[..., str]
 

@@ -7,25 +7,10 @@ import httpx
 import pytest
 from pydantic import ValidationError
 
-from tests.api.conftest import RUN, read
-from tests.api.test_bad_input import problem
+from tests.support.api import HOUR, RUN, commit_rows, problem, read
 from tidegate.api.schemas.batches import RowAccounting
 
 Make = Callable[..., str]
-HOUR = 3_600_000
-
-
-def commit(http: httpx.Client, path: str, batch_id: int, **rows: Any) -> None:
-    batch = f"{path}/queries/q/batches/{batch_id}"
-    assert http.put(batch, json=RUN).status_code == 200
-    names = rows["substreams"]
-    body = {"substreams": names, "event_times": [1] * len(names)}
-    of_batch = RUN | {"query": "q", "batch_id": batch_id, "partition": 0}
-    assert http.post(f"{path}:report", json=body | {"batch": of_batch}).status_code == 200
-    none = [0] * len(names)
-    rows = {"rule": "row", "on_time": none, "late": none, "null_event_time": none} | rows
-    answer = http.post(f"{batch}:commit", json=RUN | {"rows": rows})
-    assert answer.status_code == 200, answer.text
 
 
 def late(http: httpx.Client, path: str, **parameters: Any) -> dict[str, Any]:
@@ -36,11 +21,13 @@ def test_a_loss_shows_where_and_when_it_was(http: httpx.Client, make_job: Make) 
     path = make_job()
     empty = late(http, path)
     assert (empty["hours"], empty["spans"], empty["dropped"], empty["diverted"]) == ([], [], 0, 0)
-    commit(
+    commit_rows(
         http, path, 0, substreams=["HNL", "SFO"], on_time=[291, 50], late=[9, 0], updated=[2, 0],
         hours=[[[14, 100, 2, 1], [15, 202, 0, 8]], [[15, 50, 0, 0]]],
     )  # fmt: skip
-    commit(http, path, 1, substreams=["SFO"], on_time=[36], late=[4], late_went="diverted", hours=[[[20, 40, 0, 4]]])
+    commit_rows(
+        http, path, 1, substreams=["SFO"], on_time=[36], late=[4], late_went="diverted", hours=[[[20, 40, 0, 4]]]
+    )
     found = late(http, path)
     assert (found["dropped"], found["diverted"], found["rows"]["late"], found["rows"]["updated"]) == (9, 4, 13, 2)
     numbers = [[row[name] for name in ("start", "rows", "updated", "dropped", "diverted")] for row in found["hours"]]
@@ -60,7 +47,7 @@ def test_a_loss_shows_where_and_when_it_was(http: httpx.Client, make_job: Make) 
 
 def test_that_of_one_substream(http: httpx.Client, make_job: Make) -> None:
     path = make_job()
-    commit(
+    commit_rows(
         http, path, 0, substreams=["a", "b"], on_time=[1, 5], late=[2, 1], late_went="diverted",
         hours=[[[-1, 3, 0, 2]], [[-1, 6, 0, 1]]],
     )  # fmt: skip
@@ -78,11 +65,11 @@ def test_that_of_one_substream(http: httpx.Client, make_job: Make) -> None:
 
 def test_where_not_all_rows_are_told_by_substream_no_share_is(http: httpx.Client, make_job: Make) -> None:
     path = make_job()
-    commit(
+    commit_rows(
         http, path, 0, substreams=["a", "b"], on_time=[500, 499], late=[1, 0], hours=[[[1, 1, 0, 1]], None],
         all_hours=[[1, 900, 0, 1], [2, 100, 0, 0]],
     )  # fmt: skip
-    commit(http, path, 1, substreams=["a"], on_time=[9], late=[1], hours=[[[3, 10, 0, 1]]])
+    commit_rows(http, path, 1, substreams=["a"], on_time=[9], late=[1], hours=[[[3, 10, 0, 1]]])
     found = late(http, path)
     assert [(row["rows"], row["dropped"]) for row in found["hours"]] == [(900, 1), (100, 0), (10, 1)]
     assert [(span["start"] // HOUR, span["rows"], span["dropped"]) for span in found["spans"]] == [
@@ -95,8 +82,8 @@ def test_where_not_all_rows_are_told_by_substream_no_share_is(http: httpx.Client
 
 def test_rows_without_hours_are_in_the_totals(http: httpx.Client, make_job: Make) -> None:
     path = make_job()
-    commit(http, path, 0, substreams=["a", "b"], on_time=[0, 5], late=[3, 4], hours=[None, [[1, 9, 0, 4]]])
-    commit(http, path, 1, substreams=["a"], late=[2])
+    commit_rows(http, path, 0, substreams=["a", "b"], on_time=[0, 5], late=[3, 4], hours=[None, [[1, 9, 0, 4]]])
+    commit_rows(http, path, 1, substreams=["a"], late=[2])
     found = late(http, path)
     assert (found["dropped"], [row["dropped"] for row in found["hours"]]) == (9, [4])
 

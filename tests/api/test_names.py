@@ -6,9 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.conftest import RULES, RUN
-from tests.api.streams import watching
-from tests.api.test_bad_input import problem
+from tests.support.api import RULES, RUN, problem
+from tests.support.events import watching
 from tidegate_spark.testing import CoordinatorProcess
 
 Make = Callable[..., str]

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.conftest import RUN
+from tests.support.api import RUN
 
 Make = Callable[..., str]
 

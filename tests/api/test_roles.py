@@ -9,50 +9,15 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.conftest import RULES, RUN
-from tests.api.streams import watching
-from tests.api.test_bad_input import problem
-from tests.contract.test_document import DOCUMENT
+from tests.support.api import DOCUMENT, RULES, RUN, problem
+from tests.support.events import watching
+from tests.support.roles import MAY
 from tidegate.store import keyring
 from tidegate.store.keyring import Role
 from tidegate_spark.testing import CoordinatorProcess
 
 CREATE = {"If-None-Match": "*"}
-ALL = {"read", "report", "operate", "admin"}
 
-MAY: dict[str, set[str]] = {
-    "livez": ALL,
-    "readyz": ALL,
-    "metrics": ALL,
-    "list_jobs": ALL,
-    "get_job": ALL,
-    "watermark": ALL,
-    "watch": ALL,
-    "substreams": ALL,
-    "disorder": ALL,
-    "late": ALL,
-    "queries": ALL,
-    "get_batch": ALL,
-    "explain_job": ALL,
-    "history": ALL,
-    "put_job": {"report", "operate", "admin"},
-    "report": {"report", "admin"},
-    "begin": {"report", "admin"},
-    "commit": {"report", "admin"},
-    "heartbeat": {"report", "admin"},
-    "declare": {"report", "operate", "admin"},
-    "idle": {"report", "operate", "admin"},
-    "done": {"report", "operate", "admin"},
-    "restore": {"operate", "admin"},
-    "evict": {"operate", "admin"},
-    "retire": {"operate", "admin"},
-    "complete": {"operate", "admin"},
-    "reopen": {"operate", "admin"},
-    "hold": {"operate", "admin"},
-    "release": {"operate", "admin"},
-    "reset": {"admin"},
-    "delete_job": {"admin"},
-}
 BODIES: dict[str, dict[str, Any]] = {
     "put_job": RULES,
     "report": {"substreams": ["a"], "event_times": [1]},

@@ -6,8 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.conftest import RUN
-from tests.api.test_bad_input import problem
+from tests.support.api import RUN, problem
 
 Make = Callable[..., str]
 TOPS = {"bos": 300, "hnl": 100, "jfk": 200, "lga": 200}

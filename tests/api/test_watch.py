@@ -11,9 +11,8 @@ import httpx
 import pytest
 from redis import Redis
 
-from tests.api.conftest import RULES
-from tests.api.streams import watching
-from tests.api.test_bad_input import problem
+from tests.support.api import RULES, problem
+from tests.support.events import watching
 from tidegate.domain.journal import RECORDS_KEPT
 from tidegate.runtime import feed
 from tidegate.store.embedded import EmbeddedValkey

@@ -5,11 +5,8 @@ import json
 import httpx
 import pytest
 
-from tests.api.conftest import RULES
-from tests.api.test_disorder import report
-from tests.cli.test_operators import Run, http, run
-
-__all__ = ["http", "run"]
+from tests.cli.conftest import Run
+from tests.support.api import RULES, report_delays
 
 
 @pytest.fixture
@@ -17,9 +14,9 @@ def job_with_delays(http: httpx.Client, job: str) -> str:
     """Of 200 rows 9 came 20 s late and one 5 min; the watermark moves in steps of 100 s."""
     http.put(f"/v1/jobs/{job}", json=RULES | {"max_future_skew_ms": None}, headers={"If-None-Match": "*"})
     path = f"/v1/jobs/{job}"
-    report(http, path, {"a": []}, top=1_000_000)
-    report(http, path, {"a": [(0, 190), (20_000, 9), (300_000, 1)]}, top=1_000_000)
-    report(http, path, {"a": []}, top=1_100_000)
+    report_delays(http, path, {"a": []}, top=1_000_000)
+    report_delays(http, path, {"a": [(0, 190), (20_000, 9), (300_000, 1)]}, top=1_000_000)
+    report_delays(http, path, {"a": []}, top=1_100_000)
     return job
 
 

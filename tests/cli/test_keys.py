@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.cli.test_serve import fails
+from tests.support.serve import fails
 from tidegate_spark.testing import CoordinatorProcess
 
 

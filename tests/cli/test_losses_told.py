@@ -5,11 +5,8 @@ import json
 import httpx
 import pytest
 
-from tests.api.conftest import RULES
-from tests.api.test_late import HOUR, commit
-from tests.cli.test_operators import Run, http, run
-
-__all__ = ["http", "run"]
+from tests.cli.conftest import Run
+from tests.support.api import HOUR, RULES, commit_rows
 
 AFTERNOON = 376_992 + 14  # 2013-01-03T14:00Z
 
@@ -19,7 +16,7 @@ def lossy(http: httpx.Client, job: str) -> str:
     http.put(f"/v1/jobs/{job}", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
     rows = {"on_time": [291, 50], "late": [9, 0], "updated": [2, 0]}
     hours = [[[AFTERNOON, 100, 2, 1], [AFTERNOON + 1, 202, 0, 8]], [[AFTERNOON, 50, 0, 0]]]
-    commit(http, f"/v1/jobs/{job}", 0, substreams=["HNL", "SFO"], hours=hours, **rows)
+    commit_rows(http, f"/v1/jobs/{job}", 0, substreams=["HNL", "SFO"], hours=hours, **rows)
     return job
 
 

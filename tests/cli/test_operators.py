@@ -4,43 +4,20 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import httpx
 import pytest
-from typer.testing import CliRunner, Result
 
-from tests.api.conftest import RULES, RUN
-from tidegate.__main__ import cli
+from tests.cli.conftest import Run
+from tests.support.api import RULES, RUN
 from tidegate.store import keyring
 from tidegate.store.keyring import Role
 from tidegate_spark.testing import CoordinatorProcess
 
 LATER = "2013-01-14T00:00Z"
 BASE = 1_357_552_800_000  # 2013-01-07 10:00
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def http(tidegate: CoordinatorProcess) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=tidegate.url, timeout=30) as client:
-        yield client
-
-
-@pytest.fixture
-def run(tidegate: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("TIDEGATE_URL", tidegate.url)
-    monkeypatch.delenv("TIDEGATE_TOKEN", raising=False)
-
-    def invoke(*arguments: str, status: int = 0, **options: Any) -> Result:
-        ended = CliRunner().invoke(cli, arguments, **options)
-        assert ended.exit_code == status, ended.output
-        return ended
-
-    return invoke
 
 
 @pytest.fixture

@@ -1,10 +1,7 @@
 """``tidegate serve``: what it says when it cannot, and what it leaves behind when it ends."""
 
-import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,24 +11,12 @@ import psutil
 import pytest
 from redis import Redis
 
-from tests.e2e.streams import until
+from tests.support.serve import fails
+from tests.support.waiting import until
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate_spark.testing import CoordinatorProcess
 
 RULES = {"policy": {"type": "limiting_lag", "lag_ms": 10}}
-
-
-def fails(tmp_path: Path, *arguments: str, **settings: str) -> str:
-    """The one line that a start which cannot be ends in."""
-    environment = os.environ | {"TIDEGATE_DATA_DIR": str(tmp_path / "data"), "TIDEGATE_PORT": "0"} | settings
-    ended = subprocess.run(
-        [sys.executable, "-m", "tidegate", "serve", *arguments],
-        env=environment, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    assert ended.returncode == 1
-    lines = ended.stderr.splitlines()
-    assert len(lines) == 1, ended.stderr
-    return lines[0]
 
 
 def test_a_port_in_use_leaves_nothing_behind(tmp_path: Path) -> None:

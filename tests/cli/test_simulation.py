@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from docs.drawing.clicks import MINUTE, clicks
-from tests.domain.test_simulate import BOOK
+from tests.support.book import BOOK
 from tidegate.__main__ import cli
 
 AIM = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.conformance.report import run
 from tests.conformance.rig import DomainSide, StoreSide
-from tests.store.driver import Driver
+from tests.support.driver import Driver
 from tidegate.store.embedded import EmbeddedValkey
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.conformance.report import run
 from tests.conformance.rig import DomainSide, Side, StoreSide
 from tests.conformance.traces import FILES, read
-from tests.store.driver import Driver
+from tests.support.driver import Driver
 from tidegate.store.embedded import EmbeddedValkey
 
 HERE = Path(__file__).parent

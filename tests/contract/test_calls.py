@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.api.conftest import RULES
+from tests.support.api import RULES
 from tidegate.store import keyring
 from tidegate.store.keyring import Role
 from tidegate_spark.testing import CoordinatorProcess

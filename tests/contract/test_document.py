@@ -1,14 +1,12 @@
 """The OpenAPI document is what clients are built from: it must be the one of this code."""
 
 import json
-from pathlib import Path
 
 from openapi_spec_validator import validate
 
+from tests.support.api import DOCUMENT
 from tidegate.app import create_app
 from tidegate.settings import Settings
-
-DOCUMENT = Path(__file__).parents[2] / "openapi" / "tidegate.v1.json"
 
 
 def test_the_kept_document_is_the_one_of_this_code() -> None:

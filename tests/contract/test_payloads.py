@@ -21,8 +21,9 @@ from jsonschema import Draft202012Validator
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.contract.test_document import DOCUMENT
-from tests.e2e.streams import LAG, Sink, rows, to_the_end, until
+from tests.support.api import DOCUMENT
+from tests.support.streams import LAG, Sink, rows, to_the_end
+from tests.support.waiting import until
 from tidegate_spark import Batch, connect, limiting_lag, windows
 from tidegate_spark.rules import (
     limiting_lag_and_delay,

@@ -12,10 +12,10 @@ from redis import Redis
 from redis.exceptions import NoPermissionError
 
 from examples.flights import data
-from tests.deploy.compose import ROOT, Composed, Service, described
-from tests.deploy.tools import tool
-from tests.e2e.flights import check_accounts, check_windows, settings
-from tests.e2e.streams import until
+from tests.support.compose import ROOT, Composed, Service, described
+from tests.support.flights import check_accounts, check_windows, settings
+from tests.support.programs import tool
+from tests.support.waiting import until
 from tidegate_spark.testing import ensure_java
 
 ONCE = {"secrets", "key", "keys"}

@@ -10,8 +10,8 @@ import httpx
 import psutil
 import pytest
 
-from tests.deploy.images import BASE, ROOT, Buildah
-from tests.ports import free_port
+from tests.support.images import BASE, ROOT, Buildah
+from tests.support.ports import free_port
 from tidegate.store.keyring import Role, create
 
 UID = 10001

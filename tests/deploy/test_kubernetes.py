@@ -10,9 +10,9 @@ import httpx
 import pytest
 import yaml
 
-from tests.deploy.compose import ROOT, VENV, image_of
-from tests.e2e.streams import until
-from tests.ports import free_port
+from tests.support.compose import ROOT, VENV, image_of
+from tests.support.ports import free_port
+from tests.support.waiting import until
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate.store.keyring import Role, create
 

@@ -12,9 +12,9 @@ import httpx
 import pytest
 from redis import Redis
 
-from tests.deploy.tools import run, tool
-from tests.page.conftest import BASE, FRAMES, HOUR, batch, create, report
-from tests.ports import free_port
+from tests.support.api import BASE, FRAMES, HOUR, batch, create, report
+from tests.support.ports import free_port
+from tests.support.programs import run, tool
 from tidegate.store import keyring
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate.store.keyring import Role

@@ -4,7 +4,7 @@ import re
 from itertools import takewhile
 from pathlib import Path
 
-from tests.api.test_roles import MAY
+from tests.support.roles import MAY
 from tidegate.api import problems
 from tidegate.domain import errors
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tests.deploy.compose import described
+from tests.support.compose import described
 from tidegate.settings import Settings
 
 ROOT = Path(__file__).parents[2]

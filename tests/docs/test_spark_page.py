@@ -4,8 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.docs.page import BLOCKS, FILE
-from tests.faults.runs import environment
+from tests.support.runs import environment
+from tests.support.spark_page import BLOCKS, FILE
 from tidegate_spark.testing import CoordinatorProcess
 
 
@@ -21,7 +21,7 @@ def run(directory: Path, *command: str, **more: str) -> str:
 
 def test_every_snippet_runs(tidegate: CoordinatorProcess, tmp_path: Path) -> None:
     """Whoever copies a line from the page gets what the page says."""
-    printed = run(tmp_path, "-m", "tests.docs.page", TIDEGATE_URL=tidegate.url)
+    printed = run(tmp_path, "-m", "tests.support.spark_page", TIDEGATE_URL=tidegate.url)
     assert "metered 1: 3 rows" in printed
 
 

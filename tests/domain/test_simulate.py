@@ -5,16 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from docs.drawing.clicks import MINUTE, WINDOW, clicks
+from tests.support.book import BOOK
 from tidegate.domain.config import JobConfig
 from tidegate.domain.frame import Frame
 from tidegate.domain.policy import LimitingLag
 from tidegate.domain.simulate import Moment, Outcome, Row, judge, merged_tops, through_machine, under_lag
 from tidegate.domain.throttle import FrameThrottle, MinStepThrottle
-
-BOOK = {
-    0: (65.84, 6832, 0.87), 2: (75.39, 4923, 2.90), 5: (85.00, 2999, 5.79), 10: (93.47, 1307, 10.87),
-    20: (99.48, 105, 20.87), 40: (100.00, 0, 40.87),
-}  # fmt: skip
 
 
 @pytest.mark.parametrize(("lag", "expected"), BOOK.items())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.streams import LAG
+from tests.support.streams import LAG
 from tidegate_spark import Gate, limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 
-from tests.e2e.streams import LAG, Backup, kill, known, until
+from tests.support.api import operate
+from tests.support.streams import LAG, Backup, kill, known
+from tests.support.waiting import until
 from tidegate_spark import Gate, limiting_lag, outage
 from tidegate_spark.checkpoint import Checkpoint
 from tidegate_spark.delivery import Delivery, Opened, Settles
@@ -136,7 +138,7 @@ def test_the_last_watermark_that_was_told_is_proven_by_the_next_run(
     run = runs.run(gate)
     run.delivery.start()
     run.batch(0, a=100_000, b=40_000)
-    gate.coordinator._job("POST", "/substreams:evict", {"query": "q", "names": ["b"], "reason": "gone"})
+    operate(gate, "POST", "/substreams:evict", {"query": "q", "names": ["b"], "reason": "gone"})
     run.batch(1, a=101_000)
     assert gate.status()["watermark"] == 91_000
     kill(own, empties=True)
@@ -155,7 +157,7 @@ def test_a_job_that_was_reset_while_its_query_is_quiet_stays_clean(own: Coordina
     run = runs.run(gate)
     run.delivery.start()
     run.batch(0, a=10**15)
-    gate.coordinator._job("POST", ":reset", {"reason": "a clock was broken"})
+    operate(gate, "POST", ":reset", {"reason": "a clock was broken"})
     for _ in range(2):
         run.beat(0)
     assert (gate.status()["watermark"], known(gate)) == (None, {})
@@ -206,7 +208,7 @@ def test_a_rename_is_no_loss(own: CoordinatorProcess, runs: Runs) -> None:
     run = runs.run(gate, "old")
     run.delivery.start()
     run.batch(0, a=100_000, b=40_000)
-    gate.coordinator._job("POST", "/substreams:evict", {"query": "old", "names": ["b"], "reason": "gone"})
+    operate(gate, "POST", "/substreams:evict", {"query": "old", "names": ["b"], "reason": "gone"})
     run.batch(1, a=110_000)
     gate.hand_over("old", "new", "renamed")
     run = runs.run(gate, "new")

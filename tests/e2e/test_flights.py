@@ -14,7 +14,7 @@ import pytest
 
 from examples.flights import data
 from examples.flights.__main__ import main
-from tests.e2e.flights import check_accounts, check_windows, settings
+from tests.support.flights import check_accounts, check_windows, settings
 
 ROOT = Path(__file__).parents[2]
 

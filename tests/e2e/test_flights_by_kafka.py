@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 from examples.flights import data
 from examples.flights.kafka import flights, records
 from examples.flights.spark import FlightsSource
-from tests.e2e.flights import settings
+from tests.support.flights import settings
 
 
 def test_flights_come_out_of_a_topic_as_they_went_in(spark: SparkSession, tmp_path: Path) -> None:

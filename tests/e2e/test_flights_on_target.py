@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from examples.flights import data
 from examples.flights.settings import Settings
 from examples.flights.spark import FlightsSource
-from tests.e2e.streams import to_the_end
+from tests.support.streams import to_the_end
 from tidegate.domain.config import JobConfig
 from tidegate.domain.frame import Frame
 from tidegate.domain.job import JobMachine

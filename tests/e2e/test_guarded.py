@@ -7,7 +7,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from tests.e2e.streams import LAG, Sink, rows, to_the_end
+from tests.support.streams import LAG, Sink, rows, to_the_end
 from tidegate.store import keyring
 from tidegate.store.keyring import Role
 from tidegate_spark import Refused, limiting_lag

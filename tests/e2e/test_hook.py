@@ -7,7 +7,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.e2e.streams import LAG, Sink, rows, to_the_end, until
+from tests.support.api import operate
+from tests.support.streams import LAG, Sink, rows, to_the_end
+from tests.support.waiting import until
 from tidegate_spark import Batch, Committed, Gate, InvalidUsage, limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
@@ -120,7 +122,7 @@ def test_a_failed_batch_is_judged_again_as_it_was(
     with pytest.raises(StreamingQueryException, match="the disk is full"):
         to_the_end(stream.late_to(sink.write_late), checkpoint)
     # Meanwhile the job goes on: another reporter moves C far ahead. W waits for the open batch.
-    gate.coordinator._job("POST", ":report", {"substreams": ["x"], "event_times": [900_000]})
+    operate(gate, "POST", ":report", {"substreams": ["x"], "event_times": [900_000]})
     gate.done("q", ["a"])
     assert (gate.status()["coalesced"], gate.status()["watermark"]) == (890_000, 90_000)
     assert gate.status()["holder"]["reason"] == "open_batch"

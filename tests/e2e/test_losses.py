@@ -10,7 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.e2e.streams import LAG, Backup, Sink, kill, known, rows, to_the_end, until
+from tests.support.api import operate
+from tests.support.streams import LAG, Backup, Sink, kill, known, rows, to_the_end
+from tests.support.waiting import until
 from tidegate_spark import Gate, Stream, limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
@@ -72,7 +74,7 @@ def test_a_restart_brings_nothing_back_that_was_evicted(
     stream = Sink().after(gate.stream(source.stream(spark), event_time="t", substream="k"))
     source.add(*rows(("a", 100_000), ("b", 40_000)))
     to_the_end(stream, checkpoint)
-    gate.coordinator._job("POST", "/substreams:evict", {"query": "q", "names": ["b"], "reason": "it was a typo"})
+    operate(gate, "POST", "/substreams:evict", {"query": "q", "names": ["b"], "reason": "it was a typo"})
     source.add(*rows(("a", 110_000)))
     to_the_end(stream, checkpoint)
     assert known(gate) == {"a": 110_000}
@@ -91,7 +93,7 @@ def test_a_job_that_was_reset_is_not_poisoned_again(
     with running(stream, checkpoint):
         until(lambda: len(sink.committed) == 1, "the first batch")
         assert gate.status()["watermark"] == 10**15 - 10_000
-        gate.coordinator._job("POST", ":reset", {"reason": "a clock was broken"})
+        operate(gate, "POST", ":reset", {"reason": "a clock was broken"})
         source.add(*rows(("a", 100_000)))
         until(lambda: len(sink.committed) == 2, "a batch after the reset")
         assert gate.status()["watermark"] == 90_000

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.streams import LAG
+from tests.support.api import operate
+from tests.support.streams import LAG
 from tidegate_spark import Gate, limiting_lag
 from tidegate_spark.testing import CoordinatorProcess
 from tidegate_spark.windows import markers
@@ -24,7 +25,7 @@ def looking_at(gate: Gate, size: int, slide: int, offset: int = 0) -> Watermark:
 
 def report(gate: Gate, event_time: int) -> None:
     """Moves the coalesced watermark to ten seconds below."""
-    gate.coordinator._job("POST", ":report", {"substreams": ["a"], "event_times": [event_time]})
+    operate(gate, "POST", ":report", {"substreams": ["a"], "event_times": [event_time]})
 
 
 @pytest.fixture(autouse=True)

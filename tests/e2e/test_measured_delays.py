@@ -9,7 +9,7 @@ import httpx
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.e2e.streams import Sink, rows, to_the_end
+from tests.support.streams import Sink, rows, to_the_end
 from tidegate.domain.sketch import bucket_of
 from tidegate_spark import Gate, InvalidUsage, target_completeness
 from tidegate_spark.columns import Columns

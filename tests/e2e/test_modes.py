@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.e2e.partitions import BATCHES, PARTITIONS, PER_BATCH, TOTAL, FourPartitions
-from tests.e2e.streams import LAG, Sink, rows, to_the_end
+from tests.support.partitions import BATCHES, PARTITIONS, PER_BATCH, TOTAL, FourPartitions
+from tests.support.streams import LAG, Sink, rows, to_the_end
 from tidegate_spark import SOURCE_PARTITION, Gate, fold, hook, limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 

@@ -26,8 +26,9 @@ from pyspark.sql.streaming.stateful_processor import (
 from examples.flights import data
 from examples.flights.settings import Settings
 from examples.flights.spark import FlightsSource
-from tests.e2e.partitions import TOTAL, FourPartitions
-from tests.e2e.streams import LAG, kill, known, until
+from tests.support.partitions import TOTAL, FourPartitions
+from tests.support.streams import LAG, kill, known
+from tests.support.waiting import until
 from tidegate_spark import SOURCE_PARTITION, Gate, InvalidUsage, limiting_lag
 from tidegate_spark.session import setting
 from tidegate_spark.testing import CoordinatorProcess, FileBatches

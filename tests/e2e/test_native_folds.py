@@ -7,7 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.e2e.streams import LAG
+from tests.support.api import operate
+from tests.support.streams import LAG
 from tidegate_spark import Gate, limiting_lag
 from tidegate_spark.checkpoint import Checkpoint
 from tidegate_spark.delivery import Delivery
@@ -157,7 +158,7 @@ def test_what_is_refused_is_told_when_it_is_taken(gate: Gate, left: Left, monkey
     for _ in range(2):
         with pytest.raises(Exception, match="job_complete"):
             run.look(1)
-    gate.coordinator._job("POST", ":reopen", {"reason": "not yet"})
+    operate(gate, "POST", ":reopen", {"reason": "not yet"})
     assert run.look(1) == Since(False, False, False)
     assert told(gate) == (1000, 1)
     assert run.look(1) == Since(False, False, True)

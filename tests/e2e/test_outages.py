@@ -10,8 +10,10 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.e2e.streams import LAG, Sink, kill, rows, to_the_end, until
-from tests.faults.points import IN_THE_FUNCTION, POINTS, watch
+from tests.support.api import operate
+from tests.support.points import IN_THE_FUNCTION, POINTS, watch
+from tests.support.streams import LAG, Sink, kill, rows, to_the_end
+from tests.support.waiting import until
 from tidegate_spark import Batch, CoordinatorUnavailable, Gate, JobDeleted, Stream, limiting_lag, outage
 from tidegate_spark.coordinator import Coordinator
 from tidegate_spark.outage import OnOutage, Patience
@@ -82,7 +84,7 @@ def test_a_job_that_was_lost_is_created_again_from_the_users_rules(
     def write(df: DataFrame, batch: Batch) -> None:
         given.append((int(batch), batch.pin, [row.t for row in df.collect()]))
         if len(given) == 2:
-            gate.coordinator._job("DELETE", "")
+            operate(gate, "DELETE", "")
             raise RuntimeError("and the job is gone")
 
     stream = gate.stream(source.stream(spark), event_time="t", substream="k").declare("a").foreach_batch(write)
@@ -100,7 +102,7 @@ def test_a_job_that_was_deleted_stays_deleted_until_a_query_is_started(
     source.add(*rows(("a", 100_000)))
     stream = gate.stream(source.stream(spark), event_time="t", substream="k")
     with pytest.raises(StreamingQueryException, match="job_deleted"):
-        to_the_end(stream.foreach_batch(lambda df, batch: gate.coordinator._job("DELETE", "")), checkpoint)
+        to_the_end(stream.foreach_batch(lambda df, batch: operate(gate, "DELETE", "")), checkpoint)
     with pytest.raises(JobDeleted):
         gate.status()
     sink = Sink()

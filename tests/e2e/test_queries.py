@@ -8,7 +8,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.e2e.streams import LAG, Sink, rows, to_the_end, until
+from tests.support.streams import LAG, Sink, rows, to_the_end
+from tests.support.waiting import until
 from tidegate_spark import Batch, Gate, Stream, limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.e2e.streams import rows, to_the_end
+from tests.support.streams import rows, to_the_end
 from tidegate_spark import Batch, Gate
 from tidegate_spark.columns import Columns
 from tidegate_spark.fold import HOURS_PER_COMMIT, Fold, on_driver

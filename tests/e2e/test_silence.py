@@ -7,7 +7,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.e2e.streams import LAG, Sink, rows, to_the_end
+from tests.support.streams import LAG, Sink, rows, to_the_end
 from tidegate_spark import Batch, limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 

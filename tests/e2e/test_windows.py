@@ -12,7 +12,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tests.e2e.streams import rows, to_the_end, until
+from tests.support.streams import rows, to_the_end
+from tests.support.waiting import until
 from tidegate_spark import Batch, Committed, Gate, InvalidUsage, Stream, windows
 from tidegate_spark.session import setting
 from tidegate_spark.testing import FileBatches

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.faults.clusters import connect_server, standalone
-from tests.faults.pipeline import QUERY, SCHEMA, Settings
-from tests.faults.runs import calls, run
+from tests.support.clusters import connect_server, standalone
+from tests.support.pipeline import QUERY, SCHEMA, Settings
+from tests.support.runs import calls, run
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
 CONF: dict[str, Any] = {"spark.ui.enabled": False, "spark.sql.shuffle.partitions": 2, "spark.task.maxFailures": 4}

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from tests.faults.pipeline import LAG, QUERY, SCHEMA, Settings
-from tests.faults.points import POINTS
-from tests.faults.runs import Call, calls, run
+from tests.support.api import operate
+from tests.support.pipeline import LAG, QUERY, SCHEMA, Settings
+from tests.support.points import POINTS
+from tests.support.runs import Call, calls, run
 from tidegate_spark import limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
@@ -40,8 +41,8 @@ def test_a_driver_that_is_killed_at_any_point_changes_nothing(tidegate: Coordina
         assert query["batch_open"] == (begun and point != "after it")
         if begun:
             pins[batch] = query["pin"]
-        gate.coordinator._job("POST", ":report", {"substreams": ["x"], "event_times": [(batch + 1) * STEP - 200_000]})
-        gate.coordinator._job("POST", "/substreams:idle", {"query": QUERY, "names": ["a", "b", "behind"]})
+        operate(gate, "POST", ":report", {"substreams": ["x"], "event_times": [(batch + 1) * STEP - 200_000]})
+        operate(gate, "POST", "/substreams:idle", {"query": QUERY, "names": ["a", "b", "behind"]})
         assert gate.status()["coalesced"] >= (batch + 1) * STEP - 210_000
         if begun and point != "after it":
             assert gate.status()["watermark"] == pins[batch]

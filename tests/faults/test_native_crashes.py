@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from tests.faults.pipeline import LAG, QUERY, SCHEMA, Settings
-from tests.faults.points import AFTER_SPARKS_COMMIT, IN_THE_FUNCTION
-from tests.faults.runs import calls, run
+from tests.support.api import operate
+from tests.support.pipeline import LAG, QUERY, SCHEMA, Settings
+from tests.support.points import AFTER_SPARKS_COMMIT, IN_THE_FUNCTION
+from tests.support.runs import calls, run
 from tidegate_spark import limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
@@ -72,7 +73,7 @@ def test_a_replayed_batch_sees_the_same_watermark(tidegate: CoordinatorProcess, 
     first = {call.batch: call.rows for call in calls(tmp_path)}
     assert first[3], "it has closed windows"
     gate.done(QUERY, ["a", "b"])
-    gate.coordinator._job("POST", ":report", {"substreams": ["other"], "event_times": [1_000_000]})
+    operate(gate, "POST", ":report", {"substreams": ["other"], "event_times": [1_000_000]})
     assert gate.status()["watermark"] == 990_000
     settings.die = None
     assert run(settings) == 0

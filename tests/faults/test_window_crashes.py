@@ -4,9 +4,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from tests.faults.pipeline import LAG, SCHEMA, Settings
-from tests.faults.points import POINTS_WITH_WINDOWS
-from tests.faults.runs import calls, run
+from tests.support.pipeline import LAG, SCHEMA, Settings
+from tests.support.points import POINTS_WITH_WINDOWS
+from tests.support.runs import calls, run
 from tidegate_spark import limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 

@@ -6,9 +6,9 @@ from random import Random
 import httpx
 from playwright.sync_api import expect
 
-from tests.page.browser import PHONE, Visitor, shoot
-from tests.page.conftest import BASE, FRAMES, HOUR, create, report
-from tests.page.test_job_page import open_job
+from tests.page.conftest import open_job
+from tests.support.api import BASE, FRAMES, HOUR, create, report
+from tests.support.browser import PHONE, Visitor, shoot
 from tidegate.api.schemas.disorder import DisorderRecord, PointRecord
 from tidegate.domain.sketch import bucket_of
 from tidegate.page.drawing import plot

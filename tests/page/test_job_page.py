@@ -5,10 +5,11 @@ from collections.abc import Callable
 
 import httpx
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
-from tests.page.browser import PHONE, Visitor
-from tests.page.conftest import BASE, FRAMES, HOUR, batch, report
+from tests.page.conftest import open_job
+from tests.support.api import BASE, FRAMES, HOUR, batch, report
+from tests.support.browser import PHONE, Visitor
 from tidegate_spark.testing import CoordinatorProcess
 
 MARKUP = "<img src=x onerror=alert(1)>"
@@ -23,14 +24,6 @@ def held(http: httpx.Client, make: Callable[..., str]) -> str:
         at = BASE + number * HOUR
         batch(http, job, number, {SLOW: at - 2 * HOUR, "BOS": at, MARKUP: at + 60_000})
     return job
-
-
-def open_job(visitor: Visitor, tidegate: CoordinatorProcess, job: str, query: str = "", **options: object) -> Page:
-    page = visitor.window(**options)
-    page.goto(f"{tidegate.url}/jobs/{job}{query}")
-    if options.get("java_script_enabled", True):
-        expect(page.locator("#connection")).to_have_text("live")
-    return page
 
 
 def test_it_says_who_holds_the_watermark(tidegate: CoordinatorProcess, visitor: Visitor, held: str) -> None:

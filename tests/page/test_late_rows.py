@@ -5,10 +5,9 @@ from random import Random
 import httpx
 from playwright.sync_api import expect
 
-from tests.api.test_late import commit
-from tests.page.browser import PHONE, Visitor, shoot
-from tests.page.conftest import BASE, FRAMES, HOUR, create
-from tests.page.test_job_page import open_job
+from tests.page.conftest import open_job
+from tests.support.api import BASE, FRAMES, HOUR, commit_rows, create
+from tests.support.browser import PHONE, Visitor, shoot
 from tidegate.api.schemas.late import HourRecord
 from tidegate.page.drawing import LEAST_SHARE, bars
 from tidegate_spark.testing import CoordinatorProcess
@@ -47,13 +46,13 @@ def test_a_loss_is_on_the_page(tidegate: CoordinatorProcess, visitor: Visitor, h
     page = open_job(visitor, tidegate, job)
     section = page.locator("#late")
     expect(section).to_contain_text("No rows were accounted for yet.")
-    commit(http, path, 0, substreams=["HNL"], on_time=[1000], hours=[[[FIRST, 1000, 0, 0]]])
+    commit_rows(http, path, 0, substreams=["HNL"], on_time=[1000], hours=[[[FIRST, 1000, 0, 0]]])
     expect(section).to_contain_text("None of 1,000 rows were late.")
     chance = Random(2)  # noqa: S311 - the same picture each time
     for at in range(1, 40):
         lost = {4: 8, 5: 1, 23: 15}.get(at, 0)
         rows = 150 + chance.randrange(300)
-        commit(
+        commit_rows(
             http, path, at, substreams=["HNL", "<b>SFO</b>"], on_time=[rows, rows], late=[lost, at % 3],
             updated=[at % 5, 0], late_went="diverted" if at > 30 else "dropped",
             hours=[

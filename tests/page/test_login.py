@@ -16,8 +16,8 @@ import pytest
 from fastapi import Request, Response
 from playwright.sync_api import Page, expect
 
-from tests.api.conftest import RULES
-from tests.page.browser import Visitor
+from tests.support.api import RULES
+from tests.support.browser import Visitor
 from tidegate.page import sessions
 from tidegate.page.sessions import COOKIE
 from tidegate.store import keyring

@@ -6,9 +6,8 @@ from pathlib import Path
 import httpx
 from playwright.sync_api import expect
 
-from tests.api.conftest import RUN
-from tests.page.browser import PHONE, Visitor, shoot
-from tests.page.conftest import BASE, FRAMES, HOUR, batch, create, report
+from tests.support.api import BASE, FRAMES, HOUR, RUN, batch, create, report
+from tests.support.browser import PHONE, Visitor, shoot
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate_spark.testing import CoordinatorProcess
 

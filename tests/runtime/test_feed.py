@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from redis.exceptions import ConnectionError as Away
 
-from tests.runtime.test_sweeper import with_store
+from tests.support.driver import with_store
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import JobDeleted
 from tidegate.domain.policy import LimitingLag

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 from redis import Redis
 
-from tests.api.conftest import RULES, RUN
+from tests.support.api import RULES, RUN
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate.store.keys import job_key
 from tidegate_spark.testing import CoordinatorProcess

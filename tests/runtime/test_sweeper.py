@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
-from redis.asyncio import Redis
 
+from tests.support.driver import with_store
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import ClockJumped
 from tidegate.domain.policy import (
@@ -23,19 +23,6 @@ from tidegate.store.connection import connect
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate.store.keys import SWEEPS, job_key
 from tidegate.store.redis import JobStore
-
-Result = TypeVar("Result")
-
-
-def with_store(valkey: EmbeddedValkey, what: Callable[[JobStore], Awaitable[Result]]) -> Result:
-    async def run() -> Result:
-        redis: Redis = connect(valkey.url)
-        try:
-            return await what(JobStore(redis))
-        finally:
-            await redis.aclose()
-
-    return asyncio.run(run())
 
 
 async def until(store: JobStore, reached: Callable[[], Awaitable[bool]]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from tests.api.conftest import RULES, RUN
+from tests.support.api import RULES, RUN
 from tidegate.runtime import traces
 from tidegate.runtime.traces import CannotTrace
 from tidegate_spark.testing import CoordinatorProcess

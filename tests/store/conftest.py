@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.store.driver import Driver
+from tests.support.driver import Driver
 from tidegate.store.embedded import EmbeddedValkey
 
 

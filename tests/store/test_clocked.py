@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.store.driver import Driver
 from tests.store.twin import Twin
+from tests.support.driver import Driver
 from tidegate.domain.config import JobConfig, Override
 from tidegate.domain.policy import (
     LimitingLag,

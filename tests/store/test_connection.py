@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from redis.exceptions import RedisError
 
-from tests.ports import free_port
+from tests.support.ports import free_port
 from tidegate.domain.config import JobConfig
 from tidegate.domain.policy import LimitingLag
 from tidegate.store.connection import StoreUnavailable, check, connect, is_failed_script, without_password

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.store.driver import Driver
+from tests.support.driver import Driver
 from tidegate.domain.config import JobConfig
 from tidegate.domain.policy import LimitingLag, LimitingLagAndDelay, LimitingLagAndLull, Policy
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.store.driver import Driver
+from tests.support.driver import Driver
 from tidegate.domain.config import JobConfig
 from tidegate.domain.frame import Frame
 from tidegate.domain.journal import RECORDS_KEPT, RECORDS_KEPT_MS

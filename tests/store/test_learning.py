@@ -5,9 +5,9 @@ import os
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.store.driver import Driver
 from tests.store.strategies import START, owners, targets
 from tests.store.twin import Twin
+from tests.support.driver import Driver
 from tidegate.domain.config import JobConfig
 from tidegate.domain.frame import Frame
 from tidegate.domain.policy import LimitingLag

@@ -1,7 +1,7 @@
 """The ledger of late rows in the store: as that of the domain, also where it becomes too long."""
 
-from tests.store.driver import Driver
 from tests.store.twin import Twin
+from tests.support.driver import Driver
 from tidegate.domain.config import JobConfig
 from tidegate.domain.ledger import ENTRIES_KEPT, HOURS_KEPT
 from tidegate.domain.policy import LimitingLag

@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from tests.store.driver import Driver
 from tests.store.strategies import (
     NAMES,
     START,
@@ -36,6 +35,7 @@ from tests.store.strategies import (
     waits,
 )
 from tests.store.twin import Twin
+from tests.support.driver import Driver
 from tidegate.domain.config import JobConfig
 from tidegate.domain.explain import explain
 from tidegate.domain.numbers import above

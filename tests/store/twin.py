@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from operator import itemgetter
 from typing import Any
 
-from tests.store.driver import Driver
+from tests.support.driver import Driver
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import DomainError
 from tidegate.domain.job import JobMachine

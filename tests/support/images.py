@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.deploy.tools import absent, run, tool
+from tests.support.programs import absent, run, tool
 
 ROOT = Path(__file__).parents[2]
 BASE = "localhost/python"

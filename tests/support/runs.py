@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.faults.pipeline import Settings
+from tests.support.pipeline import Settings
 from tidegate_spark.testing import ensure_java
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +29,7 @@ def run(settings: Settings) -> int:
     log = Path(settings.directory) / "pipeline.log"
     with open(log, "a") as told:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.pipeline", settings.argument()],
+            [sys.executable, "-m", "tests.support.pipeline", settings.argument()],
             cwd=settings.directory, env=environment(), stdout=told, stderr=told, start_new_session=True,
         )  # fmt: skip
         try:

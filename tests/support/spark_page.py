@@ -1,4 +1,4 @@
-"""Runs the Python on ``docs/spark.md`` in the working directory: ``python -m tests.docs.page``, with ``TIDEGATE_URL``.
+"""Runs the Python of ``docs/spark.md`` here: ``python -m tests.support.spark_page``, with ``TIDEGATE_URL`` set.
 
 In a process of its own, for relative paths are those of the process that Spark runs in.
 """

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pyspark
 
-from tests.faults.runs import environment
-from tests.ports import free_port
+from tests.support.ports import free_port
+from tests.support.runs import environment
 
 SPARK = Path(pyspark.__file__).parent
 START_S = 120

@@ -25,7 +25,7 @@ from typing import Any
 import yaml
 from dockerfile_parse import DockerfileParser
 
-from tests.deploy.tools import run, tool
+from tests.support.programs import run, tool
 from tidegate.store.embedded import server_binary
 
 ROOT = Path(__file__).parents[2]

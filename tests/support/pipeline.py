@@ -1,4 +1,4 @@
-"""A data engineer's program, in a process of its own: ``python -m tests.faults.pipeline SETTINGS``, which are JSON.
+"""A data engineer's program, in a process of its own: ``python -m tests.support.pipeline SETTINGS``, which are JSON.
 
 It runs to the end of its input on the session it is given, and leaves a file for every call of its functions. It may be
 told to die at a point of a batch, and to have tasks that fail once and tasks that stall once.
@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryListener
 
 import tidegate_spark
-from tests.faults.points import AFTER_SPARKS_COMMIT, IN_THE_FUNCTION, Reached, watch
+from tests.support.points import AFTER_SPARKS_COMMIT, IN_THE_FUNCTION, Reached, watch
 from tidegate_spark import Batch, Gate, windows
 from tidegate_spark.testing import FileBatches, ensure_java
 

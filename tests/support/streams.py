@@ -1,8 +1,6 @@
 """What tests of queries have in common: rows, a run to the end, and what a query did with its batches."""
 
 import shutil
-import time
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,13 +16,6 @@ LAG = timedelta(seconds=10)
 
 def rows(*pairs: tuple[str | None, int | None]) -> list[dict[str, Any]]:
     return [{"k": k, "t": t} for k, t in pairs]
-
-
-def until(reached: Callable[[], bool], what: str, timeout_s: float = 90) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not reached():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(0.1)
 
 
 def to_the_end(stream: Stream, checkpoint: str, query: str = "q") -> None:

@@ -1,10 +1,13 @@
 """The store, driven from tests that are not asynchronous."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from redis.asyncio import Redis
+
 from tidegate.store.connection import connect
+from tidegate.store.embedded import EmbeddedValkey
 from tidegate.store.redis import JobStore
 
 Result = TypeVar("Result")
@@ -23,3 +26,16 @@ class Driver:
     def close(self) -> None:
         self(self.store.redis.aclose())
         self.loop.close()
+
+
+def with_store(valkey: EmbeddedValkey, what: Callable[[JobStore], Awaitable[Result]]) -> Result:
+    """Run a coroutine on a store of its own, in a loop of its own."""
+
+    async def run() -> Result:
+        redis: Redis = connect(valkey.url)
+        try:
+            return await what(JobStore(redis))
+        finally:
+            await redis.aclose()
+
+    return asyncio.run(run())

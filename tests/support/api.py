@@ -1,0 +1,90 @@
+"""Requests to a coordinator's REST API that several test folders share."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tidegate.domain.sketch import bucket_of
+from tidegate_spark import Gate
+
+DOCUMENT = Path(__file__).parents[2] / "openapi" / "tidegate.v1.json"
+RULES = {"policy": {"type": "limiting_lag", "lag_ms": 10}}
+RUN: dict[str, Any] = {"query_id": "checkpoint", "run_id": "run-1"}
+HOUR = 3_600_000
+BASE = 1_357_552_800_000  # 2013-01-07 10:00
+FRAMES = {"throttle": {"type": "frame", "size_ms": HOUR, "slide_ms": HOUR, "offset_ms": 0}}
+
+
+def operate(gate: Gate, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Make a call that the client has no method for, such as an operator's; ``path`` is relative to the gate's job."""
+    url = f"{gate.coordinator.url}/v1/jobs/{gate.coordinator.job}{path}"
+    answer = httpx.request(method, url, json=body, timeout=30).raise_for_status()
+    found: dict[str, Any] = answer.json() if answer.content else {}
+    return found
+
+
+def read(http: httpx.Client, path: str, **parameters: Any) -> dict[str, Any]:
+    """Return the JSON object at ``path``."""
+    answer = http.get(path, params=parameters)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def problem(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    """Check that an answer is a problem document with this status and code; return the document."""
+    assert answer.headers["content-type"] == "application/problem+json"
+    told: dict[str, Any] = answer.json()
+    assert (answer.status_code, told["code"]) == (status, code), told
+    assert told["type"] == f"urn:tidegate:problem:{code}"
+    assert told["status"] == status
+    assert len(told["detail"]) > 10
+    return told
+
+
+def create(http: httpx.Client, job: str, **rules: Any) -> str:
+    """Create a job with a lag of 10 ms; return its name."""
+    http.put(f"/v1/jobs/{job}", json=RULES | rules, headers={"If-None-Match": "*"}).raise_for_status()
+    return job
+
+
+def report(http: httpx.Client, job: str, tops: dict[str, int]) -> None:
+    """Report event times without a batch."""
+    body = {"substreams": list(tops), "event_times": list(tops.values())}
+    http.post(f"/v1/jobs/{job}:report", json=body).raise_for_status()
+
+
+def report_delays(http: httpx.Client, path: str, delays: dict[str, list[tuple[int, int]]], top: int = 1000) -> None:
+    """Report rows by delay: for each substream, pairs of a delay in ms and a number of rows."""
+    columns = [[(bucket_of(delay), rows) for delay, rows in counted] for counted in delays.values()]
+    body = {"substreams": list(delays), "event_times": [top] * len(delays), "delays": columns}
+    answer = http.post(f"{path}:report", json=body)
+    assert answer.status_code == 200, answer.text
+
+
+def batch(http: httpx.Client, job: str, number: int, tops: dict[str, int], *, open_: bool = False) -> None:
+    """Begin, report and (unless ``open_``) commit a batch of the query ``departures``: 40 rows on time, 2 late."""
+    path = f"/v1/jobs/{job}/queries/departures/batches/{number}"
+    http.put(path, json=RUN).raise_for_status()
+    reference = {"query": "departures", **RUN, "batch_id": number, "partition": 0}
+    body = {"substreams": list(tops), "event_times": list(tops.values()), "batch": reference}
+    http.post(f"/v1/jobs/{job}:report", json=body).raise_for_status()
+    if not open_:
+        columns = {"on_time": [40] * len(tops), "late": [2] * len(tops), "null_event_time": [0] * len(tops)}
+        rows = {"rule": "pin", "substreams": list(tops), **columns}
+        http.post(f"{path}:commit", json={**RUN, "rows": rows}).raise_for_status()
+
+
+def commit_rows(http: httpx.Client, path: str, batch_id: int, **rows: Any) -> None:
+    """Begin, report and commit a batch of the query ``q`` with these columns of rows."""
+    batch = f"{path}/queries/q/batches/{batch_id}"
+    assert http.put(batch, json=RUN).status_code == 200
+    names = rows["substreams"]
+    body = {"substreams": names, "event_times": [1] * len(names)}
+    of_batch = RUN | {"query": "q", "batch_id": batch_id, "partition": 0}
+    assert http.post(f"{path}:report", json=body | {"batch": of_batch}).status_code == 200
+    none = [0] * len(names)
+    rows = {"rule": "row", "on_time": none, "late": none, "null_event_time": none} | rows
+    answer = http.post(f"{batch}:commit", json=RUN | {"rows": rows})
+    assert answer.status_code == 200, answer.text

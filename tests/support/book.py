@@ -1,0 +1,7 @@
+"""Results of the book's example stream, by lag in minutes."""
+
+BOOK = {
+    0: (65.84, 6832, 0.87), 2: (75.39, 4923, 2.90), 5: (85.00, 2999, 5.79), 10: (93.47, 1307, 10.87),
+    20: (99.48, 105, 20.87), 40: (100.00, 0, 40.87),
+}  # fmt: skip
+"""Completeness in percent, rows dropped, average latency in minutes."""

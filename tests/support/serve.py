@@ -1,0 +1,19 @@
+"""Starts of ``tidegate serve`` that must fail."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def fails(tmp_path: Path, *arguments: str, **settings: str) -> str:
+    """Return the one line that a failed start prints."""
+    environment = os.environ | {"TIDEGATE_DATA_DIR": str(tmp_path / "data"), "TIDEGATE_PORT": "0"} | settings
+    ended = subprocess.run(
+        [sys.executable, "-m", "tidegate", "serve", *arguments],
+        env=environment, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert ended.returncode == 1
+    lines = ended.stderr.splitlines()
+    assert len(lines) == 1, ended.stderr
+    return lines[0]

@@ -97,12 +97,12 @@ def test_a_copy_finds_out_anew_what_is_untold(tmp_path: Path, monkeypatch: pytes
     gate = connect("http://127.0.0.1:1", job="j", on_outage="continue")
     delivery = Delivery(gate, "q", (), checkpoint, Pins(checkpoint), "each batch", here=False)
     delivery.start()
-    assert delivery._teller.tell(ONE_ATTEMPT)
+    assert delivery.teller.tell(ONE_ATTEMPT)
     (tmp_path / "metadata").write_text('{"id": "checkpoint"}')
     Backlog(checkpoint).write(
         Untold(0, KeptPin(None, None), time.time(), None, Fold("by row", ["a"], [5], [1], [0], [0], [0], [0]))
     )
     copied = cloudpickle.loads(cloudpickle.dumps(delivery))  # type: ignore[no-untyped-call]
     with pytest.raises(CoordinatorUnavailable):
-        copied._teller.tell(ONE_ATTEMPT)
+        copied.teller.tell(ONE_ATTEMPT)
     assert copied.run() == delivery.run()

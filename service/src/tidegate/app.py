@@ -1,7 +1,7 @@
 """Wires a replica: the store below, the routes above, the tasks beside them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from fastapi import Depends, FastAPI
@@ -37,11 +37,16 @@ ABSENT_TOUCHES = 3
 
 
 def create_app(
-    settings: Settings, redis_url: str, token_key: bytes | None = None, keyring: Keyring | None = None
+    settings: Settings,
+    redis_url: str,
+    token_key: bytes | None = None,
+    keyring: Keyring | None = None,
+    clock: Callable[[], int] | None = None,
 ) -> FastAPI:
     """A replica on the Redis at ``redis_url``.
 
-    ``token_key`` None: the one that is kept in that Redis. ``keyring`` None: anybody may call.
+    ``token_key`` None: the one that is kept in that Redis. ``keyring`` None: anybody may call. ``clock``: returns the
+    processing time in Unix milliseconds, for tests; None: Redis's own.
     """
 
     @asynccontextmanager
@@ -50,7 +55,7 @@ def create_app(
         limits = Limits(settings.max_jobs, settings.max_substreams)
         guard = ClockGuard(settings.max_clock_step_ms)
         absent_after_ms = max(ABSENT_TOUCHES * TOUCH_MS, 10 * settings.sweep_interval_ms)
-        store = JobStore(redis, absent_after_ms, guard, limits, _around_commands(metrics, traces))
+        store = JobStore(redis, absent_after_ms, guard, limits, _around_commands(metrics, traces), clock)
         wakeups = WakeUps(redis, store, settings.max_waiting, settings.max_wait_s)
         metrics.count_waiting(lambda: wakeups.waiting, settings.max_waiting)
         key = token_key or await store.secret()

@@ -2,7 +2,6 @@
 
 import copy
 import logging
-import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from urllib.parse import quote
 
 import httpx
 
+from tidegate_spark.clock import SYSTEM_CLOCK, Clock
 from tidegate_spark.errors import InvalidUsage, JobMissing, Refused
 from tidegate_spark.outage import NoAnswer, Patience, outage_since
 from tidegate_spark.reporter import batch_of, in_calls
@@ -38,9 +38,9 @@ class Moment:
     at_s: float
     waited_s: float
 
-    def age_ms(self, waited_s: float) -> int:
-        """How long ago it was, but for the waiting since: the run has waited for ``waited_s`` by now."""
-        return max(0, int(1000 * (time.time() - self.at_s - (waited_s - self.waited_s))))
+    def age_ms(self, now_s: float, waited_s: float) -> int:
+        """Return its age at ``now_s`` (Unix time), less the time that the run has waited since: ``waited_s`` in all."""
+        return max(0, int(1000 * (now_s - self.at_s - (waited_s - self.waited_s))))
 
 
 class Coordinator:
@@ -55,11 +55,20 @@ class Coordinator:
     It can be pickled (Spark Connect runs the hook in another process); the connection is made where it is used.
     """
 
-    def __init__(self, url: str, job: str, key: str | None, patience: Patience) -> None:
+    def __init__(
+        self,
+        url: str,
+        job: str,
+        key: str | None,
+        patience: Patience,
+        transport: httpx.BaseTransport | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         parts = httpx.URL(url)
         if parts.scheme not in ("http", "https") or not parts.host:
             raise InvalidUsage(f"{url!r} is no address of a coordinator; it looks like http://host:8000.")
         self.url, self.job, self.key, self.patience = url.rstrip("/"), job, key, patience
+        self.transport, self.clock = transport, clock
         self.authorization = f"Bearer {key}" if key else None
         self.headers = {"Content-Type": "application/json"}
         if self.authorization:
@@ -67,7 +76,7 @@ class Coordinator:
         self.watermark_token: str | None = None
         self._learnt: tuple[str | None, int | None] = (None, None)
         self.waited_s = 0.0
-        self.heard = (0, time.monotonic())
+        self.heard = (0, clock.monotonic())
         self.stopped: Callable[[], bool] = _never
         self._client: httpx.Client | None = None
 
@@ -150,7 +159,7 @@ class Coordinator:
         """
 
         def said(waited_s: float) -> Body:
-            age_ms = None if settled is None else settled.age_ms(waited_s)
+            age_ms = None if settled is None else settled.age_ms(self.clock.time(), waited_s)
             return {"pins_to_keep": keep, "input_age_ms": age_ms, **pin}
 
         return self._batch("PUT", query, run, batch_id, "", said, patience)
@@ -177,7 +186,7 @@ class Coordinator:
         ``after_batch``: the last one that the query has finished, None if there was none in this run.
         """
         heard_ms, at = self.heard
-        observed_ms = max(0, heard_ms + int(1000 * (time.monotonic() - age_s - at)))
+        observed_ms = max(0, heard_ms + int(1000 * (self.clock.monotonic() - age_s - at)))
         said = self._said_by(run, observed_ms=observed_ms, after_batch=after_batch)
         return self._job("POST", f"/queries/{query}:heartbeat", said, patience=Patience(0), proves=True)
 
@@ -204,7 +213,7 @@ class Coordinator:
         with self._waiting() as began:
 
             def body() -> Body:
-                waited_s = self.waited_s + outage_since(began)
+                waited_s = self.waited_s + outage_since(began, self.clock)
                 return self._said_by(run, waited_ms=int(1000 * waited_s), **said(waited_s))
 
             path = f"/queries/{query}/batches/{batch_id}{verb}"
@@ -213,11 +222,11 @@ class Coordinator:
     @contextmanager
     def _waiting(self) -> Iterator[float]:
         """Around a call that the query waits for, so that what it waits is lost to it. Gives when that began."""
-        began = time.monotonic()
+        began = self.clock.monotonic()
         try:
             yield began
         finally:
-            self.waited_s += outage_since(began)
+            self.waited_s += outage_since(began, self.clock)
 
     def _job(
         self, method: str, path: str, body: Body | Callable[[], Body] | None = None,
@@ -233,7 +242,7 @@ class Coordinator:
 
         def send(timeout_s: float) -> tuple[int, bytes]:
             if self._client is None:
-                self._client = httpx.Client(headers=self.headers)
+                self._client = httpx.Client(headers=self.headers, transport=self.transport)
                 # Queries come and go in a program that lives long: with them go their connections.
                 weakref.finalize(self, self._client.close)
             try:
@@ -247,7 +256,7 @@ class Coordinator:
 
         what = f"{method} {self.job}{path.partition('?')[0]}"
         try:
-            answer = (patience or self.patience).call(what, send, self.stopped)
+            answer = (patience or self.patience).call(what, send, self.stopped, self.clock)
         except JobMissing as missing:
             raise missing.of(self.job) from None
         except Refused as refusal:
@@ -257,7 +266,7 @@ class Coordinator:
         if proves:
             self._learn(answer)
         if "now_ms" in answer:
-            self.heard = answer["now_ms"], time.monotonic()
+            self.heard = answer["now_ms"], self.clock.monotonic()
         return answer
 
     def _learn(self, answer: Mapping[str, Any]) -> None:

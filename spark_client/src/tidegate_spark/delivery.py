@@ -85,10 +85,10 @@ class Delivery:
         self.query, self.checkpoint = query, checkpoint
         self.coordinator = gate.coordinator.for_a_run()
         self.log = QueryLog(self.coordinator.job, query)
-        self._on_outage, self._pins, self._settles = gate.on_outage, pins, settles
+        self.on_outage, self._pins, self._settles = gate.on_outage, pins, settles
         self._run_id = str(uuid.uuid4())
-        self._teller = Teller(Backlog(checkpoint), self.coordinator, self._tell, self._on_outage.goes_on, self.log)
-        self._standing = Standing(gate, self.coordinator, query, declared, checkpoint, pins, self.log, here)
+        self.teller = Teller(Backlog(checkpoint), self.coordinator, self._tell, self.on_outage.goes_on, self.log)
+        self.standing = Standing(gate, self.coordinator, query, declared, checkpoint, pins, self.log, here)
         self._watermark: int | None = None
         self.max_future_skew_ms: int | None = (gate.rules or {}).get("max_future_skew_ms", MAX_FUTURE_SKEW_MS)
         """How far ahead of the clock an event time may be, as far as is known: of the rules in force, if heard of."""
@@ -97,7 +97,7 @@ class Delivery:
     def _start(self, here: bool) -> None:
         self._here = here
         self._first = True
-        self._started = self._teller.now()
+        self._started = self.teller.now()
 
     def __getstate__(self) -> dict[str, Any]:
         own = ("_here", "_first", "_started")
@@ -120,12 +120,12 @@ class Delivery:
 
         :raises CoordinatorUnavailable, Refused: see :meth:`begin`.
         """
-        goes_on = self._on_outage.goes_on
-        patience = self._on_outage.before_going_on if goes_on else self._on_outage.patience
+        goes_on = self.on_outage.goes_on
+        patience = self.on_outage.before_going_on if goes_on else self.on_outage.patience
         try:
-            self._standing.announce(patience)
-            self.max_future_skew_ms = self._standing.config["max_future_skew_ms"]
-            self._teller.tell(patience)
+            self.standing.announce(patience)
+            self.max_future_skew_ms = self.standing.config["max_future_skew_ms"]
+            self.teller.tell(patience)
         except CoordinatorUnavailable as error:
             if not goes_on:
                 raise
@@ -134,11 +134,11 @@ class Delivery:
     def started(self) -> None:
         """The query runs: what could not be told before is told beside it."""
         if self._here:
-            self._teller.go_on()
+            self.teller.go_on()
 
     def close(self) -> None:
         """The query has ended. What is still untold is told by its next start."""
-        self._teller.close()
+        self.teller.close()
 
     # -- a batch --------------------------------------------------------------------------------------------------
 
@@ -148,23 +148,23 @@ class Delivery:
         :raises CoordinatorUnavailable: after all the patience there is.
         :raises Refused: when it says no; nothing was begun.
         """
-        self._standing.bring_proof()
+        self.standing.bring_proof()
         kept = self._pins.read(batch_id)
         last = kept or (self._pins.read(batch_id - 1) if batch_id else None)
         settled = self._settled(batch_id)
-        if not self._on_outage.goes_on or last is None:
-            self._teller.tell_before(batch_id, self._on_outage.patience)
-            return self._begin(batch_id, kept, settled, self._on_outage.patience)
+        if not self.on_outage.goes_on or last is None:
+            self.teller.tell_before(batch_id, self.on_outage.patience)
+            return self._begin(batch_id, kept, settled, self.on_outage.patience)
         try:
-            if self._teller.tell_before(batch_id, self._on_outage.before_going_on):
-                return self._begin(batch_id, kept, settled, self._on_outage.before_going_on)
+            if self.teller.tell_before(batch_id, self.on_outage.before_going_on):
+                return self._begin(batch_id, kept, settled, self.on_outage.before_going_on)
         except CoordinatorUnavailable as error:
             self._go_on_without(batch_id, error)
         if kept is None:
             kept = KeptPin(last.pin, self.coordinator.watermark_token, last.latest_event_time, assumed=True)
             self._pins.write(batch_id, kept)
         batch = self._batch(batch_id, kept, replayed=last is kept)
-        return Opened(batch, kept, False, self._teller.now(), settled)
+        return Opened(batch, kept, False, self.teller.now(), settled)
 
     def report(self, opened: Opened, fold: Fold) -> None:
         """Stages what was seen of a batch.
@@ -181,7 +181,7 @@ class Delivery:
         answer = self._say(self._commit, opened, fold)
         if answer is None:
             began, settled_s = opened.began, None if opened.settled is None else opened.settled.at_s
-            self._teller.put_off(Untold(opened.batch_id, opened.kept, began.at_s, settled_s, fold), began)
+            self.teller.put_off(Untold(opened.batch_id, opened.kept, began.at_s, settled_s, fold), began)
         return answer
 
     def finished(self, batch_id: int, pin: int | None, planned_ms: int, fold: Fold) -> None:
@@ -189,10 +189,10 @@ class Delivery:
 
         ``planned_ms``: when Spark settled what is in it (epoch milliseconds).
         """
-        now, kept = self._teller.now(), KeptPin(pin, self.coordinator.watermark_token)
+        now, kept = self.teller.now(), KeptPin(pin, self.coordinator.watermark_token)
         settled = self._settled_by(planned_ms, now)
         self._pins.write(batch_id, kept)
-        self._teller.keep(Untold(batch_id, kept, now.at_s, None if settled is None else settled.at_s, fold), now)
+        self.teller.keep(Untold(batch_id, kept, now.at_s, None if settled is None else settled.at_s, fold), now)
 
     def tell_finished(self) -> None:
         """Tells what is kept: now, or, where the coordinator is away, beside the batches that go on.
@@ -200,24 +200,24 @@ class Delivery:
         :raises Refused: when it says no; what it has not taken is kept.
         """
         try:
-            self._teller.tell(self._on_outage.before_going_on)
+            self.teller.tell(self.on_outage.before_going_on)
         except CoordinatorUnavailable as error:
             self.log.warning("going on without the coordinator (%s)", error.reason)
-            self._teller.go_on()
+            self.teller.go_on()
 
     @property
     def rules(self) -> Rules:
         """The job's rules in force, as far as they were heard of; else those it is to be created from."""
-        return self._standing.rules
+        return self.standing.rules
 
     def tops(self) -> dict[str, int]:
         """The highest event time of each substream, in all batches whose commits the coordinator took."""
-        return self._standing.tops()
+        return self.standing.tops()
 
     @property
     def told_up_to(self) -> int | None:
         """The last batch that the coordinator took the commit of; None: none."""
-        return self._standing.reached.batch_id
+        return self.standing.reached.batch_id
 
     def untold(self, batch_id: int, pin: int | None) -> Batch:
         """A batch that the coordinator need not know of."""
@@ -231,7 +231,7 @@ class Delivery:
         first, self._first = self._first, False
         if self._settles == "never":
             return None
-        now = self._teller.now()
+        now = self.teller.now()
         planned_ms = self.checkpoint.planned_ms(batch_id) if first else int(1000 * now.at_s)
         return None if planned_ms is None else self._settled_by(planned_ms, now)
 
@@ -252,32 +252,32 @@ class Delivery:
 
         :raises TidegateError: when that does not come through; the next heartbeat brings the same news.
         """
-        self._standing.bring_proof()
+        self.standing.bring_proof()
         try:
             answer = self.coordinator.heartbeat(self.query, run, age_s, after_batch)
         except JobMissing as missing:
-            with self._standing.lock:
-                self._standing.announce(ONE_ATTEMPT, missing)
-                self._standing.tell_again(run, after_batch, ONE_ATTEMPT)
+            with self.standing.lock:
+                self.standing.announce(ONE_ATTEMPT, missing)
+                self.standing.tell_again(run, after_batch, ONE_ATTEMPT)
             return
-        if answer["applied"] and self._standing.is_announced_in(answer):
+        if answer["applied"] and self.standing.is_announced_in(answer):
             return
-        with self._standing.lock:
-            self._standing.meet(answer, ONE_ATTEMPT)
+        with self.standing.lock:
+            self.standing.meet(answer, ONE_ATTEMPT)
             if not answer["applied"]:
-                self._standing.tell_again(run, after_batch, ONE_ATTEMPT)
+                self.standing.tell_again(run, after_batch, ONE_ATTEMPT)
 
     # -- how it is said -------------------------------------------------------------------------------------------
 
     def _begin(self, batch_id: int, kept: KeptPin | None, settled: Moment | None, patience: Patience) -> Opened:
-        with self._standing.lock:
-            self._standing.announced(patience)
+        with self.standing.lock:
+            self.standing.announced(patience)
             try:
                 begun = self._ask_to_begin(batch_id, kept, settled, patience)
             except JobMissing as missing:
-                self._standing.announce(patience, missing)
+                self.standing.announce(patience, missing)
                 begun = self._ask_to_begin(batch_id, kept, settled, patience)
-            self._standing.begun(begun, self.run(), batch_id, patience)
+            self.standing.begun(begun, self.run(), batch_id, patience)
         self._watermark = begun["watermark"]
         latest = begun["latest_event_time"]
         self.max_future_skew_ms = None if latest is None else latest - begun["now_ms"]
@@ -291,7 +291,7 @@ class Delivery:
         if kept is None:
             kept = KeptPin(begun["pin"], begun["watermark_token"], begun["latest_event_time"])
             self._pins.write(batch_id, kept)
-        return Opened(self._batch(batch_id, kept, replayed), kept, True, self._teller.now(), settled)
+        return Opened(self._batch(batch_id, kept, replayed), kept, True, self.teller.now(), settled)
 
     def _ask_to_begin(
         self, batch_id: int, kept: KeptPin | None, settled: Moment | None, patience: Patience
@@ -323,10 +323,10 @@ class Delivery:
         """A call about an open batch. None where the query goes on without its coordinator."""
         if not opened.heard:
             return None
-        if not self._on_outage.goes_on:
-            return self._insist(call, opened, fold, self._on_outage.patience)
+        if not self.on_outage.goes_on:
+            return self._insist(call, opened, fold, self.on_outage.patience)
         try:
-            return self._insist(call, opened, fold, self._on_outage.before_going_on)
+            return self._insist(call, opened, fold, self.on_outage.before_going_on)
         except CoordinatorUnavailable as error:
             self._go_on_without(opened.batch_id, error)
             opened.heard = False
@@ -343,7 +343,7 @@ class Delivery:
             try:
                 return call(opened, fold, patience)
             except JobMissing as missing:
-                self._standing.announce(patience, missing)
+                self.standing.announce(patience, missing)
             except Refused as refusal:
                 if refusal.code not in LOST:
                     raise
@@ -361,7 +361,7 @@ class Delivery:
             self.query, self.run(), opened.batch_id, fold.account(), fold.reported(), patience
         )  # fmt: skip
         self._watermark = answer["watermark"]
-        self._standing.committed(answer, opened.batch_id, fold.tops())
+        self.standing.committed(answer, opened.batch_id, fold.tops())
         return answer
 
     def _tell(self, untold: Untold, since: Moment, patience: Patience) -> None:

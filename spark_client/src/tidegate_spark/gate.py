@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Literal
 
+import httpx
 from pyspark.sql import DataFrame
 
+from tidegate_spark.clock import SYSTEM_CLOCK, Clock
 from tidegate_spark.columns import Columns
 from tidegate_spark.coordinator import Coordinator
 from tidegate_spark.errors import InvalidUsage
@@ -150,6 +152,8 @@ def connect(
     rules: Rules | None = None,
     key: str | None = None,
     on_outage: timedelta | Literal["continue"] = DEFAULT_PATIENCE,
+    transport: httpx.BaseTransport | None = None,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> Gate:
     """A gate to ``job``. Nothing is sent yet; a query that is started creates the job.
 
@@ -158,6 +162,9 @@ def connect(
     :param key: sent as a bearer key; by default the environment's ``TIDEGATE_TOKEN``.
     :param on_outage: how long a batch waits for a coordinator that does not answer before its query fails. Or
         ``"continue"``: it goes on with the pin of the batch before, and the coordinator is told when it is back.
+    :param transport: sends the driver's requests instead of httpx's own transport: for tests, or a proxy that httpx
+        does not know. Executors report over connections of their own.
+    :param clock: the driver's clock; for tests.
     :raises InvalidUsage: for arguments that cannot work.
     """
     url = url or os.environ.get("TIDEGATE_URL")
@@ -165,4 +172,5 @@ def connect(
         raise InvalidUsage("Give the coordinator's address: connect('http://host:8000', ...), or set TIDEGATE_URL.")
     outage = OnOutage.of(on_outage)
     key = key or os.environ.get("TIDEGATE_TOKEN")
-    return Gate(Coordinator(url, checked_id("job", job), key, outage.patience), rules, outage)
+    coordinator = Coordinator(url, checked_id("job", job), key, outage.patience, transport, clock)
+    return Gate(coordinator, rules, outage)

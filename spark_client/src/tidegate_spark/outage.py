@@ -7,12 +7,12 @@ sent again.
 import json
 import logging
 import random
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Literal
 
+from tidegate_spark.clock import SYSTEM_CLOCK, Clock
 from tidegate_spark.errors import CoordinatorUnavailable, InvalidUsage, refused
 
 log = logging.getLogger("tidegate")
@@ -32,9 +32,9 @@ OUTAGE_S = 1.0
 """A call that takes longer than this was waiting for the coordinator; less is the price of a call."""
 
 
-def outage_since(began: float) -> float:
-    """How much of the time since ``began`` (monotonic) a call was kept waiting by an outage, in seconds."""
-    elapsed_s = time.monotonic() - began
+def outage_since(began: float, clock: Clock = SYSTEM_CLOCK) -> float:
+    """Return the seconds since ``began`` (monotonic) if an outage delayed the call, else 0."""
+    elapsed_s = clock.monotonic() - began
     return elapsed_s if elapsed_s > OUTAGE_S else 0.0
 
 
@@ -66,7 +66,11 @@ class Patience:
         return replace(self, give_up_after_s=min(self.give_up_after_s, give_up_after_s))
 
     def call(
-        self, what: str, send: Callable[[float], tuple[int, bytes]], stopped: Callable[[], bool] = lambda: False
+        self,
+        what: str,
+        send: Callable[[float], tuple[int, bytes]],
+        stopped: Callable[[], bool] = lambda: False,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> dict[str, Any]:
         """Calls ``send`` until it answers, and returns the JSON object it answered.
 
@@ -76,23 +80,23 @@ class Patience:
         :raises Refused: for an answer that waiting does not change.
         :raises CoordinatorUnavailable: when there was none in time.
         """
-        began = time.monotonic()
+        began = clock.monotonic()
         pause_s = self.first_pause_s
         told = False
         while True:
-            left_s = self.give_up_after_s - (time.monotonic() - began)
+            left_s = self.give_up_after_s - (clock.monotonic() - began)
             try:
                 status, body = send(min(LONGEST_ATTEMPT_S, max(MOMENT_S, left_s)))
                 if 200 <= status < 300:
                     if told:
-                        log.warning("The coordinator answers again after %.1f s (%s).", time.monotonic() - began, what)
+                        log.warning("The coordinator answers again after %.1f s (%s).", clock.monotonic() - began, what)
                     return _answer(status, body)
                 if status not in AWAY:
                     raise refused(status, body)
                 reason = str(refused(status, body))
             except NoAnswer as error:
                 reason = str(error)
-            waited_s = time.monotonic() - began
+            waited_s = clock.monotonic() - began
             if waited_s >= self.give_up_after_s:
                 raise CoordinatorUnavailable(
                     f"{what}: no answer from the coordinator for {waited_s:.0f} s ({reason}); is the address right? "
@@ -110,7 +114,7 @@ class Patience:
                     reason,
                     self.give_up_after_s,
                 )
-            time.sleep(min(random.uniform(pause_s / 2, pause_s), self.give_up_after_s - waited_s))
+            clock.sleep(min(random.uniform(pause_s / 2, pause_s), self.give_up_after_s - waited_s))
             pause_s = min(2 * pause_s, self.longest_pause_s)
 
 

@@ -6,7 +6,6 @@ are untold ones, at most one thread is telling.
 
 import random
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -53,7 +52,7 @@ class Teller:
         self._start()
 
     def now(self) -> Moment:
-        return Moment(time.time(), self._coordinator.waited_s)
+        return Moment(self._coordinator.clock.time(), self._coordinator.waited_s)
 
     def put_off(self, untold: Untold, began: Moment) -> None:
         """Keeps what is to be told later. ``began``: when the batch did, unheard."""
@@ -110,7 +109,7 @@ class Teller:
             since = self._unheard_since
             if since is None:  # an earlier run has left it
                 since = self._unheard_since = Moment(untold.began_s, self._coordinator.waited_s)
-            unheard_s = max(0.0, time.time() - since.at_s)
+            unheard_s = max(0.0, self._coordinator.clock.time() - since.at_s)
             self._coordinator.waited_s = max(self._coordinator.waited_s, since.waited_s + unheard_s)
             self._tell(untold, since, patience)
             self._backlog.forget(batch_id)

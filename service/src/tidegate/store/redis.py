@@ -171,14 +171,16 @@ class JobStore:
 
     ``absent_after_ms``: a time without any command that is longer than this is nobody's silence (the coordinators, or
     Redis, were away). ``guard`` keeps a clock of Redis that leaps ahead from leaving its mark on a job. ``limits``: of
-    jobs, and of the substreams of each. ``around``: what every command goes through, by its name.
+    jobs, and of the substreams of each. ``around``: what every command goes through, by its name. ``clock`` replaces
+    Redis's time in all commands, for tests; it returns Unix milliseconds.
     """
 
     def __init__(
         self, redis: Redis, absent_after_ms: int | None = None, guard: ClockGuard | None = None,
-        limits: Limits = UNLIMITED, around: AroundCommand = unobserved,
+        limits: Limits = UNLIMITED, around: AroundCommand = unobserved, clock: Callable[[], int] | None = None,
     ) -> None:  # fmt: skip
         self.redis = redis
+        self._clock = clock
         self._around = around
         self._absent_after_ms, self._guard = absent_after_ms, guard
         self._most_jobs, self._most_substreams = text(limits.jobs), text(limits.substreams)
@@ -360,13 +362,18 @@ class JobStore:
 
         :raises ClockJumped: where Redis's clock cannot be believed.
         """
-        seconds, micros = await self.redis.time()
-        now_ms = seconds * 1000 + micros // 1000
+        now_ms = await self._time_ms()
         if self._guard is not None:
             self._guard.hear(now_ms)
         until = str(now_ms)
         found = await self.redis.zrange(SWEEPS, "-inf", until, byscore=True, offset=0, num=most)
         return [str(job) for job in found]
+
+    async def _time_ms(self) -> int:
+        if self._clock is not None:
+            return self._clock()
+        seconds, micros = await self.redis.time()
+        return int(seconds) * 1000 + int(micros) // 1000
 
     # -- reads ----------------------------------------------------------------------------------------------------
 
@@ -547,6 +554,8 @@ class JobStore:
     def _call(
         self, command: str, job: str, now_ms: int | None, *arguments: str
     ) -> tuple[AsyncScript, list[str], list[str]]:
+        if now_ms is None and self._clock is not None:
+            now_ms = self._clock()
         if command not in self._scripts:
             self._scripts[command] = self.redis.register_script(script(command))
         latest = None if self._guard is None else self._guard.latest_ms()

@@ -1,0 +1,34 @@
+"""The client's protocol without Spark: a coordinator in this process, and a clock that stands still."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.clock import VirtualClock
+from tests.support.drivers import Runs
+from tests.support.local import LocalCoordinator
+from tidegate.store.embedded import EmbeddedValkey
+from tidegate_spark import teller
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def own(valkey: EmbeddedValkey, clock: VirtualClock) -> Iterator[LocalCoordinator]:
+    """A coordinator that the test may stop, empty and restore."""
+    with LocalCoordinator(valkey, clock) as coordinator:
+        yield coordinator
+
+
+@pytest.fixture
+def runs(tmp_path: Path, clock: VirtualClock) -> Runs:
+    return Runs(tmp_path / "checkpoint", clock)
+
+
+@pytest.fixture(autouse=True)
+def _backlog_is_sent_without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(teller, "PAUSE_S", 0.01)

@@ -1,0 +1,256 @@
+"""One query and its coordinator, which stops, loses state or is late: schedules that are rare in practice."""
+
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+
+from tests.support.api import operate
+from tests.support.clock import VirtualClock
+from tests.support.drivers import Run, Runs, fold
+from tests.support.local import LocalCoordinator
+from tests.support.streams import LAG, known
+from tests.support.waiting import until
+from tidegate_spark import Gate, limiting_lag
+from tidegate_spark.outage import OnOutage
+
+
+def job(own: LocalCoordinator, **limits: Any) -> Gate:
+    return own.gate(rules=limiting_lag(LAG, **limits))
+
+
+def going_on(own: LocalCoordinator, **limits: Any) -> Gate:
+    return own.gate(rules=limiting_lag(LAG, **limits), on_outage="continue")
+
+
+# -- the coordinator loses state --------------------------------------------------------------------------------------
+
+
+def test_reports_in_the_lost_end_of_the_log_are_reported_again(own: LocalCoordinator, runs: Runs) -> None:
+    """The coordinator knows the batch but none of its reports: a commit of nothing would lose its rows."""
+    gate = job(own)
+    run = runs.run(gate)
+    run.batch(0, a=100_000)
+    opened = run.begin(1)
+    before_the_report = own.state()
+    run.delivery.report(opened, fold(a=200_000, b=100_000))
+    own.restore(before_the_report)
+    run.delivery.commit(opened, fold(a=200_000, b=100_000))
+    assert known(gate) == {"a": 200_000, "b": 100_000}
+    run.batch(2, a=300_000)
+    assert run.begin(3).kept.pin == 90_000
+
+
+def test_a_restored_job_reports_the_slowest_substream_first(own: LocalCoordinator, runs: Runs) -> None:
+    """The restore takes several calls; between two of them the watermark must not pass the slowest substream."""
+    gate = job(own)
+    run = runs.run(gate)
+    run.batch(0, **{f"s{number:05}": 1_000_000 for number in range(12_000)}, z=500_000)
+    assert gate.status()["watermark"] == 490_000
+    own.empty()
+    assert runs.run(gate).begin(1).kept.pin == 490_000
+
+
+@pytest.mark.parametrize("first", ["a batch", "a heartbeat"])
+def test_the_next_run_proves_the_last_watermark(own: LocalCoordinator, runs: Runs, first: str) -> None:
+    """The watermark token is kept beside the checkpoint; without it the watermark would go back."""
+    gate = job(own)
+    run = runs.run(gate)
+    run.batch(0, a=100_000, b=40_000)
+    operate(gate, "POST", "/substreams:evict", {"query": "q", "names": ["b"], "reason": "gone"})
+    run.batch(1, a=101_000)
+    assert gate.status()["watermark"] == 91_000
+    own.empty()
+    run = runs.run(gate)
+    if first == "a heartbeat":
+        run.beat(1)
+        assert gate.status()["watermark"] == 91_000
+    assert run.begin(2).kept.pin == 91_000
+
+
+def test_a_job_that_was_reset_while_its_query_is_quiet_stays_clean(own: LocalCoordinator, runs: Runs) -> None:
+    """A reset removes a false event time; a heartbeat must not bring it back."""
+    gate = job(own, max_future_skew=None)
+    run = runs.run(gate)
+    run.batch(0, a=10**15)
+    operate(gate, "POST", ":reset", {"reason": "a clock was broken"})
+    for _ in range(2):
+        run.beat(0)
+    assert (gate.status()["watermark"], known(gate)) == (None, {})
+    run.batch(1, a=100_000)
+    run = runs.run(gate)
+    run.beat(1)
+    assert (gate.status()["watermark"], known(gate)) == (90_000, {"a": 100_000})
+
+
+def test_a_coordinator_may_lose_everything_twice(own: LocalCoordinator, runs: Runs, clock: VirtualClock) -> None:
+    """Also if no batch ran in between that would have written anything."""
+    gate = job(own, idle_timeout=timedelta(seconds=1))
+    run = runs.run(gate)
+    run.batch(0, a=100_000, b=40_000)
+    for _ in range(2):
+        own.empty()
+        run.delivery.coordinator.watermark_token = None  # as with a new secret
+        run.beat(0)
+        assert known(gate) == {"a": 100_000, "b": 40_000}
+        assert gate.status()["watermark"] is None or gate.status()["watermark"] == 30_000
+        clock.advance(1.1)
+        run.beat(0)
+        assert gate.status()["watermark"] == 90_000, "both are idle"
+
+
+def test_lost_state_is_restored_after_a_failed_batch(own: LocalCoordinator, runs: Runs) -> None:
+    """The run that noticed the loss staged the restore; the next run takes the batch over and drops what was staged."""
+    gate = job(own)
+    run = runs.run(gate)
+    run.batch(0, a=100_000)
+    before = own.state()
+    run.batch(1, a=101_000, b=50_000)
+    own.restore(before)
+    run.begin(2)
+    run = runs.run(gate)
+    run.batch(2, a=120_000)
+    assert known(gate) == {"a": 120_000, "b": 50_000}
+
+
+def test_a_rename_is_no_loss(own: LocalCoordinator, runs: Runs) -> None:
+    """The coordinator has no batch under the new name; a substream evicted under the old name stays away."""
+    gate = job(own)
+    run = runs.run(gate, "old")
+    run.batch(0, a=100_000, b=40_000)
+    operate(gate, "POST", "/substreams:evict", {"query": "old", "names": ["b"], "reason": "gone"})
+    run.batch(1, a=110_000)
+    gate.hand_over("old", "new", "renamed")
+    run = runs.run(gate, "new")
+    run.batch(2, a=120_000)
+    assert known(gate) == {"a": 120_000}
+
+
+# -- the coordinator is away ------------------------------------------------------------------------------------------
+
+
+def test_a_batch_waits_for_the_coordinator_and_its_substreams_stay_active(
+    own: LocalCoordinator, runs: Runs, clock: VirtualClock
+) -> None:
+    """Ten seconds without a coordinator are not ten seconds of silence."""
+    gate = job(own, idle_timeout=timedelta(seconds=6))
+    run = runs.run(gate)
+    run.batch(0, a=100_000, b=40_000)
+    own.stop()
+    clock.after(10, own.start)
+    assert run.batch(1, a=110_000).kept.pin == 30_000
+    assert gate.status()["substreams"] == {"active": 2, "idle": 0, "done": 0, "all_idle": False}
+    assert gate.status()["watermark"] == 30_000
+
+
+def test_an_outage_may_be_longer_than_pins_are_kept(own: LocalCoordinator, runs: Runs) -> None:
+    """Each batch of the backlog brings its own pin: the coordinator no longer has those of so many batches."""
+    gate = going_on(own)
+    run = runs.run(gate)
+    run.batch(0, a=1_000_000)
+    own.stop()
+    for batch_id in range(1, 120):
+        run.batch(batch_id, a=1_000_000 + batch_id)
+    own.start()
+    until(lambda: gate.status()["watermark"] == 990_119, "the backlog was sent")
+    assert run.batch(120, a=1_000_500).kept.pin == 990_119
+    assert gate.status()["rows"]["on_time"] == 121
+
+
+def test_an_outage_that_ends_within_a_batch_is_not_silence(
+    own: LocalCoordinator, runs: Runs, clock: VirtualClock
+) -> None:
+    """The backlog is sent while a batch runs; the time until that batch commits counts as an outage too."""
+    gate = going_on(own, idle_timeout=timedelta(seconds=4))
+    run = runs.run(gate)
+    run.batch(0, a=100_000, b=40_000)
+    own.stop()
+    run.batch(1, a=101_000)
+    clock.advance(6)
+    opened = run.begin(2)
+    own.start()
+    until(lambda: gate.status()["rows"]["on_time"] == 3, "the backlog was sent")
+    clock.advance(6)
+    run.delivery.report(opened, fold(a=102_000))
+    run.delivery.commit(opened, fold(a=102_000))
+    until(lambda: gate.status()["rows"]["on_time"] == 4, "the last batch of the outage was sent")
+    run.batch(3, a=103_000)
+    assert gate.status()["substreams"]["idle"] == 0
+    assert gate.status()["watermark"] == 30_000
+
+
+def test_under_connect_the_hooks_waiting_is_its_own(own: LocalCoordinator, runs: Runs, clock: VirtualClock) -> None:
+    """The client's process starts the run, the hook's process runs it: each accounts for its own outages."""
+    gate = going_on(own, idle_timeout=timedelta(seconds=3))
+    earlier = runs.run(gate)
+    earlier.batch(0, a=100_000, b=40_000)
+    own.stop()
+    earlier.batch(1, a=101_000)
+    earlier.delivery.close()
+    clock.advance(3)
+    client = runs.run(gate, here=False)
+    hook = Run(runs, cloudpickle.loads(cloudpickle.dumps(client.delivery)))  # type: ignore[no-untyped-call]
+    client.delivery.started()
+    own.start()
+    clock.advance(2)
+    hook.batch(2, a=102_000, b=41_000)
+    hook.delivery.on_outage = OnOutage.of(timedelta(minutes=1))
+    opened = hook.begin(3)
+    own.stop()
+    clock.after(4, own.start)
+    hook.delivery.report(opened, fold(a=103_000))
+    hook.delivery.commit(opened, fold(a=103_000))
+    hook.batch(4, a=104_000)
+    assert gate.status()["substreams"]["idle"] == 0
+    assert gate.status()["watermark"] == 31_000
+
+
+def test_the_wait_for_another_thread_is_not_silence(own: LocalCoordinator, runs: Runs, clock: VirtualClock) -> None:
+    """A heartbeat in flight delays a begin; the age of the batch's input includes that delay."""
+    gate = job(own, idle_timeout=timedelta(seconds=2))
+    run = runs.run(gate)
+    run.batch(0, a=100_000, b=40_000)
+    with run.delivery.standing.lock:
+        blocked = threading.Thread(target=run.batch, args=(1,), kwargs={"a": 110_000})
+        blocked.start()
+        until(lambda: (runs.directory / "offsets" / "1").exists(), "the batch was planned")
+        time.sleep(0.1)
+        clock.advance(3)
+    blocked.join()
+    assert gate.status()["substreams"]["idle"] == 0
+
+
+# -- what a batch says about silence ----------------------------------------------------------------------------------
+
+
+def test_under_available_now_a_batch_says_that_input_is_complete_up_to_the_start_of_the_run(
+    own: LocalCoordinator, runs: Runs, clock: VirtualClock
+) -> None:
+    """Spark fixes the input when the run starts; none of its batches has what came later."""
+    gate = job(own, idle_timeout=timedelta(seconds=2))
+    run = runs.run(gate, settles="the run")
+    run.batch(0, a=100_000, b=40_000)
+    clock.advance(2.5)
+    run.batch(1, a=110_000)
+    assert gate.status()["watermark"] == 30_000
+    run = runs.run(gate, settles="the run")
+    run.batch(2, a=120_000)
+    assert gate.status()["watermark"] == 110_000, "b was silent from the first run to the second"
+
+
+def test_an_earlier_run_under_available_now_says_nothing_about_silence(
+    own: LocalCoordinator, runs: Runs, clock: VirtualClock
+) -> None:
+    """The batch that it planned has what was there when that run started, and nobody knows when that was."""
+    gate = job(own, idle_timeout=timedelta(seconds=1))
+    run = runs.run(gate, settles="the run")
+    run.batch(0, a=100_000, b=40_000)
+    clock.advance(1.5)
+    runs.plan(1)
+    clock.advance(0.1)
+    run = runs.run(gate, settles="the run")
+    run.batch(1, a=110_000)
+    assert gate.status()["watermark"] == 30_000

@@ -1,0 +1,107 @@
+"""A coordinator in this process: real HTTP on loopback, a real Valkey, and failures and time that a test controls."""
+
+import asyncio
+import itertools
+import secrets
+import socket
+import threading
+from types import TracebackType
+from typing import Any, Self
+
+import redis as redis_sync
+import uvicorn
+
+from tests.support.clock import VirtualClock
+from tidegate.app import create_app
+from tidegate.settings import Settings
+from tidegate.store.embedded import EmbeddedValkey
+from tidegate_spark import Gate, connect
+
+DATABASES = 15
+_database = itertools.count()
+
+State = dict[bytes, tuple[int, bytes]]
+"""Every key with its time to live in milliseconds (0: none) and its serialized value."""
+
+
+class LocalCoordinator:
+    """The coordinator's application on a database of its own.
+
+    :meth:`stop` refuses connections, as a coordinator that was killed does; :meth:`start` serves the same address and
+    state again. Unlike a process it starts within milliseconds. Clients get the same ``clock`` from :meth:`gate`.
+
+    Args:
+        valkey: The server that holds the state, in one of its databases.
+        clock: Processing time; None: the machine's.
+        settings: Members of :class:`Settings`.
+    """
+
+    def __init__(self, valkey: EmbeddedValkey, clock: VirtualClock | None = None, **settings: Any) -> None:
+        self.database = next(_database) % DATABASES + 1
+        self.clock, self.port = clock, 0
+        self._url = f"{valkey.url}?db={self.database}"
+        self._settings = Settings(**{"sweep_interval_ms": 20, "max_clock_step_ms": 10**12} | settings)
+        self._token_key = secrets.token_bytes(32)
+        self._redis = redis_sync.Redis(unix_socket_path=valkey.socket, db=self.database)
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+        self._redis.flushdb()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def gate(self, *, job: str = "j", **options: Any) -> Gate:
+        """Connect to a job of this coordinator."""
+        if self.clock is not None:
+            options["clock"] = self.clock
+        return connect(self.url, job=job, **options)
+
+    def start(self) -> Self:
+        """Serve; a second start serves the same address."""
+        listening = socket.socket()
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(("127.0.0.1", self.port))
+        self.port = listening.getsockname()[1]
+        now_ms = None if self.clock is None else self.clock.now_ms
+        app = create_app(self._settings, self._url, self._token_key, clock=now_ms)
+        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=0)
+        self._server = uvicorn.Server(config)
+        serve = self._server.serve([listening])
+        self._thread = threading.Thread(target=asyncio.run, args=(serve,), name="local-coordinator", daemon=True)
+        self._thread.start()
+        while not self._server.started:
+            assert self._thread.is_alive(), "the coordinator did not start"
+            self._thread.join(0.005)
+        return self
+
+    def stop(self) -> None:
+        """Refuse connections, and break those that are open. Harmless if it does not serve."""
+        if self._server is not None and self._thread is not None:
+            self._server.should_exit = True
+            self._thread.join()
+            self._server = self._thread = None
+
+    def empty(self) -> None:
+        """Lose all state, as a Redis that was flushed does."""
+        self._redis.flushdb()
+
+    def state(self) -> State:
+        """Return a copy of the whole state."""
+        redis: Any = self._redis
+        return {key: (max(0, redis.pttl(key)), redis.dump(key)) for key in redis.scan_iter()}
+
+    def restore(self, state: State) -> None:
+        """Go back to an earlier state: everything that came after it is lost."""
+        self._redis.flushdb()
+        for key, (ttl_ms, value) in state.items():
+            self._redis.restore(key, ttl_ms, value)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        self._redis.close()

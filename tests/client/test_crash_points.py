@@ -1,0 +1,192 @@
+"""A driver that dies before or after any of its effects: each request and each write beside the checkpoint.
+
+The list of points is not written down anywhere: a first run without a crash counts the effects, and then the driver
+dies at each of them in turn. After the crash comes a new run of the query, as after ``kill -9``.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.api import operate
+from tests.support.clock import VirtualClock
+from tests.support.drivers import Run, Runs
+from tests.support.local import LocalCoordinator
+from tests.support.streams import LAG
+from tidegate_spark import limiting_lag
+from tidegate_spark.checkpoint import Checkpoint
+from tidegate_spark.delivery import Opened
+from tidegate_spark.fold import Fold
+
+STEP = 100_000
+BATCHES = 4
+
+
+class Died(BaseException):
+    """The driver was killed; no handler of an ordinary error runs."""
+
+
+@dataclass
+class Effects:
+    """Counts the effects of a driver, and kills it at one of them.
+
+    Attributes:
+        fatal: Number of the point at which the driver dies: twice the effect's number before it takes place, and one
+            more after it. None: it lives.
+    """
+
+    fatal: int | None = None
+    points: int = 0
+    named: list[str] = field(default_factory=list)
+    dead: bool = False
+
+    @contextmanager
+    def effect(self, name: str) -> Iterator[None]:
+        """Wrap one effect."""
+        self._reach(f"before {name}")
+        yield
+        self._reach(f"after {name}")
+
+    def _reach(self, name: str) -> None:
+        self.named.append(name)
+        self.dead = self.dead or self.points == self.fatal
+        self.points += 1
+        if self.dead:
+            raise Died(name)
+
+
+class Transport(httpx.HTTPTransport):
+    """Sends requests as effects of a driver."""
+
+    def __init__(self, effects: Effects) -> None:
+        super().__init__(verify=False)
+        self.effects = effects
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        with self.effects.effect(f"{request.method} {request.url.path}"):
+            return super().handle_request(request)
+
+
+def count_writes(effects: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make writes and deletions beside the checkpoint effects of a driver."""
+    for name in ("write", "delete"):
+        original = getattr(Checkpoint, name)
+
+        def wrapped(self: Checkpoint, path: str, *more: Any, original: Any = original, name: str = name) -> None:
+            with effects.effect(f"{name} {path}"):
+                original(self, path, *more)
+
+        monkeypatch.setattr(Checkpoint, name, wrapped)
+
+
+class Query:
+    """Runs a query over its input as Spark does; late rows are those below the pinned watermark of their batch."""
+
+    def __init__(self, runs: Runs) -> None:
+        self.runs = runs
+        self.judged: dict[int, tuple[int | None, list[tuple[str, int]], list[tuple[str, int]]]] = {}
+        self.attempts = 0
+
+    @staticmethod
+    def rows(batch_id: int) -> list[tuple[str, int]]:
+        """Two substreams, one far behind, and a row that is late from the third batch on."""
+        top = (batch_id + 2) * STEP
+        return [("a", top), ("behind", top - STEP // 2), *([("a", top - 2 * STEP)] if batch_id > 1 else [])]
+
+    def run(self, run: Run) -> None:
+        """Run every batch that Spark has not committed."""
+        commits = self.runs.directory / "commits"
+        for batch_id in range(BATCHES):
+            if not (commits / str(batch_id)).exists():
+                self._batch(run, batch_id)
+                (commits / str(batch_id)).write_text("v1\n{}")
+
+    def _batch(self, run: Run, batch_id: int) -> None:
+        opened = run.begin(batch_id)
+        folded = self._judge(opened, batch_id)
+        run.delivery.report(opened, folded)
+        run.delivery.commit(opened, folded)
+
+    def _judge(self, opened: Opened, batch_id: int) -> Fold:
+        pin = opened.kept.pin
+        late = [(name, time) for name, time in self.rows(batch_id) if pin is not None and time < pin]
+        on_time = [row for row in self.rows(batch_id) if row not in late]
+        judged = pin, on_time, late
+        assert self.judged.setdefault(batch_id, judged) == judged, "a replay judged rows differently"
+        self.attempts += 1
+        names = sorted({name for name, _ in on_time + late})
+        none = [0] * len(names)
+        counts = [[sum(row[0] == name for row in rows) for name in names] for rows in (on_time + late, late)]
+        tops: list[int | None] = [max(time for of, time in on_time + late if of == name) for name in names]
+        return Fold("by row", names, tops, counts[0], none, counts[1], none, none)
+
+
+def overtake(own: LocalCoordinator, step: int) -> None:
+    """Move the job's coalesced watermark while the driver is dead: another reporter is far ahead."""
+    gate = own.gate()
+    operate(gate, "POST", ":report", {"substreams": ["x"], "event_times": [step * STEP]})
+    queries = [row["query"] for row in gate.queries() if row["query"]]
+    names = [row["substream"] for row in gate.substreams() if row["query"] == "q"]
+    if queries and names:
+        operate(gate, "POST", "/substreams:idle", {"query": "q", "names": names})
+
+
+def points(own: LocalCoordinator, directory: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Run the query once without a crash; return its points."""
+    effects = Effects()
+    with monkeypatch.context() as patch:
+        count_writes(effects, patch)
+        rules = limiting_lag(LAG)
+        runs = Runs(directory, clock)
+        query = Query(runs)
+        query.run(runs.run(own.gate(rules=rules, transport=Transport(effects))))
+    own.empty()
+    assert effects.points > 40
+    return effects.named
+
+
+def test_a_driver_that_dies_at_any_point_loses_and_repeats_nothing(
+    own: LocalCoordinator, tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each row is judged once and for ever, counted once, and W never passes an open batch."""
+    every = points(own, tmp_path / "none", clock, monkeypatch)
+    replays = 0
+    for fatal, name in enumerate(every):
+        own.empty()
+        runs = Runs(tmp_path / str(fatal), clock)
+        query = Query(runs)
+        rules = limiting_lag(LAG)
+        effects = Effects(fatal)
+        with monkeypatch.context() as patch, suppress(Died):
+            count_writes(effects, patch)
+            query.run(runs.run(own.gate(rules=rules, transport=Transport(effects))))
+        assert effects.dead, name
+        gate = own.gate(rules=rules)
+        gate.ensure_job()
+        overtake(own, BATCHES + 10)
+        check_open_batch(gate.status(), gate.queries(), name)
+        query.run(runs.run(gate))
+        check_accounts(query, gate.status()["rows"], name)
+        replays += query.attempts > BATCHES
+    assert replays > len(every) // 4
+
+
+def check_open_batch(status: dict[str, Any], queries: list[dict[str, Any]], point: str) -> None:
+    """No watermark passes the pinned watermark of an open batch, whatever the rest of the job has seen."""
+    for query in queries:
+        if query["batch_open"]:
+            assert status["watermark"] == query["pin"], point
+
+
+def check_accounts(query: Query, rows: dict[str, int], point: str) -> None:
+    """Every row of the input was judged in one way, and the job counted it once."""
+    judged = [query.judged[batch_id] for batch_id in range(BATCHES)]
+    for batch_id, (_, on_time, late) in enumerate(judged):
+        assert sorted(on_time + late) == sorted(query.rows(batch_id)), point
+    assert rows["on_time"] == sum(len(on_time) for _, on_time, _ in judged), point
+    assert rows["late"] == sum(len(late) for _, _, late in judged), point

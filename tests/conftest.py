@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate_spark.testing import ensure_java
 
-pytest_plugins = ["tidegate_spark.testing.fixtures"]
+pytest_plugins = ["tests.support.fixtures", "tidegate_spark.testing.fixtures"]
 
 # No test may depend on a fast machine; and new cases are looked for at the desk, not by a build.
 settings.register_profile("project", deadline=None, derandomize=bool(os.environ.get("CI")))

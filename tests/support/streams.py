@@ -1,15 +1,12 @@
 """What tests of queries have in common: rows, a run to the end, and what a query did with its batches."""
 
-import shutil
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
-import psutil
 from pyspark.sql import DataFrame
 
+from tests.support.local import LocalCoordinator
 from tidegate_spark import Batch, Committed, Gate, JobMissing, Stream
-from tidegate_spark.testing import CoordinatorProcess
 
 LAG = timedelta(seconds=10)
 
@@ -24,30 +21,23 @@ def to_the_end(stream: Stream, checkpoint: str, query: str = "q") -> None:
     assert running.awaitTermination(120)
 
 
-def kill(process: CoordinatorProcess, empties: bool) -> None:
-    """Kills a coordinator; and, if it ``empties``, its Valkey with all that it knew."""
-    children = psutil.Process(process.pid).children(recursive=True)
-    process.stop(kill=True)
+def kill(own: LocalCoordinator, empties: bool) -> None:
+    """Stop a coordinator; and, if it ``empties``, lose all state of its Redis."""
+    own.stop()
     if empties:
-        for child in children:
-            child.kill()
-        psutil.wait_procs(children)
-        shutil.rmtree(process.data_dir)
+        own.empty()
 
 
 class Backup:
-    """The data of a coordinator as they were at a moment."""
+    """The state of a coordinator's Redis at one moment."""
 
-    def __init__(self, own: CoordinatorProcess, directory: Path) -> None:
-        self.own, self.directory = own, directory
-        own.stop()
-        shutil.copytree(own.data_dir, directory)
-        own.start()
+    def __init__(self, own: LocalCoordinator) -> None:
+        self.own, self.state = own, own.state()
 
     def restore(self) -> None:
-        """All that came after is lost."""
-        kill(self.own, empties=True)
-        shutil.copytree(self.directory, self.own.data_dir)
+        """Lose everything that came later."""
+        self.own.stop()
+        self.own.restore(self.state)
         self.own.start()
 
 

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.support.api import operate
+from tests.support.local import LocalCoordinator
 from tests.support.streams import LAG, Backup, Sink, kill, known, rows, to_the_end
 from tests.support.waiting import until
 from tidegate_spark import Gate, Stream, limiting_lag
@@ -28,12 +29,12 @@ def running(stream: Stream, checkpoint: str) -> Iterator[StreamingQuery]:
         query.stop()
 
 
-def quick(own: CoordinatorProcess) -> Gate:
+def quick(own: LocalCoordinator) -> Gate:
     return own.gate(job="j", rules=limiting_lag(LAG, idle_timeout=timedelta(seconds=QUIET_S)))
 
 
 def test_an_emptied_coordinator_is_told_by_a_query_that_is_quiet(
-    spark: SparkSession, source: FileBatches, own: CoordinatorProcess, checkpoint: str
+    spark: SparkSession, source: FileBatches, own: LocalCoordinator, checkpoint: str
 ) -> None:
     """No batch may come for hours; its heartbeats find out, and count again from then on."""
     sink, gate = Sink(), quick(own)
@@ -48,7 +49,7 @@ def test_an_emptied_coordinator_is_told_by_a_query_that_is_quiet(
 
 
 def test_an_emptied_coordinator_is_told_by_the_next_run(
-    spark: SparkSession, source: FileBatches, own: CoordinatorProcess, checkpoint: str
+    spark: SparkSession, source: FileBatches, own: LocalCoordinator, checkpoint: str
 ) -> None:
     """What an earlier run has seen lies beside the checkpoint; the pin of the next batch is held by it."""
     sink, gate = Sink(), own.gate(job="j", rules=limiting_lag(LAG))
@@ -102,14 +103,14 @@ def test_a_job_that_was_reset_is_not_poisoned_again(
 
 @pytest.mark.parametrize("quiet", [False, True], ids=["busy", "quiet"])
 def test_a_coordinator_that_lost_the_end_of_what_it_knew_hears_it_again(
-    spark: SparkSession, source: FileBatches, own: CoordinatorProcess, checkpoint: str, tmp_path: Path, quiet: bool
+    spark: SparkSession, source: FileBatches, own: LocalCoordinator, checkpoint: str, tmp_path: Path, quiet: bool
 ) -> None:
     """Redis may lose the last second of its log, and a batch that was committed in it; nobody would ever tell."""
     sink, gate = Sink(), quick(own) if quiet else own.gate(job="j", rules=limiting_lag(LAG))
     stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))
     source.add(*rows(("a", 100_000), ("b", 40_000)))
     to_the_end(stream, checkpoint)
-    backup = Backup(own, tmp_path / "backup")
+    backup = Backup(own)
     source.add(*rows(("a", 200_000), ("b", 190_000), ("c", 195_000)))
     source.add(*rows(("b", 191_000)))
     to_the_end(stream, checkpoint)
@@ -129,7 +130,7 @@ def test_a_coordinator_that_lost_the_end_of_what_it_knew_hears_it_again(
 
 
 def test_rules_that_were_changed_are_those_a_lost_job_gets(
-    spark: SparkSession, source: FileBatches, own: CoordinatorProcess, checkpoint: str
+    spark: SparkSession, source: FileBatches, own: LocalCoordinator, checkpoint: str
 ) -> None:
     """The program has put them in force; its queries run on, and must not bring the old ones back."""
     sink, gate = Sink(), own.gate(job="j", rules=limiting_lag(LAG))

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.api import operate
+from tests.support.local import LocalCoordinator
 from tests.support.streams import LAG
 from tidegate_spark import Gate, limiting_lag
 from tidegate_spark.checkpoint import Checkpoint
@@ -18,7 +19,6 @@ from tidegate_spark.native import finished, folding
 from tidegate_spark.native.finished import Finished, Since
 from tidegate_spark.native.folding import FOLDS, Folded, Folding, documents_of
 from tidegate_spark.pins import Pins
-from tidegate_spark.testing import CoordinatorProcess
 from tidegate_spark.windows.frame import Frame
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -177,7 +177,7 @@ def test_what_spark_has_finished_and_forgotten_is_found(gate: Gate, left: Left) 
     assert run.look(1000) == Since(False, False, False), "nothing, but that is not certain without another listing"
 
 
-def test_an_account_that_is_too_large_is_taken_as_a_whole(own: CoordinatorProcess, left: Left) -> None:
+def test_an_account_that_is_too_large_is_taken_as_a_whole(own: LocalCoordinator, left: Left) -> None:
     """Two tasks have each seen as many substreams as go into one; Spark has committed the batch."""
     gate = own.gate(rules=limiting_lag(LAG))
     rows = 60_000

@@ -1,11 +1,13 @@
-"""A stream that a test writes as it goes, and a job."""
+"""Fixtures of queries: a stream that a test writes, a job, a checkpoint, and a coordinator of its own."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.local import LocalCoordinator
 from tests.support.streams import LAG
+from tidegate.store.embedded import EmbeddedValkey
 from tidegate_spark import Gate, limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
@@ -28,8 +30,7 @@ def checkpoint(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Iterator[CoordinatorProcess]:
-    """A coordinator that a test may kill; its token key outlives whatever it loses."""
-    settings = {"sweep_interval_ms": "50", "token_secret": "a secret that is long enough"}
-    with CoordinatorProcess(tmp_path / "coordinator", 0, **settings) as process:
-        yield process
+def own(valkey: EmbeddedValkey) -> Iterator[LocalCoordinator]:
+    """A coordinator that the test may stop, empty and restore."""
+    with LocalCoordinator(valkey) as coordinator:
+        yield coordinator

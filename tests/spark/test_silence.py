@@ -7,6 +7,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.support.local import LocalCoordinator
 from tests.support.streams import LAG, Sink, rows, to_the_end
 from tidegate_spark import Batch, limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
@@ -15,7 +16,7 @@ TIMEOUT = timedelta(seconds=1)
 
 
 def test_a_batch_that_was_planned_long_ago_knows_nothing_of_the_time_since(
-    spark: SparkSession, source: FileBatches, own: CoordinatorProcess, checkpoint: str
+    spark: SparkSession, source: FileBatches, own: LocalCoordinator, checkpoint: str
 ) -> None:
     """A driver dies before the begin, and is down for longer than the timeout: what came meanwhile is not late."""
     rules = limiting_lag(LAG, idle_timeout=TIMEOUT)
@@ -31,7 +32,7 @@ def test_a_batch_that_was_planned_long_ago_knows_nothing_of_the_time_since(
     stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))
     query = (
         stream.foreach_batch(write)
-        .on_commit(lambda committed: own.stop(kill=True))
+        .on_commit(lambda committed: own.stop())
         .start(queryName="q", checkpointLocation=checkpoint)
     )
     with pytest.raises(StreamingQueryException, match="Nothing is lost"):

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.support.api import operate
+from tests.support.local import LocalCoordinator
 from tests.support.streams import LAG
 from tidegate_spark import Gate, limiting_lag
-from tidegate_spark.testing import CoordinatorProcess
 from tidegate_spark.windows import markers
 from tidegate_spark.windows.markers import Markers, Watermark
 
@@ -58,7 +58,7 @@ def test_at_the_end_of_input_the_last_windows_close_however_far_they_reach(job: 
     assert overlapping.latestOffset(START, None) == {"watermark": 70_000}
 
 
-def test_a_coordinator_that_is_away_moves_nothing(own: CoordinatorProcess) -> None:
+def test_a_coordinator_that_is_away_moves_nothing(own: LocalCoordinator) -> None:
     """Nor does one that has forgotten; and the query that asks goes on."""
     gate = own.gate(rules=limiting_lag(LAG))
     gate.ensure_job()

@@ -26,6 +26,7 @@ from pyspark.sql.streaming.stateful_processor import (
 from examples.flights import data
 from examples.flights.settings import Settings
 from examples.flights.spark import FlightsSource
+from tests.support.local import LocalCoordinator
 from tests.support.partitions import TOTAL, FourPartitions
 from tests.support.streams import LAG, kill, known
 from tests.support.waiting import until
@@ -433,7 +434,7 @@ def test_silence_is_seen(
 
 
 def test_a_coordinator_that_is_away_stops_nothing(
-    spark: SparkSession, own: CoordinatorProcess, source: FileBatches, checkpoint: str
+    spark: SparkSession, own: LocalCoordinator, source: FileBatches, checkpoint: str
 ) -> None:
     """Batches go on, by the last watermark; what they saw is told later, also by the next run."""
     gate = own.gate(rules=limiting_lag(LAG))
@@ -461,7 +462,7 @@ def test_a_coordinator_that_is_away_stops_nothing(
 
 
 def test_a_coordinator_that_has_lost_everything_is_told_again(
-    spark: SparkSession, own: CoordinatorProcess, source: FileBatches, checkpoint: str
+    spark: SparkSession, own: LocalCoordinator, source: FileBatches, checkpoint: str
 ) -> None:
     gate = own.gate(rules=limiting_lag(LAG))
     source.add(*rows(("a", 40), ("b", 50)))

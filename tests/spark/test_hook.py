@@ -8,6 +8,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.api import operate
+from tests.support.local import LocalCoordinator
 from tests.support.streams import LAG, Sink, rows, to_the_end
 from tests.support.waiting import until
 from tidegate_spark import Batch, Committed, Gate, InvalidUsage, limiting_lag
@@ -224,7 +225,7 @@ def test_what_is_told_of_a_commit_has_no_say_in_it(
 
 
 def test_an_account_that_is_too_large_is_refused_before_anything_is_done(
-    spark: SparkSession, source: FileBatches, own: CoordinatorProcess, checkpoint: str
+    spark: SparkSession, source: FileBatches, own: LocalCoordinator, checkpoint: str
 ) -> None:
     """Found out at the commit, the function would have run, and would again with every replay."""
     gate = own.gate(rules=limiting_lag(LAG))
@@ -236,7 +237,7 @@ def test_an_account_that_is_too_large_is_refused_before_anything_is_done(
     assert not called
 
 
-def test_any_number_of_substreams_can_be_declared(own: CoordinatorProcess) -> None:
+def test_any_number_of_substreams_can_be_declared(own: LocalCoordinator) -> None:
     """One call takes only so many."""
     gate = own.gate(rules=limiting_lag(LAG))
     gate.ensure_job()

@@ -27,7 +27,7 @@ class Tried:
 
     def run(self, config: Path, *arguments: str) -> None:
         """All checks of schemathesis; what it found is shown."""
-        environment = os.environ | {"SCHEMATHESIS_HOOKS": "tests.contract.hooks"}
+        environment = os.environ | {"SCHEMATHESIS_HOOKS": "tests.fuzz.hooks"}
         command = [
             str(Path(sys.executable).with_name("schemathesis")), "--config-file", str(config), "run",
             f"{self.process.url}/v1/openapi.json", "--checks", "all", "--max-examples", str(EXAMPLES),

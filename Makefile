@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test conformance bench lateness lint format openapi figures pictures lock clean
+.PHONY: help setup demo test test-rest test-all conformance bench lateness lint format openapi figures pictures lock clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## .venv with both distributions and what they need
 
@@ -27,9 +27,23 @@ $(READY): requirements.lock service/pyproject.toml spark_client/pyproject.toml
 demo: $(READY) ## the flights of 2013 through an embedded Valkey, the coordinator and a local Spark
 	@$(BIN)/python -m examples.flights
 
-test: $(READY) ## everything: checks, unit tests, a real Spark, a real Valkey, a real HTTP server
+# The default tier leaves these out; the rest is these.
+REST := slow or cluster or browser or image or fuzz
+MARK ?= $(if $(PATHS),,not ($(REST)))
+JOBS ?= 2
+PYTEST = $(BIN)/python -m pytest --quiet --numprocesses $(JOBS) --durations 10 $(if $(COVERAGE),$(COVER))
+COVER = --cov --cov-append --cov-report=
+
+test: $(READY) ## lint, types and the default tier of tests; a slice of all tests: MARK=browser or PATHS=tests/api
 	@$(MAKE) --no-print-directory lint
-	@$(BIN)/python -m pytest --durations 30
+	@$(PYTEST) -m '$(MARK)' --junitxml out/test/default.xml $(PATHS)
+
+test-rest: $(READY) ## the tests that the default tier leaves out
+	@$(PYTEST) -m '$(REST)' --junitxml out/test/rest.xml
+
+test-all: $(READY) ## all tests: the default tier, then the rest
+	@$(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory test-rest
 
 conformance: $(READY) ## the reference's traces, or those of CONFORMANCE_DIR, on both forms of the machine
 	@$(BIN)/python -m tests.conformance

@@ -1,11 +1,13 @@
-"""``kill -9`` of the driver, at every point of a batch: every replay is what the first attempt was."""
+"""A driver that dies at each point of a batch: every replay gives the functions what the first attempt did."""
 
 from pathlib import Path
+
+from pyspark.sql import SparkSession
 
 from tests.support.api import operate
 from tests.support.pipeline import LAG, QUERY, SCHEMA, Settings
 from tests.support.points import POINTS
-from tests.support.runs import Call, calls, run
+from tests.support.runs import Call, calls, run_here
 from tidegate_spark import limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
@@ -19,7 +21,9 @@ def rows_of(batch: int) -> list[dict[str, object]]:
     return [{"k": k, "t": t} for k, t in [("a", top), ("b", top - 5000), ("behind", top - 400_000), *late]]
 
 
-def test_a_driver_that_is_killed_at_any_point_changes_nothing(tidegate: CoordinatorProcess, tmp_path: Path) -> None:
+def test_a_driver_that_is_killed_at_any_point_changes_nothing(
+    spark: SparkSession, tidegate: CoordinatorProcess, tmp_path: Path
+) -> None:
     """One batch dies before its pin, the next one after it, and so on; a run that goes on replays the one before.
 
     While the driver is dead, the job's C moves on: another reporter is far ahead, and an operator waits for the
@@ -27,14 +31,13 @@ def test_a_driver_that_is_killed_at_any_point_changes_nothing(tidegate: Coordina
     """
     gate = tidegate.gate(rules=limiting_lag(LAG))
     settings = Settings("local[2]", tidegate.url, gate.coordinator.job, str(tmp_path))
-    settings.conf = {"spark.ui.enabled": False, "spark.sql.shuffle.partitions": 2}
     source = FileBatches(tmp_path / "input", SCHEMA)
     source.add(*rows_of(0))
     pins: dict[int, int | None] = {}
     for batch, point in enumerate(POINTS, 1):
         source.add(*rows_of(batch))
         settings.die, settings.of = point, batch
-        assert run(settings) < 0, (tmp_path / "pipeline.log").read_text()
+        assert not run_here(spark, settings)
         query = next(known for known in gate.queries() if known["query"] == QUERY)
         begun = point != "before the pin"
         assert query["batch_id"] == (batch if begun else batch - 1)
@@ -47,7 +50,7 @@ def test_a_driver_that_is_killed_at_any_point_changes_nothing(tidegate: Coordina
         if begun and point != "after it":
             assert gate.status()["watermark"] == pins[batch]
     settings.die = None
-    assert run(settings) == 0, (tmp_path / "pipeline.log").read_text()
+    assert run_here(spark, settings)
 
     made = calls(tmp_path)
     given: dict[tuple[str, int], list[Call]] = {}

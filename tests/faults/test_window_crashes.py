@@ -1,12 +1,14 @@
-"""``kill -9`` of the driver of a query with windows, at every point of a batch: results as of a run without."""
+"""A driver with windows that dies at each point of a batch: the results are those of a run without a crash."""
 
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql import SparkSession
+
 from tests.support.pipeline import LAG, SCHEMA, Settings
 from tests.support.points import POINTS_WITH_WINDOWS
-from tests.support.runs import calls, run
+from tests.support.runs import calls, run_here
 from tidegate_spark import limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
@@ -36,8 +38,9 @@ def given_to(directory: Path) -> Given:
     return {which: made[0] for which, made in attempts.items()}
 
 
-def test_windows_and_updates_are_the_same_as_without_a_crash(tidegate: CoordinatorProcess, tmp_path: Path) -> None:
-    conf = {"spark.ui.enabled": False, "spark.sql.shuffle.partitions": 2}
+def test_windows_and_updates_are_the_same_as_without_a_crash(
+    spark: SparkSession, tidegate: CoordinatorProcess, tmp_path: Path
+) -> None:
     found: list[Given] = []
     rows = []
     for crashes in (False, True):
@@ -45,12 +48,12 @@ def test_windows_and_updates_are_the_same_as_without_a_crash(tidegate: Coordinat
         directory.mkdir()
         fill(directory)
         gate = tidegate.gate(rules=limiting_lag(LAG))
-        settings = Settings("local[2]", tidegate.url, gate.coordinator.job, str(directory), windows=SIZE, conf=conf)
+        settings = Settings("local[2]", tidegate.url, gate.coordinator.job, str(directory), windows=SIZE)
         for batch, point in enumerate(POINTS_WITH_WINDOWS, 1) if crashes else ():
             settings.die, settings.of = point, batch
-            assert run(settings) < 0, (directory / "pipeline.log").read_text()
+            assert not run_here(spark, settings)
         settings.die = None
-        assert run(settings) == 0, (directory / "pipeline.log").read_text()
+        assert run_here(spark, settings)
         found.append(given_to(directory))
         rows.append(gate.status()["rows"])
     assert found[1] == found[0]

@@ -146,13 +146,19 @@ def run_natively(
     query.awaitTermination()
 
 
-def main() -> None:
-    settings = Settings(**json.loads(sys.argv[1]))
-    directory = Path(settings.directory)
+class Died(RuntimeError):
+    """The driver of a pipeline in this process has died, as if it were killed."""
 
-    def reached(point: str, batch_id: int) -> None:
-        if (point, batch_id) == (settings.die, settings.of):
-            os.killpg(0, signal.SIGKILL)
+
+def execute(spark: SparkSession, settings: Settings, reached: Reached) -> None:
+    """Run the pipeline to the end of its input.
+
+    Args:
+        spark: The session.
+        settings: What to run, and at which point of which batch to die.
+        reached: Called at each point of each batch; it kills the driver at the point that ``settings`` name.
+    """
+    directory = Path(settings.directory)
 
     def write(df: DataFrame, batch: Batch) -> None:
         keep(directory, "on_time", df, batch)
@@ -162,10 +168,7 @@ def main() -> None:
     def write_late(df: DataFrame, batch: Batch) -> None:
         keep(directory, "late", df, batch)
 
-    if settings.die is not None:
-        watch(reached)
     checkpoint = str(directory / "checkpoint")
-    spark = session(settings)
     df = FileBatches(directory / "input", SCHEMA).stream(spark)
     if settings.flaky is not None:
         df = flaky(df, Path(settings.flaky))
@@ -173,7 +176,6 @@ def main() -> None:
     gate = tidegate_spark.connect(settings.url, job=settings.job, rules=rules)
     if settings.native:
         run_natively(settings, gate, df, checkpoint, write, reached)
-        spark.stop()
         return
     stream = gate.stream(df, event_time="t", substream="k")
     if settings.windows is not None:
@@ -188,6 +190,20 @@ def main() -> None:
     else:
         query = stream.trigger(availableNow=True).start(queryName=QUERY, checkpointLocation=checkpoint)
         query.awaitTermination()
+
+
+def main() -> None:
+    """Run the pipeline of the settings in the first argument; die by ``kill -9`` where they say so."""
+    settings = Settings(**json.loads(sys.argv[1]))
+
+    def reached(point: str, batch_id: int) -> None:
+        if (point, batch_id) == (settings.die, settings.of):
+            os.killpg(0, signal.SIGKILL)
+
+    if settings.die is not None:
+        watch(reached)
+    spark = session(settings)
+    execute(spark, settings, reached)
     spark.stop()
 
 

@@ -4,15 +4,26 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from tests.support.pipeline import Settings
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from tests.support.pipeline import Died, Settings, execute
+from tests.support.points import watch
+from tidegate_spark.checkpoint import Checkpoint
+from tidegate_spark.coordinator import Coordinator
 from tidegate_spark.testing import ensure_java
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 240
+SILENCED = {Coordinator: ("begin", "report", "commit", "heartbeat"), Checkpoint: ("write", "delete")}
+"""What a dead driver no longer does."""
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -36,6 +47,47 @@ def run(settings: Settings) -> int:
             return process.wait(TIMEOUT_S)
         finally:
             process.kill()
+
+
+def run_here(spark: SparkSession, settings: Settings) -> bool:
+    """Run the pipeline on a session of this process; return whether it reached the end of its input.
+
+    Where the settings name a point, the driver dies there: the batch fails, and from then on the client of that run
+    sends nothing and writes nothing.
+    """
+    (Path(settings.directory) / "out").mkdir(exist_ok=True)
+    dead = False
+
+    def reached(point: str, batch_id: int) -> None:
+        nonlocal dead
+        dead = dead or (point, batch_id) == (settings.die, settings.of)
+        if dead:
+            raise Died(point)
+
+    def alive(*_: Any) -> None:
+        if dead:
+            raise Died("a dead driver does nothing")
+
+    with pytest.MonkeyPatch.context() as patch:
+        watch(reached, patch.setattr)
+        for owner, names in SILENCED.items():
+            for name in names:
+                patch.setattr(owner, name, _after(alive, getattr(owner, name)))
+        try:
+            execute(spark, settings, reached)
+        except StreamingQueryException as error:
+            if not (dead and Died.__name__ in str(error)):
+                raise
+    return not dead
+
+
+def _after(check: Callable[[], None], call: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(call)
+    def checked(*args: Any, **named: Any) -> Any:
+        check()
+        return call(*args, **named)
+
+    return checked
 
 
 @dataclass(frozen=True)

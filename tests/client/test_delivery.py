@@ -15,7 +15,7 @@ from tests.support.local import LocalCoordinator
 from tests.support.streams import LAG, known
 from tests.support.waiting import until
 from tidegate_spark import Gate, limiting_lag
-from tidegate_spark.outage import OnOutage
+from tidegate_spark.outage import ONE_ATTEMPT, OnOutage
 
 
 def job(own: LocalCoordinator, **limits: Any) -> Gate:
@@ -155,7 +155,8 @@ def test_an_outage_may_be_longer_than_pins_are_kept(own: LocalCoordinator, runs:
     for batch_id in range(1, 120):
         run.batch(batch_id, a=1_000_000 + batch_id)
     own.start()
-    until(lambda: gate.status()["watermark"] == 990_119, "the backlog was sent")
+    until(lambda: run.delivery.teller.tell(ONE_ATTEMPT), "the backlog was sent")
+    assert gate.status()["watermark"] == 990_119
     assert run.batch(120, a=1_000_500).kept.pin == 990_119
     assert gate.status()["rows"]["on_time"] == 121
 
@@ -172,11 +173,11 @@ def test_an_outage_that_ends_within_a_batch_is_not_silence(
     clock.advance(6)
     opened = run.begin(2)
     own.start()
-    until(lambda: gate.status()["rows"]["on_time"] == 3, "the backlog was sent")
+    until(lambda: run.delivery.teller.tell(ONE_ATTEMPT), "the backlog was sent")
     clock.advance(6)
     run.delivery.report(opened, fold(a=102_000))
     run.delivery.commit(opened, fold(a=102_000))
-    until(lambda: gate.status()["rows"]["on_time"] == 4, "the last batch of the outage was sent")
+    until(lambda: run.delivery.teller.tell(ONE_ATTEMPT), "the last batch of the outage was sent")
     run.batch(3, a=103_000)
     assert gate.status()["substreams"]["idle"] == 0
     assert gate.status()["watermark"] == 30_000

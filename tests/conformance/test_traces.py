@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -52,7 +51,8 @@ def test_every_trace_passes_on_both_sides(sides: list[Side]) -> None:
 def test_a_trace_that_fails_is_named_and_the_command_fails(tmp_path: Path) -> None:
     """A check that cannot fail would be worse than none."""
     for file in FILES:
-        shutil.copy(HERE / f"{file}.jsonl", tmp_path)
+        some = (HERE / f"{file}.jsonl").read_text().splitlines()[:20]
+        (tmp_path / f"{file}.jsonl").write_text("\n".join(some) + "\n")
     path = tmp_path / "coalescer.jsonl"
     first, *rest = path.read_text().splitlines()
     trace = json.loads(first)

@@ -43,7 +43,13 @@ def check(job: JobMachine, pending: dict[int, list[int]]) -> None:
             assert not above(watermark, time), f"{watermark} has passed a row at {time} that is not committed"
 
 
-@pytest.mark.parametrize(("left", "right"), list(product(range(4), repeat=2))[1:])
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        pytest.param(left, right, marks=[pytest.mark.slow] if left + right > 5 else [])
+        for left, right in list(product(range(4), repeat=2))[1:]
+    ],
+)
 @pytest.mark.parametrize("declared", [False, True], ids=["joining", "declared"])
 def test_the_watermark_waits_for_both_and_never_for_ever(left: int, right: int, declared: bool) -> None:
     """A consumer who reads up to the watermark must not miss a row of either query."""

@@ -1,5 +1,7 @@
 """What became of late rows, by hour."""
 
+import pytest
+
 from tests.domain.batches import RUN
 from tidegate.domain.config import JobConfig
 from tidegate.domain.job import JobMachine
@@ -41,6 +43,7 @@ def test_of_many_substreams_fewer_hours_are_kept_but_always_the_latest() -> None
     assert list(ledger.of_job) == [2, 3]
 
 
+@pytest.mark.slow
 def test_so_it_is_where_known_hours_grow() -> None:
     """A small query shows the week, and a large one comes after it."""
     ledger = Ledger()

@@ -60,7 +60,7 @@ def judged(policy: Policy, times: list[int]) -> Judged:
     return found
 
 
-@pytest.mark.parametrize(("target", "events"), [(0.99, 20_000), (0.999, 60_000)])
+@pytest.mark.parametrize(("target", "events"), [(0.99, 20_000), pytest.param(0.999, 60_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("law", LAWS)
 def test_on_a_steady_stream_the_target_is_reached_at_little_more_than_the_best_fixed_lag(
     law: str, target: float, events: int
@@ -78,7 +78,9 @@ def test_on_a_steady_stream_the_target_is_reached_at_little_more_than_the_best_f
     assert statistics.fmean(costs) <= 1.25
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize(
+    "law", [pytest.param(law, marks=[] if law == "exponential" else pytest.mark.slow) for law in LAWS]
+)
 def test_when_rows_come_three_times_as_late_it_is_back_above_the_target_soon(law: str) -> None:
     """After as many events as have twenty beyond the target."""
     change, soon, after = 20_000, 2_000, 20_000

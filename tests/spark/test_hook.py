@@ -5,40 +5,12 @@ from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from tests.support.api import operate
 from tests.support.local import LocalCoordinator
 from tests.support.streams import LAG, Sink, rows, to_the_end
-from tests.support.waiting import until
-from tidegate_spark import Batch, Committed, Gate, InvalidUsage, limiting_lag
-from tidegate_spark.testing import CoordinatorProcess, FileBatches
-
-
-def test_every_row_is_on_time_late_or_without_an_event_time(
-    spark: SparkSession, source: FileBatches, gate: Gate, checkpoint: str
-) -> None:
-    """A row that is in none of the three was lost; a row in two was counted twice."""
-    source.add(*rows(("a", 100_000), ("b", 40_000), ("a", 99_000), ("", 60_000), (None, 60_000)))
-    source.add(*rows(("a", 25_000), ("b", 29_999), ("b", 30_000), ("c", 5), ("a", None), (None, 29_000)))
-    source.add(*rows(("a", None), ("d", None)))
-    sink = Sink()
-    to_the_end(sink.after(gate.stream(source.stream(spark), event_time="t", substream="k")), checkpoint)
-    assert sink.pins == {0: None, 1: 30_000, 2: 30_000}
-    assert len(sink.on_time[0]) == 5
-    assert sink.on_time[1] == [("b", 30_000)]
-    assert sink.late[1] == [("a", 25_000), ("a", None), ("b", 29_999), ("c", 5), (None, 29_000)]
-    assert sink.late[2] == [("a", None), ("d", None)]
-    assert [(c.rows, c.on_time, c.late, c.null_event_time) for c in sink.committed] == [
-        (5, 5, 0, 0), (6, 1, 4, 1), (2, 0, 0, 2),
-    ]  # fmt: skip
-    assert gate.status()["rows"] == {"on_time": 6, "updated": 0, "late": 4, "null_event_time": 3, "future": 0}
-    table = {row["substream"]: row for row in gate.substreams()}
-    assert table.keys() == {"a", "b", "c", "(empty)", "(null)"}
-    assert (table["b"]["top"], table["b"]["rows"]["late"], table["b"]["reported"]) == (40_000, 1, 3)
-    holder = sink.committed[-1].holder
-    assert holder is not None
-    assert (holder.substream, holder.reason) == ("c", "slow")
+from tidegate_spark import Committed, Gate, InvalidUsage, limiting_lag
+from tidegate_spark.testing import FileBatches
 
 
 def test_rows_without_an_event_time_may_go_with_those_on_time(
@@ -105,57 +77,6 @@ def test_before_the_epoch_a_timestamp_is_rounded_down_as_well(
     assert gate.status()["rows"]["late"] == 1
 
 
-def test_a_failed_batch_is_judged_again_as_it_was(
-    spark: SparkSession, source: FileBatches, gate: Gate, checkpoint: str
-) -> None:
-    """A replay by a newer watermark would call rows late that were written as on time before the crash."""
-    source.add(*rows(("a", 100_000)))
-    source.add(*rows(("a", 95_000), ("a", 80_000)))
-    sink, given = Sink(), []
-
-    def write(df: DataFrame, batch: Batch) -> None:
-        sink.write(df, batch)
-        given.append((int(batch), batch.pin, sink.on_time[int(batch)], batch.replayed))
-        if int(batch) == 1 and not batch.replayed:
-            raise RuntimeError("the disk is full")
-
-    stream = gate.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(write)
-    with pytest.raises(StreamingQueryException, match="the disk is full"):
-        to_the_end(stream.late_to(sink.write_late), checkpoint)
-    # Meanwhile the job goes on: another reporter moves C far ahead. W waits for the open batch.
-    operate(gate, "POST", ":report", {"substreams": ["x"], "event_times": [900_000]})
-    gate.done("q", ["a"])
-    assert (gate.status()["coalesced"], gate.status()["watermark"]) == (890_000, 90_000)
-    assert gate.status()["holder"]["reason"] == "open_batch"
-    to_the_end(stream.late_to(sink.write_late), checkpoint)
-    assert given[1:] == [(1, 90_000, [("a", 95_000)], False), (1, 90_000, [("a", 95_000)], True)]
-    assert sink.late[1] == [("a", 80_000)]
-    assert gate.status()["watermark"] == 890_000
-    assert gate.status()["rows"] == {"on_time": 2, "updated": 0, "late": 1, "null_event_time": 0, "future": 0}
-
-
-def test_a_quiet_query_lets_its_substreams_fall_idle(
-    spark: SparkSession, source: FileBatches, tidegate: CoordinatorProcess, checkpoint: str
-) -> None:
-    """Without heartbeats the last windows of a stream that pauses would stay open for ever."""
-    gate = tidegate.gate(rules=limiting_lag(LAG, idle_timeout=0.15 * LAG))
-    source.add(*rows(("a", 100_000), ("b", 40_000)))
-    query = (
-        gate.stream(source.stream(spark), event_time="t", substream="k")
-        .foreach_batch(lambda df, batch: df.collect())
-        .tuned(heartbeat_ms=200)
-        .start(queryName="q", checkpointLocation=checkpoint)
-    )
-    try:
-        until(lambda: gate.status()["watermark"] == 90_000, "both idle, so the lead goes out")
-        assert gate.status()["substreams"] == {"active": 0, "idle": 2, "done": 0, "all_idle": True}
-        source.add(*rows(("b", 41_000)))
-        until(lambda: gate.status()["rows"]["late"] == 1, "the late row of the one that woke")
-    finally:
-        query.stop()
-    assert gate.status()["watermark"] == 90_000
-
-
 def test_columns_that_cannot_be_used_are_refused_before_the_start(
     spark: SparkSession, source: FileBatches, gate: Gate
 ) -> None:
@@ -181,30 +102,6 @@ def test_columns_that_cannot_be_used_are_refused_before_the_start(
         stream.start(queryName="q", checkpointLocation="/nowhere")
     with pytest.raises(InvalidUsage, match="queryName"):
         stream.foreach_batch(print).start(queryName="a b", checkpointLocation="/nowhere")
-
-
-@pytest.mark.parametrize("mode", ["executor", "driver"])
-def test_event_times_that_no_coordinator_can_hold_stop_nothing(
-    spark: SparkSession, source: FileBatches, tidegate: CoordinatorProcess, checkpoint: str, mode: Any,
-    caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
-    """A program's largest and smallest number often stand for "none"; a query that failed by them would fail for ever.
-
-    They move nothing, and nothing of them passes in silence.
-    """
-    gate = tidegate.gate(rules=limiting_lag(LAG, max_future_skew=None))
-    lowest, highest = -(2**63), 2**63 - 1
-    source.add(*rows(("a", lowest), ("b", highest), ("c", 2**53 - 1), ("c", 2**53), ("d", 100_000)))
-    source.add(*rows(("a", lowest), ("b", 95_000), ("d", 101_000)))
-    sink = Sink()
-    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))
-    to_the_end(stream.reporting(mode), checkpoint)
-    assert sink.pins == {0: None, 1: 90_000}
-    assert (len(sink.on_time[0]), sink.late) == (5, {1: [("a", lowest)]})
-    assert sink.on_time[1] == [("b", 95_000), ("d", 101_000)]
-    assert gate.status()["rows"] == {"on_time": 5, "updated": 0, "late": 1, "null_event_time": 0, "future": 2}
-    assert {row["substream"]: row["top"] for row in gate.substreams()} == {"b": 95_000, "c": 2**53 - 1, "d": 101_000}
-    assert "too far ahead of the clock, in rows of b, c" in caplog.text
 
 
 def test_what_is_told_of_a_commit_has_no_say_in_it(

@@ -48,26 +48,6 @@ def test_an_emptied_coordinator_is_told_by_a_query_that_is_quiet(
         until(lambda: gate.status()["watermark"] == 90_000, "the silence was believed")
 
 
-def test_an_emptied_coordinator_is_told_by_the_next_run(
-    spark: SparkSession, source: FileBatches, own: LocalCoordinator, checkpoint: str
-) -> None:
-    """What an earlier run has seen lies beside the checkpoint; the pin of the next batch is held by it."""
-    sink, gate = Sink(), own.gate(job="j", rules=limiting_lag(LAG))
-    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))
-    source.add(*rows(("a", 100_000), ("b", 40_000)))
-    source.add(*rows(("a", 110_000)))
-    to_the_end(stream, checkpoint)
-    kill(own, empties=True)
-    own.start()
-    to_the_end(stream, checkpoint)
-    assert known(gate) == {"a": 110_000, "b": 40_000}
-    source.add(*rows(("a", 120_000)))
-    source.add(*rows(("b", 31_000)))
-    to_the_end(stream, checkpoint)
-    assert sink.pins == {0: None, 1: 30_000, 2: 30_000, 3: 30_000}
-    assert sink.late == {}
-
-
 def test_a_restart_brings_nothing_back_that_was_evicted(
     spark: SparkSession, source: FileBatches, gate: Gate, checkpoint: str
 ) -> None:

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.partitions import BATCHES, PARTITIONS, PER_BATCH, TOTAL, FourPartitions
-from tests.support.streams import LAG, Sink, rows, to_the_end
-from tidegate_spark import SOURCE_PARTITION, Gate, fold, hook, limiting_lag
-from tidegate_spark.testing import CoordinatorProcess, FileBatches
+from tests.support.partitions import TOTAL, FourPartitions
+from tests.support.streams import Sink, rows, to_the_end
+from tidegate_spark import Gate
+from tidegate_spark.testing import FileBatches
 
 
 @pytest.mark.parametrize("mode", ["executor", "driver"])
@@ -32,24 +32,6 @@ def test_every_mode_tells_the_same(
         ("(null", 60_000, 2), ("(null", 70_000, 1), ("a", 100_000, 2), ("b", 40_000, 2),
         ("tab\\u", 50_000, 1), ("xxxxx", 50_000, 1),
     ]  # fmt: skip
-
-
-def test_tasks_that_report_twice_change_nothing(
-    spark: SparkSession, source: FileBatches, gate: Gate, checkpoint: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A task that failed after its report runs again, a slow one twice at once: rows must not be counted twice."""
-
-    def twice(*args: Any) -> Any:
-        fold.on_executors(*args)
-        return fold.on_executors(*args)
-
-    monkeypatch.setattr(hook, "on_executors", twice)
-    source.add(*rows(("a", 100_000), ("b", 40_000), ("b", 41_000), ("a", None), ("a", 9_999_999_999_999)))
-    sink = Sink()
-    to_the_end(sink.after(gate.stream(source.stream(spark), event_time="t", substream="k")), checkpoint)
-    told = {row["substream"]: (row["top"], row["reported"], row["future_reported"]) for row in gate.substreams()}
-    assert told == {"a": (100_000, 1, 1), "b": (41_000, 2, 0)}
-    assert gate.status()["rows"] == {"on_time": 3, "updated": 0, "late": 0, "null_event_time": 1, "future": 1}
 
 
 def test_a_stream_that_is_one_substream_is_observed(
@@ -87,29 +69,6 @@ def test_several_columns_make_a_substream(
     }  # fmt: skip
     gate.done("q", [("flights", 3)])
     assert gate.status()["watermark"] == 40_000
-
-
-@pytest.mark.parametrize("mode", ["executor", "driver"])
-def test_a_partition_that_is_behind_loses_nothing(
-    spark: SparkSession, tidegate: CoordinatorProcess, tmp_path: Any, mode: Any
-) -> None:
-    """What Spark's own watermark costs: 800 of 4000 rows, all of a partition that is in order but 250 s behind."""
-    spark.dataSource.register(FourPartitions)
-    gate = tidegate.gate(rules=limiting_lag(LAG))
-    sink: list[int] = []
-    query = (
-        gate.stream(spark.readStream.format("four_partitions").load(), event_time="t", substream=SOURCE_PARTITION)
-        .reporting(mode)
-        .foreach_batch(lambda df, batch: sink.append(df.count()))
-        .start(queryName="q", checkpointLocation=str(tmp_path / "hook"))
-    )
-    try:
-        query.processAllAvailable()
-    finally:
-        query.stop()
-    assert sink == [PARTITIONS * PER_BATCH] * BATCHES
-    assert gate.status()["rows"] == {"on_time": TOTAL, "updated": 0, "late": 0, "null_event_time": 0, "future": 0}
-    assert {row["substream"]: row["reported"] for row in gate.substreams()} == dict.fromkeys("0123", TOTAL // 4)
 
 
 def test_sparks_own_watermark_loses_the_partition_that_is_behind(spark: SparkSession, tmp_path: Any) -> None:

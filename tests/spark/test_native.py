@@ -1,6 +1,5 @@
 """Spark's own operators on a stream whose watermark is the coordinator's."""
 
-import json
 import random
 import sys
 from collections import Counter
@@ -15,7 +14,6 @@ from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import (
     ExpiredTimerInfo,
     StatefulProcessor,
@@ -27,6 +25,7 @@ from examples.flights import data
 from examples.flights.settings import Settings
 from examples.flights.spark import FlightsSource
 from tests.support.local import LocalCoordinator
+from tests.support.native import START, TEN, Out, ms, native, rows, seconds, start, tens, to_the_end, watermarks
 from tests.support.partitions import TOTAL, FourPartitions
 from tests.support.streams import LAG, kill, known
 from tests.support.waiting import until
@@ -38,106 +37,12 @@ from tidegate_spark.testing import CoordinatorProcess, FileBatches
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
 
 ROCKS_DB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-TEN = timedelta(seconds=10)
-START = datetime(2024, 1, 1, tzinfo=UTC)
-
-
-def at(second: float) -> str:
-    """An event time, so many seconds into the stream, as JSON has it."""
-    return (START + timedelta(seconds=second)).isoformat()
-
-
-def ms(second: float) -> int:
-    return int((START + timedelta(seconds=second)).timestamp() * 1000)
-
-
-def seconds(moment: datetime) -> float:
-    """How far into the stream: Spark gives local times without a zone."""
-    return (moment.astimezone(UTC) - START).total_seconds()
-
-
-def rows(*pairs: tuple[str | None, float | None]) -> list[dict[str, Any]]:
-    return [{"k": k, "t": None if second is None else at(second)} for k, second in pairs]
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> FileBatches:
     """A stream of substreams ``k`` and event times ``t``."""
     return FileBatches(tmp_path / "input", "k string, t timestamp")
-
-
-class Out:
-    """What a query wrote, batch by batch."""
-
-    def __init__(self) -> None:
-        self.rows: dict[int, list[Any]] = {}
-
-    def write(self, df: DataFrame, batch_id: int) -> None:
-        if found := df.collect():
-            self.rows[batch_id] = found
-
-    def all(self) -> list[Any]:
-        return [row for batch in sorted(self.rows) for row in self.rows[batch]]
-
-    def windows(self) -> dict[tuple[float, str], int]:
-        """Counts by the start of a window, and k; none comes twice."""
-        found = [((seconds(row.window.start), row.k), row["count"]) for row in self.all()]
-        assert len(dict(found)) == len(found)
-        return dict(found)
-
-
-def start(df: DataFrame, out: Out, checkpoint: str, **trigger: Any) -> StreamingQuery:
-    writer = df.writeStream.foreachBatch(out.write).outputMode("append")
-    if trigger:
-        writer = writer.trigger(**trigger)
-    return writer.start(checkpointLocation=checkpoint)
-
-
-def to_the_end(df: DataFrame, checkpoint: str) -> Out:
-    out = Out()
-    query = start(df, out, checkpoint, availableNow=True)
-    assert query.awaitTermination(120)
-    return out
-
-
-def native(gate: Gate, df: DataFrame, checkpoint: str, **more: Any) -> DataFrame:
-    options = {"substream": "k", "queryName": "q"} | more
-    return gate.native(df, event_time="t", checkpointLocation=checkpoint, **options)
-
-
-def tens(df: DataFrame) -> DataFrame:
-    """Counts in windows of ten seconds, by k."""
-    return df.groupBy(F.window("t", "10 seconds"), "k").count()
-
-
-def watermarks(checkpoint: str) -> dict[int, int]:
-    """The watermark that Spark had for each batch, by its own log."""
-    found = {}
-    for path in Path(checkpoint, "offsets").iterdir():
-        if path.name.isdigit():
-            found[int(path.name)] = json.loads(path.read_text().splitlines()[1])["batchWatermarkMs"]
-    return found
-
-
-def test_windows_follow_the_slowest_substream(
-    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
-) -> None:
-    """The rows of b would be late by the highest event time; and what is late is what Spark drops."""
-    source.add(*rows(("a", 1), ("a", 35), ("b", 2)))
-    source.add(*rows(("a", 44), ("b", 3), ("b", 21)))  # b at 21 s: the watermark is 11 s
-    source.add(*rows(("a", 45), ("b", 42)))  # has its marker
-    source.add(*rows(("a", 47), ("b", 45), (None, 50)))  # closes windows by it
-    source.add(*rows(("a", 9.999), ("a", 10)))  # and judges rows by it
-    source.add(*rows(("b", 29.999), ("b", 30), ("a", 20.5), ("b", None)))
-    out = to_the_end(tens(native(gate, source.stream(spark), checkpoint, windows=TEN)), checkpoint)
-    assert gate.status()["watermark"] == ms(35)
-    assert out.windows() == {
-        (0, "a"): 1, (0, "b"): 2, (10, "a"): 1, (20, "b"): 1,
-    }  # fmt: skip
-    counted = gate.status()["rows"]
-    assert (counted["late"], counted["null_event_time"], counted["on_time"]) == (3, 1, 17 - 4)
-    late = {row["substream"]: row["rows"]["late"] for row in gate.substreams()}
-    assert late == {"a": 2, "b": 1, "(null)": 0}
 
 
 def test_a_partition_that_is_behind_loses_nothing(

@@ -8,20 +8,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.support.streams import LAG, Sink, rows, to_the_end
+from tests.support.streams import LAG, Sink, rows, stream_of, to_the_end
 from tests.support.waiting import until
-from tidegate_spark import Batch, Gate, Stream, limiting_lag
+from tidegate_spark import Batch, Gate, limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
-
-
-@pytest.fixture
-def orders(tmp_path_factory: pytest.TempPathFactory) -> FileBatches:
-    return FileBatches(tmp_path_factory.mktemp("orders"), "k string, t long")
-
-
-@pytest.fixture
-def payments(tmp_path_factory: pytest.TempPathFactory) -> FileBatches:
-    return FileBatches(tmp_path_factory.mktemp("payments"), "k string, t long")
 
 
 def test_the_windows_of_one_query_wait_for_the_other(
@@ -63,29 +53,6 @@ def test_the_windows_of_one_query_wait_for_the_other(
         of_orders.stop()
     assert gate.status()["rows"] == {"on_time": 7, "updated": 0, "late": 0, "null_event_time": 0, "future": 0}
     assert gate.metrics()["tidegate.on_time_rows"] == 7
-
-
-def stream_of(spark: SparkSession, gate: Gate, source: FileBatches, sink: Sink) -> Stream:
-    return sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))
-
-
-def test_a_query_that_joins_is_warned_and_judged_by_the_watermark_it_finds(
-    spark: SparkSession, gate: Gate, orders: FileBatches, payments: FileBatches, tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
-    """It cannot take back what others were promised; from then on it is waited for."""
-    orders.add(*rows(("eu", 100_000)))
-    payments.add(*rows(("visa", 89_999), ("visa", 95_000)))
-    to_the_end(stream_of(spark, gate, orders, Sink()), f"{tmp_path}/orders", "orders")
-    assert "joins the job" not in caplog.text
-    sink = Sink()
-    to_the_end(stream_of(spark, gate, payments, sink), f"{tmp_path}/payments", "payments")
-    assert "payments: joins the job at the watermark 90000" in caplog.text
-    assert (sink.on_time, sink.late) == ({0: [("visa", 95_000)]}, {0: [("visa", 89_999)]})
-    orders.add(*rows(("eu", 200_000)))
-    to_the_end(stream_of(spark, gate, orders, Sink()), f"{tmp_path}/orders", "orders")
-    holder = gate.status()["holder"]
-    assert (gate.status()["watermark"], holder["query"], holder["substream"]) == (90_000, "payments", "visa")
 
 
 def test_a_query_is_renamed_by_handing_over(

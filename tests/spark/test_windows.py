@@ -1,65 +1,21 @@
 """Windowed aggregates in the hook, on a real stream."""
 
 import random
-import time
 from collections import defaultdict
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tests.support.streams import rows, to_the_end
-from tests.support.waiting import until
-from tidegate_spark import Batch, Committed, Gate, InvalidUsage, Stream, windows
+from tests.support.windows import SECOND, Results, tens
+from tidegate_spark import Gate, InvalidUsage, windows
 from tidegate_spark.session import setting
 from tidegate_spark.testing import FileBatches
 from tidegate_spark.windows.windowing import VERSIONS_KEPT
-
-SECOND = 1000
-
-
-@dataclass
-class Results:
-    """What a query's function was given, by batch, and the table that a consumer makes of it."""
-
-    given: dict[int, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
-    late: dict[int, list[tuple[str | None, int | None]]] = field(default_factory=dict)
-    committed: list[Committed] = field(default_factory=list)
-
-    def write(self, df: DataFrame, batch: Batch) -> None:
-        found = [row.asDict(recursive=True) for row in df.collect()]
-        self.given[int(batch)] = sorted(found, key=lambda row: (row["window"]["start"], str(row.get("k"))))
-
-    def write_late(self, df: DataFrame, batch: Batch) -> None:
-        self.late[int(batch)] = sorted(((row.k, row.t) for row in df.collect()), key=str)
-
-    def after(self, stream: Stream) -> Stream:
-        return stream.foreach_batch(self.write).late_to(self.write_late).on_commit(self.committed.append)
-
-    def table(self) -> dict[tuple[int, Any], dict[str, Any]]:
-        """The last result of each window; each ``previous`` must be what stood there."""
-        table: dict[tuple[int, Any], dict[str, Any]] = {}
-        for batch in sorted(self.given):
-            for row in self.given[batch]:
-                result = {name: value for name, value in row.items() if name not in ("window", "k", "previous")}
-                key = (row["window"]["start"], row.get("k"))
-                assert row["previous"] == table.get(key), f"batch {batch}, {key}"
-                table[key] = result
-        return table
-
-    def count(self, row_class: str) -> int:
-        return sum(getattr(committed, row_class) for committed in self.committed)
-
-
-def tens(gate: Gate, source: FileBatches, spark: SparkSession, results: Results, **more: Any) -> Stream:
-    """Windows of ten seconds, by k."""
-    stream = gate.stream(source.stream(spark), event_time="t", substream="k").persisted(False)
-    windowed = stream.windows(10 * SECOND, **more).agg("k", rows=windows.count(), last=windows.max("t"))
-    return results.after(windowed)
 
 
 def test_a_window_comes_out_once_when_it_closes(
@@ -80,32 +36,6 @@ def test_a_window_comes_out_once_when_it_closes(
     assert results.late == {3: [("b", 9_999)]}
     assert (results.count("on_time"), results.count("late"), results.count("updated")) == (10, 1, 0)
     assert gate.status()["rows"]["late"] == 1
-
-
-def test_late_rows_within_the_allowed_lateness_update_their_window(
-    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
-) -> None:
-    source.add(*rows(("a", 1000), ("a", 35_000)))  # the watermark is 25 s
-    source.add(*rows(("a", 2000), ("a", 12_000), ("a", 13_000)))
-    source.add(*rows(("a", 3000), ("a", 45_000)))  # judged by 25 s, then the watermark is 35 s
-    source.add(*rows(("a", 4000), ("a", 15_000), ("a", None)))
-    results = Results()
-    to_the_end(tens(gate, source, spark, results).allowed_lateness(20 * SECOND), checkpoint)
-    told = {
-        batch: [(row["window"]["start"], row["rows"], row["previous"] and row["previous"]["rows"]) for row in given]
-        for batch, given in results.given.items()
-    }
-    assert told == {
-        0: [(0, 1, None)],
-        1: [(0, 2, 1), (10_000, 2, None)],
-        2: [(0, 3, 2)],
-        3: [(10_000, 3, 2)],
-    }
-    assert results.late == {3: [("a", 4000), ("a", None)]}
-    counts = {name: results.count(name) for name in ("on_time", "updated", "late", "null_event_time")}
-    assert counts == {"on_time": 3, "updated": 5, "late": 1, "null_event_time": 1}
-    assert {name: gate.status()["rows"][name] for name in counts} == counts
-    results.table()
 
 
 def expected(
@@ -183,36 +113,6 @@ def test_a_single_batch_ends_with_its_windows_and_the_next_goes_on(
     assert {
         batch: [(row["window"]["start"], row["rows"]) for row in given] for batch, given in results.given.items()
     } == {0: [(0, 1)], 1: [(20_000, 1), (30_000, 1)]}
-
-
-def test_a_quiet_stream_closes_its_last_windows(
-    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str, tmp_path: Path
-) -> None:
-    """Its own batch has closed none; another query moves the watermark, and there is no more data."""
-    source.add(*rows(("a", 1000), ("a", 12_000)))
-    results, trigger_s = Results(), 1
-    stream = tens(gate, source, spark, results).trigger(processingTime=f"{trigger_s} seconds")
-    query = stream.start(queryName="quiet", checkpointLocation=checkpoint)
-    try:
-        until(lambda: len(results.committed) > 0, "a first batch")
-        assert results.given == {}
-        gate.done("quiet", ["a"])
-        other = FileBatches(tmp_path / "other", source.schema)
-        other.add(*rows(("b", 31_000)))
-        elsewhere = gate.stream(other.stream(spark), event_time="t", substream="k").foreach_batch(
-            lambda df, batch: None
-        )
-        to_the_end(elsewhere, str(tmp_path / "elsewhere"), query="other")
-        moved = time.monotonic()
-        until(lambda: len(results.table()) == 2, "the windows up to 20 s")
-        waited_s = time.monotonic() - moved
-    finally:
-        query.stop()
-    assert {key: row["rows"] for key, row in results.table().items()} == {(0, "a"): 1, (10_000, "a"): 1}
-    batches = [committed for committed in results.committed if int(committed.batch) in results.given]
-    assert len(batches) == 1 and batches[0].rows == 0, "one batch, of no rows"
-    # Two triggers, what the batch takes, and what a busy machine adds.
-    assert waited_s < 2 * trigger_s + batches[0].seconds + 5
 
 
 def test_each_run_over_what_is_there_ends_with_the_closed_windows_written(

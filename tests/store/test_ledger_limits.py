@@ -1,5 +1,7 @@
 """The ledger of late rows in the store: as that of the domain, also where it becomes too long."""
 
+import pytest
+
 from tests.store.twin import Twin
 from tests.support.driver import Driver
 from tidegate.domain.config import JobConfig
@@ -44,6 +46,7 @@ def test_the_latest_hours_are_kept(driver: Driver) -> None:
     assert account.hours() == [*range(1, HOURS_KEPT + 1)]
 
 
+@pytest.mark.slow
 def test_of_many_substreams_fewer_hours_are_kept(driver: Driver) -> None:
     account = Account(driver)
     half = ENTRIES_KEPT // 2 + 1

@@ -4,11 +4,11 @@ The domain looks at everything in each step, as the rules are written; the scrip
 what must always hold is asserted from the history of the commands, not from either side's word.
 """
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -392,13 +392,14 @@ class Twins(RuleBasedStateMachine):
                     assert self.evidence[query] - seen_at >= self.config.idle_timeout_ms
 
 
-def test_scripts_and_domain_agree_on_every_reply(make_driver: Callable[[], Driver]) -> None:
+@pytest.mark.parametrize("examples", [40, pytest.param(250, marks=pytest.mark.fuzz)])
+def test_scripts_and_domain_agree_on_every_reply(make_driver: Callable[[], Driver], examples: int) -> None:
     """A difference between the two is a rule that one of them does not keep."""
     Twins.make_driver = staticmethod(make_driver)
     run_state_machine_as_test(
         Twins,
         settings=settings(
-            max_examples=int(os.environ.get("TWIN_EXAMPLES", "200")),
+            max_examples=examples,
             stateful_step_count=40,
             suppress_health_check=list(HealthCheck),
             report_multiple_bugs=False,

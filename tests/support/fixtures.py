@@ -34,3 +34,13 @@ def own(valkey: EmbeddedValkey) -> Iterator[LocalCoordinator]:
     """A coordinator that the test may stop, empty and restore."""
     with LocalCoordinator(valkey) as coordinator:
         yield coordinator
+
+
+@pytest.fixture
+def orders(tmp_path_factory: pytest.TempPathFactory) -> FileBatches:
+    return FileBatches(tmp_path_factory.mktemp("orders"), "k string, t long")
+
+
+@pytest.fixture
+def payments(tmp_path_factory: pytest.TempPathFactory) -> FileBatches:
+    return FileBatches(tmp_path_factory.mktemp("payments"), "k string, t long")

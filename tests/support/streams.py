@@ -3,10 +3,11 @@
 from datetime import timedelta
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.local import LocalCoordinator
 from tidegate_spark import Batch, Committed, Gate, JobMissing, Stream
+from tidegate_spark.testing import FileBatches
 
 LAG = timedelta(seconds=10)
 
@@ -68,3 +69,8 @@ class Sink:
     def after(self, stream: Stream) -> Stream:
         """The stream with this as its sink."""
         return stream.foreach_batch(self.write).late_to(self.write_late).on_commit(self.committed.append)
+
+
+def stream_of(spark: SparkSession, gate: Gate, source: FileBatches, sink: Sink) -> Stream:
+    """Return a stream with a sink, by the columns ``t`` and ``k``."""
+    return sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))

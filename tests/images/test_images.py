@@ -1,9 +1,8 @@
-"""The images: built from the Dockerfile, run as they say they are to be run."""
+"""The images, built from the Dockerfile and run with their own user, entry point and environment."""
 
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -17,29 +16,23 @@ from tidegate.store.keyring import Role, create
 UID = 10001
 PYTHON = "/opt/tidegate/bin/python"
 
-
-@pytest.fixture(scope="module")
-def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
-    made = Buildah(tmp_path_factory.mktemp("images"))
-    made.make_base()
-    yield made
-    made("rmi", "--all", "--force")
+# A test's timeout includes its fixtures. With an empty cache they take minutes.
+pytestmark = pytest.mark.timeout(1800)
 
 
 def the_process(running: "subprocess.Popen[bytes]") -> psutil.Process:
-    """The one that the entry point has become."""
+    """Return the coordinator's process, a descendant of buildah's."""
     children = psutil.Process(running.pid).children(recursive=True)
     (found,) = (child for child in children if child.cmdline()[:2] == [PYTHON, "/opt/tidegate/bin/tidegate"])
     return found
 
 
-def test_a_coordinator_serves_from_its_image(buildah: Buildah, tmp_path: Path) -> None:
-    """From its own entry point, as its own user; it needs keys, says when it is ready, and ends when it is told to."""
-    image = buildah.build("coordinator")
+def test_a_coordinator_serves_from_its_image(buildah: Buildah, coordinator_image: str, tmp_path: Path) -> None:
+    """The entry point runs as the image's user, requires keys, answers /readyz and stops on SIGTERM."""
     keys, port, log = tmp_path / "keys.json", free_port(), tmp_path / "log"
     key = create(keys, "admin", Role.ADMIN, "")
     keys.chmod(0o644)
-    with buildah.container(image) as container:
+    with buildah.container(coordinator_image) as container:
         config = container.config
         assert (config["User"], config["Entrypoint"], config["StopSignal"]) == (f"{UID}:{UID}", ["tidegate"], "SIGTERM")
         assert "there are no keys" in _refused(lambda: container.run("tidegate", "serve"))
@@ -69,7 +62,7 @@ def test_a_coordinator_serves_from_its_image(buildah: Buildah, tmp_path: Path) -
                     left.kill()
                 running.kill()
             running.wait()
-        # Only what it needs: no way to install more, and nothing to write over.
+        # The image has no pip, and its user cannot write to the installation.
         assert "pip" not in container.run("ls", "/opt/tidegate/bin").split()
         assert container.run("find", "/opt/tidegate", "-writable", "-not", "-type", "l") == ""
 
@@ -93,10 +86,9 @@ def _await_ready(running: "subprocess.Popen[bytes]", url: str, log: Path) -> Non
     raise AssertionError(log.read_text())
 
 
-def test_spark_has_the_client_in_its_image(buildah: Buildah) -> None:
-    """The demo's image is Spark's with the demo: what holds of one holds of the other."""
-    image = buildah.build("flights")
-    with buildah.container(image) as container:
+def test_spark_has_the_client_in_its_image(buildah: Buildah, flights_image: str) -> None:
+    """The image `flights` is built on `spark`, so one test covers both."""
+    with buildah.container(flights_image) as container:
         assert container.config["User"] == f"{UID}:{UID}"
         assert container.run("id", "-u") == str(UID)
         assert container.run("sh", "-c", "cd /data && touch it && rm it") == "", "its volume is its own"
@@ -109,7 +101,7 @@ def test_spark_has_the_client_in_its_image(buildah: Buildah) -> None:
 
 
 def test_the_base_is_chosen_from_outside() -> None:
-    """So that a registry of one's own, or another Debian, can take its place."""
+    """PYTHON_IMAGE can name an image in a private registry or on another Debian."""
     text = (ROOT / "Dockerfile").read_text()
     bases = [line.split()[1] for line in text.splitlines() if line.startswith("FROM ")]
     stages = {line.split()[-1] for line in text.splitlines() if line.startswith("FROM ")}

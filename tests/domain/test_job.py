@@ -85,6 +85,8 @@ def test_a_replayed_batch_gets_the_pin_it_had() -> None:
     batch(job, RUN, 0, {"a": 100}, 1)
     pin = job.begin(RUN, 1, 2).pin
     batch(job, OTHER, 0, {"a": 9000}, 3)
+    batch(job, RUN, 1, {"a": 9000}, 3)
+    assert watermark(job) == 8990
     again = job.begin(Run("departures", "checkpoint", "run-2"), 1, 4)
     assert (again.pin, again.replayed) == (pin, True)
 

@@ -26,7 +26,7 @@ def test_retention_passes_a_slow_substream_and_says_so() -> None:
     """Whoever asks why the slow one's rows are late must find the limit, and its name."""
     job = JobMachine(JobConfig(LimitingLag(0), max_retention_ms=160), 0)
     job.report({"fast": 1000, "slow": 10}, 0)
-    assert job.sweep(149).watermark == 10
+    assert job.sweep(159).watermark == 10
     assert job.sweep(160).watermark == 1000
     last = list(job.journal)[-1]
     assert last.details["limits"] == [{"limit": "max_retention_ms", "count": 1, "substreams": ["/slow"]}]

@@ -1,0 +1,186 @@
+"""Each guarantee of the scripts by itself, in few commands; `test_twin.py` covers their combinations."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.support.driver import Driver
+from tidegate.domain.config import JobConfig
+from tidegate.domain.errors import PinConflict, QueryFenced
+from tidegate.domain.policy import LimitingLag
+from tidegate.domain.query import KnownPin, Run
+from tidegate.domain.records import Accounting, Counts
+from tidegate.store.redis import TokenClaim
+
+RUN = Run("departures", "checkpoint", "run-1")
+NEXT_RUN = Run("departures", "checkpoint", "run-2")
+OTHER = Run("arrivals", "checkpoint-2", "run-a")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job in the store; each command is given its processing time."""
+
+    driver: Driver
+    name: str
+
+    def do(self, command: str, *arguments: Any, now: int, **named: Any) -> Any:
+        """Give one command to the store and return its reply."""
+        return self.driver(getattr(self.driver.store, command)(self.name, *arguments, now_ms=now, **named))
+
+    def batch(self, run: Run, batch_id: int, tops: dict[str, int], now: int) -> None:
+        """Begin, report and commit a batch at one moment."""
+        self.do("begin", run, batch_id, now=now)
+        self.do("report_staged", run, batch_id, 0, tops, now=now)
+        self.do("commit", run, batch_id, None, now=now)
+
+    def watermark(self, now: int) -> int | None:
+        """Return the emitted watermark after a sweep."""
+        watermark: int | None = self.do("sweep", now=now).watermark
+        return watermark
+
+
+Make = Callable[..., Job]
+
+
+@pytest.fixture
+def make(driver: Driver, job: str) -> Make:
+    """Create the job of this test with a lag of 10 ms."""
+
+    def made(**limits: Any) -> Job:
+        found = Job(driver, job)
+        found.do("put", JobConfig(LimitingLag(10), **limits), {}, None, now=0)
+        return found
+
+    return made
+
+
+def test_monotone_when_a_substream_becomes_active_again(make: Make) -> None:
+    """An idle substream that reports an old event time holds the watermark but does not move it back."""
+    job = make(idle_timeout_ms=100)
+    job.batch(RUN, 0, {"a": 500, "b": 50}, 0)
+    job.do("heartbeat", RUN, 200, now=200)
+    job.batch(RUN, 1, {"a": 900, "b": 60}, 201)
+    answer = job.do("sweep", now=201)
+    assert (answer.coalesced, answer.watermark) == (490, 490)
+
+
+def test_monotone_when_a_known_pin_is_below_the_watermark(make: Make) -> None:
+    """A client that returns from a long outage brings an old pinned watermark."""
+    job = make()
+    job.batch(RUN, 0, {"a": 500}, 0)
+    job.do("begin", OTHER, 7, KnownPin(100), now=1)
+    assert job.watermark(1) == 490
+
+
+def test_the_clock_of_a_job_does_not_go_back(make: Make) -> None:
+    """After a failover the new server's clock may be behind."""
+    job = make()
+    assert job.do("sweep", now=1000).now_ms == 1000
+    assert job.do("sweep", now=400).now_ms == 1000
+
+
+def test_a_valid_token_restores_a_lost_watermark(make: Make) -> None:
+    """The store may lose the tail of its log; a token of an older incarnation proves nothing."""
+    job = make()
+    assert job.do("report", {"a": 50}, token=TokenClaim(0, 900), now=1).answer.watermark == 40
+    assert job.do("report", {"a": 50}, token=TokenClaim(1, 700), now=1).answer.watermark == 700
+
+
+def test_staged_reports_take_effect_with_the_commit(make: Make) -> None:
+    """A crash discards the rows of an open batch, so they must not have moved the watermark."""
+    job = make()
+    job.do("begin", RUN, 0, now=0)
+    job.do("report_staged", RUN, 0, 0, {"a": 500}, now=0)
+    assert job.do("sweep", now=0).coalesced is None
+    job.do("commit", RUN, 0, None, now=0)
+    assert job.watermark(0) == 490
+
+
+def test_an_open_batch_holds_the_emitted_watermark(make: Make) -> None:
+    """Its rows are not committed yet."""
+    job = make(idle_timeout_ms=10)
+    job.batch(RUN, 0, {"a": 100}, 0)
+    job.do("begin", OTHER, 0, now=1)
+    job.batch(RUN, 1, {"a": 300}, 2)
+    answer = job.do("sweep", now=2)
+    assert (answer.coalesced, answer.watermark) == (290, 90)
+
+
+def test_a_replayed_batch_keeps_its_pinned_watermark(make: Make) -> None:
+    """Under a higher one, rows that were on time before the crash would be late."""
+    job = make()
+    job.batch(RUN, 0, {"a": 100}, 0)
+    pin = job.do("begin", RUN, 1, now=1).pin
+    job.batch(OTHER, 0, {"a": 9000}, 2)
+    job.batch(RUN, 1, {"a": 9000}, 3)
+    again = job.do("begin", NEXT_RUN, 1, now=4)
+    assert (pin, again.pin, again.replayed) == (90, 90, True)
+
+
+def test_a_known_pin_is_adopted_and_a_different_one_refused(make: Make) -> None:
+    """The client's copy outlives a coordinator that lost its state."""
+    job = make()
+    assert job.do("begin", RUN, 7, KnownPin(123), now=0).pin == 123
+    with pytest.raises(PinConflict):
+        job.do("begin", RUN, 7, KnownPin(124), now=0)
+
+
+def test_a_new_run_fences_the_older_one(make: Make) -> None:
+    """Two drivers on one checkpoint must not both continue."""
+    job = make()
+    job.do("begin", RUN, 0, now=0)
+    job.do("begin", NEXT_RUN, 0, now=1)
+    for command, arguments in (("begin", (0,)), ("commit", (0, None)), ("heartbeat", (2,))):
+        with pytest.raises(QueryFenced):
+            job.do(command, RUN, *arguments, now=2)
+
+
+def test_a_repeated_commit_counts_no_row_twice(make: Make) -> None:
+    """A client repeats a commit whose answer was lost."""
+    job = make()
+    job.do("begin", RUN, 0, now=0)
+    account = Accounting("row", ("a",), (Counts(on_time=3, late=2),))
+    assert [job.do("commit", RUN, 0, account, now=now).applied for now in (1, 2)] == [True, False]
+    assert job.do("status", now=2).summary.counts == Counts(on_time=3, late=2)
+
+
+def test_the_substreams_of_a_silent_query_are_not_idle(make: Make) -> None:
+    """A query that does not answer may still have their rows: they are blocked."""
+    job = make(idle_timeout_ms=100)
+    job.batch(RUN, 0, {"a": 500, "b": 50}, 0)
+    assert job.watermark(1_000_000) == 40
+
+
+def test_the_substreams_of_an_open_batch_are_not_idle(make: Make) -> None:
+    """The batch may contain their rows, so a heartbeat proves nothing while it is open."""
+    job = make(idle_timeout_ms=100)
+    job.batch(RUN, 0, {"a": 500, "b": 50}, 0)
+    job.do("begin", RUN, 1, now=10)
+    assert not job.do("heartbeat", RUN, 500, now=500).applied
+    assert job.do("sweep", now=500).coalesced == 40
+
+
+def test_retention_passes_a_substream_after_its_whole_length(make: Make) -> None:
+    """One of its sixteen slots earlier, rows that the operator still allowed would be late."""
+    job = make(max_retention_ms=160)
+    job.do("report", {"fast": 1000, "slow": 10}, now=0)
+    assert (job.watermark(159), job.watermark(160)) == (0, 990)
+
+
+def test_a_declared_substream_holds_the_watermark(make: Make) -> None:
+    """It may still bring the oldest rows."""
+    job = make()
+    job.do("declare", "departures", ["late-starter"], now=0)
+    job.batch(RUN, 0, {"a": 500}, 1)
+    assert job.watermark(1) is None
+
+
+def test_a_hold_keeps_the_watermark_at_its_value(make: Make) -> None:
+    """An operator holds the watermark while rows are loaded again."""
+    job = make()
+    job.do("hold", "reload", 300, None, now=0)
+    job.batch(RUN, 0, {"a": 500}, 1)
+    assert job.watermark(1) == 300

@@ -6,7 +6,8 @@ READY := $(VENV)/.ready
 SETUP_LOG := $(VENV)/setup.log
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rest test-all conformance bench lateness lint format openapi figures pictures lock clean
+.PHONY: help setup demo test test-rest test-all conformance mutants bench lateness lint format openapi figures \
+  pictures lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +60,9 @@ test-all: $(READY) ## all tests: the default tier, then the rest
 
 conformance: $(READY) ## the reference's traces, or those of CONFORMANCE_DIR, on both forms of the machine
 	@$(BIN)/python -m tests.conformance
+
+mutants: $(READY) ## check that the tests catch known defects (ten minutes; ONLY=name for a single one)
+	@$(BIN)/python -m mutants $(if $(ONLY),--only $(ONLY))
 
 bench: $(READY) ## what coordination costs a batch of ten million rows (twenty minutes; BENCH_ROUNDS=9, BENCH=native, waiting or sizing)
 	@$(BIN)/python -m benchmarks $(BENCH)

@@ -1,0 +1,1 @@
+"""Mutation check: deliberate defects that the tests must catch."""

@@ -1,0 +1,72 @@
+"""Defects of the PySpark client."""
+
+from mutants.mutant import Guarantee, Mutant
+
+CLIENT = "spark_client/src/tidegate_spark"
+WINDOWS = "tests/e2e/test_windows.py"
+
+MUTANTS = (
+    Mutant(
+        "client-late-row-on-time",
+        "The full fold counts a late row as on time, and the hook delivers it.",
+        Guarantee.REPLAY_EXACT,
+        f"{CLIENT}/judgement.py",
+        "return F.coalesce(time < late_below, F.lit(False))",
+        "return F.lit(False)",
+        ("tests/e2e/test_rows_by_hour.py::test_spark_counts_as_one_does_by_hand",),
+    ),
+    Mutant(
+        "client-late-batch-on-time",
+        "The plain fold counts a batch with late rows as on time.",
+        Guarantee.REPLAY_EXACT,
+        f"{CLIENT}/judgement.py",
+        "return bottom >= max(LOWEST, self.on_time_from) and",
+        "return bottom >= LOWEST and",
+        ("tests/client/test_judgement.py",),
+    ),
+    Mutant(
+        "client-window-closed-too-late",
+        "A watermark does not close the window that ends exactly at it.",
+        Guarantee.LIVE,
+        f"{CLIENT}/windows/frame.py",
+        "return watermark - (watermark - self.offset - self.size) % self.slide",
+        "return watermark - 1 - (watermark - 1 - self.offset - self.size) % self.slide",
+        ("tests/client/test_judgement.py",),
+    ),
+    Mutant(
+        "client-window-emitted-twice",
+        "A closed window that did not change is emitted again.",
+        Guarantee.IDEMPOTENT,
+        f"{CLIENT}/windows/windowing.py",
+        "results = rows.filter(closes | changed).select(",
+        "results = rows.select(",
+        (f"{WINDOWS}::test_late_rows_within_the_allowed_lateness_update_their_window",),
+    ),
+    Mutant(
+        "client-backlog-out-of-order",
+        "Batches of the backlog are reported in reverse order.",
+        Guarantee.IDEMPOTENT,
+        f"{CLIENT}/backlog.py",
+        "return self._checkpoint.batches(_KIND)",
+        "return self._checkpoint.batches(_KIND)[::-1]",
+        ("tests/client/test_backlog.py",),
+    ),
+    Mutant(
+        "client-backlog-lost",
+        "A batch leaves the backlog before the coordinator has it.",
+        Guarantee.COMMITTED,
+        f"{CLIENT}/teller.py",
+        "            self._tell(untold, since, patience)\n            self._backlog.forget(batch_id)\n",
+        "            self._backlog.forget(batch_id)\n            self._tell(untold, since, patience)\n",
+        ("tests/client/test_backlog.py",),
+    ),
+    Mutant(
+        "client-pin-forgotten",
+        "The client does not find the pinned watermark that it kept beside the checkpoint.",
+        Guarantee.REPLAY_EXACT,
+        f"{CLIENT}/pins.py",
+        "return None if document is None else KeptPin(**document)",
+        "return None",
+        ("tests/client/test_pins.py",),
+    ),
+)

@@ -1,0 +1,32 @@
+"""The page ``docs/contributing/mutants.md``."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from mutants.mutant import tier
+from mutants.runner import Outcome
+
+PAGE = Path("docs") / "contributing" / "mutants.md"
+
+_HEAD = """\
+# Mutation check
+
+`make mutants` puts one deliberate defect at a time into a copy of the repository and runs the tests that must catch it.
+It fails if a defect survives. `make mutants ONLY=<name>` checks a single one. The defects are listed in `mutants/`.
+
+This page is written by `make mutants`. The default tier is `make test`.
+
+| defect | guarantee it breaks | caught by test | tier |
+|---|---|---|---|
+"""
+
+
+def page(outcomes: Iterable[Outcome]) -> str:
+    """Return the text of the page."""
+    rows = []
+    for outcome in outcomes:
+        mutant = outcome.mutant
+        test = f"`{outcome.test}`" if outcome.verdict == "caught" else f"**{outcome.verdict}**"
+        ran_in = tier(outcome.test) if outcome.test else ""
+        rows.append(f"| `{mutant.name}`: {mutant.defect} | {mutant.guarantee} | {test} | {ran_in} |\n")
+    return _HEAD + "".join(rows)

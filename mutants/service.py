@@ -1,0 +1,72 @@
+"""Defects of the HTTP service: tokens, keys, numbers, and notifications."""
+
+from mutants.mutant import Guarantee, Mutant
+
+SERVICE = "service/src/tidegate"
+ROLES = "tests/api/test_roles.py"
+
+MUTANTS = (
+    Mutant(
+        "service-forged-token-accepted",
+        "A token with a wrong MAC moves the watermark.",
+        Guarantee.MONOTONE,
+        f"{SERVICE}/api/tokens.py",
+        "return claimed if genuine else PROVES_NOTHING",
+        "return claimed",
+        ("tests/api/test_jobs.py::test_a_token_heals_a_job_and_a_forged_one_does_nothing",),
+    ),
+    Mutant(
+        "service-waiting-client-not-notified",
+        "A waiting client is not notified when the watermark moves.",
+        Guarantee.LIVE,
+        f"{SERVICE}/store/lua/parts/answer.lua",
+        "  if RECORDED then announce() end\n",
+        "",
+        ("tests/api/test_batches.py::test_waiting_ends_with_the_watermark_or_with_the_time",),
+    ),
+    Mutant(
+        "service-inexact-number-accepted",
+        "An event time that a double does not hold exactly is accepted.",
+        Guarantee.EXACT,
+        f"{SERVICE}/api/schemas/types.py",
+        "EventTime = Annotated[int, Field(strict=True, ge=EXACT_DOUBLE.lowest, le=EXACT_DOUBLE.highest)]",
+        "EventTime = Annotated[int, Field(strict=True, ge=-(2**62), le=2**62)]",
+        ("tests/api/test_bad_input.py::test_a_bad_report_names_its_field_and_changes_nothing",),
+    ),
+    Mutant(
+        "service-prefix-not-checked",
+        "A key for the jobs of one prefix may use any job.",
+        Guarantee.ACCESS,
+        f"{SERVICE}/api/access.py",
+        "if job is not None and not job.startswith(caller.prefix):",
+        "if job is not None and not job.startswith(''):",
+        (f"{ROLES}::test_the_matrix[get_job-read]", f"{ROLES}::test_the_matrix[report-report]"),
+    ),
+    Mutant(
+        "service-prefix-not-applied-to-list",
+        "The list of jobs contains jobs outside the prefix of the key.",
+        Guarantee.ACCESS,
+        f"{SERVICE}/api/routes/jobs.py",
+        "if job <= after or not job.startswith(who.prefix):",
+        "if job <= after:",
+        (f"{ROLES}::test_a_list_has_the_jobs_that_a_key_is_for",),
+    ),
+    Mutant(
+        "service-role-not-checked",
+        "A key may make calls that its role does not allow.",
+        Guarantee.ACCESS,
+        f"{SERVICE}/api/access.py",
+        "    caller.check(*roles)\n",
+        "",
+        (f"{ROLES}::test_the_matrix[reset-read]", f"{ROLES}::test_the_matrix[report-read]"),
+    ),
+    Mutant(
+        "service-secret-not-checked",
+        "A key is accepted by its id, whatever its secret.",
+        Guarantee.ACCESS,
+        f"{SERVICE}/store/keyring.py",
+        "return key if genuine and scheme == SCHEME else None",
+        "return key if scheme == SCHEME else None",
+        ("tests/store/test_keyring.py::test_a_key_is_known_by_itself_alone",),
+    ),
+)

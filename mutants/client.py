@@ -3,7 +3,7 @@
 from mutants.mutant import Guarantee, Mutant
 
 CLIENT = "spark_client/src/tidegate_spark"
-WINDOWS = "tests/e2e/test_windows.py"
+WINDOWS = "tests/guarantees/test_closing.py"
 
 MUTANTS = (
     Mutant(
@@ -13,7 +13,7 @@ MUTANTS = (
         f"{CLIENT}/judgement.py",
         "return F.coalesce(time < late_below, F.lit(False))",
         "return F.lit(False)",
-        ("tests/e2e/test_rows_by_hour.py::test_spark_counts_as_one_does_by_hand",),
+        ("tests/guarantees/test_rows.py::test_every_row_is_on_time_late_or_without_an_event_time",),
     ),
     Mutant(
         "client-late-batch-on-time",

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-FULL_TIER = ("tests/e2e/", "tests/faults/", "tests/deploy/", "tests/page/")
+FULL_TIER = tuple(f"tests/{name}/" for name in ("clusters", "faults", "fuzz", "images", "page", "scale", "spark"))
 """Folders whose tests run in the full tier only."""
 
 

@@ -3,16 +3,16 @@
 import os
 import secrets
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 from pyspark.sql import SparkSession
+from xdist.scheduler import LoadScopeScheduling
 
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate_spark.testing import ensure_java
 
-TESTS = Path(__file__).parent
 pytest_plugins = ["tests.support.fixtures", "tidegate_spark.testing.fixtures"]
 
 MARKERS = {
@@ -33,24 +33,32 @@ settings.load_profile("project")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark a test by its folder, and group it with those that share something expensive.
-
-    pytest-xdist runs a group in one process: all tests on Spark, which share the session, and those of any other file,
-    which share the fixtures of that file.
-    """
-    for marker in MARKERS.get(item.path.relative_to(TESTS).parts[0], ()):
+    """Mark a test by its folder."""
+    for marker in markers(item.nodeid):
         item.add_marker(marker)
-    item.add_marker(pytest.mark.xdist_group("spark" if _on_spark(item) else str(item.path)))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start the tests on Spark first: as one group, they take longest."""
-    items.sort(key=lambda item: not _on_spark(item))
+    """Start the tests on Spark first: they take longest."""
+    items.sort(key=lambda item: "spark" not in markers(item.nodeid))
 
 
-def _on_spark(item: pytest.Item) -> bool:
-    return item.get_closest_marker("spark") is not None
+def markers(test: str) -> tuple[str, ...]:
+    """Return the markers of a test by its id, ``tests/folder/file.py::name``."""
+    return MARKERS.get(test.split("/")[1], ())
+
+
+class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """Runs tests in one process that share something expensive: the Spark session, or else the fixtures of a file."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "spark" if "spark" in markers(nodeid) else nodeid.partition("::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
+    """Distribute tests over processes (``--numprocesses``)."""
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -43,7 +43,8 @@ demo: $(READY) ## the flights of 2013 through an embedded Valkey, the coordinato
 # The default tier leaves these out; the rest is these.
 REST := slow or cluster or browser or image or fuzz
 MARK ?= $(if $(PATHS),,not ($(REST)))
-JOBS ?= 2
+# Three processes on two cores: tests also wait.
+JOBS ?= 3
 PYTEST = $(BIN)/python -m pytest --quiet --numprocesses $(JOBS) --durations 10 $(if $(COVERAGE),$(COVER))
 COVER = --cov --cov-append --cov-report=
 

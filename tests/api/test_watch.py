@@ -178,6 +178,7 @@ def test_the_end_of_a_job_is_the_end_of_the_stream(
     problem(http.get(f"/v1/jobs/{secrets.token_hex(4)}/watermark:watch"), 404, "job_not_found")
 
 
+@pytest.mark.slow
 def test_one_who_does_not_read_holds_up_nobody_and_misses_nothing(
     http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make
 ) -> None:

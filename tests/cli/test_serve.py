@@ -11,6 +11,7 @@ import psutil
 import pytest
 from redis import Redis
 
+from tests.support.ports import listens
 from tests.support.serve import fails
 from tests.support.waiting import until
 from tidegate.store.embedded import EmbeddedValkey
@@ -129,11 +130,6 @@ def test_those_who_wait_are_answered_when_it_ends(tmp_path: Path) -> None:
         process.stop()
         answer = waiting.result()
     assert (answer.status_code, answer.json()["reached"]) == (200, False)
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_a_report_that_is_under_way_is_finished_when_it_ends(tmp_path: Path, job: str) -> None:

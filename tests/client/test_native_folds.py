@@ -177,6 +177,7 @@ def test_what_spark_has_finished_and_forgotten_is_found(gate: Gate, left: Left) 
     assert run.look(1000) == Since(False, False, False), "nothing, but that is not certain without another listing"
 
 
+@pytest.mark.slow
 def test_an_account_that_is_too_large_is_taken_as_a_whole(own: LocalCoordinator, left: Left) -> None:
     """Two tasks have each seen as many substreams as go into one; Spark has committed the batch."""
     gate = own.gate(rules=limiting_lag(LAG))

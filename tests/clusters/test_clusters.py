@@ -34,7 +34,6 @@ def session(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("session", "tasks"),
     [
-        pytest.param("local[2]", {}, id="local"),
         pytest.param("local-cluster[2,1,1024]", {"fails": "failed"}, id="local-cluster"),
         pytest.param("standalone", {"fails": "failed", "stalls": "stalled overtaken"}, id="standalone"),
         pytest.param("connect", {}, id="connect"),

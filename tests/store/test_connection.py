@@ -128,6 +128,7 @@ def _sentinel(directory: Path, primary: str, port: str) -> list[str]:
     return [server_binary(), str(file), "--sentinel"]
 
 
+@pytest.mark.slow
 def test_what_sentinels_choose_is_followed(tmp_path: Path) -> None:
     """The primary dies, a replica takes its place: it is written there, with the scripts that it had not seen."""
     first, second, sentinel = free_port(), free_port(), free_port()

@@ -16,6 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -192,12 +193,20 @@ def execute(spark: SparkSession, settings: Settings, reached: Reached) -> None:
         query.awaitTermination()
 
 
+def kill_the_server() -> None:
+    """Kill the Java process of Spark Connect, of which the hook's Python process is a descendant."""
+    [server] = [process for process in psutil.Process().parents() if process.name() == "java"]
+    server.kill()
+
+
 def main() -> None:
     """Run the pipeline of the settings in the first argument; die by ``kill -9`` where they say so."""
     settings = Settings(**json.loads(sys.argv[1]))
 
     def reached(point: str, batch_id: int) -> None:
         if (point, batch_id) == (settings.die, settings.of):
+            if settings.session.startswith("sc://"):
+                kill_the_server()
             os.killpg(0, signal.SIGKILL)
 
     if settings.die is not None:

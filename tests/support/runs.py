@@ -4,7 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -34,19 +35,26 @@ def environment(**more: str) -> dict[str, str]:
     return {**own, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT), **more}
 
 
-def run(settings: Settings) -> int:
-    """Runs the pipeline to its end, good or bad; returns its exit status."""
+@contextmanager
+def started(settings: Settings) -> Iterator["subprocess.Popen[bytes]"]:
+    """Start the pipeline in a process of its own, which ends with the block."""
     (Path(settings.directory) / "out").mkdir(exist_ok=True)
-    log = Path(settings.directory) / "pipeline.log"
-    with open(log, "a") as told:
+    with open(Path(settings.directory) / "pipeline.log", "a") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.pipeline", settings.argument()],
-            cwd=settings.directory, env=environment(), stdout=told, stderr=told, start_new_session=True,
+            cwd=settings.directory, env=environment(), stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
-        try:
-            return process.wait(TIMEOUT_S)
-        finally:
-            process.kill()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def run(settings: Settings) -> int:
+    """Run the pipeline in a process of its own; return its exit status."""
+    with started(settings) as process:
+        return process.wait(TIMEOUT_S)
 
 
 def run_here(spark: SparkSession, settings: Settings) -> bool:

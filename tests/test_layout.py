@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from mutants.__main__ import MUTANTS
+from mutants.mutant import Mutant
+
 ROOT = Path(__file__).parents[1]
 SERVICE = ROOT / "service" / "src" / "tidegate"
 CLIENT = ROOT / "spark_client" / "src" / "tidegate_spark"
@@ -75,3 +78,20 @@ def test_what_executors_import_stays_small() -> None:
     ).stdout.split()  # fmt: skip
     assert "tidegate_spark.reporter" in loaded
     assert not {module.split(".")[0] for module in loaded} & {"httpx", "pyspark", "pyarrow", "pandas"}
+
+
+@pytest.mark.parametrize("file", files(ROOT / "tests"), ids=lambda file: str(file.relative_to(ROOT)))
+def test_tests_share_helpers_by_way_of_support_only(file: Path) -> None:
+    """A folder of tests that imports another one cannot be run, marked or moved by itself."""
+    here = file.relative_to(ROOT / "tests").parts[0]
+    for module in imported(file):
+        parts = module.split(".")
+        if parts[0] == "tests":
+            assert parts[1] in ("support", here), f"{file} imports {module}"
+            assert not parts[-1].startswith("test_"), f"{file} imports the tests of {module}"
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_each_mutant_can_be_applied(mutant: Mutant) -> None:
+    """`make mutants` stops at a defect whose text is no longer in the code."""
+    mutant.check(ROOT)

@@ -1,7 +1,10 @@
 """``tidegate serve``: what it says when it cannot, and what it leaves behind when it ends."""
 
+import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -82,16 +85,20 @@ def test_a_restart_finds_the_state_and_accepts_the_tokens(tmp_path: Path) -> Non
 
 def test_it_ends_with_the_program_that_started_it(tmp_path: Path) -> None:
     """A demo or a test that is killed must not leave servers behind."""
-    process = CoordinatorProcess(tmp_path).start()
-    started = psutil.Process(process.pid)
-    family = [started, *started.children(recursive=True)]
-    assert len(family) == 2, "the coordinator and its Valkey"
-    assert process._process is not None
-    assert process._process.stdin is not None
-    process._process.stdin.close()
-    _, alive = psutil.wait_procs(family, timeout=60)
-    assert not alive
-    process.stop()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tidegate", "serve", "--stop-with-stdin"],
+        env=os.environ | {"TIDEGATE_DATA_DIR": str(tmp_path), "TIDEGATE_PORT": "0"},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    with process:
+        assert process.stdin is not None and process.stdout is not None
+        assert b"serving on" in process.stdout.readline()
+        started = psutil.Process(process.pid)
+        family = [started, *started.children(recursive=True)]
+        assert len(family) == 2, "the coordinator and its Valkey"
+        process.stdin.close()
+        _, alive = psutil.wait_procs(family, timeout=60)
+        assert not alive
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])

@@ -76,7 +76,7 @@ def test_what_to_do_in_an_outage_is_a_duration_or_one_word() -> None:
 
 def test_everything_exported_is_there_and_documented() -> None:
     """What the package names is what it has, each with its contract."""
-    assert set(tidegate_spark._HOMES) == set(tidegate_spark.__all__)
+    assert set(tidegate_spark.HOMES) == set(tidegate_spark.__all__)
     for name in tidegate_spark.__all__:
         exported = getattr(tidegate_spark, name)
         assert name in ("Rules", "SOURCE_PARTITION") or exported.__doc__

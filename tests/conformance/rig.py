@@ -81,7 +81,7 @@ class DomainRig:
         lowest = [substream.watermark for substream in self.machine.substreams.values()]
         least = None if None in lowest else min(w for w in lowest if w is not None)
         self.machine.coalescer.coalesced = self.machine.coalescer.watermark = self.before = least
-        self.machine._emitted = least, least
+        self.machine.emitted = least, least
 
     def idle(self, name: str, now_ms: int) -> None:
         self.machine.idle(DIRECT, [name], now_ms)

@@ -38,10 +38,10 @@ def test_every_code_of_an_error_is_told_with_its_status() -> None:
         for status in statuses.split(", ")
         for code in re.findall(r"`(\w+)`", codes)
     }
-    of_domain = {(problems._STATUS[error], error.code) for error in errors.DomainError.__subclasses__()}
+    of_domain = {(problems.STATUS_OF[error], error.code) for error in errors.DomainError.__subclasses__()}
     text = "\n".join(path.read_text() for path in (SOURCE / "api").rglob("*.py"))
     of_api = {(int(status), code) for status, code in re.findall(r'Problem\(\s*(\d{3}), "(\w+)"', text)}
-    of_api |= {(status, code) for status, (code, _) in problems._HTTP.items()}
+    of_api |= {(status, code) for status, (code, _) in problems.STARLETTE_PROBLEMS.items()}
     codes = {code for _, code in of_domain | of_api}
     assert {code for _, code in told} == codes
     assert of_domain | of_api <= told

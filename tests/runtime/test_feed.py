@@ -124,7 +124,7 @@ def test_the_last_that_happened_to_a_job_is_told_before_its_end(valkey: Embedded
         for time in range(1, 5):
             await store.report(job, {"a": time})
         followed.wake()
-        await until(lambda: len(followed._entries) >= 4)
+        await until(lambda: len(followed.entries) >= 4)
         await store.delete(job)
         followed.wake()
         await task

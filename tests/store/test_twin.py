@@ -249,8 +249,8 @@ class Twins(RuleBasedStateMachine):
     def report_with_token(self, tops: dict[str, int], token: TokenClaim | None) -> None:
         def domain() -> Any:
             if not self.machine.complete and token is not None:
-                self.machine._check_room("", tops)
-                self.machine._tick(self.now)
+                self.machine.check_room("", tops)
+                self.machine.tick(self.now)
                 self.healed = self.machine.heal(token.incarnation, token.watermark)
             return self.machine.report(tops, self.now)
 

@@ -51,8 +51,8 @@ class Twin:
         most_substreams: int | None = None,
     ) -> None:  # fmt: skip
         self.driver, self.store = driver, driver.store
-        self.store._absent_after_ms = absent_after_ms
-        self.store._most_substreams = text(most_substreams)
+        self.store.absent_after_ms = absent_after_ms
+        self.store.most_substreams = text(most_substreams)
         self.job = f"twin-{next(serial)}"
         self.now = now_ms
         stored = driver(self.store.put(self.job, config, {}, None, now_ms=now_ms))

@@ -65,7 +65,7 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-_HOMES = {
+HOMES = {
     "Batch": "batch",
     "Committed": "batch",
     "CoordinatorUnavailable": "errors",
@@ -92,6 +92,6 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     # Imported when asked for (PEP 562): an executor's worker needs the reporter alone, and must not pay for httpx.
-    if name not in _HOMES:
+    if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{HOMES[name]}"), name)

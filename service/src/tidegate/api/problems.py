@@ -21,7 +21,7 @@ from tidegate.store.connection import is_failed_script
 
 log = logging.getLogger(__name__)
 
-_STATUS: dict[type[errors.DomainError], int] = {
+STATUS_OF: dict[type[errors.DomainError], int] = {
     errors.InvalidConfig: 422,
     errors.JobNotFound: 404,
     errors.JobExists: 412,
@@ -48,7 +48,7 @@ _STATUS: dict[type[errors.DomainError], int] = {
     errors.ClockJumped: 503,
 }
 
-_HTTP = {
+STARLETTE_PROBLEMS = {
     404: ("no_such_path", "There is no such path; GET /v1/openapi.json lists them all."),
     405: ("method_not_allowed", "This path does not take this method; GET /v1/openapi.json lists what it takes."),
 }
@@ -89,7 +89,7 @@ def of_domain(error: errors.DomainError) -> Problem:
     members = {name: value for name, value in error.details.items() if name != "problem"}  # which is the detail itself
     if isinstance(error, errors.EventTimeMissing):
         members["field"] = "event_times"
-    status = _STATUS[type(error)]
+    status = STATUS_OF[type(error)]
     # What may pass without the client: somebody sets the clock right, or makes room.
     headers = {"Retry-After": "5"} if status in (429, 503) else None
     return Problem(status, error.code, str(error), headers, members)
@@ -124,7 +124,7 @@ def register(app: FastAPI, calls: Sequence[APIRoute]) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
-        code, detail = _HTTP.get(error.status_code, ("http_error", str(error.detail)))
+        code, detail = STARLETTE_PROBLEMS.get(error.status_code, ("http_error", str(error.detail)))
         headers = dict(error.headers or {})
         if error.status_code == 405:
             methods = {

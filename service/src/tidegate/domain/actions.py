@@ -45,8 +45,8 @@ class Acting(Transition):
         new = [name for name in names if (query, name) not in self.substreams]
         if new and self.complete:
             raise JobComplete()
-        self._check_room(query, new)
-        self._tick(now_ms)
+        self.check_room(query, new)
+        self.tick(now_ms)
         tops = {} if tops is None or self.complete else tops
         unseen = {name: tops[name] for name in names if name in tops and self._is_unseen(query, name)}
         for name in new:
@@ -77,7 +77,7 @@ class Acting(Transition):
         if self.complete:
             raise JobComplete()
         self._check_known(query, watermarks)
-        self._tick(now_ms)
+        self.tick(now_ms)
         new = [name for name, w in watermarks.items() if above(w, self.substreams[query, name].watermark)]
         for name in new:
             self.substreams[query, name].watermark = watermarks[name]
@@ -101,7 +101,7 @@ class Acting(Transition):
         done = [name for name in names if self.substreams[query, name].done]
         if done:
             raise SubstreamDone(query, done)
-        self._tick(now_ms)
+        self.tick(now_ms)
         new = [name for name in names if not self.substreams[query, name].idle]
         for name in names:
             substream = self.substreams[query, name]
@@ -116,7 +116,7 @@ class Acting(Transition):
         :raises SubstreamNotFound: for one that is not known; then none is marked.
         """
         self._check_known(query, names)
-        self._tick(now_ms)
+        self.tick(now_ms)
         new = [name for name in names if not self.substreams[query, name].done]
         for name in new:
             substream = self.substreams[query, name]
@@ -128,7 +128,7 @@ class Acting(Transition):
 
         One that is not known is passed over, for an eviction may be repeated.
         """
-        self._tick(now_ms)
+        self.tick(now_ms)
         new = [name for name in names if (query, name) in self.substreams]
         self._forget([(query, name) for name in new])
         return self._acted("evict", why, query, new)
@@ -167,7 +167,7 @@ class Acting(Transition):
         mine = [key for key in self.substreams if key[0] == query]
         if known is None and not mine:
             raise QueryNotFound(query)
-        self._tick(now_ms)
+        self.tick(now_ms)
         if known is not None and known.retired and not mine:
             return Effect(self._reply(), False)
         names = [name for _, name in mine if name != PLACEHOLDER]

@@ -24,7 +24,7 @@ class Owning(Acting):
 
         A substream whose policy is the same keeps its state. Who is idle by silence is decided anew.
         """
-        self._tick(now_ms)
+        self.tick(now_ms)
         if self.config.idle_timeout_ms is None and config.idle_timeout_ms is not None:
             # Nobody watched for the silence of those who say nothing of it themselves: it begins to count now.
             for (query, _), substream in self.substreams.items():
@@ -66,7 +66,7 @@ class Owning(Acting):
         :raises HoldActive: while an operator holds the watermark.
         """
         if self.complete:
-            self._tick(now_ms)
+            self.tick(now_ms)
             return Effect(self._reply(), False)
         for name, query in sorted(self.queries.items(), key=lambda item: item[0].encode()):
             if query.open:
@@ -74,7 +74,7 @@ class Owning(Acting):
         for held in self._holds():
             if held.stands(max(now_ms, self.now_ms)):
                 raise HoldActive(held.hold, held.at_most)
-        self._tick(now_ms)
+        self.tick(now_ms)
         last = offer(self.config.throttle, self.coalescer.lead, self.coalescer.coalesced, self.numbers)
         self.coalescer.advance(last, self.now_ms)
         self._end()
@@ -87,7 +87,7 @@ class Owning(Acting):
 
         Reports were refused since then, so that time is nobody's silence.
         """
-        self._tick(now_ms)
+        self.tick(now_ms)
         applied, self.complete = self.complete, False
         if applied:
             self.lost_ms += self.moment.observed_ms - self._completed_ms
@@ -97,7 +97,7 @@ class Owning(Acting):
 
     def reset(self, now_ms: int, state_epoch: str, why: Why = UNEXPLAINED) -> Answer:
         """A new incarnation under the same rules: all else is forgotten, the watermark too. The record stays."""
-        self._tick(now_ms)
+        self.tick(now_ms)
         self.incarnation += 1
         self.state_epoch = state_epoch
         self.coalescer = Coalescer(self.now_ms, self.now_ms, self.numbers, throttled=self.coalescer.throttled)
@@ -116,7 +116,7 @@ class Owning(Acting):
         ):
             table.clear()
         self.top, self.disorder, self.ledger = None, Disorder(), Ledger()
-        self._emitted, self._look_due, self._lost_at_look = (None, None), False, None
+        self.emitted, self._look_due, self._lost_at_look = (None, None), False, None
         self._act("reset", why)
         self._expect()
         return self._reply()
@@ -137,7 +137,7 @@ class Owning(Acting):
         stands = present is not None and present.stands(max(now_ms, self.now_ms))
         if present is not None and stands and present.at_most != at_most:
             raise HoldExists(hold, present.at_most)
-        self._tick(now_ms)
+        self.tick(now_ms)
         expires_ms = None if lasts_ms is None else self.now_ms + lasts_ms
         if present is not None and stands:
             longer = present.expires_ms is not None and (expires_ms is None or expires_ms > present.expires_ms)
@@ -156,7 +156,7 @@ class Owning(Acting):
         """
         if hold not in self.holds:
             raise HoldNotFound(hold)
-        self._tick(now_ms)
+        self.tick(now_ms)
         del self.holds[hold]
         self._act("release", why, hold=hold)
         self._look()

@@ -36,8 +36,8 @@ class Reporting(Transition):
         if self.complete:
             raise JobComplete()
         self._check_event_times(dict(tops), dict(watermarks))
-        self._check_room(DIRECT, [*tops, *watermarks])
-        self._tick(now_ms)
+        self.check_room(DIRECT, [*tops, *watermarks])
+        self.tick(now_ms)
         self.heard_ms = self.now_ms
         seen, ready = self._set_aside_future(DIRECT, dict(tops), dict(watermarks))
         self._measure(DIRECT, [*delays.items()], self.coalescer.merged)
@@ -59,7 +59,7 @@ class Reporting(Transition):
         query = self._check_spoken_to(run, batch_id)
         self._check_event_times(dict(tops), dict(watermarks))
         if query.open and batch_id == query.latest:
-            self._check_room(run.query, [*tops, *watermarks, *counts, *future])
+            self.check_room(run.query, [*tops, *watermarks, *counts, *future])
         self._hear(run.query, query, now_ms)
         staged = query.open and batch_id == query.latest
         if staged:
@@ -92,7 +92,7 @@ class Reporting(Transition):
             given_up = same and not replay and batch_id in query.pins
         pin = query.stored_pin(batch_id, known) if query is not None and (replay or given_up) else None
         if query is not None and replay:
-            self._tick(now_ms)
+            self.tick(now_ms)
             self._enter(run, query)
             if batch_id == query.latest:
                 query.taken_over_by(run.run_id)
@@ -101,7 +101,7 @@ class Reporting(Transition):
             return Begun(self._reply(), pin, True, False, latest, previous, was_open, self.revision)
         if self.complete:
             raise JobComplete()
-        self._tick(now_ms)
+        self.tick(now_ms)
         joined = self._joins(run.query)
         query = self._enter(run, query)
         query.move_to(run.query_id)
@@ -165,7 +165,7 @@ class Reporting(Transition):
         if query is not None:
             query.check_run(run)
             query.check_checkpoint(run)
-        self._tick(now_ms)
+        self.tick(now_ms)
         query = self._enter(run, query)
         query.wait(waited_ms)
         if query.open or after_batch not in (None, query.latest):
@@ -176,7 +176,7 @@ class Reporting(Transition):
 
     def sweep(self, now_ms: int) -> Answer:
         """What time alone has brought about."""
-        self._tick(now_ms)
+        self.tick(now_ms)
         self._look(tick=True)
         return self._reply()
 
@@ -227,6 +227,6 @@ class Reporting(Transition):
         return query
 
     def _hear(self, name: str, query: QueryState, now_ms: int) -> None:
-        self._tick(now_ms)
+        self.tick(now_ms)
         query.last_contact_ms = self.heard_ms = self.now_ms
         self.contacts[name] = self.moment.observed_ms

@@ -23,10 +23,10 @@ LIMITS = ("idle_timeout_ms", "query_timeout_ms", "max_retention_ms", "max_batch_
 class Transition(JobState):
     """The steps that commands are made of. Each command checks first, then ticks, then changes, then looks."""
 
-    _emitted: tuple[int | None, int | None] = (None, None)
+    emitted: tuple[int | None, int | None] = (None, None)
     _passed: tuple[dict[str, object], ...] = ()
 
-    def _tick(self, now_ms: int) -> None:
+    def tick(self, now_ms: int) -> None:
         """Moves the job's clock, which never goes back."""
         gap_ms = now_ms - self.now_ms
         absent = self.absent_after_ms is not None and gap_ms > self.absent_after_ms
@@ -42,8 +42,8 @@ class Transition(JobState):
     def _reply(self) -> Answer:
         """The answer to a command; an emission is recorded with it."""
         answer = self.answer()
-        if (answer.coalesced, answer.watermark) != self._emitted:
-            self._emitted = answer.coalesced, answer.watermark
+        if (answer.coalesced, answer.watermark) != self.emitted:
+            self.emitted = answer.coalesced, answer.watermark
             self.emissions += 1
             details: dict[str, object] = {"coalesced": answer.coalesced, "watermark": answer.watermark}
             if answer.holder is not None:
@@ -72,7 +72,7 @@ class Transition(JobState):
         if missing:
             raise EventTimeMissing(missing)
 
-    def _check_room(self, query: str, names: Iterable[str]) -> None:
+    def check_room(self, query: str, names: Iterable[str]) -> None:
         """What open batches have staged is to come with these; what stands for a missing query is no substream.
 
         :raises TooManySubstreams: where new ones among these make the job too large.

@@ -57,7 +57,7 @@ class Feed:
         self._store, self._job = store, job
         self._news, self._positioned = asyncio.Event(), asyncio.Event()
         self._position: str | None = None
-        self._entries: deque[Entry] = deque(maxlen=RECORDS_KEPT)
+        self.entries: deque[Entry] = deque(maxlen=RECORDS_KEPT)
         self._floor = ""
         self._generation = 0
         self._goals: dict[Waiter, int] = {}
@@ -123,7 +123,7 @@ class Feed:
         if self._position is None or order(known) < order(self._floor):
             return None
         found: list[Entry] = []
-        for entry in reversed(self._entries):
+        for entry in reversed(self.entries):
             if order(entry.id) <= order(known):
                 break
             found.append(entry)
@@ -195,13 +195,13 @@ class Feed:
         while True:
             watched = await self._store.watch(self._job, self._position, RECORDS_AT_ONCE)
             if watched.known is not None:
-                self._entries.extend(Entry(*found) for found in watched.records)
-                if len(self._entries) == RECORDS_KEPT:
-                    self._floor = self._entries[0].id
+                self.entries.extend(Entry(*found) for found in watched.records)
+                if len(self.entries) == RECORDS_KEPT:
+                    self._floor = self.entries[0].id
                 if watched.records:
                     self._position = watched.records[-1][0]
             else:
-                self._entries.clear()
+                self.entries.clear()
                 self._position = self._floor = watched.newest
                 self._generation += 1
             reached = watched.answer.watermark

@@ -182,8 +182,8 @@ class JobStore:
         self.redis = redis
         self._clock = clock
         self._around = around
-        self._absent_after_ms, self._guard = absent_after_ms, guard
-        self._most_jobs, self._most_substreams = text(limits.jobs), text(limits.substreams)
+        self.absent_after_ms, self._guard = absent_after_ms, guard
+        self._most_jobs, self.most_substreams = text(limits.jobs), text(limits.substreams)
         self._scripts: dict[str, AsyncScript] = {}
 
     # -- the owner's and the operators' commands ------------------------------------------------------------------
@@ -215,9 +215,7 @@ class JobStore:
     ) -> Effect:  # fmt: skip
         columns = column(members(query, names)), column([text((tops or {}).get(name)) for name in names])
         return replies.effect(
-            await self._run(
-                "declare", job, now_ms, self._most_substreams, query, *columns[0], *columns[1], *of_why(why)
-            )
+            await self._run("declare", job, now_ms, self.most_substreams, query, *columns[0], *columns[1], *of_why(why))
         )
 
     async def restore(
@@ -277,7 +275,7 @@ class JobStore:
                 "report",
                 job,
                 now_ms,
-                self._most_substreams,
+                self.most_substreams,
                 *_token(token),
                 "",
                 "",
@@ -302,7 +300,7 @@ class JobStore:
         left_out = [text(future.get(name)) for name in names] if future else []
         return replies.effect(
             await self._run(
-                "report", job, now_ms, self._most_substreams, *_token(token), run.query, run.query_id, run.run_id,
+                "report", job, now_ms, self.most_substreams, *_token(token), run.query, run.query_id, run.run_id,
                 str(batch_id), str(partition), *entries(run.query, tops, watermarks, NONE, names), *column(rows),
                 *column(left_out), *delays_of(run.query, delays),
             )
@@ -560,7 +558,7 @@ class JobStore:
             self._scripts[command] = self.redis.register_script(script(command))
         latest = None if self._guard is None else self._guard.latest_ms()
         # A read changes nothing, so it does not judge what the time since the last command has been either.
-        absent_after_ms = None if command in READS else self._absent_after_ms
+        absent_after_ms = None if command in READS else self.absent_after_ms
         header = text(now_ms), text(absent_after_ms), text(latest)
         return self._scripts[command], [job_key(job), SWEEPS, JOBS], [*header, *arguments]
 

@@ -40,24 +40,26 @@ $(READY): requirements.lock service/pyproject.toml spark_client/pyproject.toml
 demo: $(READY) ## the flights of 2013 through an embedded Valkey, the coordinator and a local Spark
 	@$(BIN)/python -m examples.flights
 
-# The default tier leaves these out; the rest is these.
+# The default tier is all tests but these.
 REST := slow or cluster or browser or image or fuzz
 MARK ?= $(if $(PATHS),,not ($(REST)))
-# Three processes on two cores: tests also wait.
+# Three processes on two cores, because tests also wait.
 JOBS ?= 3
-PYTEST = $(BIN)/python -m pytest --quiet --numprocesses $(JOBS) --durations 10 $(if $(COVERAGE),$(COVER))
-COVER = --cov --cov-append --cov-report=
+PYTEST = $(BIN)/python -m pytest --quiet --numprocesses $(JOBS) --durations 10
+COVER = $(if $(COVERAGE),--cov --cov-report=)
 
-test: $(READY) ## lint, types and the default tier of tests; a slice of all tests: MARK=browser or PATHS=tests/api
+test: $(READY) ## lint, types and the default tier of tests; a slice of all tests with MARK=browser or PATHS=tests/api
 	@$(MAKE) --no-print-directory lint
-	@$(PYTEST) -m '$(MARK)' --junitxml out/test/default.xml $(PATHS)
+	@rm -rf out/test .coverage
+	@$(PYTEST) $(COVER) -p no:randomly -m '$(MARK)' --junitxml out/test/default.xml $(PATHS)
 
-test-rest: $(READY) ## the tests that the default tier leaves out
+test-rest: $(READY) ## the tests that the default tier leaves out, in random order
 	@$(PYTEST) -m '$(REST)' --junitxml out/test/rest.xml
 
 test-all: $(READY) ## all tests: the default tier, then the rest
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory test-rest
+	@$(BIN)/python -m tests.summary
 
 conformance: $(READY) ## the reference's traces, or those of CONFORMANCE_DIR, on both forms of the machine
 	@$(BIN)/python -m tests.conformance
@@ -106,4 +108,4 @@ lock: $(READY) ## requirements.lock, from what the distributions ask for; of it,
 	@printf 'hatchling\nsetuptools\n' | $(OF_AN_IMAGE) deploy/locks/build.lock -
 
 clean: ## removes what the other targets made
-	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) out .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,10 +1,11 @@
 """Fixtures of queries: a stream that a test writes, a job, a checkpoint, and a coordinator of its own."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.driver import Driver
 from tests.support.local import LocalCoordinator
 from tests.support.streams import LAG
 from tidegate.store.embedded import EmbeddedValkey
@@ -44,3 +45,15 @@ def orders(tmp_path_factory: pytest.TempPathFactory) -> FileBatches:
 @pytest.fixture
 def payments(tmp_path_factory: pytest.TempPathFactory) -> FileBatches:
     return FileBatches(tmp_path_factory.mktemp("payments"), "k string, t long")
+
+
+@pytest.fixture
+def driver(valkey: EmbeddedValkey) -> Iterator[Driver]:
+    made = Driver(valkey.url)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def make_driver(valkey: EmbeddedValkey) -> Callable[[], Driver]:
+    return lambda: Driver(valkey.url)

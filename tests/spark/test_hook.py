@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from tests.support.local import LocalCoordinator
 from tests.support.streams import LAG, Sink, rows, to_the_end
-from tidegate_spark import Committed, Gate, InvalidUsage, limiting_lag
+from tidegate_spark import Committed, Gate, limiting_lag
 from tidegate_spark.testing import FileBatches
 
 
@@ -75,33 +75,6 @@ def test_before_the_epoch_a_timestamp_is_rounded_down_as_well(
     stream = gate.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(lambda df, batch: None)
     to_the_end(stream, checkpoint)
     assert gate.status()["rows"]["late"] == 1
-
-
-def test_columns_that_cannot_be_used_are_refused_before_the_start(
-    spark: SparkSession, source: FileBatches, gate: Gate
-) -> None:
-    """The line that names them is the one that is wrong."""
-    df = FileBatches(source.directory, "k string, t long, d date, m map<string,string>").stream(spark)
-    for columns, match in (
-        ({"event_time": "time", "substream": "k"}, "no column of the stream; it has: k, t, d, m"),
-        ({"event_time": "d", "substream": "k"}, "is of type date"),
-        ({"event_time": "t", "substream": "m"}, "is of type map"),
-        ({"event_time": "t", "substream": ["k", "n"]}, "substream='n' is no column"),
-        ({"event_time": "t", "substream": []}, "say substream=None"),
-    ):
-        with pytest.raises(InvalidUsage, match=match):
-            gate.stream(df, **columns)
-    stream = gate.stream(df, event_time="t", substream="k")
-    with pytest.raises(InvalidUsage, match="substream=None"):
-        stream.reporting("observe")
-    with pytest.raises(InvalidUsage, match="'executor', 'driver', 'observe'; it is 'drivers'"):
-        stream.reporting("drivers")  # type: ignore[arg-type]
-    with pytest.raises(InvalidUsage, match="null_event_times takes one of 'late', 'on_time'"):
-        stream.null_event_times("dropped")  # type: ignore[arg-type]
-    with pytest.raises(InvalidUsage, match="foreach_batch"):
-        stream.start(queryName="q", checkpointLocation="/nowhere")
-    with pytest.raises(InvalidUsage, match="queryName"):
-        stream.foreach_batch(print).start(queryName="a b", checkpointLocation="/nowhere")
 
 
 def test_what_is_told_of_a_commit_has_no_say_in_it(

@@ -514,44 +514,13 @@ def test_or_they_lack_exactly_those_that_are_late(
 # -- what is refused ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        (lambda df, spark: df.withWatermark("t", "1 second"), "has a watermark of Spark's own already"),
-        (lambda df, spark: df.withColumn("t", F.unix_millis("t")), r"timestamp_millis\(...\)"),
-        (lambda df, spark: df.withColumn("t", F.col("t").cast("timestamp_ntz")), r"cast\('timestamp'\)"),
-        (lambda df, spark: df.withColumn("Tidegate_x", F.lit(1)), "must not begin with 'tidegate_'"),
-        (
-            lambda df, spark: df.withColumn("i", F.make_ym_interval(F.lit(1))),
-            "cannot carry all of the stream's columns",
-        ),
-        (lambda df, spark: df.drop("k"), "substream='k' is no column"),
-        (lambda df, spark: spark.createDataFrame([], df.schema), "is for a stream"),
-    ],
-)
-def test_streams_on_which_spark_would_not_follow_are_refused(
-    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str, make: Any, says: str
+def test_a_column_that_arrow_cannot_carry_is_refused(
+    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
 ) -> None:
-    with pytest.raises(InvalidUsage, match=says):
-        native(gate, make(source.stream(spark), spark), checkpoint)
-
-
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
-        ({"windows": timedelta(0)}, "windows must be 1 ms or more"),
-        ({"windows": 10}, "windows must be a timedelta"),
-        ({"slide": TEN}, "slide needs windows"),
-        ({"windows": TEN, "slide": 2 * TEN}, "slide is 1 or more, and its size or less"),
-        ({"queryName": "a/b"}, "queryName 'a/b' must be"),
-        ({"declare": "HNL"}, r"Write \['HNL'\]"),
-    ],
-)
-def test_arguments_that_cannot_work_are_refused(
-    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str, more: Any, says: str
-) -> None:
-    with pytest.raises(InvalidUsage, match=says):
-        native(gate, source.stream(spark), checkpoint, **more)
+    """The batch would fail in every attempt. (Other refusals need no Spark: ``tests/client/test_refusals.py``.)"""
+    df = source.stream(spark).withColumn("i", F.make_ym_interval(F.lit(1)))
+    with pytest.raises(InvalidUsage, match="cannot carry all of the stream's columns"):
+        native(gate, df, checkpoint)
 
 
 def test_the_highest_of_several_watermarks_is_refused_whenever_it_is_chosen(

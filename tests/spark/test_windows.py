@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from tests.support.streams import rows, to_the_end
 from tests.support.windows import SECOND, Results, tens
-from tidegate_spark import Gate, InvalidUsage, windows
+from tidegate_spark import Gate, windows
 from tidegate_spark.session import setting
 from tidegate_spark.testing import FileBatches
 from tidegate_spark.windows.windowing import VERSIONS_KEPT
@@ -198,34 +198,6 @@ def test_other_windows_need_another_checkpoint(
         Exception, match=r"were kept as windows of 10000 .* Start the query with .* on a new checkpoint"
     ):
         to_the_end(other, checkpoint)
-
-
-def test_what_cannot_be_a_window_is_refused_before_anything_starts(
-    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
-) -> None:
-    stream = gate.stream(source.stream(spark), event_time="t", substream="k")
-    with pytest.raises(InvalidUsage, match="size must be a whole number, 1 or more, for the event times are"):
-        stream.windows(timedelta(seconds=1))
-    with pytest.raises(InvalidUsage, match="slide is 1 or more, and its size or less"):
-        stream.windows(10, 20)
-    with pytest.raises(InvalidUsage, match="longer slide"):
-        stream.windows(10_000, 1)
-    with pytest.raises(InvalidUsage, match="results by name"):
-        stream.windows(10).agg("k")
-    with pytest.raises(InvalidUsage, match=r"rows is .* and must be one of tidegate_spark.windows"):
-        stream.windows(10).agg(rows=F.count("*"))  # type: ignore[arg-type]
-    with pytest.raises(InvalidUsage, match="q: no column of the stream"):
-        stream.windows(10).agg("q", rows=windows.count())
-    with pytest.raises(InvalidUsage, match="k: two columns"):
-        stream.windows(10).agg("k", K=windows.count())
-    other = gate.stream(source.stream(spark).withColumn("tidegate_x", F.lit(1)), event_time="t", substream="k")
-    with pytest.raises(InvalidUsage, match="tidegate_x: columns of the stream must not begin"):
-        other.windows(10).agg(rows=windows.count())
-    with pytest.raises(InvalidUsage, match="comes before it"):
-        stream.allowed_lateness(10)
-    kept = stream.windows(10).agg(rows=windows.count()).null_event_times("on_time")
-    with pytest.raises(InvalidUsage, match="in no window"):
-        to_the_end(kept.foreach_batch(print), checkpoint)
 
 
 def test_the_state_has_what_is_open_and_no_more(

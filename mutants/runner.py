@@ -18,6 +18,7 @@ SOURCES = ("service/src", "spark_client/src", ".")
 BASELINE_TIMEOUT_S = 900
 TIMEOUT_S = 180
 STOP_TIMEOUT_S = 20
+OPTIONS = ("-x", "-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:randomly")
 
 _FAILED = re.compile(r"^FAILED (\S+?\.py::.+?)(?: - (.*))?$", re.MULTILINE)
 # An import error in a subprocess or a script that Redis cannot compile: the mutant breaks the program, not a guarantee.
@@ -85,7 +86,7 @@ class Copy:
         """Run tests in the copy up to the first failure."""
         began = time.monotonic()
         process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", "-x", "-q", "--tb=short", "-p", "no:cacheprovider", *tests],
+            [sys.executable, "-m", "pytest", *OPTIONS, *tests],
             cwd=self.folder, env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             start_new_session=True,
         )  # fmt: skip

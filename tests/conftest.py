@@ -26,6 +26,8 @@ MARKERS = {
     "spark": ("spark", "slow"),
 }
 """Markers of the tests of a folder; a folder that is not named has none."""
+TOGETHER = {"cluster", "spark"}
+"""Markers of tests of which one process runs all."""
 
 # No test may depend on a fast machine; and new cases are looked for at the desk, not by a build.
 settings.register_profile("project", deadline=None, derandomize=bool(os.environ.get("CI")))
@@ -40,8 +42,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start the tests on Spark first: they take longest."""
-    items.sort(key=lambda item: "spark" not in markers(item.nodeid))
+    """Start the long groups first; see :class:`Scheduling`."""
+    items.sort(key=lambda item: TOGETHER.isdisjoint(markers(item.nodeid)))
 
 
 def markers(test: str) -> tuple[str, ...]:
@@ -50,10 +52,14 @@ def markers(test: str) -> tuple[str, ...]:
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """Runs tests in one process that share something expensive: the Spark session, or else the fixtures of a file."""
+    """Runs tests in one process that share something expensive, or that would exhaust the machine side by side.
+
+    Those are the tests on the Spark session, those that start clusters, and else the tests of one file.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
-        return "spark" if "spark" in markers(nodeid) else nodeid.partition("::")[0]
+        together = TOGETHER.intersection(markers(nodeid))
+        return together.pop() if together else nodeid.partition("::")[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:

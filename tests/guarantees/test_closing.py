@@ -64,5 +64,5 @@ def test_a_quiet_stream_closes_its_last_windows(
     assert {key: row["rows"] for key, row in results.table().items()} == {(0, "a"): 1, (10_000, "a"): 1}
     batches = [committed for committed in results.committed if int(committed.batch) in results.given]
     assert len(batches) == 1 and batches[0].rows == 0, "one batch, of no rows"
-    # Two triggers, what the batch takes, and what a busy machine adds.
-    assert waited_s < 2 * trigger_s + batches[0].seconds + 5
+    # Two triggers, the batch itself, and half a minute for a machine that is busy with other tests.
+    assert waited_s < 2 * trigger_s + batches[0].seconds + 30

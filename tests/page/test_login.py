@@ -54,7 +54,7 @@ class Guarded:
         return found.group(1)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     directory = tmp_path_factory.mktemp("page")
     file = directory / "keys.json"

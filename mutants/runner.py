@@ -46,7 +46,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a mutant: ``test`` caught it, or ``detail`` says why it could not be checked."""
+    """The result of one mutant: ``test`` caught it, or ``detail`` says why it could not be checked."""
 
     mutant: Mutant
     verdict: Literal["caught", "survived", "error"]

@@ -62,7 +62,7 @@ MUTANTS = (
     ),
     Mutant(
         "service-secret-not-checked",
-        "A key is accepted by its id, whatever its secret.",
+        "A key is accepted by its id, with any secret.",
         Guarantee.ACCESS,
         f"{SERVICE}/store/keyring.py",
         "return key if genuine and scheme == SCHEME else None",

@@ -27,7 +27,7 @@ MARKERS = {
 }
 """Markers of the tests of a folder; a folder that is not named has none."""
 TOGETHER = {"cluster", "spark"}
-"""Markers of tests of which one process runs all."""
+"""Markers whose tests all run in one process."""
 
 # No test may depend on a fast machine; and new cases are looked for at the desk, not by a build.
 settings.register_profile("project", deadline=None, derandomize=bool(os.environ.get("CI")))

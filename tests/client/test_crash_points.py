@@ -177,7 +177,7 @@ def test_a_driver_that_dies_at_any_point_loses_and_repeats_nothing(
 
 
 def check_open_batch(status: dict[str, Any], queries: list[dict[str, Any]], point: str) -> None:
-    """No watermark passes the pinned watermark of an open batch, whatever the rest of the job has seen."""
+    """No watermark passes the pinned watermark of an open batch, however far the rest of the job is."""
     for query in queries:
         if query["batch_open"]:
             assert status["watermark"] == query["pin"], point

@@ -245,7 +245,7 @@ def test_under_available_now_a_batch_says_that_input_is_complete_up_to_the_start
 def test_an_earlier_run_under_available_now_says_nothing_about_silence(
     own: LocalCoordinator, runs: Runs, clock: VirtualClock
 ) -> None:
-    """The batch that it planned has what was there when that run started, and nobody knows when that was."""
+    """The batch that it planned has the input of the time when that run started, which is unknown."""
     gate = job(own, idle_timeout=timedelta(seconds=1))
     run = runs.run(gate, settles="the run")
     run.batch(0, a=100_000, b=40_000)

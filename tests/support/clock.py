@@ -13,7 +13,7 @@ _clocks: "WeakValueDictionary[int, VirtualClock]" = WeakValueDictionary()
 
 
 class VirtualClock:
-    """Processing time that stands still until somebody sleeps or :meth:`advance` is called.
+    """Processing time that stands still until :meth:`sleep` or :meth:`advance` moves it.
 
     ``sleep`` returns at once: it moves the time and runs what :meth:`at` scheduled up to then, in the caller's thread.
     """

@@ -194,7 +194,7 @@ def execute(spark: SparkSession, settings: Settings, reached: Reached) -> None:
 
 
 def kill_the_server() -> None:
-    """Kill the Java process of Spark Connect, of which the hook's Python process is a descendant."""
+    """Kill the Java process of Spark Connect, an ancestor of the hook's Python process."""
     [server] = [process for process in psutil.Process().parents() if process.name() == "java"]
     server.kill()
 

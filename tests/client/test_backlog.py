@@ -1,9 +1,12 @@
 """The backlog: the coordinator gets every batch that it missed, in order."""
 
+import threading
 from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import until
+from tidegate_spark import teller as telling
 from tidegate_spark.backlog import Backlog, Untold
 from tidegate_spark.checkpoint import Checkpoint
 from tidegate_spark.coordinator import Coordinator, Moment
@@ -39,9 +42,10 @@ def backlog(tmp_path: Path) -> Backlog:
     return kept
 
 
-def teller(backlog: Backlog, listener: Listener) -> Teller:
+def teller(backlog: Backlog, listener: Listener, *, in_background: bool = False, stopped: bool = False) -> Teller:
     coordinator = Coordinator("http://127.0.0.1:1", "j", None, ONE_ATTEMPT)
-    return Teller(backlog, coordinator, listener, in_background=False, log=QueryLog("j", "q"))
+    coordinator.stopped = lambda: stopped
+    return Teller(backlog, coordinator, listener, in_background=in_background, log=QueryLog("j", "q"))
 
 
 def test_batches_are_told_in_their_order(backlog: Backlog) -> None:
@@ -60,3 +64,15 @@ def test_a_batch_stays_in_the_backlog_until_the_coordinator_has_it(backlog: Back
     listener.away_at = None
     assert teller(backlog, listener).tell(ONE_ATTEMPT)
     assert listener.received == [2, 9, 10]
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_stopped_query_leaves_its_backlog_to_its_next_run(
+    backlog: Backlog, monkeypatch: pytest.MonkeyPatch, stopped: bool
+) -> None:
+    """A begin from a run that has ended would fence the run that replaced it."""
+    monkeypatch.setattr(telling, "PAUSE_S", 0.01)
+    listener = Listener()
+    teller(backlog, listener, in_background=True, stopped=stopped).go_on()
+    until(lambda: not any(thread.name == "tidegate-teller" for thread in threading.enumerate()), "the thread ended")
+    assert (listener.received, backlog.batches()) == (([], [2, 9, 10]) if stopped else ([2, 9, 10], []))

@@ -128,6 +128,8 @@ class Teller:
         complained = False
         try:
             while not self._stopped.wait(random.uniform(PAUSE_S / 2, PAUSE_S)):
+                if self._coordinator.stopped():
+                    return  # the query may have started again: a begin from this run would fence the new one
                 try:
                     self._tell_all(ONE_ATTEMPT)
                     if self._done():

@@ -1,7 +1,6 @@
-"""The same program on every kind of Spark: one process, executors of their own, a standalone cluster, Connect."""
+"""The same program on each kind of Spark: executors of their own, a standalone cluster, Connect."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +18,28 @@ SPECULATION = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of one Spark Connect server for all tests of this file."""
+    with connect_server(tmp_path_factory.mktemp("connect"), CONF) as address:
+        yield address
+
+
 @pytest.fixture
 def session(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The address of a Spark."""
-    with ExitStack() as stack:
-        if request.param == "standalone":
-            yield stack.enter_context(standalone(tmp_path))
-        elif request.param == "connect":
-            yield stack.enter_context(connect_server(tmp_path, CONF))
-        else:
-            yield request.param
+    if request.param == "standalone":
+        with standalone(tmp_path) as master:
+            yield master
+    elif request.param == "connect":
+        yield request.getfixturevalue("connect")
+    else:
+        yield request.param
 
 
 @pytest.mark.parametrize(
     ("session", "tasks"),
     [
-        pytest.param("local-cluster[2,1,1024]", {"fails": "failed"}, id="local-cluster"),
         pytest.param("standalone", {"fails": "failed", "stalls": "stalled overtaken"}, id="standalone"),
         pytest.param("connect", {}, id="connect"),
     ],
@@ -43,9 +48,7 @@ def session(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 def test_it_is_the_same_everywhere(
     tidegate: CoordinatorProcess, tmp_path: Path, session: str, tasks: dict[str, str]
 ) -> None:
-    """Where executors are processes of their own, tasks also fail and are run again (which a local Spark does not do);
-    where they are on several hosts, tasks also stall, and are run twice at once.
-    """
+    """On a standalone cluster, a task of each batch fails and runs again, and another stalls and runs twice at once."""
     marks = tmp_path / "marks"
     marks.mkdir()
     gate = tidegate.gate()

@@ -64,8 +64,8 @@ def test_killed_in_the_middle_it_ends_as_if_nothing_had_happened(tmp_path: Path)
 def test_with_its_defaults_it_shows_what_spark_alone_loses(tmp_path: Path) -> None:
     """The same lag: a handful of rows late here, a quarter lost there."""
     out = tmp_path / "demo"
-    printed = finish(start_demo(out, DEMO_DAYS="2"))
-    flights = data.load(settings(out, 2)).flights
+    printed = finish(start_demo(out, DEMO_DAYS="1"))
+    flights = data.load(settings(out, 1)).flights
     summary = check_accounts(out, flights)
     assert summary["late"] <= 20
     assert 0.2 <= summary["native_lost"] / summary["rows"] <= 0.3

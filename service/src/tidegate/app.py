@@ -83,6 +83,7 @@ def create_app(
         redoc_url=None,
         generate_unique_id_function=lambda route: route.name,
     )
+    app.state.metrics = metrics
     calls: list[APIRoute] = []
     for resource in (jobs, reports, state, explain, watch, history, actions, health, scrape, page):
         calls += [route for route in resource.router.routes if isinstance(route, APIRoute)]

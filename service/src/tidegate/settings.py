@@ -2,12 +2,17 @@
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import BeforeValidator, Field, IPvAnyNetwork, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def _split(text: Any) -> Any:
+    """Return the parts of a comma-separated list."""
+    return [part.strip() for part in text.split(",") if part.strip()] if isinstance(text, str) else text
 
 
 class Settings(BaseSettings):
@@ -31,6 +36,20 @@ class Settings(BaseSettings):
         default=60_000, ge=1000, description="a clock of Redis that goes ahead by more at once is not believed"
     )
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
+    max_connections: int = Field(
+        default=12_000, ge=10, description="open HTTP connections of one replica, as far as its open-file limit allows"
+    )
+    max_connections_per_address: int = Field(
+        default=4_000, ge=1, description="open HTTP connections from one client address; at most half of all"
+    )
+    request_timeout_s: float = Field(
+        default=20, gt=0, description="time in which a client must send a request, or read some of its answer"
+    )
+    trusted_proxies: Annotated[tuple[IPvAnyNetwork, ...], NoDecode, BeforeValidator(_split)] = Field(
+        default=(),
+        description="addresses or networks of proxies, separated by commas: their X-Forwarded headers are believed, "
+        "and the limit per address does not apply to them",
+    )
     max_jobs: int = Field(default=10_000, ge=1)
     max_substreams: int = Field(default=250_000, ge=1, description="of one job")
     max_wait_s: float = Field(default=300, gt=0, description="longer, nobody waits for a watermark in one call")

@@ -1,12 +1,15 @@
 """A replica as a process, with a Redis of its own where none is given."""
 
 import asyncio
+import logging
 import os
+import resource
 import secrets
 import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,13 +20,18 @@ import typer
 import uvicorn
 from fastapi import FastAPI
 
+from tidegate.api.connections import ConnectionLimits, Connections
 from tidegate.app import create_app
 from tidegate.settings import LOOPBACK, Settings
 from tidegate.store.connection import check, connect, without_password
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate.store.keyring import Keyring
 
+log = logging.getLogger(__name__)
+
 GRACE_S = 10
+FILES_BESIDE_CONNECTIONS = 256
+"""Open files that a replica needs beside its HTTP connections: to Redis, logs, libraries."""
 
 
 class CannotServe(Exception):
@@ -58,7 +66,7 @@ def run(settings: Settings, insecure: bool, stop_with_stdin: bool) -> None:
             where = without_password(redis_url)
             asyncio.run(_check(redis_url))
         host, port = listening.getsockname()[:2]
-        server = _Server(create_app(settings, redis_url, key, keyring))
+        server = _Server(create_app(settings, redis_url, key, keyring), settings)
         _on_ending_signals(server.handle_exit)
         if valkey is not None:
             threading.Thread(target=server.stop_with, args=(valkey,), daemon=True, name="valkey").start()
@@ -78,12 +86,38 @@ def run(settings: Settings, insecure: bool, stop_with_stdin: bool) -> None:
 class _Server(uvicorn.Server):
     """Ends politely: those who wait for a watermark are answered, those who report are finished."""
 
-    def __init__(self, app: FastAPI) -> None:
+    def __init__(self, app: FastAPI, settings: Settings) -> None:
+        most = _most_connections(settings.max_connections)
+        limits = ConnectionLimits(
+            connections=most,
+            per_address=min(settings.max_connections_per_address, most // 2),
+            request_timeout_s=settings.request_timeout_s,
+            trusted_proxies=settings.trusted_proxies,
+        )
+        self._connections = Connections(limits, app.state.metrics)
+        proxies = [str(network) for network in settings.trusted_proxies]
         super().__init__(
-            uvicorn.Config(app, access_log=False, log_config=None, timeout_graceful_shutdown=GRACE_S, lifespan="on")
+            uvicorn.Config(
+                app,
+                http=self._connections.protocol,  # type: ignore[arg-type]  # it calls what it is given
+                ws="none",
+                server_header=False,
+                access_log=False,
+                log_config=None,
+                proxy_headers=bool(proxies),
+                forwarded_allow_ips=proxies,
+                timeout_graceful_shutdown=GRACE_S,
+                lifespan="on",
+            )
         )
         self._app = app
         self.valkey_ended = False
+
+    async def on_tick(self, counter: int) -> bool:
+        """Check connections once a second; uvicorn calls this every 100 ms."""
+        if counter % 10 == 0:
+            self._connections.check(time.monotonic())
+        return await super().on_tick(counter)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -116,6 +150,24 @@ class _Server(uvicorn.Server):
         context = getattr(self._app.state, "context", None)
         if context is not None:
             context.wakeups.close()
+
+
+def _most_connections(wanted: int) -> int:
+    """Raise the limit on open files as far as is allowed; return how many connections it leaves room for."""
+    needed = wanted + FILES_BESIDE_CONNECTIONS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return wanted
+    most = max(10, soft - FILES_BESIDE_CONNECTIONS)
+    log.warning(
+        "Serving at most %d connections, not TIDEGATE_MAX_CONNECTIONS=%d: the process may open %d files. "
+        "Raise that limit (LimitNOFILE= in systemd, ulimit -Hn in a shell).",
+        most, wanted, soft,
+    )  # fmt: skip
+    return most
 
 
 def _on_ending_signals(handler: Callable[[int, FrameType | None], None]) -> None:

@@ -63,6 +63,14 @@ class Metrics:
         self._most_waiting = Gauge(
             "tidegate_waiting_clients_limit", "So many clients may wait at this replica", registry=self.registry
         )
+        self._connections = Gauge("tidegate_connections", "Open HTTP connections", registry=self.registry)
+        self._connections_limit = Gauge(
+            "tidegate_connections_limit", "Limit on open HTTP connections of this replica", registry=self.registry
+        )
+        self.refused_connections = Counter(
+            "tidegate_connections_refused", "HTTP connections that were refused or cut off", ["reason"],
+            registry=self.registry,
+        )  # fmt: skip
         self.swept = Gauge(
             "tidegate_last_sweep_seconds", "When this replica last looked at what time alone brings about",
             registry=self.registry,
@@ -75,6 +83,13 @@ class Metrics:
         """Asks ``waiting`` whenever somebody looks; ``most`` may wait."""
         self._waiting.set_function(waiting)
         self._most_waiting.set(most)
+
+    def watch_connections(self, number: Callable[[], int], limit: int, reasons: Iterable[str]) -> None:
+        """Export ``number`` of connections and its ``limit``, and a count for each reason to refuse one."""
+        self._connections.set_function(number)
+        self._connections_limit.set(limit)
+        for reason in reasons:
+            self.refused_connections.labels(reason)
 
     def answered(self, call: str, status: int, seconds: float) -> None:
         child = self._answered.get((call, status))

@@ -1,0 +1,218 @@
+"""Limits on connections: no client can use up a replica's memory, time or connections, and no key is needed to try."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.support.waiting import until
+from tidegate_spark.testing import CoordinatorProcess
+
+HEAD = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+POST = (
+    b"POST /v1/jobs/j:report HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 900\r\n"
+)
+PER_ADDRESS = 20
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CoordinatorProcess]:
+    """A coordinator with small limits."""
+    with CoordinatorProcess(
+        tmp_path_factory.mktemp("guarded"), max_connections_per_address=str(PER_ADDRESS), request_timeout_s="1"
+    ) as process:
+        yield process
+
+
+@pytest.fixture
+def dial(guarded: CoordinatorProcess) -> Iterator[Callable[..., socket.socket]]:
+    """Open connections that end with the test."""
+    with ExitStack() as stack:
+
+        def opened(sent: bytes = b"", address: str = "127.0.0.1") -> socket.socket:
+            made = stack.enter_context(socket.socket())
+            made.bind((address, 0))
+            made.settimeout(60)
+            made.connect(("127.0.0.1", guarded.port))
+            made.sendall(sent)
+            return made
+
+        yield opened
+    until(lambda: metric(guarded, "tidegate_connections") == 1, "the connections of the test are gone")
+
+
+def metric(process: CoordinatorProcess, name: str) -> float:
+    text = httpx.get(f"{process.url}/metrics", timeout=60).raise_for_status().text
+    [value] = re.findall(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
+    return float(value)
+
+
+def refused(process: CoordinatorProcess, reason: str) -> float:
+    return metric(process, f'tidegate_connections_refused_total{{reason="{reason}"}}')
+
+
+def answer(connection: socket.socket) -> bytes:
+    """Return all that the server sends until it closes the connection."""
+    received = b""
+    while True:
+        try:
+            piece = connection.recv(65536)
+        except ConnectionResetError:
+            return received
+        if not piece:
+            return received
+        received += piece
+
+
+def sent_until_closed(connection: socket.socket, piece: bytes, most: int, pause_s: float = 0) -> int:
+    """Send a piece again and again; return how many bytes were sent before the server closed the connection."""
+    for sent in range(0, most, len(piece)):
+        try:
+            connection.sendall(piece)
+        except OSError:
+            return sent
+        time.sleep(pause_s)
+    return most
+
+
+@pytest.mark.parametrize(
+    ("head", "status", "reason"),
+    [
+        (HEAD + b"X: y\r\n" * 100, b"431", "head_too_large"),
+        (HEAD + b"X: " + b"y" * 65_536 + b"\r\n", b"431", "head_too_large"),
+        (HEAD + b"".join(b"X-%d: %s\r\n" % (n, b"y" * 900) for n in range(80)), b"431", "head_too_large"),
+        (b"GET /livez?" + b"y" * 65_536 + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n", b"414", "url_too_long"),
+    ],
+    ids=["headers", "one header", "bytes", "url"],
+)
+def test_a_head_over_the_limits_is_refused(
+    guarded: CoordinatorProcess, dial: Callable[..., socket.socket], head: bytes, status: bytes, reason: str
+) -> None:
+    before = refused(guarded, reason)
+    told = answer(dial(head + b"\r\n"))
+    assert told.startswith(b"HTTP/1.1 " + status + b" ")
+    assert b"application/problem+json" in told
+    assert b'"code": "%s"' % reason.encode() in told
+    assert refused(guarded, reason) == before + 1
+
+
+def test_a_head_within_the_limits_is_served(dial: Callable[..., socket.socket]) -> None:
+    """In one piece or in many, also on a connection that was used before."""
+    request = HEAD + b"".join(b"X-%d: %s\r\n" % (n, b"y" * 600) for n in range(98)) + b"Connection: close\r\n\r\n"
+    assert 58_000 < len(request) < 65_536
+    assert answer(dial(request)).startswith(b"HTTP/1.1 200 ")
+    pieces = dial(HEAD + b"\r\n")
+    first = b""
+    while not first.endswith(b"}"):
+        first += pieces.recv(4096)
+    for begin in range(0, len(request), 7000):
+        pieces.sendall(request[begin : begin + 7000])
+        time.sleep(0.01)
+    assert answer(pieces).startswith(b"HTTP/1.1 200 ")
+
+
+def test_an_endless_head_takes_no_memory(guarded: CoordinatorProcess, dial: Callable[..., socket.socket]) -> None:
+    """The connection is closed long before 150 MB have come."""
+    memory = psutil.Process(guarded.pid).memory_info
+    before = memory().rss
+    endless = dial(HEAD)
+    piece = b"".join(b"X-%d: y\r\n" % n for n in range(10_000))
+    assert sent_until_closed(endless, piece, most=150_000_000) < 30_000_000, "the sockets' buffers take some"
+    assert memory().rss - before < 20_000_000
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"GET /li", HEAD, POST + b"\r\n", POST + b"\r\n{", HEAD + b"\r\n" + HEAD],
+    ids=["nothing", "a line", "a head", "no body", "a body", "a second head"],
+)
+def test_a_request_that_does_not_arrive_is_given_up(
+    guarded: CoordinatorProcess, dial: Callable[..., socket.socket], sent: bytes
+) -> None:
+    before = refused(guarded, "request_timeout")
+    assert b" 408 Request Timeout\r\n" in answer(dial(sent))
+    assert refused(guarded, "request_timeout") == before + 1
+
+
+def test_a_trickle_is_no_request(dial: Callable[..., socket.socket]) -> None:
+    """Bytes now and then do not extend the time."""
+    assert sent_until_closed(dial(HEAD), b"X: y\r\n", most=1000, pause_s=0.2) < 1000
+    assert sent_until_closed(dial(), b"\r\n", most=500, pause_s=0.2) < 500
+
+
+def test_who_waits_for_an_answer_is_not_given_up(guarded: CoordinatorProcess) -> None:
+    """The limit is for clients: how long this replica takes is another matter."""
+    with httpx.Client(base_url=guarded.url, timeout=60) as http:
+        rules = {"policy": {"type": "limiting_lag", "lag_ms": 10}}
+        http.put("/v1/jobs/j", json=rules, headers={"If-None-Match": "*"}).raise_for_status()
+        waited = http.get("/v1/jobs/j/watermark", params={"at_least": 5, "timeout_s": 3})
+        assert (waited.status_code, waited.json()["reached"]) == (200, False)
+
+
+def test_an_answer_that_nobody_reads_is_given_up(
+    guarded: CoordinatorProcess, dial: Callable[..., socket.socket]
+) -> None:
+    before = refused(guarded, "response_timeout")
+    dial(b"GET /v1/openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 150)
+    until(lambda: refused(guarded, "response_timeout") == before + 1, "the connection was cut off")
+
+
+def test_one_address_cannot_lock_the_others_out(
+    guarded: CoordinatorProcess, dial: Callable[..., socket.socket]
+) -> None:
+    """Its further connections are refused, and one line of the log says so."""
+    for _ in range(PER_ADDRESS):
+        dial(address="127.0.0.2")
+    over = answer(dial(address="127.0.0.2"))
+    assert over.startswith(b"HTTP/1.1 503 ")
+    assert b"Retry-After" in over or b"retry-after" in over
+    assert b'"code": "too_many_from_address"' in over
+    assert httpx.get(f"{guarded.url}/livez", timeout=60).status_code == 200
+    assert refused(guarded, "too_many_from_address") == 1
+    log = guarded.data_dir / "coordinator.log"
+    line = "over TIDEGATE_MAX_CONNECTIONS_PER_ADDRESS (1 from 127.0.0.2)"
+    until(lambda: line in log.read_text(), "the log says why")
+
+
+def test_a_trusted_proxy_has_no_limit_of_its_own(tmp_path: Path) -> None:
+    """All clients come from its address."""
+    proxied = CoordinatorProcess(tmp_path, max_connections_per_address="1", trusted_proxies="10.0.0.0/8, 127.0.0.1")
+    with proxied as process, ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(socket.create_connection(("127.0.0.1", process.port)))
+        assert httpx.get(f"{process.url}/livez", timeout=60).status_code == 200
+
+
+def test_a_low_limit_on_open_files_is_logged_and_kept(tmp_path: Path) -> None:
+    """Without it, a replica that runs out of files accepts nobody and says nothing."""
+    command = f"ulimit -n 300; exec {sys.executable} -m tidegate serve --stop-with-stdin"
+    environment = os.environ | {"TIDEGATE_DATA_DIR": str(tmp_path), "TIDEGATE_PORT": "0"}
+    with (
+        open(tmp_path / "log", "w") as log,
+        subprocess.Popen(
+            ["/bin/sh", "-c", command], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
+        ) as process,
+        ExitStack() as stack,
+    ):
+        assert process.stdin is not None and process.stdout is not None
+        stack.callback(process.stdin.close)
+        serving = re.search(rb"http://127.0.0.1:(\d+)", process.stdout.readline())
+        assert serving is not None
+        port = int(serving.group(1))
+        assert "at most 44 connections, not TIDEGATE_MAX_CONNECTIONS=12000" in (tmp_path / "log").read_text()
+        for n in range(100):
+            silent = stack.enter_context(socket.socket())
+            silent.bind((f"127.0.1.{n + 1}", 0))
+            silent.connect(("127.0.0.1", port))
+        full = httpx.get(f"http://127.0.0.1:{port}/livez", timeout=60)
+        assert (full.status_code, full.json()["code"]) == (503, "too_many_connections")
+        until(lambda: "over TIDEGATE_MAX_CONNECTIONS (" in (tmp_path / "log").read_text(), "the log says why")

@@ -60,7 +60,10 @@ def create_app(
         metrics.count_waiting(lambda: wakeups.waiting, settings.max_waiting)
         key = token_key or await store.secret()
         stale_after_ms = round(settings.stale_after_s * 1000)
-        app.state.context = Context(store, Tokens(key), wakeups, keyring, Overview(store), metrics, stale_after_ms)
+        app.state.context = Context(
+            store, Tokens(key), wakeups, keyring, Overview(store), metrics, stale_after_ms,
+            settings.max_scraped_substreams,
+        )  # fmt: skip
         app.state.sessions = Sessions(key, keyring)
         tasks = [
             asyncio.create_task(wakeups.run(), name="wakeups"),

@@ -52,6 +52,9 @@ class Settings(BaseSettings):
     )
     max_jobs: int = Field(default=10_000, ge=1)
     max_substreams: int = Field(default=250_000, ge=1, description="of one job")
+    max_scraped_substreams: int = Field(
+        default=20_000, ge=1, description="substreams that one call of /metrics?substreams= may return"
+    )
     max_wait_s: float = Field(default=300, gt=0, description="longer, nobody waits for a watermark in one call")
     max_waiting: int = Field(default=10_000, ge=1, description="clients that wait for something at once, by replica")
     stale_after_s: float = Field(

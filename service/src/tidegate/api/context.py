@@ -1,6 +1,7 @@
 """What the routes have in common: the store, the tokens, the waiting, and how an answer becomes a record."""
 
-from dataclasses import asdict, dataclass
+import asyncio
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
 
 from fastapi import Depends, Path, Request
@@ -47,6 +48,9 @@ class Context:
     overview: Overview
     metrics: Metrics
     stale_after_ms: int
+    max_scraped_substreams: int
+    bulk_reads: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while all substreams of large jobs are read: one such call at a time bounds the memory of a replica."""
 
     def stands(self, caller: Caller) -> bool:
         """Whether who began to wait may still do so."""

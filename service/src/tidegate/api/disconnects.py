@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from fastapi import Request
+from fastapi import Request, Response
 
 from tidegate.runtime.tasks import end
 
@@ -19,6 +19,11 @@ async def while_there(request: Request, work: Coroutine[Any, Any, Result]) -> Re
         return working.result() if working.done() else leaving.result()
     finally:
         await end((working, leaving))
+
+
+def to_nobody() -> Response:
+    """Return the answer to a client that went away; only metrics see its status."""
+    return Response(status_code=499)
 
 
 async def _gone(request: Request) -> None:

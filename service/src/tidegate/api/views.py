@@ -1,8 +1,10 @@
 """What can be read of a job, as records: the same for those who call the API and for the page."""
 
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from operator import itemgetter
+from typing import TypeVar
 
 from tidegate.api.context import Context
 from tidegate.api.problems import Problem
@@ -21,13 +23,17 @@ from tidegate.domain.journal import RECORDS_KEPT
 from tidegate.domain.ledger import spans
 from tidegate.domain.pattern import matches
 from tidegate.domain.policy import TargetCompleteness, lag_of
-from tidegate.domain.records import Counts, HourCounts, SubstreamState
+from tidegate.domain.records import Counts, HourCounts, SubstreamRow, SubstreamState
 from tidegate.domain.sketch import RELATIVE_ERROR, Sketch
 from tidegate.domain.standing import standing
 from tidegate.domain.substream import SubstreamKey
 from tidegate.domain.throttle import FrameThrottle
-from tidegate.store.redis import Status
+from tidegate.store.redis import ROWS_AT_ONCE, Status
 from tidegate.store.replies import order
+
+Item = TypeVar("Item")
+
+PAGES_KEPT = 4
 
 
 def job_record(ctx: Context, job: str, status: Status) -> JobRecord:
@@ -87,26 +93,51 @@ class Selection:
 
 
 async def substream_table(ctx: Context, job: str, of: Selection) -> SubstreamTable:
-    last = Place.after(of.after)
-
-    def follows(place: Place) -> bool:
-        return last is None or (place < last if of.descending else place > last)
-
-    keys = [
-        key for key in await ctx.store.substream_keys(job) if of.query in (None, key[0]) and matches(of.name, key[1])
-    ]
-    if of.sort == "name" and of.states is None:  # then only those on the page need to be read
-        keys.sort(reverse=of.descending)
-        keys = [key for key in keys if follows(Place.by_name(*key))][: of.limit + 1]
-    table = await ctx.store.substreams(job, keys)
+    """Return a page of the table. Of a large job, one table is read at a time."""
+    large = await ctx.store.count_substreams(job) > ROWS_AT_ONCE
+    async with ctx.bulk_reads if large else nullcontext():
+        if of.sort == "name" and of.states is None:  # only the rows of the page are read
+            places = await _page(of, _places_by_name(ctx, job, of))
+            table = await ctx.store.substreams(job, [key for _, key in places])
+            known = {(row.query, row.substream): row for row in table.rows}
+            rows = [(place, known[key]) for place, key in places if key in known]
+        else:
+            rows = await _page(of, _places_by_value(ctx, job, of))
+            table = await ctx.store.substreams(job, [])
     config = JobDocument.model_validate(await ctx.store.document(job)).config()
-    rows = [(Place.of(row, of.sort), row) for row in table.rows if of.states is None or row.state in of.states]
-    rows = [(place, row) for place, row in sorted(rows, key=itemgetter(0), reverse=of.descending) if follows(place)]
     return SubstreamTable(
         **ctx.watermark(job, table.answer),
         substreams=[SubstreamRecord.of(row, table.lead, config) for _, row in rows[: of.limit]],
         next=rows[of.limit - 1][0].text if len(rows) > of.limit else None,
     )
+
+
+async def _places_by_name(ctx: Context, job: str, of: Selection) -> AsyncIterator[list[tuple[Place, SubstreamKey]]]:
+    async for keys in _selected(ctx, job, of):
+        yield [(Place.by_name(*key), key) for key in keys]
+
+
+async def _places_by_value(ctx: Context, job: str, of: Selection) -> AsyncIterator[list[tuple[Place, SubstreamRow]]]:
+    async for keys in _selected(ctx, job, of):
+        rows = (await ctx.store.substreams(job, keys)).rows
+        yield [(Place.of(row, of.sort), row) for row in rows if of.states is None or row.state in of.states]
+
+
+async def _selected(ctx: Context, job: str, of: Selection) -> AsyncIterator[list[SubstreamKey]]:
+    async for keys in ctx.store.substream_keys(job):
+        yield [key for key in keys if of.query in (None, key[0]) and matches(of.name, key[1])]
+
+
+async def _page(of: Selection, parts: AsyncIterator[list[tuple[Place, Item]]]) -> list[tuple[Place, Item]]:
+    """Return the first ``of.limit + 1`` items after ``of.after``, sorted; no more than a few pages are kept."""
+    last, items = Place.after(of.after), list[tuple[Place, Item]]()
+    async for part in parts:
+        items += [item for item in part if last is None or (item[0] < last if of.descending else item[0] > last)]
+        if len(items) > PAGES_KEPT * of.limit:
+            items.sort(key=itemgetter(0), reverse=of.descending)
+            del items[of.limit + 1 :]
+    items.sort(key=itemgetter(0), reverse=of.descending)
+    return items[: of.limit + 1]
 
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999, 0.9999)

@@ -6,7 +6,7 @@ a job is kept here, so any number of replicas may serve it.
 
 import json
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import astuple, dataclass, field, fields
 from typing import Any
@@ -429,11 +429,25 @@ class JobStore:
         """The job after a look, as far as it is held by the first ``most`` of those who hold it, and the one after."""
         return Snapshot(await self._run("explain", job, now_ms, str(most + 1)))
 
-    async def substream_keys(self, job: str) -> list[SubstreamKey]:
-        """All substreams of a job, by query and name; none where there is no such job."""
-        found: Any = await self.redis.zrange(tops_key(job), 0, -1)
-        keys = (replies.substream_key(member) for member in found)
-        return sorted(key for key in keys if key[1] != PLACEHOLDER)
+    async def count_substreams(self, job: str) -> int:
+        """Return the number of a job's substreams, placeholders of missing queries included; 0 if there is no job."""
+        return int(await self.redis.zcard(tops_key(job)))
+
+    async def substream_keys(self, job: str) -> AsyncIterator[list[SubstreamKey]]:
+        """Yield all substreams of a job in parts of about ``ROWS_AT_ONCE``, in no order.
+
+        Neither Redis nor this process works on a large job for long without a pause. A substream that is added or
+        removed meanwhile may be missing; each comes once.
+        """
+        cursor, seen = 0, set[SubstreamKey]()
+        while True:
+            cursor, found = await self.redis.zscan(tops_key(job), cursor, count=ROWS_AT_ONCE)
+            keys = [replies.substream_key(str(name)) for name, _ in found]
+            new = [key for key in keys if key[1] != PLACEHOLDER and key not in seen]
+            seen.update(new)
+            yield new
+            if cursor == 0:
+                return
 
     async def substreams(
         self, job: str, keys: Sequence[SubstreamKey] | None = None, now_ms: int | None = None
@@ -443,7 +457,7 @@ class JobStore:
         A large one is read in parts, for while a script runs nobody else is served; each part is of one moment.
         """
         if keys is None:
-            keys = await self.substream_keys(job)
+            keys = [key async for part in self.substream_keys(job) for key in part]
         rows: list[SubstreamRow] = []
         for first in range(0, max(len(keys), 1), ROWS_AT_ONCE):
             some = column(member(key) for key in keys[first : first + ROWS_AT_ONCE])

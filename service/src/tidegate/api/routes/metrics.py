@@ -2,14 +2,21 @@
 
 import asyncio
 import logging
-from typing import Annotated
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from prometheus_client import Metric
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 from redis.exceptions import RedisError, ResponseError
 
 from tidegate.api.access import READERS, Who, allowed
 from tidegate.api.context import Context, Ctx
+from tidegate.api.disconnects import to_nobody, while_there
+from tidegate.api.problems import Problem
 from tidegate.domain.errors import DomainError
 from tidegate.domain.pattern import matches
 from tidegate.domain.records import SubstreamRow
@@ -21,6 +28,7 @@ log = logging.getLogger(__name__)
 
 router = APIRouter(tags=["health"])
 
+END_OF_OPENMETRICS = b"# EOF\n"
 JOBS = r"^[A-Za-z0-9._~*-]{1,128}$"
 
 
@@ -41,38 +49,82 @@ async def metrics(
 ) -> Response:
     """What this replica measures, and how the jobs are that the key is for; these are the same at every replica."""
     statuses: dict[str, Status] | None = None
-    unreadable, rows = 0, dict[str, list[SubstreamRow]]()
+    unreadable, table = 0, Table({}, 0)
     try:
         found = await ctx.overview.statuses()
         statuses = {job: status for job, status in found.items() if job.startswith(who.prefix)}
         unreadable = sum(job.startswith(who.prefix) for job in ctx.overview.unreadable)
         ctx.metrics.forget(found.keys() | ctx.overview.unreadable)
         if substreams is not None:
-            rows, failed = await _rows(ctx, [job for job in statuses if matches(substreams, job)])
-            unreadable += failed
+            jobs = [job for job in statuses if matches(substreams, job)]
+            read = await while_there(request, _read(ctx, jobs))
+            if read is None:
+                return to_nobody()
+            table = read
+            unreadable += table.failed
     except RedisError:
-        statuses = None  # which is told, with what this replica measures
+        statuses = None  # exported as tidegate_store_up, with this replica's own metrics
     try:
         encode, kind = choose_encoder(request.headers.get("accept", ""))
-    except (TypeError, ValueError):  # a version that is none
+    except (TypeError, ValueError):  # a version that does not exist
         encode, kind = choose_encoder("")
-    jobs = JobMetrics(statuses, unreadable, rows, ctx.stale_after_ms)
-    scrape = Scrape(ctx.metrics.registry, jobs, who.prefix)
-    # There may be hundreds of thousands of lines; meanwhile others are served.
-    return Response(await asyncio.to_thread(encode, scrape), media_type=kind)
+    jobs_metrics = JobMetrics(statuses, unreadable, table.rows, ctx.stale_after_ms)
+    scrape = Scrape(ctx.metrics.registry, jobs_metrics, who.prefix)
+    return StreamingResponse(_encoded(scrape, encode), media_type=kind)
 
 
-async def _rows(ctx: Context, jobs: list[str]) -> tuple[dict[str, list[SubstreamRow]], int]:
-    """The substreams of each; and of how many they cannot be read."""
-    found, failed = dict[str, list[SubstreamRow]](), 0
-    for job in jobs:
-        try:
-            found[job] = (await ctx.store.substreams(job)).rows
-        except DomainError:  # deleted since, or its clock jumped
-            continue
-        except ResponseError as error:
-            if not is_failed_script(error):
-                raise
-            log.error("The substreams of job %s cannot be read.", job, exc_info=error)
-            failed += 1
-    return found, failed
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The substreams of each job, and the number of jobs whose substreams cannot be read."""
+
+    rows: Mapping[str, list[SubstreamRow]]
+    failed: int
+
+
+async def _read(ctx: Context, jobs: list[str]) -> Table:
+    """Read the substreams of jobs; one call at a time does.
+
+    Raises:
+        Problem: 422 if there are more than may be exported.
+    """
+    async with ctx.bulk_reads:
+        number = sum([await ctx.store.count_substreams(job) for job in jobs])
+        if number > ctx.max_scraped_substreams:
+            raise Problem(
+                422, "too_many_rows",
+                f"substreams: {number} substreams match, and at most {ctx.max_scraped_substreams} are exported; "
+                "name fewer jobs, or raise TIDEGATE_MAX_SCRAPED_SUBSTREAMS.",
+                members={"field": "substreams"},
+            )  # fmt: skip
+        rows, failed = dict[str, list[SubstreamRow]](), 0
+        for job in jobs:
+            try:
+                rows[job] = (await ctx.store.substreams(job)).rows
+            except DomainError:  # deleted since, or its clock jumped
+                continue
+            except ResponseError as error:
+                if not is_failed_script(error):
+                    raise
+                log.error("The substreams of job %s cannot be read.", job, exc_info=error)
+                failed += 1
+        return Table(rows, failed)
+
+
+class _OneFamily(Collector):
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterable[Metric]:
+        return [self._family]
+
+
+async def _encoded(scrape: Scrape, encode: Callable[[Any], bytes]) -> AsyncIterator[bytes]:
+    """Yield the text of one metric after another; each is made in a thread, so that other calls are served."""
+    families = iter(scrape.collect())
+    ended = False
+    while (family := await asyncio.to_thread(next, families, None)) is not None:
+        text = await asyncio.to_thread(encode, _OneFamily(family))
+        ended = text.endswith(END_OF_OPENMETRICS)
+        yield text.removesuffix(END_OF_OPENMETRICS)
+    if ended:
+        yield END_OF_OPENMETRICS

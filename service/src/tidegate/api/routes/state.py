@@ -9,7 +9,7 @@ from tidegate.api import views
 from tidegate.api.access import READERS, Who, allowed, unknown_key
 from tidegate.api.bodies import answer
 from tidegate.api.context import Ctx, JobId
-from tidegate.api.disconnects import while_there
+from tidegate.api.disconnects import to_nobody, while_there
 from tidegate.api.schemas.batches import QueryTable, SubstreamTable
 from tidegate.api.schemas.disorder import DisorderRecord
 from tidegate.api.schemas.jobs import WaitRecord
@@ -42,7 +42,7 @@ async def watermark(
     waiting = ctx.wakeups.wait(job, at_least, timeout_s)
     found = await (waiting if at_least is None else while_there(request, waiting))
     if found is None:
-        return Response(status_code=499)  # to nobody
+        return to_nobody()
     if not ctx.stands(who):
         raise unknown_key()
     reached = at_least is None or (found.watermark is not None and found.watermark >= at_least)
@@ -53,6 +53,7 @@ async def watermark(
 @allowed(*READERS)
 async def substreams(
     job: JobId,
+    request: Request,
     ctx: Ctx,
     name: Annotated[str, Query(max_length=200, description="those of this name; `*` stands for any characters")] = "*",
     query: Annotated[
@@ -66,7 +67,8 @@ async def substreams(
 ) -> Response:
     """The table of substreams, a page at a time."""
     of = views.Selection(name, query, state, sort, descending, after, limit)
-    return answer(await views.substream_table(ctx, job, of))
+    table = await while_there(request, views.substream_table(ctx, job, of))
+    return answer(table) if table is not None else to_nobody()
 
 
 @router.get("/{job:id}/disorder", response_model=DisorderRecord)

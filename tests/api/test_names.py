@@ -113,3 +113,25 @@ def test_a_page_may_end_at_any_name(http: httpx.Client, make_job: Make) -> None:
                 paged += [(row["query"], row["substream"]) for row in page["substreams"]]
                 after = page["next"]
             assert paged == whole
+
+
+@pytest.mark.parametrize("character", ["\x00", "\n", "\x1b", "\x7f", "\x9b", "\u2028"], ids=ascii)
+def test_texts_hold_no_control_characters(http: httpx.Client, make_job: Make, character: str) -> None:
+    """A terminal that shows the text would obey it."""
+    path, text = make_job(), f"a{character}b"
+    action = {"names": ["a"], "reason": text}
+    batch = f"{path}/queries/q/batches/0"
+    http.put(batch, json=RUN).raise_for_status()
+    rows = {"rule": text, "substreams": [], "on_time": [], "late": [], "null_event_time": []}
+    overrides = [{"substreams": text, "policy": RULES["policy"]}]
+    for answer in (
+        http.post(f"{path}/substreams:idle", json=action),
+        http.post(f"{path}:complete", json={"reason": text}),
+        http.post(f"{path}/queries/q:retire", json={"evict": True, "reason": text}),
+        http.post(f"{path}/holds", json={"at_most": 1, "reason": text}),
+        http.delete(f"{path}/holds/h", params={"reason": text}),
+        http.post(f"{batch}:commit", json=RUN | {"rows": rows}),
+        http.put(path, json=RULES | {"overrides": overrides}, headers={"If-Match": "*"}),
+    ):
+        assert problem(answer, 422, "invalid_request")["field"].rpartition(".")[2] in ("reason", "rule", "substreams")
+    assert http.get(f"{path}/history").json()["records"][0]["kind"] != "action"

@@ -12,7 +12,10 @@ import pytest
 
 from tests.cli.conftest import Run
 from tests.support.api import RULES, RUN
+from tests.support.driver import Driver
+from tidegate.domain.journal import Why
 from tidegate.store import keyring
+from tidegate.store.embedded import EmbeddedValkey
 from tidegate.store.keyring import Role
 from tidegate_spark.testing import CoordinatorProcess
 
@@ -159,3 +162,26 @@ def test_a_key_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         httpx.put(f"{process.url}/v1/jobs/j", json=RULES, headers=headers).raise_for_status()
         run("hold", "j", "--at-most", "5", "--reason", "looking")
         assert "by oncall; (looking)" in run("history", "j").stdout
+
+
+def test_invisible_characters_are_shown_as_escapes(
+    run: Run, valkey: EmbeddedValkey, driver: Driver, job: str, tmp_path: Path
+) -> None:
+    """Also what an older version has stored: a reason must not take over the terminal that shows it."""
+    with CoordinatorProcess(tmp_path, redis_url=valkey.url, log_format="text") as process:
+        url = ("--url", process.url)
+        path = f"{process.url}/v1/jobs/{job}"
+        httpx.put(path, json=RULES, headers={"If-None-Match": "*"}, timeout=30).raise_for_status()
+        names = ["a\u202eb", "zero\u200bwidth"]
+        httpx.post(f"{path}:report", json={"substreams": names, "event_times": [1, 2]}, timeout=30).raise_for_status()
+        driver(driver.store.idle(job, "", [names[0]], Why("old", "\x1b[31mred\x1b[0m\nnext")))
+        shown = run("show", job, *url).stdout + run("explain", job, *url).stdout
+        told = run("history", job, *url).stdout
+        page = httpx.get(f"{process.url}/jobs/{job}", timeout=30).raise_for_status().text
+        httpx.get(f"{process.url}/v1/jobs/{job}/substreams", params={"query": "\x1b[31m"}, timeout=30)
+    assert "a\\u202eb" in shown and "zero\\u200bwidth" in shown
+    assert "\\x1b[31mred\\x1b[0m\\nnext" in told
+    assert "a\\u202eb" in page and "\\x1b[31mred" in page
+    for text in (shown, told, page):
+        assert not {"\x1b", "\u202e", "\u200b"} & set(text)
+    assert "\x1b" not in (tmp_path / "coordinator.log").read_text()

@@ -30,7 +30,7 @@ def test_a_line_names_its_call(tmp_path: Path) -> None:
         staged = http.post("/v1/jobs/j:report", json=body, headers={"X-Request-ID": 'no "id"'})
         http.get("/v1/jobs/none")
         http.post("/v1/jobs/j:report", json={"substreams": ["a"], "event_times": [1]}).raise_for_status()
-        act = {"names": ["a"], "reason": "a line\nof two"}
+        act = {"names": ["a"], "reason": "a line"}
         http.post("/v1/jobs/j/substreams:idle", json=act).raise_for_status()
         http.post("/v1/jobs/j/act", json={})
     lines = [line for line in written(tmp_path) if line["logger"] == "tidegate.api.observed"]

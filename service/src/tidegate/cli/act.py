@@ -7,6 +7,7 @@ import typer
 
 from tidegate.cli.coordinator import HERE, AsJson, Coordinator, Url
 from tidegate.cli.look import Job, told_of
+from tidegate.cli.output import tell
 from tidegate.cli.times import duration_s, moment
 from tidegate.times import MS
 
@@ -107,7 +108,7 @@ def _tell(told: dict[str, Any], as_json: bool) -> None:
         typer.echo(json.dumps(told, indent=2))
         return
     if told.get("applied") is False:
-        typer.echo("Nothing was changed: it was so already.")
+        tell("Nothing was changed: it was so already.")
     if "hold" in told:
-        typer.echo(f"The hold is called {told['hold']}.")
-    typer.echo(told_of(told))
+        tell(f"The hold is called {told['hold']}.")
+    tell(told_of(told))

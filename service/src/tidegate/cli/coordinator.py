@@ -9,6 +9,8 @@ from urllib.parse import quote
 import httpx
 import typer
 
+from tidegate.escapes import visible
+
 REFUSED, NOT_REACHED, NO_ANSWER = 1, 3, 4
 """Exit statuses: the coordinator refused; a wait came to its end; nobody answered. (2: the command line is wrong.)"""
 CONNECT_S, READ_S = 5.0, 60.0
@@ -82,5 +84,5 @@ class Coordinator:
 
 
 def _fail(line: str, status: int) -> NoReturn:
-    typer.echo(f"tidegate: {line}", err=True)
+    typer.echo(f"tidegate: {visible(line)}", err=True)
     raise typer.Exit(status) from None

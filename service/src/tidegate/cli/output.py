@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tidegate.escapes import visible
+
 WIDE = 10_000
 
 
@@ -17,7 +19,7 @@ class _Plain(Table):
     """A table whose cells are text: names may hold what rich would take for markup."""
 
     def add_row(self, *cells: Any, **options: Any) -> None:
-        super().add_row(*(escape(cell) for cell in cells), **options)
+        super().add_row(*(escape(visible(cell)) for cell in cells), **options)
 
 
 def table_of(*columns: str) -> Table:
@@ -27,7 +29,7 @@ def table_of(*columns: str) -> Table:
 def tell(what: Table | str) -> None:
     # What goes to a file or another program is not cut to the width of a terminal that isn't there.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
-    console.print(escape(what) if isinstance(what, str) else what, soft_wrap=isinstance(what, str))
+    console.print(escape(visible(what)) if isinstance(what, str) else what, soft_wrap=isinstance(what, str))
 
 
 def print_json(what: Iterable[Any]) -> None:

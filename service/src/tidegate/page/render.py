@@ -8,6 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from tidegate import __version__
+from tidegate.escapes import visible
 from tidegate.times import EARLIEST_MS, LATEST_MS, MS, for_how_long, shown
 from tidegate.wording import At, Name, Piece, Since, Until, details, holding, loss, lost
 
@@ -66,15 +67,20 @@ def told(pieces: Iterable[Piece], now_ms: int) -> Markup:
             case Until(ms):
                 found += left(ms, now_ms)
             case Name(text):
-                found += Markup("<b>{}</b>").format(text)
+                found += Markup("<b>{}</b>").format(visible(text))
             case _:
-                found += escape(piece)
+                found += escape(visible(piece))
     return found
+
+
+def _shown(value: Any) -> Any:
+    """Escape the invisible characters of every text that is not markup of our own."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 _templates = Environment(
     loader=PackageLoader("tidegate.page"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-    lstrip_blocks=True, auto_reload=False,
+    lstrip_blocks=True, auto_reload=False, finalize=_shown,
 )  # fmt: skip
 _templates.globals["version"] = __version__
 _templates.filters |= {

@@ -8,11 +8,23 @@ import sys
 from typing import Literal
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor
+
+from tidegate.escapes import visible
 
 Format = Literal["text", "json"]
+UNESCAPED = ("exception", "stack", "exc_info")
+"""Members of several lines, made by Python itself."""
 MEMBERS = ("call", "status", "code")
 """What an event may tell besides."""
+
+
+def _escaped(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Escape what a terminal must not get: names of substreams and texts of clients may be in any member."""
+    for name, value in event.items():
+        if isinstance(value, str) and name not in UNESCAPED:
+            event[name] = visible(value)
+    return event
 
 
 def configure(level: str, form: Format) -> None:
@@ -22,6 +34,7 @@ def configure(level: str, form: Format) -> None:
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.ExtraAdder(allow=MEMBERS),
+        _escaped,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     last: list[Processor] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]

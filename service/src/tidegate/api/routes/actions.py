@@ -10,7 +10,7 @@ from tidegate.api.bodies import answer, body_of, read
 from tidegate.api.context import Context, Ctx, JobId, QueryId
 from tidegate.api.schemas.actions import Action, Declaration, HoldRequest, Restoration, Retirement, SubstreamAction
 from tidegate.api.schemas.jobs import EffectRecord, HoldEffectRecord, WatermarkRecord
-from tidegate.api.schemas.types import ID
+from tidegate.api.schemas.types import ID, Text
 from tidegate.domain.records import Effect
 
 router = APIRouter(prefix="/v1/jobs", tags=["actions"])
@@ -111,7 +111,7 @@ async def hold(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
 @router.delete("/{job:id}/holds/{hold:id}", response_model=WatermarkRecord)
 @allowed(*OPERATORS)
 async def release(
-    job: JobId, hold: HoldId, ctx: Ctx, who: Who, reason: Annotated[str, Query(max_length=1000)] = ""
+    job: JobId, hold: HoldId, ctx: Ctx, who: Who, reason: Annotated[Text, Query(max_length=1000)] = ""
 ) -> Response:
     """Ends a hold."""
     found = await ctx.store.release(job, hold, who.why(reason))

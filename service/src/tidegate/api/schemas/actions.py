@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from tidegate.api.schemas.types import EventTime, FieldError, Id, Names, PositiveMs, Request, equal_lengths
+from tidegate.api.schemas.types import EventTime, FieldError, Id, Names, PositiveMs, Request, Text, equal_lengths
 
 REASON = Field(default="", max_length=1000, description="why; it is kept with the record of the action")
 
@@ -12,7 +12,7 @@ REASON = Field(default="", max_length=1000, description="why; it is kept with th
 class Action(Request):
     """Why something was done to the whole job."""
 
-    reason: str = REASON
+    reason: Text = REASON
 
 
 class SubstreamAction(Request):
@@ -20,7 +20,7 @@ class SubstreamAction(Request):
 
     names: Names
     query: Id | Literal[""] = ""
-    reason: str = REASON
+    reason: Text = REASON
 
 
 class Declaration(SubstreamAction):
@@ -75,7 +75,7 @@ class Retirement(Request):
 
     successor: Id | None = None
     evict: bool = False
-    reason: str = REASON
+    reason: Text = REASON
 
     @model_validator(mode="after")
     def _one_of_two(self) -> Self:
@@ -91,6 +91,6 @@ class HoldRequest(Request):
     """
 
     at_most: EventTime
-    reason: str = Field(min_length=1, max_length=1000, description="why; shown to whoever asks who holds the watermark")
+    reason: Text = Field(min_length=1, max_length=1000, description="why; shown as the reason that the job is held")
     hold: Id | None = None
     lasts_ms: PositiveMs | None = None

@@ -20,6 +20,7 @@ from tidegate.api.schemas.types import (
     Record,
     Request,
     RowsByHour,
+    Text,
     WaitMs,
     equal_lengths,
 )
@@ -142,7 +143,7 @@ class RowAccounting(Request):
     - `all_hours`: the same of all rows of the batch, where `hours` has not all of them.
     """
 
-    rule: str = Field(min_length=1, max_length=100)
+    rule: Text = Field(min_length=1, max_length=100)
     substreams: Names
     on_time: list[Count]
     late: list[Count]

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from tidegate.api.schemas.types import DurationMs, Id, PositiveMs, Request
+from tidegate.api.schemas.types import DurationMs, Id, PositiveMs, Request, Text
 from tidegate.domain.config import DELAY_HALF_LIFE_MS, MOST_OVERRIDES, MOST_QUERIES, JobConfig, Override
 from tidegate.domain.frame import Frame
 from tidegate.domain.policy import (
@@ -106,7 +106,7 @@ PolicyDocument = Annotated[
 class OverrideDocument(Request):
     """A policy of their own for the substreams whose names fit; `*` stands for any characters."""
 
-    substreams: str = Field(min_length=1, max_length=200)
+    substreams: Text = Field(min_length=1, max_length=200)
     policy: PolicyDocument
 
 

@@ -58,6 +58,16 @@ def _names(names: list[str]) -> list[str]:
 PRINTABLE = "[^\\u0000-\\u001f\\u007f-\\u009f\\u2028\\u2029]"
 """As a pattern of JSON Schema."""
 
+
+def _printable(text: str) -> str:
+    if _UNPRINTABLE.search(text):
+        raise ValueError("must be one line of printable characters")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_printable), Field(json_schema_extra={"pattern": f"^{PRINTABLE}*$"})]
+"""A line that people read: no control characters, which could take over a terminal."""
+
 Names = Annotated[
     list[str],
     Field(max_length=MAX_NAMES),

@@ -43,6 +43,27 @@ def test_every_emission_is_there_with_who_holds_it(http: httpx.Client, make_job:
     assert page["kept_from_ms"] == page["records"][-1]["at_ms"]
 
 
+def test_only_what_moves_the_watermark_is_an_emission(http: httpx.Client, make_job: Callable[..., str]) -> None:
+    """A consumer that acts on each emission acts once for each movement."""
+    path = make_job()
+    batch = f"{path}/queries/q/batches"
+    http.put(f"{batch}/0", json=RUN).raise_for_status()
+    for event_time in (100, 200):
+        report(http, path, event_time)
+    http.post(f"{batch}/0:commit", json=RUN).raise_for_status()
+    http.put(f"{batch}/1", json=RUN).raise_for_status()
+    report(http, path, 300)
+    records = http.get(f"{path}/history", params={"kind": ["emission", "coalesced"]}).json()["records"]
+    assert [(record["kind"], record["watermark"], record["coalesced"]) for record in reversed(records)] == [
+        ("coalesced", None, 90), ("coalesced", None, 190), ("emission", 190, 190), ("coalesced", 190, 290),
+    ]  # fmt: skip
+    assert [record.get("holder") for record in reversed(records)] == ["open_batch", "open_batch", "slow", "open_batch"]
+    status = http.get(path).json()
+    assert (status["emissions"], status["watermark"]) == (1, 190)
+    now = http.get(f"{path}/history", params={"as_of": status["now_ms"]}).json()["as_of"]
+    assert (now["kind"], now["watermark"], now["holder"]) == ("coalesced", 190, "open_batch")
+
+
 def test_what_was_known_at_a_moment(http: httpx.Client, make_job: Callable[..., str]) -> None:
     path = make_job()
     moments = []

@@ -8,7 +8,7 @@ from tests.support.driver import Driver
 from tidegate.domain.config import JobConfig
 from tidegate.domain.frame import Frame
 from tidegate.domain.job import JobMachine
-from tidegate.domain.journal import Record
+from tidegate.domain.journal import MOVEMENTS, Record
 from tidegate.domain.numbers import INT64
 from tidegate.domain.policy import LimitingLag
 from tidegate.domain.records import Effect
@@ -57,7 +57,7 @@ def _items(records: Sequence[Record], before: int | None) -> tuple[list[Item], i
     for record in records:
         if record.kind == "all_idle":
             idle.append("idle")
-        elif record.kind == "emission" and record.details["coalesced"] != before:
+        elif record.kind in MOVEMENTS and record.details["coalesced"] != before:
             before = record.details["coalesced"]
             watermarks.append(record.details["coalesced"])
     return watermarks + idle, before

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tidegate.domain.config import JobConfig
 from tidegate.domain.frame import Frame
 from tidegate.domain.job import JobMachine
+from tidegate.domain.journal import MOVEMENTS
 from tidegate.domain.numbers import above
 from tidegate.domain.policy import (
     LimitingLag,
@@ -118,7 +119,7 @@ def limits_on_record(job: JobMachine, name: str, beyond: int) -> set[str]:
             idle_by = record.details["limit"]
         elif record.kind == "wake" and member in record.details["substreams"]:
             idle_by = None
-        elif record.kind == "emission" and record.details["coalesced"] > beyond:
+        elif record.kind in MOVEMENTS and record.details["coalesced"] > beyond:
             if idle_by is not None:
                 found.add(idle_by)
             for limit in record.details.get("limits", []):

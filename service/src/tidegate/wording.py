@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tidegate.domain.journal import MOVEMENTS, Kind
 from tidegate.times import for_how_long, shown
 
 SILENT_MS = 5_000
@@ -116,9 +117,10 @@ def holding(held: Mapping[str, Any]) -> list[Piece]:
 def details(record: Mapping[str, Any]) -> list[Piece]:
     """What a record of the history says beyond its kind."""
     found: list[list[Piece]] = []
-    if record["kind"] == "emission":
-        if record.get("watermark") is not None:
-            found.append([At(record["watermark"])])
+    if record["kind"] in MOVEMENTS:
+        moved = "watermark" if record["kind"] == Kind.EMISSION else "coalesced"
+        if record.get(moved) is not None:
+            found.append([At(record[moved])])
         if record.get("holder"):
             found.append(["held by ", *holding({**record, "reason": record["holder"]})])
         found += [[f"past {limit['count']} by {limit['limit']}"] for limit in record.get("limits") or ()]

@@ -19,7 +19,7 @@ from tidegate.api.tables import Column, Place
 from tidegate.domain.disorder import curve, least_lag
 from tidegate.domain.errors import SubstreamNotFound
 from tidegate.domain.explain import explain
-from tidegate.domain.journal import RECORDS_KEPT
+from tidegate.domain.journal import MOVEMENTS, RECORDS_KEPT
 from tidegate.domain.ledger import spans
 from tidegate.domain.pattern import matches
 from tidegate.domain.policy import TargetCompleteness, lag_of
@@ -238,10 +238,10 @@ async def history_page(
 
 
 async def _in_force(ctx: Context, job: str, at_ms: int | None) -> HistoryRecord | None:
-    """The last emission by then, unless the job was reset after it: a new incarnation has no watermark."""
-    for entry in await ctx.store.history(job, to_ms=at_ms, kinds=("emission",), most=1):
-        emission = HistoryRecord.of(*entry)
-        after = await ctx.store.history(job, from_ms=emission.at_ms, to_ms=at_ms, kinds=("action",), most=RECORDS_KEPT)
-        later = (record for entry_id, record in after if order(entry_id) > order(emission.id))
-        return None if any(record.details["action"] == "reset" for record in later) else emission
+    """Return the last movement by then, unless the job was reset after it: a new incarnation has no watermark."""
+    for entry in await ctx.store.history(job, to_ms=at_ms, kinds=MOVEMENTS, most=1):
+        moved = HistoryRecord.of(*entry)
+        after = await ctx.store.history(job, from_ms=moved.at_ms, to_ms=at_ms, kinds=("action",), most=RECORDS_KEPT)
+        later = (record for entry_id, record in after if order(entry_id) > order(moved.id))
+        return None if any(record.details["action"] == "reset" for record in later) else moved
     return None

@@ -11,10 +11,12 @@ import typer
 from tidegate.cli.coordinator import HERE, NOT_REACHED, AsJson, Coordinator, Url
 from tidegate.cli.output import print_json, table_of, tell
 from tidegate.cli.times import duration_s, moment
+from tidegate.domain.journal import Kind
 from tidegate.times import for_how_long, shown
 from tidegate.wording import REASONS, Piece, details, holding, plain, sentence
 
 Job = Annotated[str, typer.Argument(help="The job.")]
+Kinds = Annotated[list[Kind] | None, typer.Option("--kind", help="Show only records of this kind; repeatable.")]
 PAGE = 1000
 LONGEST_POLL_S = 60.0
 BACK_S = 1.0
@@ -120,7 +122,7 @@ def explain(
 def history(
     job: Job,
     as_of: Annotated[str | None, typer.Option(help="What was in force at that moment of processing time.")] = None,
-    kind: Annotated[list[str] | None, typer.Option(help="Of these kinds only: emission, action, idle, ...")] = None,
+    kind: Kinds = None,
     most: Annotated[int, typer.Option(min=1, max=1000, help="So many records, the latest first.")] = 20,
     url: Url = HERE,
     as_json: AsJson = False,
@@ -149,7 +151,7 @@ def history(
 
 def watch(
     job: Job,
-    kind: Annotated[list[str] | None, typer.Option(help="Of these kinds only: emission, action, idle, ...")] = None,
+    kind: Kinds = None,
     url: Url = HERE,
     as_json: AsJson = False,
 ) -> None:

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 RECORDS_KEPT = 10_000
@@ -22,6 +23,32 @@ class Why:
 UNEXPLAINED = Why()
 
 
+class Kind(StrEnum):
+    """Kinds of records."""
+
+    CREATED = "created"
+    RULES = "rules"
+    EMISSION = "emission"
+    COALESCED = "coalesced"
+    IDLE = "idle"
+    WAKE = "wake"
+    ALL_IDLE = "all_idle"
+    NOT_ALL_IDLE = "not_all_idle"
+    BATCH_RELEASED = "batch_released"
+    JOINED = "joined"
+    FENCED = "fenced"
+    FUTURE = "future"
+    RELEARN = "relearn"
+    HEALED = "healed"
+    ABSENCE = "absence"
+    HOLD_EXPIRED = "hold_expired"
+    ACTION = "action"
+
+
+MOVEMENTS = (Kind.EMISSION, Kind.COALESCED)
+"""Records with the watermark and the coalesced watermark."""
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """One thing that happened at ``at_ms``; what ``details`` there are depends on the ``kind``.
@@ -29,8 +56,9 @@ class Record:
     ============== ==================================================================================================
     created        the job, or a new incarnation of it
     rules          were changed: ``revision``
-    emission       the watermark moved: ``coalesced``, ``watermark``, who holds it now (``holder``, ``query``,
+    emission       the emitted watermark moved: ``coalesced``, ``watermark``, who holds it now (``holder``, ``query``,
                    ``substream``, ``batch_id``, ``hold``), and the ``limits`` that let it pass substreams
+    coalesced      the coalesced watermark moved and the emitted one did not: the same members
     idle           substreams no longer count, by which ``limit``: ``query``, ``count``, ``substreams``
     wake           idle substreams count again: ``query``, ``count``, ``substreams``
     all_idle       no substream counts any more

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from tidegate.domain.disorder import behind
 from tidegate.domain.errors import EventTimeMissing, TooManySubstreams
-from tidegate.domain.journal import named
+from tidegate.domain.journal import Kind, named
 from tidegate.domain.numbers import above, by_value, highest
 from tidegate.domain.policy import Policy, Reported, TargetState
 from tidegate.domain.query import DelayedRows, QueryState
@@ -43,14 +43,15 @@ class Transition(JobState):
         """The answer to a command; an emission is recorded with it."""
         answer = self.answer()
         if (answer.coalesced, answer.watermark) != self.emitted:
+            kind = Kind.COALESCED if answer.watermark == self.emitted[1] else Kind.EMISSION
             self.emitted = answer.coalesced, answer.watermark
-            self.emissions += 1
+            self.emissions += kind == Kind.EMISSION
             details: dict[str, object] = {"coalesced": answer.coalesced, "watermark": answer.watermark}
             if answer.holder is not None:
                 held = answer.holder
                 details |= {"holder": held.reason, "query": held.query, "substream": held.substream}
                 details |= {"batch_id": held.batch_id, "hold": held.hold}
-            self._write("emission", **details, limits=list(self._passed) or None)
+            self._write(kind, **details, limits=list(self._passed) or None)
         self._passed = ()
         return answer
 

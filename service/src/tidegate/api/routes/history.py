@@ -8,7 +8,8 @@ from tidegate.api import views
 from tidegate.api.access import READERS, allowed
 from tidegate.api.bodies import answer
 from tidegate.api.context import Ctx, JobId
-from tidegate.api.schemas.history import RECORD_ID, HistoryPage, Kind
+from tidegate.api.schemas.history import RECORD_ID, HistoryPage
+from tidegate.domain.journal import Kind
 
 router = APIRouter(prefix="/v1/jobs", tags=["state"])
 

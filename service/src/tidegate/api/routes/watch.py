@@ -12,9 +12,10 @@ from pydantic import BaseModel
 
 from tidegate.api.access import READERS, Caller, Who, allowed
 from tidegate.api.context import Context, Ctx, JobId
-from tidegate.api.schemas.history import RECORD_ID, HistoryRecord, Kind
+from tidegate.api.schemas.history import RECORD_ID, HistoryRecord
 from tidegate.api.schemas.jobs import WatermarkRecord
 from tidegate.domain.errors import JobDeleted, JobNotFound
+from tidegate.domain.journal import Kind
 from tidegate.runtime.feed import Entry, State, Step
 
 router = APIRouter(prefix="/v1/jobs", tags=["state"])
@@ -43,7 +44,7 @@ async def watch(
     kind: Annotated[list[Kind] | None, Query(description="records of these kinds only")] = None,
     last_event_id: Annotated[str | None, Header(description="the last event that was seen: go on after it")] = None,
 ) -> StreamingResponse:
-    """Every emission, and whatever else happens, as server-sent events. Ids are those of the history."""
+    """Every movement of the watermark, and whatever else happens, as server-sent events; ids as in the history."""
     await ctx.store.sweep(job)  # a job that is not there is told before the stream begins
     known = last_event_id
     if known is not None and not re.match(RECORD_ID, known):

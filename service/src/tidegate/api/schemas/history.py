@@ -1,18 +1,13 @@
 """What happened to a job: the record that every watermark can be explained from."""
 
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field
 
 from tidegate.api.schemas.jobs import WatermarkRecord
 from tidegate.api.schemas.types import Record
-from tidegate.domain import journal
-
-Kind = Literal[
-    "created", "rules", "emission", "idle", "wake", "all_idle", "not_all_idle", "batch_released", "joined", "fenced",
-    "future", "relearn", "healed", "absence", "hold_expired", "action",
-]  # fmt: skip
-"""What kinds of records there are: see :class:`tidegate.domain.journal.Record`."""
+from tidegate.domain.journal import MOVEMENTS, Kind
+from tidegate.domain.journal import Record as JournalRecord
 
 RECORD_ID = r"^[0-9]{1,16}-[0-9]{1,19}$"
 
@@ -28,9 +23,10 @@ class PassedRecord(Record):
 class HistoryRecord(Record):
     """One thing that happened; members that say nothing of its kind are left out.
 
-    `created`: the job, or a new incarnation of it. `rules`: they were changed. `emission`: the watermark moved, to
-    `watermark`; `holder`, with `query`, `substream`, `batch_id` or `hold`, kept it from going further, and `limits` let
-    it pass substreams. `idle`, `wake`: substreams no longer count (by which `limit`), or count again. `all_idle`,
+    `created`: the job, or a new incarnation of it. `rules`: they were changed. `emission`: the emitted watermark moved,
+    to `watermark`; `holder`, with `query`, `substream`, `batch_id` or `hold`, kept it from going further, and `limits`
+    let it pass substreams. `coalesced`: only the coalesced watermark moved, to `coalesced`; `watermark` is where it
+    was, null if there is none. `idle`, `wake`: substreams no longer count (by which `limit`), or count again. `all_idle`,
     `not_all_idle`: none is left that counts, or one is again. `batch_released`: an open batch was held for too long.
     `joined`: a query that nobody expected. `fenced`: a run was replaced by another. `future`: event times too far ahead
     of the clock were ignored. `relearn`: rows of substreams come later than was learnt of them. `healed`: a token
@@ -64,17 +60,19 @@ class HistoryRecord(Record):
     reason: str | None = None
 
     @classmethod
-    def of(cls, entry_id: str, record: journal.Record) -> Self:
+    def of(cls, entry_id: str, record: JournalRecord) -> Self:
         members = {"id": entry_id, "at_ms": record.at_ms, "kind": record.kind, **record.details}
+        if record.kind in MOVEMENTS:
+            members.setdefault("watermark", None)
         return cls.model_validate(members, extra="forbid")
 
 
 class HistoryPage(WatermarkRecord):
     """Records of a job, the latest first.
 
-    `as_of`: the emission that was in force at the moment asked for; null where there was none yet, or where it is no
-    longer kept. `kept_from_ms`: what was before that is forgotten. `next`: the `before` of the following page, null on
-    the last.
+    `as_of`: the `emission` or `coalesced` record that was in force at the moment asked for; null where there was none
+    yet, or where it is no longer kept. `kept_from_ms`: what was before that is forgotten. `next`: the `before` of the
+    following page, null on the last.
     """
 
     as_of: HistoryRecord | None

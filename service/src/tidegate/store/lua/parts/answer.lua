@@ -124,8 +124,12 @@ local function reply(...)
   if J.looked and above(J.coalesced, J.looked_from) then count_wait(J.looked_from, (furthest_behind())) end
   if J.coalesced ~= J.coalesced_before or J.watermark ~= J.watermark_before then
     local held = J.held or {}
-    J.emissions = (J.emissions or 0) + 1
-    record('emission', 'coalesced', out(J.coalesced), 'watermark', out(J.watermark), 'holder', held[1],
+    local kind = 'coalesced'
+    if J.watermark ~= J.watermark_before then
+      kind = 'emission'
+      J.emissions = (J.emissions or 0) + 1
+    end
+    record(kind, 'coalesced', out(J.coalesced), 'watermark', out(J.watermark), 'holder', held[1],
       'query', held[2], 'substream', held[3], 'batch_id', held[4], 'hold', held[6],
       'limits', #PASSED > 0 and cjson.encode(PASSED) or nil)
   end

@@ -64,9 +64,9 @@ MUTANTS = (
         "service-secret-not-checked",
         "A key is accepted by its id, with any secret.",
         Guarantee.ACCESS,
-        f"{SERVICE}/store/keyring.py",
+        f"{SERVICE}/auth/keyring.py",
         "return key if genuine and scheme == SCHEME else None",
         "return key if scheme == SCHEME else None",
-        ("tests/store/test_keyring.py::test_a_key_is_known_by_itself_alone",),
+        ("tests/auth/test_keyring.py::test_a_key_is_known_by_itself_alone",),
     ),
 )

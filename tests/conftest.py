@@ -22,12 +22,13 @@ MARKERS = {
     "guarantees": ("spark",),
     "images": ("image",),
     "page": ("browser",),
+    "programs": ("spark", "slow"),
     "scale": ("slow",),
     "spark": ("spark", "slow"),
 }
 """Markers of the tests of a folder; a folder that is not named has none."""
-TOGETHER = {"cluster", "spark"}
-"""Markers whose tests all run in one process."""
+TOGETHER = {"clusters": "clusters", "faults": "session", "guarantees": "session", "spark": "session"}
+"""Folders whose tests run in one process: those that start clusters, and those on the Spark session."""
 
 # No test may depend on a fast machine; and new cases are looked for at the desk, not by a build.
 settings.register_profile("project", deadline=None, derandomize=bool(os.environ.get("CI")))
@@ -43,12 +44,17 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start the long groups first; see :class:`Scheduling`."""
-    items.sort(key=lambda item: TOGETHER.isdisjoint(markers(item.nodeid)))
+    items.sort(key=lambda item: folder(item.nodeid) not in TOGETHER)
 
 
 def markers(test: str) -> tuple[str, ...]:
-    """Return the markers of a test by its id, ``tests/folder/file.py::name``."""
-    return MARKERS.get(test.split("/")[1], ())
+    """Return the markers of a test by its id."""
+    return MARKERS.get(folder(test), ())
+
+
+def folder(test: str) -> str:
+    """Return the folder of a test by its id, ``tests/folder/file.py::name``."""
+    return test.split("/")[1]
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
@@ -58,8 +64,7 @@ class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no typ
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        together = TOGETHER.intersection(markers(nodeid))
-        return together.pop() if together else nodeid.partition("::")[0]
+        return TOGETHER.get(folder(nodeid), nodeid.partition("::")[0])
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:

@@ -15,7 +15,7 @@ SERVICE = ROOT / "service" / "src" / "tidegate"
 CLIENT = ROOT / "spark_client" / "src" / "tidegate_spark"
 
 # A package may import from itself and from those after it; app and settings wire and configure.
-LAYERS = ["cli", "page", "api", "runtime", "store", "domain"]
+LAYERS = ["cli", "page", "api", "runtime", "auth", "store", "domain"]
 
 
 def imported(file: Path) -> set[str]:

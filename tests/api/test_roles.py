@@ -12,8 +12,8 @@ import pytest
 from tests.support.api import DOCUMENT, RULES, RUN, problem
 from tests.support.events import watching
 from tests.support.roles import MAY
-from tidegate.store import keyring
-from tidegate.store.keyring import Role
+from tidegate.auth import keyring
+from tidegate.auth.keyring import Role
 from tidegate_spark.testing import CoordinatorProcess
 
 CREATE = {"If-None-Match": "*"}

@@ -13,10 +13,10 @@ import pytest
 from tests.cli.conftest import Run
 from tests.support.api import RULES, RUN
 from tests.support.driver import Driver
+from tidegate.auth import keyring
+from tidegate.auth.keyring import Role
 from tidegate.domain.journal import Why
-from tidegate.store import keyring
 from tidegate.store.embedded import EmbeddedValkey
-from tidegate.store.keyring import Role
 from tidegate_spark.testing import CoordinatorProcess
 
 LATER = "2013-01-14T00:00Z"

@@ -13,8 +13,8 @@ import yaml
 from tests.support.compose import ROOT, VENV, image_of
 from tests.support.ports import free_port
 from tests.support.waiting import until
+from tidegate.auth.keyring import Role, create
 from tidegate.store.embedded import EmbeddedValkey
-from tidegate.store.keyring import Role, create
 
 MANIFESTS = ROOT / "deploy" / "kubernetes"
 

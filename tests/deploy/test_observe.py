@@ -15,9 +15,9 @@ from redis import Redis
 from tests.support.api import BASE, FRAMES, HOUR, batch, create, report
 from tests.support.ports import free_port
 from tests.support.programs import run, tool
-from tidegate.store import keyring
+from tidegate.auth import keyring
+from tidegate.auth.keyring import Role
 from tidegate.store.embedded import EmbeddedValkey
-from tidegate.store.keyring import Role
 from tidegate_spark.testing import CoordinatorProcess
 
 ROOT = Path(__file__).parents[2]

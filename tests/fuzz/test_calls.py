@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from tests.support.api import RULES
-from tidegate.store import keyring
-from tidegate.store.keyring import Role
+from tidegate.auth import keyring
+from tidegate.auth.keyring import Role
 from tidegate_spark.testing import CoordinatorProcess
 
 ROOT = Path(__file__).parents[2]

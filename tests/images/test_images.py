@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.images import BASE, ROOT, Buildah
 from tests.support.ports import free_port
-from tidegate.store.keyring import Role, create
+from tidegate.auth.keyring import Role, create
 
 UID = 10001
 PYTHON = "/opt/tidegate/bin/python"

@@ -254,9 +254,14 @@ def test_on_a_phone(tidegate: CoordinatorProcess, visitor: Visitor, held: str) -
     page.goto(f"{tidegate.url}/jobs/{held}")
     link = page.locator("tr.holds").get_by_role("link", name="evict")
     link.wait_for()
-    # At one moment: the table may be replaced at any.
-    sizes = "links => links.map(link => link.getBoundingClientRect()).map(box => [box.width, box.height])"
-    ((width, height),) = link.evaluate_all(sizes)
+    # One script finds and measures it: the table may be replaced at any moment.
+    width, height = page.evaluate(
+        """() => {
+            const links = [...document.querySelectorAll("tr.holds a")];
+            const box = links.find(link => link.textContent.trim() === "evict").getBoundingClientRect();
+            return [box.width, box.height];
+        }"""
+    )
     assert width >= 24 and height >= 24
 
 

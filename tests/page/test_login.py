@@ -18,10 +18,10 @@ from playwright.sync_api import Page, expect
 
 from tests.support.api import RULES
 from tests.support.browser import Visitor
+from tidegate.auth import keyring
+from tidegate.auth.keyring import Role
 from tidegate.page import sessions
 from tidegate.page.sessions import COOKIE
-from tidegate.store import keyring
-from tidegate.store.keyring import Role
 from tidegate_spark.testing import CoordinatorProcess
 
 TOKEN = re.compile(r'name="token" value="(\w+)"')

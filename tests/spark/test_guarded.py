@@ -8,8 +8,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from tests.support.streams import LAG, Sink, rows, to_the_end
-from tidegate.store import keyring
-from tidegate.store.keyring import Role
+from tidegate.auth import keyring
+from tidegate.auth.keyring import Role
 from tidegate_spark import Refused, limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 

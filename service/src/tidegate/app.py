@@ -17,6 +17,7 @@ from tidegate.api.parameters import known_parameters
 from tidegate.api.routes import actions, explain, health, history, jobs, reports, state, watch
 from tidegate.api.routes import metrics as scrape
 from tidegate.api.tokens import Tokens
+from tidegate.auth.keyring import Keyring
 from tidegate.page import routes as page
 from tidegate.page.sessions import Sessions
 from tidegate.runtime.metrics import Metrics
@@ -28,7 +29,6 @@ from tidegate.runtime.wakeups import WakeUps
 from tidegate.settings import LOOPBACK, Settings
 from tidegate.store.clock import ClockGuard
 from tidegate.store.connection import connect
-from tidegate.store.keyring import Keyring
 from tidegate.store.keys import TOUCH_MS
 from tidegate.store.redis import AroundCommand, JobStore, Limits
 

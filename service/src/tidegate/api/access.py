@@ -12,8 +12,8 @@ from fastapi.routing import APIRoute
 from structlog.contextvars import bind_contextvars
 
 from tidegate.api.problems import Problem
+from tidegate.auth.keyring import Key, Keyring, Role
 from tidegate.domain.journal import Why
-from tidegate.store.keyring import Key, Keyring, Role
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 

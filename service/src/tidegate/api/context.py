@@ -10,11 +10,11 @@ from starlette.convertors import Convertor, register_url_convertor
 from tidegate.api.access import Caller
 from tidegate.api.schemas.types import ID
 from tidegate.api.tokens import Tokens
+from tidegate.auth.keyring import Keyring
 from tidegate.domain.records import Answer
 from tidegate.runtime.metrics import Metrics
 from tidegate.runtime.overview import Overview
 from tidegate.runtime.wakeups import WakeUps
-from tidegate.store.keyring import Keyring
 from tidegate.store.redis import JobStore
 
 

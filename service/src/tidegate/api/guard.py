@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidegate.api.access import identified
 from tidegate.api.problems import Problem
-from tidegate.store.keyring import Keyring
+from tidegate.auth.keyring import Keyring
 
 HERE = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?")
 PAGES = re.compile(r"/|/(login|logout|live)|/(jobs|static)/.*")

@@ -3,13 +3,15 @@
 import json
 import os
 from collections.abc import Iterator
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 from urllib.parse import quote
 
-import httpx
 import typer
 
 from tidegate.escapes import visible
+
+if TYPE_CHECKING:
+    import httpx
 
 REFUSED, NOT_REACHED, NO_ANSWER = 1, 3, 4
 """Exit statuses: the coordinator refused; a wait came to its end; nobody answered. (2: the command line is wrong.)"""
@@ -21,12 +23,17 @@ HERE = "http://127.0.0.1:8000"
 
 
 class Coordinator:
-    """Calls for one command; ``TIDEGATE_TOKEN`` is the key."""
+    """Calls for one command; ``TIDEGATE_TOKEN`` is the key.
+
+    httpx is imported by the first call: ``--help`` does not wait for it.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
 
-    def _client(self) -> httpx.Client:
+    def _client(self) -> "httpx.Client":
+        import httpx
+
         key = os.environ.get("TIDEGATE_TOKEN")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         try:
@@ -39,6 +46,8 @@ class Coordinator:
         return self.call(method, f"/v1/jobs/{quote(job, safe='')}{path}", read_s, **sent)
 
     def call(self, method: str, path: str, read_s: float = READ_S, **sent: Any) -> Any:
+        import httpx
+
         try:
             with self._client() as http:
                 answer = http.request(method, path, timeout=httpx.Timeout(read_s, connect=CONNECT_S), **sent)
@@ -70,7 +79,7 @@ class Coordinator:
                     yield event_id, name, json.loads(data)
                     name, data = "", ""
 
-    def _read(self, answer: httpx.Response) -> Any:
+    def _read(self, answer: "httpx.Response") -> Any:
         try:
             told = answer.json()
         except ValueError:
@@ -78,6 +87,8 @@ class Coordinator:
         if not answer.is_success:
             if not isinstance(told, dict) or "code" not in told:
                 _fail(f"{self.url} answered {answer.status_code}, but not as a coordinator does.", NO_ANSWER)
+            if answer.status_code == 401:
+                told["detail"] += f" Set TIDEGATE_TOKEN to a key that {self.url} knows."
             away = answer.status_code in (502, 503, 504)
             _fail(f"{told['detail']} [{told['code']}]", NO_ANSWER if away else REFUSED)
         return told

@@ -8,9 +8,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tidegate.auth import keyring
+from tidegate.auth.keyring import KeysUnusable, Role
 from tidegate.settings import SettingsError, load_settings
-from tidegate.store import keyring
-from tidegate.store.keyring import KeysUnusable, Role
 
 keys = typer.Typer(no_args_is_help=True, help="Who may do what to which jobs.")
 

@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
-import httpx
 import typer
 
 from tidegate.cli.coordinator import HERE, NOT_REACHED, AsJson, Coordinator, Url
@@ -156,6 +155,8 @@ def watch(
     as_json: AsJson = False,
 ) -> None:
     """What happens to a job, as it happens, until Ctrl-C; over broken connections without a gap."""
+    import httpx
+
     coordinator = Coordinator(url)
     coordinator.job("GET", job)
     last_id: str | None = None

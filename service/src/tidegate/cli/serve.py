@@ -12,11 +12,11 @@ def serve(
     ),
 ) -> None:
     """Serve the coordinator. All settings come from the environment, as TIDEGATE_<NAME>."""
+    from tidegate.auth.keyring import KeysUnusable
     from tidegate.cli.server import CannotServe, run
     from tidegate.runtime.logs import configure
     from tidegate.settings import SettingsError, load_settings
     from tidegate.store.connection import StoreUnavailable
-    from tidegate.store.keyring import KeysUnusable
 
     try:
         settings = load_settings()

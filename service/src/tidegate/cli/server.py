@@ -22,10 +22,10 @@ from fastapi import FastAPI
 
 from tidegate.api.connections import ConnectionLimits, Connections
 from tidegate.app import create_app
+from tidegate.auth.keyring import Keyring
 from tidegate.settings import LOOPBACK, Settings
 from tidegate.store.connection import check, connect, without_password
 from tidegate.store.embedded import EmbeddedValkey
-from tidegate.store.keyring import Keyring
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import time
 from fastapi import Request, Response
 
 from tidegate.api.access import Caller
-from tidegate.store.keyring import Key, Keyring
+from tidegate.auth.keyring import Key, Keyring
 
 COOKIE = "tidegate_session"
 LASTS_S = 12 * 3600

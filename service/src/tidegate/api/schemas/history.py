@@ -23,16 +23,16 @@ class PassedRecord(Record):
 class HistoryRecord(Record):
     """One thing that happened; members that say nothing of its kind are left out.
 
-    `created`: the job, or a new incarnation of it. `rules`: they were changed. `emission`: the emitted watermark moved,
-    to `watermark`; `holder`, with `query`, `substream`, `batch_id` or `hold`, kept it from going further, and `limits`
-    let it pass substreams. `coalesced`: only the coalesced watermark moved, to `coalesced`; `watermark` is where it
-    was, null if there is none. `idle`, `wake`: substreams no longer count (by which `limit`), or count again. `all_idle`,
-    `not_all_idle`: none is left that counts, or one is again. `batch_released`: an open batch was held for too long.
-    `joined`: a query that nobody expected. `fenced`: a run was replaced by another. `future`: event times too far ahead
-    of the clock were ignored. `relearn`: rows of substreams come later than was learnt of them. `healed`: a token
-    proved a watermark that the store had forgotten. `absence`: nobody looked for so long (`lost_ms`) that it counts as
-    nobody's silence. `hold_expired`: a hold came to its end. `action`: somebody (`actor`) did something (`action`), for
-    a `reason`.
+    `created`: the job, or a new incarnation of it. `rules`: they were changed. `emission`: the emitted watermark
+    moved, to `watermark`; `holder`, with `query`, `substream`, `batch_id` or `hold`, kept it from going further, and
+    `limits` let it pass substreams. `coalesced`: only the coalesced watermark moved, to `coalesced`; `watermark` is
+    where it was, null if there is none. `idle`, `wake`: substreams no longer count (by which `limit`), or count
+    again. `all_idle`, `not_all_idle`: none is left that counts, or one is again. `batch_released`: an open batch was
+    held for too long. `joined`: a query that nobody expected. `fenced`: a run was replaced by another. `future`:
+    event times too far ahead of the clock were ignored. `relearn`: rows of substreams come later than was learnt of
+    them. `healed`: a token proved a watermark that the store had forgotten. `absence`: nobody looked for so long
+    (`lost_ms`) that it counts as nobody's silence. `hold_expired`: a hold came to its end. `action`: somebody
+    (`actor`) did something (`action`), for a `reason`.
 
     `substreams` are named as `query/substream`, the first 20 of `count`.
     """

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.store import keyring
-from tidegate.store.keyring import Keyring, KeysUnusable, Role
+from tidegate.auth import keyring
+from tidegate.auth.keyring import Keyring, KeysUnusable, Role
 
 
 def test_a_key_is_known_by_itself_alone(tmp_path: Path) -> None:

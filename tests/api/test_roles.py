@@ -13,7 +13,7 @@ from tests.support.api import DOCUMENT, RULES, RUN, problem
 from tests.support.events import watching
 from tests.support.roles import MAY
 from tidegate.auth import keyring
-from tidegate.auth.keyring import Role
+from tidegate.auth.roles import Role
 from tidegate_spark.testing import CoordinatorProcess
 
 CREATE = {"If-None-Match": "*"}

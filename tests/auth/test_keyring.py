@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tidegate.auth import keyring
-from tidegate.auth.keyring import Keyring, KeysUnusable, Role
+from tidegate.auth.keyring import Keyring, KeysUnusable
+from tidegate.auth.roles import Role
 
 
 def test_a_key_is_known_by_itself_alone(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import httpx
@@ -27,7 +28,8 @@ def test_a_key_from_its_making_to_its_end(tmp_path: Path) -> None:
     [key] = made.stdout.splitlines()
     assert "spark may report jobs flights*" in made.stderr
     listed = keys(tmp_path, "list", "--file", file)
-    assert listed.stdout.splitlines()[1].split()[:3] == ["spark", "report", "flights*"]
+    name, role, jobs, _, *rest = listed.stdout.splitlines()[1].split()
+    assert (name, role, jobs, rest) == ("spark", "report", "flights*", ["never", "none"])
     [told] = json.loads(keys(tmp_path, "list", "--file", file, "--json").stdout)
     assert told.keys() == {"name", "role", "prefix", "id", "created"}
     assert key.split("_", 2)[2] not in listed.stdout + made.stderr
@@ -37,6 +39,19 @@ def test_a_key_from_its_making_to_its_end(tmp_path: Path) -> None:
         assert httpx.get(f"{process.url}/v1/jobs", headers=headers).json()["jobs"] == []
         assert httpx.get(f"{process.url}/v1/jobs").status_code == 401
         assert httpx.get(f"{process.url}/readyz").status_code == 200
+        rotated = keys(tmp_path, "rotate", "spark", "--keep", "0s", "--file", file)
+        [new] = rotated.stdout.splitlines()
+        assert (new.split("_")[0], new == key, len(json.loads(Path(file).read_text())["keys"])) == ("tdg", False, 1)
+        limits = ("--lasts", "90d", "--max-requests", "50", "--max-jobs", "3")
+        [admin] = keys(tmp_path, "create", "boss", "--role", "admin", *limits, "--file", file).stdout.splitlines()
+        time.sleep(2)
+        used = keys(tmp_path, "list", "--used", "--url", process.url, TIDEGATE_TOKEN=admin)
+        assert used.returncode == 0, used.stderr
+        [boss] = [line for line in used.stdout.splitlines() if line.startswith("boss")]
+        assert "requests_per_s 50, jobs 3" in boss and boss.split()[-1] == "never"
+        refused = keys(tmp_path, "list", "--used", "--url", process.url, TIDEGATE_TOKEN="")
+        assert (refused.returncode, "Set TIDEGATE_TOKEN" in refused.stderr) == (1, True)
+    assert keys(tmp_path, "revoke", "boss", "--file", file).returncode == 0
     assert keys(tmp_path, "revoke", "spark", "--file", file).returncode == 0
     assert "holds no key" in fails(tmp_path, TIDEGATE_KEYS_FILE=file)
 

@@ -14,7 +14,8 @@ from tests.cli.conftest import Run
 from tests.support.api import RULES, RUN
 from tests.support.driver import Driver
 from tidegate.auth import keyring
-from tidegate.auth.keyring import Role
+from tidegate.auth.roles import Role
+from tidegate.cli import output
 from tidegate.domain.journal import Why
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate_spark.testing import CoordinatorProcess
@@ -162,6 +163,51 @@ def test_a_key_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         httpx.put(f"{process.url}/v1/jobs/j", json=RULES, headers=headers).raise_for_status()
         run("hold", "j", "--at-most", "5", "--reason", "looking")
         assert "by oncall; (looking)" in run("history", "j").stdout
+
+
+def test_the_query_of_a_substream_need_not_be_said(run: Run, flights: str, http: httpx.Client) -> None:
+    """Unless several queries have it, or none."""
+    path = f"/v1/jobs/{flights}"
+    http.post(f"{path}:declare", json={"names": ["LIH", "BOS"], "query": "departures"}).raise_for_status()
+    run("idle", flights, "LIH", "--reason", "closed")
+    rows = http.get(f"{path}/substreams", params={"name": "LIH"}).json()["substreams"]
+    assert [(row["query"], row["state"]) for row in rows] == [("departures", "idle")]
+    several = run("idle", flights, "BOS", "--reason", "closed", status=2)
+    assert "'', 'departures'" in several.output
+    run("idle", flights, "BOS", "--reason", "closed", "--query", "")
+    none = run("evict", flights, "XXX", "--reason", "closed", status=1)
+    assert "XXX" in none.output
+
+
+def test_a_watermark_is_never_cut_off(run: Run, flights: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 80 columns names take several lines, and moments and numbers stay whole."""
+    monkeypatch.setattr(output, "WIDE", 80)
+    watermark = "2013-01-07 10:00:00Z"
+    run("hold", flights, "--at-most", str(BASE), "--reason", "x", "--name", "n" * 100)
+    for shown in (run("jobs").stdout, run("show", flights).stdout, run("explain", flights).stdout):
+        assert "\u2026" not in shown
+    assert "late" in run("jobs").stdout.splitlines()[0].split()
+    assert watermark in run("show", flights).stdout
+
+
+def test_a_wrong_kind_names_the_choices(run: Run, flights: str) -> None:
+    wrong = run("history", flights, "--kind", "emissions", status=2)
+    assert "'emission'" in wrong.output and "'coalesced'" in wrong.output
+
+
+def test_a_missing_key_names_its_variable(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    keyring.create(path, "one", Role.READ, "")
+    with CoordinatorProcess(tmp_path, keys_file=str(path)) as process:
+        refused = run("jobs", "--url", process.url, status=1)
+    assert "Set TIDEGATE_TOKEN to a key" in refused.output
+
+
+def test_help_does_not_load_what_it_does_not_need() -> None:
+    """Neither the web framework, nor the client of HTTP, nor pydantic: these take most of a second."""
+    program = "import sys; from tidegate.__main__ import cli; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert not {name.partition(".")[0] for name in loaded} & {"fastapi", "httpx", "pydantic", "redis", "uvicorn"}
 
 
 def test_invisible_characters_are_shown_as_escapes(

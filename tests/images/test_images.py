@@ -11,7 +11,8 @@ import pytest
 
 from tests.support.images import BASE, ROOT, Buildah
 from tests.support.ports import free_port
-from tidegate.auth.keyring import Role, create
+from tidegate.auth.keyring import create
+from tidegate.auth.roles import Role
 
 UID = 10001
 PYTHON = "/opt/tidegate/bin/python"

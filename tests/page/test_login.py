@@ -19,7 +19,7 @@ from playwright.sync_api import Page, expect
 from tests.support.api import RULES
 from tests.support.browser import Visitor
 from tidegate.auth import keyring
-from tidegate.auth.keyring import Role
+from tidegate.auth.roles import Role
 from tidegate.page import sessions
 from tidegate.page.sessions import COOKIE
 from tidegate_spark.testing import CoordinatorProcess

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 from redis.exceptions import ConnectionError as Away
@@ -38,7 +39,7 @@ def test_a_feed_that_nobody_uses_ends(valkey: EmbeddedValkey, job: str) -> None:
         await store.put(job, JobConfig(LimitingLag(0)), {}, None)
         wakeups = WakeUps(store.redis, store, 10_000, 300)
         for pause_ms in range(300):
-            steps = wakeups.follow(job, None, 15)
+            steps = wakeups.follow(job, None, 15, nullcontext())
             await anext(steps)
             await asyncio.sleep(pause_ms % 15 / 10_000)
             await steps.aclose()

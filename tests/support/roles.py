@@ -31,6 +31,7 @@ MAY: dict[str, set[str]] = {
     "reopen": {"operate", "admin"},
     "hold": {"operate", "admin"},
     "release": {"operate", "admin"},
+    "list_keys": {"admin"},
     "reset": {"admin"},
     "delete_job": {"admin"},
 }

@@ -14,12 +14,15 @@ from tidegate.api.context import Context
 from tidegate.api.guard import Guard
 from tidegate.api.observed import Observed
 from tidegate.api.parameters import known_parameters
-from tidegate.api.routes import actions, explain, health, history, jobs, reports, state, watch
+from tidegate.api.routes import actions, explain, health, history, jobs, keys, reports, state, watch
 from tidegate.api.routes import metrics as scrape
 from tidegate.api.tokens import Tokens
 from tidegate.auth.keyring import Keyring
+from tidegate.auth.revocation import Revocation
+from tidegate.auth.usage import KeyUsage
 from tidegate.page import routes as page
 from tidegate.page.sessions import Sessions
+from tidegate.runtime.key_recorder import KeyRecorder
 from tidegate.runtime.metrics import Metrics
 from tidegate.runtime.overview import Overview
 from tidegate.runtime.sweeper import Sweeper
@@ -61,12 +64,14 @@ def create_app(
         key = token_key or await store.secret()
         stale_after_ms = round(settings.stale_after_s * 1000)
         app.state.context = Context(
-            store, Tokens(key), wakeups, keyring, Overview(store), metrics, stale_after_ms,
+            store, Tokens(key), wakeups, keyring, Overview(store), metrics, usage, revocation, stale_after_ms,
             settings.max_scraped_substreams,
         )  # fmt: skip
         app.state.sessions = Sessions(key, keyring)
         tasks = [
             asyncio.create_task(wakeups.run(), name="wakeups"),
+            asyncio.create_task(revocation.run(), name="revocation"),
+            asyncio.create_task(KeyRecorder(store, usage).run(), name="key-recorder"),
             asyncio.create_task(Sweeper(store, settings.sweep_interval_ms, metrics).run(), name="sweeper"),
         ]
         yield
@@ -74,7 +79,7 @@ def create_app(
         await redis.aclose()
         traces.close()
 
-    metrics, traces = Metrics(), configured()
+    metrics, traces, usage, revocation = Metrics(), configured(), KeyUsage(), Revocation(keyring)
     app = FastAPI(
         title="Tidegate",
         version=__version__,
@@ -88,7 +93,7 @@ def create_app(
     )
     app.state.metrics = metrics
     calls: list[APIRoute] = []
-    for resource in (jobs, reports, state, explain, watch, history, actions, health, scrape, page):
+    for resource in (jobs, reports, state, explain, watch, history, actions, keys, health, scrape, page):
         calls += [route for route in resource.router.routes if isinstance(route, APIRoute)]
         app.include_router(resource.router)
     check_roles(calls)
@@ -98,6 +103,7 @@ def create_app(
         Guard,
         max_body_bytes=settings.max_body_bytes,
         keyring=keyring,
+        usage=usage,
         loopback_only=keyring is None and settings.host in LOOPBACK,
     )
     app.add_middleware(Observed, metrics=metrics, traces=traces)

@@ -3,7 +3,8 @@
 Without keys anybody may do anything: that is why such a service stays on loopback.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -12,7 +13,10 @@ from fastapi.routing import APIRoute
 from structlog.contextvars import bind_contextvars
 
 from tidegate.api.problems import Problem
-from tidegate.auth.keyring import Key, Keyring, Role
+from tidegate.auth.keyring import NO_QUOTAS, Key, Keyring, Quotas
+from tidegate.auth.roles import Role
+from tidegate.auth.usage import QuotaExceeded
+from tidegate.domain.errors import DomainError, TooManyJobs, TooManySubstreams
 from tidegate.domain.journal import Why
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
@@ -54,6 +58,31 @@ class Caller:
     def prefix(self) -> str:
         """The jobs it may know of have names that begin so."""
         return self.key.prefix if self.key else ""
+
+    @property
+    def quotas(self) -> Quotas:
+        """The quotas of its key."""
+        return self.key.quotas if self.key else NO_QUOTAS
+
+    @contextmanager
+    def within_quotas(self) -> Iterator[Quotas]:
+        """Pass the quotas of the key to the store; name the quota if it refuses by one.
+
+        Raises:
+            QuotaExceeded: In place of the store's error, if the limit was that of the key.
+        """
+        try:
+            yield self.quotas
+        except TooManyJobs as error:
+            self._name_quota("jobs", self.quotas.jobs, error)
+            raise
+        except TooManySubstreams as error:
+            self._name_quota("substreams", self.quotas.substreams, error)
+            raise
+
+    def _name_quota(self, quota: str, limit: int | None, error: DomainError) -> None:
+        if self.key is not None and limit is not None and error.details["most"] == limit:
+            raise QuotaExceeded(self.key, quota, limit) from error
 
     def has(self, *roles: Role) -> bool:
         return self.key is None or self.key.role in roles
@@ -114,6 +143,11 @@ def identified(authorization: str, keyring: Keyring | None) -> Caller:
     key = keyring.key(presented.strip())
     if key is None:
         raise unknown_key()
+    if key.has_expired():
+        raise Problem(
+            401, "key_expired", f"The key {key.name} expired on {key.expires}; get a new one (tidegate keys rotate).",
+            {"WWW-Authenticate": 'Bearer realm="tidegate", error="invalid_token"'},
+        )  # fmt: skip
     return Caller(key)
 
 

@@ -11,6 +11,8 @@ from tidegate.api.access import Caller
 from tidegate.api.schemas.types import ID
 from tidegate.api.tokens import Tokens
 from tidegate.auth.keyring import Keyring
+from tidegate.auth.revocation import Revocation
+from tidegate.auth.usage import KeyUsage
 from tidegate.domain.records import Answer
 from tidegate.runtime.metrics import Metrics
 from tidegate.runtime.overview import Overview
@@ -47,6 +49,8 @@ class Context:
     keyring: Keyring | None
     overview: Overview
     metrics: Metrics
+    usage: KeyUsage
+    revocation: Revocation
     stale_after_ms: int
     max_scraped_substreams: int
     bulk_reads: asyncio.Lock = field(default_factory=asyncio.Lock)

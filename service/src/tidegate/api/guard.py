@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidegate.api.access import identified
-from tidegate.api.problems import Problem
+from tidegate.api.problems import Problem, of_quota
 from tidegate.auth.keyring import Keyring
+from tidegate.auth.usage import KeyUsage, QuotaExceeded
 
 HERE = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?")
 PAGES = re.compile(r"/|/(login|logout|live)|/(jobs|static)/.*")
@@ -30,8 +31,11 @@ class Guard:
     that is answered to.
     """
 
-    def __init__(self, app: ASGIApp, max_body_bytes: int, keyring: Keyring | None, loopback_only: bool) -> None:
+    def __init__(
+        self, app: ASGIApp, max_body_bytes: int, keyring: Keyring | None, usage: KeyUsage, loopback_only: bool
+    ) -> None:
         self.app, self.max_body_bytes, self.keyring, self.loopback_only = app, max_body_bytes, keyring, loopback_only
+        self.usage = usage
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -76,9 +80,14 @@ class Guard:
         page = PAGES.fullmatch(scope["path"]) is not None
         if scope["path"] not in PUBLIC and not page:
             try:
-                scope["caller"] = identified(headers.get(b"authorization", b"").decode("latin-1"), self.keyring)
+                caller = identified(headers.get(b"authorization", b"").decode("latin-1"), self.keyring)
+                scope["caller"] = caller
+                if caller.key is not None:
+                    self.usage.request(caller.key)
             except Problem as problem:
                 return problem
+            except QuotaExceeded as error:
+                return of_quota(error)
         size = headers.get(b"content-length", b"0")
         if size.isdigit() and int(size) > self.max_body_bytes:
             return self._too_large()

@@ -15,6 +15,7 @@ from fastapi.routing import APIRoute
 from redis.exceptions import RedisError
 from starlette.exceptions import HTTPException
 
+from tidegate.auth.usage import QuotaExceeded
 from tidegate.domain import errors
 from tidegate.runtime.wakeups import TooManyWait
 from tidegate.store.connection import is_failed_script
@@ -114,6 +115,10 @@ def register(app: FastAPI, calls: Sequence[APIRoute]) -> None:
         log.error("Redis: %s", error or type(error).__name__)
         return unavailable().response()
 
+    @app.exception_handler(QuotaExceeded)
+    async def quota_exceeded(request: Request, error: QuotaExceeded) -> Response:
+        return refuse(request, of_quota(error))
+
     @app.exception_handler(TooManyWait)
     async def no_place(_request: Request, error: TooManyWait) -> Response:
         return too_many_wait(error).response()
@@ -143,6 +148,12 @@ def refuse(request: Request, problem: Problem) -> Response:
     """The answer; what was wrong is noted with the request, for the log."""
     request.scope["problem"] = problem.code
     return problem.response()
+
+
+def of_quota(error: QuotaExceeded) -> Problem:
+    """Return the problem of a key that has used up a quota."""
+    members = {"quota": error.quota, "limit": error.limit, "key": error.key.name}
+    return Problem(429, "quota_exceeded", str(error), {"Retry-After": "1"}, members)
 
 
 def too_many_wait(error: TooManyWait) -> Problem:

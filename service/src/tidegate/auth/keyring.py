@@ -1,7 +1,8 @@
-"""API keys: who may do what to which jobs, in a file that holds nothing but their hashes.
+"""API keys, in a file that holds their hashes.
 
-A key is ``tdg_<id>_<secret>``, and is shown once, when it is made. Its secret is 256 random bits, so one round of
-SHA-256 hides it: slow hashes are for secrets that can be guessed. Every replica reads the file, again when it changes.
+A key is ``tdg_<id>_<secret>``, and is shown once, when it is created. Its secret is 256 random bits, so one round of
+SHA-256 hides it: slow hashes are for secrets that can be guessed. Every replica reads the file, and reads it again when
+it changes.
 """
 
 import fcntl
@@ -15,34 +16,48 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from enum import StrEnum
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+
+from tidegate.auth.roles import Role
 
 log = logging.getLogger(__name__)
 
 ID = r"^[A-Za-z0-9._~-]{1,128}$"
 SCHEME = "tdg"
-RELOAD_S = 2.0
-
-
-class Role(StrEnum):
-    """What a key is for. ``report``: a Spark job's; it creates jobs and reports to them, and changes no rules."""
-
-    READ = "read"
-    REPORT = "report"
-    OPERATE = "operate"
-    ADMIN = "admin"
+RELOAD_S = 1.0
 
 
 class KeysUnusable(Exception):
     """The file of the keys cannot be used; the message says why, and what to do."""
 
 
+class Quotas(BaseModel):
+    """Limits of one key; None: only those of the service apply.
+
+    Attributes:
+        requests_per_s: Calls a second at one replica.
+        waiting: Clients that wait for a watermark, or follow a job, at one replica.
+        jobs: Jobs whose names begin with the prefix of the key, for creating another one.
+        substreams: Substreams of one job, for reporting or declaring another one.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    requests_per_s: int | None = Field(default=None, ge=1)
+    waiting: int | None = Field(default=None, ge=1)
+    jobs: int | None = Field(default=None, ge=1)
+    substreams: int | None = Field(default=None, ge=1)
+
+
+NO_QUOTAS = Quotas()
+
+
 class Key(BaseModel):
-    """What is kept of a key. ``prefix``: it is for the jobs whose names begin so."""
+    """What the file holds of a key, which is for the jobs whose names begin with ``prefix``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -51,7 +66,13 @@ class Key(BaseModel):
     prefix: str = Field(default="", pattern=r"^[A-Za-z0-9._~-]{0,128}$")
     id: str = Field(pattern=r"^[0-9a-f]{12}$")
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    created: datetime
+    created: AwareDatetime
+    expires: AwareDatetime | None = None
+    quotas: Quotas = NO_QUOTAS
+
+    def has_expired(self) -> bool:
+        """Return whether the key is no longer valid."""
+        return self.expires is not None and self.expires.timestamp() <= time.time()
 
 
 class _File(BaseModel):
@@ -72,7 +93,10 @@ class Keyring:
             raise KeysUnusable(f"{path} holds no key, so nobody could do anything; make one: tidegate keys create")
 
     def key(self, presented: str) -> Key | None:
-        """The key that was presented, if it is one. Takes as long for one that is nearly right as for any other."""
+        """Return the key that was presented, valid or expired; None if there is none.
+
+        It takes as long for a key that is nearly right as for any other.
+        """
         scheme, _, rest = presented.partition("_")
         key_id, _, secret = rest.partition("_")
         key = self._current().get(key_id)
@@ -80,12 +104,22 @@ class Keyring:
         return key if genuine and scheme == SCHEME else None
 
     def known(self, key_id: str) -> Key | None:
-        """The key with that id, unless it was revoked."""
-        return self._current().get(key_id)
+        """Return the key with that id, unless it was revoked or has expired."""
+        key = self._current().get(key_id)
+        return None if key is None or key.has_expired() else key
 
     def stands(self, key: Key) -> bool:
-        """Whether it has not been revoked since."""
+        """Return whether a key has not been revoked since, and has not expired."""
         return self.known(key.id) == key
+
+    def keys(self) -> list[Key]:
+        """Return all keys, in the order of the file."""
+        return list(self._current().values())
+
+    def refresh(self) -> None:
+        """Read the file again if it has changed."""
+        self._next_look = 0.0
+        self._current()
 
     def _current(self) -> dict[str, Key]:
         if time.monotonic() >= self._next_look:
@@ -119,23 +153,31 @@ def read(path: Path) -> tuple[Key, ...]:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         raise KeysUnusable(f"{path} is no file of keys ({place}: {first['msg']}); put the right one back.") from None
-    for member in ("name", "id"):
-        if len({getattr(key, member) for key in keys}) < len(keys):
-            raise KeysUnusable(f"{path} has two keys with one {member}; remove one of them.")
+    if len({key.id for key in keys}) < len(keys):
+        raise KeysUnusable(f"{path} has two keys with one id; remove one of them.")
+    if len({(key.name, key.role, key.prefix) for key in keys}) > len({key.name for key in keys}):
+        raise KeysUnusable(f"{path} has two different keys with one name; remove one of them.")
+    lasting = [key.name for key in keys if key.expires is None]
+    if len(set(lasting)) < len(lasting):
+        raise KeysUnusable(f"{path} has two keys with one name, and neither expires; remove one of them.")
     return keys
 
 
-def create(path: Path, name: str, role: Role, prefix: str) -> str:
-    """Makes a key, and keeps its hash in the file, which is made if need be. Returns the key itself.
+def create(
+    path: Path, name: str, role: Role, prefix: str, lasts: timedelta | None = None, quotas: Quotas = NO_QUOTAS
+) -> str:
+    """Create a key and write its hash to the file, which is created if it does not exist.
 
-    :raises KeysUnusable: where there is a key of that name, the name or the prefix cannot be one, or the file fails.
+    Returns:
+        The key itself.
+
+    Raises:
+        KeysUnusable: If there is a key of that name, the name or the prefix is not valid, or the file fails.
     """
-    key_id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
+    now = _now()
+    expires = None if lasts is None else now + lasts
     try:
-        key = Key(
-            name=name, role=role, prefix=prefix, id=key_id, sha256=_hash(secret),
-            created=datetime.now(UTC).replace(microsecond=0),
-        )  # fmt: skip
+        presented, key = _new(name=name, role=role, prefix=prefix, created=now, expires=expires, quotas=quotas)
     except ValidationError as error:
         raise KeysUnusable(
             f"{error.errors()[0]['loc'][0]}: letters, digits and . _ ~ - only, 128 at the most; that is what jobs are "
@@ -143,19 +185,70 @@ def create(path: Path, name: str, role: Role, prefix: str) -> str:
         ) from None
     with _changing(path) as keys:
         if any(known.name == name for known in keys):
-            raise KeysUnusable(f"{path} has a key {name} already; revoke it first, or choose another name.")
+            raise KeysUnusable(
+                f"{path} has a key {name} already; replace it (tidegate keys rotate), revoke it first, or choose "
+                "another name."
+            )
         _write(path, [*keys, key])
-    return f"{SCHEME}_{key_id}_{secret}"
+    return presented
+
+
+def rotate(path: Path, name: str, keep: timedelta) -> str:
+    """Create another key under the same name; those before it expire after ``keep``.
+
+    Returns:
+        The new key.
+
+    Raises:
+        KeysUnusable: If there is no key of that name, or the file fails.
+    """
+    now = _now()
+    with _changing(path) as keys:
+        before = _named(path, keys, name)[-1]
+        lasts = None if before.expires is None else before.expires - before.created
+        presented, key = _new(
+            name=name, role=before.role, prefix=before.prefix, quotas=before.quotas, created=now,
+            expires=None if lasts is None else now + lasts,
+        )  # fmt: skip
+        kept = []
+        for known in keys:
+            if known.name == name:
+                ends = now + keep if known.expires is None else min(known.expires, now + keep)
+                known = known.model_copy(update={"expires": ends})
+            if known.name != name or not known.has_expired():
+                kept.append(known)
+        _write(path, [*kept, key])
+    return presented
 
 
 def revoke(path: Path, name: str) -> None:
-    """:raises KeysUnusable: where there is no such key, or the file fails."""
+    """Remove all keys of a name.
+
+    Raises:
+        KeysUnusable: If there is none, or the file fails.
+    """
     with _changing(path) as keys:
-        left = [key for key in keys if key.name != name]
-        if len(left) == len(keys):
-            known = ", ".join(key.name for key in keys) or "none"
-            raise KeysUnusable(f"{path} has no key {name}; it has {known}.")
-        _write(path, left)
+        removed = _named(path, keys, name)
+        _write(path, [key for key in keys if key not in removed])
+
+
+def _named(path: Path, keys: Iterable[Key], name: str) -> list[Key]:
+    """Return the keys of a name, at least one, oldest first."""
+    found = [key for key in keys if key.name == name]
+    if not found:
+        known = ", ".join(dict.fromkeys(key.name for key in keys)) or "none"
+        raise KeysUnusable(f"{path} has no key {name}; it has {known}.")
+    return found
+
+
+def _new(**members: Any) -> tuple[str, Key]:
+    """Return a new key as it is presented, and what is kept of it."""
+    key_id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
+    return f"{SCHEME}_{key_id}_{secret}", Key(id=key_id, sha256=_hash(secret), **members)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0)
 
 
 def _hash(secret: str) -> str:
@@ -188,7 +281,8 @@ def _write(path: Path, keys: Iterable[Key]) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name + ".")
     try:
         with open(handle, "w") as file:
-            json.dump({"keys": [key.model_dump(mode="json") for key in keys]}, file, indent=2)
+            listed = [key.model_dump(mode="json", exclude_defaults=True) for key in keys]
+            json.dump({"keys": listed}, file, indent=2)
             file.write("\n")
             file.flush()
             os.fsync(file.fileno())

@@ -13,28 +13,44 @@ from tidegate.times import MS
 
 Names = Annotated[list[str], typer.Argument(help="The substreams.")]
 Reason = Annotated[str, typer.Option(help="Why; it is kept with the record.", prompt="Reason")]
-OfQuery = Annotated[str, typer.Option(help="The query they are of; without: those reported without batches.")]
+OfQuery = Annotated[
+    str | None,
+    typer.Option(
+        "--query",
+        help="The query of the substreams; needed only where several have them. --query '' names those that were "
+        "reported without batches.",
+    ),
+]
 
 
 def declare(
-    job: Job, names: Names, reason: Reason, query: OfQuery = "", url: Url = HERE, as_json: AsJson = False
+    job: Job,
+    names: Names,
+    reason: Reason,
+    query: Annotated[str, typer.Option(help="The query; without, reports without batches.")] = "",
+    url: Url = HERE,
+    as_json: AsJson = False,
 ) -> None:
     """Make substreams known, so that they hold the watermark from the start."""
     _substreams(url, job, ":declare", names, query, reason, as_json)
 
 
-def idle(job: Job, names: Names, reason: Reason, query: OfQuery = "", url: Url = HERE, as_json: AsJson = False) -> None:
+def idle(
+    job: Job, names: Names, reason: Reason, query: OfQuery = None, url: Url = HERE, as_json: AsJson = False
+) -> None:
     """Wait for substreams no longer, until something comes of them."""
     _substreams(url, job, "/substreams:idle", names, query, reason, as_json)
 
 
-def done(job: Job, names: Names, reason: Reason, query: OfQuery = "", url: Url = HERE, as_json: AsJson = False) -> None:
+def done(
+    job: Job, names: Names, reason: Reason, query: OfQuery = None, url: Url = HERE, as_json: AsJson = False
+) -> None:
     """Substreams have ended, for good."""
     _substreams(url, job, "/substreams:done", names, query, reason, as_json)
 
 
 def evict(
-    job: Job, names: Names, reason: Reason, query: OfQuery = "", url: Url = HERE, as_json: AsJson = False
+    job: Job, names: Names, reason: Reason, query: OfQuery = None, url: Url = HERE, as_json: AsJson = False
 ) -> None:
     """Forget substreams; they may come back as new ones."""
     _substreams(url, job, "/substreams:evict", names, query, reason, as_json)
@@ -95,8 +111,30 @@ def reopen(job: Job, reason: Reason, url: Url = HERE, as_json: AsJson = False) -
     _send(url, job, "POST", ":reopen", {"reason": reason}, as_json)
 
 
-def _substreams(url: str, job: str, path: str, names: list[str], query: str, reason: str, as_json: bool) -> None:
+def _substreams(url: str, job: str, path: str, names: list[str], query: str | None, reason: str, as_json: bool) -> None:
+    if query is None:
+        query = _query_of(Coordinator(url), job, names)
     _send(url, job, "POST", path, {"names": names, "query": query, "reason": reason}, as_json)
+
+
+def _query_of(coordinator: Coordinator, job: str, names: list[str]) -> str:
+    """Return the one query that has the substreams of these names; "" if one of them is not known.
+
+    Raises:
+        typer.BadParameter: If several queries have them, or each has only some.
+    """
+    owners: list[set[str]] = []
+    for name in names:
+        # A name may hold `*`, which finds others, too.
+        rows = coordinator.job("GET", job, "/substreams", params={"name": name, "limit": 10_000})["substreams"]
+        owners.append({row["query"] for row in rows if row["substream"] == name})
+    if not all(owners):
+        return ""  # the coordinator names what it does not know
+    common = set.intersection(*owners)
+    if len(common) == 1:
+        return common.pop()
+    listed = ", ".join(repr(owner) for owner in sorted(set.union(*owners)))
+    raise typer.BadParameter(f"these substreams are of several queries: say --query, one of {listed}")
 
 
 def _send(url: str, job: str, method: str, path: str, body: dict[str, Any], as_json: bool) -> None:

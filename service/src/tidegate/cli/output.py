@@ -6,13 +6,18 @@ from collections.abc import Iterable
 from typing import Any
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 
 from tidegate.escapes import visible
 
-WIDE = 10_000
+WIDE = WIDEST = 10_000
+FOLDED = ("", "job", "query", "substream", "held by", "because", "until at most", "what", "quotas", "name", "jobs")
+"""Columns of words and names, which may take several lines."""
+FOLDED_WIDTH = 12
 
 
 class _Plain(Table):
@@ -23,12 +28,26 @@ class _Plain(Table):
 
 
 def table_of(*columns: str) -> Table:
-    return _Plain(*columns, box=None, header_style="bold", pad_edge=False)
+    """Return a table that shows every cell in full: names are folded, and numbers and moments stay in one line."""
+    table = _Plain(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        if column in FOLDED:
+            table.add_column(column, overflow="fold", min_width=FOLDED_WIDTH)
+        else:
+            table.add_column(column, no_wrap=True)
+    return table
 
 
 def tell(what: Table | str) -> None:
+    """Print a text or a table. A table that does not fit is wider than the terminal, rather than cut off."""
     # What goes to a file or another program is not cut to the width of a terminal that isn't there.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
+    if isinstance(what, Table):
+        for column in what.columns:
+            if column.no_wrap:
+                column.min_width = max(cell_len(str(cell)) for cell in (column.header, *column.cells))
+        unbounded = console.options.update(max_width=WIDEST)
+        console.width = max(console.width, Measurement.get(console, unbounded, what).minimum)
     console.print(escape(visible(what)) if isinstance(what, str) else what, soft_wrap=isinstance(what, str))
 
 

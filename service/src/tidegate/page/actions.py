@@ -15,7 +15,7 @@ from tidegate.api.routes import actions as calls
 from tidegate.api.schemas.actions import Action as ActionRequest
 from tidegate.api.schemas.actions import HoldRequest, Retirement, SubstreamAction
 from tidegate.api.schemas.types import Id
-from tidegate.auth.keyring import Role
+from tidegate.auth.roles import Role
 from tidegate.domain.journal import Why
 from tidegate.domain.records import Effect
 from tidegate.store.redis import JobStore

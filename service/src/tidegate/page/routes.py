@@ -20,7 +20,7 @@ from starlette.staticfiles import StaticFiles
 from structlog.contextvars import bind_contextvars
 
 from tidegate.api import views
-from tidegate.api.access import READERS, Caller, Who, allowed, unknown_key
+from tidegate.api.access import READERS, Caller, Who, allowed, unknown_key, who
 from tidegate.api.context import Context, Ctx, JobId
 from tidegate.api.guard import PAGES
 from tidegate.api.problems import Problem, bad_parameter, broken, of_domain, refuse, too_many_wait, unavailable
@@ -112,7 +112,7 @@ async def jobs_live(request: Request, ctx: Ctx, who: Who, name: JobName = "*") -
         return await looks.jobs(ctx, who, name)
 
     async def now_and_then() -> AsyncGenerator[None, None]:
-        with ctx.wakeups.place():
+        with ctx.usage.waiting(who.key), ctx.wakeups.place():
             yield
             while not ctx.wakeups.closing:
                 yield
@@ -154,7 +154,8 @@ async def job_live(request: Request, job: JobId, ctx: Ctx, who: Who, view: AView
         return await looks.job(ctx, who, job, view)
 
     await ctx.store.sweep(job)  # a job that is not there is told before the stream begins
-    return await _stream(_updates(request, ctx, ctx.wakeups.follow(job, None, LOOK_S), looked))
+    ticks = ctx.wakeups.follow(job, None, LOOK_S, ctx.usage.waiting(who.key))
+    return await _stream(_updates(request, ctx, ticks, looked))
 
 
 async def _stream(events: AsyncGenerator[bytes, None]) -> StreamingResponse:
@@ -174,7 +175,7 @@ async def _updates(
         try:
             await anext(ticks)
             yield b""
-            async for _ in ticks:
+            async for _ in ctx.revocation.while_valid(ticks, who(request).key):
                 if sessions.caller(request) is None:
                     break
                 began = time.monotonic()

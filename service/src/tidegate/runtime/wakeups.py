@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import AbstractContextManager, aclosing, contextmanager
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -68,13 +68,17 @@ class WakeUps:
             answer = told or await self._store.sweep(job)
         return answer
 
-    async def follow(self, job: str, known: str | None, pause_s: float) -> AsyncGenerator[Step, None]:
+    async def follow(
+        self, job: str, known: str | None, pause_s: float, quota: AbstractContextManager[None]
+    ) -> AsyncGenerator[Step, None]:
         """What happens to a job, see :meth:`Feed.follow`; first an empty list. Ends when this replica does.
+
+        ``quota`` is entered for as long as it lasts.
 
         :raises JobNotFound, JobDeleted: once there is no such job any more.
         :raises TooManyWait: at the first step.
         """
-        with self._feed(job) as feed:
+        with quota, self._feed(job) as feed:
             yield []
             async with aclosing(feed.follow(known, pause_s)) as steps:
                 async for step in steps:

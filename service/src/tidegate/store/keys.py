@@ -29,6 +29,8 @@ class Key:
 PREFIX = "tidegate:"
 JOBS = PREFIX + "jobs"
 """Set of the names of all jobs; not of those that were deleted, which leave a tombstone under their own keys."""
+KEYS = PREFIX + "keys"
+"""Hash of API keys by id: the Unix time in seconds at which each was last used."""
 SECRET = PREFIX + "secret"
 """The key of the tokens' MAC, where no secret is configured."""
 SWEEPS = PREFIX + "sweeps"

@@ -40,6 +40,7 @@ from tidegate.store.clock import ClockGuard
 from tidegate.store.connection import is_failed_script
 from tidegate.store.keys import (
     JOBS,
+    KEYS,
     SECRET,
     SWEEPS,
     counts_key,
@@ -166,6 +167,14 @@ class Limits:
 UNLIMITED = Limits()
 
 
+@dataclass(frozen=True, slots=True)
+class JobQuota:
+    """At most ``jobs`` jobs whose names begin with ``prefix``."""
+
+    prefix: str
+    jobs: int
+
+
 class JobStore:
     """All jobs of one Redis. ``now_ms`` is for tests; without it the time is Redis's own.
 
@@ -190,14 +199,15 @@ class JobStore:
 
     async def put(
         self, job: str, config: JobConfig, document: Mapping[str, Any], expected: int | None,
-        why: Why = UNEXPLAINED, now_ms: int | None = None,
+        why: Why = UNEXPLAINED, now_ms: int | None = None, quota: JobQuota | None = None,
     ) -> Stored:  # fmt: skip
         """Creates the job (``expected`` None) or changes the rules of the one at revision ``expected``.
 
         :raises JobExists, JobNotFound, JobDeleted, RevisionMismatch, TooManyJobs: see the errors.
         """
         reply = await self._run(
-            "put", job, now_ms, self._most_jobs, text(expected), secrets.token_hex(8),
+            "put", job, now_ms, self._most_jobs, quota.prefix if quota else "", text(quota.jobs if quota else None),
+            text(expected), secrets.token_hex(8),
             json.dumps(document, sort_keys=True), rules(config), *of_why(why),
         )  # fmt: skip
         return Stored(replies.answer(reply), reply[REST] == "1", int(reply[REST + 1]))
@@ -211,11 +221,11 @@ class JobStore:
 
     async def declare(
         self, job: str, query: str, names: Sequence[str], tops: Values | None = None, why: Why = UNEXPLAINED,
-        now_ms: int | None = None,
+        now_ms: int | None = None, quota: int | None = None,
     ) -> Effect:  # fmt: skip
         columns = column(members(query, names)), column([text((tops or {}).get(name)) for name in names])
         return replies.effect(
-            await self._run("declare", job, now_ms, self.most_substreams, query, *columns[0], *columns[1], *of_why(why))
+            await self._run("declare", job, now_ms, self._most(quota), query, *columns[0], *columns[1], *of_why(why))
         )
 
     async def restore(
@@ -267,6 +277,7 @@ class JobStore:
     async def report(
         self, job: str, tops: Values, *, bottoms: Values = NONE, watermarks: Values = NONE,
         delays: Mapping[str, DelayedRows] = NO_DELAYS, token: TokenClaim | None = None, now_ms: int | None = None,
+        quota: int | None = None,
     ) -> Effect:  # fmt: skip
         """Highest event times of reporters without batches."""
         seen = entries("", tops, watermarks, bottoms)
@@ -275,7 +286,7 @@ class JobStore:
                 "report",
                 job,
                 now_ms,
-                self.most_substreams,
+                self._most(quota),
                 *_token(token),
                 "",
                 "",
@@ -292,7 +303,7 @@ class JobStore:
     async def report_staged(
         self, job: str, run: Run, batch_id: int, partition: int, tops: Values, counts: Values = NONE, *,
         watermarks: Values = NONE, future: Values = NONE, delays: Mapping[str, DelayedRows] = NO_DELAYS,
-        token: TokenClaim | None = None, now_ms: int | None = None,
+        token: TokenClaim | None = None, now_ms: int | None = None, quota: int | None = None,
     ) -> Effect:  # fmt: skip
         """Highest event times that one partition of a batch saw; rows seen, rows left out as future, rows by delay."""
         names = dict.fromkeys([*tops, *watermarks, *counts, *future])
@@ -300,7 +311,7 @@ class JobStore:
         left_out = [text(future.get(name)) for name in names] if future else []
         return replies.effect(
             await self._run(
-                "report", job, now_ms, self.most_substreams, *_token(token), run.query, run.query_id, run.run_id,
+                "report", job, now_ms, self._most(quota), *_token(token), run.query, run.query_id, run.run_id,
                 str(batch_id), str(partition), *entries(run.query, tops, watermarks, NONE, names), *column(rows),
                 *column(left_out), *delays_of(run.query, delays),
             )
@@ -539,6 +550,16 @@ class JobStore:
             end = f"({chunk[-1][0]}"
         return found[:most]
 
+    async def used_keys(self, last_used: Mapping[str, float]) -> None:
+        """Store when keys were last used: Unix seconds by the ids of the keys."""
+        if last_used:
+            await self.redis.hset(KEYS, mapping={key_id: str(round(at_s)) for key_id, at_s in last_used.items()})
+
+    async def last_used_keys(self) -> dict[str, int]:
+        """Return the Unix time in seconds at which each key was last used, by its id."""
+        found: Any = await self.redis.hgetall(KEYS)
+        return {str(key_id): int(at_s) for key_id, at_s in found.items()}
+
     async def secret(self) -> bytes:
         """The key of the tokens' MAC that all replicas share: made on first use."""
         await self.redis.set(SECRET, secrets.token_hex(32), nx=True)
@@ -547,6 +568,10 @@ class JobStore:
     async def check_scripts(self) -> None:
         """:raises RedisError: when the server does not answer, or does not run scripts."""
         await self.redis.eval("return 1", 0)
+
+    def _most(self, quota: int | None) -> str:
+        """Return the limit on substreams of one job, for a caller with a quota of its own."""
+        return self.most_substreams if quota is None else text(min(quota, int(self.most_substreams or quota)))
 
     async def _act_on(
         self, command: str, job: str, query: str, names: Sequence[str], why: Why, now_ms: int | None

@@ -26,7 +26,11 @@ def _effect(ctx: Context, job: str, effect: Effect) -> Response:
 async def declare(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
     """Makes substreams known before their first event, so that they hold the watermark back from the start."""
     body = await read(request, Declaration)
-    return _effect(ctx, job, await ctx.store.declare(job, body.query, body.names, body.tops, who.why(body.reason)))
+    with who.within_quotas() as quotas:
+        effect = await ctx.store.declare(
+            job, body.query, body.names, body.tops, who.why(body.reason), quota=quotas.substreams
+        )
+    return _effect(ctx, job, effect)
 
 
 @router.post("/{job:id}:restore", response_model=EffectRecord, openapi_extra=body_of(Restoration))

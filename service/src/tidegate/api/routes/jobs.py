@@ -13,6 +13,7 @@ from tidegate.api.schemas.jobs import JobList, JobRecord
 from tidegate.api.schemas.rules import JobDocument
 from tidegate.api.schemas.types import ID
 from tidegate.domain.errors import JobDeleted, JobNotFound, RevisionMismatch
+from tidegate.store.redis import JobQuota
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -59,7 +60,9 @@ async def put_job(
             "Say whether to create the job (If-None-Match: *) or to change the one you read (If-Match: its ETag).",
         )  # fmt: skip
     revision = None if if_none_match is not None or if_match is None else await _revision(ctx, job, if_match)
-    stored = await ctx.store.put(job, document.config(), document.model_dump(), revision, who.why())
+    with who.within_quotas() as quotas:
+        quota = None if quotas.jobs is None else JobQuota(who.prefix, quotas.jobs)
+        stored = await ctx.store.put(job, document.config(), document.model_dump(), revision, who.why(), quota=quota)
     return await _answer(ctx, job, 201 if stored.created else 200)
 
 

@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request, Response
 from structlog.contextvars import bind_contextvars
 
-from tidegate.api.access import READERS, REPORTERS, allowed
+from tidegate.api.access import READERS, REPORTERS, Who, allowed
 from tidegate.api.bodies import answer, body_of, read
 from tidegate.api.context import BatchId, Ctx, JobId, QueryId
 from tidegate.api.problems import Problem
@@ -18,22 +18,26 @@ BATCH = "/{job:id}/queries/{query:id}/batches/{batch:id}"
 
 @router.post("/{job:id}:report", response_model=EffectRecord, openapi_extra=body_of(Report))
 @allowed(*REPORTERS)
-async def report(job: JobId, request: Request, ctx: Ctx) -> Response:
+async def report(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
     """Reports highest event times by substream, staged under a batch or at once."""
     body = await read(request, Report)
     claim = ctx.tokens.claim(job, body.watermark_token)
     delays = body.delayed_rows()
     tops, watermarks = body.column(body.event_times), body.column(body.watermarks)
-    if body.batch is None:
-        bottoms = body.column(body.min_event_times)
-        effect = await ctx.store.report(job, tops, bottoms=bottoms, watermarks=watermarks, delays=delays, token=claim)
-    else:
-        at = body.batch
-        bind_contextvars(query=at.query, batch=at.batch_id)
-        effect = await ctx.store.report_staged(
-            job, Run(at.query, at.query_id, at.run_id), at.batch_id, at.partition, tops, body.column(body.counts),
-            watermarks=watermarks, future=body.column(body.future_counts), delays=delays, token=claim,
-        )  # fmt: skip
+    with who.within_quotas() as quotas:
+        if body.batch is None:
+            effect = await ctx.store.report(
+                job, tops, bottoms=body.column(body.min_event_times), watermarks=watermarks, delays=delays, token=claim,
+                quota=quotas.substreams,
+            )  # fmt: skip
+        else:
+            at = body.batch
+            bind_contextvars(query=at.query, batch=at.batch_id)
+            effect = await ctx.store.report_staged(
+                job, Run(at.query, at.query_id, at.run_id), at.batch_id, at.partition, tops, body.column(body.counts),
+                watermarks=watermarks, future=body.column(body.future_counts), delays=delays, token=claim,
+                quota=quotas.substreams,
+            )  # fmt: skip
     ctx.metrics.reported(job)
     return answer(EffectRecord(**ctx.watermark(job, effect.answer), applied=effect.applied))
 

@@ -18,7 +18,7 @@ from tidegate.api.schemas.types import ID
 from tidegate.api.tables import PLACE, Column
 from tidegate.domain.numbers import EXACT_DOUBLE
 from tidegate.domain.policy import HIGHEST_TARGET, LOWEST_TARGET
-from tidegate.domain.records import SubstreamState
+from tidegate.domain.records import Answer, SubstreamState
 
 router = APIRouter(prefix="/v1/jobs", tags=["state"])
 Lag = Annotated[int, Field(ge=0, le=EXACT_DOUBLE.highest)]
@@ -40,7 +40,11 @@ async def watermark(
 ) -> Response:
     """The watermark now; with `at_least`, as soon as it is there, or with `reached: false` after `timeout_s`."""
     waiting = ctx.wakeups.wait(job, at_least, timeout_s)
-    found = await (waiting if at_least is None else while_there(request, waiting))
+    if at_least is None:
+        found: Answer | None = await waiting
+    else:
+        with ctx.usage.waiting(who.key):
+            found = await while_there(request, waiting)
     if found is None:
         return to_nobody()
     if not ctx.stands(who):

@@ -49,7 +49,7 @@ async def watch(
     known = last_event_id
     if known is not None and not re.match(RECORD_ID, known):
         known = NO_RECORD  # whatever it is of, nothing here leads on from it
-    steps = ctx.wakeups.follow(job, known, PAUSE_S)
+    steps = ctx.wakeups.follow(job, known, PAUSE_S, ctx.usage.waiting(who.key))
     await anext(steps)
     return StreamingResponse(
         _events(ctx, who, job, steps, kind or ()),
@@ -64,9 +64,7 @@ async def _events(
     yield f"retry: {random.randint(*RETRY_MS)}\n\n".encode()  # noqa: S311 - nobody gains by guessing it
     async with aclosing(steps):
         try:
-            async for step in steps:
-                if not ctx.stands(who):
-                    return
+            async for step in ctx.revocation.while_valid(steps, who.key):
                 if isinstance(step, State):
                     told = WatermarkRecord(**ctx.watermark(job, step.answer))
                     yield _event(step.id, "reset" if step.anew else "state", told)

@@ -1,14 +1,16 @@
 -- Creates a job, or changes the rules of one.
 --
 -- KEYS  1 the job · 2 the jobs to sweep · 3 all jobs
--- ARGV  now · absent after · not after · how many jobs there may be ('' : any number) · expected revision ('' to create: there must be no live job) · fresh epoch
+-- ARGV  now · absent after · not after · how many jobs there may be ('' : any number) · a prefix · how many jobs with this prefix there may be
+--       ('' : any number) · expected revision ('' to create: there must be no live job) · fresh epoch
 --       · config (JSON, the document) · rules (JSON, see tidegate.store.rules) · actor · reason
 -- Reply ok, ... (parts/answer), created (1/0), revision
 --       or error: job_exists, job_not_found, job_deleted, revision_mismatch <current>, too_many_jobs <how many may be>
 -- @include parts/answer
 -- @include parts/wipe
 -- @include parts/end
-local most, expected, epoch, config, rules = num(arg()), arg(), arg(), arg(), arg()
+local most, prefix, quota = num(arg()), arg(), num(arg())
+local expected, epoch, config, rules = arg(), arg(), arg(), arg()
 
 local refused = load_job()
 if refused and refused[2] == 'clock_jumped' then return refused end
@@ -32,6 +34,13 @@ if expected == '' then
   local now = deleted and math.max(clock(), deleted + 1) or clock()
   if not_after and now > not_after then return problem('clock_jumped', fmt(now)) end
   if most and redis.call('SCARD', K.jobs) >= most then return problem('too_many_jobs', fmt(most)) end
+  if quota then
+    local number = 0
+    for _, job in ipairs(redis.call('SMEMBERS', K.jobs)) do
+      if string.sub(job, 1, #prefix) == prefix then number = number + 1 end
+    end
+    if number >= quota then return problem('too_many_jobs', fmt(quota)) end
+  end
   redis.call('DEL', K.job)
   redis.call('SADD', K.jobs, K.name)
   LOADED = {}

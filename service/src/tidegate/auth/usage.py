@@ -1,0 +1,107 @@
+"""How keys are used at one replica: when last, how often, and by how many waiting clients."""
+
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tidegate.auth.keyring import Key
+
+MAX_LOGIN_ADDRESSES = 10_000
+LOGINS_PER_MINUTE = 10
+
+
+class QuotaExceeded(Exception):
+    """A key has used up one of its quotas."""
+
+    def __init__(self, key: Key, quota: str, limit: int) -> None:
+        super().__init__(f"The key {key.name} has used up its quota {quota} of {limit}.")
+        self.key, self.quota, self.limit = key, quota, limit
+
+
+class TokenBucket:
+    """A limit on events: ``burst`` at once, and ``per_s`` a second in the long run."""
+
+    __slots__ = ("_burst", "_per_s", "_tokens", "_updated")
+
+    def __init__(self, per_s: float, burst: float, now: float) -> None:
+        self._per_s, self._burst, self._tokens, self._updated = per_s, burst, burst, now
+
+    def take(self, now: float) -> bool:
+        """Count an event, unless there are too many. ``now`` is monotonic time in seconds."""
+        self._tokens = min(self._burst, self._tokens + (now - self._updated) * self._per_s)
+        self._updated = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+class KeyUsage:
+    """Counts the calls of keys against their quotas. Keys of one name count as one: one replaces the other."""
+
+    def __init__(self) -> None:
+        self._buckets: dict[tuple[str, int], TokenBucket] = {}
+        self._waiting: Counter[str] = Counter()
+        self._last_used: dict[str, float] = {}
+
+    def request(self, key: Key) -> None:
+        """Count a call.
+
+        Raises:
+            QuotaExceeded: If there were too many within the last second.
+        """
+        self._last_used[key.id] = time.time()
+        limit = key.quotas.requests_per_s
+        if limit is None:
+            return
+        now = time.monotonic()
+        bucket = self._buckets.get((key.name, limit))
+        if bucket is None:
+            bucket = self._buckets[key.name, limit] = TokenBucket(limit, limit, now)
+        if not bucket.take(now):
+            raise QuotaExceeded(key, "requests_per_s", limit)
+
+    @contextmanager
+    def waiting(self, key: Key | None) -> Iterator[None]:
+        """Count a client that waits, for as long as the block lasts.
+
+        Raises:
+            QuotaExceeded: If as many clients of the key wait already as may.
+        """
+        if key is None:
+            yield
+            return
+        limit = key.quotas.waiting
+        if limit is not None and self._waiting[key.name] >= limit:
+            raise QuotaExceeded(key, "waiting", limit)
+        self._waiting[key.name] += 1
+        try:
+            yield
+        finally:
+            self._waiting[key.name] -= 1
+            if not self._waiting[key.name]:
+                del self._waiting[key.name]
+
+    def take_last_used(self) -> dict[str, float]:
+        """Return the Unix time in seconds at which each key was last used, since the call before, by its id."""
+        taken, self._last_used = self._last_used, {}
+        return taken
+
+
+class Logins:
+    """Limits how often an address may try to log in."""
+
+    def __init__(self) -> None:
+        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
+
+    def allow(self, address: str) -> bool:
+        """Count an attempt; return whether it may be made."""
+        now = time.monotonic()
+        bucket = self._buckets.get(address)
+        if bucket is None:
+            bucket = self._buckets[address] = TokenBucket(LOGINS_PER_MINUTE / 60, LOGINS_PER_MINUTE, now)
+        self._buckets.move_to_end(address)
+        if len(self._buckets) > MAX_LOGIN_ADDRESSES:
+            self._buckets.popitem(last=False)
+        return bucket.take(now)

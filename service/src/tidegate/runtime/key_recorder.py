@@ -1,0 +1,35 @@
+"""Stores when keys were last used."""
+
+import asyncio
+import logging
+
+from redis.exceptions import RedisError
+
+from tidegate.auth.usage import KeyUsage
+from tidegate.store.redis import JobStore
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S = 30.0
+
+
+class KeyRecorder:
+    """Writes the last use of each key to the store now and then: not with every call."""
+
+    def __init__(self, store: JobStore, usage: KeyUsage) -> None:
+        self._store, self._usage = store, usage
+
+    async def run(self) -> None:
+        """Write until cancelled, and once more then."""
+        try:
+            while True:
+                await asyncio.sleep(INTERVAL_S)
+                await self._write()
+        finally:
+            await self._write()
+
+    async def _write(self) -> None:
+        try:
+            await self._store.used_keys(self._usage.take_last_used())
+        except RedisError as error:
+            log.warning("The last use of keys was not stored: %s", error or type(error).__name__)

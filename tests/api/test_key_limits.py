@@ -1,0 +1,159 @@
+"""What a key may use up, how long it is valid, and what ends with it."""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.api import RULES, problem
+from tests.support.events import watching
+from tests.support.waiting import until
+from tidegate.auth import keyring
+from tidegate.auth.keyring import Quotas
+from tidegate.auth.roles import Role
+from tidegate_spark.testing import CoordinatorProcess
+
+CREATE = {"If-None-Match": "*"}
+REPORT = {"substreams": ["a"], "event_times": [1]}
+Client = Callable[[str], httpx.Client]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("keys") / "keys.json"
+    keyring.create(path, "first", Role.ADMIN, "")
+    return path
+
+
+@pytest.fixture(scope="module")
+def process(file: Path) -> Iterator[CoordinatorProcess]:
+    with CoordinatorProcess(file.parent / "data", keys_file=str(file)) as running:
+        yield running
+
+
+@pytest.fixture
+def as_key(process: CoordinatorProcess) -> Iterator[Client]:
+    """Clients that send a key, once the coordinator knows it."""
+    with ExitStack() as stack:
+
+        def client(key: str) -> httpx.Client:
+            headers = {"Authorization": f"Bearer {key}"}
+            made = stack.enter_context(httpx.Client(base_url=process.url, headers=headers, timeout=30))
+            until(lambda: made.get("/v1/jobs").status_code != 401, "the key is known")
+            return made
+
+        yield client
+
+
+def quota_exceeded(answer: httpx.Response, quota: str, limit: int, key: str) -> None:
+    told = problem(answer, 429, "quota_exceeded")
+    assert (told["quota"], told["limit"], told["key"]) == (quota, limit, key)
+    assert int(answer.headers["Retry-After"]) > 0
+
+
+def test_jobs_and_substreams_of_a_key(file: Path, as_key: Client) -> None:
+    """Those of its prefix; other keys create theirs all the same."""
+    limited = as_key(keyring.create(file, "limited", Role.ADMIN, "mine.", quotas=Quotas(jobs=2, substreams=3)))
+    other = as_key(keyring.create(file, "other", Role.ADMIN, ""))
+    for job in ("mine.1", "mine.2"):
+        limited.put(f"/v1/jobs/{job}", json=RULES, headers=CREATE).raise_for_status()
+    quota_exceeded(limited.put("/v1/jobs/mine.3", json=RULES, headers=CREATE), "jobs", 2, "limited")
+    other.put("/v1/jobs/theirs", json=RULES, headers=CREATE).raise_for_status()
+    assert limited.put("/v1/jobs/mine.2", json=RULES, headers={"If-Match": "*"}).status_code == 200
+    limited.delete("/v1/jobs/mine.2").raise_for_status()
+    limited.put("/v1/jobs/mine.3", json=RULES, headers=CREATE).raise_for_status()
+
+    beyond = {"substreams": list("abcd"), "event_times": [1, 2, 3, 4]}
+    quota_exceeded(limited.post("/v1/jobs/mine.1:report", json=beyond), "substreams", 3, "limited")
+    assert limited.get("/v1/jobs/mine.1").json()["substreams"]["active"] == 0
+    quota_exceeded(limited.post("/v1/jobs/mine.1:declare", json={"names": list("abcd")}), "substreams", 3, "limited")
+    other.post("/v1/jobs/theirs:report", json=beyond).raise_for_status()
+    limited.post(
+        "/v1/jobs/mine.1:report", json={"substreams": list("abc"), "event_times": [1, 2, 3]}
+    ).raise_for_status()
+
+
+def test_calls_of_a_key(file: Path, as_key: Client) -> None:
+    """One that floods is refused, and others are served."""
+    flooding = as_key(keyring.create(file, "flooding", Role.READ, "", quotas=Quotas(requests_per_s=5)))
+    other = as_key(keyring.create(file, "patient", Role.READ, ""))
+    answers = [flooding.get("/v1/jobs") for _ in range(60)]
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert refused, "60 calls took less than ten seconds"
+    quota_exceeded(refused[0], "requests_per_s", 5, "flooding")
+    assert other.get("/v1/jobs").status_code == 200
+    until(lambda: flooding.get("/v1/jobs").status_code == 200, "its quota is a rate", 30)
+
+
+def test_waiting_clients_of_a_key(process: CoordinatorProcess, file: Path, as_key: Client) -> None:
+    """Long polls and streams alike; a place is free again when its client leaves."""
+    presented = keyring.create(file, "waiting", Role.ADMIN, "", quotas=Quotas(waiting=2))
+    http, other = as_key(presented), as_key(keyring.create(file, "another", Role.READ, ""))
+    http.put("/v1/jobs/awaited", json=RULES, headers=CREATE).raise_for_status()
+    path, poll = f"{process.url}/v1/jobs/awaited", {"at_least": 5, "timeout_s": 1}
+    with watching(path, key=presented) as events, ThreadPoolExecutor(1) as pool:
+        events.take(1)
+        with watching(path, key=presented) as more:
+            more.take(1)
+            quota_exceeded(http.get("/v1/jobs/awaited/watermark", params=poll), "waiting", 2, "waiting")
+            quota_exceeded(http.get("/v1/jobs/awaited/watermark:watch"), "waiting", 2, "waiting")
+            assert other.get("/v1/jobs/awaited/watermark", params=poll).status_code == 200
+        free = pool.submit(
+            until, lambda: http.get("/v1/jobs/awaited/watermark", params=poll).status_code == 200, "there is a place"
+        )
+        free.result()
+
+
+@pytest.mark.parametrize("end", ["revoked", "expired"])
+def test_a_stream_ends_with_its_key(process: CoordinatorProcess, file: Path, as_key: Client, end: str) -> None:
+    """Also one on which nothing happens; a pause on a stream without news takes 15 seconds."""
+    lasts = timedelta(seconds=6) if end == "expired" else None
+    presented = keyring.create(file, f"key-{end}", Role.ADMIN, "", lasts)
+    http = as_key(presented)
+    http.put(f"/v1/jobs/{end}", json=RULES, headers=CREATE).raise_for_status()
+    with watching(f"{process.url}/v1/jobs/{end}", key=presented) as events:
+        events.take(1)
+        if end == "revoked":
+            keyring.revoke(file, f"key-{end}")
+        else:
+            until(lambda: http.get("/v1/jobs").status_code == 401, "the key expires")
+            assert problem(http.get("/v1/jobs"), 401, "key_expired")["detail"].startswith("The key key-expired expired")
+        began = time.monotonic()
+        assert list(events) == []
+    print(f"the stream ended after {time.monotonic() - began:.1f} s")
+    assert time.monotonic() - began < 10, "15 s is the pause that it does not wait for"
+
+
+def test_a_key_is_replaced_under_its_name(file: Path, as_key: Client) -> None:
+    """Both are valid for a while; the quotas and the prefix stay."""
+    quotas = Quotas(jobs=7)
+    old = as_key(keyring.create(file, "rotated", Role.READ, "flights", quotas=quotas))
+    new = as_key(keyring.rotate(file, "rotated", timedelta(days=1)))
+    assert old.get("/v1/jobs").status_code == new.get("/v1/jobs").status_code == 200
+    kept = [key for key in keyring.read(file) if key.name == "rotated"]
+    assert [(key.role, key.prefix, key.quotas) for key in kept] == [(Role.READ, "flights", quotas)] * 2
+    assert [key.expires is None for key in kept] == [False, True]
+    newest = as_key(keyring.rotate(file, "rotated", timedelta(0)))
+    until(lambda: new.get("/v1/jobs").status_code == 401, "those before it have expired")
+    assert (old.get("/v1/jobs").status_code, newest.get("/v1/jobs").status_code) == (401, 200)
+
+
+def test_the_last_use_of_a_key_is_known(tmp_path: Path) -> None:
+    """After a restart, too: the store has it."""
+    path = tmp_path / "keys.json"
+    admin, unused = keyring.create(path, "admin", Role.ADMIN, ""), keyring.create(path, "unused", Role.READ, "x")
+    before = int(time.time())
+    for _ in range(2):
+        with CoordinatorProcess(tmp_path / "data", keys_file=str(path)) as process:
+            headers = {"Authorization": f"Bearer {admin}"}
+            listed = httpx.get(f"{process.url}/v1/keys", headers=headers, timeout=30).raise_for_status()
+    keys = {key["name"]: key for key in listed.json()["keys"]}
+    assert before <= keys["admin"]["last_used_s"] <= time.time()
+    assert keys["unused"]["last_used_s"] is None
+    assert admin.split("_")[2] not in listed.text and unused.split("_")[2] not in listed.text
+    assert "sha256" not in listed.text

@@ -173,7 +173,7 @@ def test_the_query_of_a_substream_need_not_be_said(run: Run, flights: str, http:
     rows = http.get(f"{path}/substreams", params={"name": "LIH"}).json()["substreams"]
     assert [(row["query"], row["state"]) for row in rows] == [("departures", "idle")]
     several = run("idle", flights, "BOS", "--reason", "closed", status=2)
-    assert "'', 'departures'" in several.output
+    assert "several queries" in several.output and "'departures'" in several.output
     run("idle", flights, "BOS", "--reason", "closed", "--query", "")
     none = run("evict", flights, "XXX", "--reason", "closed", status=1)
     assert "XXX" in none.output

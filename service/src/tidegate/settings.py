@@ -62,6 +62,9 @@ class Settings(BaseSettings):
     )
     log_level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
     log_format: Literal["text", "json"] = "text"
+    audit_file: Path | None = Field(
+        default=None, description="file of the audit log, as JSON; unset: in the log, as the logger tidegate.audit"
+    )
 
 
 class SettingsError(Exception):

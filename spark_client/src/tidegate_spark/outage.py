@@ -94,14 +94,15 @@ class Patience:
                 if status not in AWAY:
                     raise refused(status, body)
                 reason = str(refused(status, body))
+                state = f"the coordinator cannot serve the call now ({reason})."
             except NoAnswer as error:
                 reason = str(error)
+                state = f"no answer from the coordinator ({reason}); is the address right?"
             waited_s = clock.monotonic() - began
             if waited_s >= self.give_up_after_s:
                 raise CoordinatorUnavailable(
-                    f"{what}: no answer from the coordinator for {waited_s:.0f} s ({reason}); is the address right? "
-                    "Nothing is lost: start the query again when the coordinator is back, or let it wait longer "
-                    "(on_outage).",
+                    f"{what}: {state} Gave up after {waited_s:.0f} s. Nothing is lost: start the query again when the "
+                    "coordinator is back, or let it wait longer (on_outage).",
                     reason,
                 )
             if stopped():
@@ -109,9 +110,9 @@ class Patience:
             if not told:
                 told = True
                 log.warning(
-                    "%s: no answer from the coordinator (%s); is the address right? Waiting, for %.0f s at the most.",
+                    "%s: %s Waiting for at most %.0f s.",
                     what,
-                    reason,
+                    state,
                     self.give_up_after_s,
                 )
             clock.sleep(min(random.uniform(pause_s / 2, pause_s), self.give_up_after_s - waited_s))

@@ -57,6 +57,7 @@ class Guard:
                 if began:  # a call that reads no body was answered; nobody needs the rest
                     return
                 problem = self._too_large()
+        scope["problem"] = problem.code
         await problem.response()(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> Problem | None:

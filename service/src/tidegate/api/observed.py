@@ -12,16 +12,24 @@ from collections.abc import Mapping
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bind_contextvars, clear_contextvars
 
+from tidegate.runtime.logs import AUDIT
 from tidegate.runtime.metrics import Metrics
 from tidegate.runtime.traces import Traces
 
 log = logging.getLogger(__name__)
 
+audit = logging.getLogger(AUDIT)
+
 REQUEST_ID = b"x-request-id"
+SAFE_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
+"""Set on each answer that does not set them itself: no answer is a page of another type, or is kept by a proxy."""
 _GIVEN = re.compile(r"[A-Za-z0-9._~-]{1,128}")
 NO_CALL = "none"
 """What is served by none of the calls."""
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
+REFUSED = (401, 403)
+LOGIN_CALLS = ("log_in", "log_out")
+MAX_PATH = 200
 
 
 class Observed:
@@ -44,7 +52,12 @@ class Observed:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], (REQUEST_ID, request_id.encode())]
+                given_names = {name.lower() for name, _ in message["headers"]}
+                message["headers"] = [
+                    *message["headers"],
+                    *(header for header in SAFE_HEADERS if header[0] not in given_names),
+                    (REQUEST_ID, request_id.encode()),
+                ]
                 self.metrics.answered(_call(scope), status, time.perf_counter() - began)
             await send(message)
 
@@ -56,17 +69,23 @@ class Observed:
                     self.metrics.answered(_call(scope), 500, time.perf_counter() - began)
                 raise
             traced.named(f"{scope['method']} {_path(scope)}", _attributes(scope, status))
-        if scope["method"] in WRITES:
+        if status in REFUSED or scope["method"] in WRITES:
             _note(scope, status)
 
 
 def _note(scope: Scope, status: int) -> None:
-    """What was refused; and what was done to a job, other than reporting to it: that there is no end of."""
+    """Log what was refused, and what was done to a job. Reports are not logged: there are too many of them."""
     told = {"call": _call(scope), "status": status}
-    if 400 <= status < 500:
-        log.info("Refused.", extra=told | {"code": scope.get("problem", "")})
+    client = {"client": scope["client"][0] if scope.get("client") else ""}
+    code = {"code": scope.get("problem", "")}
+    if told["call"] in LOGIN_CALLS:
+        audit.info("Logged in or out." if status < 400 else "Login refused.", extra=told | client | code)
+    elif status in REFUSED:
+        audit.warning("Access refused.", extra=told | client | code | {"path": scope["path"][:MAX_PATH]})
+    elif 400 <= status < 500:
+        log.info("Refused.", extra=told | code)
     elif status < 400 and "reports" not in getattr(scope.get("route"), "tags", ()):
-        log.info("Done.", extra=told)
+        audit.info("Done.", extra=told | client)
 
 
 def _call(scope: Scope) -> str:

@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from tidegate.auth.usage import QuotaExceeded
 from tidegate.domain import errors
 from tidegate.runtime.wakeups import TooManyWait
-from tidegate.store.connection import is_failed_script
+from tidegate.store.connection import is_failed_script, is_full, is_read_only
 
 log = logging.getLogger(__name__)
 
@@ -108,12 +108,8 @@ def register(app: FastAPI, calls: Sequence[APIRoute]) -> None:
         return refuse(request, of_domain(error))
 
     @app.exception_handler(RedisError)
-    async def store_unavailable(_request: Request, error: RedisError) -> Response:
-        if is_failed_script(error):
-            log.error("A script failed.", exc_info=error)
-            return broken().response()
-        log.error("Redis: %s", error or type(error).__name__)
-        return unavailable().response()
+    async def store_failed(request: Request, error: RedisError) -> Response:
+        return refuse(request, of_store(error))
 
     @app.exception_handler(QuotaExceeded)
     async def quota_exceeded(request: Request, error: QuotaExceeded) -> Response:
@@ -172,6 +168,23 @@ def broken() -> Problem:
     return Problem(500, "internal", "The coordinator failed at this request; its log says where.")
 
 
-def unavailable() -> Problem:
+def of_store(error: RedisError) -> Problem:
+    """Return the problem of a call that the store did not carry out, and log why."""
+    if is_failed_script(error):
+        log.error("A script failed.", exc_info=error)
+        return broken()
+    log.error("Redis: %s", error or type(error).__name__)
+    if is_full(error):
+        detail = (
+            "The coordinator's Redis has reached its maxmemory and takes no writes. Nothing was changed; raise "
+            "maxmemory, or delete jobs, and send the call again."
+        )
+        return Problem(503, "store_full", detail, {"Retry-After": "5"})
+    if is_read_only(error):
+        detail = (
+            "The coordinator's Redis takes no writes: it is a replica, misses replicas, or cannot write to its disk. "
+            "Nothing was changed; its log says why. Send the call again when it does."
+        )
+        return Problem(503, "store_read_only", detail, {"Retry-After": "5"})
     detail = "No answer from the coordinator's Redis. Send the call again: if it was carried out, that changes nothing."
     return Problem(503, "store_unavailable", detail, {"Retry-After": "1"})

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from tidegate.auth.keyring import Key
 
 MAX_LOGIN_ADDRESSES = 10_000
-LOGINS_PER_MINUTE = 10
+FAILURES_PER_MINUTE = 10
 
 
 class QuotaExceeded(Exception):
@@ -27,11 +27,15 @@ class TokenBucket:
     def __init__(self, per_s: float, burst: float, now: float) -> None:
         self._per_s, self._burst, self._tokens, self._updated = per_s, burst, burst, now
 
-    def take(self, now: float) -> bool:
-        """Count an event, unless there are too many. ``now`` is monotonic time in seconds."""
+    def has_room(self, now: float) -> bool:
+        """Return whether another event may happen. ``now`` is monotonic time in seconds."""
         self._tokens = min(self._burst, self._tokens + (now - self._updated) * self._per_s)
         self._updated = now
-        if self._tokens < 1:
+        return self._tokens >= 1
+
+    def take(self, now: float) -> bool:
+        """Count an event, unless there are too many."""
+        if not self.has_room(now):
             return False
         self._tokens -= 1
         return True
@@ -89,19 +93,22 @@ class KeyUsage:
         return taken
 
 
-class Logins:
-    """Limits how often an address may try to log in."""
+class FailedLogins:
+    """Limits how often an address may fail to log in."""
 
     def __init__(self) -> None:
         self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
 
-    def allow(self, address: str) -> bool:
-        """Count an attempt; return whether it may be made."""
-        now = time.monotonic()
+    def may_try(self, address: str) -> bool:
+        """Return whether an address may try to log in."""
         bucket = self._buckets.get(address)
-        if bucket is None:
-            bucket = self._buckets[address] = TokenBucket(LOGINS_PER_MINUTE / 60, LOGINS_PER_MINUTE, now)
+        return bucket is None or bucket.has_room(time.monotonic())
+
+    def failed(self, address: str) -> None:
+        """Count an attempt that failed."""
+        now = time.monotonic()
+        bucket = self._buckets.setdefault(address, TokenBucket(FAILURES_PER_MINUTE / 60, FAILURES_PER_MINUTE, now))
+        bucket.take(now)
         self._buckets.move_to_end(address)
         if len(self._buckets) > MAX_LOGIN_ADDRESSES:
             self._buckets.popitem(last=False)
-        return bucket.take(now)

@@ -20,7 +20,12 @@ def serve(
 
     try:
         settings = load_settings()
-        configure(settings.log_level, settings.log_format)
+        try:
+            configure(settings.log_level, settings.log_format, settings.audit_file)
+        except OSError as error:
+            raise CannotServe(
+                f"Cannot write {settings.audit_file} ({error.strerror}); correct TIDEGATE_AUDIT_FILE."
+            ) from None
         run(settings, insecure, stop_with_stdin)
     except (CannotServe, KeysUnusable, SettingsError, StoreUnavailable) as error:
         typer.echo(f"tidegate: {error}", err=True)

@@ -23,9 +23,10 @@ from tidegate.api import views
 from tidegate.api.access import READERS, Caller, Who, allowed, unknown_key, who
 from tidegate.api.context import Context, Ctx, JobId
 from tidegate.api.guard import PAGES
-from tidegate.api.problems import Problem, bad_parameter, broken, of_domain, refuse, too_many_wait, unavailable
+from tidegate.api.problems import Problem, bad_parameter, of_domain, of_quota, of_store, refuse, too_many_wait
 from tidegate.api.schemas.history import RECORD_ID
 from tidegate.api.tables import PLACE, Column
+from tidegate.auth.usage import QuotaExceeded
 from tidegate.domain.errors import ClockJumped, DomainError, JobDeleted, JobNotFound
 from tidegate.domain.records import SubstreamState
 from tidegate.page import looks
@@ -34,7 +35,6 @@ from tidegate.page.looks import Look, View
 from tidegate.page.render import render
 from tidegate.page.sessions import Sessions
 from tidegate.runtime.wakeups import TooManyWait
-from tidegate.store.connection import is_failed_script
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class PageRoute(APIRoute):
             if request.method == "POST" and not _sent_here(request):
                 raise Problem(403, "foreign_origin", "This form was sent by the page of another site.")
             return await serve(request)
-        except (Problem, DomainError, RedisError, TooManyWait, RequestValidationError) as error:
+        except (Problem, DomainError, QuotaExceeded, RedisError, TooManyWait, RequestValidationError) as error:
             return _trouble(request, _problem(error))
 
 
@@ -292,9 +292,12 @@ async def login(request: Request, then: Annotated[str, Query(alias="next", max_l
 async def log_in(request: Request, ctx: Ctx) -> Response:
     """Changes a key for a cookie: the key itself is not kept in the browser."""
     form, sessions = await _form(request), request.app.state.sessions
-    then = form.get("next", "/")
+    then, address = form.get("next", "/"), request.client.host if request.client else ""
+    if not sessions.failed_logins.may_try(address):
+        raise Problem(429, "too_many_logins", "Too many logins failed: try again in a minute.", {"Retry-After": "6"})
     key = ctx.keyring.key(form.get("key", "").strip()) if ctx.keyring else None
-    if key is None:
+    if key is None or key.has_expired():
+        sessions.failed_logins.failed(address)
         problem = unknown_key()
         request.scope["problem"] = problem.code
         return HTMLResponse(render("login.html", then=then, problem=problem, **_frame(request)), 401)
@@ -371,16 +374,16 @@ def _problem(error: Exception) -> Problem:
             return error
         case DomainError():
             return of_domain(error)
+        case QuotaExceeded():
+            return of_quota(error)
         case TooManyWait():
             return too_many_wait(error)
         case RequestValidationError():
             return bad_parameter(error)
-        case _ if is_failed_script(error):
-            log.error("A script failed.", exc_info=error)
-            return broken()
+        case RedisError():
+            return of_store(error)
         case _:
-            log.error("Redis: %s", error or type(error).__name__)
-            return unavailable()
+            raise error
 
 
 def _trouble(request: Request, problem: Problem) -> Response:

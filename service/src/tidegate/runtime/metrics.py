@@ -157,14 +157,15 @@ class JobMetrics(Collector):
     """
 
     def __init__(
-        self, statuses: Mapping[str, Status] | None, unreadable: int, rows: Mapping[str, Iterable[SubstreamRow]],
-        stale_after_ms: int,
+        self, statuses: Mapping[str, Status] | None, writable: bool, unreadable: int,
+        rows: Mapping[str, Iterable[SubstreamRow]], stale_after_ms: int,
     ) -> None:  # fmt: skip
-        self._statuses, self._unreadable = statuses, unreadable
+        self._statuses, self._writable, self._unreadable = statuses, writable, unreadable
         self._rows, self._stale_after_ms = rows, stale_after_ms
 
     def collect(self) -> Iterable[Metric]:
-        yield GaugeMetricFamily("tidegate_store_up", "1 if Redis answers", int(self._statuses is not None))
+        up = self._statuses is not None and self._writable
+        yield GaugeMetricFamily("tidegate_store_up", "1 if Redis answers and takes writes", int(up))
         if self._statuses is None:
             return
         yield GaugeMetricFamily("tidegate_jobs", "How many jobs there are", len(self._statuses))

@@ -26,11 +26,14 @@ class Sweeper:
 
     async def run(self) -> None:
         """Sweeps until cancelled; a Redis that is away is waited for, and so is one whose clock cannot be believed."""
-        jumped = False
+        jumped, failed = False, ""
         while True:
             try:
                 await self.sweep()
                 self._metrics.swept.set_to_current_time()
+                if failed:
+                    log.warning("Sweeping works again.")
+                failed = ""
                 if jumped:
                     log.error("The clock of Redis is back where it should be.")
                 jumped = False
@@ -39,7 +42,11 @@ class Sweeper:
                     log.critical("%s", error)
                 jumped = True
             except RedisError as error:
-                log.warning("Sweep failed, trying again: %s", error or type(error).__name__)
+                # Once for each reason: this comes again with every interval.
+                reason = str(error) or type(error).__name__
+                if reason != failed:
+                    log.warning("Sweep failed, trying again: %s", reason)
+                failed = reason
             except Exception:
                 # A sweeper that ended would be missed by nobody until a watermark did not move.
                 log.exception("Sweep failed, trying again.")

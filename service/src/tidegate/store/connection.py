@@ -15,7 +15,7 @@ from redis.asyncio.sentinel import (
     SentinelManagedConnection,
     SentinelManagedSSLConnection,
 )
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
 
 OLDEST = (7, 0)
 CONNECTIONS = 64
@@ -23,6 +23,8 @@ WAIT_S = 5
 SENTINEL_WAIT_S = 1
 """The others are asked where one does not answer."""
 SENTINEL_PORT = 26379
+READ_ONLY = ("MISCONF ", "NOREPLICAS ")
+"""Errors of a server that takes no writes, for which redis-py has no class."""
 SENTINELS = "+sentinel://"
 ADDRESSES = (
     "redis://host:port/0, rediss://..., unix:///path/to.sock, or redis+sentinel://host:port,host:port/name-of-primary/0"
@@ -120,8 +122,18 @@ def without_password(url: str) -> str:
 
 
 def is_failed_script(error: Exception) -> bool:
-    """Whether it is a script that failed, by itself, and would again; rather than the server, at this moment.
+    """Return whether a script failed, and would fail again; rather than the server, at this moment.
 
-    Errors of the server are subclasses, but for that of one which has been at some other script for long.
+    Most errors of the server are subclasses. The others begin with a code.
     """
-    return type(error) is ResponseError and not str(error).startswith("BUSY ")
+    return type(error) is ResponseError and not str(error).startswith(("BUSY ", *READ_ONLY))
+
+
+def is_full(error: Exception) -> bool:
+    """Return whether the server refuses writes because it has reached ``maxmemory``."""
+    return isinstance(error, OutOfMemoryError)
+
+
+def is_read_only(error: Exception) -> bool:
+    """Return whether the server refuses writes: it is a replica, misses its replicas, or cannot write to its disk."""
+    return isinstance(error, ReadOnlyError) or str(error).startswith(READ_ONLY)

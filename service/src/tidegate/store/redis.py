@@ -41,6 +41,7 @@ from tidegate.store.connection import is_failed_script
 from tidegate.store.keys import (
     JOBS,
     KEYS,
+    PROBE,
     SECRET,
     SWEEPS,
     counts_key,
@@ -58,6 +59,7 @@ from tidegate.store.scripts import script
 
 RECORDS_AT_ONCE = 1000
 ROWS_AT_ONCE = 1000
+PROBE_KEPT_MS = 60_000
 READS = ("status", "substreams", "queries", "disorder")
 NONE: Values = {}
 NO_DELAYS: Mapping[str, DelayedRows] = {}
@@ -565,9 +567,14 @@ class JobStore:
         await self.redis.set(SECRET, secrets.token_hex(32), nx=True)
         return bytes.fromhex(str(await self.redis.get(SECRET)))
 
-    async def check_scripts(self) -> None:
-        """:raises RedisError: when the server does not answer, or does not run scripts."""
+    async def check(self) -> None:
+        """Check that the server answers, runs scripts and takes writes.
+
+        Raises:
+            RedisError: If it does not.
+        """
         await self.redis.eval("return 1", 0)
+        await self.redis.set(PROBE, "1", px=PROBE_KEPT_MS)
 
     def _most(self, quota: int | None) -> str:
         """Return the limit on substreams of one job, for a caller with a quota of its own."""

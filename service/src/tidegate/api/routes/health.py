@@ -5,7 +5,7 @@ from redis.exceptions import RedisError
 
 from tidegate.api.access import allowed
 from tidegate.api.context import Ctx
-from tidegate.api.problems import unavailable
+from tidegate.api.problems import of_store
 
 router = APIRouter(tags=["health"])
 
@@ -20,9 +20,9 @@ async def livez() -> dict[str, str]:
 @router.get("/readyz")
 @allowed()
 async def readyz(ctx: Ctx) -> Response:
-    """Redis answers and runs the scripts."""
+    """Redis answers, runs scripts and takes writes."""
     try:
-        await ctx.store.check_scripts()
-    except RedisError:
-        raise unavailable() from None
+        await ctx.store.check()
+    except RedisError as error:
+        raise of_store(error) from None
     return Response('{"status":"ready"}', media_type="application/json")

@@ -51,6 +51,11 @@ async def metrics(
     statuses: dict[str, Status] | None = None
     unreadable, table = 0, Table({}, 0)
     try:
+        await ctx.store.check()
+        writable = True
+    except RedisError:
+        writable = False
+    try:
         found = await ctx.overview.statuses()
         statuses = {job: status for job, status in found.items() if job.startswith(who.prefix)}
         unreadable = sum(job.startswith(who.prefix) for job in ctx.overview.unreadable)
@@ -68,7 +73,7 @@ async def metrics(
         encode, kind = choose_encoder(request.headers.get("accept", ""))
     except (TypeError, ValueError):  # a version that does not exist
         encode, kind = choose_encoder("")
-    jobs_metrics = JobMetrics(statuses, unreadable, table.rows, ctx.stale_after_ms)
+    jobs_metrics = JobMetrics(statuses, writable, unreadable, table.rows, ctx.stale_after_ms)
     scrape = Scrape(ctx.metrics.registry, jobs_metrics, who.prefix)
     return StreamingResponse(_encoded(scrape, encode), media_type=kind)
 

@@ -1,0 +1,84 @@
+"""The audit log: who did what to a job, who was refused, and who logged in."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.support.api import RULES, problem
+from tidegate.auth import keyring
+from tidegate.auth.roles import Role
+from tidegate_spark.testing import CoordinatorProcess
+
+CREATE = {"If-None-Match": "*"}
+
+
+def lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def login(http: httpx.Client, key: str) -> httpx.Response:
+    page = http.get("/login").text
+    token = re.search(r'name="token" value="([^"]+)"', page)
+    assert token is not None
+    return http.post("/login", data={"key": key, "token": token.group(1)})
+
+
+def test_what_was_done_and_refused_is_in_a_file_of_its_own(tmp_path: Path) -> None:
+    """With the client's address, the key and the request; and nothing secret."""
+    keys, audit = tmp_path / "keys.json", tmp_path / "audit.log"
+    admin, reader = keyring.create(keys, "boss", Role.ADMIN, ""), keyring.create(keys, "reader", Role.READ, "mine")
+    with (
+        CoordinatorProcess(
+            tmp_path / "data", keys_file=str(keys), audit_file=str(audit), trusted_proxies="127.0.0.1"
+        ) as process,
+        httpx.Client(base_url=process.url, timeout=30) as http,
+    ):
+        as_admin = {"Authorization": f"Bearer {admin}", "X-Forwarded-For": "10.1.2.3", "X-Request-ID": "r1"}
+        http.put("/v1/jobs/mine", json=RULES, headers=as_admin | CREATE).raise_for_status()
+        report = {"substreams": ["a"], "event_times": [1]}
+        http.post("/v1/jobs/mine:report", json=report, headers=as_admin).raise_for_status()
+        as_reader = {"Authorization": f"Bearer {reader}", "X-Request-ID": "r2"}
+        problem(http.post("/v1/jobs/mine:complete", json={}, headers=as_reader), 403, "role_not_allowed")
+        problem(http.get("/v1/jobs/other", headers=as_reader), 403, "job_not_allowed")
+        problem(http.get("/v1/jobs/mine", headers={"X-Request-ID": "r3"}), 401, "key_required")
+        # The audit log is moved away, as logrotate does.
+        first = audit.rename(tmp_path / "audit.log.1")
+        assert login(http, "tdg_wrong").status_code == 401
+        assert login(http, admin).status_code == 303
+    members = ("event", "client", "key", "request", "call", "status", "code", "job", "path")
+    told = [{name: line[name] for name in members if name in line} for line in lines(first)]
+    assert told == [
+        {"event": "Done.", "client": "10.1.2.3", "key": "boss", "request": "r1", "call": "put_job", "status": 201,
+         "job": "mine"},
+        {"event": "Access refused.", "client": "127.0.0.1", "key": "reader", "request": "r2", "call": "complete",
+         "status": 403, "code": "role_not_allowed", "job": "mine", "path": "/v1/jobs/mine:complete"},
+        {"event": "Access refused.", "client": "127.0.0.1", "key": "reader", "request": "r2", "call": "get_job",
+         "status": 403, "code": "job_not_allowed", "job": "other", "path": "/v1/jobs/other"},
+        {"event": "Access refused.", "client": "127.0.0.1", "request": "r3", "call": "none", "status": 401,
+         "code": "key_required", "path": "/v1/jobs/mine"},
+    ]  # fmt: skip
+    assert [(line["event"], line.get("key"), line["status"]) for line in lines(audit)] == [
+        ("Login refused.", None, 401), ("Logged in or out.", "boss", 303),
+    ]  # fmt: skip
+    for text in (first.read_text(), audit.read_text(), (tmp_path / "data" / "coordinator.log").read_text()):
+        assert admin.split("_", 2)[2] not in text
+    assert "tidegate.audit" not in (tmp_path / "data" / "coordinator.log").read_text()
+
+
+def test_logins_are_throttled_by_address(tmp_path: Path) -> None:
+    """After ten failures; others are not affected. A forwarded address counts only from a trusted proxy."""
+    keys = tmp_path / "keys.json"
+    admin = keyring.create(keys, "boss", Role.ADMIN, "")
+    with (
+        CoordinatorProcess(tmp_path / "data", keys_file=str(keys), trusted_proxies="127.0.0.1") as process,
+        httpx.Client(base_url=process.url, timeout=30, headers={"X-Forwarded-For": "10.0.0.1"}) as attacker,
+        httpx.Client(base_url=process.url, timeout=30, headers={"X-Forwarded-For": "10.0.0.2"}) as other,
+    ):
+        answers = [login(attacker, f"tdg_{n}").status_code for n in range(20)]
+        assert answers[:10] == [401] * 10 and 429 in answers
+        refused = login(attacker, admin)
+        assert (refused.status_code, refused.headers["Retry-After"]) in ((429, "6"),)
+        assert login(other, admin).status_code == 303

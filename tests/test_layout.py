@@ -1,8 +1,11 @@
 """Imports point one way, and the two distributions know each other only by the API."""
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -61,6 +64,22 @@ def test_the_client_knows_nothing_of_the_service(file: Path) -> None:
     """Executors must not need a web framework."""
     tops = {module.split(".")[0] for module in imported(file)}
     assert not tops & {"tidegate", "fastapi", "uvicorn", "pydantic", "redis", "examples"}
+
+
+@pytest.mark.parametrize("distribution", ["service", "spark_client"])
+def test_what_is_imported_is_a_declared_dependency(distribution: str) -> None:
+    """A dependency that another one brings along may be gone with its next version."""
+    project = tomllib.loads((ROOT / distribution / "pyproject.toml").read_text())["project"]
+    extras = [name for group in project.get("optional-dependencies", {}).values() for name in group]
+    declared = {
+        re.split(r"[^A-Za-z0-9_.-]", text)[0].lower().replace("_", "-") for text in [*project["dependencies"], *extras]
+    }
+    distributions = packages_distributions()
+    for file in files(ROOT / distribution / "src"):
+        for top in {module.split(".")[0] for module in imported(file)} - set(sys.stdlib_module_names):
+            names = {name.lower().replace("_", "-") for name in distributions.get(top, [top])}
+            if top not in ("tidegate", "tidegate_spark", "pytest"):  # the fixtures are loaded by pytest itself
+                assert names & declared, f"{file.name} imports {top}, of {names}"
 
 
 def test_the_service_knows_nothing_of_the_client() -> None:

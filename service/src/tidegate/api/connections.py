@@ -80,17 +80,16 @@ class Connections:
 
     def admit(self, connection: "Connection", address: str) -> Problem | None:
         """Count a new connection, or return why it is refused."""
+        later = {"Retry-After": "5"}
         if len(self._open) >= self._limits.connections:
-            limit, reason = self._limits.connections, "too_many_connections"
-        elif self._by_address[address] >= self._limits.per_address and not self._is_trusted(address):
-            limit, reason = self._limits.per_address, "too_many_from_address"
-        else:
-            self._open.add(connection)
-            self._by_address[address] += 1
-            return None
-        detail = f"This replica has {limit} connections already"
-        detail += "." if reason == "too_many_connections" else f" from {address}."
-        return Problem(503, reason, f"{detail} Use fewer, or try again later.", {"Retry-After": "5"})
+            detail = f"This replica has {len(self._open)} connections, its limit. Try again later."
+            return Problem(503, "too_many_connections", detail, later)
+        if self._by_address[address] >= self._limits.per_address and not self._is_trusted(address):
+            detail = f"{address} has {self._by_address[address]} connections here, its limit. Use fewer."
+            return Problem(503, "too_many_from_address", detail, later)
+        self._open.add(connection)
+        self._by_address[address] += 1
+        return None
 
     def remove(self, connection: "Connection", address: str) -> None:
         """Forget a connection that was lost."""

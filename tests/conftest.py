@@ -99,6 +99,7 @@ def spark() -> Iterator[SparkSession]:
         .master("local[2]")
         .config("spark.sql.session.timeZone", "America/New_York")  # nothing may depend on it
         .config("spark.sql.shuffle.partitions", 2)
+        .config("spark.python.authenticate.socketTimeout", "300s")  # for a Python worker to start
         .config("spark.ui.enabled", False)
         .config("spark.ui.showConsoleProgress", False)
         .config("spark.driver.host", "127.0.0.1")

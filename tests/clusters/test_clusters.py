@@ -11,7 +11,12 @@ from tests.support.pipeline import QUERY, SCHEMA, Settings
 from tests.support.runs import calls, run
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
-CONF: dict[str, Any] = {"spark.ui.enabled": False, "spark.sql.shuffle.partitions": 2, "spark.task.maxFailures": 4}
+CONF: dict[str, Any] = {
+    "spark.ui.enabled": False,
+    "spark.sql.shuffle.partitions": 2,
+    "spark.task.maxFailures": 4,
+    "spark.python.authenticate.socketTimeout": "300s",
+}
 SPECULATION = {
     "spark.speculation": True, "spark.speculation.interval": "100ms", "spark.speculation.multiplier": 1.1,
     "spark.speculation.quantile": 0.5,

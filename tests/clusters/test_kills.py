@@ -15,7 +15,11 @@ from tests.support.waiting import until
 from tidegate_spark import Gate, limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
-CONF: dict[str, Any] = {"spark.ui.enabled": False, "spark.sql.shuffle.partitions": 2}
+CONF: dict[str, Any] = {
+    "spark.ui.enabled": False,
+    "spark.sql.shuffle.partitions": 2,
+    "spark.python.authenticate.socketTimeout": "300s",
+}
 TIMES = (100_000, 110_000, 120_000, 130_000)
 
 

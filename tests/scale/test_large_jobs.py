@@ -70,7 +70,7 @@ def test_callers_that_give_up_cost_nothing_more(large: CoordinatorProcess, path:
     )
     print(f"memory {before / 1e6:.0f} MB, then {memory().rss / 1e6:.0f} MB, {time.monotonic() - began:.0f} s")
     assert cpu_s(large) - used < one
-    assert memory().rss - before < 50_000_000
+    assert memory().rss - before < 150_000_000, "eight callers must not cost eight times the memory of one"
 
 
 def test_pages_of_a_sorted_table_have_each_substream_once_and_in_order(large: CoordinatorProcess) -> None:

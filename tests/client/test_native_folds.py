@@ -6,19 +6,23 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructField, StructType, TimestampType
 
 from tests.support.api import operate
 from tests.support.local import LocalCoordinator
 from tests.support.streams import LAG
-from tidegate_spark import Gate, limiting_lag
+from tests.support.waiting import until
+from tidegate_spark import Gate, JobDeleted, limiting_lag
 from tidegate_spark.checkpoint import Checkpoint
 from tidegate_spark.delivery import Delivery
 from tidegate_spark.fold import Fold
 from tidegate_spark.judgement import HIGHEST
-from tidegate_spark.native import finished, folding
+from tidegate_spark.native import finished, folding, source
 from tidegate_spark.native.finished import Finished, Since
 from tidegate_spark.native.folding import FOLDS, Folded, Folding, documents_of
+from tidegate_spark.native.source import Followed, Following
 from tidegate_spark.pins import Pins
+from tidegate_spark.windows import markers
 from tidegate_spark.windows.frame import Frame
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -123,17 +127,17 @@ def test_what_was_finished_and_not_told_is_told_by_the_next_run(gate: Gate, left
     left.commit(0)
     left.fold(1, "first", 0, 5000)
     run = left.next_run(gate)
-    assert run.look(1) == Since(True, True, False)
+    assert run.look(1) == Since(True, True, False, True)
     assert told(gate) == (1000, 1)
-    assert run.look(1) == Since(False, False, True)
+    assert run.look(1) == Since(False, False, True, True)
     left.fold(1, "second", 0, 4000)
     left.fold(1, "second", 1, 3000)
     left.commit(1)
-    assert run.look(1) == Since(True, True, False)
+    assert run.look(1) == Since(True, True, False, True)
     assert told(gate) == (4000, 3), "the run that finished it, with what all its tasks saw"
     assert left.documents.documents(FOLDS) == {}
     left.commit(2)
-    assert run.look(1) == Since(True, False, False)
+    assert run.look(1) == Since(True, False, False, True)
 
 
 def test_what_is_in_the_backlog_is_not_told_twice(gate: Gate, left: Left) -> None:
@@ -159,9 +163,67 @@ def test_what_is_refused_is_told_when_it_is_taken(gate: Gate, left: Left, monkey
         with pytest.raises(Exception, match="job_complete"):
             run.look(1)
     operate(gate, "POST", ":reopen", {"reason": "not yet"})
-    assert run.look(1) == Since(False, False, False)
+    assert run.look(1) == Since(False, False, False, True)
     assert told(gate) == (1000, 1)
-    assert run.look(1) == Since(False, False, True)
+    assert run.look(1) == Since(False, False, True, True)
+
+
+def following(gate: Gate, left: Left, monkeypatch: pytest.MonkeyPatch) -> Following:
+    """Return the reader of a query that looks at everything with each call."""
+    monkeypatch.setattr(markers, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(source, "HEARTBEAT_S", 0.0)
+    followed = Followed(
+        "input",
+        gate.coordinator.url,
+        gate.coordinator.job,
+        gate.rules,
+        "q",
+        str(left.directory),
+        "t",
+        (),
+        None,
+        None,
+        100,
+    )
+    return Following(followed, None, StructType([StructField("t", TimestampType())]))
+
+
+def test_a_refusal_is_not_followed_by_an_all_clear(
+    gate: Gate, left: Left, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was refused is still to be taken, though nothing is sent for a while."""
+    reader = following(gate, left, monkeypatch)
+    reader.latestOffset()
+    gate.complete()
+    left.fold(0, "first", 0, 1000)
+    left.commit(0)
+    for _ in range(3):
+        reader.latestOffset()
+    said = [record.getMessage() for record in caplog.records if "what was finished" in record.getMessage()]
+    assert len(said) == 1 and "does not take what was finished" in said[0] and "job_complete" in said[0]
+    monkeypatch.setattr(finished, "AGAIN_AFTER_S", 0.0)
+    operate(gate, "POST", ":reopen", {"reason": "not yet"})
+    left.commit(1)
+    reader.latestOffset()
+    assert "the coordinator takes what was finished" in caplog.text
+    assert told(gate) == (1000, 1)
+
+
+@pytest.mark.parametrize("finishes", [True, False], ids=["a batch", "nothing"])
+def test_a_deleted_job_fails_the_query(gate: Gate, left: Left, monkeypatch: pytest.MonkeyPatch, finishes: bool) -> None:
+    """With its next trigger, whether there is anything to report or not; a query that went on would lose its rows."""
+    reader = following(gate, left, monkeypatch)
+    for _ in range(3):
+        reader.latestOffset()
+    operate(gate, "DELETE", "")
+    if finishes:
+        left.fold(0, "first", 0, 1000)
+        left.commit(0)
+    with pytest.raises(JobDeleted):  # heartbeats come now and then
+        until(lambda: reader.latestOffset() is None, "the query fails", 30)
+    again = following(gate, left, monkeypatch)
+    again.latestOffset()
+    assert told(gate) == ((1000, 1) if finishes else (None, 0))
 
 
 def test_what_spark_has_finished_and_forgotten_is_found(gate: Gate, left: Left) -> None:
@@ -171,10 +233,10 @@ def test_what_spark_has_finished_and_forgotten_is_found(gate: Gate, left: Left) 
     for batch in range(3):
         left.fold(batch, "first", 0, 1000 * (batch + 1))
     left.commit(2)
-    assert run.look(3) == Since(False, False, True), "a few calls cannot have passed by so many batches"
-    assert run.look(1000) == Since(True, True, False)
+    assert run.look(3) == Since(False, False, True, True), "a few calls cannot have passed by so many batches"
+    assert run.look(1000) == Since(True, True, False, True)
     assert told(gate) == (3000, 3)
-    assert run.look(1000) == Since(False, False, False), "nothing, but that is not certain without another listing"
+    assert run.look(1000) == Since(False, False, False, True), "not certain without another listing"
 
 
 @pytest.mark.slow

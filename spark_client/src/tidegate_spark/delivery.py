@@ -194,16 +194,21 @@ class Delivery:
         self._pins.write(batch_id, kept)
         self.teller.keep(Untold(batch_id, kept, now.at_s, None if settled is None else settled.at_s, fold), now)
 
-    def tell_finished(self) -> None:
-        """Tells what is kept: now, or, where the coordinator is away, beside the batches that go on.
+    def tell_finished(self) -> bool:
+        """Report what is kept: now, or, if the coordinator is away, while batches go on.
 
-        :raises Refused: when it says no; what it has not taken is kept.
+        Returns:
+            Whether the coordinator has taken all of it.
+
+        Raises:
+            Refused: If it refuses; what it has not taken is kept.
         """
         try:
-            self.teller.tell(self.on_outage.before_going_on)
+            return self.teller.tell(self.on_outage.before_going_on)
         except CoordinatorUnavailable as error:
             self.log.warning("going on without the coordinator (%s)", error.reason)
             self.teller.go_on()
+            return False
 
     @property
     def rules(self) -> Rules:

@@ -24,13 +24,19 @@ _PART = re.compile(r"(?P<batch>\d+)\.(?P<run>[^.]+)\.\d+")
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """What Spark has done since the last look: whether it finished batches, whether the coordinator was told of any
-    rows (or is to be when it is back), and whether it has done nothing, for certain.
+    """What Spark has done since the last look.
+
+    Attributes:
+        batches: Whether it has finished batches.
+        rows: Whether these had rows of which the coordinator was told, or is told when it is back.
+        quiet: Whether it has certainly done nothing.
+        reported: Whether the coordinator has taken all that was finished.
     """
 
     batches: bool
     rows: bool
     quiet: bool
+    reported: bool
 
 
 class Finished:
@@ -60,12 +66,12 @@ class Finished:
             moved = self._moved_far()
             quiet = not moved
         if not moved and time.monotonic() < self._again_at:
-            return Since(False, False, quiet)
+            return Since(False, False, quiet, self._again_at == math.inf)
         rows = self._keep() if moved else False
         self._again_at = time.monotonic() + AGAIN_AFTER_S
-        self._delivery.tell_finished()
+        reported = self._delivery.tell_finished()
         self._again_at = math.inf
-        return Since(moved, rows, False)
+        return Since(moved, rows, False, reported)
 
     def _keep(self) -> bool:
         """Moves the folds of what was finished into the backlog; returns whether there are any."""

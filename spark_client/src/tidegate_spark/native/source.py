@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from tidegate_spark.checkpoint import Checkpoint
 from tidegate_spark.delivery import Delivery, settled
-from tidegate_spark.errors import InvalidUsage, Refused, TidegateError
+from tidegate_spark.errors import InvalidUsage, JobDeleted, Refused, TidegateError
 from tidegate_spark.heartbeat import HEARTBEATS_FAIL
 from tidegate_spark.logs import Failing
 from tidegate_spark.native.finished import Finished, Since
@@ -111,6 +111,7 @@ class Following(Watermark):
         where others move it, that is for the next run.
 
         :raises Refused: where there is no job, and no rules to create it from.
+        :raises JobDeleted: if the job was deleted; the next start of the query creates it again.
         """
         if self._only_what_is_there:
             since = self._tell()
@@ -152,10 +153,13 @@ class Following(Watermark):
                 self._check_name(talk.delivery.checkpoint)
                 if talk.delivery.max_future_skew_ms != self._skew_ms:
                     self._leave_word(talk.delivery)
+        except JobDeleted:
+            raise
         except Refused as refusal:
             talk.telling.failed(refusal)
-            return Since(True, False, False)
-        talk.telling.worked()
+            return Since(True, False, False, False)
+        if since.reported:
+            talk.telling.worked()
         return since
 
     def _leave_word(self, delivery: Delivery) -> None:
@@ -184,6 +188,8 @@ class Following(Watermark):
         talk = self._talking()
         try:
             talk.delivery.heartbeat(talk.delivery.run(), time.time() - looked_at, talk.delivery.told_up_to)
+        except JobDeleted:
+            raise
         except TidegateError as error:
             talk.beating.failed(error)
         else:

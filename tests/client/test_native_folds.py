@@ -1,5 +1,6 @@
 """What is folded of a native stream, and what becomes of folds that a run has left: against a real coordinator."""
 
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tests.support.streams import LAG
 from tests.support.waiting import until
 from tidegate_spark import Gate, JobDeleted, limiting_lag
 from tidegate_spark.checkpoint import Checkpoint
+from tidegate_spark.choice import Choice
 from tidegate_spark.delivery import Delivery
 from tidegate_spark.fold import Fold
 from tidegate_spark.judgement import HIGHEST
@@ -184,6 +186,8 @@ def following(gate: Gate, left: Left, monkeypatch: pytest.MonkeyPatch) -> Follow
         None,
         None,
         100,
+        asdict(Choice.of("t", "k")),
+        False,
     )
     return Following(followed, None, StructType([StructField("t", TimestampType())]))
 

@@ -58,6 +58,10 @@ def test_options_of_a_stream_that_cannot_be(gate: Gate) -> None:
         stream.start(queryName="q", checkpointLocation="/nowhere")
     with pytest.raises(InvalidUsage, match="queryName"):
         stream.foreach_batch(print).start(queryName="a b", checkpointLocation="/nowhere")
+    with pytest.raises(InvalidUsage, match=r"start\(\) needs queryName"):
+        stream.foreach_batch(print).start(checkpointLocation="/nowhere")
+    with pytest.raises(InvalidUsage, match=r"start\(\) needs checkpointLocation"):
+        stream.foreach_batch(print).start(queryName="q")
 
 
 def test_windows_that_cannot_be(gate: Gate) -> None:
@@ -126,6 +130,8 @@ def test_streams_that_spark_would_not_follow(gate: Gate, df: DataFrame, says: st
         ({"slide": TEN}, "slide needs windows"),
         ({"windows": TEN, "slide": 2 * TEN}, "slide is 1 or more, and its size or less"),
         ({"queryName": "a/b"}, "queryName 'a/b' must be"),
+        ({"queryName": None}, r"native\(\) needs queryName"),
+        ({"checkpointLocation": None}, r"native\(\) needs checkpointLocation"),
         ({"declare": "HNL"}, r"Write \['HNL'\]"),
     ],
 )

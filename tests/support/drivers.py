@@ -6,6 +6,7 @@ from pathlib import Path
 from tests.support.clock import VirtualClock
 from tidegate_spark import Gate
 from tidegate_spark.checkpoint import Checkpoint
+from tidegate_spark.choice import Choice
 from tidegate_spark.delivery import Delivery, Opened, Settles
 from tidegate_spark.fold import Fold
 from tidegate_spark.pins import Pins
@@ -33,10 +34,18 @@ class Runs:
         if not planned.exists():
             planned.write_text(f"v1\n{json.dumps({'batchTimestampMs': self.clock.now_ms()})}\n-")
 
-    def run(self, gate: Gate, query: str = "q", settles: Settles = "each batch", here: bool = True) -> "Run":
+    def run(
+        self,
+        gate: Gate,
+        query: str = "q",
+        settles: Settles = "each batch",
+        here: bool = True,
+        choice: Choice | None = None,
+        replaces_substreams: bool = False,
+    ) -> "Run":
         """Start the query."""
         checkpoint = Checkpoint(str(self.directory))
-        delivery = Delivery(gate, query, (), checkpoint, Pins(checkpoint), settles, here)
+        delivery = Delivery(gate, query, (), checkpoint, Pins(checkpoint), settles, here, choice, replaces_substreams)
         delivery.start()
         return Run(self, delivery)
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from tidegate_spark.backlog import Backlog, Untold
 from tidegate_spark.batch import Batch
 from tidegate_spark.checkpoint import Checkpoint
+from tidegate_spark.choice import Choice
 from tidegate_spark.coordinator import Moment
 from tidegate_spark.errors import CoordinatorUnavailable, JobMissing, Refused
 from tidegate_spark.fold import Fold
@@ -80,9 +81,10 @@ class Delivery:
 
     def __init__(
         self, gate: "Gate", query: str, declared: tuple[str, ...], checkpoint: Checkpoint, pins: Pins, settles: Settles,
-        here: bool,
+        here: bool, choice: Choice | None = None, replaces_substreams: bool = False,
     ) -> None:  # fmt: skip
         self.query, self.checkpoint = query, checkpoint
+        self._choice, self._replaces_substreams = choice, replaces_substreams
         self.coordinator = gate.coordinator.for_a_run()
         self.log = QueryLog(self.coordinator.job, query)
         self.on_outage, self._pins, self._settles = gate.on_outage, pins, settles
@@ -97,10 +99,11 @@ class Delivery:
     def _start(self, here: bool) -> None:
         self._here = here
         self._first = True
+        self._choice_kept = False
         self._started = self.teller.now()
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("_here", "_first", "_started")
+        own = ("_here", "_first", "_started", "_choice_kept")
         return {name: value for name, value in self.__dict__.items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -119,7 +122,10 @@ class Delivery:
         One that may go on without its coordinator does so later, where need be.
 
         :raises CoordinatorUnavailable, Refused: see :meth:`begin`.
+        :raises InvalidUsage: where the run before was started with other columns or windows.
         """
+        if self._here and self.checkpoint.started():
+            self._keep_choice()
         goes_on = self.on_outage.goes_on
         patience = self.on_outage.before_going_on if goes_on else self.on_outage.patience
         try:
@@ -148,6 +154,7 @@ class Delivery:
         :raises CoordinatorUnavailable: after all the patience there is.
         :raises Refused: when it says no; nothing was begun.
         """
+        self._keep_choice()
         self.standing.bring_proof()
         kept = self._pins.read(batch_id)
         last = kept or (self._pins.read(batch_id - 1) if batch_id else None)
@@ -247,6 +254,23 @@ class Delivery:
         if self._settles == "each batch":
             return Moment(min(planned_ms / 1000, now.at_s), now.waited_s)
         return self._started if planned_ms / 1000 >= self._started.at_s else None
+
+    def _keep_choice(self) -> None:
+        """Check the choices of the query against those of the run before, and keep them, once in this process.
+
+        Raises:
+            InvalidUsage: If the query cannot go on with them.
+        """
+        if self._choice_kept or self._choice is None:
+            return
+        before = Choice.load(self.checkpoint)
+        if before is not None:
+            self._choice.check(before, self._replaces_substreams)
+            if self._choice.replaces(before):
+                self.standing.forget_substreams("replaced: the query was started with other columns")
+        if before != self._choice:
+            self._choice.save(self.checkpoint)
+        self._choice_kept = True
 
     # -- silence --------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from tidegate_spark.ids import checked_id
 from tidegate_spark.native.following import following, frame_of
 from tidegate_spark.outage import DEFAULT_PATIENCE, OnOutage
 from tidegate_spark.rules import Rules
-from tidegate_spark.stream import Stream
+from tidegate_spark.stream import Stream, given
 from tidegate_spark.substreams import Substream, Values, name_of
 
 
@@ -40,9 +40,10 @@ class Gate:
         return Stream(self, df, columns)
 
     def native(
-        self, df: DataFrame, *, event_time: str, substream: Substream, queryName: str, checkpointLocation: str,
+        self, df: DataFrame, *, event_time: str, substream: Substream, queryName: str | None = None,
+        checkpointLocation: str | os.PathLike[str] | None = None,
         windows: timedelta | None = None, slide: timedelta | None = None, offset: timedelta | None = None,
-        declare: Sequence[Values] = (), limited_batches: bool | None = None,
+        declare: Sequence[Values] = (), limited_batches: bool | None = None, replaces_substreams: bool = False,
     ) -> DataFrame:  # fmt: skip
         """The same stream, with the job's watermark in place of Spark's ``withWatermark``: for windows, deduplication,
         joins of streams and ``transformWithState``, as Spark has them.
@@ -61,13 +62,14 @@ class Gate:
             ``slide`` and ``offset`` as :meth:`Stream.windows` has them.
         :param declare: substreams that are to hold the watermark back from the start, as :meth:`Stream.declare`.
         :param limited_batches: as :meth:`Stream.limited_batches`; None: unless said otherwise.
+        :param replaces_substreams: as for :meth:`Stream.start`.
         :raises InvalidUsage: for columns that cannot be used, and for streams on which Spark would not follow.
         """
         columns = Columns(event_time, substream)
         declared = tuple(_names("declare", declare))
         frame = frame_of(windows, slide, offset)
-        location = os.fspath(checkpointLocation)
-        return following(self, df, columns, queryName, location, frame, declared, limited_batches)
+        query, location = given("native", queryName, checkpointLocation)
+        return following(self, df, columns, query, location, frame, declared, limited_batches, replaces_substreams)
 
     def ensure_job(self) -> None:
         """Creates the job from the rules given to :func:`connect`, if it is not there; changes nothing otherwise."""

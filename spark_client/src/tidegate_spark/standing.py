@@ -103,6 +103,23 @@ class Standing:
     def _know(self, status: Mapping[str, Any]) -> None:
         self.config, self._revision = status["config"], status["revision"]
 
+    def forget_substreams(self, reason: str) -> None:
+        """Stop waiting for all substreams that the query had; those that report again count again.
+
+        Raises:
+            CoordinatorUnavailable: If the coordinator does not answer; nothing is forgotten then.
+        """
+        with self.lock:
+            try:
+                rows = self._coordinator.substreams()
+            except JobMissing:
+                rows = []  # it is created anew, and knows nothing of them
+            names = [row["substream"] for row in rows if row["query"] == self._query and row["state"] != "done"]
+            if names:
+                self._coordinator.idle(self._query, names, reason)
+            self.reached.tops.clear()
+            self.reached.save(self._checkpoint)
+
     def announced(self, patience: Patience) -> None:
         """Announces the query unless this process has."""
         self.bring_proof()

@@ -1,5 +1,6 @@
 """From a streaming DataFrame to a coordinated query, in the words of Spark's ``DataStreamWriter``."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -10,6 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate_spark.batch import Committed
 from tidegate_spark.checkpoint import Checkpoint
+from tidegate_spark.choice import Choice
 from tidegate_spark.columns import Columns
 from tidegate_spark.delivery import Delivery, settled
 from tidegate_spark.errors import InvalidUsage
@@ -200,24 +202,33 @@ class Stream:
         """Prints a line about every batch that was committed."""
         return replace(self, progress=True)
 
-    def start(self, *, queryName: str, checkpointLocation: str, **options: Any) -> StreamingQuery:
+    def start(
+        self, *, queryName: str | None = None, checkpointLocation: str | os.PathLike[str] | None = None,
+        replaces_substreams: bool = False, **options: Any,
+    ) -> StreamingQuery:  # fmt: skip
         """Starts the query. ``queryName`` is its stable name in the job: the same after every restart.
 
-        :raises InvalidUsage: for arguments that cannot work.
+        ``replaces_substreams``: go on with this checkpoint although ``event_time`` or ``substream`` names other columns
+        than before. The job no longer waits for the substreams that the query had.
+
+        :raises InvalidUsage: for arguments that cannot work, and for choices that this checkpoint cannot go on with.
         :raises JobMissing: where there is no such job, and no rules to create it from.
         """
+        query_name, location = given("start", queryName, checkpointLocation)
         if self.function is None:
             raise InvalidUsage("Say what to do with a batch: .foreach_batch(function) before .start().")
         if self.windowed is not None and self.null_goes != "late":
             raise InvalidUsage("A row without an event time is in no window: null_event_times('late').")
-        checked_id("queryName", queryName)
+        checked_id("queryName", query_name)
         spark = self.df.sparkSession
-        checkpoint = Checkpoint(checkpointLocation)
+        checkpoint = Checkpoint(location)
         retained = int(spark.conf.get(BATCHES_RETAINED) or 0)
         pins = Pins(checkpoint, max(KEPT, retained))
         here = not type(spark).__module__.startswith("pyspark.sql.connect")
         settles = settled(self.limited, bool(self.trigger_options.get("availableNow")))
-        delivery = Delivery(self.gate, queryName, self.declared, checkpoint, pins, settles, here)
+        delivery = Delivery(
+            self.gate, query_name, self.declared, checkpoint, pins, settles, here, self._choice(), replaces_substreams
+        )
         hook = Hook(
             delivery=delivery,
             columns=self.columns,
@@ -237,8 +248,8 @@ class Stream:
         writer = (
             self._with_markers()
             .writeStream.foreachBatch(hook)
-            .queryName(queryName)
-            .option("checkpointLocation", checkpointLocation)
+            .queryName(query_name)
+            .option("checkpointLocation", location)
             .options(**{**self.options, **options})
         )
         if self.trigger_options:
@@ -258,6 +269,16 @@ class Stream:
         delivery.started()
         return query
 
+    def _choice(self) -> Choice:
+        windowed = self.windowed
+        if windowed is None:
+            return Choice.of(self.columns.event_time, self.columns.substream)
+        frame = windowed.frame
+        return Choice.of(
+            self.columns.event_time, self.columns.substream, (frame.size, frame.slide, frame.offset),
+            (windowed.by, sorted(windowed.aggregates)),
+        )  # fmt: skip
+
     def _into_windows(self, checkpoint: Checkpoint) -> BatchFunction | Windowing:
         assert self.function is not None
         if self.windowed is None:
@@ -275,6 +296,19 @@ class Stream:
         if self.windowed is None:
             return self.df
         return self.df.union(markers_of(self.gate.coordinator, self.df, self.windowed.frame))
+
+
+def given(method: str, query: str | None, checkpoint: str | os.PathLike[str] | None) -> tuple[str, str]:
+    """Return the name of a query and its checkpoint.
+
+    Raises:
+        InvalidUsage: If one of them is missing.
+    """
+    if query is None:
+        raise InvalidUsage(f"{method}() needs queryName: the name of the query in the job, the same at every start.")
+    if checkpoint is None:
+        raise InvalidUsage(f"{method}() needs checkpointLocation: pinned watermarks are kept beside the checkpoint.")
+    return query, os.fspath(checkpoint)
 
 
 def _function(method: str, function: Any) -> Any:

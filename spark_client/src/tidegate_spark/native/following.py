@@ -27,6 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType, TimestampType
 
+from tidegate_spark.choice import Choice
 from tidegate_spark.columns import Columns, column, quoted
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.ids import checked_id
@@ -51,7 +52,7 @@ _MULTIPLE = "spark.sql.streaming.statefulOperator.allowMultiple"
 
 def following(
     gate: "Gate", df: DataFrame, columns: Columns, query: str, checkpoint: str, frame: Frame | None,
-    declared: tuple[str, ...], limited: bool | None,
+    declared: tuple[str, ...], limited: bool | None, replaces_substreams: bool,
 ) -> DataFrame:  # fmt: skip
     """See :meth:`Gate.native`."""
     spark = df.sparkSession
@@ -74,6 +75,7 @@ def following(
         input=str(uuid.uuid4()),
         url=gate.coordinator.url, job=gate.coordinator.job, rules=gate.rules, query=query, checkpoint=checkpoint,
         event_time=columns.event_time, declared=declared, limited=limited,
+        choice=asdict(Choice.of(columns.event_time, columns.substream)), replaces_substreams=replaces_substreams,
         frame=None if frame is None else asdict(frame), retained=int(spark.conf.get(BATCHES_RETAINED) or 1),
     )  # fmt: skip
     by_the_batch_before = str(spark.conf.get(_MULTIPLE, "true")).lower() == "true"

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.types import StructType
 
 from tidegate_spark.checkpoint import Checkpoint
+from tidegate_spark.choice import Choice
 from tidegate_spark.delivery import Delivery, settled
 from tidegate_spark.errors import InvalidUsage, JobDeleted, Refused, TidegateError
 from tidegate_spark.heartbeat import HEARTBEATS_FAIL
@@ -43,7 +44,7 @@ class Followed:
 
     ``input``: stands for one input in one run of its program. ``frame``: size, slide and offset of the windows whose
     ends the watermark moves by; None: it moves by milliseconds. ``limited``: as in :meth:`Stream.limited_batches`.
-    ``retained``: how many batches Spark remembers.
+    ``retained``: how many batches Spark remembers. ``choice``: what the checkpoint depends on, see :class:`Choice`.
     """
 
     input: str
@@ -57,6 +58,8 @@ class Followed:
     limited: bool | None
     frame: Mapping[str, int] | None
     retained: int
+    choice: Mapping[str, Any]
+    replaces_substreams: bool
 
 
 class Marker(InputPartition):
@@ -206,8 +209,9 @@ class Following(Watermark):
             checkpoint = documents_of(followed.checkpoint, followed.query)
             pins = Pins(checkpoint)
             delivery = Delivery(
-                self._gate, followed.query, tuple(followed.declared), checkpoint, pins, settles, here=True
-            )
+                self._gate, followed.query, tuple(followed.declared), checkpoint, pins, settles, here=True,
+                choice=Choice(**followed.choice), replaces_substreams=followed.replaces_substreams,
+            )  # fmt: skip
             delivery.start()
             self._leave_word(delivery)
             self._talk = Talk(delivery, Finished(delivery, followed.frame is None, followed.retained))

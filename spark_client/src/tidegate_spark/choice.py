@@ -1,0 +1,100 @@
+"""What a query was started with, kept beside its checkpoint: a restart with something else would go wrong silently.
+
+With another substream column, the substreams of the column before stay active and hold the watermark for ever. With
+another event time, window or aggregate, the pinned watermarks and the kept windows mean something else.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from tidegate_spark.checkpoint import Checkpoint
+from tidegate_spark.errors import InvalidUsage
+from tidegate_spark.substreams import SourcePartition, Substream
+
+_DOCUMENT = "choice"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The choices of a query that its checkpoint depends on.
+
+    Attributes:
+        event_time: The column of the event time.
+        substream: The columns of the substream; None for a stream that is one substream, or by source partition.
+        by_source_partition: Whether the source partition is the substream.
+        windows: Size, slide and offset of windows; None without windows.
+        results: The columns that windows are grouped by, and the names of the aggregates; None without windows.
+    """
+
+    event_time: str
+    substream: list[str] | None
+    by_source_partition: bool
+    windows: list[int] | None = None
+    results: list[list[str]] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        event_time: str,
+        substream: Substream,
+        windows: Sequence[int] | None = None,
+        results: Sequence[Sequence[str]] | None = None,
+    ) -> Self:
+        """Return the choices as they are kept."""
+        if substream is None or isinstance(substream, SourcePartition):
+            columns = None
+        else:
+            columns = [substream] if isinstance(substream, str) else list(substream)
+        return cls(
+            event_time,
+            columns,
+            isinstance(substream, SourcePartition),
+            None if windows is None else list(windows),
+            None if results is None else [list(names) for names in results],
+        )
+
+    @classmethod
+    def load(cls, checkpoint: Checkpoint) -> Self | None:
+        """Return the choices of the run before; None if there was none, or an older version ran it."""
+        document: dict[str, Any] | None = checkpoint.read(_DOCUMENT)
+        return None if document is None else cls(**document)
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Keep the choices beside the checkpoint."""
+        checkpoint.write(_DOCUMENT, asdict(self))
+
+    def replaces(self, before: "Choice") -> bool:
+        """Return whether the substreams of the run before are other ones."""
+        return (self.event_time, self.substream, self.by_source_partition) != (
+            before.event_time, before.substream, before.by_source_partition,
+        )  # fmt: skip
+
+    def check(self, before: "Choice", replaces_substreams: bool) -> None:
+        """Check that a query may go on with these choices.
+
+        Raises:
+            InvalidUsage: If it may not; the message says what to do.
+        """
+        if self.windows != before.windows or self.results != before.results:
+            raise InvalidUsage(
+                f"This checkpoint was started with {before._windows()}, and not with {self._windows()}: its windows "
+                "cannot be turned into others. Start with a new checkpoint, or with what it had."
+            )
+        if self.replaces(before) and not replaces_substreams:
+            raise InvalidUsage(
+                f"This checkpoint was started with {before._columns()}, and not with {self._columns()}. The substreams "
+                "that it had would hold the watermark for ever. Start with what it had, with a new checkpoint, or with "
+                "replaces_substreams=True: then the job no longer waits for them."
+            )
+
+    def _columns(self) -> str:
+        substream = "SOURCE_PARTITION" if self.by_source_partition else repr(self.substream)
+        return f"event_time={self.event_time!r}, substream={substream}"
+
+    def _windows(self) -> str:
+        if self.windows is None or self.results is None:
+            return "no windows"
+        by, aggregates = self.results
+        size, slide, offset = self.windows
+        return f"windows({size}, {slide}, {offset}).agg({', '.join([*map(repr, by), *aggregates])})"

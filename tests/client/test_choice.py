@@ -1,0 +1,91 @@
+"""A restart with other columns or windows: refused with the remedy, or done as the user says."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.clock import VirtualClock
+from tests.support.drivers import Runs
+from tests.support.local import LocalCoordinator
+from tests.support.streams import LAG
+from tidegate_spark import SOURCE_PARTITION, Gate, InvalidUsage, limiting_lag
+from tidegate_spark.checkpoint import Checkpoint
+from tidegate_spark.choice import Choice
+
+DEST = Choice.of("departed_at", "dest")
+WINDOWS = Choice.of("departed_at", "dest", (10, 10, 0), (("dest",), ("flights",)))
+
+
+@pytest.fixture
+def gate(own: LocalCoordinator) -> Gate:
+    return own.gate(job="j", rules=limiting_lag(LAG))
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Runs:
+    return Runs(tmp_path / "checkpoint", VirtualClock())
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        (DEST, Choice.of("departed_at", "origin"), "substream=['dest'], and not with event_time='departed_at'"),
+        (DEST, Choice.of("departed_at", ["dest", "origin"]), "replaces_substreams=True"),
+        (DEST, Choice.of("departed_at", None), "substream=None"),
+        (DEST, Choice.of("departed_at", SOURCE_PARTITION), "substream=SOURCE_PARTITION"),
+        (DEST, Choice.of("landed_at", "dest"), "event_time='landed_at'"),
+        (DEST, WINDOWS, "no windows, and not with windows(10, 10, 0).agg('dest', flights)"),
+        (WINDOWS, DEST, "new checkpoint"),
+        (WINDOWS, Choice.of("departed_at", "dest", (20, 10, 0), (("dest",), ("flights",))), "windows(20, 10, 0)"),
+        (WINDOWS, Choice.of("departed_at", "dest", (10, 10, 0), (("dest",), ("delay",))), "agg('dest', delay)"),
+    ],
+)
+def test_another_choice_is_refused_with_the_remedy(
+    runs: Runs, gate: Gate, before: Choice, now: Choice, said: str
+) -> None:
+    """Before anything is sent; and what the query had goes on."""
+    run = runs.run(gate, choice=before)
+    run.batch(0, HNL=100_000)
+    with pytest.raises(InvalidUsage) as refused:
+        runs.run(gate, choice=now)
+    assert said in str(refused.value)
+    runs.run(gate, choice=before).batch(1, HNL=110_000)
+    assert gate.status()["top"] == 110_000
+
+
+def test_substreams_are_replaced_if_the_user_says_so(runs: Runs, gate: Gate) -> None:
+    """Those before no longer hold the watermark; names that both have go on."""
+    runs.run(gate, choice=DEST).batch(0, HNL=100_000, BOS=200_000)
+    now = Choice.of("departed_at", "origin")
+    run = runs.run(gate, choice=now, replaces_substreams=True)
+    run.batch(1, JFK=300_000, BOS=250_000)
+    states = {row["substream"]: row["state"] for row in gate.substreams()}
+    assert states == {"HNL": "idle", "BOS": "active", "JFK": "active"}
+    assert gate.status()["watermark"] == 240_000
+    # The choice is kept: the next start is an ordinary one, and a lost job is not told of the old ones.
+    runs.run(gate, choice=now).batch(2, JFK=310_000)
+    assert Choice.load(Checkpoint(str(runs.directory))) == now
+
+
+def test_a_lost_job_is_not_told_of_replaced_substreams(runs: Runs, gate: Gate, own: LocalCoordinator) -> None:
+    runs.run(gate, choice=DEST).batch(0, HNL=100_000)
+    now = Choice.of("departed_at", "origin")
+    runs.run(gate, choice=now, replaces_substreams=True).batch(1, JFK=300_000)
+    own.empty()
+    runs.run(gate, choice=now).batch(2, JFK=310_000)
+    assert [row["substream"] for row in gate.substreams()] == ["JFK"]
+
+
+def test_a_checkpoint_of_an_older_version_takes_the_choice_over(runs: Runs, gate: Gate) -> None:
+    runs.run(gate).batch(0, HNL=100_000)
+    runs.run(gate, choice=DEST).batch(1, HNL=110_000)
+    with pytest.raises(InvalidUsage):
+        runs.run(gate, choice=Choice.of("departed_at", "origin"))
+
+
+def test_where_the_checkpoint_is_seen_by_the_hook_alone_it_refuses(runs: Runs, gate: Gate) -> None:
+    """Under Spark Connect: the client cannot read it."""
+    runs.run(gate, choice=DEST).batch(0, HNL=100_000)
+    elsewhere = runs.run(gate, choice=Choice.of("departed_at", "origin"), here=False)
+    with pytest.raises(InvalidUsage, match="would hold the watermark for ever"):
+        elsewhere.begin(1)

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.api import RUN
+from tests.support.api import RULES, RUN
 
 Make = Callable[..., str]
 
@@ -253,3 +253,16 @@ def test_rules_may_change_while_the_job_runs(http: httpx.Client, make_job: Make)
     assert http.put(path, json=lull, headers={"If-Match": "*"}).status_code == 200
     waited = http.get(f"{path}/watermark", params={"at_least": 101, "timeout_s": 60}).json()
     assert waited["reached"]
+
+
+def test_the_end_of_input_may_lie_beyond_what_was_seen(http: httpx.Client, make_job: Callable[..., str]) -> None:
+    """State of operators ends after the last event time: a join's bound, a timer. The watermark never goes back."""
+    for job, up_to, expected in (("1", None, 101), ("2", 5000, 5000), ("3", 50, 101)):
+        path = make_job() + job
+        http.put(path, json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
+        http.post(f"{path}:report", json={"substreams": ["a"], "event_times": [100]}).raise_for_status()
+        told = http.post(f"{path}:complete", json={"reason": "done", "up_to": up_to}).raise_for_status().json()
+        assert told["watermark"] == expected
+        assert http.get(f"{path}/history").json()["records"][1].get("up_to") == up_to
+        http.delete(path).raise_for_status()
+        http.delete(path.removesuffix(job)).raise_for_status()

@@ -218,15 +218,15 @@ def test_one_job_that_cannot_be_read_hides_no_other(valkey: EmbeddedValkey, tmp_
         httpx.Client(base_url=process.url, timeout=30) as http,
         Redis(unix_socket_path=str(valkey.socket)) as redis,
     ):
-        for job in ("sound", "broken"):
+        for job in ("of-two-sound", "of-two-broken"):
             create(http, job)
             report(http, job, {"a": BASE})
-        redis.set("tidegate:{broken}:since", "no set")
-        told = http.get("/metrics", params={"substreams": "*"}).text
+        redis.set("tidegate:{of-two-broken}:since", "no set")
+        told = http.get("/metrics", params={"substreams": "of-two-*"}).text
         assert "tidegate_store_up 1.0" in told and "tidegate_unreadable_jobs 1.0" in told
-        assert 'tidegate_substream_top_seconds{job_name="sound"' in told
-        page = http.get("/jobs/broken")
+        assert 'tidegate_substream_top_seconds{job_name="of-two-sound"' in told
+        page = http.get("/jobs/of-two-broken")
         assert page.status_code == 500 and "Redis does not answer" not in page.text
-        for job in ("sound", "broken"):
+        for job in ("of-two-sound", "of-two-broken"):
             redis.delete(*redis.keys(f"tidegate:{{{job}}}*"))
             redis.srem("tidegate:jobs", job)

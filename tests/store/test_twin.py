@@ -305,10 +305,10 @@ class Twins(RuleBasedStateMachine):
         self.config, self.last = config, None
         self.twin.change(config)
 
-    @rule(really=seldom)
-    def complete(self, really: bool) -> None:
+    @rule(really=seldom, up_to=st.one_of(st.none(), times))
+    def complete(self, really: bool, up_to: int | None) -> None:
         if really:
-            self.give("complete")
+            self.give("complete", up_to=up_to)
 
     @rule()
     def reopen(self) -> None:

@@ -132,7 +132,7 @@ def details(record: Mapping[str, Any]) -> list[Piece]:
         for member in ("limit", "query", "run_id", "batch_id", "hold", "successor"):
             if record.get(member) is not None and not (member == "query" and names):
                 found.append([f"{member} ", Name(str(record[member]))])
-        for member in ("watermark", "at_most"):
+        for member in ("watermark", "at_most", "up_to"):
             if record.get(member) is not None:
                 found.append([f"{member.replace('_', ' ')} ", At(record[member])])
     if record.get("actor"):

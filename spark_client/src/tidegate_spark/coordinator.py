@@ -129,8 +129,8 @@ class Coordinator:
         for part in in_calls({"names": list(names)}):
             self._job("POST", "/substreams:idle", {"query": query, "reason": reason, **part}, patience=patience)
 
-    def complete(self, reason: str) -> dict[str, Any]:
-        return self._job("POST", ":complete", {"reason": reason})
+    def complete(self, reason: str, up_to: int | None = None) -> dict[str, Any]:
+        return self._job("POST", ":complete", {"reason": reason, "up_to": up_to})
 
     def coalesced(self) -> int | None:
         """The coalesced watermark."""

@@ -1,8 +1,9 @@
 """The way in: a connection to one job of a coordinator."""
 
+import math
 import os
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 import httpx
@@ -106,9 +107,23 @@ class Gate:
         """Ends a query for good: its substreams and its open batch no longer hold the watermark."""
         self.coordinator.retire(query, None, reason)
 
-    def complete(self, reason: str = "") -> int | None:
-        """End of input: returns the last watermark, above everything that was seen."""
-        watermark: int | None = self.coordinator.complete(reason)["watermark"]
+    def complete(self, reason: str = "", up_to: datetime | int | None = None) -> int | None:
+        """End the input: move the watermark above everything that was seen, and return it.
+
+        Args:
+            reason: Kept with the record.
+            up_to: The watermark goes there at least: an aware datetime, or a number in the unit of the event times.
+                Operators of Spark behind :meth:`native` keep state beyond the last event time (the time bound of a
+                join, a timer); they give it out when the watermark has passed its end.
+
+        Raises:
+            InvalidUsage: If ``up_to`` has no time zone.
+        """
+        if isinstance(up_to, datetime):
+            if up_to.tzinfo is None:
+                raise InvalidUsage(f"up_to={up_to!r} has no time zone: give it one, such as datetime.UTC.")
+            up_to = math.floor(up_to.timestamp() * 1000)
+        watermark: int | None = self.coordinator.complete(reason, up_to)["watermark"]
         return watermark
 
     def status(self) -> dict[str, Any]:

@@ -101,9 +101,18 @@ def release(
     _tell(told, as_json)
 
 
-def complete(job: Job, reason: Reason, url: Url = HERE, as_json: AsJson = False) -> None:
+def complete(
+    job: Job,
+    reason: Reason,
+    up_to: Annotated[
+        str | None, typer.Option(help="The watermark goes there at least: 2013-01-14T00:00Z, or milliseconds.")
+    ] = None,
+    url: Url = HERE,
+    as_json: AsJson = False,
+) -> None:
     """The input has ended: all substreams are done."""
-    _send(url, job, "POST", ":complete", {"reason": reason}, as_json)
+    body = {"reason": reason, "up_to": None if up_to is None else moment(up_to)}
+    _send(url, job, "POST", ":complete", body, as_json)
 
 
 def reopen(job: Job, reason: Reason, url: Url = HERE, as_json: AsJson = False) -> None:

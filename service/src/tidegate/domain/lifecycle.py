@@ -59,8 +59,9 @@ class Owning(Acting):
 
     # -- the end of input, and new beginnings ---------------------------------------------------------------------
 
-    def finish(self, now_ms: int, why: Why = UNEXPLAINED) -> Effect:
-        """End of input: all substreams are done, ``C`` goes to the first frame boundary above the job's top.
+    def finish(self, now_ms: int, why: Why = UNEXPLAINED, up_to: int | None = None) -> Effect:
+        """End of input: all substreams are done, ``C`` goes to the first frame boundary above the job's top, or at
+        ``up_to`` or above it, if that is higher.
 
         :raises BatchOpen: while a batch is open, for its rows are not all in yet.
         :raises HoldActive: while an operator holds the watermark.
@@ -77,9 +78,9 @@ class Owning(Acting):
         self.tick(now_ms)
         last = offer(self.config.throttle, self.coalescer.lead, self.coalescer.coalesced, self.numbers)
         self.coalescer.advance(last, self.now_ms)
-        self._end()
+        self._end(up_to)
         self.complete, self._completed_ms = True, self.moment.observed_ms
-        self._act("complete", why)
+        self._act("complete", why, up_to=up_to)
         return Effect(self._reply(), True)
 
     def reopen(self, now_ms: int, why: Why = UNEXPLAINED) -> Effect:

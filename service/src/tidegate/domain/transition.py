@@ -338,8 +338,11 @@ class Transition(JobState):
                 self._acts("max_batch_hold_ms")
                 self._write("batch_released", query=name, batch_id=query.latest)
 
-    def _end(self) -> None:
-        """Moves C past the throttle to the end of the last frame that anything was seen in."""
-        if self.top is not None:
-            self.coalescer.advance(self.config.end_after(self.top, self.numbers), self.now_ms)
+    def _end(self, up_to: int | None = None) -> None:
+        """Move C past the throttle to the end of the last frame that anything was seen in, or that begins before
+        ``up_to``.
+        """
+        last = highest(self.top, None if up_to is None else max(up_to - 1, self.numbers.lowest))
+        if last is not None:
+            self.coalescer.advance(self.config.end_after(last, self.numbers), self.now_ms)
         self.coalescer.release(None, self.now_ms)

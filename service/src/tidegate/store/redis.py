@@ -256,8 +256,10 @@ class JobStore:
     ) -> Effect:
         return replies.effect(await self._run("retire", job, now_ms, query, successor or "", *of_why(why)))
 
-    async def complete(self, job: str, why: Why = UNEXPLAINED, now_ms: int | None = None) -> Effect:
-        return replies.effect(await self._run("complete", job, now_ms, *of_why(why)))
+    async def complete(
+        self, job: str, why: Why = UNEXPLAINED, now_ms: int | None = None, up_to: int | None = None
+    ) -> Effect:
+        return replies.effect(await self._run("complete", job, now_ms, text(up_to), *of_why(why)))
 
     async def reopen(self, job: str, why: Why = UNEXPLAINED, now_ms: int | None = None) -> Effect:
         return replies.effect(await self._run("reopen", job, now_ms, *of_why(why)))

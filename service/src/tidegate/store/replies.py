@@ -136,7 +136,7 @@ def paired(flat: Sequence[str]) -> dict[str, str]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-_NUMBERS = {"coalesced", "watermark", "count", "batch_id", "lost_ms", "at_most"}
+_NUMBERS = {"coalesced", "watermark", "count", "batch_id", "lost_ms", "at_most", "up_to"}
 
 
 def record(entry_id: str, fields: Mapping[str, str]) -> Record:

@@ -8,7 +8,15 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from tidegate.api.access import ADMINS, OPERATORS, REPORTERS_AND_OPERATORS, Who, allowed
 from tidegate.api.bodies import answer, body_of, read
 from tidegate.api.context import Context, Ctx, JobId, QueryId
-from tidegate.api.schemas.actions import Action, Declaration, HoldRequest, Restoration, Retirement, SubstreamAction
+from tidegate.api.schemas.actions import (
+    Action,
+    Completion,
+    Declaration,
+    HoldRequest,
+    Restoration,
+    Retirement,
+    SubstreamAction,
+)
 from tidegate.api.schemas.jobs import EffectRecord, HoldEffectRecord, WatermarkRecord
 from tidegate.api.schemas.types import ID, Text
 from tidegate.domain.records import Effect
@@ -75,12 +83,12 @@ async def retire(job: JobId, query: QueryId, request: Request, ctx: Ctx, who: Wh
     return _effect(ctx, job, await ctx.store.retire(job, query, body.successor, who.why(body.reason)))
 
 
-@router.post("/{job:id}:complete", response_model=EffectRecord, openapi_extra=body_of(Action))
+@router.post("/{job:id}:complete", response_model=EffectRecord, openapi_extra=body_of(Completion))
 @allowed(*OPERATORS)
 async def complete(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
     """End of input: all substreams are done, the watermark goes to the first frame boundary above the job's top."""
-    body = await read(request, Action)
-    return _effect(ctx, job, await ctx.store.complete(job, who.why(body.reason)))
+    body = await read(request, Completion)
+    return _effect(ctx, job, await ctx.store.complete(job, who.why(body.reason), up_to=body.up_to))
 
 
 @router.post("/{job:id}:reopen", response_model=EffectRecord, openapi_extra=body_of(Action))

@@ -15,6 +15,16 @@ class Action(Request):
     reason: Text = REASON
 
 
+class Completion(Action):
+    """The end of the input, and why it is known.
+
+    `up_to`: the watermark goes there at least. Operators of Spark keep state beyond the last event time (a window, the
+    time bound of a join, a timer): name the end of that, so that they give out all they have.
+    """
+
+    up_to: EventTime | None = None
+
+
 class SubstreamAction(Request):
     """Which substreams, and why. `query` "": those whose reports come without batches."""
 

@@ -56,6 +56,7 @@ class HistoryRecord(Record):
     action: str | None = None
     successor: str | None = None
     at_most: int | None = None
+    up_to: int | None = None
     actor: str | None = None
     reason: str | None = None
 

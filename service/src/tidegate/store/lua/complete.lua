@@ -1,12 +1,13 @@
 -- End of input: all substreams are done, C goes to the first frame boundary above the job's top (without frames
--- top + 1), past the throttle, and the job is frozen.
+-- top + 1), or at up to, if that is higher, past the throttle, and the job is frozen.
 --
 -- KEYS  1 the job · 2 the jobs to sweep
--- ARGV  now · absent after · not after · actor · reason
+-- ARGV  now · absent after · not after · up to ('' : as far as was seen) · actor · reason
 -- Reply ok, ... (parts/answer), applied (0: it was complete before)
 --       or error: job_not_found, job_deleted, batch_open <query> <batch>, hold_active <hold> <at most>
 -- @include parts/answer
 -- @include parts/end
+local up_to = num(arg())
 local refused = load_job()
 if refused then return refused end
 if J.complete then return reply('0') end
@@ -22,11 +23,13 @@ for _, hold in ipairs(redis.call('ZRANGE', K.holds, 0, -1)) do
   end
 end
 advance(candidate(J.lead))
-if J.top then
+local last = J.top
+if up_to and above(up_to - 1, last) then last = math.max(up_to - 1, -HIGHEST) end
+if last then
   local framed = R.throttle and R.throttle.type == 'frame'
-  advance(framed and frame_higher(J.top) or math.min(J.top + 1, HIGHEST))
+  advance(framed and frame_higher(last) or math.min(last + 1, HIGHEST))
 end
 release_at(J.coalesced)
 J.complete, J.completed = 1, J.t
-act('complete', read_why())
+act('complete', read_why(), nil, nil, 'up_to', up_to and fmt(up_to))
 return reply('1')

@@ -130,6 +130,43 @@ def test_an_endless_head_takes_no_memory(guarded: CoordinatorProcess, dial: Call
     assert memory().rss - before < 20_000_000
 
 
+CHUNKED = b"POST /livez HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
+
+
+@pytest.mark.parametrize("trailer", [b"X: y\r\n", b"y" * 1000], ids=["many", "one"])
+def test_endless_trailers_take_no_memory(
+    guarded: CoordinatorProcess, dial: Callable[..., socket.socket], trailer: bytes
+) -> None:
+    """What follows a chunked body belongs to the request, too."""
+    memory = psutil.Process(guarded.pid).memory_info
+    before = memory().rss
+    endless = dial(CHUNKED + b"X: ")
+    assert sent_until_closed(endless, trailer * 50, most=50_000_000) < 20_000_000
+    assert memory().rss - before < 20_000_000
+
+
+def test_a_head_in_pieces_is_as_limited_as_one_in_one(dial: Callable[..., socket.socket]) -> None:
+    pieces = dial(HEAD + b"X: " + b"y" * 40_000)
+    time.sleep(0.2)
+    pieces.sendall(b"y" * 30_000 + b"\r\n\r\n")
+    assert answer(pieces).startswith(b"HTTP/1.1 431 ")
+
+
+def test_a_client_that_leaves_is_not_waited_for_whatever_it_has_sent(
+    guarded: CoordinatorProcess, dial: Callable[..., socket.socket]
+) -> None:
+    """A pipelined request must not hide that the one before it is no longer wanted."""
+    httpx.put(
+        f"{guarded.url}/v1/jobs/left", json={"policy": {"type": "limiting_lag", "lag_ms": 10}},
+        headers={"If-None-Match": "*"}, timeout=60,
+    ).raise_for_status()  # fmt: skip
+    poll = b"GET /v1/jobs/left/watermark?at_least=5&timeout_s=200 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    leaving = dial(poll + HEAD + b"\r\n")
+    until(lambda: metric(guarded, "tidegate_waiting_clients") == 1, "it waits")
+    leaving.close()
+    until(lambda: metric(guarded, "tidegate_waiting_clients") == 0, "its place is free", 30)
+
+
 @pytest.mark.parametrize(
     "sent",
     [b"", b"GET /li", HEAD, POST + b"\r\n", POST + b"\r\n{", HEAD + b"\r\n" + HEAD],

@@ -143,6 +143,19 @@ def test_a_key_is_replaced_under_its_name(file: Path, as_key: Client) -> None:
     assert (old.get("/v1/jobs").status_code, newest.get("/v1/jobs").status_code) == (401, 200)
 
 
+def test_a_stream_of_a_key_that_was_replaced_goes_on(process: CoordinatorProcess, file: Path, as_key: Client) -> None:
+    """For as long as the key is valid."""
+    presented = keyring.create(file, "lasting", Role.ADMIN, "")
+    http = as_key(presented)
+    http.put("/v1/jobs/lasting", json=RULES, headers=CREATE).raise_for_status()
+    with watching(f"{process.url}/v1/jobs/lasting", key=presented) as events:
+        events.take(1)
+        as_key(keyring.rotate(file, "lasting", timedelta(days=1)))
+        time.sleep(2)
+        http.post("/v1/jobs/lasting:report", json=REPORT).raise_for_status()
+        assert events.take(1)
+
+
 def test_the_last_use_of_a_key_is_known(tmp_path: Path) -> None:
     """After a restart, too: the store has it."""
     path = tmp_path / "keys.json"

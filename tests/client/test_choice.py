@@ -67,6 +67,21 @@ def test_substreams_are_replaced_if_the_user_says_so(runs: Runs, gate: Gate) -> 
     assert Choice.load(Checkpoint(str(runs.directory))) == now
 
 
+def test_what_earlier_runs_left_is_reported_before_substreams_are_replaced(runs: Runs, own: LocalCoordinator) -> None:
+    """A report makes its substream count again: it would hold the watermark after all."""
+    gate = own.gate(job="j", rules=limiting_lag(LAG), on_outage="continue")
+    run = runs.run(gate, choice=DEST)
+    run.batch(0, HNL=100_000)
+    own.stop()
+    run.batch(1, HNL=110_000)
+    run.delivery.close()
+    own.start()
+    now = Choice.of("departed_at", "origin")
+    runs.run(gate, choice=now, replaces_substreams=True).batch(2, JFK=300_000)
+    assert {row["substream"]: row["state"] for row in gate.substreams()} == {"HNL": "idle", "JFK": "active"}
+    assert (gate.status()["watermark"], gate.status()["rows"]["on_time"]) == (290_000, 3)
+
+
 def test_a_lost_job_is_not_told_of_replaced_substreams(runs: Runs, gate: Gate, own: LocalCoordinator) -> None:
     runs.run(gate, choice=DEST).batch(0, HNL=100_000)
     now = Choice.of("departed_at", "origin")

@@ -116,22 +116,23 @@ class Delivery:
 
     # -- a query --------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
+    def start(self, adopts: bool = True) -> None:
         """Announces the query, and tells what an earlier run has left untold.
 
-        One that may go on without its coordinator does so later, where need be.
+        One that may go on without its coordinator does so later, where need be. ``adopts``: also :meth:`adopt_choice`.
 
         :raises CoordinatorUnavailable, Refused: see :meth:`begin`.
         :raises InvalidUsage: where the run before was started with other columns or windows.
         """
         if self._here and self.checkpoint.started():
-            self._keep_choice()
+            self._check_choice()
         goes_on = self.on_outage.goes_on
         patience = self.on_outage.before_going_on if goes_on else self.on_outage.patience
         try:
             self.standing.announce(patience)
             self.max_future_skew_ms = self.standing.config["max_future_skew_ms"]
-            self.teller.tell(patience)
+            if self.teller.tell(patience) and self._here and adopts and self.checkpoint.started():
+                self.adopt_choice()
         except CoordinatorUnavailable as error:
             if not goes_on:
                 raise
@@ -154,16 +155,18 @@ class Delivery:
         :raises CoordinatorUnavailable: after all the patience there is.
         :raises Refused: when it says no; nothing was begun.
         """
-        self._keep_choice()
+        self._check_choice()
         self.standing.bring_proof()
         kept = self._pins.read(batch_id)
         last = kept or (self._pins.read(batch_id - 1) if batch_id else None)
         settled = self._settled(batch_id)
         if not self.on_outage.goes_on or last is None:
-            self.teller.tell_before(batch_id, self.on_outage.patience)
+            if self.teller.tell_before(batch_id, self.on_outage.patience):
+                self.adopt_choice()
             return self._begin(batch_id, kept, settled, self.on_outage.patience)
         try:
             if self.teller.tell_before(batch_id, self.on_outage.before_going_on):
+                self.adopt_choice()
                 return self._begin(batch_id, kept, settled, self.on_outage.before_going_on)
         except CoordinatorUnavailable as error:
             self._go_on_without(batch_id, error)
@@ -255,19 +258,27 @@ class Delivery:
             return Moment(min(planned_ms / 1000, now.at_s), now.waited_s)
         return self._started if planned_ms / 1000 >= self._started.at_s else None
 
-    def _keep_choice(self) -> None:
-        """Check the choices of the query against those of the run before, and keep them, once in this process.
+    def _check_choice(self) -> None:
+        """Check the choices of the query against those of the run before.
 
         Raises:
             InvalidUsage: If the query cannot go on with them.
         """
-        if self._choice_kept or self._choice is None:
+        if self._choice is not None and not self._choice_kept:
+            before = Choice.load(self.checkpoint)
+            if before is not None:
+                self._choice.check(before, self._replaces_substreams)
+
+    def adopt_choice(self) -> None:
+        """Keep the choices of the query, once in this process, and stop waiting for substreams that they replace.
+
+        Call it when everything that earlier runs left is reported: a report makes a substream count again.
+        """
+        if self._choice is None or self._choice_kept:
             return
         before = Choice.load(self.checkpoint)
-        if before is not None:
-            self._choice.check(before, self._replaces_substreams)
-            if self._choice.replaces(before):
-                self.standing.forget_substreams("replaced: the query was started with other columns")
+        if before is not None and self._choice.replaces(before):
+            self.standing.forget_substreams("replaced: the query was started with other columns")
         if before != self._choice:
             self._choice.save(self.checkpoint)
         self._choice_kept = True

@@ -122,7 +122,7 @@ class Gate:
         if isinstance(up_to, datetime):
             if up_to.tzinfo is None:
                 raise InvalidUsage(f"up_to={up_to!r} has no time zone: give it one, such as datetime.UTC.")
-            up_to = math.floor(up_to.timestamp() * 1000)
+            up_to = math.ceil(up_to.timestamp() * 1000)
         watermark: int | None = self.coordinator.complete(reason, up_to)["watermark"]
         return watermark
 

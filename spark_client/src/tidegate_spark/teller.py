@@ -101,8 +101,10 @@ class Teller:
         """The query has ended; what is still untold is told by its next start."""
         self._stopped.set()
 
-    def _tell_all(self, patience: Patience) -> None:
+    def _tell_all(self, patience: Patience, ended: Callable[[], bool] = lambda: False) -> None:
         for batch_id in self._backlog.batches():
+            if ended():
+                return
             untold = self._backlog.read(batch_id)
             if untold is None:
                 continue
@@ -114,6 +116,10 @@ class Teller:
             self._tell(untold, since, patience)
             self._backlog.forget(batch_id)
             self._log.info("the coordinator was told of this batch", extra={"batch": batch_id})
+
+    def _has_ended(self) -> bool:
+        """Return whether the query has ended: a begin from this run could fence the one that replaced it."""
+        return self._stopped.is_set() or self._coordinator.stopped()
 
     def _done(self) -> bool:
         """Whether nothing is left; if so, the thread is dismissed."""
@@ -128,10 +134,10 @@ class Teller:
         complained = False
         try:
             while not self._stopped.wait(random.uniform(PAUSE_S / 2, PAUSE_S)):
-                if self._coordinator.stopped():
-                    return  # the query may have started again: a begin from this run would fence the new one
                 try:
-                    self._tell_all(ONE_ATTEMPT)
+                    self._tell_all(ONE_ATTEMPT, self._has_ended)
+                    if self._has_ended():
+                        return
                     if self._done():
                         return
                 except CoordinatorUnavailable:

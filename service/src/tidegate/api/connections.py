@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import httptools
+from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from tidegate.api.problems import Problem
@@ -137,6 +138,15 @@ class Connections:
         return any(parsed in network for network in self._limits.trusted_proxies)
 
 
+class _Trailers(list[tuple[bytes, bytes]]):
+    """Trailers of a request, which nothing reads: no more than there may be headers."""
+
+    def append(self, trailer: tuple[bytes, bytes]) -> None:
+        if len(self) >= MAX_HEADERS:
+            raise ValueError("too many trailers")
+        super().append(trailer)
+
+
 class Connection(HttpToolsProtocol):
     """A connection whose requests are bounded in size and in time."""
 
@@ -152,9 +162,13 @@ class Connection(HttpToolsProtocol):
         self._connections = connections
         self._address = ""
         self._problem: Problem | None = None
-        self._head_open = False
-        self._head_bytes = 0  # of a head that came in several pieces, without the first piece
+        self._serving: RequestResponseCycle | None = None  # uvicorn's `cycle` is the newest, which may be queued
+        self._head_open = self._head_split = False
+        self._head_bytes = 0  # at least so many of a head that came in several pieces
         self._piece_bytes = 0
+        self._progress = False
+        self._stalled_bytes = 0
+        self._closing_since: float | None = None
         self._requests = 0
         # When the client began to owe something: what it was (see :meth:`_owed`), and since when.
         self._owed_before: tuple[object, ...] | None = None
@@ -169,14 +183,17 @@ class Connection(HttpToolsProtocol):
             self._refuse(problem)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Give the place of the connection to another one."""
+        """Give the place of the connection to another one, and tell the request that is served."""
         self._connections.remove(self, self._address)
+        serving = self._serving
         super().connection_lost(exc)
+        if serving is not None and not serving.response_complete:
+            serving.disconnected = True
+            serving.message_event.set()
 
     def data_received(self, data: bytes) -> None:
-        """Parse some bytes, and refuse a head that is too large before all of it has come."""
-        began_before = self._head_open
-        self._piece_bytes = len(data)
+        """Parse some bytes, and refuse a head, or trailers, that are too large before all of it has come."""
+        self._piece_bytes, self._progress = len(data), False
         self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
@@ -189,16 +206,29 @@ class Connection(HttpToolsProtocol):
                 self._connections.closed(self._address, "malformed")
                 self.send_400_response("Invalid HTTP request received.")
             return
-        if self._head_open and began_before:
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
-                self._refuse(self._head_too_large())
+        if self._head_open:
+            # The first piece may begin with the end of another request.
+            self._head_bytes += len(data) if self._head_split else self._head_size()
+            self._head_split = True
+        self._stalled_bytes = 0 if self._progress or self._head_open else self._stalled_bytes + len(data)
+        if max(self._head_bytes * self._head_open, self._stalled_bytes) > MAX_HEAD_BYTES:
+            self._refuse(self._head_too_large())
 
     def on_message_begin(self) -> None:
         """Begin the head of a request."""
-        self._head_open, self._head_bytes = True, 0
+        self._head_open, self._head_split, self._head_bytes = True, False, 0
         self._requests += 1
         super().on_message_begin()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of a body."""
+        self._progress = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """End a request."""
+        self._progress = True
+        super().on_message_complete()
 
     def on_headers_complete(self) -> None:
         """Serve a request whose head is within the limits.
@@ -206,16 +236,27 @@ class Connection(HttpToolsProtocol):
         Raises:
             ValueError: If it is not. The parser ends with it, and :meth:`data_received` answers.
         """
-        self._head_open = False
+        self._head_open, self._progress = False, True
         # The exact size is only summed up where it may be over the limit.
-        may_be_large = self._head_bytes + self._piece_bytes > MAX_HEAD_BYTES
+        may_be_large = self._head_split or self._piece_bytes > MAX_HEAD_BYTES
         if len(self.headers) > MAX_HEADERS or (may_be_large and self._head_size() > MAX_HEAD_BYTES):
             self._problem = self._head_too_large()
             raise ValueError(self._problem.code)
         super().on_headers_complete()
+        self.headers = _Trailers()  # what comes from now on belongs to no request
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._serving = cycle
+        super()._start_asgi_task(cycle, app)
 
     def check(self, now: float, timeout_s: float) -> None:
         """Close the connection if its client has sent no request, or taken no answer, for too long."""
+        if self.transport.is_closing():  # and what was written is not read
+            if self._closing_since is None:
+                self._closing_since = now
+            elif now - self._closing_since >= timeout_s:
+                self.transport.abort()
+            return
         owed = self._owed()
         if owed is None or owed != self._owed_before:
             self._owed_before, self._owed_since = owed, now
@@ -231,12 +272,15 @@ class Connection(HttpToolsProtocol):
         """Return what the client has to do next and how far it is, or None while this replica has to act."""
         if self.flow.write_paused:
             return "response", self._requests, self.transport.get_write_buffer_size()
-        if self._is_served() and not (self.cycle.more_body and not self.flow.read_paused):
+        serving = self._served()
+        if serving is not None and not (serving.more_body and not self.flow.read_paused):
             return None
         return "request", self._requests
 
-    def _is_served(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
+    def _served(self) -> RequestResponseCycle | None:
+        """Return the request whose answer is due."""
+        serving = self._serving
+        return None if serving is None or serving.response_complete else serving
 
     def _head_size(self) -> int:
         return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
@@ -252,8 +296,8 @@ class Connection(HttpToolsProtocol):
         self._connections.closed(self._address, problem.code)
         if self.transport.is_closing():
             return
-        served = self._is_served()
-        if served and (self.cycle.response_started or not self.cycle.more_body):
+        serving = self._served()
+        if serving is not None and (serving.response_started or not serving.more_body):
             self.transport.abort()
             return
         body = problem.body()
@@ -266,6 +310,6 @@ class Connection(HttpToolsProtocol):
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self.transport.write(STATUS_LINE[problem.status] + lines.encode() + b"\r\n" + body)
         self.transport.close()
-        if served:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+        if serving is not None:
+            serving.disconnected = True
+            serving.message_event.set()

@@ -109,8 +109,12 @@ class Keyring:
         return None if key is None or key.has_expired() else key
 
     def stands(self, key: Key) -> bool:
-        """Return whether a key has not been revoked since, and has not expired."""
-        return self.known(key.id) == key
+        """Return whether a key has not been revoked or changed since, and has not expired.
+
+        A new time of expiry, as a rotation sets it, is no change.
+        """
+        known = self.known(key.id)
+        return known is not None and (known.sha256, known.role, known.prefix) == (key.sha256, key.role, key.prefix)
 
     def keys(self) -> list[Key]:
         """Return all keys, in the order of the file."""

@@ -70,7 +70,8 @@ class Finished:
         rows = self._keep() if moved else False
         self._again_at = time.monotonic() + AGAIN_AFTER_S
         reported = self._delivery.tell_finished()
-        self._again_at = math.inf
+        if reported:
+            self._again_at = math.inf
         return Since(moved, rows, False, reported)
 
     def _keep(self) -> bool:

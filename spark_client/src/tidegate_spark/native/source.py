@@ -163,6 +163,8 @@ class Following(Watermark):
             return Since(True, False, False, False)
         if since.reported:
             talk.telling.worked()
+            if talk.delivery.checkpoint.started():
+                talk.delivery.adopt_choice()
         return since
 
     def _leave_word(self, delivery: Delivery) -> None:
@@ -212,7 +214,7 @@ class Following(Watermark):
                 self._gate, followed.query, tuple(followed.declared), checkpoint, pins, settles, here=True,
                 choice=Choice(**followed.choice), replaces_substreams=followed.replaces_substreams,
             )  # fmt: skip
-            delivery.start()
+            delivery.start(adopts=False)  # folds of earlier runs come first
             self._leave_word(delivery)
             self._talk = Talk(delivery, Finished(delivery, followed.frame is None, followed.retained))
         return self._talk

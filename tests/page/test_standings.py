@@ -118,6 +118,8 @@ def test_redis_away(tmp_path: Path, visitor: Visitor) -> None:
         valkey.start()
         expect(page.locator("#trouble")).to_be_hidden()
         expect(late.locator("h1")).to_have_text("flights")
+        for window in (page, late):
+            window.close()  # before the coordinator ends: they would report that
 
 
 def test_the_coordinator_away(tmp_path: Path, visitor: Visitor) -> None:

@@ -36,8 +36,8 @@ from tidegate_spark.testing import CoordinatorProcess, FileBatches
 OPENAPI = json.loads(DOCUMENT.read_text())
 
 OF_OTHERS = {
-    "list_jobs", "explain_job", "history", "watch", "get_batch", "delete_job", "idle", "evict", "restore", "reopen",
-    "reset", "hold", "release", "livez", "readyz", "metrics", "disorder", "late",
+    "list_jobs", "list_keys", "explain_job", "history", "watch", "get_batch", "delete_job", "idle", "evict", "restore",
+    "reopen", "reset", "hold", "release", "livez", "readyz", "metrics", "disorder", "late",
 }  # fmt: skip
 """Calls that Spark jobs do not make: those of people, of the programs that help them, and of supervisors."""
 UNSAID = {"Report": {"min_event_times", "watermarks"}}

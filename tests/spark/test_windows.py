@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from tests.support.streams import rows, to_the_end
 from tests.support.windows import SECOND, Results, tens
-from tidegate_spark import Gate, windows
+from tidegate_spark import Gate, InvalidUsage, windows
 from tidegate_spark.session import setting
 from tidegate_spark.testing import FileBatches
 from tidegate_spark.windows.windowing import VERSIONS_KEPT
@@ -194,9 +194,7 @@ def test_other_windows_need_another_checkpoint(
     source.add(*rows(("a", 2000)))
     stream = gate.stream(source.stream(spark), event_time="t", substream="k").windows(20 * SECOND)
     other = Results().after(stream.agg("k", rows=windows.count()))
-    with pytest.raises(
-        Exception, match=r"were kept as windows of 10000 .* Start the query with .* on a new checkpoint"
-    ):
+    with pytest.raises(InvalidUsage, match=r"started with windows\(10000, .* Start with a new checkpoint"):
         to_the_end(other, checkpoint)
 
 

@@ -230,7 +230,7 @@ def test_a_trusted_proxy_has_no_limit_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_low_limit_on_open_files_is_logged_and_kept(tmp_path: Path) -> None:
-    """Without it, a replica that runs out of files accepts nobody and says nothing."""
+    """A replica that runs out of files accepts no connection and logs nothing."""
     command = f"ulimit -n 300; exec {sys.executable} -m tidegate serve --stop-with-stdin"
     environment = os.environ | {"TIDEGATE_DATA_DIR": str(tmp_path), "TIDEGATE_PORT": "0"}
     with (

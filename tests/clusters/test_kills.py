@@ -41,6 +41,13 @@ def settings_of(gate: Gate, session: str, directory: Path, **more: Any) -> Setti
     return Settings(session, coordinator.url, coordinator.job, str(directory), conf=conf, **more)
 
 
+def killed_and_run_again(settings: Settings) -> None:
+    """Run a pipeline until it kills itself, then to the end of its input."""
+    assert run(settings) < 0, log_of(Path(settings.directory))
+    settings.die = None
+    assert run(settings) == 0, log_of(Path(settings.directory))
+
+
 def check_rows(directory: Path, gate: Gate, killed: int) -> None:
     """Every attempt gave the functions the same, the killed batch has two, and each row is counted once."""
     given: dict[tuple[str, int], list[tuple[int | None, list[Any]]]] = {}
@@ -62,9 +69,7 @@ def test_a_killed_driver_with_a_function(tidegate: CoordinatorProcess, tmp_path:
     fill(tmp_path)
     gate = tidegate.gate(rules=limiting_lag(LAG))
     settings = settings_of(gate, "local[2]", tmp_path, die="before the commit", of=2)
-    assert run(settings) < 0, log_of(tmp_path)
-    settings.die = None
-    assert run(settings) == 0, log_of(tmp_path)
+    killed_and_run_again(settings)
     check_rows(tmp_path, gate, killed=2)
 
 
@@ -74,9 +79,7 @@ def test_a_killed_driver_on_a_standalone_cluster(tidegate: CoordinatorProcess, t
     gate = tidegate.gate(rules=limiting_lag(LAG))
     with standalone(tmp_path) as master:
         settings = settings_of(gate, master, tmp_path, die=IN_THE_FUNCTION, of=2)
-        assert run(settings) < 0, log_of(tmp_path)
-        settings.die = None
-        assert run(settings) == 0, log_of(tmp_path)
+        killed_and_run_again(settings)
     check_rows(tmp_path, gate, killed=2)
 
 
@@ -101,9 +104,7 @@ def test_a_killed_driver_with_windows(tidegate: CoordinatorProcess, tmp_path: Pa
         source.add({"k": "a", "t": t})
     gate = tidegate.gate(rules=limiting_lag(LAG))
     settings = settings_of(gate, "local[2]", tmp_path, windows=10_000, die="after the state", of=2)
-    assert run(settings) < 0, log_of(tmp_path)
-    settings.die = None
-    assert run(settings) == 0, log_of(tmp_path)
+    killed_and_run_again(settings)
     given = [(call.kind, call.batch, [row[1:] for row in call.rows]) for call in calls(tmp_path)]
     assert given == [
         ("on_time", 2, [["a", 2, 2000, None]]),
@@ -119,9 +120,7 @@ def test_a_killed_driver_of_sparks_own_windows(tidegate: CoordinatorProcess, tmp
         source.add({"k": "a", "t": t}, {"k": "a", "t": 12_000})
     gate = tidegate.gate(rules=limiting_lag(LAG))
     settings = settings_of(gate, "local[2]", tmp_path, windows=10_000, native=True, die=AFTER_SPARKS_COMMIT, of=2)
-    assert run(settings) < 0, log_of(tmp_path)
-    settings.die = None
-    assert run(settings) == 0, log_of(tmp_path)
+    killed_and_run_again(settings)
     windows = {tuple(row) for call in calls(tmp_path) for row in call.rows}
     assert len({window[:2] for window in windows}) == len(windows), "a window came out with two counts"
     assert ("a", 20_000, 1) in windows

@@ -124,10 +124,10 @@ class Coordinator:
     def done(self, query: str, names: Sequence[str], reason: str) -> dict[str, Any]:
         return self._job("POST", "/substreams:done", {"query": query, "names": list(names), "reason": reason})
 
-    def idle(self, query: str, names: Sequence[str], reason: str, patience: Patience | None = None) -> None:
+    def idle(self, query: str, names: Sequence[str], reason: str) -> None:
         """Stop waiting for substreams of a query, until they report again."""
         for part in in_calls({"names": list(names)}):
-            self._job("POST", "/substreams:idle", {"query": query, "reason": reason, **part}, patience=patience)
+            self._job("POST", "/substreams:idle", {"query": query, "reason": reason, **part})
 
     def complete(self, reason: str, up_to: int | None = None) -> dict[str, Any]:
         return self._job("POST", ":complete", {"reason": reason, "up_to": up_to})

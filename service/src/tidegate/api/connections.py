@@ -210,8 +210,10 @@ class Connection(HttpToolsProtocol):
             # The first piece may begin with the end of another request.
             self._head_bytes += len(data) if self._head_split else self._head_size()
             self._head_split = True
-        self._stalled_bytes = 0 if self._progress or self._head_open else self._stalled_bytes + len(data)
-        if max(self._head_bytes * self._head_open, self._stalled_bytes) > MAX_HEAD_BYTES:
+            unfinished = self._head_bytes
+        else:
+            unfinished = self._stalled_bytes = 0 if self._progress else self._stalled_bytes + len(data)
+        if unfinished > MAX_HEAD_BYTES:
             self._refuse(self._head_too_large())
 
     def on_message_begin(self) -> None:

@@ -73,6 +73,11 @@ class Checkpoint:
         policy = (said.get("conf") or {}).get("spark.sql.streaming.multipleWatermarkPolicy")
         return Planned(said["batchTimestampMs"], said.get("batchWatermarkMs", 0), policy)
 
+    def source_offsets(self, batch_id: int) -> list[str] | None:
+        """Return where each source of a batch ends, as Spark's log has it; None if Spark has forgotten the batch."""
+        planned = self._read(f"offsets/{batch_id}")
+        return None if planned is None else planned.decode().splitlines()[2:]
+
     def planned_batches(self) -> list[int]:
         """The batches that Spark has planned, of those it has not forgotten."""
         return self._numbered("offsets", _NUMBER)

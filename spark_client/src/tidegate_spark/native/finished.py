@@ -10,6 +10,7 @@ import math
 import re
 import time
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from tidegate_spark.delivery import Delivery
@@ -48,6 +49,8 @@ class Finished:
         self._delivery, self._checkpoint, self._by_row = delivery, delivery.checkpoint, by_row
         self._retained = retained
         self._next: int | None = None
+        self._checked: int | None = None
+        self._warned = False
         self._again_at = math.inf
         self._list_at = 0.0
 
@@ -80,7 +83,33 @@ class Finished:
         finished = {batch_id: runs for batch_id, runs in self._parts().items() if batch_id < self._next}
         for batch_id in sorted(finished):
             self._keep_batch(batch_id, finished[batch_id])
+        self._warn_of_unread(finished)
         return bool(finished)
+
+    def _warn_of_unread(self, folded: Collection[int]) -> None:
+        """Warn once if this run has finished a batch whose sources moved on, and no task has folded a row of it."""
+        assert self._next is not None
+        first, self._checked = self._checked, self._next
+        if first is None or self._warned:
+            return
+        unread = [batch for batch in range(first, self._next) if batch not in folded and self._moved_on(batch)]
+        if unread:
+            self._warned = True
+            self._delivery.log.warning(
+                "no task folded a row of this batch, though its sources moved on. If it had rows, the function of "
+                "foreachBatch ran no action on them: then nothing is reported, and the watermark does not move. "
+                "Write or count the DataFrame in every batch.",
+                extra={"batch": unread[0]},
+            )
+
+    def _moved_on(self, batch_id: int) -> bool:
+        """Return whether sources other than the markers have offsets in a batch that differ from those before it."""
+        now = self._checkpoint.source_offsets(batch_id)
+        before = self._checkpoint.source_offsets(batch_id - 1) if batch_id else ["-"] * len(now or ())
+        if now is None or before is None:
+            return False
+        pairs = zip(before, now, strict=False)
+        return any(start != end for start, end in pairs if '"watermark"' not in end and end != "-")
 
     def _moved(self) -> bool:
         """Whether Spark has finished batches. Asked many times a second, so it is one file that is looked for."""

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql.types import (
+    BinaryType,
     DataType,
     DateType,
     LongType,
@@ -31,16 +32,20 @@ def gate() -> Gate:
 @pytest.mark.parametrize(
     ("columns", "says"),
     [
-        ({"event_time": "time", "substream": "k"}, "no column of the stream; it has: k, t, d, m"),
+        ({"event_time": "time", "substream": "k"}, "no column of the stream; it has: k, t, d, m, at, raw"),
         ({"event_time": "d", "substream": "k"}, "is of type date"),
         ({"event_time": "t", "substream": "m"}, "is of type map"),
         ({"event_time": "t", "substream": ["k", "n"]}, "substream='n' is no column"),
         ({"event_time": "t", "substream": []}, "say substream=None"),
+        ({"event_time": "t", "substream": "m.x"}, "a column of the struct's field first, with withColumn"),
+        ({"event_time": "t", "substream": "at"}, "depends on the time zone of the session; cast it to a long"),
+        ({"event_time": "t", "substream": "raw"}, "is of type binary: not every value is text; use hex"),
     ],
 )
 def test_columns_that_cannot_be_used(gate: Gate, columns: Any, says: str) -> None:
     """The error names the argument, the column and what the stream has instead."""
-    df = stream_of_types({"k": TEXT, "t": LONG, "d": DateType(), "m": MapType(TEXT, TEXT)})
+    more = {"d": DateType(), "m": MapType(TEXT, TEXT), "at": TIME, "raw": BinaryType()}
+    df = stream_of_types({"k": TEXT, "t": LONG, **more})
     with pytest.raises(InvalidUsage, match=says):
         gate.stream(df, **columns)
 

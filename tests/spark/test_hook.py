@@ -145,3 +145,23 @@ def test_logs_and_lines_say_what_a_batch_did(
     assert metrics["tidegate.watermark"] == 1_357_041_590_000 == gate.metrics()["tidegate.watermark"]
     assert metrics["tidegate.late_rows"] == gate.metrics()["tidegate.late_rows"] == 1
     assert (metrics["tidegate.watermark_lag_ms"] or 0) > 10 * 365 * 86_400_000
+
+
+def test_a_refused_batch_is_one_line_of_the_log(
+    spark: SparkSession, source: FileBatches, gate: Gate, checkpoint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark prints the traceback of a failed batch three times; of a refusal it would show the client's inner calls."""
+    source.add(*rows(("a", 100_000)))
+    stream = gate.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(lambda df, batch: None)
+    to_the_end(stream, checkpoint)
+    gate.complete()
+    source.add(*rows(("a", 101_000)))
+    with pytest.raises(StreamingQueryException) as failed:
+        to_the_end(stream, checkpoint)
+    assert "job_complete" in str(failed.value)
+    assert str(failed.value).count('File "') <= 4, "three of Spark, and the hook"
+    logged = [
+        record.getMessage() for record in caplog.records if (record.name, record.levelname) == ("tidegate", "ERROR")
+    ]
+    assert len(logged) == 1
+    assert "/q 1: the batch failed: The job's input was declared complete" in logged[0]

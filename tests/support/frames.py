@@ -3,8 +3,16 @@
 from dataclasses import dataclass
 from typing import Any, cast
 
+import pyspark
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, StructField, StructType
+
+
+@dataclass(frozen=True)
+class Session:
+    """What argument checks read of a session."""
+
+    version: str = pyspark.__version__
 
 
 @dataclass(frozen=True)
@@ -13,7 +21,7 @@ class Schema:
 
     schema: StructType
     isStreaming: bool = True  # noqa: N815 - Spark's name
-    sparkSession: Any = None  # noqa: N815 - Spark's name
+    sparkSession: Session = Session()  # noqa: N815 - Spark's name
 
     @property
     def columns(self) -> list[str]:

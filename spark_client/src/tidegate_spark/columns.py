@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, LongType, TimestampNTZType, TimestampType
+from pyspark.sql.types import BinaryType, DataType, LongType, TimestampNTZType, TimestampType
 
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.substreams import SOURCE_PARTITION, Substream
@@ -32,18 +32,17 @@ class Columns:
             raise InvalidUsage("substream names no column; for a stream that is one substream, say substream=None.")
         for role, name in (("event_time", self.event_time), *(("substream", name) for name in self.substream_columns)):
             if name not in types:
-                raise InvalidUsage(f"{role}={name!r} is no column of the stream; it has: {', '.join(types)}.")
+                of_a_struct = name.partition(".")[0] in types
+                hint = " Make a column of the struct's field first, with withColumn()." if of_a_struct else ""
+                raise InvalidUsage(f"{role}={name!r} is no column of the stream; it has: {', '.join(types)}.{hint}")
         if not isinstance(types[self.event_time], (TimestampType, TimestampNTZType, LongType)):
             raise InvalidUsage(
                 f"event_time={self.event_time!r} is of type {types[self.event_time].simpleString()}; "
                 "it must be a timestamp, a timestamp_ntz (read as UTC) or a long (epoch milliseconds)."
             )
         for name in self.substream_columns:
-            if not _simple(types[name]):
-                raise InvalidUsage(
-                    f"substream={name!r} is of type {types[name].simpleString()}; "
-                    "name a column of a simple type, which is turned into a string."
-                )
+            if (remedy := _remedy(types[name])) is not None:
+                raise InvalidUsage(f"substream={name!r} is of type {types[name].simpleString()}: {remedy}.")
 
     def are_timestamps(self, df: DataFrame) -> bool:
         """Whether event times are timestamps, and so epoch milliseconds for certain."""
@@ -109,5 +108,12 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _simple(kind: DataType) -> bool:
-    return not any(hasattr(kind, part) for part in ("fields", "elementType", "keyType"))
+def _remedy(kind: DataType) -> str | None:
+    """Return what to do about a substream's column of a type; None if its text is a name of the substream."""
+    if any(hasattr(kind, part) for part in ("fields", "elementType", "keyType")):
+        return "name a column of a simple type, such as one made by withColumn('part', F.col('a.b'))"
+    if isinstance(kind, TimestampType):
+        return "its text depends on the time zone of the session; cast it to a long, a date or a timestamp_ntz"
+    if isinstance(kind, BinaryType):
+        return "not every value is text; use hex()"
+    return None

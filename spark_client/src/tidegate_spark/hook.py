@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame
 from tidegate_spark.batch import Batch, Committed, Holder
 from tidegate_spark.columns import Columns
 from tidegate_spark.delivery import Delivery, Opened
-from tidegate_spark.errors import InvalidUsage, Refused
+from tidegate_spark.errors import InvalidUsage, Refused, TidegateError
 from tidegate_spark.fold import Fold, Mode, on_driver, on_executors
 from tidegate_spark.judgement import HIGHEST, Goes, Judgement, LateWent
 from tidegate_spark.measuring import Measuring, Order, needed_by
@@ -60,6 +60,15 @@ class Hook:
     """In how many tasks it is reported."""
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Run a batch."""
+        try:
+            self._run(df, batch_id)
+        except TidegateError as error:
+            # Spark prints a failed batch three times. What these errors say needs no traceback.
+            self.delivery.log.error("the batch failed: %s", error, extra={"batch": batch_id})
+            raise error.with_traceback(None) from None
+
+    def _run(self, df: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
         try:
             opened = self.delivery.begin(batch_id)

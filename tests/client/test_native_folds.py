@@ -1,5 +1,6 @@
 """What is folded of a native stream, and what becomes of folds that a run has left: against a real coordinator."""
 
+import json
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +14,7 @@ from tests.support.api import operate
 from tests.support.local import LocalCoordinator
 from tests.support.streams import LAG
 from tests.support.waiting import until
-from tidegate_spark import Gate, JobDeleted, limiting_lag
+from tidegate_spark import Gate, InvalidUsage, JobDeleted, limiting_lag
 from tidegate_spark.checkpoint import Checkpoint
 from tidegate_spark.choice import Choice
 from tidegate_spark.delivery import Delivery
@@ -106,6 +107,12 @@ class Left:
         """By Spark."""
         (self.directory / "commits" / str(batch)).write_text("v1\n{}")
 
+    def plan(self, batch: int, *offsets: str) -> None:
+        """By Spark, with an offset for each source."""
+        (self.directory / "offsets").mkdir(exist_ok=True)
+        lines = ["v1", json.dumps({"batchTimestampMs": START_MS}), *offsets]
+        (self.directory / "offsets" / str(batch)).write_text("\n".join(lines))
+
     def next_run(self, gate: Gate) -> Finished:
         checkpoint = documents_of(str(self.directory), "q")
         delivery = Delivery(gate, "q", (), checkpoint, Pins(checkpoint), "each batch", here=True)
@@ -174,6 +181,7 @@ def following(gate: Gate, left: Left, monkeypatch: pytest.MonkeyPatch) -> Follow
     """Return the reader of a query that looks at everything with each call."""
     monkeypatch.setattr(markers, "LOOK_EVERY_S", 0.0)
     monkeypatch.setattr(source, "HEARTBEAT_S", 0.0)
+    monkeypatch.setattr(source, "PAUSE_AFTER_A_LOOK", 0)
     followed = Followed(
         "input",
         gate.coordinator.url,
@@ -228,6 +236,34 @@ def test_a_deleted_job_fails_the_query(gate: Gate, left: Left, monkeypatch: pyte
     again = following(gate, left, monkeypatch)
     again.latestOffset()
     assert told(gate) == ((1000, 1) if finishes else (None, 0))
+
+
+def test_a_batch_whose_rows_no_task_has_read_is_named(
+    gate: Gate, left: Left, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is reported of it, so the watermark would not move, and nothing would say why."""
+    reader = following(gate, left, monkeypatch)
+    reader.latestOffset()
+    for batch, (watermark, files) in enumerate([(1, "-"), (2, "-"), (2, '{"logOffset":0}'), (2, '{"logOffset":1}')]):
+        left.plan(batch, json.dumps({"watermark": watermark}), files)
+        if batch == 2:
+            left.fold(batch, "first", 0, 1000)
+        left.commit(batch)
+        reader.latestOffset()
+        assert ("no task folded a row" in caplog.text) == (batch == 3), f"batch {batch}"
+    left.plan(4, json.dumps({"watermark": 2}), '{"logOffset":2}')
+    left.commit(4)
+    reader.latestOffset()
+    assert caplog.text.count("q 3: no task folded a row") == caplog.text.count("no task folded a row") == 1
+
+
+def test_another_checkpoint_than_that_of_the_query_is_refused(
+    gate: Gate, left: Left, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before its first batch, and whatever that does."""
+    (left.directory / "metadata").unlink()
+    with pytest.raises(InvalidUsage, match="is not where this query has its checkpoint"):
+        following(gate, left, monkeypatch).latestOffset()
 
 
 def test_what_spark_has_finished_and_forgotten_is_found(gate: Gate, left: Left) -> None:

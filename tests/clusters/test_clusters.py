@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 
 from tests.support.clusters import connect_server, standalone
@@ -26,6 +27,8 @@ SPECULATION = {
 @pytest.fixture(scope="module")
 def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of one Spark Connect server for all tests of this file."""
+    if pyspark.__version__.startswith("3."):
+        pytest.skip("needs Spark 4.0")
     with connect_server(tmp_path_factory.mktemp("connect"), CONF) as address:
         yield address
 
@@ -152,3 +155,15 @@ def test_sparks_own_windows_follow_everywhere(
     ]  # fmt: skip
     on_time = 10 + 5 * len(tasks)
     assert gate.status()["rows"] == {"on_time": on_time, "updated": 0, "late": 0, "null_event_time": 0, "future": 0}
+
+
+@pytest.mark.parametrize("session", ["connect"], indirect=True)
+def test_native_over_connect_needs_a_later_spark(tidegate: CoordinatorProcess, tmp_path: Path, session: str) -> None:
+    """Before version 4.2 nothing there tells a run that is a single batch from others."""
+    if not pyspark.__version__.startswith(("4.0.", "4.1.")):
+        pytest.skip("Spark runs it")
+    gate = tidegate.gate()
+    settings = Settings(session, tidegate.url, gate.coordinator.job, str(tmp_path), windows=10_000, native=True)
+    FileBatches(tmp_path / "input", SCHEMA).add({"k": "a", "t": 1000})
+    assert run(settings) == 1
+    assert "native() over Spark Connect needs Spark 4.2 or later" in (tmp_path / "pipeline.log").read_text()

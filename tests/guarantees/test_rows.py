@@ -8,7 +8,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.api import operate
-from tests.support.partitions import BATCHES, PARTITIONS, PER_BATCH, TOTAL, FourPartitions
+from tests.support.partitions import BATCHES, PARTITIONS, PER_BATCH, TOTAL, four_partitions
 from tests.support.streams import LAG, Sink, rows, stream_of, to_the_end
 from tidegate_spark import SOURCE_PARTITION, Batch, Gate, fold, hook, limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
@@ -45,11 +45,10 @@ def test_a_partition_that_is_behind_loses_nothing(
     spark: SparkSession, tidegate: CoordinatorProcess, tmp_path: Any, mode: Any
 ) -> None:
     """What Spark's own watermark costs: 800 of 4000 rows, all of a partition that is in order but 250 s behind."""
-    spark.dataSource.register(FourPartitions)
     gate = tidegate.gate(rules=limiting_lag(LAG))
     sink: list[int] = []
     query = (
-        gate.stream(spark.readStream.format("four_partitions").load(), event_time="t", substream=SOURCE_PARTITION)
+        gate.stream(four_partitions(spark), event_time="t", substream=SOURCE_PARTITION)
         .reporting(mode)
         .foreach_batch(lambda df, batch: sink.append(df.count()))
         .start(queryName="q", checkpointLocation=str(tmp_path / "hook"))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.partitions import TOTAL, FourPartitions
+from tests.support.partitions import TOTAL, four_partitions
 from tests.support.streams import Sink, rows, to_the_end
 from tidegate_spark import Gate
 from tidegate_spark.testing import FileBatches
@@ -75,15 +75,13 @@ def test_sparks_own_watermark_loses_the_partition_that_is_behind(spark: SparkSes
     """The other half of the comparison: the same source, lag and rows."""
     from pyspark.sql import functions as F
 
-    spark.dataSource.register(FourPartitions)
     counted: dict[Any, int] = {}
 
     def keep(df: Any, batch_id: int) -> None:
         counted.update({(row.window.start, row.partition): row["count"] for row in df.collect()})
 
     native = (
-        spark.readStream.format("four_partitions")
-        .load()
+        four_partitions(spark)
         .withColumn("at", F.timestamp_millis("millis"))
         .withWatermark("at", "10 seconds")
         .groupBy(F.window("at", "10 seconds"), "partition")

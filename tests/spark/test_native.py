@@ -26,7 +26,7 @@ from examples.flights.settings import Settings
 from examples.flights.spark import FlightsSource
 from tests.support.local import LocalCoordinator
 from tests.support.native import START, TEN, Out, ms, native, rows, seconds, start, tens, to_the_end, watermarks
-from tests.support.partitions import TOTAL, FourPartitions
+from tests.support.partitions import TOTAL, four_partitions
 from tests.support.streams import LAG, kill, known
 from tests.support.waiting import until
 from tidegate_spark import SOURCE_PARTITION, Gate, InvalidUsage, limiting_lag
@@ -49,11 +49,8 @@ def test_a_partition_that_is_behind_loses_nothing(
     spark: SparkSession, tidegate: CoordinatorProcess, checkpoint: str
 ) -> None:
     """Where Spark's own watermark costs 800 of 4000 rows (see test_modes.py)."""
-    spark.dataSource.register(FourPartitions)
     gate = tidegate.gate(rules=limiting_lag(LAG))
-    stream = (
-        spark.readStream.format("four_partitions").load().select("partition", F.timestamp_millis("millis").alias("t"))
-    )
+    stream = four_partitions(spark).select("partition", F.timestamp_millis("millis").alias("t"))
     out = Out()
     followed = native(gate, stream, checkpoint, substream=SOURCE_PARTITION, windows=TEN)
     query = start(followed.groupBy(F.window("t", "10 seconds"), "partition").count(), out, checkpoint)

@@ -4,9 +4,16 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from pyspark import cloudpickle
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql import DataFrame, SparkSession
+
+from tidegate_spark.versions import PYTHON_SOURCES, version_of
+
+try:
+    from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+except ImportError:  # PySpark 3.5, where nothing of this is used
+    DataSource = DataSourceStreamReader = InputPartition = object  # type: ignore[misc,assignment]
 
 SECOND = 1000
 PARTITIONS = 4
@@ -17,6 +24,14 @@ BEHIND_S = 250
 
 # Spark's workers do not know the modules of the tests.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
+
+
+def four_partitions(spark: SparkSession) -> DataFrame:
+    """Return a stream of the source; skip the test if this version of Spark has no sources in Python."""
+    if version_of(spark) < PYTHON_SOURCES:
+        pytest.skip("needs Spark 4.0")
+    spark.dataSource.register(FourPartitions)
+    return spark.readStream.format("four_partitions").load()
 
 
 class Slice(InputPartition):
@@ -42,11 +57,15 @@ class FourPartitions(DataSource):
 class FourPartitionsReader(DataSourceStreamReader):
     """One batch after the other, each of ``PER_BATCH`` seconds. (With ``availableNow`` it would be one.)"""
 
+    second = 0
+
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
         return {"second": 0}
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        return {"second": min(start["second"] + PER_BATCH, PER_BATCH * BATCHES)}
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:  # noqa: N802
+        # Before version 4.2 Spark does not say where the last batch ended. It asks once for each batch.
+        self.second = min((self.second if start is None else start["second"]) + PER_BATCH, PER_BATCH * BATCHES)
+        return {"second": self.second}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         return [Slice(partition, start["second"], end["second"]) for partition in range(PARTITIONS)]

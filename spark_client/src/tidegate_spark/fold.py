@@ -29,6 +29,7 @@ from tidegate_spark.measuring import Measuring
 from tidegate_spark.reporter import Reporter, reports_of
 from tidegate_spark.session import SHUFFLE_PARTITIONS, setting
 from tidegate_spark.substreams import WHOLE, name_of
+from tidegate_spark.versions import to_arrow
 
 Mode = Literal["executor", "driver", "observe"]
 
@@ -216,7 +217,7 @@ def on_executors(
     folded = _plainly(df, columns) if plain else _fully(df, columns, judgement, measuring)
     with setting(df.sparkSession, SHUFFLE_PARTITIONS, tasks):
         post = posting(reporter, len(columns.keys()), judgement, plain)
-        posted = folded.mapInArrow(post, _POSTED_SQL).toArrow().to_pydict()
+        posted = to_arrow(folded.mapInArrow(post, _POSTED_SQL)).to_pydict()
     waited_s, delivered, judged = (posted.pop(name) for name in ("waited_s", "delivered", "judged"))
     if not all(judged):
         return None
@@ -236,7 +237,7 @@ def on_driver(
     """Folds a batch, for the driver to report. See :func:`on_executors`."""
     with setting(df.sparkSession, SHUFFLE_PARTITIONS, tasks):
         fold = _plainly(df, columns) if plain else _fully(df, columns, judgement, measuring)
-        folded = _columns_of(fold.toArrow())
+        folded = _columns_of(to_arrow(fold))
     _merge_lists(folded)
     if folded["rows"] == [0]:  # without keys there is a row even for no input
         folded = {name: [] for name in folded}

@@ -14,11 +14,11 @@ from tidegate_spark.columns import Columns
 from tidegate_spark.coordinator import Coordinator
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.ids import checked_id
-from tidegate_spark.native.following import following, frame_of
 from tidegate_spark.outage import DEFAULT_PATIENCE, OnOutage
 from tidegate_spark.rules import Rules
 from tidegate_spark.stream import Stream, given
 from tidegate_spark.substreams import Substream, Values, name_of
+from tidegate_spark.versions import check_native, check_session
 
 
 class Gate:
@@ -36,6 +36,7 @@ class Gate:
             list of columns (``["topic", "partition"]`` of Kafka), :data:`SOURCE_PARTITION`; None: it is all one.
         :raises InvalidUsage: for columns that are not there, or of a type that cannot be used.
         """
+        check_session(df.sparkSession)
         columns = Columns(event_time, substream)
         columns.check(df)
         return Stream(self, df, columns)
@@ -66,6 +67,10 @@ class Gate:
         :param replaces_substreams: as for :meth:`Stream.start`.
         :raises InvalidUsage: for columns that cannot be used, and for streams on which Spark would not follow.
         """
+        # Not for PySpark 3.5, which has no data sources in Python.
+        check_native(df.sparkSession)
+        from tidegate_spark.native.following import following, frame_of
+
         columns = Columns(event_time, substream)
         declared = tuple(_names("declare", declare))
         frame = frame_of(windows, slide, offset)

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
 from tidegate_spark.substreams import values_of
+from tidegate_spark.versions import from_arrow
 from tidegate_spark.windows.frame import Frame
 
 GAMMA = 101 / 99
@@ -86,7 +87,7 @@ class Measuring:
         tops: list[int | None] = list(self.tops.values())
         if not names:  # one row in any case, for there is nothing to join by
             tops = [max(self.tops.values(), default=None)]
-        return spark.createDataFrame(pa.table({**columns, "top_before": pa.array(tops, pa.int64())}))
+        return from_arrow(spark, pa.table({**columns, "top_before": pa.array(tops, pa.int64())}))
 
 
 def _in_order(
@@ -127,7 +128,8 @@ def _in_order(
                 bucket[rows[measured]] = np.where(behind > 0, found, 0)
                 highest = int(seen[rows].max())
                 reached[key] = highest if top is None else max(top, highest)
-            yield batch.append_column("bucket", pa.array(bucket, mask=bucket < 0))
+            columns = [*batch.columns, pa.array(bucket, mask=bucket < 0)]
+            yield pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names, "bucket"])
 
     return measure
 

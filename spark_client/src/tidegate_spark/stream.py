@@ -1,5 +1,6 @@
 """From a streaming DataFrame to a coordinated query, in the words of Spark's ``DataStreamWriter``."""
 
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -25,15 +26,17 @@ from tidegate_spark.pins import KEPT, Pins
 from tidegate_spark.rules import in_the_unit
 from tidegate_spark.session import BATCHES_RETAINED, IDLE_EVENT_INTERVAL, setting
 from tidegate_spark.substreams import Values, name_of
+from tidegate_spark.versions import AVAILABLE_NOW_OF_PYTHON_SOURCES, PYTHON_SOURCES, is_connect, version_of
 from tidegate_spark.windows.builder import Windowed, WindowsOf
 from tidegate_spark.windows.frame import Frame
-from tidegate_spark.windows.marked import markers_of
 from tidegate_spark.windows.parquet import ParquetState
 from tidegate_spark.windows.state import StateStore
 from tidegate_spark.windows.windowing import Windowing
 
 if TYPE_CHECKING:
     from tidegate_spark.gate import Gate
+
+log = logging.getLogger("tidegate")
 
 Word = TypeVar("Word", bound=str)
 
@@ -224,7 +227,7 @@ class Stream:
         checkpoint = Checkpoint(location)
         retained = int(spark.conf.get(BATCHES_RETAINED) or 0)
         pins = Pins(checkpoint, max(KEPT, retained))
-        here = not type(spark).__module__.startswith("pyspark.sql.connect")
+        here = not is_connect(spark)
         settles = settled(self.limited, bool(self.trigger_options.get("availableNow")))
         delivery = Delivery(
             self.gate, query_name, self.declared, checkpoint, pins, settles, here, self._choice(), replaces_substreams
@@ -295,6 +298,23 @@ class Stream:
         """With windows, a stream that has a batch when only the watermark moves, too."""
         if self.windowed is None:
             return self.df
+        spark = self.df.sparkSession
+        if version_of(spark) < PYTHON_SOURCES:
+            log.warning(
+                "%s: Spark %s runs no batch when only the watermark moves, so windows come out with the next batch "
+                "that has rows, also after the end of the input. Spark 4.0 and later need no rows for that.",
+                self.gate.coordinator.job, spark.version,
+            )  # fmt: skip
+            return self.df
+        if self.trigger_options.get("availableNow") and version_of(spark) < AVAILABLE_NOW_OF_PYTHON_SOURCES:
+            log.warning(
+                "%s: Spark %s runs a query with windows under availableNow as a single batch, however many files or "
+                "offsets a trigger may take. Spark 4.2 and later run several, and a trigger by processing time does.",
+                self.gate.coordinator.job, spark.version,
+            )  # fmt: skip
+        # Not for PySpark 3.5, which has no data sources in Python.
+        from tidegate_spark.windows.marked import markers_of
+
         return self.df.union(markers_of(self.gate.coordinator, self.df, self.windowed.frame))
 
 

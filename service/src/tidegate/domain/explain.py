@@ -135,7 +135,8 @@ def _limits_of(job: JobMachine, query: str, substream: Substream, last_event_ms:
     policy = substream.policy
     if policy.limit is not None:
         moves_ms = substream.state_of_policy.next_change_ms(substream.reading, job.moment)
-        if moves_ms is not None:
+        # Beyond the highest number that is exact there is no moment to name.
+        if moves_ms is not None and moves_ms <= job.numbers.highest:
             found.append(Until(policy.limit, max(moves_ms, job.moment.observed_ms + 1) + job.lost_ms))
     return found
 

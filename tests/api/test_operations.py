@@ -264,5 +264,9 @@ def test_the_end_of_input_may_lie_beyond_what_was_seen(http: httpx.Client, make_
         told = http.post(f"{path}:complete", json={"reason": "done", "up_to": up_to}).raise_for_status().json()
         assert told["watermark"] == expected
         assert http.get(f"{path}/history").json()["records"][1].get("up_to") == up_to
+        further = http.post(f"{path}:complete", json={"up_to": 7000}).raise_for_status().json()
+        again = http.post(f"{path}:complete", json={"up_to": 6000}).raise_for_status().json()
+        assert (further["watermark"], further["applied"]) == (7000, True), "it may turn out later how far it goes"
+        assert (again["watermark"], again["applied"]) == (7000, False)
         http.delete(path).raise_for_status()
         http.delete(path.removesuffix(job)).raise_for_status()

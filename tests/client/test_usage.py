@@ -3,10 +3,13 @@
 from datetime import timedelta
 
 import pytest
+from pyspark.sql.types import LongType, StringType
 
 import tidegate_spark
+from tests.support.api import operate
+from tests.support.frames import stream_of_types
 from tidegate.api.schemas.rules import JobDocument
-from tidegate_spark import InvalidUsage, limiting_lag
+from tidegate_spark import Gate, InvalidUsage, limiting_lag
 
 
 def test_rules_are_refused_where_they_are_written() -> None:
@@ -89,3 +92,15 @@ def test_a_single_name_is_no_list_of_them() -> None:
         gate.done("departures", "HNL")
     with pytest.raises(InvalidUsage, match="declare takes a list"):
         gate.declare("departures", "HNL")
+
+
+def test_the_end_of_input_closes_the_windows_of_all_streams(gate: Gate) -> None:
+    """A consumer that waits for the end of the last window is answered, and later ends may be named."""
+    gate.ensure_job()
+    stream = gate.stream(stream_of_types({"k": StringType(), "t": LongType()}), event_time="t", substream="k")
+    stream.windows(10_000)
+    stream.windows(25_000, slide=10_000, offset=4_000)
+    operate(gate, "POST", ":report", {"substreams": ["a"], "event_times": [12_345]})
+    assert gate.complete() == 29_000
+    assert gate.complete() == 29_000
+    assert gate.complete(up_to=31_000) == 31_000

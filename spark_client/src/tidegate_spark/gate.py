@@ -19,6 +19,7 @@ from tidegate_spark.rules import Rules
 from tidegate_spark.stream import Stream, given
 from tidegate_spark.substreams import Substream, Values, name_of
 from tidegate_spark.versions import check_native, check_session
+from tidegate_spark.windows.frame import Frame
 
 
 class Gate:
@@ -26,6 +27,8 @@ class Gate:
 
     def __init__(self, coordinator: Coordinator, rules: Rules | None, on_outage: OnOutage) -> None:
         self.coordinator, self.rules, self.on_outage = coordinator, rules, on_outage
+        self.frames: set[Frame] = set()
+        """Windows of the streams that were made from this."""
 
     def stream(self, df: DataFrame, *, event_time: str, substream: Substream) -> Stream:
         """Coordinates a streaming DataFrame by its columns.
@@ -74,6 +77,8 @@ class Gate:
         columns = Columns(event_time, substream)
         declared = tuple(_names("declare", declare))
         frame = frame_of(windows, slide, offset)
+        if frame is not None:
+            self.frames.add(frame)
         query, location = given("native", queryName, checkpointLocation)
         return following(self, df, columns, query, location, frame, declared, limited_batches, replaces_substreams)
 
@@ -118,8 +123,9 @@ class Gate:
         Args:
             reason: Kept with the record.
             up_to: The watermark goes there at least: an aware datetime, or a number in the unit of the event times.
-                Operators of Spark behind :meth:`native` keep state beyond the last event time (the time bound of a
-                join, a timer); they give it out when the watermark has passed its end.
+                By default it goes to the end of the last window that has an event time, of all windows that streams of
+                this gate have. Other operators of Spark behind :meth:`native` keep state beyond that (the time bound of
+                a join, a timer); they give it out when the watermark has passed its end.
 
         Raises:
             InvalidUsage: If ``up_to`` has no time zone.
@@ -128,6 +134,8 @@ class Gate:
             if up_to.tzinfo is None:
                 raise InvalidUsage(f"up_to={up_to!r} has no time zone: give it one, such as datetime.UTC.")
             up_to = math.ceil(up_to.timestamp() * 1000)
+        if up_to is None and self.frames and (top := self.coordinator.status()["top"]) is not None:
+            up_to = max(frame.cut_at_the_end(top + 1) for frame in self.frames)
         watermark: int | None = self.coordinator.complete(reason, up_to)["watermark"]
         return watermark
 

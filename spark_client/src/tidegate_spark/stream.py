@@ -89,6 +89,7 @@ class Stream:
         :raises InvalidUsage: for windows with gaps between them, or of another unit.
         """
         frame = Frame.of(size, slide, offset, of_timestamps=self.columns.are_timestamps(self.df))
+        self.gate.frames.add(frame)
         return WindowsOf(self, frame)
 
     def allowed_lateness(self, lateness: timedelta | int) -> "Stream":

@@ -61,12 +61,12 @@ class Owning(Acting):
 
     def finish(self, now_ms: int, why: Why = UNEXPLAINED, up_to: int | None = None) -> Effect:
         """End of input: all substreams are done, ``C`` goes to the first frame boundary above the job's top, or at
-        ``up_to`` or above it, if that is higher.
+        ``up_to`` or above it, if that is higher. A job that is complete moves on if ``up_to`` is above its ``C``.
 
         :raises BatchOpen: while a batch is open, for its rows are not all in yet.
         :raises HoldActive: while an operator holds the watermark.
         """
-        if self.complete:
+        if self.complete and not self._ends_further(up_to):
             self.tick(now_ms)
             return Effect(self._reply(), False)
         for name, query in sorted(self.queries.items(), key=lambda item: item[0].encode()):
@@ -79,9 +79,14 @@ class Owning(Acting):
         last = offer(self.config.throttle, self.coalescer.lead, self.coalescer.coalesced, self.numbers)
         self.coalescer.advance(last, self.now_ms)
         self._end(up_to)
-        self.complete, self._completed_ms = True, self.moment.observed_ms
+        if not self.complete:
+            self.complete, self._completed_ms = True, self.moment.observed_ms
         self._act("complete", why, up_to=up_to)
         return Effect(self._reply(), True)
+
+    def _ends_further(self, up_to: int | None) -> bool:
+        coalesced = self.coalescer.coalesced
+        return up_to is not None and (coalesced is None or up_to > coalesced)
 
     def reopen(self, now_ms: int, why: Why = UNEXPLAINED) -> Effect:
         """Takes an end of input back, but never the watermark: what comes from below it is late.

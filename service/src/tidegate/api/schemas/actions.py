@@ -19,7 +19,8 @@ class Completion(Action):
     """The end of the input, and why it is known.
 
     `up_to`: the watermark goes there at least. Operators of Spark keep state beyond the last event time (a window, the
-    time bound of a join, a timer): name the end of that, so that they give out all they have.
+    time bound of a join, a timer): name the end of that, so that they give out all they have. A job that is complete
+    already moves on if `up_to` is above its watermark.
     """
 
     up_to: EventTime | None = None

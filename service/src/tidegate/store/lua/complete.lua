@@ -3,14 +3,14 @@
 --
 -- KEYS  1 the job · 2 the jobs to sweep
 -- ARGV  now · absent after · not after · up to ('' : as far as was seen) · actor · reason
--- Reply ok, ... (parts/answer), applied (0: it was complete before)
+-- Reply ok, ... (parts/answer), applied (0: it was complete before, as far as up to)
 --       or error: job_not_found, job_deleted, batch_open <query> <batch>, hold_active <hold> <at most>
 -- @include parts/answer
 -- @include parts/end
 local up_to = num(arg())
 local refused = load_job()
 if refused then return refused end
-if J.complete then return reply('0') end
+if J.complete and not (up_to and above(up_to, J.coalesced)) then return reply('0') end
 local open = redis.call('ZRANGE', K.begun, 0, -1)
 if #open > 0 then
   table.sort(open, sorts_before)
@@ -30,6 +30,6 @@ if last then
   advance(framed and frame_higher(last) or math.min(last + 1, HIGHEST))
 end
 release_at(J.coalesced)
-J.complete, J.completed = 1, J.t
+if not J.complete then J.complete, J.completed = 1, J.t end
 act('complete', read_why(), nil, nil, 'up_to', up_to and fmt(up_to))
 return reply('1')

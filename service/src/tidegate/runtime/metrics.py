@@ -152,16 +152,14 @@ class Scrape(Collector):
 class JobMetrics(Collector):
     """What the store tells of jobs; ``statuses`` None: it does not answer. ``unreadable``: so many it has besides.
 
-    ``rows``: of those jobs whose substreams were asked for, too. A job is ``job_name``, for Prometheus itself has
-    another use for ``job``.
+    A job is ``job_name``, for Prometheus itself has another use for ``job``.
     """
 
     def __init__(
-        self, statuses: Mapping[str, Status] | None, writable: bool, unreadable: int,
-        rows: Mapping[str, Iterable[SubstreamRow]], stale_after_ms: int,
-    ) -> None:  # fmt: skip
+        self, statuses: Mapping[str, Status] | None, writable: bool, unreadable: int, stale_after_ms: int
+    ) -> None:
         self._statuses, self._writable, self._unreadable = statuses, writable, unreadable
-        self._rows, self._stale_after_ms = rows, stale_after_ms
+        self._stale_after_ms = stale_after_ms
 
     def collect(self) -> Iterable[Metric]:
         up = self._statuses is not None and self._writable
@@ -171,8 +169,6 @@ class JobMetrics(Collector):
         yield GaugeMetricFamily("tidegate_jobs", "How many jobs there are", len(self._statuses))
         yield GaugeMetricFamily("tidegate_unreadable_jobs", "Jobs whose state cannot be read", self._unreadable)
         yield from self._of_jobs(self._statuses)
-        if self._rows:
-            yield from self._of_substreams()
 
     def _of_jobs(self, statuses: Mapping[str, Status]) -> Iterable[Metric]:
         def gauge(name: str, text: str, value: Callable[[Status], int | float | None]) -> Metric:
@@ -244,23 +240,24 @@ class JobMetrics(Collector):
         )
         yield count("tokens_ignored", "Watermark tokens that proved nothing", lambda s: s.summary.tokens_ignored)
 
-    def _of_substreams(self) -> Iterable[Metric]:
-        labels = ["job_name", "query", "substream"]
-        watermark = GaugeMetricFamily("tidegate_substream_watermark_seconds", "Its watermark", labels=labels)
-        top = GaugeMetricFamily("tidegate_substream_top_seconds", "Its highest event time", labels=labels)
-        last = GaugeMetricFamily("tidegate_substream_last_event_seconds", "When it last reported", labels=labels)
-        state = GaugeMetricFamily("tidegate_substream_state", "1 for the state it is in", labels=[*labels, "state"])
-        rows = CounterMetricFamily("tidegate_substream_rows", "Rows accounted for", labels=[*labels, "class"])
-        for job, table in self._rows.items():
-            for row in table:
-                of = [job, row.query, row.substream]
-                for family, at_ms in ((watermark, row.watermark), (top, row.top), (last, row.last_event_ms)):
-                    if at_ms is not None:
-                        family.add_metric(of, at_ms / MS)
-                state.add_metric([*of, row.state], 1)
-                for kind, number in asdict(row.counts).items():
-                    rows.add_metric([*of, kind], number)
-        yield from (watermark, top, last, state, rows)
+
+def of_substreams(job: str, rows: Iterable[SubstreamRow]) -> list[Metric]:
+    """Return the metrics of substreams, always of the same names in the same order."""
+    labels = ["job_name", "query", "substream"]
+    watermark = GaugeMetricFamily("tidegate_substream_watermark_seconds", "Its watermark", labels=labels)
+    top = GaugeMetricFamily("tidegate_substream_top_seconds", "Its highest event time", labels=labels)
+    last = GaugeMetricFamily("tidegate_substream_last_event_seconds", "When it last reported", labels=labels)
+    state = GaugeMetricFamily("tidegate_substream_state", "1 for the state it is in", labels=[*labels, "state"])
+    counted = CounterMetricFamily("tidegate_substream_rows", "Rows accounted for", labels=[*labels, "class"])
+    for row in rows:
+        of = [job, row.query, row.substream]
+        for family, at_ms in ((watermark, row.watermark), (top, row.top), (last, row.last_event_ms)):
+            if at_ms is not None:
+                family.add_metric(of, at_ms / MS)
+        state.add_metric([*of, row.state], 1)
+        for kind, number in asdict(row.counts).items():
+            counted.add_metric([*of, kind], number)
+    return [watermark, top, last, state, counted]
 
 
 def _target(status: Status) -> float | None:

@@ -58,7 +58,7 @@ from tidegate.store.rules import rules
 from tidegate.store.scripts import script
 
 RECORDS_AT_ONCE = 1000
-ROWS_AT_ONCE = 1000
+ROWS_AT_ONCE = 250
 PROBE_KEPT_MS = 60_000
 READS = ("status", "substreams", "queries", "disorder")
 NONE: Values = {}

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from dataclasses import dataclass
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -20,7 +20,7 @@ from tidegate.api.problems import Problem
 from tidegate.domain.errors import DomainError
 from tidegate.domain.pattern import matches
 from tidegate.domain.records import SubstreamRow
-from tidegate.runtime.metrics import JobMetrics, Scrape
+from tidegate.runtime.metrics import JobMetrics, Scrape, of_substreams
 from tidegate.store.connection import is_failed_script
 from tidegate.store.redis import Status
 
@@ -49,7 +49,12 @@ async def metrics(
 ) -> Response:
     """What this replica measures, and how the jobs are that the key is for; these are the same at every replica."""
     statuses: dict[str, Status] | None = None
-    unreadable, table = 0, Table({}, 0)
+    unreadable = 0
+    try:
+        encode, kind = choose_encoder(request.headers.get("accept", ""))
+    except (TypeError, ValueError):  # a version that does not exist
+        encode, kind = choose_encoder("")
+    table = SubstreamText(encode)
     try:
         await ctx.store.check()
         writable = True
@@ -62,32 +67,49 @@ async def metrics(
         ctx.metrics.forget(found.keys() | ctx.overview.unreadable)
         if substreams is not None:
             jobs = [job for job in statuses if matches(substreams, job)]
-            read = await while_there(request, _read(ctx, jobs))
-            if read is None:
+            failed = await while_there(request, _read(ctx, jobs, table))
+            if failed is None:
                 return to_nobody()
-            table = read
-            unreadable += table.failed
+            unreadable += failed
     except RedisError:
         statuses = None  # exported as tidegate_store_up, with this replica's own metrics
-    try:
-        encode, kind = choose_encoder(request.headers.get("accept", ""))
-    except (TypeError, ValueError):  # a version that does not exist
-        encode, kind = choose_encoder("")
-    jobs_metrics = JobMetrics(statuses, writable, unreadable, table.rows, ctx.stale_after_ms)
+    jobs_metrics = JobMetrics(statuses, writable, unreadable, ctx.stale_after_ms)
     scrape = Scrape(ctx.metrics.registry, jobs_metrics, who.prefix)
-    return StreamingResponse(_encoded(scrape, encode), media_type=kind)
+    return StreamingResponse(_encoded(scrape, table, encode), media_type=kind)
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """The substreams of each job, and the number of jobs whose substreams cannot be read."""
-
-    rows: Mapping[str, list[SubstreamRow]]
-    failed: int
+Encode = Callable[[Any], bytes]
 
 
-async def _read(ctx: Context, jobs: list[str]) -> Table:
-    """Read the substreams of jobs; one call at a time does.
+class SubstreamText:
+    """The text of the metrics of substreams, encoded part by part.
+
+    In the text a metric's samples stand together, so all of it is kept until the last part was read: compressed, to a
+    tenth.
+    """
+
+    def __init__(self, encode: Encode) -> None:
+        self._encode = encode
+        self._pieces: list[tuple[bytes, list[bytes]]] = []
+
+    def add(self, job: str, rows: Iterable[SubstreamRow]) -> None:
+        """Encode the substreams of a job."""
+        if not self._pieces:
+            self._pieces = [(self._text(family), []) for family in of_substreams(job, [])]
+        for (header, pieces), family in zip(self._pieces, of_substreams(job, rows), strict=True):
+            pieces.append(zlib.compress(self._text(family).removeprefix(header), zlib.Z_BEST_SPEED))
+
+    def _text(self, family: Metric) -> bytes:
+        return self._encode(_OneFamily(family)).removesuffix(END_OF_OPENMETRICS)
+
+    def __iter__(self) -> Iterator[bytes]:
+        for header, pieces in self._pieces:
+            yield header
+            yield from map(zlib.decompress, pieces)
+
+
+async def _read(ctx: Context, jobs: list[str], table: SubstreamText) -> int:
+    """Read the substreams of jobs; one call at a time does. Return the number of jobs that cannot be read.
 
     Raises:
         Problem: 422 if there are more than may be exported.
@@ -101,10 +123,13 @@ async def _read(ctx: Context, jobs: list[str]) -> Table:
                 "name fewer jobs, or raise TIDEGATE_MAX_SCRAPED_SUBSTREAMS.",
                 members={"field": "substreams"},
             )  # fmt: skip
-        rows, failed = dict[str, list[SubstreamRow]](), 0
+        failed = 0
         for job in jobs:
             try:
-                rows[job] = (await ctx.store.substreams(job)).rows
+                async for keys in ctx.store.substream_keys(job):
+                    rows = (await ctx.store.substreams(job, keys)).rows
+                    # In a thread, so that other calls are served.
+                    await asyncio.to_thread(table.add, job, rows)
             except DomainError:  # deleted since, or its clock jumped
                 continue
             except ResponseError as error:
@@ -112,7 +137,7 @@ async def _read(ctx: Context, jobs: list[str]) -> Table:
                     raise
                 log.error("The substreams of job %s cannot be read.", job, exc_info=error)
                 failed += 1
-        return Table(rows, failed)
+        return failed
 
 
 class _OneFamily(Collector):
@@ -123,7 +148,7 @@ class _OneFamily(Collector):
         return [self._family]
 
 
-async def _encoded(scrape: Scrape, encode: Callable[[Any], bytes]) -> AsyncIterator[bytes]:
+async def _encoded(scrape: Scrape, table: SubstreamText, encode: Encode) -> AsyncIterator[bytes]:
     """Yield the text of one metric after another; each is made in a thread, so that other calls are served."""
     families = iter(scrape.collect())
     ended = False
@@ -131,5 +156,7 @@ async def _encoded(scrape: Scrape, encode: Callable[[Any], bytes]) -> AsyncItera
         text = await asyncio.to_thread(encode, _OneFamily(family))
         ended = text.endswith(END_OF_OPENMETRICS)
         yield text.removesuffix(END_OF_OPENMETRICS)
+    for text in table:
+        yield text
     if ended:
         yield END_OF_OPENMETRICS

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.api import RULES, problem
+from tests.support.api import RULES, login, problem
 from tests.support.events import watching
 from tests.support.waiting import until
 from tidegate.auth import keyring
@@ -88,6 +88,17 @@ def test_calls_of_a_key(file: Path, as_key: Client) -> None:
     quota_exceeded(refused[0], "requests_per_s", 5, "flooding")
     assert other.get("/v1/jobs").status_code == 200
     until(lambda: flooding.get("/v1/jobs").status_code == 200, "its quota is a rate", 30)
+
+
+def test_a_session_of_the_page_counts_for_its_key(process: CoordinatorProcess, file: Path, as_key: Client) -> None:
+    """Whoever has logged in with a key has its quota, and the key is in use."""
+    looking = keyring.create(file, "looking", Role.READ, "", quotas=Quotas(requests_per_s=5))
+    as_key(looking)
+    with httpx.Client(base_url=process.url, timeout=30) as browser:
+        assert login(browser, looking).status_code == 303
+        statuses = [browser.get("/").status_code for _ in range(60)]
+        assert set(statuses) == {200, 429}
+        until(lambda: browser.get("/").status_code == 200, "its quota is a rate", 30)
 
 
 def test_waiting_clients_of_a_key(process: CoordinatorProcess, file: Path, as_key: Client) -> None:

@@ -48,6 +48,21 @@ def test_what_changes_in_the_file_is_seen(tmp_path: Path, monkeypatch: pytest.Mo
     assert keys.key(two) is not None
 
 
+def test_a_file_that_stays_broken_is_logged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is read twice a second."""
+    monkeypatch.setattr(keyring, "RELOAD_S", 0.0)
+    path = tmp_path / "keys.json"
+    presented = keyring.create(path, "first", Role.READ, "")
+    ring, whole = keyring.Keyring(path), path.read_text()
+    for text, logged in (("{", 1), (whole, 1), ("[", 2)):
+        path.write_text(text)
+        for _ in range(3):
+            assert ring.key(presented) is not None
+        assert caplog.text.count("The keys stay as they were") == logged
+
+
 def test_two_at_once_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     with ThreadPoolExecutor(4) as pool:

@@ -1,13 +1,13 @@
 """The audit log: who did what to a job, who was refused, and who logged in."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from tests.support.api import RULES, problem
+from tests.support.api import RULES, login, problem
+from tests.support.waiting import until
 from tidegate.auth import keyring
 from tidegate.auth.roles import Role
 from tidegate_spark.testing import CoordinatorProcess
@@ -17,13 +17,6 @@ CREATE = {"If-None-Match": "*"}
 
 def lines(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
-
-
-def login(http: httpx.Client, key: str) -> httpx.Response:
-    page = http.get("/login").text
-    token = re.search(r'name="token" value="([^"]+)"', page)
-    assert token is not None
-    return http.post("/login", data={"key": key, "token": token.group(1)})
 
 
 def test_what_was_done_and_refused_is_in_a_file_of_its_own(tmp_path: Path) -> None:
@@ -82,3 +75,24 @@ def test_logins_are_throttled_by_address(tmp_path: Path) -> None:
         refused = login(attacker, admin)
         assert (refused.status_code, refused.headers["Retry-After"]) in ((429, "6"),)
         assert login(other, admin).status_code == 303
+
+
+def test_refusals_of_one_address_do_not_fill_the_log(tmp_path: Path) -> None:
+    """The first fifty are there in full; then a few a second, with the number of those that are not."""
+    keys, audit = tmp_path / "keys.json", tmp_path / "audit.log"
+    keyring.create(keys, "boss", Role.ADMIN, "")
+    with (
+        CoordinatorProcess(tmp_path / "data", keys_file=str(keys), audit_file=str(audit)) as process,
+        httpx.Client(base_url=process.url, timeout=30) as http,
+    ):
+        sent = 0
+
+        def counted() -> int:
+            nonlocal sent
+            for _ in range(100):
+                assert http.get("/v1/jobs/j").status_code == 401
+            sent += 100
+            return sum(1 + line.get("not_logged", 0) for line in lines(audit))
+
+        until(lambda: counted() > 300, "the log names those that it leaves out")
+    assert len(lines(audit)) < sent / 2

@@ -1,5 +1,6 @@
 """Requests to a coordinator's REST API that several test folders share."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -88,3 +89,11 @@ def commit_rows(http: httpx.Client, path: str, batch_id: int, **rows: Any) -> No
     rows = {"rule": "row", "on_time": none, "late": none, "null_event_time": none} | rows
     answer = http.post(f"{batch}:commit", json=RUN | {"rows": rows})
     assert answer.status_code == 200, answer.text
+
+
+def login(http: httpx.Client, key: str) -> httpx.Response:
+    """Log in to the operators' page, as its form does."""
+    page = http.get("/login").text
+    token = re.search(r'name="token" value="([^"]+)"', page)
+    assert token is not None
+    return http.post("/login", data={"key": key, "token": token.group(1)})

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bind_contextvars, clear_contextvars
 
+from tidegate.auth.usage import AddressLimit
 from tidegate.runtime.logs import AUDIT
 from tidegate.runtime.metrics import Metrics
 from tidegate.runtime.traces import Traces
@@ -30,6 +31,9 @@ WRITES = ("POST", "PUT", "PATCH", "DELETE")
 REFUSED = (401, 403)
 LOGIN_CALLS = ("log_in", "log_out")
 MAX_PATH = 200
+REFUSALS_PER_S = 5
+REFUSALS_AT_ONCE = 50
+"""Refusals of one address that the audit log has in full; of more it has the number."""
 
 
 class Observed:
@@ -37,6 +41,7 @@ class Observed:
 
     def __init__(self, app: ASGIApp, metrics: Metrics, traces: Traces) -> None:
         self.app, self.metrics, self.traces = app, metrics, traces
+        self._refusals, self._not_logged = AddressLimit(REFUSALS_PER_S, REFUSALS_AT_ONCE), 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -70,22 +75,29 @@ class Observed:
                 raise
             traced.named(f"{scope['method']} {_path(scope)}", _attributes(scope, status))
         if status in REFUSED or scope["method"] in WRITES:
-            _note(scope, status)
+            self._note(scope, status)
 
+    def _note(self, scope: Scope, status: int) -> None:
+        """Log what was refused, and what was done to a job. Reports are not logged: there are too many of them."""
+        told = {"call": _call(scope), "status": status}
+        client = {"client": scope["client"][0] if scope.get("client") else ""}
+        code = {"code": scope.get("problem", "")}
+        if told["call"] in LOGIN_CALLS:
+            audit.info("Logged in or out." if status < 400 else "Login refused.", extra=told | client | code)
+        elif status in REFUSED:
+            self._note_refusal(told | client | code | {"path": scope["path"][:MAX_PATH]})
+        elif 400 <= status < 500:
+            log.info("Refused.", extra=told | code)
+        elif status < 400 and "reports" not in getattr(scope.get("route"), "tags", ()):
+            audit.info("Done.", extra=told | client)
 
-def _note(scope: Scope, status: int) -> None:
-    """Log what was refused, and what was done to a job. Reports are not logged: there are too many of them."""
-    told = {"call": _call(scope), "status": status}
-    client = {"client": scope["client"][0] if scope.get("client") else ""}
-    code = {"code": scope.get("problem", "")}
-    if told["call"] in LOGIN_CALLS:
-        audit.info("Logged in or out." if status < 400 else "Login refused.", extra=told | client | code)
-    elif status in REFUSED:
-        audit.warning("Access refused.", extra=told | client | code | {"path": scope["path"][:MAX_PATH]})
-    elif 400 <= status < 500:
-        log.info("Refused.", extra=told | code)
-    elif status < 400 and "reports" not in getattr(scope.get("route"), "tags", ()):
-        audit.info("Done.", extra=told | client)
+    def _note_refusal(self, told: Mapping[str, object]) -> None:
+        """Log a refused access; a client that is refused again and again must not fill the disk."""
+        if not self._refusals.take(str(told["client"])):
+            self._not_logged += 1
+            return
+        missed, self._not_logged = self._not_logged, 0
+        audit.warning("Access refused.", extra={**told, "not_logged": missed} if missed else told)
 
 
 def _call(scope: Scope) -> str:

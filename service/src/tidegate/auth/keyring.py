@@ -86,6 +86,7 @@ class Keyring:
 
     def __init__(self, path: Path) -> None:
         """:raises KeysUnusable: where the file cannot be read, or holds no key."""
+        self._problem = ""
         self._path = path
         self._seen, self._keys = self._read()
         self._next_look = time.monotonic() + RELOAD_S
@@ -133,7 +134,11 @@ class Keyring:
                     self._seen, self._keys = self._read()
                     log.info("Read %s again: %d keys.", self._path, len(self._keys))
             except (KeysUnusable, OSError) as error:
-                log.error("The keys stay as they were: %s", error)
+                if str(error) != self._problem:
+                    log.error("The keys stay as they were: %s", error)
+                self._problem = str(error)
+            else:
+                self._problem = ""
         return self._keys
 
     def _read(self) -> tuple[tuple[int, ...], dict[str, Key]]:

@@ -1,5 +1,6 @@
 """How keys are used at one replica: when last, how often, and by how many waiting clients."""
 
+import ipaddress
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
@@ -7,8 +8,7 @@ from contextlib import contextmanager
 
 from tidegate.auth.keyring import Key
 
-MAX_LOGIN_ADDRESSES = 10_000
-FAILURES_PER_MINUTE = 10
+MAX_ADDRESSES = 10_000
 
 
 class QuotaExceeded(Exception):
@@ -93,22 +93,36 @@ class KeyUsage:
         return taken
 
 
-class FailedLogins:
-    """Limits how often an address may fail to log in."""
+def network(address: str) -> str:
+    """Return what a limit on an address applies to: an IPv4 address, or the /64 of an IPv6 address."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:  # a unix socket has no address
+        return address
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(parsed), 64), strict=False))
 
-    def __init__(self) -> None:
+
+class AddressLimit:
+    """A limit on events of each client's network: ``burst`` at once, and ``per_s`` a second in the long run."""
+
+    def __init__(self, per_s: float, burst: float) -> None:
+        self._per_s, self._burst = per_s, burst
         self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
 
-    def may_try(self, address: str) -> bool:
-        """Return whether an address may try to log in."""
-        bucket = self._buckets.get(address)
+    def has_room(self, address: str) -> bool:
+        """Return whether another event of an address may happen."""
+        bucket = self._buckets.get(network(address))
         return bucket is None or bucket.has_room(time.monotonic())
 
-    def failed(self, address: str) -> None:
-        """Count an attempt that failed."""
-        now = time.monotonic()
-        bucket = self._buckets.setdefault(address, TokenBucket(FAILURES_PER_MINUTE / 60, FAILURES_PER_MINUTE, now))
-        bucket.take(now)
-        self._buckets.move_to_end(address)
-        if len(self._buckets) > MAX_LOGIN_ADDRESSES:
+    def take(self, address: str) -> bool:
+        """Count an event of an address, unless there are too many."""
+        of, now = network(address), time.monotonic()
+        bucket = self._buckets.setdefault(of, TokenBucket(self._per_s, self._burst, now))
+        self._buckets.move_to_end(of)
+        if len(self._buckets) > MAX_ADDRESSES:
             self._buckets.popitem(last=False)
+        return bucket.take(now)

@@ -21,6 +21,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from tidegate.api.connections import ConnectionLimits, Connections
+from tidegate.api.http_protocol import protocol_of
 from tidegate.app import create_app
 from tidegate.auth.keyring import Keyring
 from tidegate.settings import LOOPBACK, Settings
@@ -99,7 +100,7 @@ class _Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http=self._connections.protocol,  # type: ignore[arg-type]  # it calls what it is given
+                http=protocol_of(self._connections),  # type: ignore[arg-type]  # it calls what it is given
                 ws="none",
                 server_header=False,
                 access_log=False,

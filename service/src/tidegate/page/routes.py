@@ -75,6 +75,8 @@ class PageRoute(APIRoute):
         try:
             if request.method == "POST" and not _sent_here(request):
                 raise Problem(403, "foreign_origin", "This form was sent by the page of another site.")
+            if caller is not None and caller.key is not None:
+                request.app.state.context.usage.request(caller.key)
             return await serve(request)
         except (Problem, DomainError, QuotaExceeded, RedisError, TooManyWait, RequestValidationError) as error:
             return _trouble(request, _problem(error))
@@ -293,11 +295,11 @@ async def log_in(request: Request, ctx: Ctx) -> Response:
     """Changes a key for a cookie: the key itself is not kept in the browser."""
     form, sessions = await _form(request), request.app.state.sessions
     then, address = form.get("next", "/"), request.client.host if request.client else ""
-    if not sessions.failed_logins.may_try(address):
+    if not sessions.failed_logins.has_room(address):
         raise Problem(429, "too_many_logins", "Too many logins failed: try again in a minute.", {"Retry-After": "6"})
     key = ctx.keyring.key(form.get("key", "").strip()) if ctx.keyring else None
     if key is None or key.has_expired():
-        sessions.failed_logins.failed(address)
+        sessions.failed_logins.take(address)
         problem = unknown_key()
         request.scope["problem"] = problem.code
         return HTMLResponse(render("login.html", then=then, problem=problem, **_frame(request)), 401)

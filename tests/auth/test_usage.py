@@ -1,0 +1,28 @@
+"""Limits by the address of a client."""
+
+import pytest
+
+from tidegate.auth.usage import AddressLimit, network
+
+
+@pytest.mark.parametrize(
+    ("address", "limited"),
+    [
+        ("10.1.2.3", "10.1.2.3"),
+        ("::ffff:10.1.2.3", "10.1.2.3"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::", "2001:db8:1:2::/64"),
+        ("::1", "::/64"),
+        ("", ""),
+    ],
+)
+def test_an_ipv6_customer_counts_as_one(address: str, limited: str) -> None:
+    """A customer has 2^64 addresses at least; a limit on each of them would be none."""
+    assert network(address) == limited
+
+
+def test_a_limit_is_shared_within_a_network() -> None:
+    limit = AddressLimit(per_s=0.001, burst=2)
+    assert [limit.take(f"2001:db8::{n}") for n in range(3)] == [True, True, False]
+    assert not limit.has_room("2001:db8::77")
+    assert limit.take("2001:db8:0:1::1")

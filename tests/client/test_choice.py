@@ -38,6 +38,11 @@ def runs(tmp_path: Path) -> Runs:
         (WINDOWS, DEST, "new checkpoint"),
         (WINDOWS, Choice.of("departed_at", "dest", (20, 10, 0), (("dest",), ("flights",))), "windows(20, 10, 0)"),
         (WINDOWS, Choice.of("departed_at", "dest", (10, 10, 0), (("dest",), ("delay",))), "agg('dest', delay)"),
+        (
+            WINDOWS,
+            Choice.of("landed_at", "dest", (10, 10, 0), (("dest",), ("flights",))),
+            "agg('dest', flights) of 'landed_at'",
+        ),
     ],
 )
 def test_another_choice_is_refused_with_the_remedy(
@@ -51,6 +56,13 @@ def test_another_choice_is_refused_with_the_remedy(
     assert said in str(refused.value)
     runs.run(gate, choice=before).batch(1, HNL=110_000)
     assert gate.status()["top"] == 110_000
+
+
+def test_windows_of_another_event_time_are_not_replaced() -> None:
+    """Substreams can be; windows that are kept would be mixed with others."""
+    now = Choice.of("landed_at", "dest", (10, 10, 0), (("dest",), ("flights",)))
+    with pytest.raises(InvalidUsage, match="cannot be turned into others"):
+        now.check(WINDOWS, replaces_substreams=True)
 
 
 def test_substreams_are_replaced_if_the_user_says_so(runs: Runs, gate: Gate) -> None:

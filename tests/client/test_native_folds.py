@@ -189,7 +189,6 @@ def following(gate: Gate, left: Left, monkeypatch: pytest.MonkeyPatch) -> Follow
         gate.rules,
         "q",
         str(left.directory),
-        "t",
         (),
         None,
         None,

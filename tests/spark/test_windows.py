@@ -196,6 +196,10 @@ def test_other_windows_need_another_checkpoint(
     other = Results().after(stream.agg("k", rows=windows.count()))
     with pytest.raises(InvalidUsage, match=r"started with windows\(10000, .* Start with a new checkpoint"):
         to_the_end(other, checkpoint)
+    stream = gate.stream(source.stream(spark), event_time="t", substream="k").windows(10 * SECOND)
+    other = Results().after(stream.agg("k", rows=windows.count(), last=windows.min("t")))
+    with pytest.raises(InvalidUsage, match=r"last=max\(t\).*and not with .*last=min\(t\)"):
+        to_the_end(other, checkpoint)
 
 
 def test_the_state_has_what_is_open_and_no_more(

@@ -24,7 +24,7 @@ class Choice:
         substream: The columns of the substream; None for a stream that is one substream, or by source partition.
         by_source_partition: Whether the source partition is the substream.
         windows: Size, slide and offset of windows; None without windows.
-        results: The columns that windows are grouped by, and the names of the aggregates; None without windows.
+        results: The columns that windows are grouped by, and the aggregates by name; None without windows.
     """
 
     event_time: str
@@ -76,7 +76,8 @@ class Choice:
         Raises:
             InvalidUsage: If it may not; the message says what to do.
         """
-        if self.windows != before.windows or self.results != before.results:
+        of_windows = (self.windows, self.results, self.event_time if self.windows else None)
+        if of_windows != (before.windows, before.results, before.event_time if before.windows else None):
             raise InvalidUsage(
                 f"This checkpoint was started with {before._windows()}, and not with {self._windows()}: its windows "
                 "cannot be turned into others. Start with a new checkpoint, or with what it had."
@@ -97,4 +98,6 @@ class Choice:
             return "no windows"
         by, aggregates = self.results
         size, slide, offset = self.windows
-        return f"windows({size}, {slide}, {offset}).agg({', '.join([*map(repr, by), *aggregates])})"
+        return (
+            f"windows({size}, {slide}, {offset}).agg({', '.join([*map(repr, by), *aggregates])}) of {self.event_time!r}"
+        )

@@ -280,7 +280,7 @@ class Stream:
         frame = windowed.frame
         return Choice.of(
             self.columns.event_time, self.columns.substream, (frame.size, frame.slide, frame.offset),
-            (windowed.by, sorted(windowed.aggregates)),
+            (windowed.by, sorted(f"{name}={aggregate.kind}" for name, aggregate in windowed.aggregates.items())),
         )  # fmt: skip
 
     def _into_windows(self, checkpoint: Checkpoint) -> BatchFunction | Windowing:

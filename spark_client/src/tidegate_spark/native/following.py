@@ -76,7 +76,7 @@ def following(
     followed = Followed(
         input=str(uuid.uuid4()),
         url=gate.coordinator.url, job=gate.coordinator.job, rules=gate.rules, query=query, checkpoint=checkpoint,
-        event_time=columns.event_time, declared=declared, limited=limited,
+        declared=declared, limited=limited,
         choice=asdict(Choice.of(columns.event_time, columns.substream)), replaces_substreams=replaces_substreams,
         frame=None if frame is None else asdict(frame), retained=int(spark.conf.get(BATCHES_RETAINED) or 1),
     )  # fmt: skip

@@ -57,7 +57,6 @@ class Followed:
     rules: Rules | None
     query: str
     checkpoint: str
-    event_time: str
     declared: Sequence[str]
     limited: bool | None
     frame: Mapping[str, int] | None
@@ -255,7 +254,8 @@ class Following(Watermark):
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         assert isinstance(partition, Marker)
         at = _EPOCH + timedelta(milliseconds=partition.watermark_ms)
-        yield tuple(at if name == self._followed.event_time else None for name in self._columns)
+        event_time = self._followed.choice["event_time"]
+        yield tuple(at if name == event_time else None for name in self._columns)
 
     def stop(self) -> None:
         if self._talk is not None:

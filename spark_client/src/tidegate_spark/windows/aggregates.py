@@ -29,6 +29,8 @@ class Aggregate:
     partial: Callable[[], Column]
     merge: Callable[[Column], Column]
     finish: Callable[[Column], Column] = _as_it_is
+    kind: str = "merged"
+    """What it is of which column: a checkpoint goes on only with the same."""
 
 
 def merged(
@@ -44,22 +46,24 @@ def merged(
 
 def count(column: str | None = None) -> Aggregate:
     """How many rows; or how many in which a column is not null."""
-    return Aggregate(lambda: F.count(F.lit(1) if column is None else F.col(column)), F.sum)
+    return Aggregate(
+        lambda: F.count(F.lit(1) if column is None else F.col(column)), F.sum, kind=f"count({column or '*'})"
+    )
 
 
 def sum(column: str) -> Aggregate:
     """The sum of a column; null where all are."""
-    return Aggregate(lambda: F.sum(column), F.sum)
+    return Aggregate(lambda: F.sum(column), F.sum, kind=f"sum({column})")
 
 
 def min(column: str) -> Aggregate:
     """The lowest of a column."""
-    return Aggregate(lambda: F.min(column), F.min)
+    return Aggregate(lambda: F.min(column), F.min, kind=f"min({column})")
 
 
 def max(column: str) -> Aggregate:
     """The highest of a column."""
-    return Aggregate(lambda: F.max(column), F.max)
+    return Aggregate(lambda: F.max(column), F.max, kind=f"max({column})")
 
 
 def avg(column: str) -> Aggregate:
@@ -68,4 +72,5 @@ def avg(column: str) -> Aggregate:
         lambda: F.struct(F.sum(column).alias("sum"), F.count(column).alias("count")),
         lambda part: F.struct(F.sum(part["sum"]).alias("sum"), F.sum(part["count"]).alias("count")),
         lambda part: F.try_divide(part["sum"], part["count"]),
+        kind=f"avg({column})",
     )

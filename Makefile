@@ -48,7 +48,7 @@ OF_VERSIONS := tests/versions tests/guarantees/test_progress.py tests/guarantees
   tests/spark/test_hook.py tests/spark/test_measured_delays.py tests/spark/test_modes.py \
   tests/clusters/test_clusters.py::test_it_is_the_same_everywhere[connect] \
   tests/clusters/test_clusters.py::test_native_over_connect_needs_a_later_spark
-# They leave sockets open, and call what newer packages deprecate.
+# Older PySpark versions leave sockets open and call functions that newer packages deprecate.
 OF_OLD_SPARK := -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning \
   -W ignore::DeprecationWarning -W ignore::FutureWarning
 

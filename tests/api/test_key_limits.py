@@ -91,7 +91,7 @@ def test_calls_of_a_key(file: Path, as_key: Client) -> None:
 
 
 def test_a_session_of_the_page_counts_for_its_key(process: CoordinatorProcess, file: Path, as_key: Client) -> None:
-    """Whoever has logged in with a key has its quota, and the key is in use."""
+    """Requests of a page session count towards the quota of its key."""
     looking = keyring.create(file, "looking", Role.READ, "", quotas=Quotas(requests_per_s=5))
     as_key(looking)
     with httpx.Client(base_url=process.url, timeout=30) as browser:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidegate.auth.usage import AddressLimit, network
+from tidegate.auth.usage import Limit, network
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def test_an_ipv6_customer_counts_as_one(address: str, limited: str) -> None:
 
 
 def test_a_limit_is_shared_within_a_network() -> None:
-    limit = AddressLimit(per_s=0.001, burst=2)
-    assert [limit.take(f"2001:db8::{n}") for n in range(3)] == [True, True, False]
-    assert not limit.has_room("2001:db8::77")
-    assert limit.take("2001:db8:0:1::1")
+    limit = Limit(per_s=0.001, burst=2)
+    assert [limit.take(network(f"2001:db8::{n}")) for n in range(3)] == [True, True, False]
+    assert not limit.has_room(network("2001:db8::77"))
+    assert limit.take(network("2001:db8:0:1::1"))

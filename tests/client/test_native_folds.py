@@ -240,7 +240,7 @@ def test_a_deleted_job_fails_the_query(gate: Gate, left: Left, monkeypatch: pyte
 def test_a_batch_whose_rows_no_task_has_read_is_named(
     gate: Gate, left: Left, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing is reported of it, so the watermark would not move, and nothing would say why."""
+    """An unread batch reports nothing and the watermark stops, so the client logs one warning per run."""
     reader = following(gate, left, monkeypatch)
     reader.latestOffset()
     for batch, (watermark, files) in enumerate([(1, "-"), (2, "-"), (2, '{"logOffset":0}'), (2, '{"logOffset":1}')]):
@@ -249,11 +249,11 @@ def test_a_batch_whose_rows_no_task_has_read_is_named(
             left.fold(batch, "first", 0, 1000)
         left.commit(batch)
         reader.latestOffset()
-        assert ("no task folded a row" in caplog.text) == (batch == 3), f"batch {batch}"
+        assert ("no task read a row" in caplog.text) == (batch == 3), f"batch {batch}"
     left.plan(4, json.dumps({"watermark": 2}), '{"logOffset":2}')
     left.commit(4)
     reader.latestOffset()
-    assert caplog.text.count("q 3: no task folded a row") == caplog.text.count("no task folded a row") == 1
+    assert caplog.text.count("q 3: no task read a row") == caplog.text.count("no task read a row") == 1
 
 
 def test_another_checkpoint_than_that_of_the_query_is_refused(
@@ -261,7 +261,7 @@ def test_another_checkpoint_than_that_of_the_query_is_refused(
 ) -> None:
     """Before its first batch, and whatever that does."""
     (left.directory / "metadata").unlink()
-    with pytest.raises(InvalidUsage, match="is not where this query has its checkpoint"):
+    with pytest.raises(InvalidUsage, match="but the query uses another checkpoint"):
         following(gate, left, monkeypatch).latestOffset()
 
 

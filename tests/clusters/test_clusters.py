@@ -159,7 +159,7 @@ def test_sparks_own_windows_follow_everywhere(
 
 @pytest.mark.parametrize("session", ["connect"], indirect=True)
 def test_native_over_connect_needs_a_later_spark(tidegate: CoordinatorProcess, tmp_path: Path, session: str) -> None:
-    """Before version 4.2 nothing there tells a run that is a single batch from others."""
+    """Before Spark 4.2, a client over Connect cannot detect single-batch runs."""
     if not pyspark.__version__.startswith(("4.0.", "4.1.")):
         pytest.skip("Spark runs it")
     gate = tidegate.gate()

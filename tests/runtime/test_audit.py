@@ -77,22 +77,30 @@ def test_logins_are_throttled_by_address(tmp_path: Path) -> None:
         assert login(other, admin).status_code == 303
 
 
-def test_refusals_of_one_address_do_not_fill_the_log(tmp_path: Path) -> None:
-    """The first fifty are there in full; then a few a second, with the number of those that are not."""
+def test_refusals_of_one_client_do_not_fill_the_log(tmp_path: Path) -> None:
+    """The first fifty are there in full; then a few a second, with the number of those that are not.
+
+    A key has a limit of its own: those without one cannot hide what it was refused.
+    """
     keys, audit = tmp_path / "keys.json", tmp_path / "audit.log"
-    keyring.create(keys, "boss", Role.ADMIN, "")
+    reader = keyring.create(keys, "reader", Role.READ, "mine")
+    sent = 0
     with (
         CoordinatorProcess(tmp_path / "data", keys_file=str(keys), audit_file=str(audit)) as process,
         httpx.Client(base_url=process.url, timeout=30) as http,
     ):
-        sent = 0
 
-        def counted() -> int:
+        def omitted() -> int:
             nonlocal sent
-            for _ in range(100):
+            for _ in range(50):
                 assert http.get("/v1/jobs/j").status_code == 401
+                assert http.post("/login", data={"x": "y"}).status_code in (403, 429)
             sent += 100
-            return sum(1 + line.get("not_logged", 0) for line in lines(audit))
+            return sum(int(line.get("not_logged", 0)) for line in lines(audit))
 
-        until(lambda: counted() > 300, "the log names those that it leaves out")
-    assert len(lines(audit)) < sent / 2
+        until(lambda: omitted() > 200, "the log has the number of those that it leaves out")
+        problem(http.get("/v1/jobs/other", headers={"Authorization": f"Bearer {reader}"}), 403, "job_not_allowed")
+    told = lines(audit)
+    assert told[-1]["key"] == "reader"
+    assert len(told) + sum(int(line.get("not_logged", 0)) for line in told) >= sent / 2
+    assert len(told) < sent

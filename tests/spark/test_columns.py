@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tests.support.native import ms, native
+from tests.support.native import ms
 from tests.support.native import to_the_end as natively_to_the_end
 from tests.support.streams import to_the_end
 from tidegate_spark import Batch, Gate, windows
@@ -87,15 +87,3 @@ def test_native_queries_have_the_same_substreams(
     gate.complete(up_to=ms(60))
     out = natively_to_the_end(counted, checkpoint)
     assert [row.total for row in out.all()] == [15]
-
-
-def test_a_checkpoint_of_another_query_is_refused(
-    spark: SparkSession, gate: Gate, source: FileBatches, tmp_path: Path
-) -> None:
-    """Also if the function of the batch reads nothing, so that no task could find out."""
-    source.add({"k": "a", "t": 1000})
-    df = source.stream(spark).select("k", F.timestamp_millis("t").alias("t"))
-    followed = native(gate, df, str(tmp_path / "one"))
-    query = followed.writeStream.foreachBatch(lambda df, batch_id: None).start(checkpointLocation=str(tmp_path / "two"))
-    with pytest.raises(Exception, match="is not where this query has its checkpoint"):
-        query.awaitTermination(60)

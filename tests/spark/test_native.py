@@ -555,10 +555,14 @@ def test_the_highest_of_several_watermarks_is_refused_whenever_it_is_chosen(
 def test_another_checkpoint_than_that_of_the_query_is_refused(
     spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str, tmp_path: Path
 ) -> None:
+    """Also if the function of the batch reads nothing, so that no task could find out."""
     source.add(*rows(("a", 1)))
     followed = native(gate, source.stream(spark), str(tmp_path / "elsewhere"))
-    with pytest.raises(StreamingQueryException, match="give the same to both"):
+    with pytest.raises(StreamingQueryException, match="pass the same checkpointLocation"):
         to_the_end(tens(followed), checkpoint)
+    query = followed.writeStream.foreachBatch(lambda df, batch_id: None).start(checkpointLocation=f"{checkpoint}-2")
+    with pytest.raises(StreamingQueryException, match="pass the same checkpointLocation"):
+        query.awaitTermination(60)
 
 
 def test_two_inputs_of_one_name_are_refused(

@@ -1,6 +1,6 @@
 """What holds on every supported version of PySpark, and what older versions refuse.
 
-``make versions`` runs these tests, and some of the hook's, in an environment for each older version.
+``make test-versions`` runs these tests and the hook's tests in one environment per older version.
 """
 
 import logging
@@ -77,7 +77,7 @@ def test_windows_hold_every_row(spark: SparkSession, gate: Gate, counted: FileBa
 def test_a_run_over_what_is_there_holds_every_row(
     spark: SparkSession, gate: Gate, counted: FileBatches, checkpoint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where it is a single batch the client says so; the next run closes what is left."""
+    """The client warns if the run is a single batch. After ``complete()``, the next run closes the other windows."""
     results = Results()
     stream = windows_of_ten(gate, counted, spark, results)
     with caplog.at_level(logging.WARNING, "tidegate"):
@@ -127,7 +127,7 @@ def test_a_native_run_over_what_is_there_is_right_or_refused(
         assert query.awaitTermination(120)
         assert gate.status()["rows"]["on_time"] == 9
         return
-    with pytest.raises(StreamingQueryException, match=r"native\(\) does not work with trigger\(availableNow=True\)"):
+    with pytest.raises(StreamingQueryException, match=r"native\(\) does not support trigger\(availableNow=True\)"):
         query.awaitTermination(120)
     assert out.rows == {}
     query = start(followed, out, checkpoint)

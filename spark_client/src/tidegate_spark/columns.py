@@ -109,7 +109,7 @@ def quoted(name: str) -> str:
 
 
 def _remedy(kind: DataType) -> str | None:
-    """Return what to do about a substream's column of a type; None if its text is a name of the substream."""
+    """Return how to fix a substream column of an unsupported type; None if the type is supported."""
     if any(hasattr(kind, part) for part in ("fields", "elementType", "keyType")):
         return "name a column of a simple type, such as one made by withColumn('part', F.col('a.b'))"
     if isinstance(kind, TimestampType):

@@ -123,8 +123,8 @@ class Gate:
         Args:
             reason: Kept with the record.
             up_to: The watermark goes there at least: an aware datetime, or a number in the unit of the event times.
-                By default it goes to the end of the last window that has an event time, of all windows that streams of
-                this gate have. Other operators of Spark behind :meth:`native` keep state beyond that (the time bound of
+                Default: the end of the last window that contains the highest event time, over all windows of this
+                gate's streams. Other operators of Spark behind :meth:`native` keep state beyond that (the time bound of
                 a join, a timer); they give it out when the watermark has passed its end.
 
         Raises:

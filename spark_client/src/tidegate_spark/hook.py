@@ -64,7 +64,7 @@ class Hook:
         try:
             self._run(df, batch_id)
         except TidegateError as error:
-            # Spark prints a failed batch three times. What these errors say needs no traceback.
+            # Spark prints the traceback of a failed batch three times, and messages of TidegateError need none.
             self.delivery.log.error("the batch failed: %s", error, extra={"batch": batch_id})
             raise error.with_traceback(None) from None
 

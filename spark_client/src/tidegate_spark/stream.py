@@ -302,15 +302,15 @@ class Stream:
         spark = self.df.sparkSession
         if version_of(spark) < PYTHON_SOURCES:
             log.warning(
-                "%s: Spark %s runs no batch when only the watermark moves, so windows come out with the next batch "
-                "that has rows, also after the end of the input. Spark 4.0 and later need no rows for that.",
+                "%s: Spark %s runs no batch when only the watermark moves. Windows close with the next batch that has "
+                "rows, even after complete(). Use Spark 4.0 or later to close them without rows.",
                 self.gate.coordinator.job, spark.version,
             )  # fmt: skip
             return self.df
         if self.trigger_options.get("availableNow") and version_of(spark) < AVAILABLE_NOW_OF_PYTHON_SOURCES:
             log.warning(
-                "%s: Spark %s runs a query with windows under availableNow as a single batch, however many files or "
-                "offsets a trigger may take. Spark 4.2 and later run several, and a trigger by processing time does.",
+                "%s: Spark %s runs windows under availableNow as a single batch and ignores limits such as "
+                "maxFilesPerTrigger. For several batches, use Spark 4.2 or later, or a processing-time trigger.",
                 self.gate.coordinator.job, spark.version,
             )  # fmt: skip
         # Not for PySpark 3.5, which has no data sources in Python.

@@ -1,4 +1,4 @@
-"""The open HTTP connections of a replica: how many there may be, and how long their clients may take."""
+"""Open HTTP connections of a replica, limited in number and by a client timeout."""
 
 import ipaddress
 import logging
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tidegate.api.problems import Problem
-from tidegate.auth.usage import network
+from tidegate.auth.usage import network, parsed_address
 from tidegate.runtime.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -120,8 +120,5 @@ class Connections:
         return "; ".join(texts)
 
     def _is_trusted(self, address: str) -> bool:
-        try:
-            parsed = ipaddress.ip_address(address)
-        except ValueError:  # a unix socket has no address
-            return False
-        return any(parsed in network for network in self._limits.trusted_proxies)
+        parsed = parsed_address(address)
+        return parsed is not None and any(parsed in proxies for proxies in self._limits.trusted_proxies)

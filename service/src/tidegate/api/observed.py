@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bind_contextvars, clear_contextvars
 
-from tidegate.auth.usage import AddressLimit
+from tidegate.auth.usage import Limit, network
 from tidegate.runtime.logs import AUDIT
 from tidegate.runtime.metrics import Metrics
 from tidegate.runtime.traces import Traces
@@ -33,7 +33,7 @@ LOGIN_CALLS = ("log_in", "log_out")
 MAX_PATH = 200
 REFUSALS_PER_S = 5
 REFUSALS_AT_ONCE = 50
-"""Refusals of one address that the audit log has in full; of more it has the number."""
+"""Refusals that one client may log at once, before ``REFUSALS_PER_S`` applies."""
 
 
 class Observed:
@@ -41,7 +41,7 @@ class Observed:
 
     def __init__(self, app: ASGIApp, metrics: Metrics, traces: Traces) -> None:
         self.app, self.metrics, self.traces = app, metrics, traces
-        self._refusals, self._not_logged = AddressLimit(REFUSALS_PER_S, REFUSALS_AT_ONCE), 0
+        self._refusals, self._not_logged = Limit(REFUSALS_PER_S, REFUSALS_AT_ONCE), 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -79,25 +79,32 @@ class Observed:
 
     def _note(self, scope: Scope, status: int) -> None:
         """Log what was refused, and what was done to a job. Reports are not logged: there are too many of them."""
-        told = {"call": _call(scope), "status": status}
-        client = {"client": scope["client"][0] if scope.get("client") else ""}
-        code = {"code": scope.get("problem", "")}
-        if told["call"] in LOGIN_CALLS:
-            audit.info("Logged in or out." if status < 400 else "Login refused.", extra=told | client | code)
-        elif status in REFUSED:
-            self._note_refusal(told | client | code | {"path": scope["path"][:MAX_PATH]})
-        elif 400 <= status < 500:
-            log.info("Refused.", extra=told | code)
-        elif status < 400 and "reports" not in getattr(scope.get("route"), "tags", ()):
-            audit.info("Done.", extra=told | client)
-
-    def _note_refusal(self, told: Mapping[str, object]) -> None:
-        """Log a refused access; a client that is refused again and again must not fill the disk."""
-        if not self._refusals.take(str(told["client"])):
-            self._not_logged += 1
+        address = scope["client"][0] if scope.get("client") else ""
+        told = {"call": _call(scope), "status": status, "client": address}
+        if status < 400:
+            if told["call"] in LOGIN_CALLS:
+                audit.info("Logged in or out.", extra=told)
+            elif "reports" not in getattr(scope.get("route"), "tags", ()):
+                audit.info("Done.", extra=told)
+            return
+        if status >= 500 or not self._may_log(scope, address):
             return
         missed, self._not_logged = self._not_logged, 0
-        audit.warning("Access refused.", extra={**told, "not_logged": missed} if missed else told)
+        told |= {"code": scope.get("problem", "")} | ({"not_logged": missed} if missed else {})
+        if told["call"] in LOGIN_CALLS:
+            audit.info("Login refused.", extra=told)
+        elif status in REFUSED:
+            audit.warning("Access refused.", extra=told | {"path": scope["path"][:MAX_PATH]})
+        else:
+            log.info("Refused.", extra={name: value for name, value in told.items() if name != "client"})
+
+    def _may_log(self, scope: Scope, address: str) -> bool:
+        """Return whether a refusal may be logged: without a limit, one client could fill the disk."""
+        key = getattr(scope.get("caller"), "key", None)
+        if self._refusals.take(network(address) if key is None else f"key {key.name}"):
+            return True
+        self._not_logged += 1
+        return False
 
 
 def _call(scope: Scope) -> str:

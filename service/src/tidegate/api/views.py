@@ -28,12 +28,14 @@ from tidegate.domain.sketch import RELATIVE_ERROR, Sketch
 from tidegate.domain.standing import standing
 from tidegate.domain.substream import SubstreamKey
 from tidegate.domain.throttle import FrameThrottle
-from tidegate.store.redis import ROWS_AT_ONCE, Status
+from tidegate.store.redis import Status
 from tidegate.store.replies import order
 
 Item = TypeVar("Item")
 
 PAGES_KEPT = 4
+LARGE_JOB = 1000
+"""Jobs with more substreams are read one at a time."""
 
 
 def job_record(ctx: Context, job: str, status: Status) -> JobRecord:
@@ -94,7 +96,7 @@ class Selection:
 
 async def substream_table(ctx: Context, job: str, of: Selection) -> SubstreamTable:
     """Return a page of the table. Of a large job, one table is read at a time."""
-    large = await ctx.store.count_substreams(job) > ROWS_AT_ONCE
+    large = await ctx.store.count_substreams(job) > LARGE_JOB
     async with ctx.bulk_reads if large else nullcontext():
         if of.sort == "name" and of.states is None:  # only the rows of the page are read
             places = await _page(of, _places_by_name(ctx, job, of))

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from tidegate.auth.keyring import Key
 
-MAX_ADDRESSES = 10_000
+MAX_CLIENTS = 10_000
 
 
 class QuotaExceeded(Exception):
@@ -93,36 +93,43 @@ class KeyUsage:
         return taken
 
 
-def network(address: str) -> str:
-    """Return what a limit on an address applies to: an IPv4 address, or the /64 of an IPv6 address."""
+def parsed_address(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return an address, an IPv4 one also if it is mapped into IPv6; None for the peer of a unix socket."""
     try:
         parsed = ipaddress.ip_address(address)
-    except ValueError:  # a unix socket has no address
-        return address
-    if isinstance(parsed, ipaddress.IPv4Address):
-        return address
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
+    except ValueError:
+        return None
+    return getattr(parsed, "ipv4_mapped", None) or parsed
+
+
+def network(address: str) -> str:
+    """Return the unit of a per-address limit: the IPv4 address, or the /64 network of an IPv6 address."""
+    parsed = parsed_address(address)
+    if not isinstance(parsed, ipaddress.IPv6Address):
+        return address if parsed is None else str(parsed)
     return str(ipaddress.IPv6Network((int(parsed), 64), strict=False))
 
 
-class AddressLimit:
-    """A limit on events of each client's network: ``burst`` at once, and ``per_s`` a second in the long run."""
+class Limit:
+    """A limit on events of each client: ``burst`` at once, and ``per_s`` a second in the long run.
+
+    A client is named by the caller, by its key or its :func:`network`.
+    """
 
     def __init__(self, per_s: float, burst: float) -> None:
         self._per_s, self._burst = per_s, burst
         self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
 
-    def has_room(self, address: str) -> bool:
-        """Return whether another event of an address may happen."""
-        bucket = self._buckets.get(network(address))
+    def has_room(self, client: str) -> bool:
+        """Return whether another event of a client may happen."""
+        bucket = self._buckets.get(client)
         return bucket is None or bucket.has_room(time.monotonic())
 
-    def take(self, address: str) -> bool:
-        """Count an event of an address, unless there are too many."""
-        of, now = network(address), time.monotonic()
-        bucket = self._buckets.setdefault(of, TokenBucket(self._per_s, self._burst, now))
-        self._buckets.move_to_end(of)
-        if len(self._buckets) > MAX_ADDRESSES:
+    def take(self, client: str) -> bool:
+        """Count an event of a client, unless there are too many."""
+        now = time.monotonic()
+        bucket = self._buckets.setdefault(client, TokenBucket(self._per_s, self._burst, now))
+        self._buckets.move_to_end(client)
+        if len(self._buckets) > MAX_CLIENTS:
             self._buckets.popitem(last=False)
         return bucket.take(now)

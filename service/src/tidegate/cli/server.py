@@ -96,7 +96,13 @@ class _Server(uvicorn.Server):
             trusted_proxies=settings.trusted_proxies,
         )
         self._connections = Connections(limits, app.state.metrics)
+        # An IPv4 client of a socket that also takes IPv6 has a mapped address.
         proxies = [str(network) for network in settings.trusted_proxies]
+        proxies += [
+            f"::ffff:{network.network_address}/{96 + network.prefixlen}"
+            for network in settings.trusted_proxies
+            if network.version == 4
+        ]
         super().__init__(
             uvicorn.Config(
                 app,

@@ -135,7 +135,7 @@ def _limits_of(job: JobMachine, query: str, substream: Substream, last_event_ms:
     policy = substream.policy
     if policy.limit is not None:
         moves_ms = substream.state_of_policy.next_change_ms(substream.reading, job.moment)
-        # Beyond the highest number that is exact there is no moment to name.
+        # Times above numbers.highest are not exact.
         if moves_ms is not None and moves_ms <= job.numbers.highest:
             found.append(Until(policy.limit, max(moves_ms, job.moment.observed_ms + 1) + job.lost_ms))
     return found

@@ -26,7 +26,7 @@ from tidegate.api.guard import PAGES
 from tidegate.api.problems import Problem, bad_parameter, of_domain, of_quota, of_store, refuse, too_many_wait
 from tidegate.api.schemas.history import RECORD_ID
 from tidegate.api.tables import PLACE, Column
-from tidegate.auth.usage import QuotaExceeded
+from tidegate.auth.usage import QuotaExceeded, network
 from tidegate.domain.errors import ClockJumped, DomainError, JobDeleted, JobNotFound
 from tidegate.domain.records import SubstreamState
 from tidegate.page import looks
@@ -75,11 +75,15 @@ class PageRoute(APIRoute):
         try:
             if request.method == "POST" and not _sent_here(request):
                 raise Problem(403, "foreign_origin", "This form was sent by the page of another site.")
-            if caller is not None and caller.key is not None:
+            if caller is not None and caller.key is not None and self.name not in UNCOUNTED:
                 request.app.state.context.usage.request(caller.key)
             return await serve(request)
         except (Problem, DomainError, QuotaExceeded, RedisError, TooManyWait, RequestValidationError) as error:
             return _trouble(request, _problem(error))
+
+
+UNCOUNTED = ("login", "log_in", "log_out", "jobs_live", "job_live")
+"""Calls that do not count against the quota of a key: browsers do not retry a refused event stream."""
 
 
 class Files(StaticFiles):
@@ -294,12 +298,12 @@ async def login(request: Request, then: Annotated[str, Query(alias="next", max_l
 async def log_in(request: Request, ctx: Ctx) -> Response:
     """Changes a key for a cookie: the key itself is not kept in the browser."""
     form, sessions = await _form(request), request.app.state.sessions
-    then, address = form.get("next", "/"), request.client.host if request.client else ""
-    if not sessions.failed_logins.has_room(address):
+    then, client = form.get("next", "/"), network(request.client.host if request.client else "")
+    if not sessions.failed_logins.has_room(client):
         raise Problem(429, "too_many_logins", "Too many logins failed: try again in a minute.", {"Retry-After": "6"})
     key = ctx.keyring.key(form.get("key", "").strip()) if ctx.keyring else None
     if key is None or key.has_expired():
-        sessions.failed_logins.take(address)
+        sessions.failed_logins.take(client)
         problem = unknown_key()
         request.scope["problem"] = problem.code
         return HTMLResponse(render("login.html", then=then, problem=problem, **_frame(request)), 401)

@@ -12,7 +12,7 @@ from fastapi import Request, Response
 
 from tidegate.api.access import Caller
 from tidegate.auth.keyring import Key, Keyring
-from tidegate.auth.usage import AddressLimit
+from tidegate.auth.usage import Limit
 
 COOKIE = "tidegate_session"
 LASTS_S = 12 * 3600
@@ -25,7 +25,7 @@ class Sessions:
     def __init__(self, key: bytes, keyring: Keyring | None) -> None:
         self._key = hmac.digest(key, b"sessions", "sha256")
         self.keyring = keyring
-        self.failed_logins = AddressLimit(FAILURES_PER_MINUTE / 60, FAILURES_PER_MINUTE)
+        self.failed_logins = Limit(FAILURES_PER_MINUTE / 60, FAILURES_PER_MINUTE)
 
     def open(self, request: Request, response: Response, key: Key) -> None:
         """From now on whoever gets this answer is known by ``key``, until it is revoked or ``LASTS_S`` have passed."""

@@ -18,7 +18,7 @@ from tidegate.escapes import visible
 Format = Literal["text", "json"]
 UNESCAPED = ("exception", "stack", "exc_info")
 """Members of several lines, made by Python itself."""
-MEMBERS = ("call", "status", "code", "client", "path")
+MEMBERS = ("call", "status", "code", "client", "path", "not_logged")
 """Further members that an event may have."""
 AUDIT = "tidegate.audit"
 """Logger of what operators did and who was refused."""

@@ -87,7 +87,7 @@ class Finished:
         return bool(finished)
 
     def _warn_of_unread(self, folded: Collection[int]) -> None:
-        """Warn once if this run has finished a batch whose sources moved on, and no task has folded a row of it."""
+        """Warn once if this run has finished a batch with advanced source offsets of which no task read a row."""
         assert self._next is not None
         first, self._checked = self._checked, self._next
         if first is None or self._warned:
@@ -96,9 +96,9 @@ class Finished:
         if unread:
             self._warned = True
             self._delivery.log.warning(
-                "no task folded a row of this batch, though its sources moved on. If it had rows, the function of "
-                "foreachBatch ran no action on them: then nothing is reported, and the watermark does not move. "
-                "Write or count the DataFrame in every batch.",
+                "no task read a row of this batch, although its source offsets advanced. If the batch has rows, the "
+                "foreachBatch function ran no action on them, so the watermark does not move. Write or count the "
+                "DataFrame in every batch.",
                 extra={"batch": unread[0]},
             )
 

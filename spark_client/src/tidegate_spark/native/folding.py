@@ -44,6 +44,14 @@ def documents_of(checkpoint: str, query: str) -> Checkpoint:
     return Checkpoint(checkpoint, f"tidegate/native/{query}")
 
 
+def another_checkpoint(location: str) -> InvalidUsage:
+    """Return the error for a query whose checkpoint is not at ``location``."""
+    return InvalidUsage(
+        f"native() got checkpointLocation={location!r}, but the query uses another checkpoint: pass the same "
+        "checkpointLocation to native() and start()."
+    )
+
+
 def check_policy(policy: str | None) -> None:
     """:raises InvalidUsage: where Spark would take the highest of several watermarks."""
     if policy == "max":
@@ -130,10 +138,7 @@ def _planned(location: str, planned_ms: int) -> tuple[int, Planned, Planned | No
             return batch_id, planned, checkpoint.planned(batch_id - 1)
         if planned is not None and planned.at_ms < planned_ms:
             break
-    raise InvalidUsage(
-        f"native(checkpointLocation={location!r}) is not where this query has its checkpoint: give the same to "
-        "both, native() and start()."
-    )
+    raise another_checkpoint(location)
 
 
 class Folded:

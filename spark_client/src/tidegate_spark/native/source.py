@@ -22,7 +22,7 @@ from tidegate_spark.errors import InvalidUsage, JobDeleted, Refused, TidegateErr
 from tidegate_spark.heartbeat import HEARTBEATS_FAIL
 from tidegate_spark.logs import Failing
 from tidegate_spark.native.finished import Finished, Since
-from tidegate_spark.native.folding import WORD, documents_of
+from tidegate_spark.native.folding import WORD, another_checkpoint, documents_of
 from tidegate_spark.native.triggers import SINGLE_BATCH
 from tidegate_spark.pins import Pins
 from tidegate_spark.rules import Rules
@@ -30,7 +30,7 @@ from tidegate_spark.windows.markers import Watermark
 
 HEARTBEAT_S = 1.0
 PAUSE_AFTER_A_LOOK = 9
-"""How long a look for finished batches pauses the next one, in durations of the first."""
+"""Pause after a check that finds no finished batches, as a multiple of the check's duration."""
 
 LOOKS_OF_A_RUN = 2
 """After how many batches a run over what is there looks for the watermark that its rows have moved: the second time for
@@ -127,7 +127,7 @@ class Following(Watermark):
                 self._looks -= 1
                 self._look()
         else:
-            # In every call, because a query that is stopped when it has processed all there is makes no further one.
+            # Report in every call: a query that is stopped after its last batch does not call this again.
             quiet = self._tell_unless_paused()
             if self._is_time():
                 self._look()
@@ -138,7 +138,7 @@ class Following(Watermark):
         return self._offset_after(start)
 
     def _tell_unless_paused(self) -> bool:
-        """Report what is finished; return whether Spark has certainly finished nothing since the last look."""
+        """Report finished batches; return whether Spark has certainly finished none since the last check."""
         began = time.monotonic()
         if began < self._tell_again:
             return False
@@ -226,15 +226,12 @@ class Following(Watermark):
             settles = settled(followed.limited, self._only_what_is_there)
             checkpoint = documents_of(followed.checkpoint, followed.query)
             if not checkpoint.started():
-                raise InvalidUsage(
-                    f"native(checkpointLocation={followed.checkpoint!r}) is not where this query has its checkpoint: "
-                    "give the same to both, native() and start()."
-                )
+                raise another_checkpoint(followed.checkpoint)
             if (single := checkpoint.read(SINGLE_BATCH)) is not None:
                 raise InvalidUsage(
-                    f"native() does not work with trigger(availableNow=True) in Spark {single['version']}, which makes "
-                    "the run a single batch: use Spark 4.2 or later, or a processing-time trigger with "
-                    "query.processAllAvailable() and query.stop()."
+                    f"native() does not support trigger(availableNow=True) on Spark {single['version']}, which runs a "
+                    "single batch. Use Spark 4.2 or later, or a processing-time trigger: call "
+                    "query.processAllAvailable(), then query.stop()."
                 )
             pins = Pins(checkpoint)
             delivery = Delivery(

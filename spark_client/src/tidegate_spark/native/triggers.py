@@ -1,8 +1,8 @@
-"""Runs of a native query that Spark executes as a single batch: they are found as they start, for the source to refuse.
+"""Detection of native queries that Spark runs as a single batch under ``availableNow``; the source refuses them.
 
 Before version 4.2 Spark executes ``availableNow`` as a single batch where one of the sources is in Python. The source
-reports a batch when Spark plans the next one, so such a run would end with nothing reported, and a job that is
-completed after it would never close the windows of its rows. Spark does not name the trigger to a source.
+reports a batch when Spark plans the next one, so a single-batch run would end unreported. If the job is then completed,
+the windows of that run would never close. Spark does not tell a source the trigger.
 """
 
 import atexit
@@ -18,7 +18,7 @@ SINGLE_BATCH = "single_batch"
 
 
 class SingleBatchRuns(StreamingQueryListener):
-    """Writes the document for a run on this checkpoint that is a single batch, and deletes it for any other.
+    """Marks runs of this checkpoint under ``availableNow`` by a document; a run under another trigger deletes it.
 
     Spark calls it before the query plans its first batch.
     """

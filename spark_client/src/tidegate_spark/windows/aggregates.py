@@ -30,7 +30,7 @@ class Aggregate:
     merge: Callable[[Column], Column]
     finish: Callable[[Column], Column] = _as_it_is
     kind: str = "merged"
-    """What it is of which column: a checkpoint goes on only with the same."""
+    """Function and column, such as ``sum(delay)``. A checkpoint refuses an aggregate of another kind."""
 
 
 def merged(

@@ -67,12 +67,13 @@ async def metrics(
         ctx.metrics.forget(found.keys() | ctx.overview.unreadable)
         if substreams is not None:
             jobs = [job for job in statuses if matches(substreams, job)]
-            failed = await while_there(request, _read(ctx, jobs, table))
+            failed = await while_there(request, _read(ctx, jobs, encode, table))
             if failed is None:
                 return to_nobody()
             unreadable += failed
     except RedisError:
-        statuses = None  # exported as tidegate_store_up, with this replica's own metrics
+        # Exported as tidegate_store_up, with this replica's own metrics, and no part of the substreams.
+        statuses, table = None, SubstreamText(encode)
     jobs_metrics = JobMetrics(statuses, writable, unreadable, ctx.stale_after_ms)
     scrape = Scrape(ctx.metrics.registry, jobs_metrics, who.prefix)
     return StreamingResponse(_encoded(scrape, table, encode), media_type=kind)
@@ -84,8 +85,7 @@ Encode = Callable[[Any], bytes]
 class SubstreamText:
     """The text of the metrics of substreams, encoded part by part.
 
-    In the text a metric's samples stand together, so all of it is kept until the last part was read: compressed, to a
-    tenth.
+    The format groups samples by metric, so the text is kept until all rows are read. It is compressed to about a tenth.
     """
 
     def __init__(self, encode: Encode) -> None:
@@ -99,6 +99,14 @@ class SubstreamText:
         for (header, pieces), family in zip(self._pieces, of_substreams(job, rows), strict=True):
             pieces.append(zlib.compress(self._text(family).removeprefix(header), zlib.Z_BEST_SPEED))
 
+    def extend(self, other: "SubstreamText") -> None:
+        """Append the substreams of another text."""
+        if not self._pieces:
+            self._pieces = other._pieces
+            return
+        for (_, pieces), (_, more) in zip(self._pieces, other._pieces, strict=False):
+            pieces.extend(more)
+
     def _text(self, family: Metric) -> bytes:
         return self._encode(_OneFamily(family)).removesuffix(END_OF_OPENMETRICS)
 
@@ -108,8 +116,10 @@ class SubstreamText:
             yield from map(zlib.decompress, pieces)
 
 
-async def _read(ctx: Context, jobs: list[str], table: SubstreamText) -> int:
-    """Read the substreams of jobs; one call at a time does. Return the number of jobs that cannot be read.
+async def _read(ctx: Context, jobs: list[str], encode: Encode, table: SubstreamText) -> int:
+    """Add the substreams of jobs to a text, and return the number of jobs that cannot be read.
+
+    Calls run one at a time.
 
     Raises:
         Problem: 422 if there are more than may be exported.
@@ -125,11 +135,14 @@ async def _read(ctx: Context, jobs: list[str], table: SubstreamText) -> int:
             )  # fmt: skip
         failed = 0
         for job in jobs:
+            of_job = SubstreamText(encode)
             try:
                 async for keys in ctx.store.substream_keys(job):
-                    rows = (await ctx.store.substreams(job, keys)).rows
-                    # In a thread, so that other calls are served.
-                    await asyncio.to_thread(table.add, job, rows)
+                    if keys:
+                        rows = (await ctx.store.substreams(job, keys)).rows
+                        # In a thread, so that other calls are served.
+                        await asyncio.to_thread(of_job.add, job, rows)
+                table.extend(of_job)
             except DomainError:  # deleted since, or its clock jumped
                 continue
             except ResponseError as error:
@@ -158,5 +171,6 @@ async def _encoded(scrape: Scrape, table: SubstreamText, encode: Encode) -> Asyn
         yield text.removesuffix(END_OF_OPENMETRICS)
     for text in table:
         yield text
+        await asyncio.sleep(0)  # other calls come first
     if ended:
         yield END_OF_OPENMETRICS

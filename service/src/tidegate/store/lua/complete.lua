@@ -3,7 +3,7 @@
 --
 -- KEYS  1 the job · 2 the jobs to sweep
 -- ARGV  now · absent after · not after · up to ('' : as far as was seen) · actor · reason
--- Reply ok, ... (parts/answer), applied (0: it was complete before, as far as up to)
+-- Reply ok, ... (parts/answer), applied (0: the job was complete, and up to is empty or not above C)
 --       or error: job_not_found, job_deleted, batch_open <query> <batch>, hold_active <hold> <at most>
 -- @include parts/answer
 -- @include parts/end

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate_spark.checkpoint import Checkpoint, file_system
+from tidegate_spark.checkpoint import Checkpoint, file_system, is_marker
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.reached import Reached
 
@@ -107,3 +107,19 @@ def test_a_commit_that_was_lost_shows_in_what_was_begun_before(
 ) -> None:
     assert Reached("q", 7, "e", 1, {}).lost_by(previous, was_open, begun) == lost
     assert not Reached("q").lost_by(previous, was_open, begun)
+
+
+@pytest.mark.parametrize(
+    ("offset", "expected"),
+    [
+        ('{"watermark": 5}', True),
+        ('{"watermark": null, "run": "r"}', True),
+        ('{"watermark":{"0":5}}', False),
+        ('{"logOffset":3}', False),
+        ("17", False),
+        ("-", False),
+    ],
+)
+def test_offsets_of_markers_are_told_from_others(offset: str, expected: bool) -> None:
+    """Also from those of a Kafka topic of that name."""
+    assert is_marker(offset) == expected

@@ -39,7 +39,7 @@ def gate() -> Gate:
         ({"event_time": "t", "substream": []}, "say substream=None"),
         ({"event_time": "t", "substream": "m.x"}, "a column of the struct's field first, with withColumn"),
         ({"event_time": "t", "substream": "at"}, "depends on the time zone of the session; cast it to a long"),
-        ({"event_time": "t", "substream": "raw"}, "is of type binary: not every value is text; use hex"),
+        ({"event_time": "t", "substream": "raw"}, "is of type binary: not every value is text; cast it to a string"),
     ],
 )
 def test_columns_that_cannot_be_used(gate: Gate, columns: Any, says: str) -> None:

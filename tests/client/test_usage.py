@@ -3,13 +3,12 @@
 from datetime import timedelta
 
 import pytest
-from pyspark.sql.types import LongType, StringType
 
 import tidegate_spark
 from tests.support.api import operate
-from tests.support.frames import stream_of_types
 from tidegate.api.schemas.rules import JobDocument
 from tidegate_spark import Gate, InvalidUsage, limiting_lag
+from tidegate_spark.windows.frame import Frame
 
 
 def test_rules_are_refused_where_they_are_written() -> None:
@@ -97,9 +96,7 @@ def test_a_single_name_is_no_list_of_them() -> None:
 def test_the_end_of_input_closes_the_windows_of_all_streams(gate: Gate) -> None:
     """A consumer that waits for the end of the last window is answered, and later ends may be named."""
     gate.ensure_job()
-    stream = gate.stream(stream_of_types({"k": StringType(), "t": LongType()}), event_time="t", substream="k")
-    stream.windows(10_000)
-    stream.windows(25_000, slide=10_000, offset=4_000)
+    gate.frames = {Frame(10_000, 10_000), Frame(25_000, 10_000, 4_000)}
     operate(gate, "POST", ":report", {"substreams": ["a"], "event_times": [12_345]})
     assert gate.complete() == 29_000
     assert gate.complete() == 29_000

@@ -202,6 +202,18 @@ def test_other_windows_need_another_checkpoint(
         to_the_end(other, checkpoint)
 
 
+def test_a_checkpoint_of_spark_3_5_needs_to_be_replaced(
+    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There a query has no source of markers; Spark would only say that the number of sources has changed."""
+    source.add(*rows(("a", 1000)))
+    with monkeypatch.context() as older:
+        older.setattr("tidegate_spark.stream.PYTHON_SOURCES", (9, 0))
+        to_the_end(tens(gate, source, spark, Results()), checkpoint)
+    with pytest.raises(InvalidUsage, match=r"started on Spark 3\.5.*Start with a new checkpoint"):
+        to_the_end(tens(gate, source, spark, Results()), checkpoint)
+
+
 def test_the_state_has_what_is_open_and_no_more(
     spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
 ) -> None:

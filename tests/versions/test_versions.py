@@ -67,7 +67,7 @@ def test_windows_hold_every_row(spark: SparkSession, gate: Gate, counted: FileBa
         until(lambda: table(results) == closed, "the windows up to 34 s")
         assert results.count("late") == 0
         if version_of(spark) >= PYTHON_SOURCES:
-            gate.complete()
+            assert gate.complete() == 50 * SECOND, "the end of the window of the last event"
             until(lambda: table(results) == BY_WINDOW, "the other windows")
     finally:
         query.stop()

@@ -17,6 +17,22 @@ _DOCUMENT = re.compile(r"(\d+)\.json")
 _NUMBER = re.compile(r"(\d+)")
 
 
+NO_OFFSET = "-"
+"""What Spark's log has for a source that has no offset yet."""
+
+
+def is_marker(offset: str) -> bool:
+    """Return whether an offset in Spark's log is one of our sources of markers, ``{"watermark": 1, ...}``."""
+    if offset == NO_OFFSET:
+        return False
+    try:
+        parsed = json.loads(offset)
+    except ValueError:
+        return False
+    # Offsets of Kafka are by topic, and a topic may be called "watermark".
+    return isinstance(parsed, dict) and "watermark" in parsed and not isinstance(parsed["watermark"], dict)
+
+
 @dataclass(frozen=True, slots=True)
 class Planned:
     """What Spark wrote of a batch before it ran it: when it settled what is in it (epoch milliseconds, by its driver's
@@ -77,6 +93,14 @@ class Checkpoint:
         """Return where each source of a batch ends, as Spark's log has it; None if Spark has forgotten the batch."""
         planned = self._read(f"offsets/{batch_id}")
         return None if planned is None else planned.decode().splitlines()[2:]
+
+    def has_markers(self) -> bool | None:
+        """Return whether the last finished batch has a source of markers; None if that is not known."""
+        last = self.finished()
+        offsets = None if last is None else self.source_offsets(last)
+        if not offsets or NO_OFFSET in offsets:
+            return None
+        return any(map(is_marker, offsets))
 
     def planned_batches(self) -> list[int]:
         """The batches that Spark has planned, of those it has not forgotten."""

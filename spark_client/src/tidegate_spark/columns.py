@@ -113,7 +113,7 @@ def _remedy(kind: DataType) -> str | None:
     if any(hasattr(kind, part) for part in ("fields", "elementType", "keyType")):
         return "name a column of a simple type, such as one made by withColumn('part', F.col('a.b'))"
     if isinstance(kind, TimestampType):
-        return "its text depends on the time zone of the session; cast it to a long, a date or a timestamp_ntz"
+        return "its text depends on the time zone of the session; cast it to a long, in a column of another name"
     if isinstance(kind, BinaryType):
-        return "not every value is text; use hex()"
+        return "not every value is text; cast it to a string if it is, else use hex(), in a column of another name"
     return None

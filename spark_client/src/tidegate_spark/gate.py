@@ -28,7 +28,7 @@ class Gate:
     def __init__(self, coordinator: Coordinator, rules: Rules | None, on_outage: OnOutage) -> None:
         self.coordinator, self.rules, self.on_outage = coordinator, rules, on_outage
         self.frames: set[Frame] = set()
-        """Windows of the streams that were made from this."""
+        """Windows of the queries that were started from this."""
 
     def stream(self, df: DataFrame, *, event_time: str, substream: Substream) -> Stream:
         """Coordinates a streaming DataFrame by its columns.
@@ -77,10 +77,11 @@ class Gate:
         columns = Columns(event_time, substream)
         declared = tuple(_names("declare", declare))
         frame = frame_of(windows, slide, offset)
+        query, location = given("native", queryName, checkpointLocation)
+        followed = following(self, df, columns, query, location, frame, declared, limited_batches, replaces_substreams)
         if frame is not None:
             self.frames.add(frame)
-        query, location = given("native", queryName, checkpointLocation)
-        return following(self, df, columns, query, location, frame, declared, limited_batches, replaces_substreams)
+        return followed
 
     def ensure_job(self) -> None:
         """Creates the job from the rules given to :func:`connect`, if it is not there; changes nothing otherwise."""

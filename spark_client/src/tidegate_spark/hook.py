@@ -11,6 +11,7 @@ Invariants:
    or they are in the state of the windows.
 """
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -58,17 +59,23 @@ class Hook:
     """Which fold a batch begins with."""
     _tasks: int | None = None
     """In how many tasks it is reported."""
+    _calling: bool = False
+    """A function of the user is called."""
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Run a batch."""
         try:
             self._run(df, batch_id)
         except TidegateError as error:
+            if self._calling:
+                raise
+            level = logging.INFO if self.delivery.coordinator.stopped() else logging.ERROR
+            self.delivery.log.log(level, "the batch failed: %s", error, extra={"batch": batch_id})
             # Spark prints the traceback of a failed batch three times, and messages of TidegateError need none.
-            self.delivery.log.error("the batch failed: %s", error, extra={"batch": batch_id})
-            raise error.with_traceback(None) from None
+            raise error.with_traceback(None) from error.__cause__
 
     def _run(self, df: DataFrame, batch_id: int) -> None:
+        self._calling = False
         began = time.monotonic()
         try:
             opened = self.delivery.begin(batch_id)
@@ -93,7 +100,9 @@ class Hook:
                 df.unpersist()
         answer = self.delivery.commit(opened, fold)
         if isinstance(self.function, Windowing) and taken is not None:
+            self._calling = True  # the windows that close are given out
             self.function.close(taken, None if answer is None else answer["coalesced"])
+            self._calling = False
         self._tell_of(opened.batch, fold, answer, time.monotonic() - began)
 
     def _closes_what_is_left(self, df: DataFrame, batch_id: int) -> bool:
@@ -176,9 +185,9 @@ class Hook:
         if isinstance(self.function, Windowing):
             taken = self.function.take_in(df, judgement, fold, batch)
         else:
-            self.function(df if aside is None else df.filter(~aside), batch)
+            self._call(self.function, df if aside is None else df.filter(~aside), batch)
         if aside is not None and self.late_function is not None:
-            self.late_function(df.filter(aside), batch)
+            self._call(self.late_function, df.filter(aside), batch)
         elif set_aside:
             counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in set_aside.items())
             self.delivery.log.warning(
@@ -187,6 +196,12 @@ class Hook:
                 extra={"batch": int(batch)},
             )  # fmt: skip
         return taken
+
+    def _call(self, function: BatchFunction, df: DataFrame, batch: Batch) -> None:
+        """Call a function of the user; its errors keep their traceback."""
+        self._calling = True
+        function(df, batch)
+        self._calling = False
 
     def _tell_of(self, batch: Batch, fold: Fold, answer: dict[str, Any] | None, seconds: float) -> None:
         committed = Committed(

@@ -89,7 +89,6 @@ class Stream:
         :raises InvalidUsage: for windows with gaps between them, or of another unit.
         """
         frame = Frame.of(size, slide, offset, of_timestamps=self.columns.are_timestamps(self.df))
-        self.gate.frames.add(frame)
         return WindowsOf(self, frame)
 
     def allowed_lateness(self, lateness: timedelta | int) -> "Stream":
@@ -249,9 +248,11 @@ class Stream:
             on_commit=self.on_commit_function,
         )
         delivery.start()
+        source = self._with_markers(checkpoint)
+        if self.windowed is not None:
+            self.gate.frames.add(self.windowed.frame)
         writer = (
-            self._with_markers()
-            .writeStream.foreachBatch(hook)
+            source.writeStream.foreachBatch(hook)
             .queryName(query_name)
             .option("checkpointLocation", location)
             .options(**{**self.options, **options})
@@ -295,15 +296,24 @@ class Stream:
             checkpoint, store,
         )  # fmt: skip
 
-    def _with_markers(self) -> DataFrame:
+    def _with_markers(self, checkpoint: Checkpoint) -> DataFrame:
         """With windows, a stream that has a batch when only the watermark moves, too."""
         if self.windowed is None:
             return self.df
         spark = self.df.sparkSession
-        if version_of(spark) < PYTHON_SOURCES:
+        without = version_of(spark) < PYTHON_SOURCES
+        # A client of Spark Connect may not be able to read the checkpoint.
+        had_markers = None if is_connect(spark) else checkpoint.has_markers()
+        if had_markers is not None and had_markers == without:
+            other = "4.0 or later" if without else "3.5"
+            raise InvalidUsage(
+                f"This checkpoint was started on Spark {other}, where a query with windows has other sources. "
+                "Start with a new checkpoint, after gate.hand_over() of the query to itself."
+            )
+        if without:
             log.warning(
                 "%s: Spark %s runs no batch when only the watermark moves. Windows close with the next batch that has "
-                "rows, even after complete(). Use Spark 4.0 or later to close them without rows.",
+                "rows, and those that are open at complete() are not given out. Spark 4.0 and later need no rows.",
                 self.gate.coordinator.job, spark.version,
             )  # fmt: skip
             return self.df

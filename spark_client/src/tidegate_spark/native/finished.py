@@ -13,11 +13,13 @@ from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from tidegate_spark.checkpoint import NO_OFFSET, is_marker
 from tidegate_spark.delivery import Delivery
 from tidegate_spark.fold import Fold
 from tidegate_spark.native.folding import FOLDS
 
 AGAIN_AFTER_S = 30.0
+UNREAD_BATCHES = 2
 LIST_EVERY_S = 5.0
 
 _PART = re.compile(r"(?P<batch>\d+)\.(?P<run>[^.]+)\.\d+")
@@ -50,7 +52,8 @@ class Finished:
         self._retained = retained
         self._next: int | None = None
         self._checked: int | None = None
-        self._warned = False
+        self._unread: list[int] | None = []
+        """Batches of this run that advanced without a row read; None once a row was read, or after the warning."""
         self._again_at = math.inf
         self._list_at = 0.0
 
@@ -87,29 +90,30 @@ class Finished:
         return bool(finished)
 
     def _warn_of_unread(self, folded: Collection[int]) -> None:
-        """Warn once if this run has finished a batch with advanced source offsets of which no task read a row."""
+        """Warn once if source offsets advance in batches of this run, and no task has read a row of any."""
         assert self._next is not None
         first, self._checked = self._checked, self._next
-        if first is None or self._warned:
+        if folded:
+            self._unread = None
+        if first is None or self._unread is None:
             return
-        unread = [batch for batch in range(first, self._next) if batch not in folded and self._moved_on(batch)]
-        if unread:
-            self._warned = True
+        self._unread += [batch for batch in range(first, self._next) if batch not in folded and self._moved_on(batch)]
+        if len(self._unread) >= UNREAD_BATCHES:
             self._delivery.log.warning(
-                "no task read a row of this batch, although its source offsets advanced. If the batch has rows, the "
-                "foreachBatch function ran no action on them, so the watermark does not move. Write or count the "
+                "no task has read a row of this run's batches, although source offsets advanced. If batches have rows, "
+                "the foreachBatch function runs no action on them, so the watermark does not move. Write or count the "
                 "DataFrame in every batch.",
-                extra={"batch": unread[0]},
+                extra={"batch": self._unread[-1]},
             )
+            self._unread = None
 
     def _moved_on(self, batch_id: int) -> bool:
-        """Return whether sources other than the markers have offsets in a batch that differ from those before it."""
-        now = self._checkpoint.source_offsets(batch_id)
-        before = self._checkpoint.source_offsets(batch_id - 1) if batch_id else ["-"] * len(now or ())
-        if now is None or before is None:
+        """Return whether another source's offset advanced in a batch, if the query has no other native input."""
+        now, before = (self._checkpoint.source_offsets(batch) for batch in (batch_id, batch_id - 1))
+        if now is None or before is None or sum(map(is_marker, now)) != 1:
             return False
         pairs = zip(before, now, strict=False)
-        return any(start != end for start, end in pairs if '"watermark"' not in end and end != "-")
+        return any(start not in (NO_OFFSET, end) for start, end in pairs if not is_marker(end))
 
     def _moved(self) -> bool:
         """Whether Spark has finished batches. Asked many times a second, so it is one file that is looked for."""

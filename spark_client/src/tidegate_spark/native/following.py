@@ -34,7 +34,7 @@ from tidegate_spark.ids import checked_id
 from tidegate_spark.measuring import needed_by
 from tidegate_spark.native.folding import Folding, check_policy, documents_of
 from tidegate_spark.native.source import Followed, Markers
-from tidegate_spark.native.triggers import SingleBatchRuns
+from tidegate_spark.native.triggers import write_triggers
 from tidegate_spark.session import BATCHES_RETAINED
 from tidegate_spark.versions import AVAILABLE_NOW_OF_PYTHON_SOURCES, version_of
 from tidegate_spark.windows.builder import OURS, check_not_ours
@@ -81,7 +81,7 @@ def following(
         frame=None if frame is None else asdict(frame), retained=int(spark.conf.get(BATCHES_RETAINED) or 1),
     )  # fmt: skip
     if version_of(spark) < AVAILABLE_NOW_OF_PYTHON_SOURCES:
-        SingleBatchRuns(spark, checkpoint, documents_of(checkpoint, query)).listen()
+        write_triggers(spark, checkpoint, query, documents_of(checkpoint, query))
     by_the_batch_before = str(spark.conf.get(_MULTIPLE, "true")).lower() == "true"
     keys = columns.keys()
     folding = Folding(followed.input, checkpoint, query, frame, len(keys), by_the_batch_before)

@@ -23,10 +23,10 @@ from tidegate_spark.heartbeat import HEARTBEATS_FAIL
 from tidegate_spark.logs import Failing
 from tidegate_spark.native.finished import Finished, Since
 from tidegate_spark.native.folding import WORD, another_checkpoint, documents_of
-from tidegate_spark.native.triggers import SINGLE_BATCH
+from tidegate_spark.native.triggers import check_trigger
 from tidegate_spark.pins import Pins
 from tidegate_spark.rules import Rules
-from tidegate_spark.windows.markers import Watermark
+from tidegate_spark.windows.markers import RUNS_TO_THE_END, Watermark
 
 HEARTBEAT_S = 1.0
 PAUSE_AFTER_A_LOOK = 9
@@ -140,7 +140,7 @@ class Following(Watermark):
     def _tell_unless_paused(self) -> bool:
         """Report finished batches; return whether Spark has certainly finished none since the last check."""
         began = time.monotonic()
-        if began < self._tell_again:
+        if began < self._tell_again and not self._is_time():
             return False
         quiet = self._tell().quiet
         if quiet:
@@ -227,12 +227,8 @@ class Following(Watermark):
             checkpoint = documents_of(followed.checkpoint, followed.query)
             if not checkpoint.started():
                 raise another_checkpoint(followed.checkpoint)
-            if (single := checkpoint.read(SINGLE_BATCH)) is not None:
-                raise InvalidUsage(
-                    f"native() does not support trigger(availableNow=True) on Spark {single['version']}, which runs a "
-                    "single batch. Use Spark 4.2 or later, or a processing-time trigger: call "
-                    "query.processAllAvailable(), then query.stop()."
-                )
+            if not RUNS_TO_THE_END:
+                check_trigger(checkpoint)
             pins = Pins(checkpoint)
             delivery = Delivery(
                 self._gate, followed.query, tuple(followed.declared), checkpoint, pins, settles, here=True,
@@ -243,7 +239,12 @@ class Following(Watermark):
             self._talk = Talk(delivery, Finished(delivery, followed.frame is None, followed.retained))
         return self._talk
 
+    def commit(self, end: dict[str, Any]) -> None:
+        # Spark has planned another batch: what it finishes is to be reported in the next call.
+        self._tell_again = 0.0
+
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        self._tell_again = 0.0
         watermark = end["watermark"]
         # Spark's watermark begins at the epoch, and a marker from before it would move nothing.
         return [Marker(watermark)] if start != end and watermark is not None and watermark > 0 else []

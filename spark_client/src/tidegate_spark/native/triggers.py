@@ -1,6 +1,6 @@
-"""Detection of native queries that Spark runs as a single batch under ``availableNow``; the source refuses them.
+"""The trigger of a native query, found out where Spark runs ``availableNow`` as a single batch.
 
-Before version 4.2 Spark executes ``availableNow`` as a single batch where one of the sources is in Python. The source
+Before version 4.2 Spark runs ``availableNow`` as a single batch if one of the sources is in Python. The source
 reports a batch when Spark plans the next one, so a single-batch run would end unreported. If the job is then completed,
 the windows of that run would never close. Spark does not tell a source the trigger.
 """
@@ -12,36 +12,57 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from tidegate_spark.checkpoint import Checkpoint
+from tidegate_spark.errors import InvalidUsage
 
-SINGLE_BATCH = "single_batch"
-"""The document that refuses a run, among those of a native input."""
+TRIGGER = "trigger"
+"""The document of a run's trigger, among those of a native input."""
+
+_listeners: dict[tuple[int, str, str], "Triggers"] = {}
 
 
-class SingleBatchRuns(StreamingQueryListener):
-    """Marks runs of this checkpoint under ``availableNow`` by a document; a run under another trigger deletes it.
+def write_triggers(spark: SparkSession, checkpoint: str, query: str, documents: Checkpoint) -> None:
+    """Write the trigger of each run on a checkpoint to its document, from now until the program ends."""
+    of = id(spark), checkpoint, query
+    if of not in _listeners:
+        _listeners[of] = listener = Triggers(spark, checkpoint, documents)
+        spark.streams.addListener(listener)
+        # A session may outlive the program, and would go on to call it.
+        atexit.register(spark.streams.removeListener, listener)
 
-    Spark calls it before the query plans its first batch.
+
+def check_trigger(documents: Checkpoint) -> None:
+    """Check the trigger of the run that begins, once.
+
+    Raises:
+        InvalidUsage: If Spark runs it as a single batch, or its trigger is unknown.
     """
+    document = documents.read(TRIGGER)
+    if document is None:
+        raise InvalidUsage(
+            "The trigger of this query is unknown: its checkpoint could not be written when it started (see the log of "
+            "Spark's driver). Start it again."
+        )
+    documents.delete(TRIGGER)
+    if document["trigger"] == "AvailableNowTrigger":
+        raise InvalidUsage(
+            f"native() does not support trigger(availableNow=True) on Spark {document['version']}, which runs a "
+            "single batch. Use Spark 4.2 or later, or a processing-time trigger: call query.processAllAvailable(), "
+            "then query.stop()."
+        )
+
+
+class Triggers(StreamingQueryListener):
+    """Listener that writes the trigger of each run on one checkpoint. Spark calls it before the first batch."""
 
     def __init__(self, spark: SparkSession, checkpoint: str, documents: Checkpoint) -> None:
         self._spark, self._checkpoint, self._documents = spark, checkpoint, documents
 
-    def listen(self) -> None:
-        """Listen until the program ends."""
-        self._spark.streams.addListener(self)
-        # A session may outlive the program, and would go on to call it.
-        atexit.register(self._spark.streams.removeListener, self)
-
     def onQueryStarted(self, event: Any) -> None:
         checkpoint, query_id = Checkpoint(self._checkpoint), str(event.id)
-        if not checkpoint.started() or checkpoint.query_id != query_id:
-            return
-        query: Any = self._spark.streams.get(query_id)
-        trigger = query._jsq.streamingQuery().trigger().toString()
-        if trigger == "AvailableNowTrigger":
-            self._documents.write(SINGLE_BATCH, {"version": self._spark.version})
-        else:
-            self._documents.delete(SINGLE_BATCH)
+        if checkpoint.started() and checkpoint.query_id == query_id:
+            query: Any = self._spark.streams.get(query_id)
+            trigger = query._jsq.streamingQuery().trigger().toString()
+            self._documents.write(TRIGGER, {"trigger": trigger, "version": self._spark.version})
 
     def onQueryProgress(self, event: Any) -> None:
         pass

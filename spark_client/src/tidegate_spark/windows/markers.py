@@ -15,9 +15,12 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 
 try:
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+
+    RUNS_TO_THE_END = True
 except ImportError:
-    # A PySpark that has no such thing runs all that is there under availableNow as one batch, with a warning.
+    # Such a Spark runs all that is there under availableNow as a single batch.
     SupportsTriggerAvailableNow = object  # type: ignore[misc,assignment]
+    RUNS_TO_THE_END = False
 
 LOOK_EVERY_S = 0.25
 """Spark asks for the latest offset ten times a second while there is nothing to do."""

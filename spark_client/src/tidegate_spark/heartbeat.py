@@ -25,6 +25,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tidegate_spark.delivery import Delivery
 from tidegate_spark.errors import TidegateError
 from tidegate_spark.logs import Failing
+from tidegate_spark.versions import is_connect
+
+CONNECT_PAUSE_S = 5.0
+"""Pause before a listener of Spark Connect is removed.
+
+Its client waits for its event thread under a lock that the thread needs, too. If the program stops the session at that
+moment, as many do when their query has ended, it never ends.
+"""
 
 HEARTBEATS_FAIL = "heartbeats are not taken", "heartbeats are taken again"
 
@@ -59,6 +67,7 @@ class Heartbeat(StreamingQueryListener):
 
     def __init__(self, spark: SparkSession, delivery: Delivery) -> None:
         self._spark, self._delivery = spark, delivery
+        self._pause_s = CONNECT_PAUSE_S if is_connect(spark) else 0.0
         # Which run is ours is known once it has started; it may have told something by then, so all are listened to.
         self._run_id: str | None = None
         self._finished: Finished | None = None
@@ -73,7 +82,7 @@ class Heartbeat(StreamingQueryListener):
         name = f"tidegate-heartbeat-{query.name}"
         threading.Thread(target=self._speak, args=(self._run_id, run), name=name, daemon=True).start()
         # A program that ends without stopping Spark leaves it with a listener that nobody is behind any more.
-        atexit.register(self._leave)
+        atexit.register(self.leave)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         pass
@@ -101,10 +110,12 @@ class Heartbeat(StreamingQueryListener):
             elif isinstance(event, Idle) and self._events.empty():
                 self._beat(run, event)
         self._delivery.close()
-        atexit.unregister(self._leave)
-        self._leave()
+        atexit.unregister(self.leave)
+        time.sleep(self._pause_s)
+        self.leave()
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
+        """Stop listening."""
         self._spark.streams.removeListener(self)
 
     def _last_batch(self) -> tuple[bool, int | None]:

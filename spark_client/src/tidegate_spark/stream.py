@@ -266,7 +266,7 @@ class Stream:
             with setting(spark, IDLE_EVENT_INTERVAL, f"{self.heartbeat_ms}ms"):
                 query = writer.start()
         except BaseException:
-            spark.streams.removeListener(heartbeat)
+            heartbeat.leave()
             raise
         # Spark waits for the function of a batch that is under way, and that may be waiting for its coordinator.
         delivery.coordinator.stopped = lambda: not query.isActive

@@ -17,7 +17,7 @@ from tidegate.auth.usage import Limit, network
     ],
 )
 def test_an_ipv6_customer_counts_as_one(address: str, limited: str) -> None:
-    """A customer has 2^64 addresses at least; a limit on each of them would be none."""
+    """A customer has 2^64 addresses or more, so a limit on a single address limits nothing."""
     assert network(address) == limited
 
 

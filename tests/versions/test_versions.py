@@ -5,16 +5,19 @@
 
 import logging
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.support import native as native_streams
 from tests.support import streams
-from tests.support.native import TEN, Out, native, start
+from tests.support.native import TEN, Out, native, start, tens
 from tests.support.waiting import until
 from tests.support.windows import SECOND, Results
 from tests.support.windows import tens as windows_of_ten
@@ -49,6 +52,16 @@ def needs(spark: SparkSession, version: tuple[int, int]) -> None:
     """Skip a test that needs a later version of Spark."""
     if version_of(spark) < version:
         pytest.skip(f"needs Spark {version[0]}.{version[1]}")
+
+
+@contextmanager
+def running(df: DataFrame, out: Out, checkpoint: str) -> Iterator[StreamingQuery]:
+    """Run a query by processing time, and stop it at the end of the block."""
+    query = start(df, out, checkpoint)
+    try:
+        yield query
+    finally:
+        query.stop()
 
 
 def table(results: Results) -> dict[tuple[int, Any], int]:
@@ -99,20 +112,14 @@ def test_sparks_own_windows_hold_every_row(
 ) -> None:
     """By processing time; a query that is stopped when it has processed all there is has reported all of it."""
     needs(spark, PYTHON_SOURCES)
-    followed = counts(native(gate, timed.stream(spark), checkpoint, windows=TEN))
+    followed = tens(native(gate, timed.stream(spark), checkpoint, windows=TEN))
     out = Out()
-    query = start(followed, out, checkpoint)
-    try:
+    with running(followed, out, checkpoint) as query:
         query.processAllAvailable()
-    finally:
-        query.stop()
     assert gate.status()["rows"] == {"on_time": 9, "updated": 0, "late": 0, "null_event_time": 0, "future": 0}
     gate.complete()
-    query = start(followed, out, checkpoint)
-    try:
+    with running(followed, out, checkpoint):
         until(lambda: out.windows() == BY_WINDOW, "every window")
-    finally:
-        query.stop()
 
 
 def test_a_native_run_over_what_is_there_is_right_or_refused(
@@ -120,7 +127,7 @@ def test_a_native_run_over_what_is_there_is_right_or_refused(
 ) -> None:
     """A single batch would report nothing, and a job that is completed then would never close its windows."""
     needs(spark, PYTHON_SOURCES)
-    followed = counts(native(gate, timed.stream(spark), checkpoint, windows=TEN))
+    followed = tens(native(gate, timed.stream(spark), checkpoint, windows=TEN))
     out = Out()
     query = start(followed, out, checkpoint, availableNow=True)
     if version_of(spark) >= AVAILABLE_NOW_OF_PYTHON_SOURCES:
@@ -130,13 +137,10 @@ def test_a_native_run_over_what_is_there_is_right_or_refused(
     with pytest.raises(StreamingQueryException, match=r"native\(\) does not support trigger\(availableNow=True\)"):
         query.awaitTermination(120)
     assert out.rows == {}
-    query = start(followed, out, checkpoint)
-    try:
+    with running(followed, out, checkpoint) as query:
         query.processAllAvailable()
         gate.complete()
         until(lambda: out.windows() == BY_WINDOW, "every window")
-    finally:
-        query.stop()
 
 
 def test_native_is_refused_where_spark_has_no_sources_in_python(
@@ -146,8 +150,3 @@ def test_native_is_refused_where_spark_has_no_sources_in_python(
         pytest.skip("Spark has sources in Python")
     with pytest.raises(InvalidUsage, match=r"native\(\) needs Spark 4\.0 or later, and this is 3\.5"):
         native(gate, timed.stream(spark), checkpoint, windows=TEN)
-
-
-def counts(followed: DataFrame) -> DataFrame:
-    """Counts in windows of ten seconds, by ``k``."""
-    return native_streams.tens(followed)

@@ -19,9 +19,12 @@ def show(line: str) -> None:
 
 def main() -> int:
     benchmarks = {
-        "overhead": run_overhead, "native": run_native, "lateness": run_lateness, "waiting": run_waiting,
+        "overhead": run_overhead,
+        "native": run_native,
+        "lateness": run_lateness,
+        "waiting": run_waiting,
         "sizing": run_sizing,
-    }  # fmt: skip
+    }
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     parser.add_argument("which", nargs="?", choices=list(benchmarks), default="overhead")
     which = parser.parse_args().which

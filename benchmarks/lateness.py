@@ -41,17 +41,17 @@ def batches(times: Iterable[int], grace: int) -> list[list[int]]:
     its batch.
     """
     cut: list[list[int]] = [[]]
-    top: int | None = None
+    max_event_time: int | None = None
     for time in times:
         cut[-1].append(time)
-        before, top = top, time if top is None else max(top, time)
-        if before is None or any(_closed(before, lag) != _closed(top, lag) for lag in (LAG, LAG + grace)):
+        before, max_event_time = max_event_time, time if max_event_time is None else max(max_event_time, time)
+        if before is None or any(_closed(before, lag) != _closed(max_event_time, lag) for lag in (LAG, LAG + grace)):
             cut.append([])
     return [batch for batch in cut if batch]
 
 
-def _closed(top: int, lag: int) -> int:
-    return (top - HALVES * lag) // (HALVES * SIZE)
+def _closed(max_event_time: int, lag: int) -> int:
+    return (max_event_time - HALVES * lag) // (HALVES * SIZE)
 
 
 @dataclass(frozen=True)
@@ -98,14 +98,14 @@ class Run:
         source = FileBatches(self._out / "input", "t long")
         for batch in self._cut:
             source.add(*({"t": time} for time in batch))
-        gate = coordinator.gate(rules=limiting_lag(timedelta(milliseconds=HALVES * LAG), max_future_skew=None))
+        job = coordinator.job(config=limiting_lag(timedelta(milliseconds=HALVES * LAG), max_future_skew=None))
         query = (
-            gate.stream(source.stream(spark), event_time="t", substream=None)
+            job.stream(source.stream(spark), event_time="t", substream=None)
             .reporting("observe")
             .windows(HALVES * SIZE)
             .agg(rows=windows.count())
             .allowed_lateness(HALVES * grace)
-            .late_to(lambda df, batch: None)
+            .late_output(lambda df, batch: None)
             .foreach_batch(self._take)
             .on_commit(self._look)
             .trigger(availableNow=True)
@@ -117,17 +117,24 @@ class Run:
             return sum(getattr(committed, row_class) for committed in self._committed)
 
         return Outcome(
-            grace, count("on_time"), count("updated"), count("late"), len(self._latencies), self._updates,
-            sum(self._latencies) / len(self._latencies), len(self._committed), self._state_rows,
+            grace,
+            count("on_time"),
+            count("updated"),
+            count("late"),
+            len(self._latencies),
+            self._updates,
+            sum(self._latencies) / len(self._latencies),
+            len(self._committed),
+            self._state_rows,
             len(list((self._out / "checkpoint" / "tidegate" / "state").iterdir())),
             (self._rss[len(self._rss) // 10], self._rss[-1]),
-        )  # fmt: skip
+        )
 
     def _take(self, df: DataFrame, batch: Batch) -> None:
-        top = self._tops[int(batch)]
+        max_event_time = self._tops[int(batch)]
         for row in df.collect():
             if row.previous is None:
-                self._latencies.append((top - row.window.end) / HALVES)
+                self._latencies.append((max_event_time - row.window.end) / HALVES)
             else:
                 self._updates += 1
 

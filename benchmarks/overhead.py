@@ -104,11 +104,11 @@ class Overhead:
         """Seconds with it, in a job of its own; no row may be missing from the coordinator's account."""
 
         def run() -> float:
-            gate = self._coordinator.gate(rules=limiting_lag(timedelta(minutes=2), frame=timedelta(hours=1)))
-            stream = gate.stream(self._rows(), event_time="t", substream=substream).foreach_batch(self._aggregate)
+            job = self._coordinator.job(config=limiting_lag(timedelta(minutes=2), frame=timedelta(hours=1)))
+            stream = job.stream(self._rows(), event_time="t", substream=substream).foreach_batch(self._aggregate)
             stream = choose(stream).trigger(availableNow=True)
             seconds = self._timed(lambda at: stream.start(queryName="overhead", checkpointLocation=at))
-            rows = gate.status()["rows"]
+            rows = job.status()["rows"]
             assert (rows["on_time"], rows["late"]) == (ROWS * self._batches, 0), rows
             return seconds
 
@@ -128,17 +128,21 @@ class Overhead:
         """Seconds of Spark's own windows, with that of a job of its own."""
 
         def run() -> float:
-            gate = self._coordinator.gate(rules=limiting_lag(timedelta(minutes=2)))
+            job = self._coordinator.job(config=limiting_lag(timedelta(minutes=2)))
 
             def start(checkpoint: str) -> StreamingQuery:
-                followed = gate.native(
-                    self._rows(), event_time="t", substream=substream, queryName="overhead",
-                    checkpointLocation=checkpoint, windows=timedelta(hours=1),
-                )  # fmt: skip
+                followed = job.with_watermark(
+                    self._rows(),
+                    event_time="t",
+                    substream=substream,
+                    queryName="overhead",
+                    checkpointLocation=checkpoint,
+                    windows=timedelta(hours=1),
+                )
                 return self._windows(followed)(checkpoint)
 
             seconds = self._timed(start)
-            assert gate.status()["rows"]["on_time"] + gate.status()["rows"]["late"] == ROWS * self._batches
+            assert job.status()["rows"]["on_time"] + job.status()["rows"]["late"] == ROWS * self._batches
             return seconds
 
         return run
@@ -146,13 +150,13 @@ class Overhead:
     def variants(self) -> dict[str, Callable[[], float]]:
         if self.substreams == 1:
             return {
-                "observe": self.coordinated(lambda stream: stream.reporting("observe").persisted(False), None),
-                "executor": self.coordinated(lambda stream: stream.persisted(False)),
+                "observe": self.coordinated(lambda stream: stream.reporting("observe").persist(False), None),
+                "executor": self.coordinated(lambda stream: stream.persist(False)),
             }
         return {
-            "executor": self.coordinated(lambda stream: stream.persisted(False)),
-            "driver": self.coordinated(lambda stream: stream.reporting("driver").persisted(False)),
-            "executor, delays": self.coordinated(lambda stream: stream.delays("batch").persisted(False)),
+            "executor": self.coordinated(lambda stream: stream.persist(False)),
+            "driver": self.coordinated(lambda stream: stream.reporting("driver").persist(False)),
+            "executor, delays": self.coordinated(lambda stream: stream.measure_delays("batch").persist(False)),
             "executor, persisted": self.coordinated(lambda stream: stream),
         }
 

@@ -66,21 +66,25 @@ class Bench:
         for task in range(TASKS):
             some = names[task::TASKS]
             reference = _RUN | {"query": "q", "batch_id": number, "partition": task}
-            body = {"substreams": some, "event_times": [event_time] * len(some), "counts": [1] * len(some)}
+            body = {"substreams": some, "max_event_times": [event_time] * len(some), "counts": [1] * len(some)}
             if some:
                 self._call("POST", f"/v1/jobs/{job}:report", body | {"batch": reference})
         none = [0] * len(names)
         rows = {
-            "rule": "row", "substreams": names, "on_time": [1] * len(names), "late": none, "null_event_time": none,
+            "rule": "row",
+            "substreams": names,
+            "on_time": [1] * len(names),
+            "late": none,
+            "null_event_time": none,
             "hours": [[[event_time // HOUR, 1, 0, 0]]] * len(names),
-        }  # fmt: skip
+        }
         self._call("POST", f"{path}:commit", _RUN | {"rows": rows})
 
     def measure(self, substreams: int, batches: int) -> Batch:
         job, before = f"of-{substreams}", self.memory()
         names = [f"substream-{number}" for number in range(substreams)]
-        rules = {"policy": {"type": "limiting_lag", "lag_ms": 0}, "max_future_skew_ms": None}
-        self._call("PUT", f"/v1/jobs/{job}", rules, {"If-None-Match": "*"})
+        config = {"policy": {"type": "limiting_lag", "lag_ms": 0}, "max_future_skew_ms": None}
+        self._call("PUT", f"/v1/jobs/{job}", config, {"If-None-Match": "*"})
         warming = batches // 4
         for number in range(warming):
             self.batch(job, number, names)

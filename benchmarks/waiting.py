@@ -85,13 +85,13 @@ class Bench:
         self.http = httpx.AsyncClient(base_url=url, timeout=60)
 
     async def begin(self) -> None:
-        rules = {"policy": {"type": "limiting_lag", "lag_ms": 0}}
-        (await self.http.put(JOB, json=rules, headers={"If-None-Match": "*"})).raise_for_status()
+        config = {"policy": {"type": "limiting_lag", "lag_ms": 0}}
+        (await self.http.put(JOB, json=config, headers={"If-None-Match": "*"})).raise_for_status()
         await self.emit()
 
     async def emit(self) -> None:
         self.event_time += 1
-        body = {"substreams": ["a"], "event_times": [self.event_time]}
+        body = {"substreams": ["a"], "max_event_times": [self.event_time]}
         (await self.http.post(f"{JOB}:report", json=body)).raise_for_status()
 
     async def connect(self, path: str, number: int) -> list[Client]:

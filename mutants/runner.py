@@ -75,9 +75,13 @@ class Copy:
     def check_imports(self) -> None:
         """Raise MutantError unless Python imports both packages from the copy."""
         found = subprocess.run(
-            [sys.executable, "-c", _PROBE], cwd=self.folder, env=self._environment, capture_output=True, text=True,
+            [sys.executable, "-c", _PROBE],
+            cwd=self.folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
             check=True,
-        ).stdout.split("\n")  # fmt: skip
+        ).stdout.split("\n")
         for file in filter(None, found):
             if not Path(file).is_relative_to(self.folder):
                 raise MutantError(f"Tests would import {file}: expected a file below {self.folder}; check PYTHONPATH.")
@@ -87,9 +91,13 @@ class Copy:
         began = time.monotonic()
         process = subprocess.Popen(
             [sys.executable, "-m", "pytest", *OPTIONS, *tests],
-            cwd=self.folder, env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            cwd=self.folder,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
             start_new_session=True,
-        )  # fmt: skip
+        )
         status: int | None
         try:
             output, _ = process.communicate(timeout=timeout_s)

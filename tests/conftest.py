@@ -29,8 +29,12 @@ MARKERS = {
 }
 """Markers of the tests of a folder; a folder that is not named has none."""
 TOGETHER = {
-    "clusters": "clusters", "faults": "session", "guarantees": "session", "spark": "session", "versions": "session",
-}  # fmt: skip
+    "clusters": "clusters",
+    "faults": "session",
+    "guarantees": "session",
+    "spark": "session",
+    "versions": "session",
+}
 """Folders whose tests run in one process: those that start clusters, and those on the Spark session."""
 
 # No test may depend on a fast machine; and new cases are looked for at the desk, not by a build.
@@ -89,7 +93,7 @@ def tidegate_settings() -> Mapping[str, str]:
 
 
 @pytest.fixture
-def job() -> str:
+def job_name() -> str:
     """The name of a job that nobody else uses."""
     return f"job-{secrets.token_hex(6)}"
 

@@ -55,15 +55,17 @@ def test_the_service_imports_downwards(file: Path) -> None:
 def test_the_domain_needs_nothing_but_python(file: Path) -> None:
     """It answers every what-if; it must run anywhere, and read no clock."""
     for module in imported(file):
-        top = module.split(".")[0]
-        assert module.startswith("tidegate.domain") or (top in sys.stdlib_module_names and top != "time"), module
+        max_event_time = module.split(".")[0]
+        assert module.startswith("tidegate.domain") or (
+            max_event_time in sys.stdlib_module_names and max_event_time != "time"
+        ), module
 
 
 @pytest.mark.parametrize("file", files(CLIENT), ids=lambda file: str(file.relative_to(CLIENT)))
 def test_the_client_knows_nothing_of_the_service(file: Path) -> None:
     """Executors must not need a web framework."""
-    tops = {module.split(".")[0] for module in imported(file)}
-    assert not tops & {"tidegate", "fastapi", "uvicorn", "pydantic", "redis", "examples"}
+    max_event_times = {module.split(".")[0] for module in imported(file)}
+    assert not max_event_times & {"tidegate", "fastapi", "uvicorn", "pydantic", "redis", "examples"}
 
 
 @pytest.mark.parametrize("distribution", ["service", "spark_client"])
@@ -76,10 +78,14 @@ def test_what_is_imported_is_a_declared_dependency(distribution: str) -> None:
     }
     distributions = packages_distributions()
     for file in files(ROOT / distribution / "src"):
-        for top in {module.split(".")[0] for module in imported(file)} - set(sys.stdlib_module_names):
-            names = {name.lower().replace("_", "-") for name in distributions.get(top, [top])}
-            if top not in ("tidegate", "tidegate_spark", "pytest"):  # the fixtures are loaded by pytest itself
-                assert names & declared, f"{file.name} imports {top}, of {names}"
+        for max_event_time in {module.split(".")[0] for module in imported(file)} - set(sys.stdlib_module_names):
+            names = {name.lower().replace("_", "-") for name in distributions.get(max_event_time, [max_event_time])}
+            if max_event_time not in (
+                "tidegate",
+                "tidegate_spark",
+                "pytest",
+            ):  # the fixtures are loaded by pytest itself
+                assert names & declared, f"{file.name} imports {max_event_time}, of {names}"
 
 
 def test_the_service_knows_nothing_of_the_client() -> None:
@@ -93,8 +99,10 @@ def test_what_executors_import_stays_small() -> None:
     """The fold is unpickled in every Python worker; httpx alone would cost each of them 0.2 s."""
     loaded = subprocess.run(
         [sys.executable, "-c", "import sys, tidegate_spark.reporter; print(*sys.modules)"],
-        capture_output=True, text=True, check=True,
-    ).stdout.split()  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
     assert "tidegate_spark.reporter" in loaded
     assert not {module.split(".")[0] for module in loaded} & {"httpx", "pyspark", "pyarrow", "pandas"}
 

@@ -69,16 +69,16 @@ def learnt() -> dict[str, list[tuple[float, float]]]:
     fixed: int | None = None
     for first in range(0, len(times), 20):
         batch = times[first : first + 20]
-        top, watermark = job.top, job.coalescer.coalesced
+        max_event_time, watermark = job.max_event_time, job.coalescer.coalesced_watermark
         delays = {}
-        if top is not None and watermark is not None:
-            delays["clicks"] = (*Counter(bucket_of(top - time) for time in batch).items(),)
+        if max_event_time is not None and watermark is not None:
+            delays["clicks"] = (*Counter(bucket_of(max_event_time - time) for time in batch).items(),)
             hour = 5 * (first * APART // (5 * 60 * MINUTE))
             if first >= 19_000 and fixed is None:
                 fixed = job.substreams[DIRECT, "clicks"].lag
             hours[hour] += len(batch)
             late["target", hour] += sum(time < watermark for time in batch)
-            late["fixed", hour] += sum(fixed is not None and time < top - fixed for time in batch)
+            late["fixed", hour] += sum(fixed is not None and time < max_event_time - fixed for time in batch)
         job.report({"clicks": max(batch)}, 0, delays=delays)
         lags.append((first * APART / (60 * MINUTE), (job.substreams[DIRECT, "clicks"].lag or 0) / MINUTE))
     since = 19_000 * APART // (60 * MINUTE)

@@ -50,12 +50,12 @@ def _late(job: JobMachine, skew: int, substream: Callable[[str], str]) -> int:
 
 def late_by_average(skew: int, lag: int) -> int:
     """What no system does, in plain arithmetic (doubled, to stay with whole numbers)."""
-    tops: dict[str, int] = {}
+    max_event_times: dict[str, int] = {}
     late = 0
     for partition, time in arrivals(skew):
-        if len(tops) == 2:
-            late += partition == "B" and 2 * time < sum(tops.values()) - 2 * lag
-        tops[partition] = max(time, tops.get(partition, time))
+        if len(max_event_times) == 2:
+            late += partition == "B" and 2 * time < sum(max_event_times.values()) - 2 * lag
+        max_event_times[partition] = max(time, max_event_times.get(partition, time))
     return late
 
 

@@ -67,13 +67,19 @@ def completeness(measured: Points, told: Points, lags: Sequence[int], path: Path
     with mpl.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(7.6, 3.4), layout="constrained")
         axes.step(
-            [latency for latency, _ in told], [100 * share for _, share in told], where="post", color=COLOURS[0],
+            [latency for latency, _ in told],
+            [100 * share for _, share in told],
+            where="post",
+            color=COLOURS[0],
             label="told from the sketch of delays",
-        )  # fmt: skip
+        )
         axes.plot(
-            [latency for latency, _ in measured], [100 * share for _, share in measured], "o", color=COLOURS[1],
+            [latency for latency, _ in measured],
+            [100 * share for _, share in measured],
+            "o",
+            color=COLOURS[1],
             label="measured, by a replay under that lag",
-        )  # fmt: skip
+        )
         for (latency, share), lag in zip(measured, lags, strict=True):
             axes.annotate(f"lag {lag}", (latency, 100 * share), xytext=(4, -12), textcoords="offset points", size=8)
         axes.axhspan(90, 100, xmax=0.27, color=COLOURS[2], alpha=0.12, lw=0)
@@ -112,8 +118,8 @@ def digest_of(text: str) -> str:
 
 
 def _scene(axes: Axes, seen: Seen, legend: bool = True) -> None:
-    for (name, line), colour in zip(seen.tops.items(), COLOURS, strict=False):
-        one = len(seen.tops) == 1
+    for (name, line), colour in zip(seen.max_event_times.items(), COLOURS, strict=False):
+        one = len(seen.max_event_times) == 1
         _step(axes, line, color=colour, lw=0.8, ls=":", label="top" if one else f"top of {name}")
         watermark = seen.watermarks[name]
         if not one:
@@ -121,12 +127,16 @@ def _scene(axes: Axes, seen: Seen, legend: bool = True) -> None:
         for fate, marker, size in (("on time", "o", 14), ("late", "x", 30), ("future", "^", 30)):
             some = [event for event in seen.events if event.substream == name and event.fate == fate]
             axes.scatter(
-                [e.at for e in some], [e.event_time for e in some], marker=marker, s=size,
-                color=colour if fate == "on time" else RED, zorder=3,
+                [e.at for e in some],
+                [e.event_time for e in some],
+                marker=marker,
+                s=size,
+                color=colour if fate == "on time" else RED,
+                zorder=3,
                 label=fate if some and fate != "on time" else None,
-            )  # fmt: skip
-    _step(axes, seen.coalesced, color="#222222", lw=2, label="coalesced watermark")
-    if seen.emitted != seen.coalesced:
+            )
+    _step(axes, seen.coalesced_watermark, color="#222222", lw=2, label="coalesced watermark")
+    if seen.emitted != seen.coalesced_watermark:
         _step(axes, seen.emitted, color=RED, lw=2, ls="--", label="emitted watermark")
     low, high = axes.get_ylim()
     for at, text in seen.marks:

@@ -30,15 +30,25 @@ class Seen:
 
     title: str
     events: list[Event] = field(default_factory=list)
-    tops: dict[str, Line] = field(default_factory=dict)
+    max_event_times: dict[str, Line] = field(default_factory=dict)
     watermarks: dict[str, Line] = field(default_factory=dict)
-    coalesced: Line = field(default_factory=list)
+    coalesced_watermark: Line = field(default_factory=list)
     emitted: Line = field(default_factory=list)
     marks: list[tuple[int, str]] = field(default_factory=list)
 
     def digest(self) -> str:
         """All of it as text, by which a drawing can be told to be of another run."""
-        return repr((self.title, self.events, self.tops, self.watermarks, self.coalesced, self.emitted, self.marks))
+        return repr(
+            (
+                self.title,
+                self.events,
+                self.max_event_times,
+                self.watermarks,
+                self.coalesced_watermark,
+                self.emitted,
+                self.marks,
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -75,9 +85,9 @@ class Scene:
     def _look(self, job: JobMachine, now: int, seen: Seen) -> None:
         for key, substream in job.substreams.items():
             name = _label(key)
-            seen.tops.setdefault(name, []).append((now, substream.top))
+            seen.max_event_times.setdefault(name, []).append((now, substream.max_event_time))
             seen.watermarks.setdefault(name, []).append((now, substream.watermark))
-        seen.coalesced.append((now, job.coalescer.coalesced))
+        seen.coalesced_watermark.append((now, job.coalescer.coalesced_watermark))
         seen.emitted.append((now, job.coalescer.watermark))
 
 
@@ -85,7 +95,7 @@ def _fate(job: JobMachine, now: int, event_time: int) -> str:
     skew = job.config.max_future_skew_ms
     if skew is not None and event_time > now + skew:
         return "future"
-    return "late" if above(job.coalescer.coalesced, event_time) else "on time"
+    return "late" if above(job.coalescer.coalesced_watermark, event_time) else "on time"
 
 
 def _label(key: SubstreamKey) -> str:

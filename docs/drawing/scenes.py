@@ -23,9 +23,23 @@ def steady(begin: int, end: int, behind: int = 5, every: int = 3) -> list[tuple[
 
 
 DISORDERED = [
-    (3, 10), (6, 14), (9, 7), (12, 22), (15, 19), (18, 28), (21, 12), (24, 31), (27, 38), (30, 30),
-    (33, 42), (36, 45), (39, 37), (42, 50), (45, 47), (48, 55),
-]  # fmt: skip
+    (3, 10),
+    (6, 14),
+    (9, 7),
+    (12, 22),
+    (15, 19),
+    (18, 28),
+    (21, 12),
+    (24, 31),
+    (27, 38),
+    (30, 30),
+    (33, 42),
+    (36, 45),
+    (39, 37),
+    (42, 50),
+    (45, 47),
+    (48, 55),
+]
 STALLED = [(3, 10), (6, 16), (9, 14), (12, 24), (15, 30), (52, 33), (56, 40), (60, 46)]
 
 BUSY = Run("left", "checkpoint", "run")
@@ -79,59 +93,90 @@ SCENES: dict[str, Scene] = {
         "limiting_lag, lag 10", JobConfig(LimitingLag(10)), {"a": DISORDERED}, 52, marks=[(21, "more than 10 behind")]
     ),
     "limiting_lag_and_delay": Scene(
-        "limiting_lag_and_delay, lag 12, max_delay 20", JobConfig(LimitingLagAndDelay(12, 20)), {"a": STALLED}, 64,
+        "limiting_lag_and_delay, lag 12, max_delay 20",
+        JobConfig(LimitingLagAndDelay(12, 20)),
+        {"a": STALLED},
+        64,
         marks=[(35, "top of 20 ago")],
     ),
     "limiting_lag_and_lull": Scene(
-        "limiting_lag_and_lull, lag 12, max_lull 15", JobConfig(LimitingLagAndLull(12, 15)), {"a": STALLED}, 64,
+        "limiting_lag_and_lull, lag 12, max_lull 15",
+        JobConfig(LimitingLagAndLull(12, 15)),
+        {"a": STALLED},
+        64,
         marks=[(30, "lull begins")],
     ),
     "lull_unseen": Scene(
-        "limiting_lag_and_lull with a substream that never sees an event", JobConfig(LimitingLagAndLull(5, 10)),
-        {"a": steady(3, 50)}, 54, declared=["a", "never"], marks=[(3, "no watermark at all: 'never' holds it")],
+        "limiting_lag_and_lull with a substream that never sees an event",
+        JobConfig(LimitingLagAndLull(5, 10)),
+        {"a": steady(3, 50)},
+        54,
+        declared=["a", "never"],
+        marks=[(3, "no watermark at all: 'never' holds it")],
     ),
     "wall_clock": Scene(
         "limiting_timestamp_and_wall_clock_lag, 5 behind the top, 20 behind the clock",
         JobConfig(LimitingTimestampAndWallClockLag(5, 20)),
-        {"a": [(4, 1), (7, 5), (10, 9), (13, 11), (44, 18), (47, 42), (50, 46), (53, 50)]}, 56,
+        {"a": [(4, 1), (7, 5), (10, 9), (13, 11), (44, 18), (47, 42), (50, 46), (53, 50)]},
+        56,
         marks=[(31, "the clock leads")],
     ),
     "reported": Scene(
-        "reported", JobConfig(Reported()), {"a": steady(3, 40)}, 44,
-        acts={
-            at: ready_made(mark) for at, mark in ((8, 2), (16, 10), (20, 7), (28, 21), (40, 33))
-        },
+        "reported",
+        JobConfig(Reported()),
+        {"a": steady(3, 40)},
+        44,
+        acts={at: ready_made(mark) for at, mark in ((8, 2), (16, 10), (20, 7), (28, 21), (40, 33))},
         marks=[(20, "not ahead: ignored")],
     ),
     "throttles": Scene(
-        "fixed lag 5, unthrottled", JobConfig(LimitingLag(5)), {"a": steady(3, 56, every=2)}, 58,
+        "fixed lag 5, unthrottled",
+        JobConfig(LimitingLag(5)),
+        {"a": steady(3, 56, every=2)},
+        58,
     ),
     "idle_timeout": Scene(
-        "limiting_lag 5, idle_timeout 12", JobConfig(LimitingLag(5), idle_timeout_ms=12),
-        {"a": steady(3, 60), "b": [*steady(4, 20, behind=9), (44, 16), *steady(48, 60, behind=7)]}, 62,
+        "limiting_lag 5, idle_timeout 12",
+        JobConfig(LimitingLag(5), idle_timeout_ms=12),
+        {"a": steady(3, 60), "b": [*steady(4, 20, behind=9), (44, 16), *steady(48, 60, behind=7)]},
+        62,
         marks=[(31, "b is idle"), (44, "b is back")],
     ),
     "max_retention": Scene(
-        "limiting_lag 0, max_retention 16", JobConfig(LimitingLag(0), max_retention_ms=16),
-        {"fast": steady(3, 60), "slow": [(at, at // 2 - 2) for at in range(4, 60, 4)]}, 62,
+        "limiting_lag 0, max_retention 16",
+        JobConfig(LimitingLag(0), max_retention_ms=16),
+        {"fast": steady(3, 60), "slow": [(at, at // 2 - 2) for at in range(4, 60, 4)]},
+        62,
         marks=[(40, "retention passes slow")],
     ),
     "open_batch": Scene(
-        "two queries, an open batch", JobConfig(LimitingLag(0)), {}, 44,
-        acts={**OVERLAPPING, 38: commit(STUCK, 1, {"b": 50})}, marks=[(12, "right begins"), (38, "right commits")],
+        "two queries, an open batch",
+        JobConfig(LimitingLag(0)),
+        {},
+        44,
+        acts={**OVERLAPPING, 38: commit(STUCK, 1, {"b": 50})},
+        marks=[(12, "right begins"), (38, "right commits")],
     ),
     "max_batch_hold": Scene(
         "two queries, query_timeout 20, max_batch_hold 30",
-        JobConfig(LimitingLag(0), max_batch_hold_ms=30, query_timeout_ms=20), {}, 52, acts=OVERLAPPING,
+        JobConfig(LimitingLag(0), max_batch_hold_ms=30, query_timeout_ms=20),
+        {},
+        52,
+        acts=OVERLAPPING,
         marks=[(12, "right begins, and dies"), (32, "its substreams are idle"), (42, "its pin is released")],
     ),
     "max_future_skew": Scene(
-        "limiting_lag 5, max_future_skew 10", JobConfig(LimitingLag(5), max_future_skew_ms=10),
-        {"a": sorted([*steady(3, 50), (20, 55)])}, 54, marks=[(20, "a broken clock")],
+        "limiting_lag 5, max_future_skew 10",
+        JobConfig(LimitingLag(5), max_future_skew_ms=10),
+        {"a": sorted([*steady(3, 50), (20, 55)])},
+        54,
+        marks=[(20, "a broken clock")],
     ),
     "hold": Scene(
-        "a hold at 15, and the end of input", JobConfig(LimitingLag(5), FrameThrottle(Frame(10, 10))),
-        {"a": steady(3, 48)}, 54,
+        "a hold at 15, and the end of input",
+        JobConfig(LimitingLag(5), FrameThrottle(Frame(10, 10))),
+        {"a": steady(3, 48)},
+        54,
         acts={
             16: lambda job, now: job.hold("repair", 15, None, now),
             32: lambda job, now: job.release("repair", now),
@@ -139,7 +184,7 @@ SCENES: dict[str, Scene] = {
         },
         marks=[(16, "held"), (32, "released"), (52, "complete")],
     ),
-}  # fmt: skip
+}
 
 THROTTLED = [
     SCENES["throttles"],

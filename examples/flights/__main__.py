@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from examples.flights.kafka import KafkaSource
     from examples.flights.spark import FlightsSource
-    from tidegate_spark import Gate
+    from tidegate_spark import Job
 
 SHOW_EVERY_S = 2.0
 
@@ -70,9 +70,9 @@ def _prepare(settings: Settings) -> str:
     return job
 
 
-def _run(settings: Settings, job: str, landings: data.Slice, began: float) -> None:
+def _run(settings: Settings, job_name: str, landings: data.Slice, began: float) -> None:
     import tidegate_spark
-    from examples.flights.coordinated import rules
+    from examples.flights.coordinated import config
     from examples.flights.kafka import KafkaSource
     from examples.flights.spark import FlightsSource, spark_session
     from tidegate_spark.testing import CoordinatorProcess, ensure_java
@@ -90,20 +90,20 @@ def _run(settings: Settings, job: str, landings: data.Slice, began: float) -> No
             url = settings.coordinator
             if url is None:
                 url = stack.enter_context(CoordinatorProcess(state / "coordinator")).url
-            print(f"Coordinator at {url}; watch the job at {url}/jobs/{job}", flush=True)
+            print(f"Coordinator at {url}; watch the job at {url}/jobs/{job_name}", flush=True)
             print("Starting Spark ...", flush=True)
             spark = stack.enter_context(spark_session(settings))
-            gate = tidegate_spark.connect(url, job=job, rules=rules(settings))
+            job = tidegate_spark.connect(url, job=job_name, config=config(settings))
             source: FlightsSource | KafkaSource = FlightsSource(spark, state / "landings", landings.destinations)
             if settings.kafka is not None:
                 source = KafkaSource(spark, settings.kafka, state / "landings", landings.destinations)
-            _stream(settings, landings, source, gate, began)
+            _stream(settings, landings, source, job, began)
     except (NoJava, CoordinatorFailed, tidegate_spark.TidegateError) as error:
         raise DemoError(str(error)) from error
 
 
 def _stream(
-    settings: Settings, landings: data.Slice, source: "FlightsSource | KafkaSource", gate: "Gate", began: float
+    settings: Settings, landings: data.Slice, source: "FlightsSource | KafkaSource", job: "Job", began: float
 ) -> None:
     from examples.flights.coordinated import Departures
     from examples.flights.native import NativeDepartures
@@ -113,7 +113,7 @@ def _stream(
     lag = timedelta(minutes=settings.lag_minutes)
     checkpoints = settings.out / "state" / "checkpoints"
     progress = Progress(source.batches(len(landings.flights)), SHOW_EVERY_S)
-    departures = Departures(settings, gate, progress.committed)
+    departures = Departures(settings, job, progress.committed)
     native = NativeDepartures(settings.out)
 
     def start_departures() -> "StreamingQuery":
@@ -124,9 +124,14 @@ def _stream(
     _await([start_departures()], source.spark)
     batches = write_batches(departures, settings)
     summary = summarize(
-        batches, settings, final_watermark_ms=watermark, left_out=landings.left_out, native_counted=native.counted(),
-        late_under_global_maximum=data.late_under_global_maximum(landings, lag), seconds=time.monotonic() - began,
-    )  # fmt: skip
+        batches,
+        settings,
+        final_watermark_ms=watermark,
+        left_out=landings.left_out,
+        native_counted=native.counted(),
+        late_under_global_maximum=data.late_under_global_maximum(landings, lag),
+        seconds=time.monotonic() - began,
+    )
     (settings.out / "unfinished.json").unlink()
     print("\n" + table(summary, batches, settings))
 

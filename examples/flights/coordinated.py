@@ -19,7 +19,7 @@ from examples.flights.files import BatchFiles
 from examples.flights.kafka import KafkaSource
 from examples.flights.settings import Settings
 from examples.flights.spark import FlightsSource
-from tidegate_spark import Batch, Committed, Gate, Rules, windows
+from tidegate_spark import Batch, Committed, Job, JobConfig, windows
 
 QUERY = "departures"
 FRAME = timedelta(hours=1)
@@ -39,7 +39,7 @@ LATE_SCHEMA = data.SCHEMA.append(pa.field("batch_id", pa.int64())).append(
 )
 
 
-def rules(settings: Settings, idle_timeout: timedelta | None = None) -> Rules:
+def config(settings: Settings, idle_timeout: timedelta | None = None) -> JobConfig:
     """One watermark an hour: the windows are hours."""
     lag = timedelta(minutes=settings.lag_minutes)
     return tidegate_spark.limiting_lag(lag, frame=FRAME, idle_timeout=idle_timeout)
@@ -48,8 +48,8 @@ def rules(settings: Settings, idle_timeout: timedelta | None = None) -> Rules:
 class Departures:
     """Everything a batch leaves behind; all of it is written again, the same, when a batch is replayed."""
 
-    def __init__(self, settings: Settings, gate: Gate, show: Callable[[Committed], Any]) -> None:
-        self.settings, self.gate, self.show = settings, gate, show
+    def __init__(self, settings: Settings, job: Job, show: Callable[[Committed], Any]) -> None:
+        self.settings, self.job, self.show = settings, job, show
         self.windows = BatchFiles(settings.out / "windows", ".parquet")
         self.windows.write_empty(WINDOWS_SCHEMA)
         self.late = BatchFiles(settings.out / "late", ".parquet")
@@ -59,28 +59,31 @@ class Departures:
 
     def write(self, df: DataFrame, batch: Batch) -> None:
         rows = df.select(
-            "origin", F.col("window.start").alias("window_start"), F.col("window.end").alias("window_end"),
-            "departures", *_judged(batch, batch.watermark),
-        )  # fmt: skip
+            "origin",
+            F.col("window.start").alias("window_start"),
+            F.col("window.end").alias("window_end"),
+            "departures",
+            *_judged(batch, batch.job_watermark),
+        )
         self.windows.write_table(int(batch), rows.orderBy("origin", "window_start").toArrow().cast(WINDOWS_SCHEMA))
 
     def write_late(self, df: DataFrame, batch: Batch) -> None:
-        rows = df.select("*", *_judged(batch, batch.pin))
+        rows = df.select("*", *_judged(batch, batch.watermark))
         self.late.write_table(int(batch), rows.toArrow().select(LATE_SCHEMA.names).cast(LATE_SCHEMA))
 
     def committed(self, committed: Committed) -> None:
         self._committed_at.append(time.monotonic())
-        holder = committed.holder
+        held_by = committed.held_by
         self.batches.write_json(
             int(committed.batch),
             {
-                "pin_ms": committed.batch.pin,
+                "pin_ms": committed.batch.watermark,
                 "watermark_ms": committed.watermark,
                 "rows": committed.rows,
                 "on_time": committed.on_time,
                 "late": committed.late,
                 "null_event_time": committed.null_event_time,
-                "holder": holder.substream if holder else None,
+                "held_by": held_by.substream if held_by else None,
                 "seconds": committed.seconds,
             },
         )
@@ -97,19 +100,19 @@ class Departures:
             return
         batch_s = median(later - earlier for earlier, later in pairwise(self._committed_at[-MEASURED_BATCHES - 1 :]))
         timeout = timedelta(milliseconds=max(1, round(1000 * batch_s * self.settings.idle_batches)))
-        self.gate.change_rules(rules(self.settings, timeout))
+        self.job.change_config(config(self.settings, timeout))
 
     def start(self, source: FlightsSource | KafkaSource, checkpoint: Path) -> StreamingQuery:
         return (
-            self.gate.stream(source.stream(), event_time="departed_at", substream=source.substream)
+            self.job.stream(source.stream(), event_time="departed_at", substream=source.substream)
             .declare(*source.names)
             .windows(FRAME)
             .agg("origin", departures=windows.count())
-            .late_to(self.write_late)
+            .late_output(self.write_late)
             .foreach_batch(self.write)
             .on_commit(self.committed)
-            .limited_batches(source.limited)
-            .tuned(report_tasks=1)
+            .rate_limited_source(source.limited)
+            .tuning(report_tasks=1)
             .trigger(availableNow=True)
             .start(queryName=QUERY, checkpointLocation=str(checkpoint))
         )
@@ -118,9 +121,9 @@ class Departures:
         """End of input: every destination is done, the job complete. Returns the watermark; the next look of the query
         closes the last hours by it.
         """
-        names = [row["substream"] for row in self.gate.substreams() if row["query"] == QUERY]
-        self.gate.done(QUERY, names, "the replay is over")
-        watermark = self.gate.complete("the replay is over")
+        names = [row["substream"] for row in self.job.substreams() if row["query"] == QUERY]
+        self.job.done(QUERY, names, "the replay is over")
+        watermark = self.job.complete("the replay is over")
         assert watermark is not None, "flights were reported"
         return watermark
 

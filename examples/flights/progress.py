@@ -19,7 +19,7 @@ class Progress:
             return
         self._shown_at = time.monotonic()
         watermark = "none yet" if committed.watermark is None else f"{utc(committed.watermark):%Y-%m-%d %H:%M}"
-        held_by = str(committed.holder or "nobody")
+        held_by = str(committed.held_by or "nobody")
         print(
             f"  batch {number:>4}/{self.files}   watermark {watermark:<16}   held by {held_by:<24}"
             f" {committed.rows:>6,} rows, {committed.late} late",

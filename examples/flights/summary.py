@@ -24,9 +24,15 @@ def write_batches(departures: Departures, settings: Settings) -> list[dict[str, 
 
 
 def summarize(
-    batches: list[dict[str, Any]], settings: Settings, *, final_watermark_ms: int, left_out: int, native_counted: int,
-    late_under_global_maximum: int, seconds: float,
-) -> dict[str, Any]:  # fmt: skip
+    batches: list[dict[str, Any]],
+    settings: Settings,
+    *,
+    final_watermark_ms: int,
+    left_out: int,
+    native_counted: int,
+    late_under_global_maximum: int,
+    seconds: float,
+) -> dict[str, Any]:
     """Adds the batches up, and writes ``summary.json``."""
     totals = {name: sum(batch[name] for batch in batches) for name in ("rows", "on_time", "late", "null_event_time")}
     summary = {
@@ -47,8 +53,8 @@ def longest_holders(batches: list[dict[str, Any]], most: int = 3) -> list[tuple[
     """The destinations after which the watermark waited longest, with the seconds of batches that it did."""
     held: defaultdict[str, float] = defaultdict(float)
     for batch in batches:
-        if batch["holder"] is not None:
-            held[batch["holder"]] += batch["seconds"]
+        if batch["held_by"] is not None:
+            held[batch["held_by"]] += batch["seconds"]
     return sorted(held.items(), key=lambda item: -item[1])[:most]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.api import RULES
+from tests.support.api import CONFIG
 from tidegate_spark.testing import CoordinatorProcess
 
 
@@ -17,12 +17,12 @@ def http(tidegate: CoordinatorProcess) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture
-def make_job(http: httpx.Client, job: str) -> Callable[..., str]:
+def make_job(http: httpx.Client, job_name: str) -> Callable[..., str]:
     """Creates the job of this test; returns its path."""
 
-    def make(**rules: Any) -> str:
-        created = http.put(f"/v1/jobs/{job}", json=RULES | rules, headers={"If-None-Match": "*"})
+    def make(**config: Any) -> str:
+        created = http.put(f"/v1/jobs/{job_name}", json=CONFIG | config, headers={"If-None-Match": "*"})
         assert created.status_code == 201, created.text
-        return f"/v1/jobs/{job}"
+        return f"/v1/jobs/{job_name}"
 
     return make

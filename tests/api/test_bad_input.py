@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
-from tests.support.api import RULES, RUN, problem
+from tests.support.api import CONFIG, RUN, problem
 from tidegate_spark.testing import CoordinatorProcess
 
 Make = Callable[..., str]
@@ -14,24 +14,24 @@ JSON = {"content-type": "application/json"}
 
 
 @pytest.mark.parametrize(
-    ("rules", "field"),
+    ("config", "field"),
     [
         ({"policy": {"type": "limiting_lag", "lag_ms": -1}}, "policy.lag_ms"),
         ({"policy": {"type": "limiting_lag", "lag_ms": 1.5}}, "policy.lag_ms"),
         ({"policy": {"type": "limiting_lag"}}, "policy.lag_ms"),
         ({"policy": {"type": "no_such"}}, "policy.type"),
-        (RULES | {"idle_timeout_ms": 0}, "idle_timeout_ms"),
-        (RULES | {"idle_timout_ms": 5}, "idle_timout_ms"),
-        (RULES | {"throttle": {"type": "frame", "size_ms": 10, "slide_ms": 3}}, "throttle.size_ms"),
-        (RULES | {"throttle": {"type": "frame", "size_ms": 10, "offset_ms": 10}}, "throttle.offset_ms"),
+        (CONFIG | {"idle_timeout_ms": 0}, "idle_timeout_ms"),
+        (CONFIG | {"idle_timout_ms": 5}, "idle_timout_ms"),
+        (CONFIG | {"throttle": {"type": "frame", "size_ms": 10, "slide_ms": 3}}, "throttle.size_ms"),
+        (CONFIG | {"throttle": {"type": "frame", "size_ms": 10, "offset_ms": 10}}, "throttle.offset_ms"),
     ],
 )
-def test_rules_that_cannot_work_name_their_field(http: httpx.Client, job: str, rules: object, field: str) -> None:
+def test_rules_that_cannot_work_name_their_field(http: httpx.Client, job_name: str, config: object, field: str) -> None:
     """A misspelt limit must not be a limit that is off."""
-    answer = http.put(f"/v1/jobs/{job}", json=rules, headers={"If-None-Match": "*"})
+    answer = http.put(f"/v1/jobs/{job_name}", json=config, headers={"If-None-Match": "*"})
     code = "invalid_config" if field.startswith("throttle") else "invalid_request"
     assert problem(answer, 422, code)["field"] == field
-    problem(http.get(f"/v1/jobs/{job}"), 404, "job_not_found")
+    problem(http.get(f"/v1/jobs/{job_name}"), 404, "job_not_found")
 
 
 def test_errors_are_in_words_of_the_request(http: httpx.Client, make_job: Make) -> None:
@@ -41,7 +41,7 @@ def test_errors_are_in_words_of_the_request(http: httpx.Client, make_job: Make) 
         ({"policy": {"type": "sliding"}}, "policy.type: may be one of 'limiting_lag', 'limiting_lag_and_delay', "),
         ({"policy": {"lag_ms": 5}}, "policy.type: is missing"),
         ({"policy": {"type": "limiting_lag"}}, "policy.lag_ms: is missing"),
-        (RULES | {"idle_timout_ms": 5}, "idle_timout_ms: there is no such member"),
+        (CONFIG | {"idle_timout_ms": 5}, "idle_timout_ms: there is no such member"),
     ):
         answer = http.put(path, json=body, headers={"If-Match": "*"})
         assert problem(answer, 422, "invalid_request")["detail"].startswith(detail)
@@ -52,21 +52,21 @@ def test_errors_are_in_words_of_the_request(http: httpx.Client, make_job: Make) 
 @pytest.mark.parametrize(
     ("body", "field"),
     [
-        ({"substreams": ["a", "b"], "event_times": [1]}, "event_times"),
-        ({"substreams": ["a"], "event_times": [1], "counts": [1, 2]}, "counts"),
-        ({"substreams": ["a"], "event_times": [1], "min_event_times": []}, "min_event_times"),
-        ({"substreams": ["a"], "event_times": [1.5]}, "event_times.0"),
-        ({"substreams": ["a"], "event_times": ["1"]}, "event_times.0"),
-        ({"substreams": ["a"], "event_times": [True]}, "event_times.0"),
-        ({"substreams": ["a", "b"], "event_times": [1, 2**53]}, "event_times.1"),
-        ({"substreams": ["a"], "event_times": [-(2**53)]}, "event_times.0"),
-        ({"substreams": ["a"], "event_times": [10**400]}, "event_times.0"),
-        ({"substreams": ["a", "a"], "event_times": [1, 2]}, "substreams"),
-        ({"substreams": [""], "event_times": [1]}, "substreams"),
-        ({"substreams": ["x" * 201], "event_times": [1]}, "substreams"),
-        ({"substreams": ["ä" * 101], "event_times": [1]}, "substreams"),
-        ({"substreams": ["a\nb"], "event_times": [1]}, "substreams"),
-        ({"substreams": ["a"], "event_times": [1], "colour": "red"}, "colour"),
+        ({"substreams": ["a", "b"], "max_event_times": [1]}, "max_event_times"),
+        ({"substreams": ["a"], "max_event_times": [1], "counts": [1, 2]}, "counts"),
+        ({"substreams": ["a"], "max_event_times": [1], "min_event_times": []}, "min_event_times"),
+        ({"substreams": ["a"], "max_event_times": [1.5]}, "max_event_times.0"),
+        ({"substreams": ["a"], "max_event_times": ["1"]}, "max_event_times.0"),
+        ({"substreams": ["a"], "max_event_times": [True]}, "max_event_times.0"),
+        ({"substreams": ["a", "b"], "max_event_times": [1, 2**53]}, "max_event_times.1"),
+        ({"substreams": ["a"], "max_event_times": [-(2**53)]}, "max_event_times.0"),
+        ({"substreams": ["a"], "max_event_times": [10**400]}, "max_event_times.0"),
+        ({"substreams": ["a", "a"], "max_event_times": [1, 2]}, "substreams"),
+        ({"substreams": [""], "max_event_times": [1]}, "substreams"),
+        ({"substreams": ["x" * 201], "max_event_times": [1]}, "substreams"),
+        ({"substreams": ["ä" * 101], "max_event_times": [1]}, "substreams"),
+        ({"substreams": ["a\nb"], "max_event_times": [1]}, "substreams"),
+        ({"substreams": ["a"], "max_event_times": [1], "colour": "red"}, "colour"),
         ({}, "substreams"),
     ],
 )
@@ -75,7 +75,7 @@ def test_a_bad_report_names_its_field_and_changes_nothing(
 ) -> None:
     """A report is all or nothing."""
     path = make_job()
-    http.post(f"{path}:report", json={"substreams": ["a", "b"], "event_times": [100, 100]}).raise_for_status()
+    http.post(f"{path}:report", json={"substreams": ["a", "b"], "max_event_times": [100, 100]}).raise_for_status()
     before = http.get(f"{path}/substreams").json()["substreams"]
     answer = http.post(f"{path}:report", content=json.dumps(body), headers=JSON)
     assert problem(answer, 422, "invalid_request")["field"] == field
@@ -86,7 +86,7 @@ def test_the_largest_event_times_are_taken_exactly(http: httpx.Client, make_job:
     """The bound is the last number that can be held, not the one before it."""
     path = make_job(policy={"type": "limiting_lag", "lag_ms": 0}, max_future_skew_ms=None)
     for time in (-(2**53) + 1, 2**53 - 1):
-        answer = http.post(f"{path}:report", json={"substreams": ["a"], "event_times": [time]})
+        answer = http.post(f"{path}:report", json={"substreams": ["a"], "max_event_times": [time]})
         assert answer.json()["watermark"] == time
 
 
@@ -94,30 +94,30 @@ def test_a_whole_number_is_one_however_it_is_written(http: httpx.Client, make_jo
     """1.0 and 1e3 are whole to JSON; what a double would make whole is not."""
     path = make_job(max_future_skew_ms=None)
     for text, time in (("1.0", 1), ("2e3", 2000), ("9007199254740990.0", 9007199254740990)):
-        content = f'{{"substreams": ["a"], "event_times": [{text}]}}'
-        assert http.post(f"{path}:report", content=content, headers=JSON).json()["coalesced"] == time - 10
+        content = f'{{"substreams": ["a"], "max_event_times": [{text}]}}'
+        assert http.post(f"{path}:report", content=content, headers=JSON).json()["coalesced_watermark"] == time - 10
     for text in ("9007199254740990.3", "1e400", "1e999999999", "1e-99999999999999999999", "9007199254740992.0"):
-        content = f'{{"substreams": ["a"], "event_times": [{text}]}}'
+        content = f'{{"substreams": ["a"], "max_event_times": [{text}]}}'
         problem(http.post(f"{path}:report", content=content, headers=JSON), 422, "invalid_request")
 
 
 def test_a_substream_of_which_nothing_was_seen_is_no_news(http: httpx.Client, make_job: Make) -> None:
     """All its rows may have come without an event time."""
     path = make_job()
-    answer = http.post(f"{path}:report", json={"substreams": ["a", "b"], "event_times": [None, 50]})
+    answer = http.post(f"{path}:report", json={"substreams": ["a", "b"], "max_event_times": [None, 50]})
     assert answer.json()["watermark"] == 40
     assert [row["substream"] for row in http.get(f"{path}/substreams").json()["substreams"]] == ["b"]
 
 
-def test_a_job_that_does_not_exist_is_told_for_every_call(http: httpx.Client, job: str) -> None:
+def test_a_job_that_does_not_exist_is_told_for_every_call(http: httpx.Client, job_name: str) -> None:
     """A misspelt name must not create a job, nor look like an empty one."""
-    path = f"/v1/jobs/{job}"
+    path = f"/v1/jobs/{job_name}"
     batch = f"{path}/queries/q/batches/0"
-    report = {"substreams": ["a"], "event_times": [1]}
+    report = {"substreams": ["a"], "max_event_times": [1]}
     for answer in (
         http.get(path),
         http.delete(path),
-        http.put(path, json=RULES, headers={"If-Match": "*"}),
+        http.put(path, json=CONFIG, headers={"If-Match": "*"}),
         http.post(f"{path}:report", json=report),
         http.post(f"{path}:report", json=report | {"batch": {"query": "q", **RUN, "batch_id": 0, "partition": 0}}),
         http.put(batch, json=RUN),
@@ -131,7 +131,7 @@ def test_a_job_that_does_not_exist_is_told_for_every_call(http: httpx.Client, jo
         http.get(f"{path}/queries"),
     ):
         problem(answer, 404, "job_not_found")
-    assert job not in [listed["job"] for listed in http.get("/v1/jobs", params={"limit": 1000}).json()["jobs"]]
+    assert job_name not in [listed["job"] for listed in http.get("/v1/jobs", params={"limit": 1000}).json()["jobs"]]
 
 
 def test_a_commit_of_a_batch_that_was_never_begun(http: httpx.Client, make_job: Make) -> None:

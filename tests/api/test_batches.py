@@ -12,24 +12,24 @@ from tests.support.api import RUN
 Make = Callable[..., str]
 
 
-def whole_batch(http: httpx.Client, path: str, batch_id: int, tops: dict[str, int]) -> dict[str, object]:
+def whole_batch(http: httpx.Client, path: str, batch_id: int, max_event_times: dict[str, int]) -> dict[str, object]:
     """Begin, report, commit; returns the answer to the commit."""
     batch = f"{path}/queries/q/batches/{batch_id}"
     http.put(batch, json=RUN).raise_for_status()
     report = {
-        "substreams": list(tops),
-        "event_times": list(tops.values()),
-        "counts": [2] * len(tops),
+        "substreams": list(max_event_times),
+        "max_event_times": list(max_event_times.values()),
+        "counts": [2] * len(max_event_times),
         "batch": {"query": "q", **RUN, "batch_id": batch_id, "partition": 0},
     }
     for _ in range(2):  # a repetition changes nothing
         http.post(f"{path}:report", json=report).raise_for_status()
     rows = {
         "rule": "row",
-        "substreams": list(tops),
-        "on_time": [1] * len(tops),
-        "late": [1] * len(tops),
-        "null_event_time": [0] * len(tops),
+        "substreams": list(max_event_times),
+        "on_time": [1] * len(max_event_times),
+        "late": [1] * len(max_event_times),
+        "null_event_time": [0] * len(max_event_times),
     }
     answer: dict[str, object] = http.post(f"{batch}:commit", json=RUN | {"rows": rows}).raise_for_status().json()
     return answer
@@ -40,12 +40,12 @@ def test_a_batch_from_begin_to_commit_and_its_repetition(http: httpx.Client, mak
     path = make_job()
     first = whole_batch(http, path, 0, {"fast": 500, "slow": 100})
     assert (first["watermark"], first["applied"]) == (90, True)
-    assert first["holder"]["substream"] == "slow"  # type: ignore[index]
+    assert first["held_by"]["substream"] == "slow"  # type: ignore[index]
     assert whole_batch(http, path, 0, {"fast": 900, "slow": 900})["applied"] is False
     replay = http.put(f"{path}/queries/q/batches/0", json=RUN).json()
-    assert (replay["pin"], replay["replayed"]) == (None, True)
+    assert (replay["pinned_watermark"], replay["replayed"]) == (None, True)
     table = {row["substream"]: row for row in http.get(f"{path}/substreams").json()["substreams"]}
-    assert (table["fast"]["top"], table["fast"]["skew"], table["slow"]["skew"]) == (500, 0, 400)
+    assert (table["fast"]["max_event_time"], table["fast"]["skew"], table["slow"]["skew"]) == (500, 0, 400)
     assert (table["slow"]["reported"], table["slow"]["rows"]["late"]) == (2, 1)
     assert http.get(path).json()["rows"] == {"on_time": 2, "updated": 0, "late": 2, "null_event_time": 0, "future": 0}
     query = http.get(f"{path}/queries").json()["queries"][0]
@@ -56,7 +56,7 @@ def test_the_table_of_substreams_is_paged(http: httpx.Client, make_job: Make) ->
     """Names may hold anything; the page after one is found all the same."""
     path = make_job()
     names = sorted(["a", "a/b", "ä", "😀", '"', "z&y=1", "‏ש"])
-    http.post(f"{path}:report", json={"substreams": names, "event_times": [1] * len(names)}).raise_for_status()
+    http.post(f"{path}:report", json={"substreams": names, "max_event_times": [1] * len(names)}).raise_for_status()
     found: list[str] = []
     after: str | None = ""
     while after is not None:
@@ -96,10 +96,10 @@ def test_waiting_ends_with_the_watermark_or_with_the_time(http: httpx.Client, ma
         waiting = pool.submit(wait)
         asked.wait()
         time.sleep(0.3)
-        http.post(f"{path}:report", json={"substreams": ["a"], "event_times": [50]}).raise_for_status()
+        http.post(f"{path}:report", json={"substreams": ["a"], "max_event_times": [50]}).raise_for_status()
         assert not waiting.done()
         reported_at = time.monotonic()
-        http.post(f"{path}:report", json={"substreams": ["a"], "event_times": [100]}).raise_for_status()
+        http.post(f"{path}:report", json={"substreams": ["a"], "max_event_times": [100]}).raise_for_status()
         woken_at, answer = waiting.result()
     assert (answer["reached"], answer["watermark"]) == (True, 90)
     assert woken_at - reported_at < 4, "it was not woken, but looked for itself"
@@ -108,7 +108,7 @@ def test_waiting_ends_with_the_watermark_or_with_the_time(http: httpx.Client, ma
 def test_time_alone_moves_a_job_that_nobody_reads(http: httpx.Client, make_job: Make) -> None:
     """A direct reporter that falls silent is passed over by the sweeper."""
     path = make_job(idle_timeout_ms=300)
-    http.post(f"{path}:report", json={"substreams": ["a", "b"], "event_times": [500, 50]}).raise_for_status()
+    http.post(f"{path}:report", json={"substreams": ["a", "b"], "max_event_times": [500, 50]}).raise_for_status()
     deadline = time.monotonic() + 30
     table: dict[str, str] = {}
     while time.monotonic() < deadline and set(table.values()) != {"idle"}:

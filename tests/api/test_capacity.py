@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.support.api import RULES, RUN, problem
+from tests.support.api import CONFIG, RUN, problem
 from tidegate_spark.testing import CoordinatorProcess
 
 CREATE = {"If-None-Match": "*"}
@@ -25,7 +25,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
 @pytest.fixture
 def path(small: httpx.Client) -> Iterator[str]:
     path = "/v1/jobs/j"
-    small.put(path, json=RULES, headers=CREATE).raise_for_status()
+    small.put(path, json=CONFIG, headers=CREATE).raise_for_status()
     yield path
     small.delete(path).raise_for_status()
 
@@ -35,34 +35,34 @@ def names(http: httpx.Client, path: str) -> list[str]:
 
 
 def too_many(answer: httpx.Response, code: str, most: int) -> None:
-    assert problem(answer, 429, code)["most"] == most
+    assert problem(answer, 429, code)["limit"] == most
     assert int(answer.headers["Retry-After"]) > 0
 
 
 def test_one_job_too_many(small: httpx.Client, path: str) -> None:
     """Whoever makes up a name for each run would fill the store."""
-    small.put("/v1/jobs/other", json=RULES, headers=CREATE).raise_for_status()
-    too_many(small.put("/v1/jobs/third", json=RULES, headers=CREATE), "too_many_jobs", 2)
+    small.put("/v1/jobs/other", json=CONFIG, headers=CREATE).raise_for_status()
+    too_many(small.put("/v1/jobs/third", json=CONFIG, headers=CREATE), "too_many_jobs", 2)
     problem(small.get("/v1/jobs/third"), 404, "job_not_found")
-    problem(small.put(path, json=RULES, headers=CREATE), 412, "job_exists")
-    assert small.put(path, json=RULES, headers={"If-Match": "*"}).status_code == 200
+    problem(small.put(path, json=CONFIG, headers=CREATE), 412, "job_exists")
+    assert small.put(path, json=CONFIG, headers={"If-Match": "*"}).status_code == 200
     small.delete("/v1/jobs/other").raise_for_status()
-    assert small.put("/v1/jobs/third", json=RULES, headers=CREATE).status_code == 201
+    assert small.put("/v1/jobs/third", json=CONFIG, headers=CREATE).status_code == 201
     problem(small.get("/v1/jobs/other"), 410, "job_deleted")
-    too_many(small.put("/v1/jobs/other", json=RULES, headers=CREATE), "too_many_jobs", 2)
+    too_many(small.put("/v1/jobs/other", json=CONFIG, headers=CREATE), "too_many_jobs", 2)
     small.delete("/v1/jobs/third").raise_for_status()
     assert [job["job"] for job in small.get("/v1/jobs").json()["jobs"]] == ["j"]
 
 
 def test_one_substream_too_many(small: httpx.Client, path: str) -> None:
     """A report is all or nothing; those that are known are heard, and room that is made is used."""
-    small.post(f"{path}:report", json={"substreams": ["a", "b"], "event_times": [50, 50]}).raise_for_status()
-    beyond = {"substreams": ["a", "c", "d"], "event_times": [90, 90, 90]}
+    small.post(f"{path}:report", json={"substreams": ["a", "b"], "max_event_times": [50, 50]}).raise_for_status()
+    beyond = {"substreams": ["a", "c", "d"], "max_event_times": [90, 90, 90]}
     too_many(small.post(f"{path}:report", json=beyond), "too_many_substreams", 3)
     too_many(small.post(f"{path}:declare", json={"names": ["c", "d"]}), "too_many_substreams", 3)
     assert names(small, path) == ["a", "b"]
     small.post(f"{path}:declare", json={"names": ["b", "c"]}).raise_for_status()
-    small.post(f"{path}:report", json={"substreams": ["a", "b", "c"], "event_times": [60] * 3}).raise_for_status()
+    small.post(f"{path}:report", json={"substreams": ["a", "b", "c"], "max_event_times": [60] * 3}).raise_for_status()
     small.post(f"{path}/substreams:evict", json={"names": ["b", "c"]}).raise_for_status()
     assert small.post(f"{path}:report", json=beyond).json()["watermark"] == 80
 
@@ -75,7 +75,7 @@ def test_what_is_staged_counts(small: httpx.Client, path: str) -> None:
     def stage(partition: int, *substreams: str) -> httpx.Response:
         times = [50] * len(substreams)
         at = batch | {"partition": partition}
-        body = {"substreams": substreams, "event_times": times, "counts": times, "batch": at}
+        body = {"substreams": substreams, "max_event_times": times, "counts": times, "batch": at}
         return small.post(f"{path}:report", json=body)
 
     assert stage(0, "a", "b").json()["applied"] is True
@@ -90,7 +90,7 @@ def test_what_all_open_batches_have_staged_counts(small: httpx.Client, path: str
     for query, substreams in (("q", ["a", "b"]), ("r", ["c", "d"])):
         small.put(f"{path}/queries/{query}/batches/0", json=RUN).raise_for_status()
         batch = {"query": query, **RUN, "batch_id": 0, "partition": 0}
-        body = {"substreams": substreams, "event_times": [50, 50], "batch": batch}
+        body = {"substreams": substreams, "max_event_times": [50, 50], "batch": batch}
         answer = small.post(f"{path}:report", json=body)
         if query == "q":
             answer.raise_for_status()
@@ -102,11 +102,11 @@ def test_what_all_open_batches_have_staged_counts(small: httpx.Client, path: str
 def test_queries_that_are_expected_are_no_substreams(small: httpx.Client) -> None:
     """What stands for them goes when the first substream comes."""
     path = "/v1/jobs/expected"
-    rules = RULES | {"expected_queries": ["p", "q", "r", "s"]}
-    small.put(path, json=rules, headers=CREATE).raise_for_status()
+    config = CONFIG | {"expected_queries": ["p", "q", "r", "s"]}
+    small.put(path, json=config, headers=CREATE).raise_for_status()
     small.put(f"{path}/queries/p/batches/0", json=RUN).raise_for_status()
     batch = {"query": "p", **RUN, "batch_id": 0, "partition": 0}
-    body = {"substreams": ["a", "b", "c"], "event_times": [50] * 3, "batch": batch}
+    body = {"substreams": ["a", "b", "c"], "max_event_times": [50] * 3, "batch": batch}
     small.post(f"{path}:report", json=body).raise_for_status()
     small.delete(path).raise_for_status()
 

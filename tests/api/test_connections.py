@@ -157,9 +157,11 @@ def test_a_client_that_leaves_is_not_waited_for_whatever_it_has_sent(
 ) -> None:
     """A pipelined request must not hide that the one before it is no longer wanted."""
     httpx.put(
-        f"{guarded.url}/v1/jobs/left", json={"policy": {"type": "limiting_lag", "lag_ms": 10}},
-        headers={"If-None-Match": "*"}, timeout=60,
-    ).raise_for_status()  # fmt: skip
+        f"{guarded.url}/v1/jobs/left",
+        json={"policy": {"type": "limiting_lag", "lag_ms": 10}},
+        headers={"If-None-Match": "*"},
+        timeout=60,
+    ).raise_for_status()
     poll = b"GET /v1/jobs/left/watermark?at_least=5&timeout_s=200 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     leaving = dial(poll + HEAD + b"\r\n")
     until(lambda: metric(guarded, "tidegate_waiting_clients") == 1, "it waits")
@@ -189,8 +191,8 @@ def test_a_trickle_is_no_request(dial: Callable[..., socket.socket]) -> None:
 def test_who_waits_for_an_answer_is_not_given_up(guarded: CoordinatorProcess) -> None:
     """The limit is for clients: how long this replica takes is another matter."""
     with httpx.Client(base_url=guarded.url, timeout=60) as http:
-        rules = {"policy": {"type": "limiting_lag", "lag_ms": 10}}
-        http.put("/v1/jobs/j", json=rules, headers={"If-None-Match": "*"}).raise_for_status()
+        config = {"policy": {"type": "limiting_lag", "lag_ms": 10}}
+        http.put("/v1/jobs/j", json=config, headers={"If-None-Match": "*"}).raise_for_status()
         waited = http.get("/v1/jobs/j/watermark", params={"at_least": 5, "timeout_s": 3})
         assert (waited.status_code, waited.json()["reached"]) == (200, False)
 

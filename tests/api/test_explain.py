@@ -16,15 +16,15 @@ def explained(http: httpx.Client, path: str, **query: Any) -> dict[str, Any]:
     return found
 
 
-def report(http: httpx.Client, path: str, **tops: int) -> None:
-    body = {"substreams": list(tops), "event_times": list(tops.values())}
+def report(http: httpx.Client, path: str, **max_event_times: int) -> None:
+    body = {"substreams": list(max_event_times), "max_event_times": list(max_event_times.values())}
     assert http.post(f"{path}:report", json=body).status_code == 200
 
 
 def told(page: dict[str, Any]) -> list[tuple[Any, ...]]:
     return [
         (one["reason"], one["substream"] or one["query"] or one["hold"], one["watermark_without"])
-        for one in page["held"]
+        for one in page["holders"]
     ]
 
 
@@ -33,12 +33,12 @@ def test_the_next_ones_come_after_the_holder(http: httpx.Client, make_job: Calla
     report(http, path, a=100, b=200, c=300, d=400)
     page = explained(http, path)
     assert (page["watermark"], told(page)) == (90, [("slow", "a", 190), ("slow", "b", 290), ("slow", "c", 390)])
-    assert page["held"][0]["since_ms"] == page["holder"]["since_ms"]
-    assert (page["held"][0]["until"], page["next_step"]) == ([], None)
-    assert told(explained(http, path, most=1)) == [("slow", "a", 190)]
+    assert page["holders"][0]["since_ms"] == page["held_by"]["since_ms"]
+    assert (page["holders"][0]["until"], page["next_step"]) == ([], None)
+    assert told(explained(http, path, limit=1)) == [("slow", "a", 190)]
     http.post(f"{path}/substreams:evict", json={"query": "", "names": ["a"]})
     assert explained(http, path)["watermark"] == 190
-    assert http.get(f"{path}:explain", params={"most": 0}).status_code == 422
+    assert http.get(f"{path}:explain", params={"limit": 0}).status_code == 422
 
 
 def test_every_kind_of_holder_is_named(http: httpx.Client, make_job: Callable[..., str]) -> None:
@@ -46,13 +46,16 @@ def test_every_kind_of_holder_is_named(http: httpx.Client, make_job: Callable[..
     report(http, path, a=1000)
     http.put(f"{path}/queries/orders/batches/0", json=RUN)
     http.post(f"{path}:declare", json={"query": "orders", "names": ["x"]})
-    http.post(f"{path}/holds", json={"hold": "h", "at_most": 500, "lasts_ms": 3_600_000, "reason": "r"})
-    page = explained(http, path, most=10)
+    http.post(f"{path}/holds", json={"hold": "h", "at_most": 500, "duration_ms": 3_600_000, "reason": "r"})
+    page = explained(http, path, limit=10)
     assert told(page) == [
-        ("never_reported", "x", None), ("missing_query", "payments", None), ("open_batch", "orders", 500),
-        ("hold", "h", 990), ("slow", "a", 990),
-    ]  # fmt: skip
-    batch, hold = page["held"][2], page["held"][3]
+        ("never_reported", "x", None),
+        ("missing_query", "payments", None),
+        ("open_batch", "orders", 500),
+        ("hold", "h", 990),
+        ("slow", "a", 990),
+    ]
+    batch, hold = page["holders"][2], page["holders"][3]
     assert batch["begun_ms"] <= page["now_ms"] and batch["batch_id"] == 0
     assert [until["limit"] for until in hold["until"]] == ["expires_ms"]
     assert 0 < hold["until"][0]["at_ms"] - page["now_ms"] <= 3_600_000
@@ -62,18 +65,18 @@ def test_limits_say_until_when(http: httpx.Client, make_job: Callable[..., str])
     path = make_job(idle_timeout_ms=60_000, query_timeout_ms=90_000, max_batch_hold_ms=30_000, max_retention_ms=120_000)
     begun = http.put(f"{path}/queries/q/batches/0", json=RUN).json()["now_ms"]
     batch = {"query": "q", **RUN, "batch_id": 0, "partition": 0}
-    http.post(f"{path}:report", json={"substreams": ["a", "b"], "event_times": [100, 900], "batch": batch})
+    http.post(f"{path}:report", json={"substreams": ["a", "b"], "max_event_times": [100, 900], "batch": batch})
     first = explained(http, path)
-    assert [(one["reason"], one["begun_ms"]) for one in first["held"]] == [("open_batch", begun)]
-    assert [(one["limit"], one["at_ms"]) for one in first["held"][0]["until"]] == [
+    assert [(one["reason"], one["begun_ms"]) for one in first["holders"]] == [("open_batch", begun)]
+    assert [(one["limit"], one["at_ms"]) for one in first["holders"][0]["until"]] == [
         ("max_batch_hold_ms", begun + 30_000)
     ]
     committed = http.post(f"{path}/queries/q/batches/0:commit", json=RUN).json()["now_ms"]
     http.put(f"{path}/queries/q/batches/1", json=RUN)
     time.sleep(0.02)
     page = explained(http, path)
-    (slow, *_) = page["held"]
-    until = {one["limit"]: (one["at_ms"], one["spoken_for"]) for one in slow["until"]}
+    (slow, *_) = page["holders"]
+    until = {one["limit"]: (one["at_ms"], one["needs_query_report"]) for one in slow["until"]}
     assert slow["reason"] == "slow" and slow["last_event_ms"] == committed
     assert until["idle_timeout_ms"] == (committed + 60_000, True)
     assert until["query_timeout_ms"][0] >= committed + 90_000
@@ -91,8 +94,8 @@ def test_a_throttle_that_waits_is_told(http: httpx.Client, make_job: Callable[..
 
 def test_a_job_that_nobody_holds(http: httpx.Client, make_job: Callable[..., str]) -> None:
     path = make_job()
-    assert explained(http, path)["held"] == []
+    assert explained(http, path)["holders"] == []
     report(http, path, a=100)
     http.post(f"{path}:complete", json={})
-    assert explained(http, path)["held"] == []
+    assert explained(http, path)["holders"] == []
     assert http.get("/v1/jobs/nowhere:explain").json()["code"] == "job_not_found"

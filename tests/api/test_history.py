@@ -12,7 +12,7 @@ from tests.support.api import RUN
 
 
 def report(http: httpx.Client, path: str, event_time: int) -> dict[str, Any]:
-    answer = http.post(f"{path}:report", json={"substreams": ["a"], "event_times": [event_time]})
+    answer = http.post(f"{path}:report", json={"substreams": ["a"], "max_event_times": [event_time]})
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
@@ -36,8 +36,8 @@ def test_every_emission_is_there_with_who_holds_it(http: httpx.Client, make_job:
     assert told == [
         {"kind": "action", "action": "declare", "query": "q", "count": 2, "substreams": ["q/b", "q/c"]},
         {"kind": "action", "action": "hold", "hold": "h", "at_most": 190, "reason": "not yet"},
-        {"kind": "emission", "watermark": 190, "coalesced": 190, "holder": "slow", "substream": "a"},
-        {"kind": "emission", "watermark": 90, "coalesced": 90, "holder": "slow", "substream": "a"},
+        {"kind": "emission", "watermark": 190, "coalesced_watermark": 190, "held_by": "slow", "substream": "a"},
+        {"kind": "emission", "watermark": 90, "coalesced_watermark": 90, "held_by": "slow", "substream": "a"},
         {"kind": "created"},
     ]
     assert page["kept_from_ms"] == page["records"][-1]["at_ms"]
@@ -53,15 +53,18 @@ def test_only_what_moves_the_watermark_is_an_emission(http: httpx.Client, make_j
     http.post(f"{batch}/0:commit", json=RUN).raise_for_status()
     http.put(f"{batch}/1", json=RUN).raise_for_status()
     report(http, path, 300)
-    records = http.get(f"{path}/history", params={"kind": ["emission", "coalesced"]}).json()["records"]
-    assert [(record["kind"], record["watermark"], record["coalesced"]) for record in reversed(records)] == [
-        ("coalesced", None, 90), ("coalesced", None, 190), ("emission", 190, 190), ("coalesced", 190, 290),
-    ]  # fmt: skip
-    assert [record.get("holder") for record in reversed(records)] == ["open_batch", "open_batch", "slow", "open_batch"]
+    records = http.get(f"{path}/history", params={"kind": ["emission", "coalesced_watermark"]}).json()["records"]
+    assert [(record["kind"], record["watermark"], record["coalesced_watermark"]) for record in reversed(records)] == [
+        ("coalesced_watermark", None, 90),
+        ("coalesced_watermark", None, 190),
+        ("emission", 190, 190),
+        ("coalesced_watermark", 190, 290),
+    ]
+    assert [record.get("held_by") for record in reversed(records)] == ["open_batch", "open_batch", "slow", "open_batch"]
     status = http.get(path).json()
     assert (status["emissions"], status["watermark"]) == (1, 190)
     now = http.get(f"{path}/history", params={"as_of": status["now_ms"]}).json()["as_of"]
-    assert (now["kind"], now["watermark"], now["holder"]) == ("coalesced", 190, "open_batch")
+    assert (now["kind"], now["watermark"], now["held_by"]) == ("coalesced_watermark", 190, "open_batch")
 
 
 def test_what_was_known_at_a_moment(http: httpx.Client, make_job: Callable[..., str]) -> None:
@@ -139,11 +142,11 @@ def test_a_batch_can_be_looked_at(http: httpx.Client, make_job: Callable[..., st
     for number in range(2):
         begun = http.put(f"{batches}/{number}", json=RUN).json()
         at = {"query": "q", **RUN, "batch_id": number, "partition": 0}
-        http.post(f"{path}:report", json={"substreams": ["a"], "event_times": [100 * (number + 1)], "batch": at})
+        http.post(f"{path}:report", json={"substreams": ["a"], "max_event_times": [100 * (number + 1)], "batch": at})
         found = http.get(f"{batches}/{number}").json()
-        assert (found["pin"], found["open"], found["released"]) == (begun["pin"], True, False)
+        assert (found["pinned_watermark"], found["open"], found["released"]) == (begun["pinned_watermark"], True, False)
         http.post(f"{batches}/{number}:commit", json=RUN)
-    assert [http.get(f"{batches}/{number}").json()["pin"] for number in range(2)] == [None, 90]
+    assert [http.get(f"{batches}/{number}").json()["pinned_watermark"] for number in range(2)] == [None, 90]
     first, second = (http.get(f"{batches}/{number}").json() for number in range(2))
     assert (first["open"], first["begun_ms"], second["open"]) == (False, None, False)
     assert second["begun_ms"] <= second["now_ms"]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import httpx
 
-from tests.support.api import RULES
+from tests.support.api import CONFIG
 
 Make = Callable[..., str]
 
@@ -13,12 +13,12 @@ def test_a_change_needs_the_etag_that_was_read(http: httpx.Client, make_job: Mak
     """Two operators must not undo each other's change without noticing."""
     path = make_job()
     etag = http.get(path).headers["ETag"]
-    other = RULES | {"idle_timeout_ms": 500}
+    other = CONFIG | {"idle_timeout_ms": 500}
     assert http.put(path, json=other).status_code == 428
     assert http.put(path, json=other, headers={"If-None-Match": "*"}).json()["code"] == "job_exists"
     changed = http.put(path, json=other, headers={"If-Match": etag})
     assert (changed.status_code, changed.json()["config"]["idle_timeout_ms"]) == (200, 500)
-    stale = http.put(path, json=RULES, headers={"If-Match": etag})
+    stale = http.put(path, json=CONFIG, headers={"If-Match": etag})
     assert (stale.status_code, stale.json()["code"]) == (412, "revision_mismatch")
     assert http.get(path).json()["config"]["idle_timeout_ms"] == 500
 
@@ -26,29 +26,29 @@ def test_a_change_needs_the_etag_that_was_read(http: httpx.Client, make_job: Mak
 def test_a_deleted_job_is_gone_until_it_is_put_again(http: httpx.Client, make_job: Make) -> None:
     """A reporter of a job that was deleted must not bring it back with old event times."""
     path = make_job()
-    report = {"substreams": ["a"], "event_times": [100]}
+    report = {"substreams": ["a"], "max_event_times": [100]}
     token = http.post(f"{path}:report", json=report).json()["watermark_token"]
     assert http.delete(path).status_code == 204
     assert http.delete(path).status_code == 204
     gone = http.post(f"{path}:report", json=report)
     assert (gone.status_code, gone.json()["code"]) == (410, "job_deleted")
     make_job()
-    again = http.post(f"{path}:report", json={"substreams": ["a"], "event_times": [50], "watermark_token": token})
+    again = http.post(f"{path}:report", json={"substreams": ["a"], "max_event_times": [50], "watermark_token": token})
     assert again.json()["watermark"] == 40, "a token of the former incarnation proves nothing about this one"
     assert http.get(path).json()["tokens_ignored"] == 1
 
 
-def test_the_list_is_paged_by_name(http: httpx.Client, job: str) -> None:
+def test_the_list_is_paged_by_name(http: httpx.Client, job_name: str) -> None:
     """A thousand jobs do not come in one answer."""
-    names = [f"{job}.{number}" for number in range(5)]
+    names = [f"{job_name}.{number}" for number in range(5)]
     for name in names:
-        http.put(f"/v1/jobs/{name}", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
+        http.put(f"/v1/jobs/{name}", json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
     http.delete(f"/v1/jobs/{names[2]}").raise_for_status()
     found: list[str] = []
-    after = job
+    after = job_name
     while True:
         page = http.get("/v1/jobs", params={"limit": 2, "after": after}).raise_for_status().json()
-        found += [listed["job"] for listed in page["jobs"] if listed["job"].startswith(job)]
+        found += [listed["job"] for listed in page["jobs"] if listed["job"].startswith(job_name)]
         if page["next"] is None:
             break
         after = page["next"]
@@ -58,10 +58,10 @@ def test_the_list_is_paged_by_name(http: httpx.Client, job: str) -> None:
 def test_a_token_heals_a_job_and_a_forged_one_does_nothing(http: httpx.Client, make_job: Make) -> None:
     """No client can push a job ahead with a watermark that was never emitted."""
     path = make_job()
-    told = http.post(f"{path}:report", json={"substreams": ["a"], "event_times": [1000]}).json()
+    told = http.post(f"{path}:report", json={"substreams": ["a"], "max_event_times": [1000]}).json()
     forged = told["watermark_token"].replace(".990.", ".999990.")
     assert forged != told["watermark_token"]
     for token in (forged, "nonsense", "1..", "99999.5.é"):
-        report = {"substreams": ["a"], "event_times": [1001], "watermark_token": token}
+        report = {"substreams": ["a"], "max_event_times": [1001], "watermark_token": token}
         assert http.post(f"{path}:report", json=report).json()["watermark"] == 991
     assert http.get(path).json()["tokens_ignored"] == 4

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.api import RULES, login, problem
+from tests.support.api import CONFIG, login, problem
 from tests.support.events import watching
 from tests.support.waiting import until
 from tidegate.auth import keyring
@@ -19,7 +19,7 @@ from tidegate.auth.roles import Role
 from tidegate_spark.testing import CoordinatorProcess
 
 CREATE = {"If-None-Match": "*"}
-REPORT = {"substreams": ["a"], "event_times": [1]}
+REPORT = {"substreams": ["a"], "max_event_times": [1]}
 Client = Callable[[str], httpx.Client]
 
 
@@ -61,20 +61,20 @@ def test_jobs_and_substreams_of_a_key(file: Path, as_key: Client) -> None:
     limited = as_key(keyring.create(file, "limited", Role.ADMIN, "mine.", quotas=Quotas(jobs=2, substreams=3)))
     other = as_key(keyring.create(file, "other", Role.ADMIN, ""))
     for job in ("mine.1", "mine.2"):
-        limited.put(f"/v1/jobs/{job}", json=RULES, headers=CREATE).raise_for_status()
-    quota_exceeded(limited.put("/v1/jobs/mine.3", json=RULES, headers=CREATE), "jobs", 2, "limited")
-    other.put("/v1/jobs/theirs", json=RULES, headers=CREATE).raise_for_status()
-    assert limited.put("/v1/jobs/mine.2", json=RULES, headers={"If-Match": "*"}).status_code == 200
+        limited.put(f"/v1/jobs/{job}", json=CONFIG, headers=CREATE).raise_for_status()
+    quota_exceeded(limited.put("/v1/jobs/mine.3", json=CONFIG, headers=CREATE), "jobs", 2, "limited")
+    other.put("/v1/jobs/theirs", json=CONFIG, headers=CREATE).raise_for_status()
+    assert limited.put("/v1/jobs/mine.2", json=CONFIG, headers={"If-Match": "*"}).status_code == 200
     limited.delete("/v1/jobs/mine.2").raise_for_status()
-    limited.put("/v1/jobs/mine.3", json=RULES, headers=CREATE).raise_for_status()
+    limited.put("/v1/jobs/mine.3", json=CONFIG, headers=CREATE).raise_for_status()
 
-    beyond = {"substreams": list("abcd"), "event_times": [1, 2, 3, 4]}
+    beyond = {"substreams": list("abcd"), "max_event_times": [1, 2, 3, 4]}
     quota_exceeded(limited.post("/v1/jobs/mine.1:report", json=beyond), "substreams", 3, "limited")
     assert limited.get("/v1/jobs/mine.1").json()["substreams"]["active"] == 0
     quota_exceeded(limited.post("/v1/jobs/mine.1:declare", json={"names": list("abcd")}), "substreams", 3, "limited")
     other.post("/v1/jobs/theirs:report", json=beyond).raise_for_status()
     limited.post(
-        "/v1/jobs/mine.1:report", json={"substreams": list("abc"), "event_times": [1, 2, 3]}
+        "/v1/jobs/mine.1:report", json={"substreams": list("abc"), "max_event_times": [1, 2, 3]}
     ).raise_for_status()
 
 
@@ -105,7 +105,7 @@ def test_waiting_clients_of_a_key(process: CoordinatorProcess, file: Path, as_ke
     """Long polls and streams alike; a place is free again when its client leaves."""
     presented = keyring.create(file, "waiting", Role.ADMIN, "", quotas=Quotas(waiting=2))
     http, other = as_key(presented), as_key(keyring.create(file, "another", Role.READ, ""))
-    http.put("/v1/jobs/awaited", json=RULES, headers=CREATE).raise_for_status()
+    http.put("/v1/jobs/awaited", json=CONFIG, headers=CREATE).raise_for_status()
     path, poll = f"{process.url}/v1/jobs/awaited", {"at_least": 5, "timeout_s": 1}
     with watching(path, key=presented) as events, ThreadPoolExecutor(1) as pool:
         events.take(1)
@@ -126,7 +126,7 @@ def test_a_stream_ends_with_its_key(process: CoordinatorProcess, file: Path, as_
     lasts = timedelta(seconds=6) if end == "expired" else None
     presented = keyring.create(file, f"key-{end}", Role.ADMIN, "", lasts)
     http = as_key(presented)
-    http.put(f"/v1/jobs/{end}", json=RULES, headers=CREATE).raise_for_status()
+    http.put(f"/v1/jobs/{end}", json=CONFIG, headers=CREATE).raise_for_status()
     with watching(f"{process.url}/v1/jobs/{end}", key=presented) as events:
         events.take(1)
         if end == "revoked":
@@ -158,7 +158,7 @@ def test_a_stream_of_a_key_that_was_replaced_goes_on(process: CoordinatorProcess
     """For as long as the key is valid."""
     presented = keyring.create(file, "lasting", Role.ADMIN, "")
     http = as_key(presented)
-    http.put("/v1/jobs/lasting", json=RULES, headers=CREATE).raise_for_status()
+    http.put("/v1/jobs/lasting", json=CONFIG, headers=CREATE).raise_for_status()
     with watching(f"{process.url}/v1/jobs/lasting", key=presented) as events:
         events.take(1)
         as_key(keyring.rotate(file, "lasting", timedelta(days=1)))

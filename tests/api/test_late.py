@@ -22,11 +22,17 @@ def test_a_loss_shows_where_and_when_it_was(http: httpx.Client, make_job: Make) 
     empty = late(http, path)
     assert (empty["hours"], empty["spans"], empty["dropped"], empty["diverted"]) == ([], [], 0, 0)
     commit_rows(
-        http, path, 0, substreams=["HNL", "SFO"], on_time=[291, 50], late=[9, 0], updated=[2, 0],
+        http,
+        path,
+        0,
+        substreams=["HNL", "SFO"],
+        on_time=[291, 50],
+        late=[9, 0],
+        updated=[2, 0],
         hours=[[[14, 100, 2, 1], [15, 202, 0, 8]], [[15, 50, 0, 0]]],
-    )  # fmt: skip
+    )
     commit_rows(
-        http, path, 1, substreams=["SFO"], on_time=[36], late=[4], late_went="diverted", hours=[[[20, 40, 0, 4]]]
+        http, path, 1, substreams=["SFO"], on_time=[36], late=[4], late_disposition="diverted", hours=[[[20, 40, 0, 4]]]
     )
     found = late(http, path)
     assert (found["dropped"], found["diverted"], found["rows"]["late"], found["rows"]["updated"]) == (9, 4, 13, 2)
@@ -34,23 +40,41 @@ def test_a_loss_shows_where_and_when_it_was(http: httpx.Client, make_job: Make) 
     assert numbers == [[14 * HOUR, 100, 2, 1, 0], [15 * HOUR, 252, 0, 8, 0], [20 * HOUR, 40, 0, 0, 4]]
     assert found["spans"] == [
         {
-            "query": "q", "substream": "HNL", "start": 14 * HOUR, "end": 16 * HOUR,
-            "rows": 302, "updated": 2, "dropped": 9, "diverted": 0,
+            "query": "q",
+            "substream": "HNL",
+            "start": 14 * HOUR,
+            "end": 16 * HOUR,
+            "rows": 302,
+            "updated": 2,
+            "dropped": 9,
+            "diverted": 0,
         },
         {
-            "query": "q", "substream": "SFO", "start": 20 * HOUR, "end": 21 * HOUR,
-            "rows": 40, "updated": 0, "dropped": 0, "diverted": 4,
+            "query": "q",
+            "substream": "SFO",
+            "start": 20 * HOUR,
+            "end": 21 * HOUR,
+            "rows": 40,
+            "updated": 0,
+            "dropped": 0,
+            "diverted": 4,
         },
-    ]  # fmt: skip
+    ]
     assert [span["substream"] for span in late(http, path, limit=1)["spans"]] == ["HNL"]
 
 
 def test_that_of_one_substream(http: httpx.Client, make_job: Make) -> None:
     path = make_job()
     commit_rows(
-        http, path, 0, substreams=["a", "b"], on_time=[1, 5], late=[2, 1], late_went="diverted",
+        http,
+        path,
+        0,
+        substreams=["a", "b"],
+        on_time=[1, 5],
+        late=[2, 1],
+        late_disposition="diverted",
         hours=[[[-1, 3, 0, 2]], [[-1, 6, 0, 1]]],
-    )  # fmt: skip
+    )
     found = late(http, path, substream="a", query="q")
     assert (found["dropped"], found["diverted"], found["rows"]["on_time"]) == (0, 2, 1)
     assert [(row["start"], row["rows"], row["diverted"]) for row in found["hours"]] == [(-HOUR, 3, 2)]
@@ -66,9 +90,15 @@ def test_that_of_one_substream(http: httpx.Client, make_job: Make) -> None:
 def test_where_not_all_rows_are_told_by_substream_no_share_is(http: httpx.Client, make_job: Make) -> None:
     path = make_job()
     commit_rows(
-        http, path, 0, substreams=["a", "b"], on_time=[500, 499], late=[1, 0], hours=[[[1, 1, 0, 1]], None],
+        http,
+        path,
+        0,
+        substreams=["a", "b"],
+        on_time=[500, 499],
+        late=[1, 0],
+        hours=[[[1, 1, 0, 1]], None],
         all_hours=[[1, 900, 0, 1], [2, 100, 0, 0]],
-    )  # fmt: skip
+    )
     commit_rows(http, path, 1, substreams=["a"], on_time=[9], late=[1], hours=[[[3, 10, 0, 1]]])
     found = late(http, path)
     assert [(row["rows"], row["dropped"]) for row in found["hours"]] == [(900, 1), (100, 0), (10, 1)]
@@ -99,7 +129,7 @@ def test_rows_without_hours_are_in_the_totals(http: httpx.Client, make_job: Make
         ({"hours": [[[1, 1, 0, 0]]], "all_hours": [[2, 1, 0, 0]]}, "all_hours: has less of the hour 1 than"),
         ({"hours": [[[1, 5, 3]]]}, "hours.0.0.3: is missing"),
         ({"hours": [[[2**52, 5, 0, 0]]]}, "hours.0.0.0"),
-        ({"late_went": "lost"}, "late_went: Input should be 'dropped' or 'diverted'"),
+        ({"late_disposition": "lost"}, "late_disposition: Input should be 'dropped' or 'diverted'"),
     ],
 )
 def test_what_cannot_be_is_refused(http: httpx.Client, make_job: Make, rows: dict[str, Any], says: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.api import RULES, RUN, problem
+from tests.support.api import CONFIG, RUN, problem
 from tests.support.events import watching
 from tidegate_spark.testing import CoordinatorProcess
 
@@ -53,22 +53,22 @@ def table(http: httpx.Client, path: str, **parameters: Any) -> list[tuple[str, s
 def test_a_name_survives_every_call(
     http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make, name: str
 ) -> None:
-    path = make_job(overrides=[{"substreams": name[:40].rpartition("*")[0] + "*", "policy": RULES["policy"]}])
-    assert post(http, f"{path}:declare", names=[name])["holder"]["substream"] == name
+    path = make_job(overrides=[{"substreams": name[:40].rpartition("*")[0] + "*", "policy": CONFIG["policy"]}])
+    assert post(http, f"{path}:declare", names=[name])["held_by"]["substream"] == name
     assert post(http, f"{path}:restore", names=[name], watermarks=[5])["watermark"] == 5
     with watching(tidegate.url + path) as events:
         [state] = events.take(1)
-        assert state.data["holder"]["substream"] == name
-        told = post(http, f"{path}:report", substreams=[name], event_times=[100], min_event_times=[90], counts=[1])
-        assert (told["watermark"], told["holder"]["substream"]) == (90, name)
+        assert state.data["held_by"]["substream"] == name
+        told = post(http, f"{path}:report", substreams=[name], max_event_times=[100], min_event_times=[90], counts=[1])
+        assert (told["watermark"], told["held_by"]["substream"]) == (90, name)
         [emission] = events.take(1)
         assert emission.data["substream"] == name
 
-    held = http.get(f"{path}:explain").json()["held"][0]
+    held = http.get(f"{path}:explain").json()["holders"][0]
     assert (held["substream"], held["reason"]) == (name, "slow")
     assert table(http, path) == table(http, path, name=name) == [("", name)]
     row = http.get(f"{path}/substreams").json()["substreams"][0]
-    assert (row["policy"] is not None, row["top"]) == (True, 100)
+    assert (row["policy"] is not None, row["max_event_time"]) == (True, 100)
 
     post(http, f"{path}/substreams:idle", names=[name], reason=name)
     [record] = http.get(f"{path}/history", params={"kind": "action", "limit": 1}).json()["records"]
@@ -83,7 +83,7 @@ def test_a_name_survives_every_call(
     batch = f"{path}/queries/q/batches/0"
     http.put(batch, json=RUN).raise_for_status()
     at = {"query": "q", **RUN, "batch_id": 0, "partition": 0}
-    post(http, f"{path}:report", substreams=[name], event_times=[120], counts=[3], batch=at)
+    post(http, f"{path}:report", substreams=[name], max_event_times=[120], counts=[3], batch=at)
     rows = {"rule": name[:100], "substreams": [name], "on_time": [1], "late": [1], "null_event_time": [1]}
     post(http, f"{batch}:commit", **RUN, rows=rows, reported=1)
     [row] = http.get(f"{path}/substreams", params={"query": "q"}).json()["substreams"]
@@ -100,8 +100,8 @@ def test_a_name_survives_every_call(
 def test_a_page_may_end_at_any_name(http: httpx.Client, make_job: Make) -> None:
     """The place where the next one begins is made of the name."""
     path = make_job()
-    post(http, f"{path}:report", substreams=list(NAMES.values()), event_times=list(range(100, 100 + len(NAMES))))
-    for sort in ("name", "top", "since"):
+    post(http, f"{path}:report", substreams=list(NAMES.values()), max_event_times=list(range(100, 100 + len(NAMES))))
+    for sort in ("name", "max_event_time", "since"):
         for descending in (False, True):
             whole = table(http, path, sort=sort, descending=descending)
             assert sorted(whole) == sorted(("", name) for name in NAMES.values())
@@ -123,7 +123,7 @@ def test_texts_hold_no_control_characters(http: httpx.Client, make_job: Make, ch
     batch = f"{path}/queries/q/batches/0"
     http.put(batch, json=RUN).raise_for_status()
     rows = {"rule": text, "substreams": [], "on_time": [], "late": [], "null_event_time": []}
-    overrides = [{"substreams": text, "policy": RULES["policy"]}]
+    overrides = [{"substreams": text, "policy": CONFIG["policy"]}]
     for answer in (
         http.post(f"{path}/substreams:idle", json=action),
         http.post(f"{path}:complete", json={"reason": text}),
@@ -131,7 +131,7 @@ def test_texts_hold_no_control_characters(http: httpx.Client, make_job: Make, ch
         http.post(f"{path}/holds", json={"at_most": 1, "reason": text}),
         http.delete(f"{path}/holds/h", params={"reason": text}),
         http.post(f"{batch}:commit", json=RUN | {"rows": rows}),
-        http.put(path, json=RULES | {"overrides": overrides}, headers={"If-Match": "*"}),
+        http.put(path, json=CONFIG | {"overrides": overrides}, headers={"If-Match": "*"}),
     ):
         assert problem(answer, 422, "invalid_request")["field"].rpartition(".")[2] in ("reason", "rule", "substreams")
     assert http.get(f"{path}/history").json()["records"][0]["kind"] != "action"

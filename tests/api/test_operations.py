@@ -6,13 +6,13 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.api import RULES, RUN
+from tests.support.api import CONFIG, RUN
 
 Make = Callable[..., str]
 
 
 def report(http: httpx.Client, path: str, **times: int) -> dict[str, Any]:
-    answer = http.post(f"{path}:report", json={"substreams": list(times), "event_times": list(times.values())})
+    answer = http.post(f"{path}:report", json={"substreams": list(times), "max_event_times": list(times.values())})
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
 
@@ -39,7 +39,7 @@ def test_an_idle_substream_is_waited_for_no_more_until_it_reports(http: httpx.Cl
     said = post(http, f"{path}/substreams:idle", names=["b"], reason="switched off")
     assert (said["applied"], said["watermark"]) == (True, 90)
     assert post(http, f"{path}/substreams:idle", names=["b"])["applied"] is False
-    assert report(http, path, b=101)["holder"]["substream"] == "a"
+    assert report(http, path, b=101)["held_by"]["substream"] == "a"
     assert post(http, f"{path}/substreams:idle", 404, names=["c"])["code"] == "substream_not_found"
     post(http, f"{path}/substreams:done", names=["b"])
     assert post(http, f"{path}/substreams:idle", 409, names=["b"])["code"] == "substream_done"
@@ -63,7 +63,7 @@ def test_a_hold_keeps_the_watermark_until_it_is_released(http: httpx.Client, mak
     assert post(http, f"{path}/holds", at_most=50, reason="again", hold="repair")["applied"] is False
     assert post(http, f"{path}/holds", 409, at_most=60, reason="other", hold="repair")["code"] == "hold_exists"
     said = report(http, path, a=100)
-    assert (said["watermark"], said["holder"]["reason"], said["holder"]["hold"]) == (50, "hold", "repair")
+    assert (said["watermark"], said["held_by"]["reason"], said["held_by"]["hold"]) == (50, "hold", "repair")
     assert http.get(path).json()["holds"][0]["reason"] == "repairing the 3rd of May"
     assert post(http, f"{path}:complete", 409)["code"] == "hold_active"
     assert http.delete(f"{path}/holds/repair").json()["watermark"] == 90
@@ -73,7 +73,7 @@ def test_a_hold_keeps_the_watermark_until_it_is_released(http: httpx.Client, mak
 def test_a_hold_ends_by_itself(http: httpx.Client, make_job: Make) -> None:
     """Nobody remembers at three in the morning to release what was held at noon."""
     path = make_job()
-    post(http, f"{path}/holds", at_most=50, reason="for a moment", lasts_ms=1)
+    post(http, f"{path}/holds", at_most=50, reason="for a moment", duration_ms=1)
     report(http, path, a=100)
     waited = http.get(f"{path}/watermark", params={"at_least": 90, "timeout_s": 20}).json()
     assert waited["reached"]
@@ -87,7 +87,7 @@ def test_a_reset_begins_anew_and_old_tokens_prove_nothing(http: httpx.Client, ma
     status = http.get(path).json()
     assert (status["watermark"], status["substreams"]["active"]) == (None, 0)
     assert status["state_epoch"] != poisoned["state_epoch"]
-    body = {"substreams": ["a"], "event_times": [100], "watermark_token": poisoned["watermark_token"]}
+    body = {"substreams": ["a"], "max_event_times": [100], "watermark_token": poisoned["watermark_token"]}
     assert http.post(f"{path}:report", json=body).json()["watermark"] == 90
     assert http.get(path).json()["tokens_ignored"] == 1
 
@@ -97,7 +97,7 @@ def test_event_times_ahead_of_the_clock_move_nothing_and_are_counted(http: httpx
     path = make_job()
     said = report(http, path, good=100, broken=1_700_000_000_000_000)
     assert said["watermark"] == 90
-    assert http.get(path).json()["future_reported"] == 1
+    assert http.get(path).json()["future_rows"] == 1
     latest = begin(http, path, "q", 0).json()["latest_event_time"]
     assert abs(latest - said["now_ms"] - 24 * 3_600_000) < 3_600_000
 
@@ -107,7 +107,7 @@ def test_completing_can_be_taken_back(http: httpx.Client, make_job: Make) -> Non
     path = make_job()
     report(http, path, a=100)
     assert post(http, f"{path}:complete")["watermark"] == 101
-    refused = http.post(f"{path}:report", json={"substreams": ["a"], "event_times": [200]})
+    refused = http.post(f"{path}:report", json={"substreams": ["a"], "max_event_times": [200]})
     assert refused.json()["code"] == "job_complete"
     assert post(http, f"{path}:reopen", reason="wrong job")["applied"]
     assert report(http, path, a=200)["watermark"] == 190
@@ -124,7 +124,11 @@ def test_ready_made_watermarks_count_under_reported(http: httpx.Client, make_job
 def test_watermarks_alone_are_refused_under_any_other_policy(http: httpx.Client, make_job: Make) -> None:
     """They would be counted as nothing, and the substream would hold the job for ever."""
     refused = post(http, f"{make_job()}:report", 409, substreams=["a"], watermarks=[50])
-    assert (refused["code"], refused["field"], refused["substreams"]) == ("event_time_missing", "event_times", ["a"])
+    assert (refused["code"], refused["field"], refused["substreams"]) == (
+        "event_time_missing",
+        "max_event_times",
+        ["a"],
+    )
 
 
 def test_an_override_is_shown_where_it_applies(http: httpx.Client, make_job: Make) -> None:
@@ -142,11 +146,11 @@ def test_what_was_staged_as_future_is_counted_with_the_commit(http: httpx.Client
     """Executors leave such rows out of their maxima; they must not vanish from the books."""
     path = make_job()
     begin(http, path, "q", 0)
-    stage(http, path, "q", 0, substreams=["a", "b"], event_times=[5, None], counts=[3, 0], future_counts=[0, 2])
-    assert http.get(path).json()["future_reported"] == 0
+    stage(http, path, "q", 0, substreams=["a", "b"], max_event_times=[5, None], counts=[3, 0], future_counts=[0, 2])
+    assert http.get(path).json()["future_rows"] == 0
     post(http, f"{path}/queries/q/batches/0:commit", **RUN)
     status, rows = http.get(path).json(), http.get(f"{path}/substreams").json()["substreams"]
-    assert (status["future_reported"], [row["substream"] for row in rows]) == (2, ["a"])
+    assert (status["future_rows"], [row["substream"] for row in rows]) == (2, ["a"])
 
 
 def test_a_query_that_ended_is_retired_with_its_substreams(http: httpx.Client, make_job: Make) -> None:
@@ -169,11 +173,14 @@ def test_a_renamed_query_hands_its_substreams_over(http: httpx.Client, make_job:
     """Progress that was made under the old name must go on to count, and hold."""
     path = make_job()
     begin(http, path, "old", 0)
-    stage(http, path, "old", 0, substreams=["a", "b"], event_times=[100, 50])
+    stage(http, path, "old", 0, substreams=["a", "b"], max_event_times=[100, 50])
     post(http, f"{path}/queries/old/batches/0:commit", **RUN)
     post(http, f"{path}/queries/old:retire", successor="new", reason="renamed")
     rows = http.get(f"{path}/substreams").json()["substreams"]
-    assert {(row["query"], row["substream"], row["top"]) for row in rows} == {("new", "a", 100), ("new", "b", 50)}
+    assert {(row["query"], row["substream"], row["max_event_time"]) for row in rows} == {
+        ("new", "a", 100),
+        ("new", "b", 50),
+    }
 
 
 def test_a_query_stuck_on_a_lost_checkpoint_gives_its_batch_up(http: httpx.Client, make_job: Make) -> None:
@@ -191,12 +198,12 @@ def test_a_query_stuck_on_a_lost_checkpoint_gives_its_batch_up(http: httpx.Clien
 def test_a_lost_job_is_declared_again_with_its_tops(http: httpx.Client, make_job: Make) -> None:
     """After Redis was emptied, substreams go on from where their client knows them to be."""
     path = make_job()
-    said = post(http, f"{path}:declare", names=["a", "b"], event_times=[100, None], query="q")
+    said = post(http, f"{path}:declare", names=["a", "b"], max_event_times=[100, None], query="q")
     assert (said["applied"], said["watermark"]) == (True, None)
-    rows = {row["substream"]: row["top"] for row in http.get(f"{path}/substreams").json()["substreams"]}
+    rows = {row["substream"]: row["max_event_time"] for row in http.get(f"{path}/substreams").json()["substreams"]}
     assert rows == {"a": 100, "b": None}
-    assert post(http, f"{path}:declare", names=["a"], event_times=[500], query="q")["applied"] is False
-    assert post(http, f"{path}:declare", 422, names=["a"], event_times=[1, 2])["field"] == "event_times"
+    assert post(http, f"{path}:declare", names=["a"], max_event_times=[500], query="q")["applied"] is False
+    assert post(http, f"{path}:declare", 422, names=["a"], max_event_times=[1, 2])["field"] == "max_event_times"
 
 
 def test_watermarks_are_restored_from_elsewhere(http: httpx.Client, make_job: Make) -> None:
@@ -213,11 +220,11 @@ def test_an_expected_query_holds_until_it_has_shown_its_substreams(http: httpx.C
     """Two queries are deployed together; the one that starts first must not run ahead of the other."""
     path = make_job(expected_queries=["q", "late"])
     said = report(http, path, a=100)
-    assert (said["watermark"], said["holder"]["reason"]) == (None, "missing_query")
+    assert (said["watermark"], said["held_by"]["reason"]) == (None, "missing_query")
     assert http.get(path).json()["missing_queries"] == ["late", "q"]
     for query in ("q", "late"):
         begin(http, path, query, 0)
-        stage(http, path, query, 0, substreams=["s"], event_times=[200])
+        stage(http, path, query, 0, substreams=["s"], max_event_times=[200])
         post(http, f"{path}/queries/{query}/batches/0:commit", **RUN)
     assert http.get(path).json()["watermark"] == 90
     assert begin(http, path, "surprise", 0).json()["joined"] is True
@@ -247,8 +254,8 @@ def test_rules_may_change_while_the_job_runs(http: httpx.Client, make_job: Make)
     path = make_job()
     report(http, path, a=100)
     for lag, expected in ((0, 100), (60, 100)):
-        rules = {"policy": {"type": "limiting_lag", "lag_ms": lag}}
-        assert http.put(path, json=rules, headers={"If-Match": "*"}).json()["watermark"] == expected
+        config = {"policy": {"type": "limiting_lag", "lag_ms": lag}}
+        assert http.put(path, json=config, headers={"If-Match": "*"}).json()["watermark"] == expected
     lull = {"policy": {"type": "limiting_lag_and_lull", "lag_ms": 60, "max_lull_ms": 0}}
     assert http.put(path, json=lull, headers={"If-Match": "*"}).status_code == 200
     waited = http.get(f"{path}/watermark", params={"at_least": 101, "timeout_s": 60}).json()
@@ -259,8 +266,8 @@ def test_the_end_of_input_may_lie_beyond_what_was_seen(http: httpx.Client, make_
     """State of operators ends after the last event time: a join's bound, a timer. The watermark never goes back."""
     for job, up_to, expected in (("1", None, 101), ("2", 5000, 5000), ("3", 50, 101)):
         path = make_job() + job
-        http.put(path, json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
-        http.post(f"{path}:report", json={"substreams": ["a"], "event_times": [100]}).raise_for_status()
+        http.put(path, json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
+        http.post(f"{path}:report", json={"substreams": ["a"], "max_event_times": [100]}).raise_for_status()
         told = http.post(f"{path}:complete", json={"reason": "done", "up_to": up_to}).raise_for_status().json()
         assert told["watermark"] == expected
         assert http.get(f"{path}/history").json()["records"][1].get("up_to") == up_to

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.api import DOCUMENT, RULES, RUN, problem
+from tests.support.api import CONFIG, DOCUMENT, RUN, problem
 from tests.support.events import watching
 from tests.support.roles import MAY
 from tidegate.auth import keyring
@@ -19,8 +19,8 @@ from tidegate_spark.testing import CoordinatorProcess
 CREATE = {"If-None-Match": "*"}
 
 BODIES: dict[str, dict[str, Any]] = {
-    "put_job": RULES,
-    "report": {"substreams": ["a"], "event_times": [1]},
+    "put_job": CONFIG,
+    "report": {"substreams": ["a"], "max_event_times": [1]},
     "begin": RUN,
     "commit": RUN,
     "heartbeat": RUN | {"observed_ms": 0},
@@ -149,16 +149,16 @@ def test_a_reporter_creates_and_never_changes(guarded: Guarded) -> None:
     """A Spark job whose rules are out of date must not put them in force."""
     url = f"{guarded.process.url}/v1/jobs/mine-created"
     with httpx.Client(headers={"Authorization": f"Bearer {guarded.keys['report']}"}) as http:
-        assert http.put(url, json=RULES, headers=CREATE).status_code == 201
+        assert http.put(url, json=CONFIG, headers=CREATE).status_code == 201
         for headers in ({"If-Match": "*"}, {"If-Match": '"1-1"'}, {}):
-            problem(http.put(url, json=RULES, headers=headers), 403, "role_not_allowed")
-        problem(http.put(url, json=RULES, headers=CREATE), 412, "job_exists")
+            problem(http.put(url, json=CONFIG, headers=headers), 403, "role_not_allowed")
+        problem(http.put(url, json=CONFIG, headers=CREATE), 412, "job_exists")
         problem(http.delete(url), 403, "role_not_allowed")
     with httpx.Client(headers={"Authorization": f"Bearer {guarded.keys['operate']}"}) as http:
-        assert http.put(url, json=RULES, headers={"If-Match": '"1-1"'}).status_code == 200
+        assert http.put(url, json=CONFIG, headers={"If-Match": '"1-1"'}).status_code == 200
         history = http.get(f"{url}/history").json()["records"]
-    actors = [(record["kind"], record["actor"]) for record in history if record["kind"] in ("created", "rules")]
-    assert actors == [("rules", "key-operate"), ("created", "key-report")]
+    actors = [(record["kind"], record["actor"]) for record in history if record["kind"] in ("created", "config")]
+    assert actors == [("config", "key-operate"), ("created", "key-report")]
 
 
 def test_what_was_done_names_who_did_it(guarded: Guarded) -> None:
@@ -181,15 +181,15 @@ def test_a_stream_ends_with_the_key_that_it_was_begun_with(tmp_path: Path) -> No
     lost = keyring.create(file, "lost", Role.READ, "")
     with CoordinatorProcess(tmp_path / "data", keys_file=str(file)) as process:
         http = httpx.Client(base_url=process.url, headers={"Authorization": f"Bearer {root}"})
-        http.put("/v1/jobs/j", json=RULES, headers=CREATE).raise_for_status()
+        http.put("/v1/jobs/j", json=CONFIG, headers=CREATE).raise_for_status()
         with watching(f"{process.url}/v1/jobs/j", key=lost) as events:
             events.take(1)
             keyring.revoke(file, "lost")
             for time in range(1000):
-                http.post("/v1/jobs/j:report", json={"substreams": ["a"], "event_times": [time]}).raise_for_status()
+                http.post("/v1/jobs/j:report", json={"substreams": ["a"], "max_event_times": [time]}).raise_for_status()
                 if httpx.get(f"{process.url}/v1/jobs", headers={"Authorization": f"Bearer {lost}"}).status_code == 401:
                     break
-            http.post("/v1/jobs/j:report", json={"substreams": ["a"], "event_times": [5000]}).raise_for_status()
+            http.post("/v1/jobs/j:report", json={"substreams": ["a"], "max_event_times": [5000]}).raise_for_status()
             assert 4990 not in [event.data.get("watermark") for event in events]
         http.close()
 

@@ -9,14 +9,14 @@ import httpx
 import pytest
 from redis import Redis
 
-from tests.support.api import RULES, problem
+from tests.support.api import CONFIG, problem
 from tests.support.waiting import until
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate_spark import CoordinatorUnavailable, connect
 from tidegate_spark.testing import CoordinatorProcess
 
 Do = Callable[[Redis], object]
-REPORT = {"substreams": ["a"], "event_times": [100]}
+REPORT = {"substreams": ["a"], "max_event_times": [100]}
 REFUSING: dict[str, tuple[str, Do, Do]] = {
     "full": (
         "store_full",
@@ -50,11 +50,11 @@ def test_a_redis_that_takes_no_writes_is_named(tmp_path: Path, code: str, begin:
         CoordinatorProcess(tmp_path / "coordinator", redis_url=server.url) as process,
         httpx.Client(base_url=process.url, timeout=60) as http,
     ):
-        http.put("/v1/jobs/j", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
+        http.put("/v1/jobs/j", json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
         http.post("/v1/jobs/j:report", json=REPORT).raise_for_status()
         assert store_up(http) == 1
         begin(redis)
-        refused = http.post("/v1/jobs/j:report", json=REPORT | {"event_times": [200]})
+        refused = http.post("/v1/jobs/j:report", json=REPORT | {"max_event_times": [200]})
         assert "takes no writes" in problem(refused, 503, code)["detail"]
         assert refused.headers["Retry-After"]
         problem(http.get("/readyz"), 503, code)
@@ -64,6 +64,6 @@ def test_a_redis_that_takes_no_writes_is_named(tmp_path: Path, code: str, begin:
             connect(process.url, job="j", on_outage=timedelta(seconds=0.2)).complete()
         end(redis)
         until(lambda: http.get("/readyz").status_code == 200, "it takes writes again")
-        assert http.post("/v1/jobs/j:report", json=REPORT | {"event_times": [200]}).json()["watermark"] == 190
+        assert http.post("/v1/jobs/j:report", json=REPORT | {"max_event_times": [200]}).json()["watermark"] == 190
         assert store_up(http) == 1
     assert "Traceback" not in (tmp_path / "coordinator" / "coordinator.log").read_text()

@@ -30,17 +30,34 @@ def path(http: httpx.Client, make_job: Make) -> str:
     batch = f"{path}/queries/q/batches/0"
     for method, call, body in (
         ("PUT", batch, RUN),
-        ("POST", f"{path}:report", {"substreams": list(TOPS), "event_times": list(TOPS.values())}),
+        ("POST", f"{path}:report", {"substreams": list(TOPS), "max_event_times": list(TOPS.values())}),
         ("POST", f"{path}:declare", {"names": ["new"]}),
         ("POST", f"{path}/substreams:idle", {"names": ["jfk"]}),
-        ("POST", f"{path}:report", {
-            "substreams": ["bos"], "event_times": [150], "counts": [5],
-            "batch": {"query": "q", **RUN, "batch_id": 0, "partition": 0},
-        }),
-        ("POST", f"{batch}:commit", RUN | {"rows": {
-            "rule": "row", "substreams": ["bos"], "on_time": [1], "late": [4], "null_event_time": [0],
-        }}),
-    ):  # fmt: skip
+        (
+            "POST",
+            f"{path}:report",
+            {
+                "substreams": ["bos"],
+                "max_event_times": [150],
+                "counts": [5],
+                "batch": {"query": "q", **RUN, "batch_id": 0, "partition": 0},
+            },
+        ),
+        (
+            "POST",
+            f"{batch}:commit",
+            RUN
+            | {
+                "rows": {
+                    "rule": "row",
+                    "substreams": ["bos"],
+                    "on_time": [1],
+                    "late": [4],
+                    "null_event_time": [0],
+                }
+            },
+        ),
+    ):
         assert http.request(method, call, json=body).status_code == 200
     return path
 
@@ -61,7 +78,7 @@ def test_some_of_them(http: httpx.Client, path: str) -> None:
 
 def test_in_any_order(http: httpx.Client, path: str) -> None:
     """What has no value comes first; equals are in the order of their names."""
-    assert names(http, path, sort="top", query="") == ["new", "hnl", "jfk", "lga", "bos"]
+    assert names(http, path, sort="max_event_time", query="") == ["new", "hnl", "jfk", "lga", "bos"]
     assert names(http, path, sort="watermark", descending=True, query="") == ["bos", "lga", "jfk", "hnl", "new"]
     assert names(http, path, sort="late", descending=True, limit=1) == ["bos"]
     assert table(http, path, sort="late", descending=True, limit=1)[0]["query"] == "q"
@@ -75,10 +92,10 @@ def test_each_says_since_when(http: httpx.Client, path: str) -> None:
     assert before["jfk"] == next(record["at_ms"] for record in history if record["action"] == "idle")
     assert before["new"] == next(record["at_ms"] for record in history if record["action"] == "declare")
     assert before["bos"] == before["hnl"] <= before["new"]
-    http.post(f"{path}:report", json={"substreams": ["jfk", "hnl"], "event_times": [250, 250]}).raise_for_status()
+    http.post(f"{path}:report", json={"substreams": ["jfk", "hnl"], "max_event_times": [250, 250]}).raise_for_status()
     http.post(f"{path}/substreams:done", json={"names": ["lga"]}).raise_for_status()
     after = {row["substream"]: row for row in table(http, path, query="")}
-    wake = http.get(f"{path}/history", params={"kind": "wake"}).json()["records"][0]
+    wake = http.get(f"{path}/history", params={"kind": "active"}).json()["records"][0]
     assert (after["jfk"]["state"], after["jfk"]["since_ms"]) == ("active", wake["at_ms"])
     assert after["hnl"]["since_ms"] == before["hnl"], "it was active all the while"
     assert (after["lga"]["state"], after["lga"]["since_ms"] >= wake["at_ms"]) == ("done", True)
@@ -98,17 +115,17 @@ def test_large_tables_are_read_in_parts(http: httpx.Client, make_job: Make) -> N
     many = [f"s{number:04d}" for number in range(2500)]
     for first in range(0, len(many), 1000):
         some = many[first : first + 1000]
-        http.post(f"{path}:report", json={"substreams": some, "event_times": [100] * len(some)}).raise_for_status()
+        http.post(f"{path}:report", json={"substreams": some, "max_event_times": [100] * len(some)}).raise_for_status()
     assert names(http, path, limit=10_000) == many
-    assert names(http, path, limit=10_000, sort="top", descending=True) == many[::-1]
+    assert names(http, path, limit=10_000, sort="max_event_time", descending=True) == many[::-1]
     assert http.get(f"{path}/substreams", params={"limit": 2500}).json()["next"] is None
 
 
 def test_a_job_is_deleted_as_it_was_read(http: httpx.Client, path: str) -> None:
     """Somebody else may have changed it since."""
     seen = http.get(path).headers["etag"]
-    rules = http.get(path).json()["config"]
-    http.put(path, json=rules, headers={"If-Match": seen}).raise_for_status()
+    config = http.get(path).json()["config"]
+    http.put(path, json=config, headers={"If-Match": seen}).raise_for_status()
     problem(http.delete(path, headers={"If-Match": seen}), 412, "revision_mismatch")
     assert http.delete(path, headers={"If-Match": http.get(path).headers["etag"]}).status_code == 204
     assert http.delete(path).status_code == 204

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from redis import Redis
 
-from tests.support.api import RULES, problem
+from tests.support.api import CONFIG, problem
 from tests.support.events import watching
 from tidegate.domain.journal import RECORDS_KEPT
 from tidegate.runtime import feed
@@ -22,8 +22,8 @@ from tidegate_spark.testing import CoordinatorProcess
 Make = Callable[..., str]
 
 
-def report(http: httpx.Client, path: str, **tops: int) -> None:
-    body = {"substreams": list(tops), "event_times": list(tops.values())}
+def report(http: httpx.Client, path: str, **max_event_times: int) -> None:
+    body = {"substreams": list(max_event_times), "max_event_times": list(max_event_times.values())}
     http.post(f"{path}:report", json=body).raise_for_status()
 
 
@@ -39,14 +39,14 @@ def test_first_where_the_job_is_then_what_happens(
     report(http, path, a=100, b=60)
     with watching(tidegate.url + path) as events:
         [state] = events.take(1)
-        assert (state.name, state.data["watermark"], state.data["holder"]["substream"]) == ("state", 50, "b")
+        assert (state.name, state.data["watermark"], state.data["held_by"]["substream"]) == ("state", 50, "b")
         http.post(f"{path}/substreams:idle", json={"names": ["b"], "reason": "paused"}).raise_for_status()
         idle, emission = events.take(2)
         assert (idle.data["action"], idle.data["reason"]) == ("idle", "paused")
         assert (emission.name, emission.data["watermark"]) == ("emission", 90)
         report(http, path, b=70)
         [wake] = events.take(1)
-        assert (wake.name, wake.data["substreams"]) == ("wake", ["/b"])
+        assert (wake.name, wake.data["substreams"]) == ("active", ["/b"])
     kept = http.get(f"{path}/history").json()["records"]
     assert [idle.data, emission.data, wake.data] == kept[2::-1]
     assert [event.id for event in (idle, emission, wake)] == [record["id"] for record in kept[2::-1]]
@@ -73,13 +73,13 @@ def test_whoever_comes_back_misses_nothing(http: httpx.Client, tidegate: Coordin
     assert seen == list(range(1, 20))
 
 
-def test_replicas_tell_the_same(tmp_path: Path, valkey: EmbeddedValkey, job: str) -> None:
+def test_replicas_tell_the_same(tmp_path: Path, valkey: EmbeddedValkey, job_name: str) -> None:
     """What one replica did is heard at another, and whoever changes from one to the other goes on where it was."""
     one = CoordinatorProcess(tmp_path / "one", redis_url=valkey.url)
     two = CoordinatorProcess(tmp_path / "two", redis_url=valkey.url)
-    path = f"/v1/jobs/{job}"
+    path = f"/v1/jobs/{job_name}"
     with one, two, httpx.Client(base_url=one.url, timeout=30) as http:
-        http.put(path, json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
+        http.put(path, json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
         with watching(two.url + path) as events, ThreadPoolExecutor(1) as pool:
             events.take(1)
             waiting = pool.submit(httpx.get, f"{two.url}{path}/watermark?at_least=40&timeout_s=60", timeout=70)
@@ -208,7 +208,7 @@ def test_streams_end_when_the_coordinator_does(tmp_path: Path) -> None:
     """They are told by the end of the stream, at once, and go on at another replica."""
     process = CoordinatorProcess(tmp_path).start()
     with httpx.Client(base_url=process.url, timeout=60) as http:
-        http.put("/v1/jobs/j", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
+        http.put("/v1/jobs/j", json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
         with watching(f"{process.url}/v1/jobs/j") as events:
             events.take(1)
             process.stop()
@@ -223,7 +223,7 @@ def test_no_more_wait_than_may(tmp_path: Path) -> None:
         httpx.Client(base_url=process.url, timeout=60) as http,
         ThreadPoolExecutor(1) as pool,
     ):
-        http.put("/v1/jobs/j", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
+        http.put("/v1/jobs/j", json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
         url = f"{process.url}/v1/jobs/j"
         with watching(url) as events:
             events.take(1)
@@ -245,7 +245,7 @@ def test_the_place_of_one_who_left_is_free(tmp_path: Path) -> None:
         CoordinatorProcess(tmp_path, max_waiting="3") as process,
         httpx.Client(base_url=process.url, timeout=60) as http,
     ):
-        http.put("/v1/jobs/j", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
+        http.put("/v1/jobs/j", json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
         for _ in range(10):
             with pytest.raises(httpx.ReadTimeout):
                 httpx.get(
@@ -283,7 +283,7 @@ def test_one_whose_job_comes_back_sees_it(http: httpx.Client, tidegate: Coordina
         assert events.take(1)[0].data["watermark"] == 90
 
 
-def test_a_store_that_has_lost_everything_is_noticed(tmp_path: Path, job: str) -> None:
+def test_a_store_that_has_lost_everything_is_noticed(tmp_path: Path, job_name: str) -> None:
     """The ids of before are of nothing now; whoever watches is told where the job is instead."""
     with (
         EmbeddedValkey(tmp_path / "valkey") as server,
@@ -291,13 +291,13 @@ def test_a_store_that_has_lost_everything_is_noticed(tmp_path: Path, job: str) -
         httpx.Client(base_url=process.url, timeout=30) as http,
         Redis(unix_socket_path=server.socket) as redis,
     ):
-        path = f"/v1/jobs/{job}"
-        http.put(path, json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
+        path = f"/v1/jobs/{job_name}"
+        http.put(path, json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
         report(http, path, a=100)
         with watching(process.url + path) as events:
             [state] = events.take(1)
             redis.flushall()
-            http.put(path, json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
+            http.put(path, json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
             [reset] = events.take(1)
             assert (state.data["watermark"], reset.name, reset.data["watermark"]) == (90, "reset", None)
             assert state.data["state_epoch"] != reset.data["state_epoch"]

@@ -16,8 +16,12 @@ from tidegate_spark.testing import CoordinatorProcess
 def keys(directory: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "tidegate", "keys", *arguments],
-        cwd=directory, env=os.environ | environment, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        cwd=directory,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
 
 def test_a_key_from_its_making_to_its_end(tmp_path: Path) -> None:

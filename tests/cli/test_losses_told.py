@@ -6,27 +6,39 @@ import httpx
 import pytest
 
 from tests.cli.conftest import Run
-from tests.support.api import HOUR, RULES, commit_rows
+from tests.support.api import CONFIG, HOUR, commit_rows
 
 AFTERNOON = 376_992 + 14  # 2013-01-03T14:00Z
 
 
 @pytest.fixture
-def lossy(http: httpx.Client, job: str) -> str:
-    http.put(f"/v1/jobs/{job}", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
+def lossy(http: httpx.Client, job_name: str) -> str:
+    http.put(f"/v1/jobs/{job_name}", json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
     rows = {"on_time": [291, 50], "late": [9, 0], "updated": [2, 0]}
     hours = [[[AFTERNOON, 100, 2, 1], [AFTERNOON + 1, 202, 0, 8]], [[AFTERNOON, 50, 0, 0]]]
-    commit_rows(http, f"/v1/jobs/{job}", 0, substreams=["HNL", "SFO"], hours=hours, **rows)
-    return job
+    commit_rows(http, f"/v1/jobs/{job_name}", 0, substreams=["HNL", "SFO"], hours=hours, **rows)
+    return job_name
 
 
 def test_a_loss_is_told(run: Run, lossy: str) -> None:
     told = run("late", lossy).stdout.splitlines()
     assert told[1].split() == ["352", "9", "(2.56", "%)", "-", "2", "(0.568", "%)"]
     assert told[-1].split() == [
-        "q", "HNL", "2013-01-03", "14:00:00Z", "2013-01-03", "16:00:00Z", "302", "9", "(2.98", "%)", "-", "2", "(0.662",
+        "q",
+        "HNL",
+        "2013-01-03",
+        "14:00:00Z",
+        "2013-01-03",
+        "16:00:00Z",
+        "302",
+        "9",
+        "(2.98",
         "%)",
-    ]  # fmt: skip
+        "-",
+        "2",
+        "(0.662",
+        "%)",
+    ]
     by_hour = run("late", lossy, "--hours").stdout.splitlines()[-2:]
     assert [line.split()[2:5] for line in by_hour] == [["150", "1", "(0.667"], ["202", "8", "(3.96"]]
 

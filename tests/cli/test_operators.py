@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.cli.conftest import Run
-from tests.support.api import RULES, RUN
+from tests.support.api import CONFIG, RUN
 from tests.support.driver import Driver
 from tidegate.auth import keyring
 from tidegate.auth.roles import Role
@@ -25,13 +25,13 @@ BASE = 1_357_552_800_000  # 2013-01-07 10:00
 
 
 @pytest.fixture
-def flights(http: httpx.Client, job: str) -> str:
+def flights(http: httpx.Client, job_name: str) -> str:
     """Three substreams, one of them with a name like markup, and an open batch."""
-    http.put(f"/v1/jobs/{job}", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
-    http.put(f"/v1/jobs/{job}/queries/departures/batches/0", json=RUN).raise_for_status()
-    body = {"substreams": ["HNL", "[red]ANC[/]", "BOS"], "event_times": [BASE, BASE + 60_000, BASE + 120_000]}
-    http.post(f"/v1/jobs/{job}:report", json=body).raise_for_status()
-    return job
+    http.put(f"/v1/jobs/{job_name}", json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
+    http.put(f"/v1/jobs/{job_name}/queries/departures/batches/0", json=RUN).raise_for_status()
+    body = {"substreams": ["HNL", "[red]ANC[/]", "BOS"], "max_event_times": [BASE, BASE + 60_000, BASE + 120_000]}
+    http.post(f"/v1/jobs/{job_name}:report", json=body).raise_for_status()
+    return job_name
 
 
 def test_jobs(run: Run, flights: str) -> None:
@@ -44,11 +44,11 @@ def test_jobs(run: Run, flights: str) -> None:
 
 def test_show(run: Run, flights: str) -> None:
     """A sentence first; names as they are."""
-    shown = run("show", flights).stdout
+    shown = run("status", flights).stdout
     assert shown.startswith(f"{flights}: No watermark yet: held by batch 0 of departures, open for ")
     order = [line.split()[0] for line in shown.splitlines() if line.split()[:1] in (["HNL"], ["[red]ANC[/]"], ["BOS"])]
     assert order == ["HNL", "[red]ANC[/]", "BOS"], "the furthest behind first"
-    told = json.loads(run("show", flights, "--json", "--most", "1").stdout)
+    told = json.loads(run("status", flights, "--json", "--limit", "1").stdout)
     assert (len(told["substreams"]), told["queries"][0]["query"]) == (1, "departures")
 
 
@@ -63,7 +63,7 @@ def test_explain_and_act_on_it(run: Run, flights: str) -> None:
     assert "Nothing was changed" in run("idle", flights, "HNL", "--reason", "strike").stdout
     history = run("history", flights, "--kind", "action").stdout
     assert "idle" in history and "[red]ANC[/]" in history and "(strike)" in history
-    told = json.loads(run("history", flights, "--json", "--most", "1").stdout)
+    told = json.loads(run("history", flights, "--json", "--limit", "1").stdout)
     assert told["records"][0]["kind"] == "emission"
     as_of = run("history", flights, "--as-of", "2100-01-01").stdout
     assert "the watermark was 2013-01-07 10:01:59.990Z, held by BOS." in as_of
@@ -86,9 +86,15 @@ def test_each_action(run: Run, http: httpx.Client, flights: str) -> None:
     records = http.get(f"/v1/jobs/{flights}/history", params={"kind": "action"}).json()["records"]
     told = [(record["action"], record["reason"]) for record in records[::-1]]
     assert told == [
-        ("declare", "one"), ("done", "two"), ("evict", "three"), ("hold", "four"), ("release", "five"),
-        ("retire", "six"), ("complete", "seven"), ("reopen", "eight"),
-    ]  # fmt: skip
+        ("declare", "one"),
+        ("done", "two"),
+        ("evict", "three"),
+        ("hold", "four"),
+        ("release", "five"),
+        ("retire", "six"),
+        ("complete", "seven"),
+        ("reopen", "eight"),
+    ]
 
 
 def test_a_reason_is_asked_for(run: Run, flights: str) -> None:
@@ -103,7 +109,7 @@ def test_a_wait_ends_as_a_scheduler_can_use_it(run: Run, http: httpx.Client, fli
     assert "Held at" in run("wait", flights, "--at-least", LATER, "--timeout", "1s", status=3).stdout
     told = run("wait", flights, "--at-least", LATER, "--timeout", "0s", "--json", status=3)
     assert json.loads(told.stdout)["reached"] is False
-    times = {"substreams": ["HNL", "[red]ANC[/]", "BOS"], "event_times": [1_358_121_700_000] * 3}
+    times = {"substreams": ["HNL", "[red]ANC[/]", "BOS"], "max_event_times": [1_358_121_700_000] * 3}
     later = Thread(target=lambda: http.post(f"/v1/jobs/{flights}:report", json=times))
     later.start()
     run("wait", flights, "--at-least", LATER, "--timeout", "10m")
@@ -132,7 +138,7 @@ def test_watching(tidegate: CoordinatorProcess, http: httpx.Client, flights: str
 def test_what_goes_wrong_is_one_line(run: Run, flights: str) -> None:
     """And the status says of which kind it is."""
     refused: tuple[tuple[tuple[str, ...], int, str], ...] = (
-        (("show", "there-is-none"), 1, "There is no such job"),
+        (("status", "there-is-none"), 1, "There is no such job"),
         (("done", flights, "nobody", "--reason", "x"), 1, "[substream_not_found]"),
         (("jobs", "--url", "http://127.0.0.1:9"), 4, "TIDEGATE_URL"),
         (("jobs", "--url", "nowhere"), 4, "nowhere"),
@@ -145,7 +151,7 @@ def test_what_goes_wrong_is_one_line(run: Run, flights: str) -> None:
         ("wait", flights, "--at-least", "tomorrow"),
         ("wait", flights, "--at-least", LATER, "--timeout", "soon"),
         ("retire", flights, "departures", "--reason", "x"),
-        ("show", flights, "--most", "0"),
+        ("status", flights, "--limit", "0"),
     )
     for arguments in wrong:
         run(*arguments, status=2)
@@ -160,7 +166,7 @@ def test_a_key_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert "[key_required]" in run("jobs", status=1).stderr
         monkeypatch.setenv("TIDEGATE_TOKEN", key)
         headers = {"If-None-Match": "*", "Authorization": f"Bearer {key}"}
-        httpx.put(f"{process.url}/v1/jobs/j", json=RULES, headers=headers).raise_for_status()
+        httpx.put(f"{process.url}/v1/jobs/j", json=CONFIG, headers=headers).raise_for_status()
         run("hold", "j", "--at-most", "5", "--reason", "looking")
         assert "by oncall; (looking)" in run("history", "j").stdout
 
@@ -183,15 +189,15 @@ def test_a_watermark_is_never_cut_off(run: Run, flights: str, monkeypatch: pytes
     monkeypatch.setattr(output, "WIDE", 80)
     watermark = "2013-01-07 10:00:00Z"
     run("hold", flights, "--at-most", str(BASE), "--reason", "x", "--name", "n" * 100)
-    for shown in (run("jobs").stdout, run("show", flights).stdout, run("explain", flights).stdout):
+    for shown in (run("jobs").stdout, run("status", flights).stdout, run("explain", flights).stdout):
         assert "\u2026" not in shown
     assert "late" in run("jobs").stdout.splitlines()[0].split()
-    assert watermark in run("show", flights).stdout
+    assert watermark in run("status", flights).stdout
 
 
 def test_a_wrong_kind_names_the_choices(run: Run, flights: str) -> None:
     wrong = run("history", flights, "--kind", "emissions", status=2)
-    assert "'emission'" in wrong.output and "'coalesced'" in wrong.output
+    assert "'emission'" in wrong.output and "'coalesced_watermark'" in wrong.output
 
 
 def test_a_missing_key_names_its_variable(run: Run, tmp_path: Path) -> None:
@@ -210,20 +216,22 @@ def test_help_does_not_load_what_it_does_not_need() -> None:
 
 
 def test_invisible_characters_are_shown_as_escapes(
-    run: Run, valkey: EmbeddedValkey, driver: Driver, job: str, tmp_path: Path
+    run: Run, valkey: EmbeddedValkey, driver: Driver, job_name: str, tmp_path: Path
 ) -> None:
     """Also what an older version has stored: a reason must not take over the terminal that shows it."""
     with CoordinatorProcess(tmp_path, redis_url=valkey.url, log_format="text") as process:
         url = ("--url", process.url)
-        path = f"{process.url}/v1/jobs/{job}"
-        httpx.put(path, json=RULES, headers={"If-None-Match": "*"}, timeout=30).raise_for_status()
+        path = f"{process.url}/v1/jobs/{job_name}"
+        httpx.put(path, json=CONFIG, headers={"If-None-Match": "*"}, timeout=30).raise_for_status()
         names = ["a\u202eb", "zero\u200bwidth"]
-        httpx.post(f"{path}:report", json={"substreams": names, "event_times": [1, 2]}, timeout=30).raise_for_status()
-        driver(driver.store.idle(job, "", [names[0]], Why("old", "\x1b[31mred\x1b[0m\nnext")))
-        shown = run("show", job, *url).stdout + run("explain", job, *url).stdout
-        told = run("history", job, *url).stdout
-        page = httpx.get(f"{process.url}/jobs/{job}", timeout=30).raise_for_status().text
-        httpx.get(f"{process.url}/v1/jobs/{job}/substreams", params={"query": "\x1b[31m"}, timeout=30)
+        httpx.post(
+            f"{path}:report", json={"substreams": names, "max_event_times": [1, 2]}, timeout=30
+        ).raise_for_status()
+        driver(driver.store.idle(job_name, "", [names[0]], Why("old", "\x1b[31mred\x1b[0m\nnext")))
+        shown = run("status", job_name, *url).stdout + run("explain", job_name, *url).stdout
+        told = run("history", job_name, *url).stdout
+        page = httpx.get(f"{process.url}/jobs/{job_name}", timeout=30).raise_for_status().text
+        httpx.get(f"{process.url}/v1/jobs/{job_name}/substreams", params={"query": "\x1b[31m"}, timeout=30)
     assert "a\\u202eb" in shown and "zero\\u200bwidth" in shown
     assert "\\x1b[31mred\\x1b[0m\\nnext" in told
     assert "a\\u202eb" in page and "\\x1b[31mred" in page

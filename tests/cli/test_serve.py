@@ -20,7 +20,7 @@ from tests.support.waiting import until
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate_spark.testing import CoordinatorProcess
 
-RULES = {"policy": {"type": "limiting_lag", "lag_ms": 10}}
+CONFIG = {"policy": {"type": "limiting_lag", "lag_ms": 10}}
 
 
 def test_a_port_in_use_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -70,13 +70,13 @@ def test_a_restart_finds_the_state_and_accepts_the_tokens(tmp_path: Path) -> Non
     process = CoordinatorProcess(tmp_path)
     process.start()
     http = httpx.Client(base_url=process.url, timeout=30)
-    http.put("/v1/jobs/j", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
-    told = http.post("/v1/jobs/j:report", json={"substreams": ["a"], "event_times": [100]}).json()
+    http.put("/v1/jobs/j", json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
+    told = http.post("/v1/jobs/j:report", json={"substreams": ["a"], "max_event_times": [100]}).json()
     process.stop(kill=True)
     with process:
         again = http.post(
             "/v1/jobs/j:report",
-            json={"substreams": ["a"], "event_times": [1], "watermark_token": told["watermark_token"]},
+            json={"substreams": ["a"], "max_event_times": [1], "watermark_token": told["watermark_token"]},
         ).json()
         assert (again["watermark"], again["state_epoch"]) == (90, told["state_epoch"])
         assert http.get("/v1/jobs/j").json()["tokens_ignored"] == 0
@@ -88,8 +88,9 @@ def test_it_ends_with_the_program_that_started_it(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "tidegate", "serve", "--stop-with-stdin"],
         env=os.environ | {"TIDEGATE_DATA_DIR": str(tmp_path), "TIDEGATE_PORT": "0"},
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     with process:
         assert process.stdin is not None and process.stdout is not None
         assert b"serving on" in process.stdout.readline()
@@ -131,7 +132,7 @@ def test_those_who_wait_are_answered_when_it_ends(tmp_path: Path) -> None:
     """A rolling restart must not look like a failure to its clients."""
     process = CoordinatorProcess(tmp_path).start()
     with httpx.Client(base_url=process.url, timeout=60) as http, ThreadPoolExecutor(1) as pool:
-        http.put("/v1/jobs/j", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
+        http.put("/v1/jobs/j", json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
         waiting = pool.submit(http.get, "/v1/jobs/j/watermark", params={"at_least": 5, "timeout_s": 50})
         time.sleep(0.5)
         process.stop()
@@ -139,7 +140,7 @@ def test_those_who_wait_are_answered_when_it_ends(tmp_path: Path) -> None:
     assert (answer.status_code, answer.json()["reached"]) == (200, False)
 
 
-def test_a_report_that_is_under_way_is_finished_when_it_ends(tmp_path: Path, job: str) -> None:
+def test_a_report_that_is_under_way_is_finished_when_it_ends(tmp_path: Path, job_name: str) -> None:
     """Its client is told what became of it, and need not ask another."""
     with (
         EmbeddedValkey(tmp_path / "redis") as server,
@@ -148,10 +149,10 @@ def test_a_report_that_is_under_way_is_finished_when_it_ends(tmp_path: Path, job
         httpx.Client(base_url=process.url, timeout=60) as http,
         ThreadPoolExecutor(2) as pool,
     ):
-        http.put(f"/v1/jobs/{job}", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
+        http.put(f"/v1/jobs/{job_name}", json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
         redis.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
-        report = {"substreams": ["a"], "event_times": [100]}
-        answer = pool.submit(http.post, f"/v1/jobs/{job}:report", json=report)
+        report = {"substreams": ["a"], "max_event_times": [100]}
+        answer = pool.submit(http.post, f"/v1/jobs/{job_name}:report", json=report)
         until(lambda: any("b" in client["flags"] for client in redis.client_list()), "the report is held up")
         ended = pool.submit(process.stop)
         until(lambda: not listens(process.port), "it takes no more calls")
@@ -160,15 +161,15 @@ def test_a_report_that_is_under_way_is_finished_when_it_ends(tmp_path: Path, job
         ended.result()
 
 
-def test_an_external_redis_holds_all_the_state(tmp_path: Path, valkey: EmbeddedValkey, job: str) -> None:
+def test_an_external_redis_holds_all_the_state(tmp_path: Path, valkey: EmbeddedValkey, job_name: str) -> None:
     """Replicas are stateless: what one was told, another knows, and its tokens hold there too."""
     one = CoordinatorProcess(tmp_path / "one", redis_url=valkey.url)
     two = CoordinatorProcess(tmp_path / "two", redis_url=valkey.url)
     with one, two, httpx.Client(timeout=30) as http:
-        http.put(f"{one.url}/v1/jobs/{job}", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
-        report = {"substreams": ["a"], "event_times": [100]}
-        told = http.post(f"{one.url}/v1/jobs/{job}:report", json=report).json()
-        seen = http.get(f"{two.url}/v1/jobs/{job}/watermark").json()
+        http.put(f"{one.url}/v1/jobs/{job_name}", json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
+        report = {"substreams": ["a"], "max_event_times": [100]}
+        told = http.post(f"{one.url}/v1/jobs/{job_name}:report", json=report).json()
+        seen = http.get(f"{two.url}/v1/jobs/{job_name}/watermark").json()
         assert (seen["watermark"], seen["watermark_token"]) == (90, told["watermark_token"])
 
 
@@ -181,14 +182,14 @@ def test_a_redis_that_goes_away_is_a_problem_and_no_crash(tmp_path: Path) -> Non
         CoordinatorProcess(tmp_path / "coordinator", redis_url=server.url) as process,
         httpx.Client(base_url=process.url, timeout=60) as http,
     ):
-        http.put("/v1/jobs/j", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
+        http.put("/v1/jobs/j", json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
         server.stop()
-        away = http.post("/v1/jobs/j:report", json={"substreams": ["a"], "event_times": [100]})
+        away = http.post("/v1/jobs/j:report", json={"substreams": ["a"], "max_event_times": [100]})
         assert (away.status_code, away.json()["code"]) == (503, "store_unavailable")
         assert away.headers["Retry-After"]
         assert http.get("/readyz").status_code == 503
         assert http.get("/livez").status_code == 200
         server.start()
-        back = http.post("/v1/jobs/j:report", json={"substreams": ["a"], "event_times": [100]})
+        back = http.post("/v1/jobs/j:report", json={"substreams": ["a"], "max_event_times": [100]})
         assert back.json()["watermark"] == 90
     server.stop()

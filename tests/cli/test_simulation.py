@@ -110,8 +110,8 @@ def test_policies_that_follow_the_clock(tmp_path: Path) -> None:
     """By the times of arrival: a substream that is silent for long is waited for no longer."""
     lines = ["0,a,0", *(f"{n},b,{n}" for n in range(1, 200)), "1,a,200"]
     file = csv(tmp_path / "f.csv", "t,s,at", *lines)
-    rules = LAG | {"idle_timeout_ms": 50, "max_future_skew_ms": None}
-    (tmp_path / "idle.json").write_text(json.dumps(rules))
+    config = LAG | {"idle_timeout_ms": 50, "max_future_skew_ms": None}
+    (tmp_path / "idle.json").write_text(json.dumps(config))
     of = (file, "--event-time", "t", "--substream", "s", "--window", "10", "--policy", tmp_path / "idle.json")
     assert "--arrival" in run(*of, status=2).stderr
     [idle] = told(*of, "--arrival", "at")

@@ -8,42 +8,56 @@ from tidegate.wording import details, loss, lost, plain, sentence
 
 NOW, W = 1_357_552_900_000, 1_357_552_800_000
 HELD: dict[str, Any] = {
-    "reason": "slow", "query": "departures", "substream": "ANC", "batch_id": None, "hold": None, "since_ms": NOW - 1,
-    "last_event_ms": NOW - 48_000, "begun_ms": None,
-}  # fmt: skip
+    "reason": "slow",
+    "query": "departures",
+    "substream": "ANC",
+    "batch_id": None,
+    "hold": None,
+    "since_ms": NOW - 1,
+    "last_event_ms": NOW - 48_000,
+    "begun_ms": None,
+}
 
 
-def told(holder: dict[str, Any] | None, *until: tuple[str, int, bool], **more: Any) -> str:
-    limits = [{"limit": limit, "at_ms": at_ms, "spoken_for": spoken_for} for limit, at_ms, spoken_for in until]
-    answer: dict[str, Any] = {"watermark": W, "complete": False, "now_ms": NOW, "holder": holder}
-    held = [] if holder is None else [{**holder, "until": limits}]
-    return plain(sentence(answer | {"held": held} | more), NOW)
+def told(held_by: dict[str, Any] | None, *until: tuple[str, int, bool], **more: Any) -> str:
+    limits = [
+        {"limit": limit, "at_ms": at_ms, "needs_query_report": needs_query_report}
+        for limit, at_ms, needs_query_report in until
+    ]
+    answer: dict[str, Any] = {"watermark": W, "complete": False, "now_ms": NOW, "held_by": held_by}
+    held = [] if held_by is None else [{**held_by, "until": limits}]
+    return plain(sentence(answer | {"holders": held} | more), NOW)
 
 
 @pytest.mark.parametrize(
-    ("holder", "until", "says"),
+    ("held_by", "until", "says"),
     [
         ({}, [("idle_timeout_ms", NOW + 12_000, False)], "ANC of departures, silent for 48 s; it goes idle in 12 s."),
         (
-            {}, [("idle_timeout_ms", NOW + 12_000, True)],
+            {},
+            [("idle_timeout_ms", NOW + 12_000, True)],
             "ANC of departures, silent for 48 s; it goes idle in 12 s, if its query says that there was nothing.",
         ),
         ({"last_event_ms": NOW - 4_999, "query": ""}, [], "ANC, the furthest behind."),
         (
-            {}, [("max_retention_ms", NOW + 1000, False)],
+            {},
+            [("max_retention_ms", NOW + 1000, False)],
             "ANC of departures, silent for 48 s; it is passed by retention in 1 s.",
         ),
         (
-            {"reason": "blocked"}, [("idle_timeout_ms", NOW - 1, True)],
+            {"reason": "blocked"},
+            [("idle_timeout_ms", NOW - 1, True)],
             "ANC of departures, silent for 48 s; it goes idle as soon as its query says that there was nothing.",
         ),
         (
-            {"reason": "blocked"}, [],
+            {"reason": "blocked"},
+            [],
             "ANC of departures, silent for 48 s, whose query has not said that there was nothing.",
         ),
         ({"reason": "never_reported"}, [], "ANC of departures, of which nothing was seen yet."),
         (
-            {"reason": "missing_query", "substream": None}, [("query_timeout_ms", NOW + 60_000, False)],
+            {"reason": "missing_query", "substream": None},
+            [("query_timeout_ms", NOW + 60_000, False)],
             "the query departures, which is expected and has shown no substreams yet; the watermark goes on without it "
             "in 1 min.",
         ),
@@ -58,10 +72,10 @@ def told(holder: dict[str, Any] | None, *until: tuple[str, int, bool], **more: A
             "the hold audit, an operator's; the hold expires in 1 h.",
         ),
     ],
-)  # fmt: skip
-def test_held(holder: dict[str, Any], until: list[tuple[str, int, bool]], says: str) -> None:
-    assert told(HELD | holder, *until) == f"Held at 2013-01-07 10:00:00Z by {says}"
-    assert told(HELD | holder, *until, watermark=None) == f"No watermark yet: held by {says}"
+)
+def test_held(held_by: dict[str, Any], until: list[tuple[str, int, bool]], says: str) -> None:
+    assert told(HELD | held_by, *until) == f"Held at 2013-01-07 10:00:00Z by {says}"
+    assert told(HELD | held_by, *until, watermark=None) == f"No watermark yet: held by {says}"
 
 
 def test_not_held() -> None:
@@ -82,7 +96,7 @@ def test_what_a_record_says() -> None:
 
     assert said(substreams=["/a", "q/b"], count=5, actor="me", reason="why") == "a, q/b and 3 more; by me; (why)"
     assert said(
-        kind="emission", watermark=W, holder="slow", query="q", substream="s", limits=[{"limit": "x", "count": 2}]
+        kind="emission", watermark=W, held_by="slow", query="q", substream="s", limits=[{"limit": "x", "count": 2}]
     ) == ("2013-01-07 10:00:00Z; held by s of q; past 2 by x")
     assert said(hold="h", at_most=W) == "hold h; at most 2013-01-07 10:00:00Z"
     assert said() == ""
@@ -91,10 +105,16 @@ def test_what_a_record_says() -> None:
 @pytest.mark.parametrize(
     ("share", "says"),
     [
-        (0, "0 %"), (1e-9, "less than 0.01 %"), (0.0001, "0.01 %"), (0.03, "3 %"), (0.02982, "2.98 %"), (0.5, "50 %"),
-        (0.99999, "99.9 %"), (1, "100 %"),
+        (0, "0 %"),
+        (1e-9, "less than 0.01 %"),
+        (0.0001, "0.01 %"),
+        (0.03, "3 %"),
+        (0.02982, "2.98 %"),
+        (0.5, "50 %"),
+        (0.99999, "99.9 %"),
+        (1, "100 %"),
     ],
-)  # fmt: skip
+)
 def test_a_share_is_neither_nothing_nor_all_unless_it_is(share: float, says: str) -> None:
     assert lost(share) == says
 

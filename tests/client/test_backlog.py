@@ -4,6 +4,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tidegate_spark.pinned_watermarks import StoredPinnedWatermark
 
 from tests.support.waiting import until
 from tidegate_spark import teller as telling
@@ -14,7 +15,6 @@ from tidegate_spark.errors import CoordinatorUnavailable
 from tidegate_spark.fold import Fold
 from tidegate_spark.logs import QueryLog
 from tidegate_spark.outage import ONE_ATTEMPT, Patience
-from tidegate_spark.pins import KeptPin
 from tidegate_spark.teller import Teller
 
 FOLD = Fold("by row", ["a"], [5], [1], [0], [0], [0], [0])
@@ -38,7 +38,7 @@ def backlog(tmp_path: Path) -> Backlog:
     """The batches 10, 9 and 2, written in this order."""
     kept = Backlog(Checkpoint(str(tmp_path)))
     for batch_id in (10, 9, 2):
-        kept.write(Untold(batch_id, KeptPin(None, None), 0.0, None, FOLD))
+        kept.write(Untold(batch_id, StoredPinnedWatermark(None, None), 0.0, None, FOLD))
     return kept
 
 

@@ -85,7 +85,7 @@ def test_only_a_job_that_was_lost_is_told_what_was_known(incarnation: int, kept:
     answer = {"state_epoch": "f", "incarnation": incarnation}
     assert reached.lacking_in(answer) == ({"a": 5} if kept else {})
     assert reached.settle_in(answer)
-    assert (reached.batch_id, reached.tops) == ((7, {"a": 5}) if kept else (None, {}))
+    assert (reached.batch_id, reached.max_event_times) == ((7, {"a": 5}) if kept else (None, {}))
     assert not reached.settle_in(answer)
     assert reached.lacking_in(answer) == {}
 

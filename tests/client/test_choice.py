@@ -8,7 +8,7 @@ from tests.support.clock import VirtualClock
 from tests.support.drivers import Runs
 from tests.support.local import LocalCoordinator
 from tests.support.streams import LAG
-from tidegate_spark import SOURCE_PARTITION, Gate, InvalidUsage, limiting_lag
+from tidegate_spark import SOURCE_PARTITION, InvalidUsage, Job, limiting_lag
 from tidegate_spark.checkpoint import Checkpoint
 from tidegate_spark.choice import Choice
 
@@ -17,8 +17,8 @@ WINDOWS = Choice.of("departed_at", "dest", (10, 10, 0), (("dest",), ("flights",)
 
 
 @pytest.fixture
-def gate(own: LocalCoordinator) -> Gate:
-    return own.gate(job="j", rules=limiting_lag(LAG))
+def job(own: LocalCoordinator) -> Job:
+    return own.job(job="j", config=limiting_lag(LAG))
 
 
 @pytest.fixture
@@ -46,16 +46,16 @@ def runs(tmp_path: Path) -> Runs:
     ],
 )
 def test_another_choice_is_refused_with_the_remedy(
-    runs: Runs, gate: Gate, before: Choice, now: Choice, said: str
+    runs: Runs, job: Job, before: Choice, now: Choice, said: str
 ) -> None:
     """Before anything is sent; and what the query had goes on."""
-    run = runs.run(gate, choice=before)
+    run = runs.run(job, choice=before)
     run.batch(0, HNL=100_000)
     with pytest.raises(InvalidUsage) as refused:
-        runs.run(gate, choice=now)
+        runs.run(job, choice=now)
     assert said in str(refused.value)
-    runs.run(gate, choice=before).batch(1, HNL=110_000)
-    assert gate.status()["top"] == 110_000
+    runs.run(job, choice=before).batch(1, HNL=110_000)
+    assert job.status()["max_event_time"] == 110_000
 
 
 def test_windows_of_another_event_time_are_not_replaced() -> None:
@@ -65,54 +65,54 @@ def test_windows_of_another_event_time_are_not_replaced() -> None:
         now.check(WINDOWS, replaces_substreams=True)
 
 
-def test_substreams_are_replaced_if_the_user_says_so(runs: Runs, gate: Gate) -> None:
+def test_substreams_are_replaced_if_the_user_says_so(runs: Runs, job: Job) -> None:
     """Those before no longer hold the watermark; names that both have go on."""
-    runs.run(gate, choice=DEST).batch(0, HNL=100_000, BOS=200_000)
+    runs.run(job, choice=DEST).batch(0, HNL=100_000, BOS=200_000)
     now = Choice.of("departed_at", "origin")
-    run = runs.run(gate, choice=now, replaces_substreams=True)
+    run = runs.run(job, choice=now, replaces_substreams=True)
     run.batch(1, JFK=300_000, BOS=250_000)
-    states = {row["substream"]: row["state"] for row in gate.substreams()}
+    states = {row["substream"]: row["state"] for row in job.substreams()}
     assert states == {"HNL": "idle", "BOS": "active", "JFK": "active"}
-    assert gate.status()["watermark"] == 240_000
+    assert job.status()["watermark"] == 240_000
     # The choice is kept: the next start is an ordinary one, and a lost job is not told of the old ones.
-    runs.run(gate, choice=now).batch(2, JFK=310_000)
+    runs.run(job, choice=now).batch(2, JFK=310_000)
     assert Choice.load(Checkpoint(str(runs.directory))) == now
 
 
 def test_what_earlier_runs_left_is_reported_before_substreams_are_replaced(runs: Runs, own: LocalCoordinator) -> None:
     """A report makes its substream count again: it would hold the watermark after all."""
-    gate = own.gate(job="j", rules=limiting_lag(LAG), on_outage="continue")
-    run = runs.run(gate, choice=DEST)
+    job = own.job(job="j", config=limiting_lag(LAG), on_outage="continue")
+    run = runs.run(job, choice=DEST)
     run.batch(0, HNL=100_000)
     own.stop()
     run.batch(1, HNL=110_000)
     run.delivery.close()
     own.start()
     now = Choice.of("departed_at", "origin")
-    runs.run(gate, choice=now, replaces_substreams=True).batch(2, JFK=300_000)
-    assert {row["substream"]: row["state"] for row in gate.substreams()} == {"HNL": "idle", "JFK": "active"}
-    assert (gate.status()["watermark"], gate.status()["rows"]["on_time"]) == (290_000, 3)
+    runs.run(job, choice=now, replaces_substreams=True).batch(2, JFK=300_000)
+    assert {row["substream"]: row["state"] for row in job.substreams()} == {"HNL": "idle", "JFK": "active"}
+    assert (job.status()["watermark"], job.status()["rows"]["on_time"]) == (290_000, 3)
 
 
-def test_a_lost_job_is_not_told_of_replaced_substreams(runs: Runs, gate: Gate, own: LocalCoordinator) -> None:
-    runs.run(gate, choice=DEST).batch(0, HNL=100_000)
+def test_a_lost_job_is_not_told_of_replaced_substreams(runs: Runs, job: Job, own: LocalCoordinator) -> None:
+    runs.run(job, choice=DEST).batch(0, HNL=100_000)
     now = Choice.of("departed_at", "origin")
-    runs.run(gate, choice=now, replaces_substreams=True).batch(1, JFK=300_000)
+    runs.run(job, choice=now, replaces_substreams=True).batch(1, JFK=300_000)
     own.empty()
-    runs.run(gate, choice=now).batch(2, JFK=310_000)
-    assert [row["substream"] for row in gate.substreams()] == ["JFK"]
+    runs.run(job, choice=now).batch(2, JFK=310_000)
+    assert [row["substream"] for row in job.substreams()] == ["JFK"]
 
 
-def test_a_checkpoint_of_an_older_version_takes_the_choice_over(runs: Runs, gate: Gate) -> None:
-    runs.run(gate).batch(0, HNL=100_000)
-    runs.run(gate, choice=DEST).batch(1, HNL=110_000)
+def test_a_checkpoint_of_an_older_version_takes_the_choice_over(runs: Runs, job: Job) -> None:
+    runs.run(job).batch(0, HNL=100_000)
+    runs.run(job, choice=DEST).batch(1, HNL=110_000)
     with pytest.raises(InvalidUsage):
-        runs.run(gate, choice=Choice.of("departed_at", "origin"))
+        runs.run(job, choice=Choice.of("departed_at", "origin"))
 
 
-def test_where_the_checkpoint_is_seen_by_the_hook_alone_it_refuses(runs: Runs, gate: Gate) -> None:
+def test_where_the_checkpoint_is_seen_by_the_hook_alone_it_refuses(runs: Runs, job: Job) -> None:
     """Under Spark Connect: the client cannot read it."""
-    runs.run(gate, choice=DEST).batch(0, HNL=100_000)
-    elsewhere = runs.run(gate, choice=Choice.of("departed_at", "origin"), here=False)
+    runs.run(job, choice=DEST).batch(0, HNL=100_000)
+    elsewhere = runs.run(job, choice=Choice.of("departed_at", "origin"), here=False)
     with pytest.raises(InvalidUsage, match="would hold the watermark for ever"):
         elsewhere.begin(1)

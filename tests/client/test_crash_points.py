@@ -95,8 +95,12 @@ class Query:
     @staticmethod
     def rows(batch_id: int) -> list[tuple[str, int]]:
         """Two substreams, one far behind, and a row that is late from the third batch on."""
-        top = (batch_id + 2) * STEP
-        return [("a", top), ("behind", top - STEP // 2), *([("a", top - 2 * STEP)] if batch_id > 1 else [])]
+        max_event_time = (batch_id + 2) * STEP
+        return [
+            ("a", max_event_time),
+            ("behind", max_event_time - STEP // 2),
+            *([("a", max_event_time - 2 * STEP)] if batch_id > 1 else []),
+        ]
 
     def run(self, run: Run) -> None:
         """Run every batch that Spark has not committed."""
@@ -113,27 +117,31 @@ class Query:
         run.delivery.commit(opened, folded)
 
     def _judge(self, opened: Opened, batch_id: int) -> Fold:
-        pin = opened.kept.pin
-        late = [(name, time) for name, time in self.rows(batch_id) if pin is not None and time < pin]
+        pinned_watermark = opened.kept.pinned_watermark
+        late = [
+            (name, time)
+            for name, time in self.rows(batch_id)
+            if pinned_watermark is not None and time < pinned_watermark
+        ]
         on_time = [row for row in self.rows(batch_id) if row not in late]
-        judged = pin, on_time, late
+        judged = pinned_watermark, on_time, late
         assert self.judged.setdefault(batch_id, judged) == judged, "a replay judged rows differently"
         self.attempts += 1
         names = sorted({name for name, _ in on_time + late})
         none = [0] * len(names)
         counts = [[sum(row[0] == name for row in rows) for name in names] for rows in (on_time + late, late)]
-        tops: list[int | None] = [max(time for of, time in on_time + late if of == name) for name in names]
-        return Fold("by row", names, tops, counts[0], none, counts[1], none, none)
+        max_event_times: list[int | None] = [max(time for of, time in on_time + late if of == name) for name in names]
+        return Fold("by row", names, max_event_times, counts[0], none, counts[1], none, none)
 
 
 def overtake(own: LocalCoordinator, step: int) -> None:
     """Move the job's coalesced watermark while the driver is dead: another reporter is far ahead."""
-    gate = own.gate()
-    operate(gate, "POST", ":report", {"substreams": ["x"], "event_times": [step * STEP]})
-    queries = [row["query"] for row in gate.queries() if row["query"]]
-    names = [row["substream"] for row in gate.substreams() if row["query"] == "q"]
+    job = own.job()
+    operate(job, "POST", ":report", {"substreams": ["x"], "max_event_times": [step * STEP]})
+    queries = [row["query"] for row in job.queries() if row["query"]]
+    names = [row["substream"] for row in job.substreams() if row["query"] == "q"]
     if queries and names:
-        operate(gate, "POST", "/substreams:idle", {"query": "q", "names": names})
+        operate(job, "POST", "/substreams:idle", {"query": "q", "names": names})
 
 
 def points(own: LocalCoordinator, directory: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -141,10 +149,10 @@ def points(own: LocalCoordinator, directory: Path, clock: VirtualClock, monkeypa
     effects = Effects()
     with monkeypatch.context() as patch:
         count_writes(effects, patch)
-        rules = limiting_lag(LAG)
+        config = limiting_lag(LAG)
         runs = Runs(directory, clock)
         query = Query(runs)
-        query.run(runs.run(own.gate(rules=rules, transport=Transport(effects))))
+        query.run(runs.run(own.job(config=config, transport=Transport(effects))))
     own.empty()
     assert effects.points > 30
     return effects.named
@@ -160,18 +168,18 @@ def test_a_driver_that_dies_at_any_point_loses_and_repeats_nothing(
         own.empty()
         runs = Runs(tmp_path / str(fatal), clock)
         query = Query(runs)
-        rules = limiting_lag(LAG)
+        config = limiting_lag(LAG)
         effects = Effects(fatal)
         with monkeypatch.context() as patch, suppress(Died):
             count_writes(effects, patch)
-            query.run(runs.run(own.gate(rules=rules, transport=Transport(effects))))
+            query.run(runs.run(own.job(config=config, transport=Transport(effects))))
         assert effects.dead, name
-        gate = own.gate(rules=rules)
-        gate.ensure_job()
+        job = own.job(config=config)
+        job.ensure_job()
         overtake(own, BATCHES + 10)
-        check_open_batch(gate.status(), gate.queries(), name)
-        query.run(runs.run(gate))
-        check_accounts(query, gate.status()["rows"], name)
+        check_open_batch(job.status(), job.queries(), name)
+        query.run(runs.run(job))
+        check_accounts(query, job.status()["rows"], name)
         replays += query.attempts > BATCHES
     assert replays > len(every) // 4
 
@@ -180,7 +188,7 @@ def check_open_batch(status: dict[str, Any], queries: list[dict[str, Any]], poin
     """No watermark passes the pinned watermark of an open batch, however far the rest of the job is."""
     for query in queries:
         if query["batch_open"]:
-            assert status["watermark"] == query["pin"], point
+            assert status["watermark"] == query["pinned_watermark"], point
 
 
 def check_accounts(query: Query, rows: dict[str, int], point: str) -> None:

@@ -13,7 +13,7 @@ def test_a_row_at_the_pinned_watermark_is_on_time_and_one_below_is_late() -> Non
 
 
 @pytest.mark.parametrize(
-    ("pin", "bottom", "top", "plain"),
+    ("pinned_watermark", "min_event_time", "max_event_time", "plain"),
     [
         (1000, 1000, 5000, True),
         (1000, 999, 5000, False),
@@ -24,10 +24,10 @@ def test_a_row_at_the_pinned_watermark_is_on_time_and_one_below_is_late() -> Non
     ],
 )
 def test_the_plain_fold_is_used_only_if_all_rows_are_on_time(
-    pin: int | None, bottom: int | None, top: int | None, plain: bool
+    pinned_watermark: int | None, min_event_time: int | None, max_event_time: int | None, plain: bool
 ) -> None:
     """The plain fold tests no row, so it would count a late row as on time."""
-    assert Judgement(pin, latest=5000).is_plain(bottom, top) is plain
+    assert Judgement(pinned_watermark, latest=5000).is_plain(min_event_time, max_event_time) is plain
 
 
 def test_by_windows_a_row_is_updated_until_the_allowed_lateness_ends() -> None:

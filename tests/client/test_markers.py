@@ -9,23 +9,23 @@ import pytest
 from tests.support.api import operate
 from tests.support.local import LocalCoordinator
 from tests.support.streams import LAG
-from tidegate_spark import Gate, limiting_lag
+from tidegate_spark import Job, limiting_lag
 from tidegate_spark.windows import markers
 from tidegate_spark.windows.markers import Markers, Watermark
 
 START = {"watermark": None}
 
 
-def looking_at(gate: Gate, size: int, slide: int, offset: int = 0) -> Watermark:
-    options = {"url": gate.coordinator.watermark_url(), "size": size, "slide": slide, "offset": offset}
+def looking_at(job: Job, size: int, slide: int, offset: int = 0) -> Watermark:
+    options = {"url": job.coordinator.watermark_url(), "size": size, "slide": slide, "offset": offset}
     reader = Markers({name: str(value) for name, value in options.items()}).streamReader(None)
     assert isinstance(reader, Watermark)
     return reader
 
 
-def report(gate: Gate, event_time: int) -> None:
+def report(job: Job, event_time: int) -> None:
     """Moves the coalesced watermark to ten seconds below."""
-    operate(gate, "POST", ":report", {"substreams": ["a"], "event_times": [event_time]})
+    operate(job, "POST", ":report", {"substreams": ["a"], "max_event_times": [event_time]})
 
 
 @pytest.fixture(autouse=True)
@@ -34,41 +34,41 @@ def _each_call_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def job(gate: Gate) -> Gate:
-    gate.ensure_job()
-    return gate
+def coordinated(job: Job) -> Job:
+    job.ensure_job()
+    return job
 
 
-def test_it_moves_when_a_window_is_closed_and_not_before(job: Gate) -> None:
-    reader = looking_at(job, 20_000, 10_000, 3000)
+def test_it_moves_when_a_window_is_closed_and_not_before(coordinated: Job) -> None:
+    reader = looking_at(coordinated, 20_000, 10_000, 3000)
     assert reader.latestOffset(reader.initialOffset(), None) == START
     ends = []
-    for top in (32_000, 33_000, 42_999, 43_000):
-        report(job, top)
+    for max_event_time in (32_000, 33_000, 42_999, 43_000):
+        report(coordinated, max_event_time)
         ends.append(reader.latestOffset(START, None)["watermark"])
     assert ends == [13_000, 23_000, 23_000, 33_000]
     assert (reader.partitions({}, {}), list(reader.read(None))) == ([], [])  # type: ignore[arg-type]
 
 
-def test_at_the_end_of_input_the_last_windows_close_however_far_they_reach(job: Gate) -> None:
-    report(job, 42_000)
-    tumbling, overlapping = looking_at(job, 10_000, 10_000), looking_at(job, 30_000, 10_000)
-    job.complete()
+def test_at_the_end_of_input_the_last_windows_close_however_far_they_reach(coordinated: Job) -> None:
+    report(coordinated, 42_000)
+    tumbling, overlapping = looking_at(coordinated, 10_000, 10_000), looking_at(coordinated, 30_000, 10_000)
+    coordinated.complete()
     assert tumbling.latestOffset(START, None) == {"watermark": 50_000}
     assert overlapping.latestOffset(START, None) == {"watermark": 70_000}
 
 
 def test_a_coordinator_that_is_away_moves_nothing(own: LocalCoordinator) -> None:
     """Nor does one that has forgotten; and the query that asks goes on."""
-    gate = own.gate(rules=limiting_lag(LAG))
-    gate.ensure_job()
-    report(gate, 50_000)
-    reader = looking_at(gate, 10_000, 10_000)
+    job = own.job(config=limiting_lag(LAG))
+    job.ensure_job()
+    report(job, 50_000)
+    reader = looking_at(job, 10_000, 10_000)
     known: dict[str, Any] = reader.latestOffset(START, None)
     assert known["watermark"] is not None
     own.stop()
     assert reader.latestOffset(known, None) == known
-    again = looking_at(gate, 10_000, 10_000)
+    again = looking_at(job, 10_000, 10_000)
     assert again.latestOffset(known, None) == known, "after a restart, from Spark's log"
     assert again.latestOffset(START, None) == START
 
@@ -85,10 +85,10 @@ def test_a_coordinator_that_is_away_moves_nothing(own: LocalCoordinator) -> None
     ],
     ids=["broken off", "no HTTP", "another's", "nothing", "a proxy's", "closed"],
 )
-def test_an_answer_that_is_none_moves_nothing(answer: bytes, job: Gate) -> None:
+def test_an_answer_that_is_none_moves_nothing(answer: bytes, coordinated: Job) -> None:
     """It must not end the query either."""
-    report(job, 30_000)
-    known = looking_at(job, 10_000, 10_000).latestOffset(START, None)
+    report(coordinated, 30_000)
+    known = looking_at(coordinated, 10_000, 10_000).latestOffset(START, None)
 
     class Broken(socketserver.BaseRequestHandler):
         def handle(self) -> None:
@@ -106,10 +106,10 @@ def test_an_answer_that_is_none_moves_nothing(answer: bytes, job: Gate) -> None:
             thread.join()
 
 
-def test_a_run_over_what_is_there_has_an_end(job: Gate) -> None:
+def test_a_run_over_what_is_there_has_an_end(coordinated: Job) -> None:
     """Under availableNow nothing may be added once it has begun."""
-    report(job, 30_000)
-    reader = looking_at(job, 10_000, 10_000)
+    report(coordinated, 30_000)
+    reader = looking_at(coordinated, 10_000, 10_000)
     reader.prepareForTriggerAvailableNow()
-    report(job, 60_000)
+    report(coordinated, 60_000)
     assert reader.latestOffset(START, None) == {"watermark": 20_000}

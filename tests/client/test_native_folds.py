@@ -9,12 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructField, StructType, TimestampType
+from tidegate_spark.pinned_watermarks import PinnedWatermarks
 
 from tests.support.api import operate
 from tests.support.local import LocalCoordinator
 from tests.support.streams import LAG
 from tests.support.waiting import until
-from tidegate_spark import Gate, InvalidUsage, JobDeleted, limiting_lag
+from tidegate_spark import InvalidUsage, Job, JobDeleted, limiting_lag
 from tidegate_spark.checkpoint import Checkpoint
 from tidegate_spark.choice import Choice
 from tidegate_spark.delivery import Delivery
@@ -24,7 +25,6 @@ from tidegate_spark.native import finished, folding, source
 from tidegate_spark.native.finished import Finished, Since
 from tidegate_spark.native.folding import FOLDS, Folded, Folding, documents_of
 from tidegate_spark.native.source import Followed, Following
-from tidegate_spark.pins import Pins
 from tidegate_spark.windows import markers
 from tidegate_spark.windows.frame import Frame
 
@@ -54,7 +54,7 @@ def test_a_fold_says_what_spark_does(rows_at_a_time: int, monkeypatch: pytest.Mo
     assert fold == Fold(
         "row: event_time <= Spark's watermark",
         substream=["a", "b", "c"],
-        top=[START_MS - 1, START_MS, None],
+        max_event_time=[START_MS - 1, START_MS, None],
         rows=[3, 3, 1],
         updated=[0, 0, 0],
         late=[1, 1, 0],
@@ -67,21 +67,21 @@ def test_a_fold_says_what_spark_does(rows_at_a_time: int, monkeypatch: pytest.Mo
 def test_by_windows_a_row_is_late_when_its_first_window_is_closed() -> None:
     """Of ten seconds, every five, from the third second on: the watermark at 0 has closed the one that ends at -2."""
     fold = folded(Frame(10_000, 5_000, 3_000), START_MS, ("a", -2.000001), ("a", -2.0), ("a", 0.0))
-    assert (fold.rule, fold.late, fold.top) == ("window: end <= Spark's watermark", [1], [START_MS])
+    assert (fold.rule, fold.late, fold.max_event_time) == ("window: end <= Spark's watermark", [1], [START_MS])
 
 
 def test_without_a_limit_no_event_time_is_too_far_ahead() -> None:
     far = (datetime(9999, 1, 1, tzinfo=UTC) - START).total_seconds()
     assert folded(None, 0, ("a", far)).future == [1]
     fold = folded(None, 0, ("a", far), ("a", -1.0), skew_ms=None)
-    assert (fold.future, fold.top) == ([0], [START_MS + int(far * 1000)])
+    assert (fold.future, fold.max_event_time) == ([0], [START_MS + int(far * 1000)])
 
 
 def test_folds_of_partitions_are_put_together() -> None:
     one = folded(None, 0, ("a", -1.0), ("b", None))
     other = folded(None, START_MS, ("b", 1.0), ("b", -1.0), ("c", -2.0))
     both = Fold.together([one, other])
-    assert both.tops() == {"a": START_MS - 1000, "b": START_MS - 1000, "c": START_MS - 2000}
+    assert both.max_event_times() == {"a": START_MS - 1000, "b": START_MS - 1000, "c": START_MS - 2000}
     counts = {name: (rows, late) for name, rows, late in zip(both.substream, both.rows, both.late, strict=True)}
     assert counts == {"a": (1, 0), "b": (3, 1), "c": (1, 1)}
     assert (both.count("null_event_time"), both.count("future"), both.count("on_time")) == (1, 1, 1)
@@ -97,9 +97,9 @@ class Left:
         (directory / "metadata").write_text('{"id": "checkpoint"}')
         self.documents = documents_of(str(directory), "q")
 
-    def fold(self, batch: int, run: str, partition: int, top: int, rows: int = 1) -> None:
+    def fold(self, batch: int, run: str, partition: int, max_event_time: int, rows: int = 1) -> None:
         """By a task."""
-        fold = Fold("row", ["a"], [top], [rows], [0], [0], [0], [0])
+        fold = Fold("row", ["a"], [max_event_time], [rows], [0], [0], [0], [0])
         document: dict[str, Any] = {"planned_ms": START_MS, "watermark_ms": 0, "fold": fold.document()}
         self.documents.write(f"{FOLDS}/{batch}.{run}.{partition}", document)
 
@@ -113,9 +113,9 @@ class Left:
         lines = ["v1", json.dumps({"batchTimestampMs": START_MS}), *offsets]
         (self.directory / "offsets" / str(batch)).write_text("\n".join(lines))
 
-    def next_run(self, gate: Gate) -> Finished:
+    def next_run(self, job: Job) -> Finished:
         checkpoint = documents_of(str(self.directory), "q")
-        delivery = Delivery(gate, "q", (), checkpoint, Pins(checkpoint), "each batch", here=True)
+        delivery = Delivery(job, "q", (), checkpoint, PinnedWatermarks(checkpoint), "each batch", here=True)
         delivery.start()
         return Finished(delivery, by_row=True, retained=10)
 
@@ -125,68 +125,68 @@ def left(tmp_path: Path) -> Left:
     return Left(tmp_path / "checkpoint")
 
 
-def told(gate: Gate) -> tuple[int | None, int]:
-    status = gate.status()
-    return status["top"], status["rows"]["on_time"]
+def told(job: Job) -> tuple[int | None, int]:
+    status = job.status()
+    return status["max_event_time"], status["rows"]["on_time"]
 
 
-def test_what_was_finished_and_not_told_is_told_by_the_next_run(gate: Gate, left: Left) -> None:
+def test_what_was_finished_and_not_told_is_told_by_the_next_run(job: Job, left: Left) -> None:
     """Spark had committed a batch, and the driver died; another was not committed, and will be run again."""
     left.fold(0, "first", 0, 1000)
     left.commit(0)
     left.fold(1, "first", 0, 5000)
-    run = left.next_run(gate)
+    run = left.next_run(job)
     assert run.look(1) == Since(True, True, False, True)
-    assert told(gate) == (1000, 1)
+    assert told(job) == (1000, 1)
     assert run.look(1) == Since(False, False, True, True)
     left.fold(1, "second", 0, 4000)
     left.fold(1, "second", 1, 3000)
     left.commit(1)
     assert run.look(1) == Since(True, True, False, True)
-    assert told(gate) == (4000, 3), "the run that finished it, with what all its tasks saw"
+    assert told(job) == (4000, 3), "the run that finished it, with what all its tasks saw"
     assert left.documents.documents(FOLDS) == {}
     left.commit(2)
     assert run.look(1) == Since(True, False, False, True)
 
 
-def test_what_is_in_the_backlog_is_not_told_twice(gate: Gate, left: Left) -> None:
+def test_what_is_in_the_backlog_is_not_told_twice(job: Job, left: Left) -> None:
     """A run had told of a batch, and died before it forgot the fold."""
     left.fold(0, "first", 0, 1000)
     left.commit(0)
-    left.next_run(gate).look(1)
+    left.next_run(job).look(1)
     left.fold(0, "first", 0, 1000)
-    left.next_run(gate).look(1)
-    assert told(gate) == (1000, 1)
+    left.next_run(job).look(1)
+    assert told(job) == (1000, 1)
     assert left.documents.documents(FOLDS) == {}
 
 
-def test_what_is_refused_is_told_when_it_is_taken(gate: Gate, left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_refused_is_told_when_it_is_taken(job: Job, left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that was complete, and is opened again."""
     monkeypatch.setattr(finished, "AGAIN_AFTER_S", 0.0)
-    run = left.next_run(gate)
+    run = left.next_run(job)
     run.look(1)
-    gate.complete()
+    job.complete()
     left.fold(0, "first", 0, 1000)
     left.commit(0)
     for _ in range(2):
         with pytest.raises(Exception, match="job_complete"):
             run.look(1)
-    operate(gate, "POST", ":reopen", {"reason": "not yet"})
+    operate(job, "POST", ":reopen", {"reason": "not yet"})
     assert run.look(1) == Since(False, False, False, True)
-    assert told(gate) == (1000, 1)
+    assert told(job) == (1000, 1)
     assert run.look(1) == Since(False, False, True, True)
 
 
-def following(gate: Gate, left: Left, monkeypatch: pytest.MonkeyPatch) -> Following:
+def following(job: Job, left: Left, monkeypatch: pytest.MonkeyPatch) -> Following:
     """Return the reader of a query that looks at everything with each call."""
     monkeypatch.setattr(markers, "LOOK_EVERY_S", 0.0)
     monkeypatch.setattr(source, "HEARTBEAT_S", 0.0)
     monkeypatch.setattr(source, "PAUSE_AFTER_A_LOOK", 0)
     followed = Followed(
         "input",
-        gate.coordinator.url,
-        gate.coordinator.job,
-        gate.rules,
+        job.coordinator.url,
+        job.coordinator.job,
+        job.config,
         "q",
         str(left.directory),
         (),
@@ -200,12 +200,12 @@ def following(gate: Gate, left: Left, monkeypatch: pytest.MonkeyPatch) -> Follow
 
 
 def test_a_refusal_is_not_followed_by_an_all_clear(
-    gate: Gate, left: Left, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    job: Job, left: Left, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What was refused is still to be taken, though nothing is sent for a while."""
-    reader = following(gate, left, monkeypatch)
+    reader = following(job, left, monkeypatch)
     reader.latestOffset()
-    gate.complete()
+    job.complete()
     left.fold(0, "first", 0, 1000)
     left.commit(0)
     for _ in range(3):
@@ -213,35 +213,35 @@ def test_a_refusal_is_not_followed_by_an_all_clear(
     said = [record.getMessage() for record in caplog.records if "what was finished" in record.getMessage()]
     assert len(said) == 1 and "does not take what was finished" in said[0] and "job_complete" in said[0]
     monkeypatch.setattr(finished, "AGAIN_AFTER_S", 0.0)
-    operate(gate, "POST", ":reopen", {"reason": "not yet"})
+    operate(job, "POST", ":reopen", {"reason": "not yet"})
     left.commit(1)
     reader.latestOffset()
     assert "the coordinator takes what was finished" in caplog.text
-    assert told(gate) == (1000, 1)
+    assert told(job) == (1000, 1)
 
 
 @pytest.mark.parametrize("finishes", [True, False], ids=["a batch", "nothing"])
-def test_a_deleted_job_fails_the_query(gate: Gate, left: Left, monkeypatch: pytest.MonkeyPatch, finishes: bool) -> None:
+def test_a_deleted_job_fails_the_query(job: Job, left: Left, monkeypatch: pytest.MonkeyPatch, finishes: bool) -> None:
     """With its next trigger, whether there is anything to report or not; a query that went on would lose its rows."""
-    reader = following(gate, left, monkeypatch)
+    reader = following(job, left, monkeypatch)
     for _ in range(3):
         reader.latestOffset()
-    operate(gate, "DELETE", "")
+    operate(job, "DELETE", "")
     if finishes:
         left.fold(0, "first", 0, 1000)
         left.commit(0)
     with pytest.raises(JobDeleted):  # heartbeats come now and then
         until(lambda: reader.latestOffset() is None, "the query fails", 30)
-    again = following(gate, left, monkeypatch)
+    again = following(job, left, monkeypatch)
     again.latestOffset()
-    assert told(gate) == ((1000, 1) if finishes else (None, 0))
+    assert told(job) == ((1000, 1) if finishes else (None, 0))
 
 
 def test_a_batch_whose_rows_no_task_has_read_is_named(
-    gate: Gate, left: Left, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    job: Job, left: Left, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An unread batch reports nothing and the watermark stops, so the client logs one warning per run."""
-    reader = following(gate, left, monkeypatch)
+    reader = following(job, left, monkeypatch)
     reader.latestOffset()
     files = ["-", '{"logOffset":0}', '{"logOffset":1}', '{"logOffset":1}', '{"logOffset":2}', '{"logOffset":3}']
     for batch, offset in enumerate(files):
@@ -253,10 +253,10 @@ def test_a_batch_whose_rows_no_task_has_read_is_named(
 
 
 def test_a_run_that_reads_rows_is_not_warned_of_empty_batches(
-    gate: Gate, left: Left, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    job: Job, left: Left, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Files may be empty, and a filter may leave no row of a batch."""
-    reader = following(gate, left, monkeypatch)
+    reader = following(job, left, monkeypatch)
     reader.latestOffset()
     for batch in range(5):
         left.plan(batch, json.dumps({"watermark": batch}), json.dumps({"logOffset": batch}))
@@ -268,31 +268,31 @@ def test_a_run_that_reads_rows_is_not_warned_of_empty_batches(
 
 
 def test_another_checkpoint_than_that_of_the_query_is_refused(
-    gate: Gate, left: Left, monkeypatch: pytest.MonkeyPatch
+    job: Job, left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before its first batch, and whatever that does."""
     (left.directory / "metadata").unlink()
     with pytest.raises(InvalidUsage, match="but the query uses another checkpoint"):
-        following(gate, left, monkeypatch).latestOffset()
+        following(job, left, monkeypatch).latestOffset()
 
 
-def test_what_spark_has_finished_and_forgotten_is_found(gate: Gate, left: Left) -> None:
+def test_what_spark_has_finished_and_forgotten_is_found(job: Job, left: Left) -> None:
     """It keeps the commits of its last batches only, and many may have passed while the coordinator kept us waiting."""
-    run = left.next_run(gate)
+    run = left.next_run(job)
     run.look(1)
     for batch in range(3):
         left.fold(batch, "first", 0, 1000 * (batch + 1))
     left.commit(2)
     assert run.look(3) == Since(False, False, True, True), "a few calls cannot have passed by so many batches"
     assert run.look(1000) == Since(True, True, False, True)
-    assert told(gate) == (3000, 3)
+    assert told(job) == (3000, 3)
     assert run.look(1000) == Since(False, False, False, True), "not certain without another listing"
 
 
 @pytest.mark.slow
 def test_an_account_that_is_too_large_is_taken_as_a_whole(own: LocalCoordinator, left: Left) -> None:
     """Two tasks have each seen as many substreams as go into one; Spark has committed the batch."""
-    gate = own.gate(rules=limiting_lag(LAG))
+    job = own.job(config=limiting_lag(LAG))
     rows = 60_000
     for partition in range(2):
         names = [f"{partition}-{number}" for number in range(rows)]
@@ -300,8 +300,8 @@ def test_an_account_that_is_too_large_is_taken_as_a_whole(own: LocalCoordinator,
         document: dict[str, Any] = {"planned_ms": START_MS, "watermark_ms": 0, "fold": fold.document()}
         left.documents.write(f"{FOLDS}/0.first.{partition}", document)
     left.commit(0)
-    left.next_run(gate).look(1)
-    status = gate.status()
+    left.next_run(job).look(1)
+    status = job.status()
     assert (status["rows"]["on_time"], status["rows"]["late"]) == (2 * rows, 2 * rows)
     assert status["substreams"]["active"] == 2 * rows
 

@@ -17,7 +17,7 @@ from tidegate_spark.delivery import Delivery
 from tidegate_spark.errors import CoordinatorUnavailable, JobMissing, Refused
 from tidegate_spark.fold import Fold
 from tidegate_spark.outage import ONE_ATTEMPT, NoAnswer, Patience
-from tidegate_spark.pins import KeptPin, Pins
+from tidegate_spark.pinned_watermarks import PinnedWatermarks, StoredPinnedWatermark
 from tidegate_spark.reporter import Reporter
 
 QUICK = Patience(5, first_pause_s=0.001, longest_pause_s=0.002)
@@ -39,8 +39,8 @@ class Answers:
 
 def test_it_waits_through_an_outage() -> None:
     """A restart of the coordinator must not fail a query."""
-    answers = Answers(None, (503, b"{}"), None, (502, b"<html>"), (200, b'{"pin": 5}'))
-    assert QUICK.call("Begin", answers) == {"pin": 5}
+    answers = Answers(None, (503, b"{}"), None, (502, b"<html>"), (200, b'{"pinned_watermark": 5}'))
+    assert QUICK.call("Begin", answers) == {"pinned_watermark": 5}
     assert answers.asked == 5
 
 
@@ -86,7 +86,7 @@ def test_an_attempt_takes_no_longer_than_the_patience(silent: str, monkeypatch: 
         Coordinator(silent, "j", None, Patience(0)).status()
     reporter = Reporter(silent, "/v1/jobs/j:report", {}, {}, "", Patience(0))
     for _ in range(2):  # also over a connection that is kept
-        assert reporter.report([{"substreams": ["a"], "event_times": [1]}])[0] is False
+        assert reporter.report([{"substreams": ["a"], "max_event_times": [1]}])[0] is False
     assert time.monotonic() - began < outage.LONGEST_ATTEMPT_S
 
 
@@ -94,13 +94,15 @@ def test_a_copy_finds_out_anew_what_is_untold(tmp_path: Path, monkeypatch: pytes
     """Under Spark Connect the hook travels to a server; what the client saw, or could not see, is no answer there."""
     monkeypatch.setattr(outage, "MOMENT_S", 0.2)
     checkpoint = Checkpoint(str(tmp_path))
-    gate = connect("http://127.0.0.1:1", job="j", on_outage="continue")
-    delivery = Delivery(gate, "q", (), checkpoint, Pins(checkpoint), "each batch", here=False)
+    job = connect("http://127.0.0.1:1", job="j", on_outage="continue")
+    delivery = Delivery(job, "q", (), checkpoint, PinnedWatermarks(checkpoint), "each batch", here=False)
     delivery.start()
     assert delivery.teller.tell(ONE_ATTEMPT)
     (tmp_path / "metadata").write_text('{"id": "checkpoint"}')
     Backlog(checkpoint).write(
-        Untold(0, KeptPin(None, None), time.time(), None, Fold("by row", ["a"], [5], [1], [0], [0], [0], [0]))
+        Untold(
+            0, StoredPinnedWatermark(None, None), time.time(), None, Fold("by row", ["a"], [5], [1], [0], [0], [0], [0])
+        )
     )
     copied = cloudpickle.loads(cloudpickle.dumps(delivery))  # type: ignore[no-untyped-call]
     with pytest.raises(CoordinatorUnavailable):

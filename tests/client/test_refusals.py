@@ -17,14 +17,14 @@ from pyspark.sql.types import (
 )
 
 from tests.support.frames import stream_of_types
-from tidegate_spark import Gate, InvalidUsage, Stream, connect, windows
+from tidegate_spark import InvalidUsage, Job, Stream, connect, windows
 
 TEXT, LONG, TIME = StringType(), LongType(), TimestampType()
 TEN = timedelta(seconds=10)
 
 
 @pytest.fixture
-def gate() -> Gate:
+def job() -> Job:
     """A job of a coordinator that is never called."""
     return connect("http://127.0.0.1:1", job="j")
 
@@ -42,17 +42,17 @@ def gate() -> Gate:
         ({"event_time": "t", "substream": "raw"}, "is of type binary: not every value is text; cast it to a string"),
     ],
 )
-def test_columns_that_cannot_be_used(gate: Gate, columns: Any, says: str) -> None:
+def test_columns_that_cannot_be_used(job: Job, columns: Any, says: str) -> None:
     """The error names the argument, the column and what the stream has instead."""
     more = {"d": DateType(), "m": MapType(TEXT, TEXT), "at": TIME, "raw": BinaryType()}
     df = stream_of_types({"k": TEXT, "t": LONG, **more})
     with pytest.raises(InvalidUsage, match=says):
-        gate.stream(df, **columns)
+        job.stream(df, **columns)
 
 
-def test_options_of_a_stream_that_cannot_be(gate: Gate) -> None:
+def test_options_of_a_stream_that_cannot_be(job: Job) -> None:
     """The error lists the choices."""
-    stream = gate.stream(stream_of_types({"k": TEXT, "t": LONG}), event_time="t", substream="k")
+    stream = job.stream(stream_of_types({"k": TEXT, "t": LONG}), event_time="t", substream="k")
     with pytest.raises(InvalidUsage, match="substream=None"):
         stream.reporting("observe")
     with pytest.raises(InvalidUsage, match="'executor', 'driver', 'observe'; it is 'drivers'"):
@@ -69,9 +69,9 @@ def test_options_of_a_stream_that_cannot_be(gate: Gate) -> None:
         stream.foreach_batch(print).start(queryName="q")
 
 
-def test_windows_that_cannot_be(gate: Gate) -> None:
+def test_windows_that_cannot_be(job: Job) -> None:
     """Sizes, results and names are checked when the windows are described."""
-    stream = gate.stream(stream_of_types({"k": TEXT, "t": LONG}), event_time="t", substream="k")
+    stream = job.stream(stream_of_types({"k": TEXT, "t": LONG}), event_time="t", substream="k")
     with pytest.raises(InvalidUsage, match="size must be a whole number, 1 or more, for the event times are"):
         stream.windows(timedelta(seconds=1))
     with pytest.raises(InvalidUsage, match="slide is 1 or more, and its size or less"):
@@ -88,15 +88,15 @@ def test_windows_that_cannot_be(gate: Gate) -> None:
         stream.windows(10).agg("k", K=windows.count())
     with pytest.raises(InvalidUsage, match="comes before it"):
         stream.allowed_lateness(10)
-    check_reserved_names(gate)
+    check_reserved_names(job)
     check_null_event_times(stream)
 
 
-def check_reserved_names(gate: Gate) -> None:
+def check_reserved_names(job: Job) -> None:
     """The columns that windows add have a prefix, which no column of the stream may have."""
     df = stream_of_types({"k": TEXT, "t": LONG, "tidegate_x": LONG})
     with pytest.raises(InvalidUsage, match="tidegate_x: columns of the stream must not begin"):
-        gate.stream(df, event_time="t", substream="k").windows(10).agg(rows=windows.count())
+        job.stream(df, event_time="t", substream="k").windows(10).agg(rows=windows.count())
 
 
 def check_null_event_times(stream: Stream) -> None:
@@ -121,10 +121,10 @@ def native_stream(kind: DataType = TIME, **more: Any) -> DataFrame:
         (native_stream(streaming=False), "is for a stream"),
     ],
 )
-def test_streams_that_spark_would_not_follow(gate: Gate, df: DataFrame, says: str) -> None:
+def test_streams_that_spark_would_not_follow(job: Job, df: DataFrame, says: str) -> None:
     """Spark would accept them and then drop rows, or keep state for ever."""
     with pytest.raises(InvalidUsage, match=says):
-        gate.native(df, event_time="t", substream="k", queryName="q", checkpointLocation="/nowhere")
+        job.with_watermark(df, event_time="t", substream="k", queryName="q", checkpointLocation="/nowhere")
 
 
 @pytest.mark.parametrize(
@@ -135,13 +135,13 @@ def test_streams_that_spark_would_not_follow(gate: Gate, df: DataFrame, says: st
         ({"slide": TEN}, "slide needs windows"),
         ({"windows": TEN, "slide": 2 * TEN}, "slide is 1 or more, and its size or less"),
         ({"queryName": "a/b"}, "queryName 'a/b' must be"),
-        ({"queryName": None}, r"native\(\) needs queryName"),
-        ({"checkpointLocation": None}, r"native\(\) needs checkpointLocation"),
+        ({"queryName": None}, r"with_watermark\(\) needs queryName"),
+        ({"checkpointLocation": None}, r"with_watermark\(\) needs checkpointLocation"),
         ({"declare": "HNL"}, r"Write \['HNL'\]"),
     ],
 )
-def test_arguments_of_native_that_cannot_work(gate: Gate, more: dict[str, Any], says: str) -> None:
+def test_arguments_of_native_that_cannot_work(job: Job, more: dict[str, Any], says: str) -> None:
     """Each error says which values are possible."""
     options = {"event_time": "t", "substream": "k", "queryName": "q", "checkpointLocation": "/nowhere"} | more
     with pytest.raises(InvalidUsage, match=says):
-        gate.native(native_stream(), **options)
+        job.with_watermark(native_stream(), **options)

@@ -15,7 +15,7 @@ def test_every_value_has_a_name_that_the_coordinator_takes(key: tuple[str | None
     """One row with a broken key must not stop a query for ever."""
     name = name_of(key)
     assert len(name.encode()) <= LONGEST_BYTES
-    assert Report.model_validate({"substreams": [name], "event_times": [0]}).substreams == [name]
+    assert Report.model_validate({"substreams": [name], "max_event_times": [0]}).substreams == [name]
 
 
 @given(st.lists(st.tuples(values, values), max_size=20), st.lists(st.tuples(values), max_size=20))

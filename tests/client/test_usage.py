@@ -6,8 +6,8 @@ import pytest
 
 import tidegate_spark
 from tests.support.api import operate
-from tidegate.api.schemas.rules import JobDocument
-from tidegate_spark import Gate, InvalidUsage, limiting_lag
+from tidegate.api.schemas.config import JobDocument
+from tidegate_spark import InvalidUsage, Job, limiting_lag
 from tidegate_spark.windows.frame import Frame
 
 
@@ -41,9 +41,14 @@ def test_all_rules_are_such_as_the_coordinator_takes() -> None:
     """A rule that can be written in a program but not put into force would fail in production only."""
     minute = timedelta(minutes=1)
     limits: tidegate_spark.Limits = {
-        "idle_timeout": minute, "max_retention": minute, "query_timeout": minute, "max_batch_hold": minute,
-        "max_future_skew": None, "overrides": {"slow-*": limiting_lag(2 * minute)}, "expected_queries": ["q"],
-    }  # fmt: skip
+        "idle_timeout": minute,
+        "max_retention": minute,
+        "query_timeout": minute,
+        "max_batch_hold": minute,
+        "max_future_skew": None,
+        "overrides": {"slow-*": limiting_lag(2 * minute)},
+        "expected_queries": ["q"],
+    }
     every = [
         limiting_lag(minute, **limits),
         limiting_lag(minute, frame=minute, slide=minute / 2, offset=minute / 4),
@@ -52,9 +57,9 @@ def test_all_rules_are_such_as_the_coordinator_takes() -> None:
         tidegate_spark.limiting_timestamp_and_wall_clock_lag(minute, minute),
         tidegate_spark.reported(),
     ]
-    for rules in every:
-        document = JobDocument.model_validate(rules)
-        assert rules.items() <= document.model_dump().items()
+    for config in every:
+        document = JobDocument.model_validate(config)
+        assert config.items() <= document.model_dump().items()
 
 
 def test_an_address_or_a_name_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,23 +86,23 @@ def test_everything_exported_is_there_and_documented() -> None:
     assert set(tidegate_spark.HOMES) == set(tidegate_spark.__all__)
     for name in tidegate_spark.__all__:
         exported = getattr(tidegate_spark, name)
-        assert name in ("Rules", "SOURCE_PARTITION") or exported.__doc__
+        assert name in ("JobConfig", "SOURCE_PARTITION") or exported.__doc__
 
 
 def test_a_single_name_is_no_list_of_them() -> None:
     """Its letters would be ended for good."""
-    gate = tidegate_spark.connect("http://localhost:1", job="flights")
+    job = tidegate_spark.connect("http://localhost:1", job="flights")
     with pytest.raises(InvalidUsage, match="Write \\['HNL'\\]"):
-        gate.done("departures", "HNL")
+        job.done("departures", "HNL")
     with pytest.raises(InvalidUsage, match="declare takes a list"):
-        gate.declare("departures", "HNL")
+        job.declare("departures", "HNL")
 
 
-def test_the_end_of_input_closes_the_windows_of_all_streams(gate: Gate) -> None:
+def test_the_end_of_input_closes_the_windows_of_all_streams(job: Job) -> None:
     """A consumer that waits for the end of the last window is answered, and later ends may be named."""
-    gate.ensure_job()
-    gate.frames = {Frame(10_000, 10_000), Frame(25_000, 10_000, 4_000)}
-    operate(gate, "POST", ":report", {"substreams": ["a"], "event_times": [12_345]})
-    assert gate.complete() == 29_000
-    assert gate.complete() == 29_000
-    assert gate.complete(up_to=31_000) == 31_000
+    job.ensure_job()
+    job.frames = {Frame(10_000, 10_000), Frame(25_000, 10_000, 4_000)}
+    operate(job, "POST", ":report", {"substreams": ["a"], "max_event_times": [12_345]})
+    assert job.complete() == 29_000
+    assert job.complete() == 29_000
+    assert job.complete(up_to=31_000) == 31_000

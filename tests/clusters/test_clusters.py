@@ -19,9 +19,11 @@ CONF: dict[str, Any] = {
     "spark.python.authenticate.socketTimeout": "300s",
 }
 SPECULATION = {
-    "spark.speculation": True, "spark.speculation.interval": "100ms", "spark.speculation.multiplier": 1.1,
+    "spark.speculation": True,
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.multiplier": 1.1,
     "spark.speculation.quantile": 0.5,
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +61,8 @@ def test_it_is_the_same_everywhere(
     """On a standalone cluster, a task of each batch fails and runs again, and another stalls and runs twice at once."""
     marks = tmp_path / "marks"
     marks.mkdir()
-    gate = tidegate.gate()
-    settings = Settings(session, tidegate.url, gate.coordinator.job, str(tmp_path))
+    job = tidegate.job()
+    settings = Settings(session, tidegate.url, job.coordinator.job, str(tmp_path))
     if not session.startswith("sc://"):
         settings.conf = CONF
     if tasks:
@@ -76,7 +78,7 @@ def test_it_is_the_same_everywhere(
     assert run(settings) == 0, (tmp_path / "pipeline.log").read_text()
 
     assert {path.name.split("-")[0] for path in marks.iterdir()} == set(" ".join(tasks.values()).split())
-    given = {(call.kind, call.batch): (call.pin, call.rows) for call in calls(tmp_path)}
+    given = {(call.kind, call.batch): (call.pinned_watermark, call.rows) for call in calls(tmp_path)}
     assert len(given) == len(calls(tmp_path)), "a function was called twice"
     assert given == {
         ("on_time", 0): (None, [["a", 90_000], *([k, 100_000] for k in names)]),
@@ -87,12 +89,12 @@ def test_it_is_the_same_everywhere(
         ("on_time", 3): (110_000, [["a", 140_000]]),
         ("late", 3): (110_000, [[None, None], ["b", 109_999]]),
     }
-    status = gate.status()
-    assert (status["watermark"], status["top"]) == (110_000, 140_000)
+    status = job.status()
+    assert (status["watermark"], status["max_event_time"]) == (110_000, 140_000)
     on_time = 2 + 3 * len(names)
     assert status["rows"] == {"on_time": on_time, "updated": 0, "late": 3, "null_event_time": 1, "future": 0}
-    assert sum(row["reported"] for row in gate.substreams()) == on_time + 3
-    assert [(known["query"], known["batch_id"], known["batch_open"]) for known in gate.queries()] == [(QUERY, 3, False)]
+    assert sum(row["reported"] for row in job.substreams()) == on_time + 3
+    assert [(known["query"], known["batch_id"], known["batch_open"]) for known in job.queries()] == [(QUERY, 3, False)]
     progress = [line for line in (tmp_path / "pipeline.log").read_text().splitlines() if line.startswith("q ")]
     assert len(progress) == (0 if session.startswith("sc://") else 4)  # there it is the server's log that has them
 
@@ -100,10 +102,10 @@ def test_it_is_the_same_everywhere(
 @pytest.mark.parametrize("session", ["connect"], indirect=True)
 def test_silence_is_seen_by_a_client_of_connect(tidegate: CoordinatorProcess, tmp_path: Path, session: str) -> None:
     """There the hook runs in another process than the listener, which speaks for it all the same."""
-    gate = tidegate.gate()
+    job = tidegate.job()
     FileBatches(tmp_path / "input", SCHEMA).add({"k": "a", "t": 100_000}, {"k": "b", "t": 50_000})
-    assert run(Settings(session, tidegate.url, gate.coordinator.job, str(tmp_path), until_idle=True)) == 0
-    assert gate.status()["watermark"] == 90_000
+    assert run(Settings(session, tidegate.url, job.coordinator.job, str(tmp_path), until_idle=True)) == 0
+    assert job.status()["watermark"] == 90_000
 
 
 @pytest.mark.parametrize("session", [pytest.param("connect", id="connect")], indirect=True)
@@ -111,8 +113,8 @@ def test_windows_come_out_where_the_query_runs_elsewhere(
     tidegate: CoordinatorProcess, tmp_path: Path, session: str
 ) -> None:
     """The hook travels to the server, and so does the source that looks at the watermark."""
-    gate = tidegate.gate()
-    settings = Settings(session, tidegate.url, gate.coordinator.job, str(tmp_path), windows=10_000)
+    job = tidegate.job()
+    settings = Settings(session, tidegate.url, job.coordinator.job, str(tmp_path), windows=10_000)
     source = FileBatches(tmp_path / "input", SCHEMA)
     for t in (1000, 2000, 25_000, 3000, 45_000):
         source.add({"k": "a", "t": t})
@@ -137,8 +139,8 @@ def test_sparks_own_windows_follow_everywhere(
     tidegate: CoordinatorProcess, tmp_path: Path, session: str, tasks: dict[str, str]
 ) -> None:
     """Tasks fold and are run again, and the reader of the markers lives in the driver, or in the server."""
-    gate = tidegate.gate()
-    settings = Settings(session, tidegate.url, gate.coordinator.job, str(tmp_path), windows=10_000, native=True)
+    job = tidegate.job()
+    settings = Settings(session, tidegate.url, job.coordinator.job, str(tmp_path), windows=10_000, native=True)
     if tasks:
         (tmp_path / "marks").mkdir()
         settings.conf, settings.flaky = CONF, str(tmp_path / "marks")
@@ -151,10 +153,12 @@ def test_sparks_own_windows_follow_everywhere(
     windows = sorted(row for call in calls(tmp_path) for row in call.rows)
     # The batch that has 45 s brings the watermark to 35 s; the next has its marker, the one after that closes windows.
     assert windows == [
-        ["a", 10_000, 6], ["a", 20_000, 1], *([k, start, 1] for k in tasks for start in (10_000, 20_000)),
-    ]  # fmt: skip
+        ["a", 10_000, 6],
+        ["a", 20_000, 1],
+        *([k, start, 1] for k in tasks for start in (10_000, 20_000)),
+    ]
     on_time = 10 + 5 * len(tasks)
-    assert gate.status()["rows"] == {"on_time": on_time, "updated": 0, "late": 0, "null_event_time": 0, "future": 0}
+    assert job.status()["rows"] == {"on_time": on_time, "updated": 0, "late": 0, "null_event_time": 0, "future": 0}
 
 
 @pytest.mark.parametrize("session", ["connect"], indirect=True)
@@ -162,8 +166,8 @@ def test_native_over_connect_needs_a_later_spark(tidegate: CoordinatorProcess, t
     """Before Spark 4.2, a client over Connect cannot detect single-batch runs."""
     if not pyspark.__version__.startswith(("4.0.", "4.1.")):
         pytest.skip("Spark runs it")
-    gate = tidegate.gate()
-    settings = Settings(session, tidegate.url, gate.coordinator.job, str(tmp_path), windows=10_000, native=True)
+    job = tidegate.job()
+    settings = Settings(session, tidegate.url, job.coordinator.job, str(tmp_path), windows=10_000, native=True)
     FileBatches(tmp_path / "input", SCHEMA).add({"k": "a", "t": 1000})
     assert run(settings) == 1
-    assert "native() over Spark Connect needs Spark 4.2 or later" in (tmp_path / "pipeline.log").read_text()
+    assert "with_watermark() over Spark Connect needs Spark 4.2 or later" in (tmp_path / "pipeline.log").read_text()

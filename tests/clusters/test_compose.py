@@ -126,13 +126,16 @@ def test_the_flights_run_on_it_while_a_coordinator_dies(composed: Composed) -> N
     assert proxy.is_healthy()
     jobs = f"http://{proxy.address}:8000/v1/jobs"
     (job,) = httpx.get(jobs, headers=headers, timeout=30).raise_for_status().json()["jobs"]
-    assert (job["job"].startswith("flights-"), job["standing"]) == (True, "complete")
+    assert (job["job"].startswith("flights-"), job["health"]) == (True, "complete")
     assert httpx.get(jobs, timeout=30).status_code == 401
     check_user(composed)
     ended = composed.down()
     assert {name: code for name, code in ended.items() if name in ("coordinator-2", "valkey", "proxy", "flights")} == {
-        "coordinator-2": 0, "valkey": 0, "proxy": 0, "flights": 0,
-    }  # fmt: skip
+        "coordinator-2": 0,
+        "valkey": 0,
+        "proxy": 0,
+        "flights": 0,
+    }
 
 
 def check_user(composed: Composed) -> None:
@@ -154,10 +157,25 @@ def test_the_user_of_valkey_may_do_what_scripts_do() -> None:
     assert len(of_scripts) > 20
     allowed = set(re.findall(r" \+(\S+)", (ROOT / "deploy" / "compose" / "users.acl").read_text().splitlines()[-1]))
     assert of_scripts - allowed == set()
-    assert allowed - of_scripts == {
-        "eval", "evalsha", "script|load", "script|exists", "get", "set", "hmget", "ping", "info", "client|setinfo",
-        "psubscribe", "punsubscribe", "zscan",
-    } - of_scripts  # fmt: skip
+    assert (
+        allowed - of_scripts
+        == {
+            "eval",
+            "evalsha",
+            "script|load",
+            "script|exists",
+            "get",
+            "set",
+            "hmget",
+            "ping",
+            "info",
+            "client|setinfo",
+            "psubscribe",
+            "punsubscribe",
+            "zscan",
+        }
+        - of_scripts
+    )
 
 
 def test_secrets_are_made_once_and_state_outlives_a_stop(composed: Composed) -> None:
@@ -168,7 +186,7 @@ def test_secrets_are_made_once_and_state_outlives_a_stop(composed: Composed) -> 
     headers = {"Authorization": f"Bearer {key}"}
     rules = {"policy": {"type": "limiting_lag", "lag_ms": 10}}
     httpx.put(f"{url}/v1/jobs/j", json=rules, headers=headers | {"If-None-Match": "*"}).raise_for_status()
-    report = {"substreams": ["a"], "event_times": [100]}
+    report = {"substreams": ["a"], "max_event_times": [100]}
     assert httpx.post(f"{url}/v1/jobs/j:report", json=report, headers=headers).json()["watermark"] == 90
     paths: dict[str, Any] = json.loads((ROOT / "openapi" / "tidegate.v1.json").read_text())["paths"]
     asked = [path for path, calls in paths.items() if "get" in calls and not path.endswith((":watch", "/live"))]
@@ -177,7 +195,7 @@ def test_secrets_are_made_once_and_state_outlives_a_stop(composed: Composed) -> 
         assert answer.status_code in (200, 303, 404), answer.text
     metrics = httpx.get(f"{url}/metrics?substreams=*", headers=headers).raise_for_status().text
     assert "tidegate_store_up 1.0" in metrics
-    assert 'tidegate_substream_watermark_seconds{job_name="j"' in metrics
+    assert 'tidegate_substream_watermark_timestamp_seconds{job_name="j"' in metrics
     check_user(composed)
     assert composed.down() == dict.fromkeys(["secrets", "valkey", "coordinator-1", "coordinator-2", "proxy"], 0)
 

@@ -12,7 +12,7 @@ from tests.support.points import AFTER_SPARKS_COMMIT, IN_THE_FUNCTION
 from tests.support.ports import listens
 from tests.support.runs import calls, run, started
 from tests.support.waiting import until
-from tidegate_spark import Gate, limiting_lag
+from tidegate_spark import Job, limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
 CONF: dict[str, Any] = {
@@ -35,9 +35,9 @@ def log_of(directory: Path) -> str:
     return (directory / "pipeline.log").read_text()
 
 
-def settings_of(gate: Gate, session: str, directory: Path, **more: Any) -> Settings:
+def settings_of(job: Job, session: str, directory: Path, **more: Any) -> Settings:
     conf = {} if session.startswith("sc://") else CONF
-    coordinator = gate.coordinator
+    coordinator = job.coordinator
     return Settings(session, coordinator.url, coordinator.job, str(directory), conf=conf, **more)
 
 
@@ -48,53 +48,53 @@ def killed_and_run_again(settings: Settings) -> None:
     assert run(settings) == 0, log_of(Path(settings.directory))
 
 
-def check_rows(directory: Path, gate: Gate, killed: int) -> None:
+def check_rows(directory: Path, job: Job, killed: int) -> None:
     """Every attempt gave the functions the same, the killed batch has two, and each row is counted once."""
     given: dict[tuple[str, int], list[tuple[int | None, list[Any]]]] = {}
     for call in calls(directory):
-        given.setdefault((call.kind, call.batch), []).append((call.pin, call.rows))
+        given.setdefault((call.kind, call.batch), []).append((call.pinned_watermark, call.rows))
     assert all(attempt == attempts[0] for attempts in given.values() for attempt in attempts)
     assert [len(given["on_time", batch]) for batch in range(len(TIMES))] == [
         1 + (batch == killed) for batch in range(len(TIMES))
     ]
     for batch, t in enumerate(TIMES):
-        pin, rows = given["on_time", batch][0]
-        assert (pin, rows) == (TIMES[batch - 1] - 10_000 if batch else None, [["a", t], ["b", t]])
-    rows = gate.status()["rows"]
+        pinned_watermark, rows = given["on_time", batch][0]
+        assert (pinned_watermark, rows) == (TIMES[batch - 1] - 10_000 if batch else None, [["a", t], ["b", t]])
+    rows = job.status()["rows"]
     assert rows == {"on_time": 8, "updated": 0, "late": 3, "null_event_time": 0, "future": 0}
 
 
 def test_a_killed_driver_with_a_function(tidegate: CoordinatorProcess, tmp_path: Path) -> None:
     """The process dies after its reports and its function, before the commit."""
     fill(tmp_path)
-    gate = tidegate.gate(rules=limiting_lag(LAG))
-    settings = settings_of(gate, "local[2]", tmp_path, die="before the commit", of=2)
+    job = tidegate.job(config=limiting_lag(LAG))
+    settings = settings_of(job, "local[2]", tmp_path, die="before the commit", of=2)
     killed_and_run_again(settings)
-    check_rows(tmp_path, gate, killed=2)
+    check_rows(tmp_path, job, killed=2)
 
 
 def test_a_killed_driver_on_a_standalone_cluster(tidegate: CoordinatorProcess, tmp_path: Path) -> None:
     """Executors are processes of their own, and outlive the driver for a while."""
     fill(tmp_path)
-    gate = tidegate.gate(rules=limiting_lag(LAG))
+    job = tidegate.job(config=limiting_lag(LAG))
     with standalone(tmp_path) as master:
-        settings = settings_of(gate, master, tmp_path, die=IN_THE_FUNCTION, of=2)
+        settings = settings_of(job, master, tmp_path, die=IN_THE_FUNCTION, of=2)
         killed_and_run_again(settings)
-    check_rows(tmp_path, gate, killed=2)
+    check_rows(tmp_path, job, killed=2)
 
 
 def test_a_killed_connect_server(tidegate: CoordinatorProcess, tmp_path: Path) -> None:
     """Under Spark Connect the hook runs in the server, which dies with all its processes."""
     fill(tmp_path)
-    gate = tidegate.gate(rules=limiting_lag(LAG))
+    job = tidegate.job(config=limiting_lag(LAG))
     with connect_server(tmp_path, CONF) as session:
         port = int(session.rpartition(":")[2])
         # The client would ask the dead server for minutes.
-        with started(settings_of(gate, session, tmp_path, die=IN_THE_FUNCTION, of=2)):
+        with started(settings_of(job, session, tmp_path, die=IN_THE_FUNCTION, of=2)):
             until(lambda: not listens(port), "the server is dead", 120)
     with connect_server(tmp_path, CONF) as session:
-        assert run(settings_of(gate, session, tmp_path)) == 0, log_of(tmp_path)
-    check_rows(tmp_path, gate, killed=2)
+        assert run(settings_of(job, session, tmp_path)) == 0, log_of(tmp_path)
+    check_rows(tmp_path, job, killed=2)
 
 
 def test_a_killed_driver_with_windows(tidegate: CoordinatorProcess, tmp_path: Path) -> None:
@@ -102,8 +102,8 @@ def test_a_killed_driver_with_windows(tidegate: CoordinatorProcess, tmp_path: Pa
     source = FileBatches(tmp_path / "input", SCHEMA)
     for t in (1000, 2000, 25_000, 3000, 45_000):
         source.add({"k": "a", "t": t})
-    gate = tidegate.gate(rules=limiting_lag(LAG))
-    settings = settings_of(gate, "local[2]", tmp_path, windows=10_000, die="after the state", of=2)
+    job = tidegate.job(config=limiting_lag(LAG))
+    settings = settings_of(job, "local[2]", tmp_path, windows=10_000, die="after the state", of=2)
     killed_and_run_again(settings)
     given = [(call.kind, call.batch, [row[1:] for row in call.rows]) for call in calls(tmp_path)]
     assert given == [
@@ -118,11 +118,11 @@ def test_a_killed_driver_of_sparks_own_windows(tidegate: CoordinatorProcess, tmp
     source = FileBatches(tmp_path / "input", SCHEMA)
     for t in (11_000, 25_000, 45_000, 46_000, 47_000):
         source.add({"k": "a", "t": t}, {"k": "a", "t": 12_000})
-    gate = tidegate.gate(rules=limiting_lag(LAG))
-    settings = settings_of(gate, "local[2]", tmp_path, windows=10_000, native=True, die=AFTER_SPARKS_COMMIT, of=2)
+    job = tidegate.job(config=limiting_lag(LAG))
+    settings = settings_of(job, "local[2]", tmp_path, windows=10_000, native=True, die=AFTER_SPARKS_COMMIT, of=2)
     killed_and_run_again(settings)
     windows = {tuple(row) for call in calls(tmp_path) for row in call.rows}
     assert len({window[:2] for window in windows}) == len(windows), "a window came out with two counts"
     assert ("a", 20_000, 1) in windows
-    rows = gate.status()["rows"]
+    rows = job.status()["rows"]
     assert rows["on_time"] + rows["late"] == 10

@@ -57,9 +57,9 @@ def _items(records: Sequence[Record], before: int | None) -> tuple[list[Item], i
     for record in records:
         if record.kind == "all_idle":
             idle.append("idle")
-        elif record.kind in MOVEMENTS and record.details["coalesced"] != before:
-            before = record.details["coalesced"]
-            watermarks.append(record.details["coalesced"])
+        elif record.kind in MOVEMENTS and record.details["coalesced_watermark"] != before:
+            before = record.details["coalesced_watermark"]
+            watermarks.append(record.details["coalesced_watermark"])
     return watermarks + idle, before
 
 
@@ -80,7 +80,7 @@ class DomainRig:
         self.machine.substreams[DIRECT, name].watermark = watermark
         lowest = [substream.watermark for substream in self.machine.substreams.values()]
         least = None if None in lowest else min(w for w in lowest if w is not None)
-        self.machine.coalescer.coalesced = self.machine.coalescer.watermark = self.before = least
+        self.machine.coalescer.coalesced_watermark = self.machine.coalescer.watermark = self.before = least
         self.machine.emitted = least, least
 
     def idle(self, name: str, now_ms: int) -> None:

@@ -82,9 +82,12 @@ def test_the_container_serves_and_ends_within_its_grace(
     log = tmp_path / "log"
     with open(log, "wb") as told:
         running = subprocess.Popen(
-            [VENV / "bin" / image.entrypoint[0], *image.command], stdout=told, stderr=told, cwd=tmp_path,
+            [VENV / "bin" / image.entrypoint[0], *image.command],
+            stdout=told,
+            stderr=told,
+            cwd=tmp_path,
             env=environment | {"PATH": os.environ["PATH"], "TIDEGATE_HOST": "127.0.0.1", "TIDEGATE_PORT": port},
-        )  # fmt: skip
+        )
     try:
 
         def answers(probe: str) -> bool:

@@ -52,7 +52,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CoordinatorPro
             batch(http, "flights", number, {"ANC": BASE + number, "BOS": BASE + number})
             report(http, "direct", {"a": BASE + number, "b": BASE})
         report(http, "direct", {"b": 9_000_000_000_000})
-        bad = {"substreams": ["a"], "event_times": [BASE], "watermark_token": "1.1.none"}
+        bad = {"substreams": ["a"], "max_event_times": [BASE], "watermark_token": "1.1.none"}
         http.post("/v1/jobs/direct:report", json=bad).raise_for_status()
         http.post("/v1/jobs/direct/holds", json={"at_most": BASE * 2, "reason": "r"}).raise_for_status()
         http.get("/v1/jobs/none")
@@ -75,11 +75,15 @@ scrape_configs:
     with open(directory / "log", "w") as log:
         process = subprocess.Popen(
             [
-                tool("prometheus", "prometheus"), f"--config.file={directory / 'prometheus.yml'}",
-                f"--storage.tsdb.path={directory / 'data'}", f"--web.listen-address={address}", "--log.level=warn",
+                tool("prometheus", "prometheus"),
+                f"--config.file={directory / 'prometheus.yml'}",
+                f"--storage.tsdb.path={directory / 'data'}",
+                f"--web.listen-address={address}",
+                "--log.level=warn",
             ],
-            stdout=log, stderr=log,
-        )  # fmt: skip
+            stdout=log,
+            stderr=log,
+        )
     try:
         with httpx.Client(base_url=f"http://{address}", timeout=30) as client:
             for _ in range(600):
@@ -177,11 +181,14 @@ def test_counts_are_those_of_the_job(scraped: CoordinatorProcess) -> None:
         status = http.get("/v1/jobs/direct").json()
         told = http.get("/metrics").text.splitlines()
     counted = {
-        "tidegate_job_emissions_total": status["emissions"], "tidegate_job_throttled_total": status["throttled"],
-        "tidegate_job_future_reported_total": 1, "tidegate_job_tokens_ignored_total": 1,
-        "tidegate_job_watermark_seconds": status["watermark"] / 1000, "tidegate_job_holds": 1,
+        "tidegate_job_emissions_total": status["emissions"],
+        "tidegate_job_throttled_total": status["throttled"],
+        "tidegate_job_future_rows_total": 1,
+        "tidegate_job_tokens_ignored_total": 1,
+        "tidegate_job_watermark_seconds": status["watermark"] / 1000,
+        "tidegate_job_holds": 1,
         "tidegate_reports_total": 5,
-    }  # fmt: skip
+    }
     for name, value in counted.items():
         [line] = [line for line in told if line.startswith(f'{name}{{job_name="direct"}}')]
         assert float(line.rpartition(" ")[2]) == value, line
@@ -224,7 +231,7 @@ def test_one_job_that_cannot_be_read_hides_no_other(valkey: EmbeddedValkey, tmp_
         redis.set("tidegate:{of-two-broken}:since", "no set")
         told = http.get("/metrics", params={"substreams": "of-two-*"}).text
         assert "tidegate_store_up 1.0" in told and "tidegate_unreadable_jobs 1.0" in told
-        assert 'tidegate_substream_top_seconds{job_name="of-two-sound"' in told
+        assert 'tidegate_substream_max_event_timestamp_seconds{job_name="of-two-sound"' in told
         page = http.get("/jobs/of-two-broken")
         assert page.status_code == 500 and "Redis does not answer" not in page.text
         for job in ("of-two-sound", "of-two-broken"):

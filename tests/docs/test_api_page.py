@@ -40,7 +40,7 @@ def test_every_code_of_an_error_is_told_with_its_status() -> None:
     }
     of_domain = {(problems.STATUS_OF[error], error.code) for error in errors.DomainError.__subclasses__()}
     text = "\n".join(path.read_text() for path in (SOURCE / "api").rglob("*.py"))
-    of_api = {(int(status), code) for status, code in re.findall(r'Problem\(\s*(\d{3}), "(\w+)"', text)}
+    of_api = {(int(status), code) for status, code in re.findall(r'Problem\(\s*(\d{3}),\s*"(\w+)"', text)}
     of_api |= {(status, code) for status, (code, _) in problems.STARLETTE_PROBLEMS.items()}
     codes = {code for _, code in of_domain | of_api}
     assert {code for _, code in told} == codes

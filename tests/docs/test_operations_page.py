@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tidegate.domain.standing import WORST_FIRST
+from tidegate.domain.health import WORST_FIRST
 from tidegate.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -19,8 +19,8 @@ def test_every_setting_is_told_and_nothing_else() -> None:
     assert set(re.findall(r"TIDEGATE_[A-Z_]+", OPERATIONS)) <= settings | OF_CLIENTS
 
 
-def test_the_standings_are_told_worst_first() -> None:
-    told = re.findall(r"^\| `(\w+)` \| ", OPERATIONS[OPERATIONS.index("| standing | means |") :], re.MULTILINE)
+def test_the_health_values_are_listed_worst_first() -> None:
+    told = re.findall(r"^\| `(\w+)` \| ", OPERATIONS[OPERATIONS.index("| health | means |") :], re.MULTILINE)
     assert tuple(told[: len(WORST_FIRST)]) == WORST_FIRST
 
 

@@ -7,12 +7,12 @@ RUN = Run("departures", "checkpoint", "run-1")
 OTHER = Run("arrivals", "checkpoint-2", "run-a")
 
 
-def batch(job: JobMachine, run: Run, batch_id: int, tops: dict[str, int], now_ms: int = 1) -> int | None:
+def batch(job: JobMachine, run: Run, batch_id: int, max_event_times: dict[str, int], now_ms: int = 1) -> int | None:
     """A whole batch at one moment; returns its pin."""
-    pin = job.begin(run, batch_id, now_ms).pin
-    job.report_staged(run, batch_id, 0, tops, {}, now_ms)
+    pinned_watermark = job.begin(run, batch_id, now_ms).pinned_watermark
+    job.report_staged(run, batch_id, 0, max_event_times, {}, now_ms)
     job.commit(run, batch_id, None, now_ms)
-    return pin
+    return pinned_watermark
 
 
 def watermark(job: JobMachine) -> int | None:

@@ -19,7 +19,7 @@ from tidegate.domain.frame import Frame
 from tidegate.domain.job import JobMachine
 from tidegate.domain.journal import Why
 from tidegate.domain.policy import LimitingLag
-from tidegate.domain.query import KnownPin, Run
+from tidegate.domain.query import PinnedWatermark, Run
 from tidegate.domain.state import DIRECT
 from tidegate.domain.throttle import FrameThrottle
 
@@ -27,8 +27,8 @@ AGAIN = Run("departures", "checkpoint", "run-2")
 MOVED = Run("departures", "checkpoint-2", "run-3")
 
 
-def machine(**rules: object) -> JobMachine:
-    return JobMachine(JobConfig(LimitingLag(0), **rules), 0)  # type: ignore[arg-type]
+def machine(**config: object) -> JobMachine:
+    return JobMachine(JobConfig(LimitingLag(0), **config), 0)  # type: ignore[arg-type]
 
 
 def test_an_action_is_on_record_with_who_and_why() -> None:
@@ -37,9 +37,7 @@ def test_an_action_is_on_record_with_who_and_why() -> None:
     job.report({"a": 5}, 0)
     job.evict(DIRECT, ["a"], 1, Why("ann", "sold"))
     record = next(record for record in job.journal if record.kind == "action")
-    assert record.details == {
-        "action": "evict", "actor": "ann", "reason": "sold", "count": 1, "substreams": ["/a"],
-    }  # fmt: skip
+    assert record.details == {"action": "evict", "actor": "ann", "reason": "sold", "count": 1, "substreams": ["/a"]}
 
 
 def test_what_is_told_idle_wakes_by_its_next_event_and_not_by_new_rules() -> None:
@@ -81,11 +79,11 @@ def test_a_hold_caps_what_the_data_says_and_the_frame_below_it() -> None:
     job = machine(throttle=FrameThrottle(Frame(10, 10)))
     job.hold("h", 55, None, 0, Why("ann", "repair"))
     job.report({"a": 200}, 1)
-    assert job.answer().coalesced == 50
-    holder = job.answer().holder
-    assert holder is not None
-    assert (holder.reason, holder.hold) == ("hold", "h")
-    assert job.begin(RUN, 0, 2).pin == 50
+    assert job.answer().coalesced_watermark == 50
+    held_by = job.answer().held_by
+    assert held_by is not None
+    assert (held_by.reason, held_by.hold) == ("hold", "h")
+    assert job.begin(RUN, 0, 2).pinned_watermark == 50
     job.commit(RUN, 0, None, 2)
     assert job.release("h", 3).watermark == 200
 
@@ -137,7 +135,7 @@ def test_a_retired_query_may_be_started_anew() -> None:
     batch(job, OTHER, 0, {"b": 500})
     job.retire("departures", None, 3)
     begun = job.begin(AGAIN, 1, 4)
-    assert (begun.joined, begun.pin) == (True, 500)
+    assert (begun.joined, begun.pinned_watermark) == (True, 500)
 
 
 def test_a_successor_goes_on_where_its_predecessor_stood() -> None:
@@ -146,9 +144,10 @@ def test_a_successor_goes_on_where_its_predecessor_stood() -> None:
     batch(job, RUN, 0, {"a": 10, "b": 900})
     batch(job, OTHER, 0, {"b": 500})
     assert job.retire("departures", "arrivals", 2).answer.watermark == 10
-    assert {(row.query, row.substream, row.top) for row in job.substream_table(2)} == {
-        ("arrivals", "a", 10), ("arrivals", "b", 500),
-    }  # fmt: skip
+    assert {(row.query, row.substream, row.max_event_time) for row in job.substream_table(2)} == {
+        ("arrivals", "a", 10),
+        ("arrivals", "b", 500),
+    }
 
 
 def test_a_query_that_lost_its_checkpoint_gives_up_its_batch() -> None:
@@ -161,7 +160,7 @@ def test_a_query_that_lost_its_checkpoint_gives_up_its_batch() -> None:
     assert job.retire("departures", "departures", 4).applied
     with pytest.raises(QueryRetired):
         job.commit(RUN, 1, None, 5)
-    assert job.begin(MOVED, 0, 6).pin == 10
+    assert job.begin(MOVED, 0, 6).pinned_watermark == 10
     assert [row.substream for row in job.substream_table(6)] == ["a"]
 
 
@@ -169,13 +168,13 @@ def test_a_batch_that_was_given_up_by_mistake_begins_again_with_its_pin() -> Non
     """The checkpoint was found after all; the rows are judged as they were."""
     job = machine()
     batch(job, RUN, 0, {"a": 10})
-    assert job.begin(RUN, 1, 2).pin == 10
+    assert job.begin(RUN, 1, 2).pinned_watermark == 10
     job.retire("departures", "departures", 3)
     batch(job, OTHER, 0, {"b": 5})
     job.done("departures", ["a"], 4)
     batch(job, OTHER, 1, {"b": 700})
     begun = job.begin(AGAIN, 1, 5)
-    assert (begun.replayed, begun.pin) == (False, 10)
+    assert (begun.replayed, begun.pinned_watermark) == (False, 10)
     job.report_staged(AGAIN, 1, 0, {"c": 20}, {}, 6)
     assert job.commit(AGAIN, 1, None, 7).applied
 
@@ -184,9 +183,9 @@ def test_expected_queries_are_waited_for_until_they_show_their_substreams() -> N
     """An empty first batch shows nothing; a query that nobody expected is not waited for."""
     job = machine(expected_queries=("departures",))
     batch(job, OTHER, 0, {"b": 500})
-    holder = job.answer().holder
-    assert holder is not None
-    assert (holder.reason, holder.query, watermark(job)) == ("missing_query", "departures", None)
+    held_by = job.answer().held_by
+    assert held_by is not None
+    assert (held_by.reason, held_by.query, watermark(job)) == ("missing_query", "departures", None)
     batch(job, RUN, 0, {})
     assert watermark(job) is None
     batch(job, RUN, 1, {"a": 300})
@@ -234,7 +233,7 @@ def test_a_reset_forgets_all_but_the_rules_and_the_record() -> None:
     assert not job.heal(1, 10**15)
     with pytest.raises(BatchNotBegun):
         job.commit(RUN, 0, None, 3)
-    assert job.begin(RUN, 1, 3, KnownPin(None)).pin is None
+    assert job.begin(RUN, 1, 3, PinnedWatermark(None)).pinned_watermark is None
     assert [record.kind for record in job.journal][-1] == "action"
 
 
@@ -244,8 +243,8 @@ def test_a_pin_that_the_client_knows_holds_while_the_batch_before_is_committed()
     batch(job, RUN, 0, {"a": 10})
     job.begin(RUN, 1, 2)
     job.report_staged(RUN, 1, 0, {"a": 500}, {}, 2)
-    answer = job.begin(RUN, 2, 3, KnownPin(10)).answer
-    assert (answer.coalesced, answer.watermark) == (500, 10)
+    answer = job.begin(RUN, 2, 3, PinnedWatermark(10)).answer
+    assert (answer.coalesced_watermark, answer.watermark) == (500, 10)
 
 
 def test_the_end_of_input_is_above_everything_that_was_ever_seen() -> None:
@@ -253,7 +252,7 @@ def test_the_end_of_input_is_above_everything_that_was_ever_seen() -> None:
     job = machine(throttle=FrameThrottle(Frame(100, 100)))
     job.report({"a": 1000, "b": 2050}, 0)
     job.evict(DIRECT, ["b"], 1)
-    assert job.summary().top == 2050
+    assert job.summary().max_event_time == 2050
     assert job.finish(2).answer.watermark == 2100
 
 
@@ -264,7 +263,7 @@ def test_an_expected_query_that_was_retired_before_it_came_stays_retired() -> No
     assert job.retire("departures", None, 1).answer.watermark == 500
     job.change(JobConfig(LimitingLag(5), expected_queries=("departures",)), 2)
     assert job.summary().missing_queries == ()
-    assert job.begin(RUN, 0, 3).pin == 500
+    assert job.begin(RUN, 0, 3).pinned_watermark == 500
     assert [record.kind for record in job.journal].count("fenced") == 0
 
 

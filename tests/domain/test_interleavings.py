@@ -30,10 +30,10 @@ def orders(left: int, right: int) -> Iterator[tuple[int, ...]]:
         yield from ((1, *rest) for rest in orders(left, right - 1))
 
 
-def event_times(query: int, batch: int) -> tuple[int, int]:
+def max_event_times(query: int, batch: int) -> tuple[int, int]:
     """The lowest and the highest of a batch; the queries are out of step, and their batches overlap in event time."""
-    top = 100 * (batch + 1) + 40 * query
-    return top - LAG, top
+    max_event_time = 100 * (batch + 1) + 40 * query
+    return max_event_time - LAG, max_event_time
 
 
 def check(job: JobMachine, pending: dict[int, list[int]]) -> None:
@@ -64,14 +64,14 @@ def test_the_watermark_waits_for_both_and_never_for_ever(left: int, right: int, 
         pending: dict[int, list[int]] = {0: [], 1: []}
         for now, number in enumerate(order, 1):
             run, batch, step = QUERIES[number], done[number] // 3, STEPS[done[number] % 3]
-            low, top = event_times(number, batch)
+            low, max_event_time = max_event_times(number, batch)
             if step == "begin":
-                pin = job.begin(run, batch, now).pin
+                pinned_watermark = job.begin(run, batch, now).pinned_watermark
                 # What lies below the pin is late, and may be passed; without a declaration so is what a query that
                 # joins later brings from below.
-                pending[number] = [time for time in (low, top) if not above(pin, time)]
+                pending[number] = [time for time in (low, max_event_time) if not above(pinned_watermark, time)]
             elif step == "report":
-                job.report_staged(run, batch, 0, {"s": top}, {}, now)
+                job.report_staged(run, batch, 0, {"s": max_event_time}, {}, now)
             else:
                 if declared:
                     assert low in pending[number], "an on-time row was judged late"
@@ -79,7 +79,7 @@ def test_the_watermark_waits_for_both_and_never_for_ever(left: int, right: int, 
                 pending[number] = []
             done[number] += 1
             check(job, pending)
-        last = min(event_times(number, count - 1)[1] for number, count in enumerate(batches) if count)
+        last = min(max_event_times(number, count - 1)[1] for number, count in enumerate(batches) if count)
         reached = job.answer().watermark
         assert not above(last - LAG, reached), "the watermark stopped short of what both have committed"
         assert not declared or reached == last - LAG
@@ -96,16 +96,16 @@ def test_an_implied_commit_counts_as_much_as_one_that_was_sent() -> None:
         for now, number in enumerate(order, 1):
             run, step = QUERIES[number], done[number]
             batch = 0 if step < 2 else 1
-            low, top = event_times(number, batch)
+            low, max_event_time = max_event_times(number, batch)
             if step in (0, 2):
-                pin = job.begin(run, batch, now).pin
-                pending[number] = [time for time in (low, top) if not above(pin, time)]
+                pinned_watermark = job.begin(run, batch, now).pinned_watermark
+                pending[number] = [time for time in (low, max_event_time) if not above(pinned_watermark, time)]
                 assert low in pending[number]
             elif step in (1, 3):
-                job.report_staged(run, batch, 0, {"s": top}, {}, now)
+                job.report_staged(run, batch, 0, {"s": max_event_time}, {}, now)
             else:
                 job.commit(run, batch, None, now)
                 pending[number] = []
             done[number] += 1
             check(job, pending)
-        assert job.answer().watermark == event_times(0, 1)[1] - LAG
+        assert job.answer().watermark == max_event_times(0, 1)[1] - LAG

@@ -9,14 +9,14 @@ from tidegate.domain.errors import (
     BatchNotBegun,
     BatchOpen,
     JobComplete,
-    PinConflict,
+    PinnedWatermarkConflict,
     QueryFenced,
     ReportsMissing,
 )
 from tidegate.domain.frame import Frame
 from tidegate.domain.job import JobMachine
 from tidegate.domain.policy import LimitingLag
-from tidegate.domain.query import KnownPin, Run
+from tidegate.domain.query import PinnedWatermark, Run
 from tidegate.domain.throttle import FrameThrottle, NoThrottle
 
 
@@ -30,9 +30,9 @@ def test_the_slowest_substream_holds_the_watermark() -> None:
     job = machine()
     batch(job, RUN, 0, {"fast": 1000, "slow": 300}, 1)
     assert watermark(job) == 290
-    holder = job.answer().holder
-    assert holder is not None
-    assert (holder.substream, holder.reason) == ("slow", "slow")
+    held_by = job.answer().held_by
+    assert held_by is not None
+    assert (held_by.substream, held_by.reason) == ("slow", "slow")
 
 
 def test_what_a_batch_reported_counts_only_with_its_commit() -> None:
@@ -65,30 +65,30 @@ def test_when_only_the_open_batch_is_behind_it_is_named_as_holder() -> None:
     job.begin(OTHER, 0, 2)
     batch(job, RUN, 1, {"a": 300}, 3)
     answer = job.answer()
-    assert (answer.watermark, answer.coalesced) == (90, 290)
-    assert answer.holder is not None
-    assert (answer.holder.reason, answer.holder.query, answer.holder.batch_id) == ("open_batch", "arrivals", 0)
+    assert (answer.watermark, answer.coalesced_watermark) == (90, 290)
+    assert answer.held_by is not None
+    assert (answer.held_by.reason, answer.held_by.query, answer.held_by.batch_id) == ("open_batch", "arrivals", 0)
 
 
 def test_a_first_batch_that_never_ends_is_named_as_holder() -> None:
     """A query that dies in its first batch has reported nothing by which it could be found."""
     job = machine()
     job.begin(RUN, 0, 1)
-    holder = job.sweep(500).holder
-    assert holder is not None
-    assert (holder.reason, holder.query, holder.batch_id) == ("open_batch", "departures", 0)
+    held_by = job.sweep(500).held_by
+    assert held_by is not None
+    assert (held_by.reason, held_by.query, held_by.batch_id) == ("open_batch", "departures", 0)
 
 
 def test_a_replayed_batch_gets_the_pin_it_had() -> None:
     """A pin that moved would call rows late that were on time before the crash."""
     job = machine()
     batch(job, RUN, 0, {"a": 100}, 1)
-    pin = job.begin(RUN, 1, 2).pin
+    pinned_watermark = job.begin(RUN, 1, 2).pinned_watermark
     batch(job, OTHER, 0, {"a": 9000}, 3)
     batch(job, RUN, 1, {"a": 9000}, 3)
     assert watermark(job) == 8990
     again = job.begin(Run("departures", "checkpoint", "run-2"), 1, 4)
-    assert (again.pin, again.replayed) == (pin, True)
+    assert (again.pinned_watermark, again.replayed) == (pinned_watermark, True)
 
 
 def test_a_new_run_fences_the_old_one_and_drops_what_it_staged() -> None:
@@ -145,16 +145,16 @@ def test_a_later_begin_commits_the_batch_before() -> None:
     job = machine()
     job.begin(RUN, 0, 1)
     job.report_staged(RUN, 0, 0, {"a": 500}, {}, 2)
-    assert job.begin(RUN, 1, 3).pin == 490
+    assert job.begin(RUN, 1, 3).pinned_watermark == 490
 
 
 def test_a_kept_pin_is_adopted_and_a_differing_one_refused() -> None:
     """The copy beside the checkpoint outlives a coordinator that lost its state."""
     job = machine()
-    assert job.begin(RUN, 7, 1, KnownPin(123)).pin == 123
-    with pytest.raises(PinConflict) as refused:
-        job.begin(RUN, 7, 1, KnownPin(124))
-    assert refused.value.details == {"pin": 123}
+    assert job.begin(RUN, 7, 1, PinnedWatermark(123)).pinned_watermark == 123
+    with pytest.raises(PinnedWatermarkConflict) as refused:
+        job.begin(RUN, 7, 1, PinnedWatermark(124))
+    assert refused.value.details == {"pinned_watermark": 123}
 
 
 def test_old_pins_are_forgotten_and_said_to_be() -> None:
@@ -184,9 +184,9 @@ def test_silence_counts_only_up_to_what_a_query_has_observed() -> None:
     batch(job, RUN, 0, {"a": 500, "b": 50}, 0)
     job.sweep(1_000_000)
     assert watermark(job) == 40
-    holder = job.answer().holder
-    assert holder is not None
-    assert holder.reason == "blocked"
+    held_by = job.answer().held_by
+    assert held_by is not None
+    assert held_by.reason == "blocked"
     batch(job, RUN, 1, {"a": 600}, 1_000_000)  # began then, and found nothing of b
     assert watermark(job) == 590
 
@@ -247,8 +247,8 @@ def test_tops_too_far_ahead_of_the_clock_are_not_declared() -> None:
     """A client that tells a lost job how far it had come may have believed a broken clock."""
     job = JobMachine(JobConfig(LimitingLag(10), max_future_skew_ms=1_000), 0)
     job.declare("departures", ["a", "b"], 0, {"a": 1_001, "b": 1_000})
-    assert {row.substream: row.top for row in job.substream_table(0)} == {"a": None, "b": 1_000}
-    assert job.summary().top == 1_000
+    assert {row.substream: row.max_event_time for row in job.substream_table(0)} == {"a": None, "b": 1_000}
+    assert job.summary().max_event_time == 1_000
 
 
 def test_a_heartbeat_is_evidence_of_silence_but_not_while_a_batch_is_open() -> None:
@@ -283,7 +283,7 @@ def test_waiting_for_the_coordinator_is_nobodys_silence() -> None:
     job.commit(RUN, 1, None, 10_050, waited_ms=10_000)
     batch_2 = job.begin(RUN, 2, 10_099, waited_ms=10_000)
     job.commit(RUN, 2, None, 10_099, waited_ms=10_000)
-    assert batch_2.pin == 40
+    assert batch_2.pinned_watermark == 40
     assert [row.state for row in job.substream_table(10_099)] == ["active", "active"]
     job.begin(RUN, 3, 10_100, waited_ms=10_000)
     job.commit(RUN, 3, None, 10_100, waited_ms=10_000)
@@ -316,9 +316,9 @@ def test_declared_substreams_hold_from_the_start() -> None:
     job.declare("departures", ["late-starter"], 0)
     batch(job, RUN, 0, {"a": 500}, 1)
     assert watermark(job) is None
-    holder = job.answer().holder
-    assert holder is not None
-    assert (holder.reason, holder.substream) == ("never_reported", "late-starter")
+    held_by = job.answer().held_by
+    assert held_by is not None
+    assert (held_by.reason, held_by.substream) == ("never_reported", "late-starter")
 
 
 def test_frames_let_only_boundaries_out() -> None:

@@ -7,7 +7,7 @@ from tidegate.domain.config import JobConfig
 from tidegate.domain.job import JobMachine
 from tidegate.domain.ledger import ENTRIES_KEPT, HOUR, HOURS_KEPT, Entry, Ledger, Span, spans
 from tidegate.domain.policy import LimitingLag
-from tidegate.domain.records import Accounting, Counts, HourCounts, HourOfRows, LateWent
+from tidegate.domain.records import Accounting, Counts, HourCounts, HourOfRows, LateDisposition
 
 A, B = ("q", "a"), ("q", "b")
 
@@ -98,7 +98,7 @@ def test_what_was_dropped_comes_before_what_was_diverted() -> None:
     assert spans([]) == []
 
 
-def commit(job: JobMachine, batch_id: int, went: LateWent, hours: tuple[HourOfRows, ...]) -> None:
+def commit(job: JobMachine, batch_id: int, went: LateDisposition, hours: tuple[HourOfRows, ...]) -> None:
     job.begin(RUN, batch_id, 0)
     job.report_staged(RUN, batch_id, 0, {"a": 1}, {}, 0)
     late = sum(of_hour[3] for of_hour in hours)

@@ -38,8 +38,8 @@ def test_a_dead_query_is_waited_for_until_its_timeout() -> None:
     job = JobMachine(JobConfig(LimitingLag(0), query_timeout_ms=100), 0)
     batch(job, RUN, 0, {"a": 10}, 0)
     batch(job, OTHER, 0, {"b": 500}, 50)
-    assert job.sweep(99).coalesced == 10
-    assert job.sweep(100).coalesced == 500
+    assert job.sweep(99).coalesced_watermark == 10
+    assert job.sweep(100).coalesced_watermark == 500
     assert [row.state for row in job.substream_table(100)] == ["active", "idle"]
     batch(job, RUN, 1, {"a": 600}, 120)
     assert [row.state for row in job.substream_table(120)] == ["active", "active"]
@@ -52,7 +52,7 @@ def test_a_dead_query_s_open_batch_still_holds_what_may_be_relied_on() -> None:
     job.begin(RUN, 1, 0)
     batch(job, OTHER, 0, {"b": 500}, 50)
     answer = job.sweep(100)
-    assert (answer.coalesced, answer.watermark) == (500, 10)
+    assert (answer.coalesced_watermark, answer.watermark) == (500, 10)
 
 
 def test_a_batch_that_is_open_too_long_is_released_and_may_still_commit() -> None:
@@ -67,7 +67,7 @@ def test_a_batch_that_is_open_too_long_is_released_and_may_still_commit() -> Non
     assert job.query_table()[1].batch_released
     job.report_staged(RUN, 1, 0, {"a": 700}, {}, 101)
     assert job.commit(RUN, 1, None, 102).applied
-    assert job.substream_table(102)[1].top == 700
+    assert job.substream_table(102)[1].max_event_time == 700
 
 
 def test_time_that_nobody_saw_is_nobody_s_silence() -> None:
@@ -75,7 +75,7 @@ def test_time_that_nobody_saw_is_nobody_s_silence() -> None:
     job = JobMachine(JobConfig(LimitingLag(0), idle_timeout_ms=50), 0, absent_after_ms=100)
     job.report({"a": 10, "b": 20}, 0)
     assert job.sweep(3_600_000).watermark == 10
-    assert "absence" in kinds(job)
+    assert "unattended" in kinds(job)
     assert job.sweep(3_600_049).watermark == 10
     job.report({"b": 30}, 3_600_049)
     assert job.sweep(3_600_050).watermark == 30
@@ -226,5 +226,7 @@ def test_a_record_names_the_first_of_many() -> None:
     job.sweep(10)
     idle = next(record for record in job.journal if record.kind == "idle")
     assert (idle.details["count"], idle.details["substreams"][0], len(idle.details["substreams"])) == (
-        50, "/s000", NAMES_KEPT,
-    )  # fmt: skip
+        50,
+        "/s000",
+        NAMES_KEPT,
+    )

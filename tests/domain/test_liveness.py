@@ -111,7 +111,7 @@ def test_what_is_due_is_all_that_time_will_change(seed: int) -> None:
         now += 1
         sweep_if_due(left_alone, now)
     here = left_alone.answer()
-    assert not above(there.coalesced, here.coalesced)
+    assert not above(there.coalesced_watermark, here.coalesced_watermark)
     assert not above(there.watermark, here.watermark)
     watched.sweep(now)
     assert [row.state for row in left_alone.substream_table(now)] == [row.state for row in watched.substream_table(now)]
@@ -119,5 +119,5 @@ def test_what_is_due_is_all_that_time_will_change(seed: int) -> None:
 
 def sweep_if_due(job: JobMachine, now: int) -> None:
     due_ms = job.next_change_ms()
-    if due_ms is not None and due_ms + job.lost_ms <= now:
+    if due_ms is not None and due_ms + job.unattended_ms <= now:
         job.sweep(now)

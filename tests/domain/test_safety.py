@@ -40,12 +40,12 @@ throttles = st.sampled_from([NoThrottle(), FrameThrottle(Frame(20, 10, 3)), MinS
 
 def stream(steps: list[tuple[str, int, bool, int]]) -> list[tuple[str, int, int]]:
     """Disordered streams of their own pace each: substream, event time, processing time of each arrival."""
-    tops: defaultdict[str, int] = defaultdict(lambda: START)
+    max_event_times: defaultdict[str, int] = defaultdict(lambda: START)
     now, out = START, []
     for name, distance, ahead, pause in steps:
         now += pause
-        time = tops[name] + distance if ahead else tops[name] - distance
-        tops[name] = max(tops[name], time)
+        time = max_event_times[name] + distance if ahead else max_event_times[name] - distance
+        max_event_times[name] = max(max_event_times[name], time)
         out.append((name, time, now))
     return out
 
@@ -57,11 +57,11 @@ def test_without_limits_what_is_on_time_in_its_substream_is_on_time_in_the_merge
     """A slow substream's rows must not be lost because another is fast."""
     job = JobMachine(JobConfig(LimitingLag(lag), throttle), START)
     job.declare(DIRECT, SUBSTREAMS, START)
-    tops: dict[str, int] = {}
+    max_event_times: dict[str, int] = {}
     for number, (name, time, now) in enumerate(stream(steps)):
-        if name not in tops or time >= tops[name] - lag:
+        if name not in max_event_times or time >= max_event_times[name] - lag:
             assert not above(job.answer().watermark, time)
-        tops[name] = max(time, tops.get(name, time))
+        max_event_times[name] = max(time, max_event_times.get(name, time))
         job.report({name: time}, now)
         if number in sweeps:
             job.sweep(now)
@@ -75,17 +75,17 @@ def test_that_holds_for_rows_in_batches_by_their_pins(
     job = JobMachine(JobConfig(LimitingLag(lag)), START)
     run = Run("q", "c", "r")
     job.declare("q", SUBSTREAMS, START)
-    tops: dict[str, int] = {}
+    max_event_times: dict[str, int] = {}
     rows = stream(steps)
     for batch, first in enumerate(range(0, len(rows), size)):
         part = rows[first : first + size]
-        pin = job.begin(run, batch, part[0][2]).pin
+        pinned_watermark = job.begin(run, batch, part[0][2]).pinned_watermark
         for partition, (name, time, now) in enumerate(part):
-            if name not in tops or time >= tops[name] - lag:
-                assert not above(pin, time)
+            if name not in max_event_times or time >= max_event_times[name] - lag:
+                assert not above(pinned_watermark, time)
             job.report_staged(run, batch, partition, {name: time}, {}, now)
         for name, time, _ in part:
-            tops[name] = max(time, tops.get(name, time))
+            max_event_times[name] = max(time, max_event_times.get(name, time))
         job.commit(run, batch, None, part[-1][2])
 
 
@@ -117,9 +117,9 @@ def limits_on_record(job: JobMachine, name: str, beyond: int) -> set[str]:
     for record in job.journal:
         if record.kind == "idle" and member in record.details["substreams"]:
             idle_by = record.details["limit"]
-        elif record.kind == "wake" and member in record.details["substreams"]:
+        elif record.kind == "active" and member in record.details["substreams"]:
             idle_by = None
-        elif record.kind in MOVEMENTS and record.details["coalesced"] > beyond:
+        elif record.kind in MOVEMENTS and record.details["coalesced_watermark"] > beyond:
             if idle_by is not None:
                 found.add(idle_by)
             for limit in record.details.get("limits", []):
@@ -142,14 +142,14 @@ def test_with_a_limit_each_violation_is_on_record_under_its_name(
     allowed |= {limit for limit in ("idle_timeout_ms", "max_retention_ms") if getattr(config, limit) is not None}
     job = JobMachine(config, START)
     job.declare(DIRECT, SUBSTREAMS, START)
-    tops: dict[str, int] = {}
+    max_event_times: dict[str, int] = {}
     for name, time, now in stream(steps):
         job.sweep(now)
-        if (name not in tops or time >= tops[name] - lag) and above(job.answer().watermark, time):
+        if (name not in max_event_times or time >= max_event_times[name] - lag) and above(job.answer().watermark, time):
             explained = limits_on_record(job, name, time)
             assert explained, f"{name} is late at {time}, and nothing says why"
             assert explained <= allowed
-        tops[name] = max(time, tops.get(name, time))
+        max_event_times[name] = max(time, max_event_times.get(name, time))
         job.report({name: time}, now)
 
 

@@ -50,12 +50,12 @@ def test_judged_as_the_rule_is_written(rows: list[Row], lag: int, size: int, gra
             known.add(end)
         elif end > moment.watermark - grace:
             updated += 1
-            closed.setdefault(end, moment.top - end)
+            closed.setdefault(end, moment.max_event_time - end)
         else:
             dropped += 1
         for other in known:
             if other <= moment.watermark:
-                closed.setdefault(other, moment.top - other)
+                closed.setdefault(other, moment.max_event_time - other)
     latency = sum(closed.values())
     assert judge(moments, size, grace) == Outcome(len(rows), dropped, updated, len(closed), latency)
 

@@ -50,13 +50,17 @@ def disorder_of(rows: list[Row], lag: int, throttle: Throttle) -> Disorder:
     config = JobConfig(LimitingLag(lag), throttle, delay_half_life_ms=FOR_EVER)
     job = JobMachine(config, 0, numbers=UNBOUNDED)
     job.declare("", sorted({row.substream for row in rows}), 0)
-    tops: dict[str, int] = {}
+    max_event_times: dict[str, int] = {}
     for row in rows:
-        top = tops.get(row.substream)
+        max_event_time = max_event_times.get(row.substream)
         delays = (
-            {} if top is None else {row.substream: ((bucket_of(top - config.judged_at(row.event_time, UNBOUNDED)), 1),)}
+            {}
+            if max_event_time is None
+            else {row.substream: ((bucket_of(max_event_time - config.judged_at(row.event_time, UNBOUNDED)), 1),)}
         )
-        tops[row.substream] = row.event_time if top is None else max(top, row.event_time)
+        max_event_times[row.substream] = (
+            row.event_time if max_event_time is None else max(max_event_time, row.event_time)
+        )
         job.report({row.substream: row.event_time}, 0, delays=delays)
     return job.disorder
 
@@ -115,8 +119,8 @@ def test_it_fades_by_half_in_a_half_life_of_event_time() -> None:
     sketch = Sketch()
     sketch.fade_to(0, 800)
     sketch.add([(5, 1000)])
-    for top in (100, 350, 350, 800):
-        sketch.fade_to(top, 800)
+    for max_event_time in (100, 350, 350, 800):
+        sketch.fade_to(max_event_time, 800)
     assert sketch.rows == pytest.approx(500, rel=1e-3)
     # By another half-life from here on; that alone is no reason to forget.
     assert sketch.fade_to(8000, 1600) == 0

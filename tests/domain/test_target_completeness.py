@@ -42,7 +42,7 @@ def judged(policy: Policy, times: list[int]) -> Judged:
     job = JobMachine(JobConfig(policy, delay_half_life_ms=HALF_LIFE), 0)
     found = Judged([], [], [], [])
     for at, batch in enumerate(batches(times)):
-        watermark, top = job.coalescer.coalesced, job.top
+        watermark, max_event_time = job.coalescer.coalesced_watermark, job.max_event_time
         substream = job.substreams.get(("", "s"))
         if found.warm is None and substream is not None and substream.lag != COLD_START:
             found.warm = at
@@ -50,13 +50,13 @@ def judged(policy: Policy, times: list[int]) -> Judged:
         found.late.append(0 if watermark is None else sum(time < watermark for time in batch))
         found.lags.append(0 if substream is None or substream.lag is None else substream.lag)
         delays = {}
-        if top is not None:
-            delays["s"] = (*Counter(bucket_of(top - time) for time in batch).items(),)
+        if max_event_time is not None:
+            delays["s"] = (*Counter(bucket_of(max_event_time - time) for time in batch).items(),)
             if found.warm is not None:
-                found.delays += [top - time for time in batch]
+                found.delays += [max_event_time - time for time in batch]
         job.report({"s": max(batch)}, 0, delays=delays)
-        assert job.coalescer.coalesced is not None
-        assert watermark is None or job.coalescer.coalesced >= watermark
+        assert job.coalescer.coalesced_watermark is not None
+        assert watermark is None or job.coalescer.coalesced_watermark >= watermark
     return found
 
 
@@ -100,13 +100,13 @@ def test_when_rows_come_three_times_as_late_it_is_back_above_the_target_soon(law
 def test_it_learns_again_where_enough_rows_never_come_together() -> None:
     """What is old fades, so a substream with few rows has never enough of its own; a bad day must not last for ever."""
     job = JobMachine(JobConfig(TargetCompleteness(0.99, 1000), delay_half_life_ms=1000), 0)
-    top = 0
+    max_event_time = 0
 
     def report(rows: dict[str, list[int]]) -> None:
-        nonlocal top
-        top += 100
+        nonlocal max_event_time
+        max_event_time += 100
         delays = {name: (*Counter(map(bucket_of, found)).items(),) for name, found in rows.items()}
-        job.report(dict.fromkeys(rows, top), 0, delays=delays)
+        job.report(dict.fromkeys(rows, max_event_time), 0, delays=delays)
 
     usual = {"large": [20] * 99 + [200], "small": [20] * 20}
     for _ in range(50):
@@ -152,29 +152,29 @@ def test_where_half_of_the_substreams_are_delayed_only_one_watermark_for_all_los
     warm = len(rows) // 2
     for first in range(0, len(rows), 50):
         batch = rows[first : first + 50]
-        watermark = by_each.coalescer.coalesced
+        watermark = by_each.coalescer.coalesced_watermark
         learnt = by_each.substreams["", "s0"].lag
         assert learnt is not None
         if first >= warm and best is not None:
             judged_rows += len(batch)
             late += sum(watermark is not None and time < watermark for _, time in batch)
             for_all += sum(time < best - learnt for _, time in batch)
-        tops: dict[str, int] = {}
+        max_event_times: dict[str, int] = {}
         delays: dict[str, Counter[int]] = {}
         for name, time in batch:
-            top = by_each.substreams["", name].top
-            if top is not None:
-                delays.setdefault(name, Counter())[bucket_of(top - time)] += 1
-            tops[name] = max(time, tops.get(name, time))
-        best = max([*tops.values(), *([] if best is None else [best])])
-        by_each.report(tops, 0, delays={name: (*counted.items(),) for name, counted in delays.items()})
+            max_event_time = by_each.substreams["", name].max_event_time
+            if max_event_time is not None:
+                delays.setdefault(name, Counter())[bucket_of(max_event_time - time)] += 1
+            max_event_times[name] = max(time, max_event_times.get(name, time))
+        best = max([*max_event_times.values(), *([] if best is None else [best])])
+        by_each.report(max_event_times, 0, delays={name: (*counted.items(),) for name, counted in delays.items()})
     print(f"{late / judged_rows:.3%} late, {for_all / judged_rows:.1%} by one watermark for all")
     assert late / judged_rows <= 0.01
     assert for_all / judged_rows >= 0.33
 
 
 @pytest.mark.parametrize(
-    ("rules", "field"),
+    ("config", "field"),
     [
         ({"target": 1.0}, "policy.target"),
         ({"target": 0.4}, "policy.target"),
@@ -185,9 +185,9 @@ def test_where_half_of_the_substreams_are_delayed_only_one_watermark_for_all_los
         ({"min_rows": 0}, "policy.min_rows"),
     ],
 )
-def test_what_cannot_be_aimed_at_is_refused(rules: dict[str, float], field: str) -> None:
+def test_what_cannot_be_aimed_at_is_refused(config: dict[str, float], field: str) -> None:
     with pytest.raises(InvalidConfig) as refused:
-        TargetCompleteness(**{"target": 0.99, "cold_start": 15, **rules})  # type: ignore[arg-type]
+        TargetCompleteness(**{"target": 0.99, "cold_start": 15, **config})  # type: ignore[arg-type]
     assert refused.value.details["field"] == field
 
 

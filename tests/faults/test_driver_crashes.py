@@ -16,9 +16,12 @@ STEP = 1_000_000
 
 def rows_of(batch: int) -> list[dict[str, object]]:
     """``behind`` is what an unpinned replay would call late: the job moves past it while the driver is dead."""
-    top = (batch + 1) * STEP
-    late = [("a", top - 2 * STEP + 7)] if batch > 1 else []
-    return [{"k": k, "t": t} for k, t in [("a", top), ("b", top - 5000), ("behind", top - 400_000), *late]]
+    max_event_time = (batch + 1) * STEP
+    late = [("a", max_event_time - 2 * STEP + 7)] if batch > 1 else []
+    return [
+        {"k": k, "t": t}
+        for k, t in [("a", max_event_time), ("b", max_event_time - 5000), ("behind", max_event_time - 400_000), *late]
+    ]
 
 
 def test_a_driver_that_is_killed_at_any_point_changes_nothing(
@@ -29,26 +32,26 @@ def test_a_driver_that_is_killed_at_any_point_changes_nothing(
     While the driver is dead, the job's C moves on: another reporter is far ahead, and an operator waits for the
     query no longer.
     """
-    gate = tidegate.gate(rules=limiting_lag(LAG))
-    settings = Settings("local[2]", tidegate.url, gate.coordinator.job, str(tmp_path))
+    job = tidegate.job(config=limiting_lag(LAG))
+    settings = Settings("local[2]", tidegate.url, job.coordinator.job, str(tmp_path))
     source = FileBatches(tmp_path / "input", SCHEMA)
     source.add(*rows_of(0))
-    pins: dict[int, int | None] = {}
+    pinned_watermarks: dict[int, int | None] = {}
     for batch, point in enumerate(POINTS, 1):
         source.add(*rows_of(batch))
         settings.die, settings.of = point, batch
         assert not run_here(spark, settings)
-        query = next(known for known in gate.queries() if known["query"] == QUERY)
+        query = next(known for known in job.queries() if known["query"] == QUERY)
         begun = point != "before the pin"
         assert query["batch_id"] == (batch if begun else batch - 1)
         assert query["batch_open"] == (begun and point != "after it")
         if begun:
-            pins[batch] = query["pin"]
-        operate(gate, "POST", ":report", {"substreams": ["x"], "event_times": [(batch + 1) * STEP - 200_000]})
-        operate(gate, "POST", "/substreams:idle", {"query": QUERY, "names": ["a", "b", "behind"]})
-        assert gate.status()["coalesced"] >= (batch + 1) * STEP - 210_000
+            pinned_watermarks[batch] = query["pinned_watermark"]
+        operate(job, "POST", ":report", {"substreams": ["x"], "max_event_times": [(batch + 1) * STEP - 200_000]})
+        operate(job, "POST", "/substreams:idle", {"query": QUERY, "names": ["a", "b", "behind"]})
+        assert job.status()["coalesced_watermark"] >= (batch + 1) * STEP - 210_000
         if begun and point != "after it":
-            assert gate.status()["watermark"] == pins[batch]
+            assert job.status()["watermark"] == pinned_watermarks[batch]
     settings.die = None
     assert run_here(spark, settings)
 
@@ -57,10 +60,12 @@ def test_a_driver_that_is_killed_at_any_point_changes_nothing(
     for call in made:
         given.setdefault((call.kind, call.batch), []).append(call)
     for attempts in given.values():
-        assert all((call.pin, call.rows) == (attempts[0].pin, attempts[0].rows) for call in attempts)
+        assert all(
+            (call.pinned_watermark, call.rows) == (attempts[0].pinned_watermark, attempts[0].rows) for call in attempts
+        )
         assert [call.replayed for call in attempts[1:]] == [True] * (len(attempts) - 1)
-    for batch, pin in pins.items():
-        assert {call.pin for call in made if call.batch == batch} == {pin}
+    for batch, pinned_watermark in pinned_watermarks.items():
+        assert {call.pinned_watermark for call in made if call.batch == batch} == {pinned_watermark}
     # Functions ran twice where the driver died in or after them.
     attempts_of = {batch: len(given["on_time", batch]) for batch in range(len(POINTS) + 1)}
     assert attempts_of == {0: 1, 1: 1, 2: 1, 3: 1, 4: 2, 5: 2, 6: 2}
@@ -71,6 +76,6 @@ def test_a_driver_that_is_killed_at_any_point_changes_nothing(
     assert on_time & late == set()
     # The batch that died before its pin was pinned after the job had moved on; all others were judged as they began.
     assert late == {("a", batch * STEP - STEP + 7) for batch in range(2, len(POINTS) + 1)} | {("behind", 1_600_000)}
-    rows = gate.status()["rows"]
+    rows = job.status()["rows"]
     assert rows == {"on_time": len(on_time), "updated": 0, "late": len(late), "null_event_time": 0, "future": 0}
-    assert sum(row["reported"] for row in gate.substreams()) == len(everything)
+    assert sum(row["reported"] for row in job.substreams()) == len(everything)

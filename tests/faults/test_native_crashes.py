@@ -23,8 +23,13 @@ def fill(directory: Path) -> list[list[tuple[str, int]]]:
     source = FileBatches(directory / "input", SCHEMA)
     batches = []
     for batch in range(BATCHES):
-        top = 1_000_000 + batch * SIZE
-        times = [top + 1, top - 1, top - 7000 - batch, top - 100_000 - batch]
+        max_event_time = 1_000_000 + batch * SIZE
+        times = [
+            max_event_time + 1,
+            max_event_time - 1,
+            max_event_time - 7000 - batch,
+            max_event_time - 100_000 - batch,
+        ]
         batches.append([(k, t) for t in times for k in ("a", "b")])
         source.add(*({"k": k, "t": t} for k, t in batches[-1]))
     return batches
@@ -45,13 +50,13 @@ def test_it_is_the_same_as_without_a_crash(spark: SparkSession, tidegate: Coordi
         directory = tmp_path / ("with" if crashes else "without")
         directory.mkdir()
         batches = fill(directory)
-        gate = tidegate.gate(rules=limiting_lag(LAG))
-        settings = Settings("local[2]", tidegate.url, gate.coordinator.job, str(directory), windows=SIZE, native=True)
+        job = tidegate.job(config=limiting_lag(LAG))
+        settings = Settings("local[2]", tidegate.url, job.coordinator.job, str(directory), windows=SIZE, native=True)
         for settings.die, settings.of in crashes:
             assert not run_here(spark, settings)
         settings.die = None
         assert run_here(spark, settings)
-        found.append((table(directory), gate.status()["rows"]))
+        found.append((table(directory), job.status()["rows"]))
     assert found[1] == found[0]
     windows, rows = found[0]
     assert rows["on_time"] + rows["late"] == sum(map(len, batches)) and rows["late"] > BATCHES
@@ -65,18 +70,18 @@ def test_a_replayed_batch_sees_the_same_watermark(
     source = FileBatches(tmp_path / "input", SCHEMA)
     for second in (10, 40, 50, 60, 70):
         source.add(*({"k": k, "t": 100_000 + second * 100} for k in "ab"), {"k": "a", "t": 90_000})
-    gate = tidegate.gate(rules=limiting_lag(LAG))
+    job = tidegate.job(config=limiting_lag(LAG))
     settings = Settings(
-        "local[2]", tidegate.url, gate.coordinator.job, str(tmp_path), IN_THE_FUNCTION, 3, windows=4000, native=True,
-    )  # fmt: skip
+        "local[2]", tidegate.url, job.coordinator.job, str(tmp_path), IN_THE_FUNCTION, 3, windows=4000, native=True
+    )
     assert not run_here(spark, settings)
     first = {call.batch: call.rows for call in calls(tmp_path)}
     assert first[3], "it has closed windows"
-    gate.done(QUERY, ["a", "b"])
-    operate(gate, "POST", ":report", {"substreams": ["other"], "event_times": [1_000_000]})
-    assert gate.status()["watermark"] == 990_000
+    job.done(QUERY, ["a", "b"])
+    operate(job, "POST", ":report", {"substreams": ["other"], "max_event_times": [1_000_000]})
+    assert job.status()["watermark"] == 990_000
     settings.die = None
     assert run_here(spark, settings)
     assert [call.rows for call in calls(tmp_path) if call.batch == 3] == [first[3]] * 2
     # Rows are judged by the watermark of the batch before. That of batch 2 was 88 s; so 90 s is late from batch 4 on.
-    assert gate.status()["rows"]["late"] == 1
+    assert job.status()["rows"]["late"] == 1

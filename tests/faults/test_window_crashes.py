@@ -22,8 +22,14 @@ def fill(directory: Path) -> None:
     """Each batch moves the watermark on by a window, changes one that is closed, and comes too late for another."""
     source = FileBatches(directory / "input", SCHEMA)
     for batch in range(BATCHES):
-        top = (batch + 2) * SIZE
-        times = [top + 1, top - 1, top - 7000 - batch, top - SIZE - 22_000 - batch, top - 3 * SIZE - batch]
+        max_event_time = (batch + 2) * SIZE
+        times = [
+            max_event_time + 1,
+            max_event_time - 1,
+            max_event_time - 7000 - batch,
+            max_event_time - SIZE - 22_000 - batch,
+            max_event_time - 3 * SIZE - batch,
+        ]
         source.add(*({"k": k, "t": t} for t in times for k in "ab" if t >= 0))
 
 
@@ -32,7 +38,7 @@ def given_to(directory: Path) -> Given:
     attempts: dict[tuple[str, int], list[Any]] = defaultdict(list)
     for call in calls(directory):
         rows = [[(row[0]["start"], row[0]["end"]), *row[1:]] if isinstance(row[0], dict) else row for row in call.rows]
-        attempts[call.kind, call.batch].append((call.pin, sorted(rows, key=str)))
+        attempts[call.kind, call.batch].append((call.pinned_watermark, sorted(rows, key=str)))
     for which, made in attempts.items():
         assert all(attempt == made[0] for attempt in made), which
     return {which: made[0] for which, made in attempts.items()}
@@ -47,15 +53,15 @@ def test_windows_and_updates_are_the_same_as_without_a_crash(
         directory = tmp_path / ("with" if crashes else "without")
         directory.mkdir()
         fill(directory)
-        gate = tidegate.gate(rules=limiting_lag(LAG))
-        settings = Settings("local[2]", tidegate.url, gate.coordinator.job, str(directory), windows=SIZE)
+        job = tidegate.job(config=limiting_lag(LAG))
+        settings = Settings("local[2]", tidegate.url, job.coordinator.job, str(directory), windows=SIZE)
         for batch, point in enumerate(POINTS_WITH_WINDOWS, 1) if crashes else ():
             settings.die, settings.of = point, batch
             assert not run_here(spark, settings)
         settings.die = None
         assert run_here(spark, settings)
         found.append(given_to(directory))
-        rows.append(gate.status()["rows"])
+        rows.append(job.status()["rows"])
     assert found[1] == found[0]
     assert rows[1] == rows[0]
     updates = [row for (kind, _), (_, given) in found[0].items() if kind == "on_time" for row in given if row[-1]]

@@ -5,9 +5,19 @@ from typing import Any
 import schemathesis
 
 COLUMNS = {
-    "event_times", "min_event_times", "watermarks", "counts", "future_counts", "on_time", "late", "null_event_time",
-    "updated", "future", "delays", "hours",
-}  # fmt: skip
+    "max_event_times",
+    "min_event_times",
+    "watermarks",
+    "counts",
+    "future_counts",
+    "on_time",
+    "late",
+    "null_event_time",
+    "updated",
+    "future",
+    "delays",
+    "hours",
+}
 LONGEST_NAME = 200
 FIRST_HOUR, LAST_HOUR, MOST_ROWS = -2_501_999_793, 2_501_999_792, 10**12
 
@@ -23,9 +33,9 @@ def before_call(_context: Any, case: Any, _arguments: Any) -> None:
         if isinstance(table, dict):
             _equalise(table)
     overrides = case.body.get("overrides")
-    for holder in (case.body, *(overrides if isinstance(overrides, list) else ())):
-        if isinstance(holder, dict) and isinstance(holder.get("policy"), dict):
-            _put_in_order(holder["policy"])
+    for held_by in (case.body, *(overrides if isinstance(overrides, list) else ())):
+        if isinstance(held_by, dict) and isinstance(held_by.get("policy"), dict):
+            _put_in_order(held_by["policy"])
     throttle = case.body.get("throttle")
     if isinstance(throttle, dict) and _whole(throttle.get("size_ms")):
         slide = throttle.get("slide_ms")

@@ -10,13 +10,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.api import RULES
+from tests.support.api import CONFIG
 from tidegate.auth import keyring
 from tidegate.auth.roles import Role
 from tidegate_spark.testing import CoordinatorProcess
 
 ROOT = Path(__file__).parents[2]
-CONFIG = Path(__file__).with_name("schemathesis.toml")
+SCHEMATHESIS = Path(__file__).with_name("schemathesis.toml")
 EXAMPLES = 40
 
 
@@ -29,10 +29,21 @@ class Tried:
         """All checks of schemathesis; what it found is shown."""
         environment = os.environ | {"SCHEMATHESIS_HOOKS": "tests.fuzz.hooks"}
         command = [
-            str(Path(sys.executable).with_name("schemathesis")), "--config-file", str(config), "run",
-            f"{self.process.url}/v1/openapi.json", "--checks", "all", "--max-examples", str(EXAMPLES),
-            "--request-timeout", "60", "--header", f"Authorization: Bearer {self.key}", "--no-color",
-        ]  # fmt: skip
+            str(Path(sys.executable).with_name("schemathesis")),
+            "--config-file",
+            str(config),
+            "run",
+            f"{self.process.url}/v1/openapi.json",
+            "--checks",
+            "all",
+            "--max-examples",
+            str(EXAMPLES),
+            "--request-timeout",
+            "60",
+            "--header",
+            f"Authorization: Bearer {self.key}",
+            "--no-color",
+        ]
         if os.environ.get("CI"):
             command += ["--generation-deterministic"]
         ended = subprocess.run(
@@ -54,7 +65,7 @@ def tried(tmp_path: Path) -> Iterator[Tried]:
 
 def test_calls_with_any_ids(tried: Tried) -> None:
     """Also one after the other, as the document links them."""
-    tried.run(CONFIG, "--exclude-path-regex", "watch$")
+    tried.run(SCHEMATHESIS, "--exclude-path-regex", "watch$")
 
 
 def test_calls_of_one_job(tried: Tried, tmp_path: Path) -> None:
@@ -62,13 +73,13 @@ def test_calls_of_one_job(tried: Tried, tmp_path: Path) -> None:
     config = tmp_path / "schemathesis.toml"
     ids = {"job": "flights", "query": "departures", "batch": 0, "hold": "maintenance"}
     parameters = "\n".join(f'"path.{name}" = {value!r}' for name, value in ids.items())
-    config.write_text(f"{CONFIG.read_text()}\n[parameters]\n{parameters}\n")
+    config.write_text(f"{SCHEMATHESIS.read_text()}\n[parameters]\n{parameters}\n")
     with httpx.Client(base_url=tried.process.url, headers={"Authorization": f"Bearer {tried.key}"}) as http:
-        http.put("/v1/jobs/flights", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
+        http.put("/v1/jobs/flights", json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
         tried.run(config, "--exclude-path-regex", "watch$|livez|readyz", "--exclude-operation-id", "delete_job")
         assert http.get("/v1/jobs/flights").json()["incarnation"] > 1, "it was reset, among other things"
 
 
 def test_the_stream_of_events(tried: Tried) -> None:
     """Of a job that is there it would not end; those of others are refused as the document says."""
-    tried.run(CONFIG, "--include-path-regex", "watch$", "--phases", "coverage,fuzzing")
+    tried.run(SCHEMATHESIS, "--include-path-regex", "watch$", "--phases", "coverage,fuzzing")

@@ -8,19 +8,19 @@ from pyspark.sql import SparkSession
 from tests.support.streams import rows, to_the_end
 from tests.support.waiting import until
 from tests.support.windows import SECOND, Results, tens
-from tidegate_spark import Gate
+from tidegate_spark import Job
 from tidegate_spark.testing import FileBatches
 
 
 def test_late_rows_within_the_allowed_lateness_update_their_window(
-    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
+    spark: SparkSession, job: Job, source: FileBatches, checkpoint: str
 ) -> None:
     source.add(*rows(("a", 1000), ("a", 35_000)))  # the watermark is 25 s
     source.add(*rows(("a", 2000), ("a", 12_000), ("a", 13_000)))
     source.add(*rows(("a", 3000), ("a", 45_000)))  # judged by 25 s, then the watermark is 35 s
     source.add(*rows(("a", 4000), ("a", 15_000), ("a", None)))
     results = Results()
-    to_the_end(tens(gate, source, spark, results).allowed_lateness(20 * SECOND), checkpoint)
+    to_the_end(tens(job, source, spark, results).allowed_lateness(20 * SECOND), checkpoint)
     told = {
         batch: [(row["window"]["start"], row["rows"], row["previous"] and row["previous"]["rows"]) for row in given]
         for batch, given in results.given.items()
@@ -34,27 +34,25 @@ def test_late_rows_within_the_allowed_lateness_update_their_window(
     assert results.late == {3: [("a", 4000), ("a", None)]}
     counts = {name: results.count(name) for name in ("on_time", "updated", "late", "null_event_time")}
     assert counts == {"on_time": 3, "updated": 5, "late": 1, "null_event_time": 1}
-    assert {name: gate.status()["rows"][name] for name in counts} == counts
+    assert {name: job.status()["rows"][name] for name in counts} == counts
     results.table()
 
 
 def test_a_quiet_stream_closes_its_last_windows(
-    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str, tmp_path: Path
+    spark: SparkSession, job: Job, source: FileBatches, checkpoint: str, tmp_path: Path
 ) -> None:
     """Its own batch has closed none; another query moves the watermark, and there is no more data."""
     source.add(*rows(("a", 1000), ("a", 12_000)))
     results, trigger_s = Results(), 1
-    stream = tens(gate, source, spark, results).trigger(processingTime=f"{trigger_s} seconds")
+    stream = tens(job, source, spark, results).trigger(processingTime=f"{trigger_s} seconds")
     query = stream.start(queryName="quiet", checkpointLocation=checkpoint)
     try:
         until(lambda: len(results.committed) > 0, "a first batch")
         assert results.given == {}
-        gate.done("quiet", ["a"])
+        job.done("quiet", ["a"])
         other = FileBatches(tmp_path / "other", source.schema)
         other.add(*rows(("b", 31_000)))
-        elsewhere = gate.stream(other.stream(spark), event_time="t", substream="k").foreach_batch(
-            lambda df, batch: None
-        )
+        elsewhere = job.stream(other.stream(spark), event_time="t", substream="k").foreach_batch(lambda df, batch: None)
         to_the_end(elsewhere, str(tmp_path / "elsewhere"), query="other")
         moved = time.monotonic()
         until(lambda: len(results.table()) == 2, "the windows up to 20 s")

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.native import TEN, ms, native, rows, tens, to_the_end
-from tidegate_spark import Gate
+from tidegate_spark import Job
 from tidegate_spark.testing import FileBatches
 
 
@@ -17,7 +17,7 @@ def source(tmp_path: Path) -> FileBatches:
 
 
 def test_windows_follow_the_slowest_substream(
-    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
+    spark: SparkSession, job: Job, source: FileBatches, checkpoint: str
 ) -> None:
     """The rows of b would be late by the highest event time; and what is late is what Spark drops."""
     source.add(*rows(("a", 1), ("a", 35), ("b", 2)))
@@ -26,12 +26,10 @@ def test_windows_follow_the_slowest_substream(
     source.add(*rows(("a", 47), ("b", 45), (None, 50)))  # closes windows by it
     source.add(*rows(("a", 9.999), ("a", 10)))  # and judges rows by it
     source.add(*rows(("b", 29.999), ("b", 30), ("a", 20.5), ("b", None)))
-    out = to_the_end(tens(native(gate, source.stream(spark), checkpoint, windows=TEN)), checkpoint)
-    assert gate.status()["watermark"] == ms(35)
-    assert out.windows() == {
-        (0, "a"): 1, (0, "b"): 2, (10, "a"): 1, (20, "b"): 1,
-    }  # fmt: skip
-    counted = gate.status()["rows"]
+    out = to_the_end(tens(native(job, source.stream(spark), checkpoint, windows=TEN)), checkpoint)
+    assert job.status()["watermark"] == ms(35)
+    assert out.windows() == {(0, "a"): 1, (0, "b"): 2, (10, "a"): 1, (20, "b"): 1}
+    counted = job.status()["rows"]
     assert (counted["late"], counted["null_event_time"], counted["on_time"]) == (3, 1, 17 - 4)
-    late = {row["substream"]: row["rows"]["late"] for row in gate.substreams()}
+    late = {row["substream"]: row["rows"]["late"] for row in job.substreams()}
     assert late == {"a": 2, "b": 1, "(null)": 0}

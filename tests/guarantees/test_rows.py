@@ -10,34 +10,36 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.support.api import operate
 from tests.support.partitions import BATCHES, PARTITIONS, PER_BATCH, TOTAL, four_partitions
 from tests.support.streams import LAG, Sink, rows, stream_of, to_the_end
-from tidegate_spark import SOURCE_PARTITION, Batch, Gate, fold, hook, limiting_lag
+from tidegate_spark import SOURCE_PARTITION, Batch, Job, fold, hook, limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
 
 def test_every_row_is_on_time_late_or_without_an_event_time(
-    spark: SparkSession, source: FileBatches, gate: Gate, checkpoint: str
+    spark: SparkSession, source: FileBatches, job: Job, checkpoint: str
 ) -> None:
     """A row that is in none of the three was lost; a row in two was counted twice."""
     source.add(*rows(("a", 100_000), ("b", 40_000), ("a", 99_000), ("", 60_000), (None, 60_000)))
     source.add(*rows(("a", 25_000), ("b", 29_999), ("b", 30_000), ("c", 5), ("a", None), (None, 29_000)))
     source.add(*rows(("a", None), ("d", None)))
     sink = Sink()
-    to_the_end(sink.after(gate.stream(source.stream(spark), event_time="t", substream="k")), checkpoint)
-    assert sink.pins == {0: None, 1: 30_000, 2: 30_000}
+    to_the_end(sink.after(job.stream(source.stream(spark), event_time="t", substream="k")), checkpoint)
+    assert sink.pinned_watermarks == {0: None, 1: 30_000, 2: 30_000}
     assert len(sink.on_time[0]) == 5
     assert sink.on_time[1] == [("b", 30_000)]
     assert sink.late[1] == [("a", 25_000), ("a", None), ("b", 29_999), ("c", 5), (None, 29_000)]
     assert sink.late[2] == [("a", None), ("d", None)]
     assert [(c.rows, c.on_time, c.late, c.null_event_time) for c in sink.committed] == [
-        (5, 5, 0, 0), (6, 1, 4, 1), (2, 0, 0, 2),
-    ]  # fmt: skip
-    assert gate.status()["rows"] == {"on_time": 6, "updated": 0, "late": 4, "null_event_time": 3, "future": 0}
-    table = {row["substream"]: row for row in gate.substreams()}
+        (5, 5, 0, 0),
+        (6, 1, 4, 1),
+        (2, 0, 0, 2),
+    ]
+    assert job.status()["rows"] == {"on_time": 6, "updated": 0, "late": 4, "null_event_time": 3, "future": 0}
+    table = {row["substream"]: row for row in job.substreams()}
     assert table.keys() == {"a", "b", "c", "(empty)", "(null)"}
-    assert (table["b"]["top"], table["b"]["rows"]["late"], table["b"]["reported"]) == (40_000, 1, 3)
-    holder = sink.committed[-1].holder
-    assert holder is not None
-    assert (holder.substream, holder.reason) == ("c", "slow")
+    assert (table["b"]["max_event_time"], table["b"]["rows"]["late"], table["b"]["reported"]) == (40_000, 1, 3)
+    held_by = sink.committed[-1].held_by
+    assert held_by is not None
+    assert (held_by.substream, held_by.reason) == ("c", "slow")
 
 
 @pytest.mark.parametrize("mode", ["executor", "driver"])
@@ -45,10 +47,10 @@ def test_a_partition_that_is_behind_loses_nothing(
     spark: SparkSession, tidegate: CoordinatorProcess, tmp_path: Any, mode: Any
 ) -> None:
     """What Spark's own watermark costs: 800 of 4000 rows, all of a partition that is in order but 250 s behind."""
-    gate = tidegate.gate(rules=limiting_lag(LAG))
+    job = tidegate.job(config=limiting_lag(LAG))
     sink: list[int] = []
     query = (
-        gate.stream(four_partitions(spark), event_time="t", substream=SOURCE_PARTITION)
+        job.stream(four_partitions(spark), event_time="t", substream=SOURCE_PARTITION)
         .reporting(mode)
         .foreach_batch(lambda df, batch: sink.append(df.count()))
         .start(queryName="q", checkpointLocation=str(tmp_path / "hook"))
@@ -58,12 +60,12 @@ def test_a_partition_that_is_behind_loses_nothing(
     finally:
         query.stop()
     assert sink == [PARTITIONS * PER_BATCH] * BATCHES
-    assert gate.status()["rows"] == {"on_time": TOTAL, "updated": 0, "late": 0, "null_event_time": 0, "future": 0}
-    assert {row["substream"]: row["reported"] for row in gate.substreams()} == dict.fromkeys("0123", TOTAL // 4)
+    assert job.status()["rows"] == {"on_time": TOTAL, "updated": 0, "late": 0, "null_event_time": 0, "future": 0}
+    assert {row["substream"]: row["reported"] for row in job.substreams()} == dict.fromkeys("0123", TOTAL // 4)
 
 
 def test_a_failed_batch_is_judged_again_as_it_was(
-    spark: SparkSession, source: FileBatches, gate: Gate, checkpoint: str
+    spark: SparkSession, source: FileBatches, job: Job, checkpoint: str
 ) -> None:
     """A replay by a newer watermark would call rows late that were written as on time before the crash."""
     source.add(*rows(("a", 100_000)))
@@ -72,27 +74,27 @@ def test_a_failed_batch_is_judged_again_as_it_was(
 
     def write(df: DataFrame, batch: Batch) -> None:
         sink.write(df, batch)
-        given.append((int(batch), batch.pin, sink.on_time[int(batch)], batch.replayed))
+        given.append((int(batch), batch.watermark, sink.on_time[int(batch)], batch.replayed))
         if int(batch) == 1 and not batch.replayed:
             raise RuntimeError("the disk is full")
 
-    stream = gate.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(write)
+    stream = job.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(write)
     with pytest.raises(StreamingQueryException, match="the disk is full"):
-        to_the_end(stream.late_to(sink.write_late), checkpoint)
+        to_the_end(stream.late_output(sink.write_late), checkpoint)
     # Meanwhile the job goes on: another reporter moves C far ahead. W waits for the open batch.
-    operate(gate, "POST", ":report", {"substreams": ["x"], "event_times": [900_000]})
-    gate.done("q", ["a"])
-    assert (gate.status()["coalesced"], gate.status()["watermark"]) == (890_000, 90_000)
-    assert gate.status()["holder"]["reason"] == "open_batch"
-    to_the_end(stream.late_to(sink.write_late), checkpoint)
+    operate(job, "POST", ":report", {"substreams": ["x"], "max_event_times": [900_000]})
+    job.done("q", ["a"])
+    assert (job.status()["coalesced_watermark"], job.status()["watermark"]) == (890_000, 90_000)
+    assert job.status()["held_by"]["reason"] == "open_batch"
+    to_the_end(stream.late_output(sink.write_late), checkpoint)
     assert given[1:] == [(1, 90_000, [("a", 95_000)], False), (1, 90_000, [("a", 95_000)], True)]
     assert sink.late[1] == [("a", 80_000)]
-    assert gate.status()["watermark"] == 890_000
-    assert gate.status()["rows"] == {"on_time": 2, "updated": 0, "late": 1, "null_event_time": 0, "future": 0}
+    assert job.status()["watermark"] == 890_000
+    assert job.status()["rows"] == {"on_time": 2, "updated": 0, "late": 1, "null_event_time": 0, "future": 0}
 
 
 def test_tasks_that_report_twice_change_nothing(
-    spark: SparkSession, source: FileBatches, gate: Gate, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, source: FileBatches, job: Job, checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task that failed after its report runs again, a slow one twice at once: rows must not be counted twice."""
 
@@ -103,50 +105,62 @@ def test_tasks_that_report_twice_change_nothing(
     monkeypatch.setattr(hook, "on_executors", twice)
     source.add(*rows(("a", 100_000), ("b", 40_000), ("b", 41_000), ("a", None), ("a", 9_999_999_999_999)))
     sink = Sink()
-    to_the_end(sink.after(gate.stream(source.stream(spark), event_time="t", substream="k")), checkpoint)
-    told = {row["substream"]: (row["top"], row["reported"], row["future_reported"]) for row in gate.substreams()}
+    to_the_end(sink.after(job.stream(source.stream(spark), event_time="t", substream="k")), checkpoint)
+    told = {row["substream"]: (row["max_event_time"], row["reported"], row["future_rows"]) for row in job.substreams()}
     assert told == {"a": (100_000, 1, 1), "b": (41_000, 2, 0)}
-    assert gate.status()["rows"] == {"on_time": 3, "updated": 0, "late": 0, "null_event_time": 1, "future": 1}
+    assert job.status()["rows"] == {"on_time": 3, "updated": 0, "late": 0, "null_event_time": 1, "future": 1}
 
 
 @pytest.mark.parametrize("mode", ["executor", "driver"])
 def test_event_times_that_no_coordinator_can_hold_stop_nothing(
-    spark: SparkSession, source: FileBatches, tidegate: CoordinatorProcess, checkpoint: str, mode: Any,
+    spark: SparkSession,
+    source: FileBatches,
+    tidegate: CoordinatorProcess,
+    checkpoint: str,
+    mode: Any,
     caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+) -> None:
     """A program's largest and smallest number often stand for "none"; a query that failed by them would fail for ever.
 
     They move nothing, and nothing of them passes in silence.
     """
-    gate = tidegate.gate(rules=limiting_lag(LAG, max_future_skew=None))
+    job = tidegate.job(config=limiting_lag(LAG, max_future_skew=None))
     lowest, highest = -(2**63), 2**63 - 1
     source.add(*rows(("a", lowest), ("b", highest), ("c", 2**53 - 1), ("c", 2**53), ("d", 100_000)))
     source.add(*rows(("a", lowest), ("b", 95_000), ("d", 101_000)))
     sink = Sink()
-    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))
+    stream = sink.after(job.stream(source.stream(spark), event_time="t", substream="k"))
     to_the_end(stream.reporting(mode), checkpoint)
-    assert sink.pins == {0: None, 1: 90_000}
+    assert sink.pinned_watermarks == {0: None, 1: 90_000}
     assert (len(sink.on_time[0]), sink.late) == (5, {1: [("a", lowest)]})
     assert sink.on_time[1] == [("b", 95_000), ("d", 101_000)]
-    assert gate.status()["rows"] == {"on_time": 5, "updated": 0, "late": 1, "null_event_time": 0, "future": 2}
-    assert {row["substream"]: row["top"] for row in gate.substreams()} == {"b": 95_000, "c": 2**53 - 1, "d": 101_000}
+    assert job.status()["rows"] == {"on_time": 5, "updated": 0, "late": 1, "null_event_time": 0, "future": 2}
+    assert {row["substream"]: row["max_event_time"] for row in job.substreams()} == {
+        "b": 95_000,
+        "c": 2**53 - 1,
+        "d": 101_000,
+    }
     assert "too far ahead of the clock, in rows of b, c" in caplog.text
 
 
 def test_a_query_that_joins_is_warned_and_judged_by_the_watermark_it_finds(
-    spark: SparkSession, gate: Gate, orders: FileBatches, payments: FileBatches, tmp_path: Path,
+    spark: SparkSession,
+    job: Job,
+    orders: FileBatches,
+    payments: FileBatches,
+    tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+) -> None:
     """It cannot take back what others were promised; from then on it is waited for."""
     orders.add(*rows(("eu", 100_000)))
     payments.add(*rows(("visa", 89_999), ("visa", 95_000)))
-    to_the_end(stream_of(spark, gate, orders, Sink()), f"{tmp_path}/orders", "orders")
+    to_the_end(stream_of(spark, job, orders, Sink()), f"{tmp_path}/orders", "orders")
     assert "joins the job" not in caplog.text
     sink = Sink()
-    to_the_end(stream_of(spark, gate, payments, sink), f"{tmp_path}/payments", "payments")
+    to_the_end(stream_of(spark, job, payments, sink), f"{tmp_path}/payments", "payments")
     assert "payments: joins the job at the watermark 90000" in caplog.text
     assert (sink.on_time, sink.late) == ({0: [("visa", 95_000)]}, {0: [("visa", 89_999)]})
     orders.add(*rows(("eu", 200_000)))
-    to_the_end(stream_of(spark, gate, orders, Sink()), f"{tmp_path}/orders", "orders")
-    holder = gate.status()["holder"]
-    assert (gate.status()["watermark"], holder["query"], holder["substream"]) == (90_000, "payments", "visa")
+    to_the_end(stream_of(spark, job, orders, Sink()), f"{tmp_path}/orders", "orders")
+    held_by = job.status()["held_by"]
+    assert (job.status()["watermark"], held_by["query"], held_by["substream"]) == (90_000, "payments", "visa")

@@ -48,7 +48,7 @@ def test_a_coordinator_serves_from_its_image(buildah: Buildah, coordinator_image
             with httpx.Client(base_url=url, timeout=30, headers={"Authorization": f"Bearer {key}"}) as http:
                 rules = {"policy": {"type": "limiting_lag", "lag_ms": 10}}
                 http.put("/v1/jobs/j", json=rules, headers={"If-None-Match": "*"}).raise_for_status()
-                report = {"substreams": ["a"], "event_times": [100]}
+                report = {"substreams": ["a"], "max_event_times": [100]}
                 assert http.post("/v1/jobs/j:report", json=report).json()["watermark"] == 90
             health = config["Healthcheck"]["Test"]
             assert health[0] == "CMD"

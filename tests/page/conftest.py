@@ -43,11 +43,11 @@ Report = Callable[..., None]
 
 
 @pytest.fixture
-def make(http: httpx.Client, job: str) -> Callable[..., str]:
+def make(http: httpx.Client, job_name: str) -> Callable[..., str]:
     """Creates this test's job; returns its name."""
 
-    def created(**rules: Any) -> str:
-        return create(http, job, **rules)
+    def created(**config: Any) -> str:
+        return create(http, job_name, **config)
 
     return created
 

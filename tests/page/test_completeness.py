@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 from tests.page.conftest import open_job
 from tests.support.api import BASE, FRAMES, HOUR, create, report
 from tests.support.browser import PHONE, Visitor, shoot
-from tidegate.api.schemas.disorder import DisorderRecord, PointRecord
+from tidegate.api.schemas.completeness import CompletenessRecord, PointRecord
 from tidegate.domain.sketch import bucket_of
 from tidegate.page.drawing import plot
 from tidegate_spark.testing import CoordinatorProcess
@@ -22,19 +22,38 @@ def delayed(http: httpx.Client, job: str, rows: int, mean: int) -> None:
     chance = Random(5)  # noqa: S311 - the same picture each time
     delays = [*Counter(bucket_of(int(chance.expovariate(1 / mean))) for _ in range(rows)).items()]
     for step in range(3):
-        body = {"substreams": ["HNL"], "event_times": [BASE + step * HOUR], "delays": [delays if step == 1 else None]}
+        body = {
+            "substreams": ["HNL"],
+            "max_event_times": [BASE + step * HOUR],
+            "delays": [delays if step == 1 else None],
+        }
         http.post(f"/v1/jobs/{job}:report", json=body).raise_for_status()
 
 
-def known(**but: object) -> DisorderRecord:
-    points = [(0, 0.6), (10, 0.9), (100, 0.99), (1000, 1.0)]
-    curve = [PointRecord(lag_ms=lag, completeness=share, latency_ms=None) for lag, share in points]
+def known(**but: object) -> CompletenessRecord:
+    shares = [(0, 0.6), (10, 0.9), (100, 0.99), (1000, 1.0)]
+    points = [PointRecord(lag_ms=lag, completeness=share, latency_ms=None) for lag, share in shares]
     fields = {
-        "job": "j", "incarnation": 1, "state_epoch": "", "now_ms": 0, "watermark": None, "coalesced": None,
-        "complete": False, "watermark_token": "", "holder": None, "rows": 10, "relative_error": 0.01, "lag_ms": 20,
-        "wait_ms": None, "target": None, "recommended_lag_ms": None, "achieved": None, "quantiles": [], "curve": curve,
-    }  # fmt: skip
-    return DisorderRecord.model_validate(fields | but)
+        "job": "j",
+        "incarnation": 1,
+        "state_epoch": "",
+        "now_ms": 0,
+        "watermark": None,
+        "coalesced_watermark": None,
+        "complete": False,
+        "watermark_token": "",
+        "held_by": None,
+        "rows": 10,
+        "relative_error": 0.01,
+        "lag_ms": 20,
+        "wait_ms": None,
+        "target": None,
+        "recommended_lag_ms": None,
+        "achieved": None,
+        "quantiles": [],
+        "points": points,
+    }
+    return CompletenessRecord.model_validate(fields | but)
 
 
 def test_the_picture_has_all_that_is_marked_in_it() -> None:
@@ -50,29 +69,36 @@ def test_the_picture_has_all_that_is_marked_in_it() -> None:
     assert far is not None
     assert (far.lags[-1], far.in_force, far.recommended) == ((4000, 80.0), 80.0, 0.2)
     assert (far.target, far.achieved) == (25.0, None)  # what is below the picture is not in it
-    assert plot(known(curve=[])) is None
+    assert plot(known(points=[])) is None
     years = plot(known(lag_ms=10**12))
     assert years is not None and 3 <= len(years.lags) <= 5
 
 
-def test_it_is_on_the_page(tidegate: CoordinatorProcess, visitor: Visitor, http: httpx.Client, job: str) -> None:
-    create(http, job, policy=AIM, **FRAMES)
-    page = open_job(visitor, tidegate, job)
+def test_it_is_on_the_page(tidegate: CoordinatorProcess, visitor: Visitor, http: httpx.Client, job_name: str) -> None:
+    create(http, job_name, policy=AIM, **FRAMES)
+    page = open_job(visitor, tidegate, job_name)
     section = page.locator("#curve")
     expect(section).to_contain_text("the lag is that of a cold start, 2 h")
-    delayed(http, job, 2000, 30 * MINUTE)
+    delayed(http, job_name, 2000, 30 * MINUTE)
     expect(section.locator("polyline")).to_be_attached()  # without a reload
     expect(section).to_contain_text("target99 %")
     expect(section).to_contain_text("by lag, of the last 2,000 rows")
     expect(page.locator("#facts")).to_contain_text("target completeness 99 %")
-    shoot(visitor, f"{tidegate.url}/jobs/{job}", "job-completeness", "#connection.on")
-    shoot(visitor, f"{tidegate.url}/jobs/{job}", "phone-completeness", "#connection.on", viewport=PHONE, is_mobile=True)
+    shoot(visitor, f"{tidegate.url}/jobs/{job_name}", "job-completeness", "#connection.on")
+    shoot(
+        visitor,
+        f"{tidegate.url}/jobs/{job_name}",
+        "phone-completeness",
+        "#connection.on",
+        viewport=PHONE,
+        is_mobile=True,
+    )
 
 
 def test_without_delays_it_says_how_to_have_them(
-    tidegate: CoordinatorProcess, visitor: Visitor, http: httpx.Client, job: str
+    tidegate: CoordinatorProcess, visitor: Visitor, http: httpx.Client, job_name: str
 ) -> None:
-    create(http, job, **FRAMES)
-    report(http, job, {"BOS": BASE})
-    page = open_job(visitor, tidegate, job)
+    create(http, job_name, **FRAMES)
+    report(http, job_name, {"BOS": BASE})
+    page = open_job(visitor, tidegate, job_name)
     expect(page.locator("#curve")).to_contain_text("Reports with delays bring it")

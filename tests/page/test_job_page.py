@@ -115,8 +115,15 @@ def test_every_action_does_what_it_says(
     do("Reset the job", "The job began anew.", **{"The job's name": held})
     records = http.get(f"/v1/jobs/{held}/history", params={"kind": "action"}).json()["records"]
     assert [record["action"] for record in records[::-1]] == [
-        "idle", "done", "hold", "release", "retire", "complete", "reopen", "reset",
-    ]  # fmt: skip
+        "idle",
+        "done",
+        "hold",
+        "release",
+        "retire",
+        "complete",
+        "reopen",
+        "reset",
+    ]
     assert {record["reason"] for record in records} == {"a test"}
 
 

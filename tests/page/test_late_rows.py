@@ -25,11 +25,13 @@ def test_each_hour_has_its_bar_at_its_place() -> None:
     assert (drawn.first, drawn.last, drawn.highest, drawn.width) == (0, 5 * HOUR, 0.2, 18.0)
     assert [(bar.start, bar.x, bar.said, bar.parts) for bar in drawn.bars] == [
         (
-            HOUR, 20.0, "10 dropped, 20 diverted, 10 updated of 200 rows",
+            HOUR,
+            20.0,
+            "10 dropped, 20 diverted, 10 updated of 200 rows",
             (("dropped", 75.0, 25.0), ("diverted", 25.0, 50.0), ("updated", 0.0, 25.0)),
         ),
         (3 * HOUR, 60.0, "10 dropped of 50 rows", (("dropped", 0.0, 100.0),)),
-    ]  # fmt: skip
+    ]
     assert bars([hour(0, 100)]) is None
     assert bars([]) is None
     little = bars([hour(0, 10_000, dropped=1)])
@@ -40,10 +42,12 @@ def test_each_hour_has_its_bar_at_its_place() -> None:
     assert [bar.x for bar in far.bars] == [0.0, 50.0], "hours of two centuries are drawn side by side"
 
 
-def test_a_loss_is_on_the_page(tidegate: CoordinatorProcess, visitor: Visitor, http: httpx.Client, job: str) -> None:
-    create(http, job, **FRAMES)
-    path = f"/v1/jobs/{job}"
-    page = open_job(visitor, tidegate, job)
+def test_a_loss_is_on_the_page(
+    tidegate: CoordinatorProcess, visitor: Visitor, http: httpx.Client, job_name: str
+) -> None:
+    create(http, job_name, **FRAMES)
+    path = f"/v1/jobs/{job_name}"
+    page = open_job(visitor, tidegate, job_name)
     section = page.locator("#late")
     expect(section).to_contain_text("No rows were accounted for yet.")
     commit_rows(http, path, 0, substreams=["HNL"], on_time=[1000], hours=[[[FIRST, 1000, 0, 0]]])
@@ -53,17 +57,23 @@ def test_a_loss_is_on_the_page(tidegate: CoordinatorProcess, visitor: Visitor, h
         lost = {4: 8, 5: 1, 23: 15}.get(at, 0)
         rows = 150 + chance.randrange(300)
         commit_rows(
-            http, path, at, substreams=["HNL", "<b>SFO</b>"], on_time=[rows, rows], late=[lost, at % 3],
-            updated=[at % 5, 0], late_went="diverted" if at > 30 else "dropped",
+            http,
+            path,
+            at,
+            substreams=["HNL", "<b>SFO</b>"],
+            on_time=[rows, rows],
+            late=[lost, at % 3],
+            updated=[at % 5, 0],
+            late_disposition="diverted" if at > 30 else "dropped",
             hours=[
                 [[FIRST + at, rows + lost + at % 5, at % 5, lost]],
                 [[FIRST + at, rows + at % 3, 0, at % 3]],
             ],
-        )  # fmt: skip
+        )
     expect(section).to_contain_text("HNL of q lost")
     expect(section).to_contain_text("between 2013-01-07 14:00:00Z and 2013-01-07 16:00:00Z.")
     expect(section).to_contain_text("<b>SFO</b> of q")
     assert section.locator("rect.dropped").count() == 20
     assert section.locator("rect.diverted").count() > 3
-    shoot(visitor, f"{tidegate.url}/jobs/{job}", "job-late", "#connection.on")
-    shoot(visitor, f"{tidegate.url}/jobs/{job}", "phone-late", "#connection.on", viewport=PHONE, is_mobile=True)
+    shoot(visitor, f"{tidegate.url}/jobs/{job_name}", "job-late", "#connection.on")
+    shoot(visitor, f"{tidegate.url}/jobs/{job_name}", "phone-late", "#connection.on", viewport=PHONE, is_mobile=True)

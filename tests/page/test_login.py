@@ -16,7 +16,7 @@ import pytest
 from fastapi import Request, Response
 from playwright.sync_api import Page, expect
 
-from tests.support.api import RULES
+from tests.support.api import CONFIG
 from tests.support.browser import Visitor
 from tidegate.auth import keyring
 from tidegate.auth.roles import Role
@@ -63,8 +63,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     with CoordinatorProcess(directory / "data", keys_file=str(file)) as process:
         with httpx.Client(base_url=process.url, headers={"Authorization": f"Bearer {keys['root']}"}) as http:
             for job in ("mine", "mine-too", "yours"):
-                http.put(f"/v1/jobs/{job}", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
-                body = {"substreams": ["a", "b"], "event_times": [1000, 2000]}
+                http.put(f"/v1/jobs/{job}", json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
+                body = {"substreams": ["a", "b"], "max_event_times": [1000, 2000]}
                 http.post(f"/v1/jobs/{job}:report", json=body).raise_for_status()
         yield Guarded(process, file, keys)
         told = (directory / "data" / "coordinator.log").read_text()
@@ -190,9 +190,12 @@ def test_nobody_is_logged_in_by_another_site(guarded: Guarded) -> None:
     with httpx.Client(base_url=guarded.process.url, timeout=30) as http:
         form = {"token": guarded.token(http, "/login"), "key": guarded.keys["read"], "next": "/"}
         for headers in (
-            {"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "null"},
-            {"Sec-Fetch-Site": "same-site"}, {"Origin": "http://["},
-        ):  # fmt: skip
+            {"Origin": "http://evil.example"},
+            {"Sec-Fetch-Site": "cross-site"},
+            {"Origin": "null"},
+            {"Sec-Fetch-Site": "same-site"},
+            {"Origin": "http://["},
+        ):
             answer = http.post("/login", data=form, headers=headers)
             assert (answer.status_code, "set-cookie" in answer.headers) == (403, False), headers
         own = {"Origin": guarded.process.url, "Sec-Fetch-Site": "same-origin"}
@@ -214,13 +217,14 @@ def test_forms_are_judged_as_the_api_judges(guarded: Guarded) -> None:
         refused("release", "reason: ", hold="h", reason="y" * 1001)
         refused("release", "hold: ", hold="")
         refused("hold", "is no duration", at_most="0", lasts="9" * 400 + "d")
-        refused("hold", "lasts_ms: ", at_most="0", lasts="9" * 30 + "d")
+        refused("hold", "duration_ms: ", at_most="0", lasts="9" * 30 + "d")
         refused("hold", "at_most: ", at_most=str(2**53))
         refused("evict", "names: ", query="", substream="")
         records = httpx.get(
-            f"{guarded.process.url}/v1/jobs/yours/history", params={"kind": "action"},
+            f"{guarded.process.url}/v1/jobs/yours/history",
+            params={"kind": "action"},
             headers={"Authorization": f"Bearer {guarded.keys['root']}"},
-        ).json()["records"]  # fmt: skip
+        ).json()["records"]
         assert records == []
 
 
@@ -246,16 +250,20 @@ def test_a_cookie_ends(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> Non
         cookie = http.cookies[COOKIE]
         key_id, expires, nonce, mac = cookie.split(".")
         for changed in (
-            "", "...", f"{key_id}.{int(expires) + 1}.{nonce}.{mac}", f"{key_id}.{expires}.{nonce}.{mac[:-1]}",
-            f"{'0' * 12}.{expires}.{nonce}.{mac}", f"{key_id}.{expires}.{nonce}.\xe9",
-        ):  # fmt: skip
+            "",
+            "...",
+            f"{key_id}.{int(expires) + 1}.{nonce}.{mac}",
+            f"{key_id}.{expires}.{nonce}.{mac[:-1]}",
+            f"{'0' * 12}.{expires}.{nonce}.{mac}",
+            f"{key_id}.{expires}.{nonce}.\xe9",
+        ):
             answer = httpx.get(guarded.process.url, headers={b"Cookie": f"{COOKIE}={changed}".encode("latin-1")})
             assert answer.headers["location"] == "/login?next=%2F", changed
         monkeypatch.setattr(sessions, "time", SimpleNamespace(time=lambda: time.time() + sessions.LASTS_S))
         ended = sessions.Sessions(b"key", keyring.Keyring(guarded.file))
         made, request = (
             Response(),
-            Request({"type": "http", "scheme": "https", "path": "/", "headers": [(b"host", b"gate")]}),
+            Request({"type": "http", "scheme": "https", "path": "/", "headers": [(b"host", b"job")]}),
         )
         [known] = [key for key in keyring.read(guarded.file) if key.name == name]
         ended.open(request, made, known)
@@ -277,10 +285,18 @@ def test_a_cookie_ends(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     "where",
     [
-        "//evil.example/", "/\\evil.example", "https://evil.example/jobs/x", "javascript:1", "https:/jobs/x",
-        "x-app:/jobs/x", "http://[/", "data:/", "jobs/x", "",
+        "//evil.example/",
+        "/\\evil.example",
+        "https://evil.example/jobs/x",
+        "javascript:1",
+        "https:/jobs/x",
+        "x-app:/jobs/x",
+        "http://[/",
+        "data:/",
+        "jobs/x",
+        "",
     ],
-)  # fmt: skip
+)
 def test_the_login_leads_nowhere_else(guarded: Guarded, where: str) -> None:
     with httpx.Client(base_url=guarded.process.url, timeout=30) as http:
         form = {"token": guarded.token(http, "/login"), "key": guarded.keys["read"], "next": where}

@@ -23,9 +23,13 @@ def start_demo(out: Path, **settings: str) -> "subprocess.Popen[str]":
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("DEMO_", "SPARK_"))}
     return subprocess.Popen(
         [sys.executable, "-m", "examples.flights"],
-        cwd=ROOT, env=environment | {"DEMO_OUT": str(out)} | settings, text=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=environment | {"DEMO_OUT": str(out)} | settings,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
 
 
 def finish(demo: "subprocess.Popen[str]") -> str:
@@ -69,11 +73,11 @@ def test_with_its_defaults_it_shows_what_spark_alone_loses(tmp_path: Path) -> No
     summary = check_accounts(out, flights)
     assert summary["late"] <= 20
     assert 0.2 <= summary["native_lost"] / summary["rows"] <= 0.3
-    top: datetime | None = None
+    max_event_time: datetime | None = None
     late = 0
     for taken_off in flights["departed_at"]:
-        top = taken_off if top is None else max(top, taken_off)
-        late += taken_off < top - pd.Timedelta(minutes=30)
+        max_event_time = taken_off if max_event_time is None else max(max_event_time, taken_off)
+        late += taken_off < max_event_time - pd.Timedelta(minutes=30)
     assert summary["late_under_global_maximum"] == late
     for shown in ("watermark", "held by", "lost by Spark's own watermark", "held longest by"):
         assert shown in printed

@@ -12,9 +12,8 @@ from tidegate_spark.testing import CoordinatorProcess
 def run(directory: Path, *command: str, **more: str) -> str:
     """What a Python command printed that ended well."""
     ran = subprocess.run(
-        [sys.executable, *command],
-        cwd=directory, env=environment(**more), capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        [sys.executable, *command], cwd=directory, env=environment(**more), capture_output=True, text=True, timeout=300
+    )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from tests.support.api import RULES, login, problem
+from tests.support.api import CONFIG, login, problem
 from tests.support.waiting import until
 from tidegate.auth import keyring
 from tidegate.auth.roles import Role
@@ -30,8 +30,8 @@ def test_what_was_done_and_refused_is_in_a_file_of_its_own(tmp_path: Path) -> No
         httpx.Client(base_url=process.url, timeout=30) as http,
     ):
         as_admin = {"Authorization": f"Bearer {admin}", "X-Forwarded-For": "10.1.2.3", "X-Request-ID": "r1"}
-        http.put("/v1/jobs/mine", json=RULES, headers=as_admin | CREATE).raise_for_status()
-        report = {"substreams": ["a"], "event_times": [1]}
+        http.put("/v1/jobs/mine", json=CONFIG, headers=as_admin | CREATE).raise_for_status()
+        report = {"substreams": ["a"], "max_event_times": [1]}
         http.post("/v1/jobs/mine:report", json=report, headers=as_admin).raise_for_status()
         as_reader = {"Authorization": f"Bearer {reader}", "X-Request-ID": "r2"}
         problem(http.post("/v1/jobs/mine:complete", json={}, headers=as_reader), 403, "role_not_allowed")
@@ -44,18 +44,51 @@ def test_what_was_done_and_refused_is_in_a_file_of_its_own(tmp_path: Path) -> No
     members = ("event", "client", "key", "request", "call", "status", "code", "job", "path")
     told = [{name: line[name] for name in members if name in line} for line in lines(first)]
     assert told == [
-        {"event": "Done.", "client": "10.1.2.3", "key": "boss", "request": "r1", "call": "put_job", "status": 201,
-         "job": "mine"},
-        {"event": "Access refused.", "client": "127.0.0.1", "key": "reader", "request": "r2", "call": "complete",
-         "status": 403, "code": "role_not_allowed", "job": "mine", "path": "/v1/jobs/mine:complete"},
-        {"event": "Access refused.", "client": "127.0.0.1", "key": "reader", "request": "r2", "call": "get_job",
-         "status": 403, "code": "job_not_allowed", "job": "other", "path": "/v1/jobs/other"},
-        {"event": "Access refused.", "client": "127.0.0.1", "request": "r3", "call": "none", "status": 401,
-         "code": "key_required", "path": "/v1/jobs/mine"},
-    ]  # fmt: skip
+        {
+            "event": "Done.",
+            "client": "10.1.2.3",
+            "key": "boss",
+            "request": "r1",
+            "call": "put_job",
+            "status": 201,
+            "job": "mine",
+        },
+        {
+            "event": "Access refused.",
+            "client": "127.0.0.1",
+            "key": "reader",
+            "request": "r2",
+            "call": "complete",
+            "status": 403,
+            "code": "role_not_allowed",
+            "job": "mine",
+            "path": "/v1/jobs/mine:complete",
+        },
+        {
+            "event": "Access refused.",
+            "client": "127.0.0.1",
+            "key": "reader",
+            "request": "r2",
+            "call": "get_job",
+            "status": 403,
+            "code": "job_not_allowed",
+            "job": "other",
+            "path": "/v1/jobs/other",
+        },
+        {
+            "event": "Access refused.",
+            "client": "127.0.0.1",
+            "request": "r3",
+            "call": "none",
+            "status": 401,
+            "code": "key_required",
+            "path": "/v1/jobs/mine",
+        },
+    ]
     assert [(line["event"], line.get("key"), line["status"]) for line in lines(audit)] == [
-        ("Login refused.", None, 401), ("Logged in or out.", "boss", 303),
-    ]  # fmt: skip
+        ("Login refused.", None, 401),
+        ("Logged in or out.", "boss", 303),
+    ]
     for text in (first.read_text(), audit.read_text(), (tmp_path / "data" / "coordinator.log").read_text()):
         assert admin.split("_", 2)[2] not in text
     assert "tidegate.audit" not in (tmp_path / "data" / "coordinator.log").read_text()

@@ -32,14 +32,14 @@ async def until(reached: Callable[[], bool]) -> None:
     pytest.fail("it did not come about")
 
 
-def test_a_feed_that_nobody_uses_ends(valkey: EmbeddedValkey, job: str) -> None:
+def test_a_feed_that_nobody_uses_ends(valkey: EmbeddedValkey, job_name: str) -> None:
     """However short the use: a cancellation may be lost in a command of the store's client."""
 
     async def run(store: JobStore) -> None:
-        await store.put(job, JobConfig(LimitingLag(0)), {}, None)
+        await store.put(job_name, JobConfig(LimitingLag(0)), {}, None)
         wakeups = WakeUps(store.redis, store, 10_000, 300)
         for pause_ms in range(300):
-            steps = wakeups.follow(job, None, 15, nullcontext())
+            steps = wakeups.follow(job_name, None, 15, nullcontext())
             await anext(steps)
             await asyncio.sleep(pause_ms % 15 / 10_000)
             await steps.aclose()
@@ -50,23 +50,23 @@ def test_a_feed_that_nobody_uses_ends(valkey: EmbeddedValkey, job: str) -> None:
 
 
 def test_a_message_that_is_none_of_ours_stops_nothing(
-    valkey: EmbeddedValkey, job: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    valkey: EmbeddedValkey, job_name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Others may use the same Redis, and any channel."""
     monkeypatch.setattr(feed, "LOOK_S", 600)
 
     async def run(store: JobStore) -> None:
-        await store.put(job, JobConfig(LimitingLag(0)), {}, None)
+        await store.put(job_name, JobConfig(LimitingLag(0)), {}, None)
         wakeups = WakeUps(store.redis, store, 10, 300)
         listening = asyncio.create_task(wakeups.run())
         while not await store.redis.pubsub_numpat():
             await asyncio.sleep(0.01)
         await store.redis.publish(WAKE.encode() + b"\xff", "")
         await until(lambda: "renewing it" in caplog.text)
-        waiting = asyncio.create_task(wakeups.wait(job, 5, 60))
+        waiting = asyncio.create_task(wakeups.wait(job_name, 5, 60))
         await until(lambda: feeds() == 1)
         await asyncio.sleep(1)
-        await store.report(job, {"a": 5})
+        await store.report(job_name, {"a": 5})
         assert (await waiting).watermark == 5
         await end([listening])
 
@@ -88,7 +88,7 @@ class Flaky(JobStore):
 
 @pytest.mark.parametrize("failing", [{1}, {2}, {1, 2}, {1, 2, 3}, {2, 3}])
 def test_a_store_that_is_away_hides_no_gap(
-    valkey: EmbeddedValkey, job: str, monkeypatch: pytest.MonkeyPatch, failing: set[int]
+    valkey: EmbeddedValkey, job_name: str, monkeypatch: pytest.MonkeyPatch, failing: set[int]
 ) -> None:
     """An id that was never found is none to go on from, however often one had to ask."""
     monkeypatch.setattr(feed, "RENEW_S", 0.01)
@@ -96,9 +96,9 @@ def test_a_store_that_is_away_hides_no_gap(
     async def run(plain: JobStore) -> None:
         store = Flaky(plain.redis)
         store.away = lambda call: call in failing
-        await store.put(job, JobConfig(LimitingLag(0)), {}, None)
-        await store.report(job, {"a": 5})
-        followed = Feed(store, job)
+        await store.put(job_name, JobConfig(LimitingLag(0)), {}, None)
+        await store.report(job_name, {"a": 5})
+        followed = Feed(store, job_name)
         task = asyncio.create_task(followed.run())
         found = None
         async for step in followed.follow("7-0", 0.01):
@@ -113,20 +113,20 @@ def test_a_store_that_is_away_hides_no_gap(
     with_store(valkey, run)
 
 
-def test_the_last_that_happened_to_a_job_is_told_before_its_end(valkey: EmbeddedValkey, job: str) -> None:
+def test_the_last_that_happened_to_a_job_is_told_before_its_end(valkey: EmbeddedValkey, job_name: str) -> None:
     """One who is behind has missed nothing of what was known here."""
 
     async def run(store: JobStore) -> None:
-        await store.put(job, JobConfig(LimitingLag(0)), {}, None)
-        followed = Feed(store, job)
+        await store.put(job_name, JobConfig(LimitingLag(0)), {}, None)
+        followed = Feed(store, job_name)
         task = asyncio.create_task(followed.run())
         steps = followed.follow(None, 60)
         assert isinstance(await anext(steps), State)
         for time in range(1, 5):
-            await store.report(job, {"a": time})
+            await store.report(job_name, {"a": time})
         followed.wake()
         await until(lambda: len(followed.entries) >= 4)
-        await store.delete(job)
+        await store.delete(job_name)
         followed.wake()
         await task
         told = await anext(steps)

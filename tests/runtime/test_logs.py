@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 from redis import Redis
 
-from tests.support.api import RULES, RUN
+from tests.support.api import CONFIG, RUN
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate.store.keys import job_key
 from tidegate_spark.testing import CoordinatorProcess
@@ -23,13 +23,13 @@ def test_a_line_names_its_call(tmp_path: Path) -> None:
         CoordinatorProcess(tmp_path, log_format="json") as process,
         httpx.Client(base_url=process.url, timeout=30) as http,
     ):
-        http.put("/v1/jobs/j", json=RULES, headers={"If-None-Match": "*", "X-Request-ID": "mine-1"}).raise_for_status()
+        http.put("/v1/jobs/j", json=CONFIG, headers={"If-None-Match": "*", "X-Request-ID": "mine-1"}).raise_for_status()
         fenced = http.post("/v1/jobs/j/queries/q/batches/7:commit", json=RUN)
         reference = {"query": "q", **RUN, "batch_id": 9, "partition": 0}
-        body = {"substreams": ["a"], "event_times": [1], "batch": reference}
+        body = {"substreams": ["a"], "max_event_times": [1], "batch": reference}
         staged = http.post("/v1/jobs/j:report", json=body, headers={"X-Request-ID": 'no "id"'})
         http.get("/v1/jobs/none")
-        http.post("/v1/jobs/j:report", json={"substreams": ["a"], "event_times": [1]}).raise_for_status()
+        http.post("/v1/jobs/j:report", json={"substreams": ["a"], "max_event_times": [1]}).raise_for_status()
         act = {"names": ["a"], "reason": "a line"}
         http.post("/v1/jobs/j/substreams:idle", json=act).raise_for_status()
         http.post("/v1/jobs/j/act", json={})
@@ -42,42 +42,56 @@ def test_a_line_names_its_call(tmp_path: Path) -> None:
     assert told[:4] == [
         {"event": "Done.", "request": "mine-1", "job": "j", "call": "put_job", "status": 201},
         {
-            "event": "Refused.", "request": ids[0], "job": "j", "query": "q", "batch": "7", "call": "commit",
-            "status": 409, "code": "batch_not_begun",
+            "event": "Refused.",
+            "request": ids[0],
+            "job": "j",
+            "query": "q",
+            "batch": "7",
+            "call": "commit",
+            "status": 409,
+            "code": "batch_not_begun",
         },
         {
-            "event": "Refused.", "request": ids[1], "job": "j", "query": "q", "batch": 9, "call": "report",
-            "status": 409, "code": "batch_not_begun",
+            "event": "Refused.",
+            "request": ids[1],
+            "job": "j",
+            "query": "q",
+            "batch": 9,
+            "call": "report",
+            "status": 409,
+            "code": "batch_not_begun",
         },
         {"event": "Done.", "request": told[3]["request"], "job": "j", "call": "idle", "status": 200},
-    ]  # fmt: skip
+    ]
     assert [line["call"] for line in told[4:]] == ["none"]
 
 
-def test_what_fails_is_a_line_with_its_trace(valkey: EmbeddedValkey, job: str, tmp_path: Path) -> None:
+def test_what_fails_is_a_line_with_its_trace(valkey: EmbeddedValkey, job_name: str, tmp_path: Path) -> None:
     """One line, whatever is in it; and it is counted."""
     with (
         CoordinatorProcess(tmp_path, log_format="json", redis_url=valkey.url) as process,
         httpx.Client(base_url=process.url, timeout=30) as http,
         Redis(unix_socket_path=str(valkey.socket)) as redis,
     ):
-        http.put(f"/v1/jobs/{job}", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
-        redis.hset(job_key(job), "config", "no JSON")
-        failed = http.get(f"/v1/jobs/{job}")
+        http.put(f"/v1/jobs/{job_name}", json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
+        redis.hset(job_key(job_name), "config", "no JSON")
+        failed = http.get(f"/v1/jobs/{job_name}")
         assert (failed.status_code, failed.json()["code"]) == (500, "internal")
         assert (
-            'tidegate_http_request_seconds_count{call="get_job",status="500"} 1.0'
+            'tidegate_http_request_duration_seconds_count{call="get_job",status="500"} 1.0'
             in httpx.get(f"{process.url}/metrics").text
         )
-        redis.delete(job_key(job))
+        redis.delete(job_key(job_name))
     lines = [line for line in written(tmp_path) if "exception" in line]
     assert all("JSONDecodeError" in line["exception"] and line["level"] == "error" for line in lines)
-    assert [line.get("job") for line in lines] == [job, None], "who asked for it; who read it with all others, once"
+    assert [line.get("job") for line in lines] == [job_name, None], (
+        "who asked for it; who read it with all others, once"
+    )
 
 
 def test_text_is_for_people(tmp_path: Path) -> None:
     """The default: no colours in a file, and the same members."""
     with CoordinatorProcess(tmp_path) as process, httpx.Client(base_url=process.url, timeout=30) as http:
-        http.put("/v1/jobs/j", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
+        http.put("/v1/jobs/j", json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
     [line] = [line for line in (tmp_path / "coordinator.log").read_text().splitlines() if "Done." in line]
     assert "\x1b" not in line and "[info     ] Done." in line and "job=j" in line

@@ -48,19 +48,19 @@ class DeletedInBetween(JobStore):
         return found
 
 
-def test_a_job_deleted_in_the_midst_of_a_sweep_stops_nobody(valkey: EmbeddedValkey, job: str) -> None:
+def test_a_job_deleted_in_the_midst_of_a_sweep_stops_nobody(valkey: EmbeddedValkey, job_name: str) -> None:
     """Otherwise one delete at the wrong moment would end all idleness of direct reporters, for ever."""
 
     async def sweep() -> list[str]:
         redis = connect(valkey.url)
         store = DeletedInBetween(redis)
-        store.victim = f"{job}.1"
-        for name in (store.victim, f"{job}.2"):
+        store.victim = f"{job_name}.1"
+        for name in (store.victim, f"{job_name}.2"):
             await store.put(name, JobConfig(LimitingLag(0), idle_timeout_ms=1), {}, None)
             await store.report(name, {"a": 5})
         await asyncio.sleep(0.05)
         await Sweeper(store, 50, Metrics()).sweep()
-        rows = (await store.substreams(f"{job}.2")).rows
+        rows = (await store.substreams(f"{job_name}.2")).rows
         await redis.aclose()
         return [row.state for row in rows]
 
@@ -79,18 +79,18 @@ def test_a_job_deleted_in_the_midst_of_a_sweep_stops_nobody(valkey: EmbeddedValk
     ids=["delay", "lull", "wall clock", "idle", "retention"],
 )
 def test_time_moves_the_watermark_without_any_report_or_read(
-    valkey: EmbeddedValkey, job: str, config: JobConfig
+    valkey: EmbeddedValkey, job_name: str, config: JobConfig
 ) -> None:
     """A quiet input must still close its windows."""
 
     async def run(store: JobStore) -> None:
-        await store.put(job, config, {}, None)
-        await store.declare(job, "", ["silent"] if isinstance(config.policy, LimitingLag) else [])
-        before = (await store.report(job, {"a": 5000})).answer.coalesced
+        await store.put(job_name, config, {}, None)
+        await store.declare(job_name, "", ["silent"] if isinstance(config.policy, LimitingLag) else [])
+        before = (await store.report(job_name, {"a": 5000})).answer.coalesced_watermark
 
         async def moved() -> bool:
-            emitted = [record for _, record in await store.records(job) if record.kind == "emission"]
-            return bool(emitted) and emitted[-1].details["coalesced"] != before
+            emitted = [record for _, record in await store.records(job_name) if record.kind == "emission"]
+            return bool(emitted) and emitted[-1].details["coalesced_watermark"] != before
 
         await until(store, moved)
 
@@ -107,47 +107,47 @@ def test_time_moves_the_watermark_without_any_report_or_read(
     ],
     ids=["no limit", "all idle", "nothing retained", "no delay left"],
 )
-def test_a_job_that_time_cannot_change_costs_nothing(valkey: EmbeddedValkey, job: str, config: JobConfig) -> None:
+def test_a_job_that_time_cannot_change_costs_nothing(valkey: EmbeddedValkey, job_name: str, config: JobConfig) -> None:
     """Thousands of quiet jobs must not keep Redis busy."""
 
     async def run(store: JobStore) -> Any:
-        await store.put(job, config, {}, None)
-        await store.report(job, {"a": 5000})
+        await store.put(job_name, config, {}, None)
+        await store.report(job_name, {"a": 5000})
 
         async def forgotten() -> bool:
-            return await store.redis.zscore(SWEEPS, job) is None
+            return await store.redis.zscore(SWEEPS, job_name) is None
 
         await until(store, forgotten)
-        clock = await store.redis.hget(job_key(job), "clock")
+        clock = await store.redis.hget(job_key(job_name), "clock")
         for _ in range(10):
             await asyncio.sleep(0.01)
             await Sweeper(store, 50, Metrics()).sweep()
-        return clock == await store.redis.hget(job_key(job), "clock")
+        return clock == await store.redis.hget(job_key(job_name), "clock")
 
     assert with_store(valkey, run)
 
 
-def test_a_heartbeat_makes_a_timeout_of_its_query_due(valkey: EmbeddedValkey, job: str) -> None:
+def test_a_heartbeat_makes_a_timeout_of_its_query_due(valkey: EmbeddedValkey, job_name: str) -> None:
     """A query that dies holds the watermark, but no longer than its timeout."""
 
     async def run(store: JobStore) -> None:
-        await store.put(job, JobConfig(LimitingLag(0), query_timeout_ms=30), {}, None)
+        await store.put(job_name, JobConfig(LimitingLag(0), query_timeout_ms=30), {}, None)
         dead = Run("dead", "c", "r")
-        await store.begin(job, dead, 0)
-        await store.report_staged(job, dead, 0, 0, {"a": 5})
-        await store.commit(job, dead, 0, None)
-        await store.report(job, {"b": 100})
+        await store.begin(job_name, dead, 0)
+        await store.report_staged(job_name, dead, 0, 0, {"a": 5})
+        await store.commit(job_name, dead, 0, None)
+        await store.report(job_name, {"b": 100})
 
         async def released() -> bool:
-            return (await store.status(job)).answer.coalesced == 100
+            return (await store.status(job_name)).answer.coalesced_watermark == 100
 
         await until(store, released)
-        assert (await store.status(job)).summary.limits == {"query_timeout_ms": 1}
+        assert (await store.status(job_name)).summary.limits == {"query_timeout_ms": 1}
 
     with_store(valkey, run)
 
 
-def test_a_clock_that_leaps_ahead_is_not_believed(valkey: EmbeddedValkey, job: str) -> None:
+def test_a_clock_that_leaps_ahead_is_not_believed(valkey: EmbeddedValkey, job_name: str) -> None:
     """One failover to a host whose clock is a year ahead would otherwise make everybody idle, for ever."""
 
     async def run(store: JobStore) -> None:
@@ -155,17 +155,17 @@ def test_a_clock_that_leaps_ahead_is_not_believed(valkey: EmbeddedValkey, job: s
         guarded = JobStore(store.redis, guard=guard)
         seconds, _ = await store.redis.time()
         guard.hear(seconds * 1000 - 3_600_000)  # an hour ago, a moment ago
-        await store.put(job, JobConfig(LimitingLag(0), idle_timeout_ms=1000), {}, None)
-        before = await store.redis.hgetall(job_key(job))
+        await store.put(job_name, JobConfig(LimitingLag(0), idle_timeout_ms=1000), {}, None)
+        before = await store.redis.hgetall(job_key(job_name))
         for command in (
-            lambda: guarded.report(job, {"a": 5}),
-            lambda: guarded.sweep(job),
-            lambda: guarded.put(f"{job}.2", JobConfig(LimitingLag(0)), {}, None),
+            lambda: guarded.report(job_name, {"a": 5}),
+            lambda: guarded.sweep(job_name),
+            lambda: guarded.put(f"{job_name}.2", JobConfig(LimitingLag(0)), {}, None),
             lambda: guarded.due(),
         ):
             with pytest.raises(ClockJumped):
                 await command()
-        assert await store.redis.hgetall(job_key(job)) == before
-        assert (await JobStore(store.redis, guard=ClockGuard(60_000)).report(job, {"a": 5})).answer.watermark == 5
+        assert await store.redis.hgetall(job_key(job_name)) == before
+        assert (await JobStore(store.redis, guard=ClockGuard(60_000)).report(job_name, {"a": 5})).answer.watermark == 5
 
     with_store(valkey, run)

@@ -12,7 +12,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from tests.support.api import RULES, RUN
+from tests.support.api import CONFIG, RUN
 from tidegate.runtime import traces
 from tidegate.runtime.traces import CannotTrace
 from tidegate_spark.testing import CoordinatorProcess
@@ -57,22 +57,26 @@ def test_a_call_is_a_span_with_its_commands_within(
 ) -> None:
     """Of the trace that its client began; named by its path, with what it is about; failures are marked."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.server_port}")
-    monkeypatch.setenv("OTEL_SERVICE_NAME", "gate")
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "job")
     with CoordinatorProcess(tmp_path) as process, httpx.Client(base_url=process.url, timeout=30) as http:
-        http.put("/v1/jobs/j", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
+        http.put("/v1/jobs/j", json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
         parent = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
         http.put("/v1/jobs/j/queries/q/batches/3", json=RUN, headers=parent).raise_for_status()
         http.get("/v1/jobs/none")
     # It ended politely, so all of it was sent.
     spans = [span for _, span in collector.spans]
-    assert {service for service, _ in collector.spans} == {"gate"}
+    assert {service for service, _ in collector.spans} == {"job"}
     [begin] = [span for span in spans if span.name == "PUT /v1/jobs/{job}/queries/{query}/batches/{batch}"]
     assert (begin.trace_id.hex(), begin.parent_span_id.hex()) == (TRACE, PARENT)
     told = {one.key: one.value.string_value or one.value.int_value for one in begin.attributes}
     assert told == {
-        "http.request.method": "PUT", "http.route": "/v1/jobs/{job}/queries/{query}/batches/{batch}",
-        "http.response.status_code": 200, "tidegate.job": "j", "tidegate.query": "q", "tidegate.batch": "3",
-    }  # fmt: skip
+        "http.request.method": "PUT",
+        "http.route": "/v1/jobs/{job}/queries/{query}/batches/{batch}",
+        "http.response.status_code": 200,
+        "tidegate.job": "j",
+        "tidegate.query": "q",
+        "tidegate.batch": "3",
+    }
     [command] = [span for span in spans if span.name == "store begin"]
     assert (command.trace_id, command.parent_span_id) == (begin.trace_id, begin.span_id)
     assert begin.start_time_unix_nano <= command.start_time_unix_nano <= begin.end_time_unix_nano

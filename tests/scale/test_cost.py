@@ -41,9 +41,11 @@ def script_us_per_substream(driver: Driver, job: str, size: int, chance: random.
     [LimitingLag(10), LimitingLagAndLull(10, 10**9), LimitingLagAndDelay(10, 10**9)],
     ids=["limiting_lag", "lull", "delay"],
 )
-def test_a_report_costs_little_more_in_a_job_a_hundred_times_as_large(driver: Driver, job: str, policy: Policy) -> None:
+def test_a_report_costs_little_more_in_a_job_a_hundred_times_as_large(
+    driver: Driver, job_name: str, policy: Policy
+) -> None:
     """A job that grows must not slow down the reports of all its executors."""
-    sizes = {f"{job}.small": 1000, f"{job}.large": 100_000}
+    sizes = {f"{job_name}.small": 1000, f"{job_name}.large": 100_000}
     for name, size in sizes.items():
         fill(driver, name, policy, size)
     chance = random.Random(7)  # noqa: S311 - no secret

@@ -8,7 +8,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.support.api import RULES, problem
+from tests.support.api import CONFIG, problem
 from tests.support.waiting import until
 from tidegate_spark.testing import CoordinatorProcess
 
@@ -22,12 +22,12 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CoordinatorProce
     directory = tmp_path_factory.mktemp("large")
     with CoordinatorProcess(directory, max_scraped_substreams=str(SUBSTREAMS)) as process:
         with httpx.Client(base_url=process.url, timeout=120) as http:
-            http.put(JOB, json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
+            http.put(JOB, json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
             for first in range(0, SUBSTREAMS, 5000):
                 numbers = range(first, first + 5000)
                 report = {
                     "substreams": [f"s{n:05}" for n in numbers],
-                    "event_times": [n * 7919 % SUBSTREAMS for n in numbers],
+                    "max_event_times": [n * 7919 % SUBSTREAMS for n in numbers],
                 }
                 http.post(f"{JOB}:report", json=report).raise_for_status()
         yield process
@@ -79,11 +79,14 @@ def test_pages_of_a_sorted_table_have_each_substream_once_and_in_order(large: Co
         after = ""
         for _ in range(3):
             told = (
-                http.get(f"{JOB}/substreams", params={"sort": "top", "descending": True, "limit": 5000, "after": after})
+                http.get(
+                    f"{JOB}/substreams",
+                    params={"sort": "max_event_time", "descending": True, "limit": 5000, "after": after},
+                )
                 .raise_for_status()
                 .json()
             )
-            rows += [(row["top"], row["substream"]) for row in told["substreams"]]
+            rows += [(row["max_event_time"], row["substream"]) for row in told["substreams"]]
             after = told["next"]
     expected = sorted(((n * 7919 % SUBSTREAMS, f"s{n:05}") for n in range(SUBSTREAMS)), reverse=True)
     assert rows == expected[:15_000]
@@ -96,8 +99,8 @@ def test_metrics_of_too_many_substreams_are_refused(tmp_path: Path) -> None:
         httpx.Client(base_url=process.url, timeout=60) as http,
     ):
         for job in ("a", "b"):
-            http.put(f"/v1/jobs/{job}", json=RULES, headers={"If-None-Match": "*"}).raise_for_status()
-            report = {"substreams": list("xyz"), "event_times": [1, 2, 3]}
+            http.put(f"/v1/jobs/{job}", json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
+            report = {"substreams": list("xyz"), "max_event_times": [1, 2, 3]}
             http.post(f"/v1/jobs/{job}:report", json=report).raise_for_status()
         told = problem(http.get("/metrics", params={"substreams": "*"}), 422, "too_many_rows")
         assert "6 substreams match, and at most 5" in told["detail"]

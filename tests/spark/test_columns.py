@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from tests.support.native import ms
 from tests.support.native import to_the_end as natively_to_the_end
 from tests.support.streams import to_the_end
-from tidegate_spark import Batch, Gate, windows
+from tidegate_spark import Batch, Job, windows
 from tidegate_spark.session import setting
 from tidegate_spark.testing import FileBatches
 
@@ -38,15 +38,15 @@ def typed(tmp_path: Path) -> FileBatches:
     return source
 
 
-def tops(gate: Gate) -> dict[str, int | None]:
+def max_event_times(job: Job) -> dict[str, int | None]:
     """The highest event time of each substream."""
-    return {row["substream"].partition("~")[0]: row["top"] for row in gate.substreams()}
+    return {row["substream"].partition("~")[0]: row["max_event_time"] for row in job.substreams()}
 
 
 @pytest.mark.parametrize("mode", ["executor", "driver"])
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kathmandu"])
 def test_values_of_any_type_name_a_substream(
-    spark: SparkSession, gate: Gate, typed: FileBatches, checkpoint: str, zone: str, mode: Any
+    spark: SparkSession, job: Job, typed: FileBatches, checkpoint: str, zone: str, mode: Any
 ) -> None:
     """Null, NaN, decimals and dates, in columns whose names have dots, in any time zone of the session."""
     found: list[Any] = []
@@ -55,35 +55,35 @@ def test_values_of_any_type_name_a_substream(
         found.extend(row.v for row in df.collect())
 
     with setting(spark, "spark.sql.session.timeZone", zone):
-        stream = gate.stream(typed.stream(spark), event_time="at.time", substream=KEYS).reporting(mode)
+        stream = job.stream(typed.stream(spark), event_time="at.time", substream=KEYS).reporting(mode)
         to_the_end(stream.foreach_batch(write), checkpoint)
-    assert tops(gate) == TOPS
+    assert max_event_times(job) == TOPS
     assert sorted(found) == [1, 2, 4, 8]
 
 
-def test_windows_by_columns_of_any_type(spark: SparkSession, gate: Gate, typed: FileBatches, checkpoint: str) -> None:
+def test_windows_by_columns_of_any_type(spark: SparkSession, job: Job, typed: FileBatches, checkpoint: str) -> None:
     found: dict[str | None, int] = {}
 
     def write(df: DataFrame, batch: Batch) -> None:
         found.update({row["key.one"]: row.total for row in df.collect()})
 
-    stream = gate.stream(typed.stream(spark), event_time="at.time", substream=KEYS).windows(timedelta(seconds=10))
+    stream = job.stream(typed.stream(spark), event_time="at.time", substream=KEYS).windows(timedelta(seconds=10))
     by_key = stream.agg("d", "n", "b", "day", "key.one", total=windows.sum("v")).foreach_batch(write)
     to_the_end(by_key, checkpoint)
-    gate.complete()
+    job.complete()
     to_the_end(by_key, checkpoint)
     assert found == {"x/y": 1, "": 2, None: 12}
 
 
 def test_native_queries_have_the_same_substreams(
-    spark: SparkSession, gate: Gate, typed: FileBatches, checkpoint: str
+    spark: SparkSession, job: Job, typed: FileBatches, checkpoint: str
 ) -> None:
-    followed = gate.native(
+    followed = job.with_watermark(
         typed.stream(spark), event_time="at.time", substream=KEYS, queryName="q", checkpointLocation=checkpoint
     )
     counted = followed.groupBy(F.window("`at.time`", "10 seconds")).agg(F.sum("v").alias("total"))
     natively_to_the_end(counted, checkpoint)
-    assert tops(gate) == TOPS
-    gate.complete(up_to=ms(60))
+    assert max_event_times(job) == TOPS
+    job.complete(up_to=ms(60))
     out = natively_to_the_end(counted, checkpoint)
     assert [row.total for row in out.all()] == [15]

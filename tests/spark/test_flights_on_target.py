@@ -41,17 +41,17 @@ def by_hand(landings: data.Slice, settings: Settings, policy: Policy) -> tuple[l
     late = []
     for _, batch in flights.groupby((flights["landed_at"] - settings.start) // timedelta(hours=settings.batch_hours)):
         times = (batch["departed_at"] - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
-        watermark = job.coalescer.coalesced
+        watermark = job.coalescer.coalesced_watermark
         late.append(0 if watermark is None else int((times < watermark).sum()))
         delays: dict[str, Counter[int]] = {}
-        tops: dict[str, int] = {}
+        max_event_times: dict[str, int] = {}
         for origin, time in zip(batch["origin"], map(int, times), strict=True):
             known = job.substreams.get(("", origin))
-            if known is not None and known.top is not None:
-                behind = known.top - config.judged_at(time, EXACT_DOUBLE)
+            if known is not None and known.max_event_time is not None:
+                behind = known.max_event_time - config.judged_at(time, EXACT_DOUBLE)
                 delays.setdefault(origin, Counter())[bucket_of(behind)] += 1
-            tops[origin] = max(time, tops.get(origin, time))
-        job.report(tops, 0, delays={origin: (*counted.items(),) for origin, counted in delays.items()})
+            max_event_times[origin] = max(time, max_event_times.get(origin, time))
+        job.report(max_event_times, 0, delays={origin: (*counted.items(),) for origin, counted in delays.items()})
     return late, {name: substream.lag for (_, name), substream in job.substreams.items()}
 
 
@@ -60,22 +60,22 @@ def test_the_flights_with_a_target(
 ) -> None:
     landings = data.load(settings)
     data.write_landings(landings, settings, tmp_path / "landings")
-    rules = target_completeness(TARGET, COLD_START, frame=FRAME, delay_half_life=HALF_LIFE)
-    gate = tidegate.gate(rules=rules)
+    config = target_completeness(TARGET, COLD_START, frame=FRAME, delay_half_life=HALF_LIFE)
+    job = tidegate.job(config=config)
     committed: list[Committed] = []
     flights = FlightsSource(spark, tmp_path / "landings", []).stream()
-    stream = gate.stream(flights, event_time="departed_at", substream="origin")
+    stream = job.stream(flights, event_time="departed_at", substream="origin")
     to_the_end(stream.foreach_batch(lambda df, batch: None).on_commit(committed.append), checkpoint)
 
     milliseconds = COLD_START // timedelta(milliseconds=1)
     late, lags = by_hand(landings, settings, TargetCompleteness(TARGET, milliseconds))
     assert [batch.late for batch in committed] == late
-    assert {row["substream"]: row["lag"] for row in gate.substreams()} == lags
+    assert {row["substream"]: row["lag"] for row in job.substreams()} == lags
     rows = len(landings.flights)
     assert 1 - sum(late) / rows >= TARGET
     lost, _ = by_hand(landings, settings, LimitingLag(settings.lag_minutes * 60_000))
     assert sum(lost) / rows > 0.1
-    told = httpx.get(f"{tidegate.url}/v1/jobs/{gate.coordinator.job}/disorder").raise_for_status().json()
+    told = httpx.get(f"{tidegate.url}/v1/jobs/{job.coordinator.job}/completeness").raise_for_status().json()
     assert told["achieved"] == pytest.approx(1 - sum(late) / rows)
     assert told["target"] == TARGET
     assert told["recommended_lag_ms"] < max(lag for lag in lags.values() if lag is not None)

@@ -32,33 +32,33 @@ def test_a_reporters_key_is_all_that_a_query_needs(
 ) -> None:
     """It creates the job, reports from executors, and reads; and is written nowhere."""
     process, keys = guarded
-    gate = process.gate(job="orders-eu", rules=limiting_lag(LAG), key=keys[Role.REPORT])
+    job = process.job(job="orders-eu", config=limiting_lag(LAG), key=keys[Role.REPORT])
     sink = Sink()
     source.add(*rows(("a", 100_000), ("b", 50_000)))
-    to_the_end(sink.after(gate.stream(source.stream(spark), event_time="t", substream="k").declare("a")), checkpoint)
-    assert (gate.status()["watermark"], len(gate.substreams()), len(gate.queries())) == (40_000, 2, 1)
-    gate.done("q", ["b"], "ended")
+    to_the_end(sink.after(job.stream(source.stream(spark), event_time="t", substream="k").declare("a")), checkpoint)
+    assert (job.status()["watermark"], len(job.substreams()), len(job.queries())) == (40_000, 2, 1)
+    job.done("q", ["b"], "ended")
     with pytest.raises(Refused, match="key-report has the role report; this needs operate or admin"):
-        gate.retire("q", "over")
-    process.gate(job="orders-eu", key=keys[Role.OPERATE]).retire("q", "over")
+        job.retire("q", "over")
+    process.job(job="orders-eu", key=keys[Role.OPERATE]).retire("q", "over")
     output = capfd.readouterr()
     written = output.out + output.err + caplog.text + (process.data_dir / "coordinator.log").read_text()
     kept = "".join(path.read_text(errors="replace") for path in Path(checkpoint).rglob("*") if path.is_file())
     assert keys[Role.REPORT].split("_", 2)[2] not in written + kept
 
 
-@pytest.mark.parametrize(("role", "job"), [(Role.READ, "orders"), (Role.REPORT, "payments"), (None, "orders")])
+@pytest.mark.parametrize(("role", "job_name"), [(Role.READ, "orders"), (Role.REPORT, "payments"), (None, "orders")])
 def test_a_query_with_another_key_says_so_at_once(
     spark: SparkSession,
     guarded: tuple[CoordinatorProcess, dict[Role, str]],
     source: FileBatches,
     checkpoint: str,
     role: Role | None,
-    job: str,
+    job_name: str,
 ) -> None:
     """It must not wait for ten minutes, as for a coordinator that is away."""
     process, keys = guarded
-    gate = process.gate(job=job, rules=limiting_lag(LAG), key=None if role is None else keys[role])
+    job = process.job(job=job_name, config=limiting_lag(LAG), key=None if role is None else keys[role])
     source.add(*rows(("a", 100_000)))
     with pytest.raises((Refused, StreamingQueryException), match=r"role|begin with orders|Send a key"):
-        to_the_end(Sink().after(gate.stream(source.stream(spark), event_time="t", substream="k")), checkpoint)
+        to_the_end(Sink().after(job.stream(source.stream(spark), event_time="t", substream="k")), checkpoint)

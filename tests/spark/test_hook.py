@@ -9,40 +9,40 @@ from pyspark.sql import SparkSession
 
 from tests.support.local import LocalCoordinator
 from tests.support.streams import LAG, Sink, rows, to_the_end
-from tidegate_spark import Committed, Gate, limiting_lag
+from tidegate_spark import Committed, Job, limiting_lag
 from tidegate_spark.testing import FileBatches
 
 
 def test_rows_without_an_event_time_may_go_with_those_on_time(
-    spark: SparkSession, source: FileBatches, gate: Gate, checkpoint: str
+    spark: SparkSession, source: FileBatches, job: Job, checkpoint: str
 ) -> None:
     """They are counted as a class of their own wherever they go; the late function is not called for nothing."""
     source.add(*rows(("a", 100_000), ("a", None)))
     sink = Sink()
-    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))
+    stream = sink.after(job.stream(source.stream(spark), event_time="t", substream="k"))
     to_the_end(stream.null_event_times("on_time"), checkpoint)
     assert (sink.on_time, sink.late) == ({0: [("a", 100_000), ("a", None)]}, {})
-    assert gate.status()["rows"] == {"on_time": 1, "updated": 0, "late": 0, "null_event_time": 1, "future": 0}
+    assert job.status()["rows"] == {"on_time": 1, "updated": 0, "late": 0, "null_event_time": 1, "future": 0}
 
 
 @pytest.mark.parametrize("goes", ["on_time", "late"])
 def test_one_broken_clock_makes_nobody_late(
-    spark: SparkSession, source: FileBatches, gate: Gate, checkpoint: str, goes: Any, caplog: pytest.LogCaptureFixture
+    spark: SparkSession, source: FileBatches, job: Job, checkpoint: str, goes: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A row from the year 2286 must neither move the watermark nor vanish; and its substream is named."""
     broken = 9_999_999_999_999
     source.add(*rows(("a", 100_000), ("a", broken), ("b", 100_000), ("c", broken)))
     source.add(*rows(("a", 90_000), ("b", 89_999), ("b", 100_000)))
     sink = Sink()
-    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))
+    stream = sink.after(job.stream(source.stream(spark), event_time="t", substream="k"))
     to_the_end(stream.future_event_times(goes), checkpoint)
     true, false = [("a", 100_000), ("b", 100_000)], [("a", broken), ("c", broken)]
     assert sink.on_time[0] == (sorted(true + false) if goes == "on_time" else true)
     assert sink.late == ({} if goes == "on_time" else {0: false}) | {1: [("b", 89_999)]}
-    assert sink.pins[1] == 90_000
+    assert sink.pinned_watermarks[1] == 90_000
     assert [committed.future for committed in sink.committed] == [2, 0]
-    assert gate.status()["rows"] == {"on_time": 4, "updated": 0, "late": 1, "null_event_time": 0, "future": 2}
-    assert {row["substream"]: row["future_reported"] for row in gate.substreams()} == {"a": 1, "b": 0}
+    assert job.status()["rows"] == {"on_time": 4, "updated": 0, "late": 1, "null_event_time": 0, "future": 2}
+    assert {row["substream"]: row["future_rows"] for row in job.substreams()} == {"a": 1, "b": 0}
     assert "too far ahead of the clock, in rows of a, c" in caplog.text
 
 
@@ -55,30 +55,30 @@ def test_one_broken_clock_makes_nobody_late(
     ],
 )
 def test_an_event_time_is_the_same_in_every_type(
-    spark: SparkSession, source: FileBatches, gate: Gate, checkpoint: str, kind: str, written: list[object]
+    spark: SparkSession, source: FileBatches, job: Job, checkpoint: str, kind: str, written: list[object]
 ) -> None:
     """A session's time zone, in summer or in winter, must not shift a watermark by hours."""
     source = FileBatches(source.directory, f"k string, t {kind}")
     source.add(*({"k": "a", "t": time} for time in written))
-    stream = gate.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(lambda df, batch: None)
-    to_the_end(stream.persisted(False), checkpoint)
-    assert gate.status()["watermark"] == 1_372_636_800_001 - 10_000
+    stream = job.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(lambda df, batch: None)
+    to_the_end(stream.persist(False), checkpoint)
+    assert job.status()["watermark"] == 1_372_636_800_001 - 10_000
 
 
 def test_before_the_epoch_a_timestamp_is_rounded_down_as_well(
-    spark: SparkSession, source: FileBatches, gate: Gate, checkpoint: str
+    spark: SparkSession, source: FileBatches, job: Job, checkpoint: str
 ) -> None:
     """Half a millisecond before 1970 is below a pin at 0, whatever its type."""
     source = FileBatches(source.directory, "k string, t timestamp_ntz")
     source.add({"k": "a", "t": "1970-01-01T00:00:10"})
     source.add({"k": "a", "t": "1969-12-31T23:59:59.9995"}, {"k": "a", "t": "1970-01-01T00:00:00"})
-    stream = gate.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(lambda df, batch: None)
+    stream = job.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(lambda df, batch: None)
     to_the_end(stream, checkpoint)
-    assert gate.status()["rows"]["late"] == 1
+    assert job.status()["rows"]["late"] == 1
 
 
 def test_what_is_told_of_a_commit_has_no_say_in_it(
-    spark: SparkSession, source: FileBatches, gate: Gate, checkpoint: str, caplog: pytest.LogCaptureFixture
+    spark: SparkSession, source: FileBatches, job: Job, checkpoint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A metrics system that is down must not make batches be written twice."""
     source.add(*rows(("a", 100_000)))
@@ -88,7 +88,7 @@ def test_what_is_told_of_a_commit_has_no_say_in_it(
     def report(committed: Committed) -> None:
         raise ConnectionError("no metrics system")
 
-    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))
+    stream = sink.after(job.stream(source.stream(spark), event_time="t", substream="k"))
     to_the_end(stream.on_commit(report), checkpoint)
     assert sink.on_time == {0: [("a", 100_000)], 1: [("a", 101_000)]}
     assert caplog.text.count("ConnectionError: no metrics system") == 2
@@ -98,10 +98,10 @@ def test_an_account_that_is_too_large_is_refused_before_anything_is_done(
     spark: SparkSession, source: FileBatches, own: LocalCoordinator, checkpoint: str
 ) -> None:
     """Found out at the commit, the function would have run, and would again with every replay."""
-    gate = own.gate(rules=limiting_lag(LAG))
+    job = own.job(config=limiting_lag(LAG))
     source.add(*rows(*((f"{number:0190}", 100_000) for number in range(25_000))))
     called = []
-    stream = gate.stream(source.stream(spark), event_time="t", substream="k")
+    stream = job.stream(source.stream(spark), event_time="t", substream="k")
     with pytest.raises(StreamingQueryException, match=r"25,000 substreams.*Choose a coarser substream"):
         to_the_end(stream.foreach_batch(lambda df, batch: called.append(batch)), checkpoint)
     assert not called
@@ -109,16 +109,20 @@ def test_an_account_that_is_too_large_is_refused_before_anything_is_done(
 
 def test_any_number_of_substreams_can_be_declared(own: LocalCoordinator) -> None:
     """One call takes only so many."""
-    gate = own.gate(rules=limiting_lag(LAG))
-    gate.ensure_job()
-    gate.declare("q", [f"{number:0190}" for number in range(30_000)])
-    assert gate.status()["substreams"]["active"] == 30_000
+    job = own.job(config=limiting_lag(LAG))
+    job.ensure_job()
+    job.declare("q", [f"{number:0190}" for number in range(30_000)])
+    assert job.status()["substreams"]["active"] == 30_000
 
 
 def test_logs_and_lines_say_what_a_batch_did(
-    spark: SparkSession, source: FileBatches, gate: Gate, checkpoint: str, caplog: pytest.LogCaptureFixture,
+    spark: SparkSession,
+    source: FileBatches,
+    job: Job,
+    checkpoint: str,
+    caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     """A log that does not say of which query and batch it is costs whoever is on call an hour; so do dropped rows that
     nobody mentions.
     """
@@ -126,7 +130,7 @@ def test_logs_and_lines_say_what_a_batch_did(
     source.add({"k": "a", "t": "2013-01-01T12:00:00Z"})
     source.add({"k": "a", "t": "2013-01-01T11:59:49Z"}, {"k": "b", "t": None})
     sink = Sink()
-    stream = gate.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(lambda df, batch: None)
+    stream = job.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(lambda df, batch: None)
     with caplog.at_level(logging.INFO, "tidegate"):
         to_the_end(stream.on_commit(sink.committed.append).show_progress(), checkpoint, "departures")
     lines = capsys.readouterr().out.splitlines()
@@ -135,26 +139,27 @@ def test_logs_and_lines_say_what_a_batch_did(
     assert lines[1].startswith("departures 1: 2 rows, 1 late, 1 without event time; watermark 2013-01-01 11:59:50 UTC")
     told = [record for record in caplog.records if getattr(record, "query", None) == "departures"]
     assert {(record.__dict__["job"], record.levelname) for record in told} == {
-        (gate.coordinator.job, "INFO"), (gate.coordinator.job, "WARNING"),
-    }  # fmt: skip
+        (job.coordinator.job, "INFO"),
+        (job.coordinator.job, "WARNING"),
+    }
     dropped = next(record for record in told if "dropped 1 late, 1 null event time rows, of a, b" in record.message)
     assert dropped.__dict__["batch"] == 1
     committed = [record for record in told if "tidegate.watermark" in record.__dict__]
     assert [record.__dict__["tidegate.late_rows"] for record in committed] == [0, 1]
     metrics = sink.committed[1].metrics()
-    assert metrics["tidegate.watermark"] == 1_357_041_590_000 == gate.metrics()["tidegate.watermark"]
-    assert metrics["tidegate.late_rows"] == gate.metrics()["tidegate.late_rows"] == 1
+    assert metrics["tidegate.watermark"] == 1_357_041_590_000 == job.metrics()["tidegate.watermark"]
+    assert metrics["tidegate.late_rows"] == job.metrics()["tidegate.late_rows"] == 1
     assert (metrics["tidegate.watermark_lag_ms"] or 0) > 10 * 365 * 86_400_000
 
 
 def test_a_refused_batch_is_one_line_of_the_log(
-    spark: SparkSession, source: FileBatches, gate: Gate, checkpoint: str, caplog: pytest.LogCaptureFixture
+    spark: SparkSession, source: FileBatches, job: Job, checkpoint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Spark prints the traceback of a failed batch three times; of a refusal it would show the client's inner calls."""
     source.add(*rows(("a", 100_000)))
-    stream = gate.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(lambda df, batch: None)
+    stream = job.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(lambda df, batch: None)
     to_the_end(stream, checkpoint)
-    gate.complete()
+    job.complete()
     source.add(*rows(("a", 101_000)))
     with pytest.raises(StreamingQueryException) as failed:
         to_the_end(stream, checkpoint)

@@ -14,7 +14,7 @@ from tests.support.api import operate
 from tests.support.local import LocalCoordinator
 from tests.support.streams import LAG, Backup, Sink, kill, known, rows, to_the_end
 from tests.support.waiting import until
-from tidegate_spark import Gate, Stream, limiting_lag
+from tidegate_spark import Job, Stream, limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
 QUIET_S = 2
@@ -22,43 +22,43 @@ QUIET_S = 2
 
 @contextmanager
 def running(stream: Stream, checkpoint: str) -> Iterator[StreamingQuery]:
-    query = stream.tuned(heartbeat_ms=100).start(queryName="q", checkpointLocation=checkpoint)
+    query = stream.tuning(heartbeat_ms=100).start(queryName="q", checkpointLocation=checkpoint)
     try:
         yield query
     finally:
         query.stop()
 
 
-def quick(own: LocalCoordinator) -> Gate:
-    return own.gate(job="j", rules=limiting_lag(LAG, idle_timeout=timedelta(seconds=QUIET_S)))
+def quick(own: LocalCoordinator) -> Job:
+    return own.job(job="j", config=limiting_lag(LAG, idle_timeout=timedelta(seconds=QUIET_S)))
 
 
 def test_an_emptied_coordinator_is_told_by_a_query_that_is_quiet(
     spark: SparkSession, source: FileBatches, own: LocalCoordinator, checkpoint: str
 ) -> None:
     """No batch may come for hours; its heartbeats find out, and count again from then on."""
-    sink, gate = Sink(), quick(own)
+    sink, job = Sink(), quick(own)
     source.add(*rows(("a", 100_000), ("b", 40_000)))
-    with running(sink.after(gate.stream(source.stream(spark), event_time="t", substream="k")), checkpoint):
+    with running(sink.after(job.stream(source.stream(spark), event_time="t", substream="k")), checkpoint):
         until(lambda: len(sink.committed) == 1, "the first batch")
         kill(own, empties=True)
         own.start()
-        until(lambda: known(gate) == {"a": 100_000, "b": 40_000}, "it was told again")
+        until(lambda: known(job) == {"a": 100_000, "b": 40_000}, "it was told again")
         # All fall silent, which only heartbeats after the last batch can prove: the highest of them is what counts.
-        until(lambda: gate.status()["watermark"] == 90_000, "the silence was believed")
+        until(lambda: job.status()["watermark"] == 90_000, "the silence was believed")
 
 
 def test_a_restart_brings_nothing_back_that_was_evicted(
-    spark: SparkSession, source: FileBatches, gate: Gate, checkpoint: str
+    spark: SparkSession, source: FileBatches, job: Job, checkpoint: str
 ) -> None:
     """Only a job that was lost is told again; one that forgot on purpose keeps to it."""
-    stream = Sink().after(gate.stream(source.stream(spark), event_time="t", substream="k"))
+    stream = Sink().after(job.stream(source.stream(spark), event_time="t", substream="k"))
     source.add(*rows(("a", 100_000), ("b", 40_000)))
     to_the_end(stream, checkpoint)
-    operate(gate, "POST", "/substreams:evict", {"query": "q", "names": ["b"], "reason": "it was a typo"})
+    operate(job, "POST", "/substreams:evict", {"query": "q", "names": ["b"], "reason": "it was a typo"})
     source.add(*rows(("a", 110_000)))
     to_the_end(stream, checkpoint)
-    assert known(gate) == {"a": 110_000}
+    assert known(job) == {"a": 110_000}
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
@@ -66,19 +66,19 @@ def test_a_job_that_was_reset_is_not_poisoned_again(
     spark: SparkSession, source: FileBatches, tidegate: CoordinatorProcess, checkpoint: str, restarted: bool
 ) -> None:
     """The reset is the way out of a false event time; a query that told it again would bar that."""
-    sink, gate = Sink(), tidegate.gate(rules=limiting_lag(LAG, max_future_skew=None))
-    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))
+    sink, job = Sink(), tidegate.job(config=limiting_lag(LAG, max_future_skew=None))
+    stream = sink.after(job.stream(source.stream(spark), event_time="t", substream="k"))
     source.add(*rows(("a", 10**15), ("b", 10**15)))
     if restarted:
         to_the_end(stream, checkpoint)
     with running(stream, checkpoint):
         until(lambda: len(sink.committed) == 1, "the first batch")
-        assert gate.status()["watermark"] == 10**15 - 10_000
-        operate(gate, "POST", ":reset", {"reason": "a clock was broken"})
+        assert job.status()["watermark"] == 10**15 - 10_000
+        operate(job, "POST", ":reset", {"reason": "a clock was broken"})
         source.add(*rows(("a", 100_000)))
         until(lambda: len(sink.committed) == 2, "a batch after the reset")
-        assert gate.status()["watermark"] == 90_000
-        assert known(gate) == {"a": 100_000}
+        assert job.status()["watermark"] == 90_000
+        assert known(job) == {"a": 100_000}
 
 
 @pytest.mark.parametrize("quiet", [False, True], ids=["busy", "quiet"])
@@ -86,8 +86,8 @@ def test_a_coordinator_that_lost_the_end_of_what_it_knew_hears_it_again(
     spark: SparkSession, source: FileBatches, own: LocalCoordinator, checkpoint: str, tmp_path: Path, quiet: bool
 ) -> None:
     """Redis may lose the last second of its log, and a batch that was committed in it; nobody would ever tell."""
-    sink, gate = Sink(), quick(own) if quiet else own.gate(job="j", rules=limiting_lag(LAG))
-    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))
+    sink, job = Sink(), quick(own) if quiet else own.job(job="j", config=limiting_lag(LAG))
+    stream = sink.after(job.stream(source.stream(spark), event_time="t", substream="k"))
     source.add(*rows(("a", 100_000), ("b", 40_000)))
     to_the_end(stream, checkpoint)
     backup = Backup(own)
@@ -95,17 +95,17 @@ def test_a_coordinator_that_lost_the_end_of_what_it_knew_hears_it_again(
     source.add(*rows(("b", 191_000)))
     to_the_end(stream, checkpoint)
     backup.restore()
-    assert known(gate) == {"a": 100_000, "b": 40_000}
+    assert known(job) == {"a": 100_000, "b": 40_000}
     told = {"a": 200_000, "b": 191_000, "c": 195_000}
     if quiet:
         with running(stream, checkpoint):
-            until(lambda: known(gate) == told, "it was told again")
-            until(lambda: gate.status()["watermark"] == 190_000, "heartbeats count again")
+            until(lambda: known(job) == told, "it was told again")
+            until(lambda: job.status()["watermark"] == 190_000, "heartbeats count again")
         return
     source.add(*rows(("a", 201_000)))
     to_the_end(stream, checkpoint)
-    assert known(gate) == told | {"a": 201_000}
-    assert gate.status()["watermark"] == 181_000
+    assert known(job) == told | {"a": 201_000}
+    assert job.status()["watermark"] == 181_000
     assert [(committed.on_time, committed.late) for committed in sink.committed] == [(2, 0), (3, 0), (1, 0), (1, 0)]
 
 
@@ -113,31 +113,31 @@ def test_rules_that_were_changed_are_those_a_lost_job_gets(
     spark: SparkSession, source: FileBatches, own: LocalCoordinator, checkpoint: str
 ) -> None:
     """The program has put them in force; its queries run on, and must not bring the old ones back."""
-    sink, gate = Sink(), own.gate(job="j", rules=limiting_lag(LAG))
+    sink, job = Sink(), own.job(job="j", config=limiting_lag(LAG))
     source.add(*rows(("a", 100_000)))
-    with running(sink.after(gate.stream(source.stream(spark), event_time="t", substream="k")), checkpoint):
+    with running(sink.after(job.stream(source.stream(spark), event_time="t", substream="k")), checkpoint):
         until(lambda: len(sink.committed) == 1, "the first batch")
-        gate.change_rules(limiting_lag(2 * LAG))
+        job.change_config(limiting_lag(2 * LAG))
         kill(own, empties=True)
         own.start()
-        until(lambda: known(gate) == {"a": 100_000}, "it was told again")
-        assert gate.status()["config"]["policy"]["lag_ms"] == 20_000
+        until(lambda: known(job) == {"a": 100_000}, "it was told again")
+        assert job.status()["config"]["policy"]["lag_ms"] == 20_000
 
 
 def test_nothing_is_claimed_for_a_checkpoint_that_cannot_be_read(
-    spark: SparkSession, source: FileBatches, gate: Gate, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, source: FileBatches, job: Job, checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client of Spark Connect may not know what an earlier run has taken in, and left untold."""
     sink = Sink()
-    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))
+    stream = sink.after(job.stream(source.stream(spark), event_time="t", substream="k"))
     source.add(*rows(("a", 100_000)))
     to_the_end(stream, checkpoint)
     monkeypatch.setattr("tidegate_spark.checkpoint.Checkpoint.started", lambda self: False)
-    clock = gate.queries()[0]["idle_clock_ms"]
+    clock = job.queries()[0]["idle_clock_ms"]
     with running(stream, checkpoint):
         time.sleep(1.5)
-        assert gate.queries()[0]["idle_clock_ms"] == clock
+        assert job.queries()[0]["idle_clock_ms"] == clock
         source.add(*rows(("a", 110_000)))
         until(lambda: len(sink.committed) == 2, "a batch")
-        begun = gate.queries()[0]["idle_clock_ms"]
-        until(lambda: gate.queries()[0]["idle_clock_ms"] > begun, "a heartbeat after it")
+        begun = job.queries()[0]["idle_clock_ms"]
+        until(lambda: job.queries()[0]["idle_clock_ms"] > begun, "a heartbeat after it")

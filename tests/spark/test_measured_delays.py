@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from tests.support.streams import Sink, rows, to_the_end
 from tidegate.domain.sketch import bucket_of
-from tidegate_spark import Gate, InvalidUsage, target_completeness
+from tidegate_spark import InvalidUsage, Job, target_completeness
 from tidegate_spark.columns import Columns
 from tidegate_spark.fold import Fold, on_driver
 from tidegate_spark.judgement import HIGHEST, Judgement
@@ -36,8 +36,10 @@ def some_rows(count: int) -> Rows:
     ]
 
 
-def by_hand(found: Rows, tops: dict[str, int], frame: Frame | None, order: Order) -> dict[str, dict[int, int]]:
-    reached, delays = dict(tops), dict[str, Counter[int]]()
+def by_hand(
+    found: Rows, max_event_times: dict[str, int], frame: Frame | None, order: Order
+) -> dict[str, dict[int, int]]:
+    reached, delays = dict(max_event_times), dict[str, Counter[int]]()
     for word, number, time in found:
         name = name_of((word, None if number is None else str(number)))
         if time is None or time > 1_000_000:
@@ -60,16 +62,16 @@ def test_spark_counts_as_one_does_by_hand(spark: SparkSession, order: Order, fra
     # Of what is no name as it is, the values cannot be told from the name.
     marked = {name for name in names if "~" in name}
     assert all(name_of(values_of(name, 2)) == name for name in names - marked)
-    tops = {name: 20_000 + 5_000 * at for at, name in enumerate(sorted(names)) if at % 4}
+    max_event_times = {name: 20_000 + 5_000 * at for at, name in enumerate(sorted(names)) if at % 4}
     df = spark.createDataFrame(found, "word string, number int, t long").coalesce(1)
     judgement = Judgement(30_000, 1_000_000)
-    columns, measuring = Columns("t", ["word", "number"]), Measuring(order, tops, frame)
+    columns, measuring = Columns("t", ["word", "number"]), Measuring(order, max_event_times, frame)
     measured = on_driver(df, columns, judgement, 2, plain=False, measuring=measuring)
     plainly = on_driver(df, columns, judgement, 2, plain=False)
     assert measured is not None and plainly is not None
-    expected = by_hand(found, tops, frame, order)
+    expected = by_hand(found, max_event_times, frame, order)
     for name, delays in zip(measured.substream, measured.delays, strict=True):
-        if name not in marked or (order == "row" and name not in tops):
+        if name not in marked or (order == "row" and name not in max_event_times):
             assert {bucket: count for bucket, count in delays} == expected.get(name, {}), name  # noqa: C416 - pairs are lists
     assert len(expected) > 8
     assert 0 < len(marked) < 6
@@ -77,7 +79,15 @@ def test_spark_counts_as_one_does_by_hand(spark: SparkSession, order: Order, fra
 
 
 def _without_delays(fold: Fold) -> Any:
-    columns = (fold.substream, fold.top, fold.rows, fold.updated, fold.late, fold.null_event_time, fold.future)
+    columns = (
+        fold.substream,
+        fold.max_event_time,
+        fold.rows,
+        fold.updated,
+        fold.late,
+        fold.null_event_time,
+        fold.future,
+    )
     return sorted(zip(*columns, strict=True))
 
 
@@ -100,62 +110,62 @@ def test_a_lag_is_learnt_through_spark(
     spark: SparkSession, source: FileBatches, tidegate: CoordinatorProcess, checkpoint: str, mode: Any
 ) -> None:
     """Of two substreams, one in order and one up to 20 s late, each gets a lag of its own; a replay changes nothing."""
-    rules = target_completeness(0.9, timedelta(seconds=60), min_rows=20)
-    gate = tidegate.gate(rules=rules)
+    config = target_completeness(0.9, timedelta(seconds=60), min_rows=20)
+    job = tidegate.job(config=config)
     for batch in range(4):
         first = 100_000 * (batch + 1)
         late = [("late", first - 1000 * at) for at in range(20)]
         source.add(*rows(*late, *(("orderly", first + at) for at in range(20))))
     sink = Sink()
-    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k")).reporting(mode)
+    stream = sink.after(job.stream(source.stream(spark), event_time="t", substream="k")).reporting(mode)
     to_the_end(stream, checkpoint)
-    lags = {row["substream"]: row["lag"] for row in gate.substreams()}
+    lags = {row["substream"]: row["lag"] for row in job.substreams()}
     assert lags == {"orderly": 0, "late": 0}
     source.add(*rows(*(("late", 400_000 - 1000 * at) for at in range(60)), ("orderly", 500_000)))
-    to_the_end(sink.after(gate.stream(source.stream(spark), event_time="t", substream="k")).reporting(mode), checkpoint)
-    lags = {row["substream"]: row["lag"] for row in gate.substreams()}
+    to_the_end(sink.after(job.stream(source.stream(spark), event_time="t", substream="k")).reporting(mode), checkpoint)
+    lags = {row["substream"]: row["lag"] for row in job.substreams()}
     assert lags["orderly"] == 0
     assert lags["late"] == pytest.approx(50_000, rel=0.2)
 
 
 def test_delays_are_measured_where_they_are_asked_for(
-    spark: SparkSession, source: FileBatches, gate: Gate, tidegate: CoordinatorProcess, checkpoint: str
+    spark: SparkSession, source: FileBatches, job: Job, tidegate: CoordinatorProcess, checkpoint: str
 ) -> None:
     source.add(*rows(("a", 100_000)))
     source.add(*rows(("a", 99_000), ("a", 120_000)))
 
     def known() -> int:
-        found = httpx.get(f"{tidegate.url}/v1/jobs/{gate.coordinator.job}/disorder").raise_for_status().json()
+        found = httpx.get(f"{tidegate.url}/v1/jobs/{job.coordinator.job}/completeness").raise_for_status().json()
         return int(found["rows"])
 
-    plain = gate.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(lambda df, batch: None)
+    plain = job.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(lambda df, batch: None)
     to_the_end(plain, checkpoint)
     assert known() == 0
     source.add(*rows(("a", 119_000), ("a", 90_000)))
-    to_the_end(plain.delays("row"), checkpoint)
+    to_the_end(plain.measure_delays("row"), checkpoint)
     assert known() == 2
     source.add(*rows(("a", 119_000), ("a", 90_000)))
-    to_the_end(plain.delays("batch"), checkpoint)
+    to_the_end(plain.measure_delays("batch"), checkpoint)
     assert known() == 4
     with pytest.raises(InvalidUsage, match="delays takes one of"):
-        plain.delays("rows")  # type: ignore[arg-type]
+        plain.measure_delays("rows")  # type: ignore[arg-type]
 
 
 def test_rules_that_begin_to_need_delays_get_them_from_queries_that_run(
-    spark: SparkSession, source: FileBatches, gate: Gate, checkpoint: str
+    spark: SparkSession, source: FileBatches, job: Job, checkpoint: str
 ) -> None:
     sink = Sink()
-    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))
+    stream = sink.after(job.stream(source.stream(spark), event_time="t", substream="k"))
     query = stream.start(queryName="q", checkpointLocation=checkpoint)
     try:
         source.add(*rows(("a", 100_000)))
         query.processAllAvailable()
-        gate.change_rules(target_completeness(0.9, timedelta(seconds=60), min_rows=20))
+        job.change_config(target_completeness(0.9, timedelta(seconds=60), min_rows=20))
         source.add(*rows(*(("a", 100_000 - 1000 * at) for at in range(40))))
         query.processAllAvailable()
     finally:
         query.stop()
-    assert gate.substreams()[0]["lag"] == pytest.approx(36_000, rel=0.1)
+    assert job.substreams()[0]["lag"] == pytest.approx(36_000, rel=0.1)
 
 
 def test_what_is_told_of_delays_is_cut_into_calls() -> None:

@@ -7,68 +7,80 @@ from pyspark.sql import SparkSession
 
 from tests.support.partitions import TOTAL, four_partitions
 from tests.support.streams import Sink, rows, to_the_end
-from tidegate_spark import Gate
+from tidegate_spark import Job
 from tidegate_spark.testing import FileBatches
 
 
 @pytest.mark.parametrize("mode", ["executor", "driver"])
 @pytest.mark.parametrize("persist", [True, False])
 def test_every_mode_tells_the_same(
-    spark: SparkSession, source: FileBatches, gate: Gate, checkpoint: str, mode: Any, persist: bool
+    spark: SparkSession, source: FileBatches, job: Job, checkpoint: str, mode: Any, persist: bool
 ) -> None:
     """A program that is moved to another mode must get the same rows, counts and watermarks."""
     source.add(*rows(("a", 100_000), ("b", 40_000), (None, 39_000), ("x" * 300, 50_000), ("tab\t", 50_000)))
     source.add(*rows(("a", 28_999), ("b", 29_000), ("", None), ("(null)", 70_000), (None, 60_000)))
     sink = Sink()
-    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))
-    to_the_end(stream.reporting(mode).persisted(persist), checkpoint)
-    assert sink.pins == {0: None, 1: 29_000}
+    stream = sink.after(job.stream(source.stream(spark), event_time="t", substream="k"))
+    to_the_end(stream.reporting(mode).persist(persist), checkpoint)
+    assert sink.pinned_watermarks == {0: None, 1: 29_000}
     assert sink.on_time[1] == [("(null)", 70_000), ("b", 29_000), (None, 60_000)]
     assert sink.late[1] == [("", None), ("a", 28_999)]
-    assert gate.status()["rows"] == {"on_time": 8, "updated": 0, "late": 1, "null_event_time": 1, "future": 0}
-    told = [(row["substream"][:5], row["top"], row["reported"]) for row in gate.substreams()]
+    assert job.status()["rows"] == {"on_time": 8, "updated": 0, "late": 1, "null_event_time": 1, "future": 0}
+    told = [(row["substream"][:5], row["max_event_time"], row["reported"]) for row in job.substreams()]
     # What cannot be a name has one that stands for it alone; null is not the word for it.
     assert sorted(told) == [
-        ("(null", 60_000, 2), ("(null", 70_000, 1), ("a", 100_000, 2), ("b", 40_000, 2),
-        ("tab\\u", 50_000, 1), ("xxxxx", 50_000, 1),
-    ]  # fmt: skip
+        ("(null", 60_000, 2),
+        ("(null", 70_000, 1),
+        ("a", 100_000, 2),
+        ("b", 40_000, 2),
+        ("tab\\u", 50_000, 1),
+        ("xxxxx", 50_000, 1),
+    ]
 
 
 def test_a_stream_that_is_one_substream_is_observed(
-    spark: SparkSession, source: FileBatches, gate: Gate, checkpoint: str
+    spark: SparkSession, source: FileBatches, job: Job, checkpoint: str
 ) -> None:
     """The cheapest mode judges and counts as the others do; a batch of nothing but nulls is no news."""
     source.add(*rows(("a", 100_000), ("b", 40_000)))
     source.add(*rows(("a", 90_000), ("b", 89_999), ("c", None)))
     source.add(*rows(("a", None)))
     sink = Sink()
-    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream=None)).reporting("observe")
+    stream = sink.after(job.stream(source.stream(spark), event_time="t", substream=None)).reporting("observe")
     to_the_end(stream, checkpoint)
-    assert sink.pins == {0: None, 1: 90_000, 2: 90_000}
+    assert sink.pinned_watermarks == {0: None, 1: 90_000, 2: 90_000}
     assert sink.late == {1: [("b", 89_999), ("c", None)], 2: [("a", None)]}
-    assert gate.status()["rows"] == {"on_time": 3, "updated": 0, "late": 1, "null_event_time": 2, "future": 0}
-    assert [row["substream"] for row in gate.substreams()] == ["(all)"]
+    assert job.status()["rows"] == {"on_time": 3, "updated": 0, "late": 1, "null_event_time": 2, "future": 0}
+    assert [row["substream"] for row in job.substreams()] == ["(all)"]
 
 
-def test_several_columns_make_a_substream(
-    spark: SparkSession, source: FileBatches, gate: Gate, checkpoint: str
-) -> None:
+def test_several_columns_make_a_substream(spark: SparkSession, source: FileBatches, job: Job, checkpoint: str) -> None:
     """Partition 1 of one topic is not partition 1 of another; a declared one is the one that comes."""
     source = FileBatches(source.directory, "topic string, partition int, `at ``it` long")
     source.add(
-        *({"topic": topic, "partition": partition, "at `it": t} for topic, partition, t in (
-            ("flights", 1, 50_000), ("flights", 2, 60_000), ("a/b", 1, 70_000), ("flights", None, 80_000),
-        ))
-    )  # fmt: skip
-    stream = gate.stream(source.stream(spark), event_time="at `it", substream=["topic", "partition"])
+        *(
+            {"topic": topic, "partition": partition, "at `it": t}
+            for topic, partition, t in (
+                ("flights", 1, 50_000),
+                ("flights", 2, 60_000),
+                ("a/b", 1, 70_000),
+                ("flights", None, 80_000),
+            )
+        )
+    )
+    stream = job.stream(source.stream(spark), event_time="at `it", substream=["topic", "partition"])
     stream = stream.declare(("flights", 1), ("a/b", 1), ("flights", 3)).foreach_batch(lambda df, batch: None)
     to_the_end(stream, checkpoint)
-    tops = {row["substream"]: row["top"] for row in gate.substreams()}
-    assert tops == {
-        "a%2Fb/1": 70_000, "flights/(null)": 80_000, "flights/1": 50_000, "flights/2": 60_000, "flights/3": None,
-    }  # fmt: skip
-    gate.done("q", [("flights", 3)])
-    assert gate.status()["watermark"] == 40_000
+    max_event_times = {row["substream"]: row["max_event_time"] for row in job.substreams()}
+    assert max_event_times == {
+        "a%2Fb/1": 70_000,
+        "flights/(null)": 80_000,
+        "flights/1": 50_000,
+        "flights/2": 60_000,
+        "flights/3": None,
+    }
+    job.done("q", [("flights", 3)])
+    assert job.status()["watermark"] == 40_000
 
 
 def test_sparks_own_watermark_loses_the_partition_that_is_behind(spark: SparkSession, tmp_path: Any) -> None:

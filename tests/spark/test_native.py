@@ -29,7 +29,7 @@ from tests.support.native import START, TEN, Out, ms, native, rows, seconds, sta
 from tests.support.partitions import TOTAL, four_partitions
 from tests.support.streams import LAG, kill, known
 from tests.support.waiting import until
-from tidegate_spark import SOURCE_PARTITION, Gate, InvalidUsage, limiting_lag
+from tidegate_spark import SOURCE_PARTITION, InvalidUsage, Job, limiting_lag
 from tidegate_spark.session import setting
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
@@ -49,24 +49,24 @@ def test_a_partition_that_is_behind_loses_nothing(
     spark: SparkSession, tidegate: CoordinatorProcess, checkpoint: str
 ) -> None:
     """Where Spark's own watermark costs 800 of 4000 rows (see test_modes.py)."""
-    gate = tidegate.gate(rules=limiting_lag(LAG))
+    job = tidegate.job(config=limiting_lag(LAG))
     stream = four_partitions(spark).select("partition", F.timestamp_millis("millis").alias("t"))
     out = Out()
-    followed = native(gate, stream, checkpoint, substream=SOURCE_PARTITION, windows=TEN)
+    followed = native(job, stream, checkpoint, substream=SOURCE_PARTITION, windows=TEN)
     query = start(followed.groupBy(F.window("t", "10 seconds"), "partition").count(), out, checkpoint)
     try:
         query.processAllAvailable()
-        until(lambda: gate.status()["rows"]["on_time"] == TOTAL, "all rows reported")
-        gate.complete()
+        until(lambda: job.status()["rows"]["on_time"] == TOTAL, "all rows reported")
+        job.complete()
         until(lambda: sum(row["count"] for row in out.all()) == TOTAL, "all windows closed")
     finally:
         query.stop()
-    assert gate.status()["rows"] == {"on_time": TOTAL, "updated": 0, "late": 0, "null_event_time": 0, "future": 0}
-    assert {row["substream"]: row["reported"] for row in gate.substreams()} == dict.fromkeys("0123", TOTAL // 4)
+    assert job.status()["rows"] == {"on_time": TOTAL, "updated": 0, "late": 0, "null_event_time": 0, "future": 0}
+    assert {row["substream"]: row["reported"] for row in job.substreams()} == dict.fromkeys("0123", TOTAL // 4)
 
 
 def test_what_spark_drops_is_what_is_counted(
-    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
+    spark: SparkSession, job: Job, source: FileBatches, checkpoint: str
 ) -> None:
     """Any rows, against a count by hand from the watermarks in Spark's log."""
     chance = random.Random(5)  # noqa: S311 - the same rows each time
@@ -75,7 +75,7 @@ def test_what_spark_drops_is_what_is_counted(
     ]
     for batch in batches:
         source.add(*rows(*batch))
-    out = to_the_end(tens(native(gate, source.stream(spark), checkpoint, windows=TEN)), checkpoint)
+    out = to_the_end(tens(native(job, source.stream(spark), checkpoint, windows=TEN)), checkpoint)
     judged_by = watermarks(checkpoint)
     content: Counter[tuple[float, str]] = Counter()
     late = 0
@@ -89,22 +89,22 @@ def test_what_spark_drops_is_what_is_counted(
     closed = {key: count for key, count in content.items() if ms(key[0] + 10) <= max(judged_by.values())}
     assert out.windows() == closed
     assert late > 10 and len(closed) > 5
-    counted = gate.status()["rows"]
+    counted = job.status()["rows"]
     assert (counted["late"], counted["on_time"]) == (late, 150 - late)
 
 
 @pytest.mark.parametrize("allow_multiple", ["true", "false"])
 def test_row_by_row_what_is_at_the_watermark_is_on_time(
-    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str, allow_multiple: str
+    spark: SparkSession, job: Job, source: FileBatches, checkpoint: str, allow_multiple: str
 ) -> None:
     """Spark would drop it, so its watermark is a millisecond below."""
     for _ in range(4):
         source.add(*rows(("a", 30)))  # the watermark is 20 s
     source.add(*rows(("b", 19.999), ("c", 20), ("d", 20.0005)))
     with setting(spark, "spark.sql.streaming.statefulOperator.allowMultiple", allow_multiple):
-        out = to_the_end(native(gate, source.stream(spark), checkpoint).dropDuplicates(["k", "t"]), checkpoint)
+        out = to_the_end(native(job, source.stream(spark), checkpoint).dropDuplicates(["k", "t"]), checkpoint)
     assert {(row.k, seconds(row.t)) for row in out.all()} == {("a", 30), ("c", 20), ("d", 20.0005)}
-    assert gate.status()["rows"]["late"] == 1
+    assert job.status()["rows"]["late"] == 1
     assert max(watermarks(checkpoint).values()) == ms(20) - 1
 
 
@@ -125,13 +125,13 @@ OPERATORS: dict[str, Operator] = {
 
 @pytest.mark.parametrize("operator", OPERATORS.values(), ids=list(OPERATORS))
 def test_whatever_comes_after_spark_follows(
-    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str, operator: Operator
+    spark: SparkSession, job: Job, source: FileBatches, checkpoint: str, operator: Operator
 ) -> None:
     """No filter of the user's takes the markers out before Spark has seen them; state goes when its time is over."""
     for number in range(4):
         source.add(*rows(("a", 20 * number), ("a", 20 * number + 1), ("b", 20 * number)))
     out = Out()
-    query = start(operator(native(gate, source.stream(spark), checkpoint)), out, checkpoint, availableNow=True)
+    query = start(operator(native(job, source.stream(spark), checkpoint)), out, checkpoint, availableNow=True)
     assert query.awaitTermination(120)
     assert max(watermarks(checkpoint).values()) == ms(50) - 1
     assert out.all()
@@ -141,7 +141,7 @@ def test_whatever_comes_after_spark_follows(
     assert kept <= 4, "of four batches, at most what those after 50 s are in"
 
 
-def test_markers_never_reach_the_user(spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str) -> None:
+def test_markers_never_reach_the_user(spark: SparkSession, job: Job, source: FileBatches, checkpoint: str) -> None:
     """And all the user's rows do, as they are: null event times, and columns of all kinds."""
     schema = "k string, t timestamp, n int, `a b` array<struct<x: double>>, m map<string, date>, d decimal(20, 3)"
     source = FileBatches(source.directory, schema)
@@ -149,29 +149,29 @@ def test_markers_never_reach_the_user(spark: SparkSession, gate: Gate, source: F
     for number in range(3):
         source.add(*({**pair, **row} for pair in rows(("a", 20 * number), ("b", None), (None, 20 * number))))
     stream = source.stream(spark)
-    followed = native(gate, stream, checkpoint)
+    followed = native(job, stream, checkpoint)
     assert followed.columns == stream.columns
     assert [field.dataType for field in followed.schema] == [field.dataType for field in stream.schema]
     out = to_the_end(followed, checkpoint)
     assert len(out.all()) == 9
     assert {(found.n, found["a b"][0].x, str(found.d)) for found in out.all()} == {(1, 1.5, "12.345")}
-    assert gate.status()["rows"] == {"on_time": 6, "updated": 0, "late": 0, "null_event_time": 3, "future": 0}
+    assert job.status()["rows"] == {"on_time": 6, "updated": 0, "late": 0, "null_event_time": 3, "future": 0}
 
 
-def test_columns_may_have_any_name(spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str) -> None:
+def test_columns_may_have_any_name(spark: SparkSession, job: Job, source: FileBatches, checkpoint: str) -> None:
     time, key = "event `time`.at", "a b.c"
     source.add(*rows(("a", 1), ("a", 25)))
     stream = source.stream(spark).withColumnsRenamed({"t": time, "k": key})
-    followed = gate.native(
+    followed = job.with_watermark(
         stream, event_time=time, substream=key, queryName="q", checkpointLocation=checkpoint, windows=TEN
     )
     renamed = followed.withColumnsRenamed({time: "t", key: "k"})
     assert to_the_end(tens(renamed), checkpoint).windows() == {(0, "a"): 1}
-    assert {row["substream"] for row in gate.substreams()} == {"a"}
+    assert {row["substream"] for row in job.substreams()} == {"a"}
 
 
 def test_an_outer_join_of_two_inputs_waits_for_both(
-    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str, tmp_path: Path
+    spark: SparkSession, job: Job, source: FileBatches, checkpoint: str, tmp_path: Path
 ) -> None:
     """What has no partner comes out when the job's watermark says that none will come."""
     shown = FileBatches(tmp_path / "shown", source.schema)
@@ -179,7 +179,7 @@ def test_an_outer_join_of_two_inputs_waits_for_both(
         shown.add(*rows(("a", 20 * number), ("b", 20 * number + 1)))
         source.add(*rows(("a", 20 * number + 2)))
     left, right = (
-        native(gate, stream, checkpoint, queryName=name).select(
+        native(job, stream, checkpoint, queryName=name).select(
             F.col("k").alias(f"k_{name}"), F.col("t").alias(f"t_{name}")
         )
         for name, stream in (("shown", shown.stream(spark)), ("clicked", source.stream(spark)))
@@ -193,44 +193,50 @@ def test_an_outer_join_of_two_inputs_waits_for_both(
     found = sorted((row.k_shown, seconds(row.t_shown), row.t_clicked and seconds(row.t_clicked)) for row in out.all())
     assert max(watermarks(checkpoint).values()) == ms(50) - 1, "a was shown at 60 s"
     assert found == [
-        ("a", 0, 2), ("a", 20, 22), ("a", 40, 42), ("a", 60, 62), ("b", 1, None), ("b", 21, None), ("b", 41, None),
-    ]  # fmt: skip
-    assert {row["query"] for row in gate.substreams()} == {"shown", "clicked"}
+        ("a", 0, 2),
+        ("a", 20, 22),
+        ("a", 40, 42),
+        ("a", 60, 62),
+        ("b", 1, None),
+        ("b", 21, None),
+        ("b", 41, None),
+    ]
+    assert {row["query"] for row in job.substreams()} == {"shown", "clicked"}
 
 
 def test_each_run_begins_with_a_marker_of_every_input(
-    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str, tmp_path: Path
+    spark: SparkSession, job: Job, source: FileBatches, checkpoint: str, tmp_path: Path
 ) -> None:
     """With the end of a run Spark forgets where each of several watermarks was, and takes the lowest for zero."""
     quiet = FileBatches(tmp_path / "quiet", source.schema)
     quiet.add(*rows(("b", 100)))
     source.add(*rows(("a", 1), ("a", 25)))
     inputs = (
-        native(gate, stream.stream(spark), checkpoint, queryName=name, windows=TEN)
+        native(job, stream.stream(spark), checkpoint, queryName=name, windows=TEN)
         for name, stream in (("busy", source), ("quiet", quiet))
     )
     both = tens(next(inputs).union(next(inputs)))
     assert to_the_end(both, checkpoint).windows() == {(0, "a"): 1}
     source.add(*rows(("a", 45)))
     assert to_the_end(both, checkpoint).windows() == {(20, "a"): 1}
-    gate.complete()
+    job.complete()
     assert to_the_end(both, checkpoint).windows() == {(40, "a"): 1, (100, "b"): 1}
 
 
 def test_state_that_ends_after_the_last_event_is_given_out_at_the_end_that_is_named(
-    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
+    spark: SparkSession, job: Job, source: FileBatches, checkpoint: str
 ) -> None:
     """A session ends a gap after its last row; Spark gives it out when the watermark has passed that.
 
     The end may be named when the job is complete already.
     """
     source.add(*rows(("a", 1), ("a", 3), ("b", 25)))
-    followed = native(gate, source.stream(spark), checkpoint)
+    followed = native(job, source.stream(spark), checkpoint)
     sessions = followed.groupBy(F.session_window("t", "10 seconds").alias("window"), "k").count()
     assert to_the_end(sessions, checkpoint).windows() == {}
-    gate.complete()
+    job.complete()
     assert to_the_end(sessions, checkpoint).windows() == {(1, "a"): 2}
-    gate.complete(up_to=START + timedelta(seconds=25 + 10, milliseconds=1))
+    job.complete(up_to=START + timedelta(seconds=25 + 10, milliseconds=1))
     assert to_the_end(sessions, checkpoint).windows() == {(25, "b"): 1}
 
 
@@ -256,7 +262,7 @@ class GoodBye(StatefulProcessor):
         pass
 
 
-def test_timers_of_state_go_off_by_it(spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str) -> None:
+def test_timers_of_state_go_off_by_it(spark: SparkSession, job: Job, source: FileBatches, checkpoint: str) -> None:
     """Those of ``transformWithState``."""
     source.add(*rows(("c", 0), ("a", 0)))
     for number in range(1, 4):
@@ -265,7 +271,7 @@ def test_timers_of_state_go_off_by_it(spark: SparkSession, gate: Gate, source: F
         setting(spark, "spark.sql.streaming.stateStore.providerClass", ROCKS_DB),
         setting(spark, "spark.sql.session.timeZone", "UTC"),
     ):
-        stream = native(gate, source.stream(spark), checkpoint, substream=None).filter("k IN ('a', 'c')")
+        stream = native(job, source.stream(spark), checkpoint, substream=None).filter("k IN ('a', 'c')")
         byes = stream.groupBy("k").transformWithStateInPandas(
             GoodBye(), outputStructType="k string, at string", outputMode="append", timeMode="EventTime"
         )
@@ -278,52 +284,52 @@ def test_timers_of_state_go_off_by_it(spark: SparkSession, gate: Gate, source: F
 
 
 def test_a_quiet_stream_closes_its_last_windows(
-    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str, tmp_path: Path
+    spark: SparkSession, job: Job, source: FileBatches, checkpoint: str, tmp_path: Path
 ) -> None:
     """There is no more data; another query moves the watermark."""
     source.add(*rows(("a", 1), ("a", 12)))
     out, trigger_s = Out(), 1
-    followed = tens(native(gate, source.stream(spark), checkpoint, windows=TEN))
+    followed = tens(native(job, source.stream(spark), checkpoint, windows=TEN))
     query = start(followed, out, checkpoint, processingTime=f"{trigger_s} seconds")
     try:
-        until(lambda: known(gate) == {"a": ms(12)}, "a first batch")
+        until(lambda: known(job) == {"a": ms(12)}, "a first batch")
         assert out.rows == {}
         other = FileBatches(tmp_path / "other", source.schema)
         other.add(*rows(("b", 31)))
-        gate.done("q", ["a"])
+        job.done("q", ["a"])
         to_the_end(
-            native(gate, other.stream(spark), str(tmp_path / "there"), queryName="other"), str(tmp_path / "there")
+            native(job, other.stream(spark), str(tmp_path / "there"), queryName="other"), str(tmp_path / "there")
         )
         until(lambda: len(out.windows()) == 2, "the windows up to 20 s")
         source.add(*rows(("a", 2), ("a", 41)))
-        until(lambda: sum(gate.status()["rows"].values()) == 5, "the query goes on")
+        until(lambda: sum(job.status()["rows"].values()) == 5, "the query goes on")
     finally:
         query.stop()
     assert out.windows() == {(0, "a"): 1, (10, "a"): 1}
 
 
 def test_a_run_over_what_is_there_ends_with_its_windows_and_the_next_goes_on(
-    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
+    spark: SparkSession, job: Job, source: FileBatches, checkpoint: str
 ) -> None:
     source.add(*rows(("a", 1), ("a", 12)))
     source.add(*rows(("a", 25)))
-    followed = tens(native(gate, source.stream(spark), checkpoint, windows=TEN))
+    followed = tens(native(job, source.stream(spark), checkpoint, windows=TEN))
     assert to_the_end(followed, checkpoint).windows() == {(0, "a"): 1}
     assert to_the_end(followed, checkpoint).windows() == {}
     source.add(*rows(("a", 13), ("a", 31)))
     assert to_the_end(followed, checkpoint).windows() == {(10, "a"): 2}
-    gate.complete()
+    job.complete()
     assert to_the_end(followed, checkpoint).windows() == {(20, "a"): 1, (30, "a"): 1}
     source.add(*rows(("a", 100)))
     assert to_the_end(followed, checkpoint).windows() == {}
-    assert gate.status()["rows"]["on_time"] == 5, "a job that is complete takes no more"
+    assert job.status()["rows"]["on_time"] == 5, "a job that is complete takes no more"
 
 
 def test_a_single_batch_leaves_its_windows_to_the_next(
-    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
+    spark: SparkSession, job: Job, source: FileBatches, checkpoint: str
 ) -> None:
     """Under ``once`` a marker is in one batch, and closes windows in the next; nothing is lost over it."""
-    followed = tens(native(gate, source.stream(spark), checkpoint, windows=TEN))
+    followed = tens(native(job, source.stream(spark), checkpoint, windows=TEN))
     found: dict[tuple[float, str], int] = {}
     for number in range(4):
         source.add(*rows(("a", 1 + 20 * number)))
@@ -332,32 +338,32 @@ def test_a_single_batch_leaves_its_windows_to_the_next(
         found |= out.windows()
     assert found == {(0, "a"): 1}
     assert to_the_end(followed, checkpoint).windows() == {(20, "a"): 1, (40, "a"): 1}
-    assert gate.status()["rows"]["on_time"] == 4
+    assert job.status()["rows"]["on_time"] == 4
 
 
 def test_silence_is_seen(
     spark: SparkSession, tidegate: CoordinatorProcess, source: FileBatches, checkpoint: str
 ) -> None:
     """A quiet query shows that nothing comes, and an idle substream holds nobody."""
-    gate = tidegate.gate(rules=limiting_lag(LAG, idle_timeout=timedelta(seconds=2)))
+    job = tidegate.job(config=limiting_lag(LAG, idle_timeout=timedelta(seconds=2)))
     source.add(*rows(("a", 40), ("b", 5)))
     out = Out()
-    query = start(tens(native(gate, source.stream(spark), checkpoint, windows=TEN)), out, checkpoint)
+    query = start(tens(native(job, source.stream(spark), checkpoint, windows=TEN)), out, checkpoint)
     try:
-        until(lambda: gate.status()["substreams"]["all_idle"] if known(gate) else False, "all idle")
+        until(lambda: job.status()["substreams"]["all_idle"] if known(job) else False, "all idle")
         source.add(*rows(("a", 45)))
         until(lambda: out.windows() == {(0, "b"): 1}, "the windows up to 30 s")
     finally:
         query.stop()
-    assert gate.status()["watermark"] == ms(35)
+    assert job.status()["watermark"] == ms(35)
 
 
 def test_a_coordinator_that_is_away_stops_nothing(
     spark: SparkSession, own: LocalCoordinator, source: FileBatches, checkpoint: str
 ) -> None:
     """Batches go on, by the last watermark; what they saw is told later, also by the next run."""
-    gate = own.gate(rules=limiting_lag(LAG))
-    followed = tens(native(gate, source.stream(spark), checkpoint, windows=TEN))
+    job = own.job(config=limiting_lag(LAG))
+    followed = tens(native(job, source.stream(spark), checkpoint, windows=TEN))
     source.add(*rows(("a", 1), ("a", 25)))
     out = Out()
     query = start(followed, out, checkpoint)
@@ -368,7 +374,7 @@ def test_a_coordinator_that_is_away_stops_nothing(
             source.add(*rows(("a", 30 + number), ("a", 2)))
         query.processAllAvailable()
         own.start()
-        until(lambda: gate.status()["top"] == ms(32), "told by the same run")
+        until(lambda: job.status()["max_event_time"] == ms(32), "told by the same run")
         own.stop()
         source.add(*rows(("a", 55)))
         query.processAllAvailable()
@@ -376,37 +382,37 @@ def test_a_coordinator_that_is_away_stops_nothing(
         query.stop()
     own.start()
     assert to_the_end(followed, checkpoint).windows() == {(20, "a"): 1, (30, "a"): 3}
-    assert gate.status()["rows"] == {"on_time": 6, "updated": 0, "late": 3, "null_event_time": 0, "future": 0}
-    assert gate.status()["watermark"] == ms(45)
+    assert job.status()["rows"] == {"on_time": 6, "updated": 0, "late": 3, "null_event_time": 0, "future": 0}
+    assert job.status()["watermark"] == ms(45)
 
 
 def test_a_coordinator_that_has_lost_everything_is_told_again(
     spark: SparkSession, own: LocalCoordinator, source: FileBatches, checkpoint: str
 ) -> None:
-    gate = own.gate(rules=limiting_lag(LAG))
+    job = own.job(config=limiting_lag(LAG))
     source.add(*rows(("a", 40), ("b", 50)))
     out = Out()
-    query = start(tens(native(gate, source.stream(spark), checkpoint)), out, checkpoint)
+    query = start(tens(native(job, source.stream(spark), checkpoint)), out, checkpoint)
     try:
-        until(lambda: known(gate) == {"a": ms(40), "b": ms(50)}, "a first batch")
+        until(lambda: known(job) == {"a": ms(40), "b": ms(50)}, "a first batch")
         kill(own, empties=True)
         own.start()
-        until(lambda: known(gate) == {"a": ms(40), "b": ms(50)}, "told again, without new data")
+        until(lambda: known(job) == {"a": ms(40), "b": ms(50)}, "told again, without new data")
         source.add(*rows(("a", 60)))
-        until(lambda: known(gate) == {"a": ms(60), "b": ms(50)}, "the next batch")
+        until(lambda: known(job) == {"a": ms(60), "b": ms(50)}, "the next batch")
     finally:
         query.stop()
-    assert gate.status()["watermark"] == ms(40)
+    assert job.status()["watermark"] == ms(40)
 
 
 def test_a_batch_that_failed_is_counted_once(
-    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
+    spark: SparkSession, job: Job, source: FileBatches, checkpoint: str
 ) -> None:
     """Though its files are read in other partitions when it is run again."""
     for number in range(6):
         source.add(*rows(("a", number), ("b", number)))
     stream = spark.readStream.schema(source.schema).json(str(source.directory))
-    followed = native(gate, stream, checkpoint)
+    followed = native(job, stream, checkpoint)
     partitions: list[int] = []
 
     def fail_once(df: DataFrame, batch_id: int) -> None:
@@ -424,30 +430,30 @@ def test_a_batch_that_failed_is_counted_once(
     with setting(spark, "spark.sql.files.minPartitionNum", 1):
         run()
     assert partitions[1] != partitions[0]
-    assert gate.status()["rows"]["on_time"] == 12
+    assert job.status()["rows"]["on_time"] == 12
 
 
 def test_what_the_job_says_of_the_future_counts(
-    spark: SparkSession, tidegate: CoordinatorProcess, job: str, source: FileBatches, checkpoint: str
+    spark: SparkSession, tidegate: CoordinatorProcess, job_name: str, source: FileBatches, checkpoint: str
 ) -> None:
     """For a program that has no rules of its own, too; and when they are changed."""
-    owner = tidegate.gate(job=job, rules=limiting_lag(LAG, max_future_skew=None))
+    owner = tidegate.job(job=job_name, config=limiting_lag(LAG, max_future_skew=None))
     owner.ensure_job()
     source.add({"k": "a", "t": "2090-01-01T00:00:00Z"}, {"k": "a", "t": "2090-01-01T00:01:00Z"})
-    followed = tens(native(tidegate.gate(job=job), source.stream(spark), checkpoint, windows=TEN))
+    followed = tens(native(tidegate.job(job=job_name), source.stream(spark), checkpoint, windows=TEN))
     assert len(to_the_end(followed, checkpoint).all()) == 1
-    owner.change_rules(limiting_lag(LAG))
+    owner.change_config(limiting_lag(LAG))
     source.add({"k": "a", "t": "2090-01-01T00:02:00Z"})
     to_the_end(followed, checkpoint)
     assert (owner.status()["rows"]["on_time"], owner.status()["rows"]["future"]) == (2, 1)
 
 
 def test_a_batch_that_is_run_twice_is_counted_once(
-    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
+    spark: SparkSession, job: Job, source: FileBatches, checkpoint: str
 ) -> None:
     """By a function that uses it twice, for one; and by a query that has it on both sides of a union."""
     source.add(*rows(("a", 1), ("b", 12)))
-    followed = native(gate, source.stream(spark), checkpoint)
+    followed = native(job, source.stream(spark), checkpoint)
     counted: list[int] = []
 
     def twice(df: DataFrame, batch_id: int) -> None:
@@ -457,7 +463,7 @@ def test_a_batch_that_is_run_twice_is_counted_once(
     query = both.writeStream.foreachBatch(twice).trigger(availableNow=True).option("checkpointLocation", checkpoint)
     assert query.start().awaitTermination(120)
     assert counted[:2] == [3, 3]
-    assert gate.status()["rows"]["on_time"] == 2
+    assert job.status()["rows"]["on_time"] == 2
 
 
 # -- the flights --------------------------------------------------------------------------------------------------
@@ -479,15 +485,19 @@ class Flights:
         assert len(self.batches) == files
         self.stream = FlightsSource(spark, directory / "landings", []).stream()
 
-    def counted(self, gate: Gate, checkpoint: str, **more: Any) -> Counter[tuple[str, pd.Timestamp]]:
+    def counted(self, job: Job, checkpoint: str, **more: Any) -> Counter[tuple[str, pd.Timestamp]]:
         """Departures by airport and hour, after the end of input."""
-        followed = gate.native(
-            self.stream, event_time="departed_at", queryName="departures", checkpointLocation=checkpoint,
-            windows=timedelta(hours=1), **more,
-        )  # fmt: skip
+        followed = job.with_watermark(
+            self.stream,
+            event_time="departed_at",
+            queryName="departures",
+            checkpointLocation=checkpoint,
+            windows=timedelta(hours=1),
+            **more,
+        )
         hourly = followed.groupBy(F.window("departed_at", "1 hour"), "origin").count()
         first = to_the_end(hourly, checkpoint)
-        gate.complete()
+        job.complete()
         found: Counter[tuple[str, pd.Timestamp]] = Counter()
         for row in first.all() + to_the_end(hourly, checkpoint).all():
             hour = pd.Timestamp(row.window.start.astimezone(UTC))
@@ -504,60 +514,60 @@ def test_the_flights_by_the_hour_are_those_of_pandas(
     tidegate: CoordinatorProcess, flights: Flights, checkpoint: str
 ) -> None:
     """With a lag above the disorder of every destination none is late."""
-    gate = tidegate.gate(rules=limiting_lag(timedelta(minutes=120)))
-    counted = flights.counted(gate, checkpoint, substream="dest", declare=flights.landings.destinations)
+    job = tidegate.job(config=limiting_lag(timedelta(minutes=120)))
+    counted = flights.counted(job, checkpoint, substream="dest", declare=flights.landings.destinations)
     assert counted == by_hour(flights.landings.flights)
-    assert gate.status()["rows"]["late"] == 0
+    assert job.status()["rows"]["late"] == 0
 
 
 def test_or_they_lack_exactly_those_that_are_late(
     tidegate: CoordinatorProcess, flights: Flights, checkpoint: str
 ) -> None:
     """As by one watermark for all of them, which is what Spark has."""
-    gate = tidegate.gate(rules=limiting_lag(timedelta(minutes=30)))
-    counted = flights.counted(gate, checkpoint, substream=None)
+    job = tidegate.job(config=limiting_lag(timedelta(minutes=30)))
+    counted = flights.counted(job, checkpoint, substream=None)
     judged_by = watermarks(checkpoint)
     late = Counter[tuple[str, pd.Timestamp]]()
     for number, batch in enumerate(flights.batches):
         closed = pd.Timestamp(judged_by.get(number - 1, 0), unit="ms", tz="UTC")
         late += by_hour(batch[batch["departed_at"].dt.floor("h") + pd.Timedelta(hours=1) <= closed])
     assert counted + late == by_hour(flights.landings.flights)
-    assert gate.status()["rows"]["late"] == late.total() > 10
+    assert job.status()["rows"]["late"] == late.total() > 10
 
 
 # -- what is refused ----------------------------------------------------------------------------------------------
 
 
 def test_a_column_that_arrow_cannot_carry_is_refused(
-    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
+    spark: SparkSession, job: Job, source: FileBatches, checkpoint: str
 ) -> None:
     """The batch would fail in every attempt. (Other refusals need no Spark: ``tests/client/test_refusals.py``.)"""
     df = source.stream(spark).withColumn("i", F.make_ym_interval(F.lit(1)))
     with pytest.raises(InvalidUsage, match="cannot carry all of the stream's columns"):
-        native(gate, df, checkpoint)
+        native(job, df, checkpoint)
 
 
 def test_the_highest_of_several_watermarks_is_refused_whenever_it_is_chosen(
-    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
+    spark: SparkSession, job: Job, source: FileBatches, checkpoint: str
 ) -> None:
     """With that policy rows would be lost by the watermark of another input; so the first batch fails."""
     source.add(*rows(("a", 1)))
     highest = setting(spark, "spark.sql.streaming.multipleWatermarkPolicy", "max")
     with highest, pytest.raises(InvalidUsage, match="multipleWatermarkPolicy is max"):
-        native(gate, source.stream(spark), checkpoint)
-    followed = native(gate, source.stream(spark), checkpoint)
+        native(job, source.stream(spark), checkpoint)
+    followed = native(job, source.stream(spark), checkpoint)
     highest = setting(spark, "spark.sql.streaming.multipleWatermarkPolicy", "max")
     with highest, pytest.raises(StreamingQueryException, match="multipleWatermarkPolicy is max"):
         to_the_end(tens(followed), checkpoint)
-    assert known(gate) == {}
+    assert known(job) == {}
 
 
 def test_another_checkpoint_than_that_of_the_query_is_refused(
-    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str, tmp_path: Path
+    spark: SparkSession, job: Job, source: FileBatches, checkpoint: str, tmp_path: Path
 ) -> None:
     """Also if the function of the batch reads nothing, so that no task could find out."""
     source.add(*rows(("a", 1)))
-    followed = native(gate, source.stream(spark), str(tmp_path / "elsewhere"))
+    followed = native(job, source.stream(spark), str(tmp_path / "elsewhere"))
     with pytest.raises(StreamingQueryException, match="pass the same checkpointLocation"):
         to_the_end(tens(followed), checkpoint)
     query = followed.writeStream.foreachBatch(lambda df, batch_id: None).start(checkpointLocation=f"{checkpoint}-2")
@@ -566,11 +576,11 @@ def test_another_checkpoint_than_that_of_the_query_is_refused(
 
 
 def test_two_inputs_of_one_name_are_refused(
-    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
+    spark: SparkSession, job: Job, source: FileBatches, checkpoint: str
 ) -> None:
     """What one saw would take the place of what the other did."""
     source.add(*rows(("a", 1)))
-    one, other = (native(gate, source.stream(spark), checkpoint) for _ in range(2))
+    one, other = (native(job, source.stream(spark), checkpoint) for _ in range(2))
     with pytest.raises(StreamingQueryException, match="Give each a name of its own"):
         to_the_end(one.union(other), checkpoint)
 
@@ -581,4 +591,4 @@ def test_a_job_that_is_not_there_is_said_to_be_missing(
     """And nothing is taken in."""
     source.add(*rows(("a", 1)))
     with pytest.raises(StreamingQueryException, match="has no job 'nowhere'"):
-        to_the_end(native(tidegate.gate(job="nowhere"), source.stream(spark), checkpoint), checkpoint)
+        to_the_end(native(tidegate.job(job="nowhere"), source.stream(spark), checkpoint), checkpoint)

@@ -15,7 +15,7 @@ from tests.support.local import LocalCoordinator
 from tests.support.points import IN_THE_FUNCTION, POINTS, watch
 from tests.support.streams import LAG, Sink, kill, rows, to_the_end
 from tests.support.waiting import until
-from tidegate_spark import Batch, CoordinatorUnavailable, Gate, JobDeleted, Stream, limiting_lag, outage
+from tidegate_spark import Batch, CoordinatorUnavailable, Job, JobDeleted, Stream, limiting_lag, outage
 from tidegate_spark.coordinator import Coordinator
 from tidegate_spark.outage import OnOutage, Patience
 from tidegate_spark.testing import FileBatches
@@ -39,9 +39,14 @@ class Outage:
 @pytest.mark.parametrize("empties", [False, True], ids=["killed", "emptied"])
 @pytest.mark.parametrize("point", POINTS)
 def test_a_crash_of_the_coordinator_changes_nothing(
-    spark: SparkSession, source: FileBatches, own: LocalCoordinator, checkpoint: str,
-    monkeypatch: pytest.MonkeyPatch, point: str, empties: bool,
-) -> None:  # fmt: skip
+    spark: SparkSession,
+    source: FileBatches,
+    own: LocalCoordinator,
+    checkpoint: str,
+    monkeypatch: pytest.MonkeyPatch,
+    point: str,
+    empties: bool,
+) -> None:
     """Pins, rows and the watermark are what they are without a crash; so are the counts of what was not lost."""
     crash = Outage(own, point, empties)
     watch(crash.reached, monkeypatch.setattr)
@@ -51,31 +56,33 @@ def test_a_crash_of_the_coordinator_changes_nothing(
         crash.reached(IN_THE_FUNCTION, int(batch))
         sink.write(df, batch)
 
-    gate = own.gate(job="j", rules=limiting_lag(LAG))
+    job = own.job(job="j", config=limiting_lag(LAG))
     source.add(*rows(("a", 100_000), ("b", 40_000)))
     source.add(*rows(("a", 110_000), ("b", 50_000), ("b", 29_999), ("a", None)))
     source.add(*rows(("a", 40_000), ("a", 39_999), ("b", 60_000)))
-    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))
+    stream = sink.after(job.stream(source.stream(spark), event_time="t", substream="k"))
     to_the_end(stream.foreach_batch(write), checkpoint)
     crash.restart.join()
     assert crash.happened
-    assert sink.pins == {0: None, 1: 30_000, 2: 40_000}
+    assert sink.pinned_watermarks == {0: None, 1: 30_000, 2: 40_000}
     assert sink.on_time == {
-        0: [("a", 100_000), ("b", 40_000)], 1: [("a", 110_000), ("b", 50_000)], 2: [("a", 40_000), ("b", 60_000)],
-    }  # fmt: skip
+        0: [("a", 100_000), ("b", 40_000)],
+        1: [("a", 110_000), ("b", 50_000)],
+        2: [("a", 40_000), ("b", 60_000)],
+    }
     assert sink.late == {1: [("a", None), ("b", 29_999)], 2: [("a", 39_999)]}
     assert [(c.on_time, c.late, c.null_event_time) for c in sink.committed] == [(2, 0, 0), (2, 1, 1), (2, 1, 0)]
-    status = gate.status()
-    assert (status["watermark"], status["top"]) == (50_000, 110_000)
+    status = job.status()
+    assert (status["watermark"], status["max_event_time"]) == (50_000, 110_000)
     lost = 0 if not empties else 2 if point == "after it" else 1
     kept = sink.committed[lost:]
     counted = {"on_time": sum(c.on_time for c in kept), "late": sum(c.late for c in kept)}
     assert {name: status["rows"][name] for name in counted} == counted
-    assert sum(row["reported"] for row in gate.substreams()) == sum(counted.values())
+    assert sum(row["reported"] for row in job.substreams()) == sum(counted.values())
 
 
 def test_a_job_that_was_lost_is_created_again_from_the_users_rules(
-    spark: SparkSession, source: FileBatches, gate: Gate, checkpoint: str
+    spark: SparkSession, source: FileBatches, job: Job, checkpoint: str
 ) -> None:
     """The declared substreams hold again, and the pin beside the checkpoint still judges the replayed rows."""
     source.add(*rows(("a", 100_000)))
@@ -83,33 +90,33 @@ def test_a_job_that_was_lost_is_created_again_from_the_users_rules(
     given = []
 
     def write(df: DataFrame, batch: Batch) -> None:
-        given.append((int(batch), batch.pin, [row.t for row in df.collect()]))
+        given.append((int(batch), batch.watermark, [row.t for row in df.collect()]))
         if len(given) == 2:
-            operate(gate, "DELETE", "")
+            operate(job, "DELETE", "")
             raise RuntimeError("and the job is gone")
 
-    stream = gate.stream(source.stream(spark), event_time="t", substream="k").declare("a").foreach_batch(write)
+    stream = job.stream(source.stream(spark), event_time="t", substream="k").declare("a").foreach_batch(write)
     with pytest.raises(StreamingQueryException, match="the job is gone"):
         to_the_end(stream, checkpoint)
     to_the_end(stream, checkpoint)
     assert given[1:] == [(1, 90_000, [95_000]), (1, 90_000, [95_000])]
-    assert [row["substream"] for row in gate.substreams()] == ["a"]
+    assert [row["substream"] for row in job.substreams()] == ["a"]
 
 
 def test_a_job_that_was_deleted_stays_deleted_until_a_query_is_started(
-    spark: SparkSession, source: FileBatches, gate: Gate, checkpoint: str
+    spark: SparkSession, source: FileBatches, job: Job, checkpoint: str
 ) -> None:
     """A running query that made it again would leave no way to delete a job."""
     source.add(*rows(("a", 100_000)))
-    stream = gate.stream(source.stream(spark), event_time="t", substream="k")
+    stream = job.stream(source.stream(spark), event_time="t", substream="k")
     with pytest.raises(StreamingQueryException, match="job_deleted"):
-        to_the_end(stream.foreach_batch(lambda df, batch: operate(gate, "DELETE", "")), checkpoint)
+        to_the_end(stream.foreach_batch(lambda df, batch: operate(job, "DELETE", "")), checkpoint)
     with pytest.raises(JobDeleted):
-        gate.status()
+        job.status()
     sink = Sink()
     to_the_end(sink.after(stream), checkpoint)
     assert sink.on_time == {0: [("a", 100_000)]}
-    assert gate.status()["watermark"] == 90_000
+    assert job.status()["watermark"] == 90_000
 
 
 def test_after_the_patience_the_query_fails_and_says_so(
@@ -117,22 +124,22 @@ def test_after_the_patience_the_query_fails_and_says_so(
 ) -> None:
     """A query that waits for ever looks like one that works."""
     source.add(*rows(("a", 100_000)))
-    gate = own.gate(job="j", rules=limiting_lag(LAG), on_outage=timedelta(milliseconds=300))
-    stream = gate.stream(source.stream(spark), event_time="t", substream="k")
+    job = own.job(job="j", config=limiting_lag(LAG), on_outage=timedelta(milliseconds=300))
+    stream = job.stream(source.stream(spark), event_time="t", substream="k")
     with pytest.raises(StreamingQueryException, match="Nothing is lost"):
         to_the_end(stream.foreach_batch(lambda df, batch: own.stop()), checkpoint)
     own.start()
     sink = Sink()
     to_the_end(sink.after(stream), checkpoint)
     assert sink.on_time == {0: [("a", 100_000)]}
-    assert gate.status()["rows"]["on_time"] == 1
+    assert job.status()["rows"]["on_time"] == 1
 
 
 def test_a_query_can_be_stopped_while_it_waits(
     spark: SparkSession, source: FileBatches, own: LocalCoordinator, checkpoint: str
 ) -> None:
     """Spark waits for the function of the batch, which would go on asking until its patience is at an end."""
-    gate = own.gate(job="j", rules=limiting_lag(LAG), on_outage=timedelta(hours=2))
+    job = own.job(job="j", config=limiting_lag(LAG), on_outage=timedelta(hours=2))
     source.add(*rows(("a", 100_000)))
     waiting = threading.Event()
 
@@ -140,7 +147,7 @@ def test_a_query_can_be_stopped_while_it_waits(
         own.stop()
         waiting.set()
 
-    stream = gate.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(write)
+    stream = job.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(write)
     query = stream.start(queryName="q", checkpointLocation=checkpoint)
     assert waiting.wait(90)
     query.stop()
@@ -156,8 +163,8 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outage, "MOMENT_S", 0.5)
 
 
-def going_on(own: LocalCoordinator, **limits: Any) -> Gate:
-    return own.gate(job="j", rules=limiting_lag(LAG, **limits), on_outage="continue")
+def going_on(own: LocalCoordinator, **limits: Any) -> Job:
+    return own.job(job="j", config=limiting_lag(LAG, **limits), on_outage="continue")
 
 
 @pytest.mark.usefixtures("soon")
@@ -166,8 +173,8 @@ def test_a_query_may_go_on_without_its_coordinator(
 ) -> None:
     """The rows flow on, judged by the last pin; the coordinator learns of all of it, and takes nobody for idle."""
     sink = Sink()
-    gate = going_on(own, idle_timeout=timedelta(seconds=2))
-    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k")).tuned(heartbeat_ms=200)
+    job = going_on(own, idle_timeout=timedelta(seconds=2))
+    stream = sink.after(job.stream(source.stream(spark), event_time="t", substream="k")).tuning(heartbeat_ms=200)
     query = stream.start(queryName="q", checkpointLocation=checkpoint)
     try:
         source.add(*rows(("a", 100_000), ("b", 40_000)))
@@ -182,16 +189,16 @@ def test_a_query_may_go_on_without_its_coordinator(
         time.sleep(2.5)
         assert [committed.told for committed in sink.committed] == [True, True, False, False]
         own.start()
-        until(lambda: gate.status()["watermark"] == 60_000, "the coordinator was told")
-        assert gate.status()["substreams"]["idle"] == 0
+        until(lambda: job.status()["watermark"] == 60_000, "the coordinator was told")
+        assert job.status()["substreams"]["idle"] == 0
         source.add(*rows(("a", 121_000), ("b", 71_000), ("b", 59_999)))
         until(lambda: len(sink.committed) == 5, "a batch with the coordinator")
     finally:
         query.stop()
-    assert sink.pins == {0: None, 1: 30_000, 2: 30_000, 3: 30_000, 4: 60_000}
+    assert sink.pinned_watermarks == {0: None, 1: 30_000, 2: 30_000, 3: 30_000, 4: 60_000}
     assert sink.late == {2: [("b", 29_999)], 3: [("a", None)], 4: [("b", 59_999)]}
-    assert gate.status()["rows"] == {"on_time": 10, "updated": 0, "late": 2, "null_event_time": 1, "future": 0}
-    assert sum(row["reported"] for row in gate.substreams()) == 12
+    assert job.status()["rows"] == {"on_time": 10, "updated": 0, "late": 2, "null_event_time": 1, "future": 0}
+    assert sum(row["reported"] for row in job.substreams()) == 12
     assert sink.committed[4].told
 
 
@@ -202,8 +209,8 @@ def test_what_is_untold_outlives_the_driver(
 ) -> None:
     """A nightly run that ended without its coordinator is told by the next one, before that begins."""
     sink = Sink()
-    gate = going_on(own)
-    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))
+    job = going_on(own)
+    stream = sink.after(job.stream(source.stream(spark), event_time="t", substream="k"))
     source.add(*rows(("a", 100_000), ("b", 40_000)))
     source.add(*rows(("b", 45_000)))
     to_the_end(stream, checkpoint)
@@ -214,10 +221,10 @@ def test_what_is_untold_outlives_the_driver(
     own.start()
     source.add(*rows(("b", 49_999), ("b", 61_000), ("a", 107_000)))
     to_the_end(stream, checkpoint)
-    assert sink.pins == {0: None, 1: 30_000, 2: 30_000, 3: 30_000, 4: 50_000}
+    assert sink.pinned_watermarks == {0: None, 1: 30_000, 2: 30_000, 3: 30_000, 4: 50_000}
     assert sink.late == {4: [("b", 49_999)]}
-    assert gate.status()["watermark"] == 51_000
-    assert gate.status()["rows"]["on_time"] == (6 if empties else 9)
+    assert job.status()["watermark"] == 51_000
+    assert job.status()["rows"]["on_time"] == (6 if empties else 9)
     assert list((Path(checkpoint) / "tidegate" / "backlog").glob("*.json")) == []
 
 
@@ -227,7 +234,7 @@ def test_a_begin_whose_answer_was_lost_does_not_change_the_judgement(
 ) -> None:
     """The coordinator has another pin for the batch than the one it was worked off by; a replay uses the latter."""
     sink = Sink()
-    gate = going_on(own)
+    job = going_on(own)
     failing = True
 
     def write(df: DataFrame, batch: Batch) -> None:
@@ -235,7 +242,7 @@ def test_a_begin_whose_answer_was_lost_does_not_change_the_judgement(
         if failing and int(batch) == 2:
             raise RuntimeError("the disk is full")
 
-    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k")).foreach_batch(write)
+    stream = sink.after(job.stream(source.stream(spark), event_time="t", substream="k")).foreach_batch(write)
     source.add(*rows(("a", 100_000)))
     source.add(*rows(("a", 105_000)))
     to_the_end(stream, checkpoint)
@@ -250,23 +257,23 @@ def test_a_begin_whose_answer_was_lost_does_not_change_the_judgement(
         patch.setattr(Coordinator, "begin", answer_lost)
         with pytest.raises(StreamingQueryException, match="disk is full"):
             to_the_end(stream, checkpoint)
-    assert gate.queries()[0]["pin"] == 95_000
+    assert job.queries()[0]["pinned_watermark"] == 95_000
     failing = False
     to_the_end(stream, checkpoint)
-    assert sink.pins[2] == 90_000
+    assert sink.pinned_watermarks[2] == 90_000
     assert sink.on_time[2] == [("a", 93_000)]
-    assert gate.status()["rows"]["on_time"] == 3
+    assert job.status()["rows"]["on_time"] == 3
 
 
 def test_the_first_batch_has_nothing_to_go_on_with(
     spark: SparkSession, source: FileBatches, own: LocalCoordinator, checkpoint: str
 ) -> None:
     """Without a pin every row would be on time; and there may be no job that could learn of it."""
-    gate = going_on(own)
-    gate.on_outage = OnOutage(Patience(0.3), goes_on=True)
+    job = going_on(own)
+    job.on_outage = OnOutage(Patience(0.3), goes_on=True)
     own.stop()
     source.add(*rows(("a", 100_000)))
-    stream: Stream = gate.stream(source.stream(spark), event_time="t", substream="k")
+    stream: Stream = job.stream(source.stream(spark), event_time="t", substream="k")
     with pytest.raises(StreamingQueryException, match="Nothing is lost"):
         to_the_end(stream.foreach_batch(lambda df, batch: None), checkpoint)
 
@@ -278,8 +285,8 @@ def test_what_is_untold_is_told_though_no_data_comes(
 ) -> None:
     """The next batch may be hours away; others wait for the watermark."""
     sink = Sink()
-    gate = going_on(own)
-    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))
+    job = going_on(own)
+    stream = sink.after(job.stream(source.stream(spark), event_time="t", substream="k"))
     source.add(*rows(("a", 100_000)))
     to_the_end(stream, checkpoint)
     kill(own, empties=False)
@@ -291,11 +298,11 @@ def test_what_is_untold_is_told_though_no_data_comes(
     try:
         if away:
             own.start()
-        until(lambda: gate.status()["watermark"] == 100_000, "it was told")
-        assert gate.status()["rows"]["on_time"] == 2
+        until(lambda: job.status()["watermark"] == 100_000, "it was told")
+        assert job.status()["rows"]["on_time"] == 2
     finally:
         query.stop()
-    assert sink.pins == {0: None, 1: None}
+    assert sink.pinned_watermarks == {0: None, 1: None}
 
 
 @pytest.mark.usefixtures("soon")
@@ -304,8 +311,8 @@ def test_an_assumed_pin_still_knows_what_is_too_far_ahead(
 ) -> None:
     """A broken clock must not get its chance while the coordinator is away."""
     sink = Sink()
-    gate = going_on(own)
-    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))
+    job = going_on(own)
+    stream = sink.after(job.stream(source.stream(spark), event_time="t", substream="k"))
     source.add(*rows(("a", 100_000)))
     to_the_end(stream, checkpoint)
     own.stop()
@@ -315,4 +322,4 @@ def test_an_assumed_pin_still_knows_what_is_too_far_ahead(
     source.add(*rows(("a", 102_000)))
     to_the_end(stream, checkpoint)
     assert [committed.future for committed in sink.committed] == [0, 1, 0]
-    assert (gate.status()["watermark"], gate.status()["rows"]["future"]) == (92_000, 1)
+    assert (job.status()["watermark"], job.status()["rows"]["future"]) == (92_000, 1)

@@ -25,7 +25,7 @@ from tests.support.api import DOCUMENT
 from tests.support.streams import LAG, Sink, rows, to_the_end
 from tests.support.waiting import until
 from tidegate_spark import Batch, connect, limiting_lag, windows
-from tidegate_spark.rules import (
+from tidegate_spark.config import (
     limiting_lag_and_delay,
     limiting_lag_and_lull,
     limiting_timestamp_and_wall_clock_lag,
@@ -36,9 +36,26 @@ from tidegate_spark.testing import CoordinatorProcess, FileBatches
 OPENAPI = json.loads(DOCUMENT.read_text())
 
 OF_OTHERS = {
-    "list_jobs", "list_keys", "explain_job", "history", "watch", "get_batch", "delete_job", "idle", "evict", "restore",
-    "reopen", "reset", "hold", "release", "livez", "readyz", "metrics", "disorder", "late",
-}  # fmt: skip
+    "list_jobs",
+    "list_keys",
+    "explain_job",
+    "history",
+    "watch",
+    "get_batch",
+    "delete_job",
+    "idle",
+    "evict",
+    "restore",
+    "reopen",
+    "reset",
+    "hold",
+    "release",
+    "livez",
+    "readyz",
+    "metrics",
+    "disorder",
+    "late",
+}
 """Calls that Spark jobs do not make: those of people, of the programs that help them, and of supervisors."""
 UNSAID = {"Report": {"min_event_times", "watermarks"}}
 """Members for reporters without batches, and for those with watermarks of their own."""
@@ -111,30 +128,30 @@ def said(
 ) -> dict[str, list[Exchange]]:
     """All that is said by queries of every kind and by the calls of a gate, by operation."""
     folder = tmp_path_factory.mktemp("payloads")
-    gate = connect(recorder.url, job="payloads", rules=limiting_lag(LAG, idle_timeout=timedelta(seconds=1)))
+    job = connect(recorder.url, job="payloads", config=limiting_lag(LAG, idle_timeout=timedelta(seconds=1)))
     source = FileBatches(folder / "input", "k string, t long")
-    stream = gate.stream(source.stream(spark), event_time="t", substream="k").declare("z")
+    stream = job.stream(source.stream(spark), event_time="t", substream="k").declare("z")
     source.add(*rows(("a", 80_000)))
     with pytest.raises(StreamingQueryException, match="in the midst"):
         to_the_end(stream.foreach_batch(fail), str(folder / "executor"), "executor")
     for mode in ("executor", "driver"):
-        reporting = Sink().after(stream.reporting(mode).delays("batch" if mode == "executor" else "none"))
+        reporting = Sink().after(stream.reporting(mode).measure_delays("batch" if mode == "executor" else "none"))
         source.add(*rows(("a", 100_000), ("b", 90_000), ("c", None), ("d", 2**50)))
         to_the_end(reporting, str(folder / mode), mode)
         source.add(*rows(("a", 130_000), ("b", 50_000)))
-        query = reporting.tuned(heartbeat_ms=100).start(queryName=mode, checkpointLocation=str(folder / mode))
+        query = reporting.tuning(heartbeat_ms=100).start(queryName=mode, checkpointLocation=str(folder / mode))
         until(lambda: any(":heartbeat" in exchange.path for exchange in recorder.exchanges), "a heartbeat")
         query.stop()
     tens = stream.windows(10_000).agg("k", rows=windows.count()).allowed_lateness(5000)
     to_the_end(Sink().after(tens), str(folder / "windows"), "windows")
-    gate.declare("declared", ["a", "b"])
-    gate.coordinator.declare("declared", ["c"], "as after a loss", {"c": 90_000})
-    gate.done("windows", ["a"], "ended")
-    gate.hand_over("driver", "driver-2", "renamed")
-    gate.retire("driver-2", "over")
-    gate.change_rules(limiting_lag(LAG, frame=timedelta(seconds=10)))
-    assert gate.status()["revision"] == 2 and gate.queries() and gate.substreams()
-    gate.complete("the end of the input")
+    job.declare("declared", ["a", "b"])
+    job.coordinator.declare("declared", ["c"], "as after a loss", {"c": 90_000})
+    job.done("windows", ["a"], "ended")
+    job.hand_over("driver", "driver-2", "renamed")
+    job.retire("driver-2", "over")
+    job.change_config(limiting_lag(LAG, frame=timedelta(seconds=10)))
+    assert job.status()["revision"] == 2 and job.queries() and job.substreams()
+    job.complete("the end of the input")
     found: defaultdict[str, list[Exchange]] = defaultdict(list)
     for exchange in recorder.exchanges:
         found[operation_of(exchange)].append(exchange)
@@ -238,13 +255,13 @@ def test_the_rules_that_can_be_written_are_those_that_are_taken() -> None:
     taken = document["properties"]["throttle"]["discriminator"]["mapping"].keys()
     written = set()
     for throttle in throttles:
-        rules = limiting_lag(LAG, **throttle, **EVERY_LIMIT)
-        validator({"$ref": "#/components/schemas/JobDocument"}).validate(rules)
-        written.add(rules.get("throttle", {"type": "none"})["type"])
-        assert rules.keys() | {"throttle"} == document["properties"].keys()
+        config = limiting_lag(LAG, **throttle, **EVERY_LIMIT)
+        validator({"$ref": "#/components/schemas/JobDocument"}).validate(config)
+        written.add(config.get("throttle", {"type": "none"})["type"])
+        assert config.keys() | {"throttle"} == document["properties"].keys()
     assert written == taken
-    for rules in POLICIES.values():
-        validator({"$ref": "#/components/schemas/JobDocument"}).validate(rules)
+    for config in POLICIES.values():
+        validator({"$ref": "#/components/schemas/JobDocument"}).validate(config)
 
 
 def body_schema(call: dict[str, Any]) -> dict[str, Any]:

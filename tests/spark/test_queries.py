@@ -10,7 +10,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.support.streams import LAG, Sink, rows, stream_of, to_the_end
 from tests.support.waiting import until
-from tidegate_spark import Batch, Gate, limiting_lag
+from tidegate_spark import Batch, Job, limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
 
@@ -18,64 +18,62 @@ def test_the_windows_of_one_query_wait_for_the_other(
     spark: SparkSession, tidegate: CoordinatorProcess, orders: FileBatches, payments: FileBatches, tmp_path: Path
 ) -> None:
     """A query that is stopped holds the watermark, whatever the idle timeout; and whoever asks is told its name."""
-    rules = limiting_lag(LAG, idle_timeout=timedelta(milliseconds=400), expected_queries=["orders", "payments"])
-    gate = tidegate.gate(rules=rules)
+    config = limiting_lag(LAG, idle_timeout=timedelta(milliseconds=400), expected_queries=["orders", "payments"])
+    job = tidegate.job(config=config)
     sinks = {"orders": Sink(), "payments": Sink()}
 
     def start(name: str, source: FileBatches) -> StreamingQuery:
-        stream = sinks[name].after(gate.stream(source.stream(spark), event_time="t", substream="k"))
-        return stream.tuned(heartbeat_ms=100).start(queryName=name, checkpointLocation=f"{tmp_path}/{name}")
+        stream = sinks[name].after(job.stream(source.stream(spark), event_time="t", substream="k"))
+        return stream.tuning(heartbeat_ms=100).start(queryName=name, checkpointLocation=f"{tmp_path}/{name}")
 
     orders.add(*rows(("eu", 100_000)))
     of_orders = start("orders", orders)
     try:
         until(lambda: len(sinks["orders"].committed) == 1, "the first batch of orders")
-        holder = gate.status()["holder"]
-        assert (holder["reason"], holder["query"]) == ("missing_query", "payments")
+        held_by = job.status()["held_by"]
+        assert (held_by["reason"], held_by["query"]) == ("missing_query", "payments")
         payments.add(*rows(("visa", 100_000)))
         of_payments = start("payments", payments)
-        until(lambda: gate.status()["watermark"] == 90_000, "both are there")
+        until(lambda: job.status()["watermark"] == 90_000, "both are there")
         of_payments.stop()
         for number in range(1, 4):
             orders.add(*rows(("eu", 100_000 + number * 20_000)))
             until(lambda: len(sinks["orders"].committed) > number, f"batch {number} of orders")  # noqa: B023
         # Idle long ago by its timeout: but nobody has seen that there is nothing.
-        until(lambda: gate.status()["holder"]["reason"] == "blocked", "the silence is noticed")
-        status = gate.status()
+        until(lambda: job.status()["held_by"]["reason"] == "blocked", "the silence is noticed")
+        status = job.status()
         assert status["watermark"] == 90_000
-        assert (status["holder"]["query"], status["holder"]["substream"]) == ("payments", "visa")
-        assert sinks["orders"].pins[3] == 90_000
+        assert (status["held_by"]["query"], status["held_by"]["substream"]) == ("payments", "visa")
+        assert sinks["orders"].pinned_watermarks[3] == 90_000
         payments.add(*rows(("visa", 170_000), ("visa", 91_000)))
         of_payments = start("payments", payments)
-        until(lambda: gate.status()["watermark"] == 160_000, "they are together again")
+        until(lambda: job.status()["watermark"] == 160_000, "they are together again")
         of_payments.stop()
     finally:
         of_orders.stop()
-    assert gate.status()["rows"] == {"on_time": 7, "updated": 0, "late": 0, "null_event_time": 0, "future": 0}
-    assert gate.metrics()["tidegate.on_time_rows"] == 7
+    assert job.status()["rows"] == {"on_time": 7, "updated": 0, "late": 0, "null_event_time": 0, "future": 0}
+    assert job.metrics()["tidegate.on_time_rows"] == 7
 
 
-def test_a_query_is_renamed_by_handing_over(
-    spark: SparkSession, gate: Gate, orders: FileBatches, tmp_path: Path
-) -> None:
+def test_a_query_is_renamed_by_handing_over(spark: SparkSession, job: Job, orders: FileBatches, tmp_path: Path) -> None:
     """Otherwise the old name would hold the watermark for ever."""
     orders.add(*rows(("eu", 100_000), ("us", 50_000)))
-    to_the_end(stream_of(spark, gate, orders, Sink()), f"{tmp_path}/checkpoint", "orders")
-    gate.hand_over("orders", "orders-v2", "renamed")
+    to_the_end(stream_of(spark, job, orders, Sink()), f"{tmp_path}/checkpoint", "orders")
+    job.hand_over("orders", "orders-v2", "renamed")
     orders.add(*rows(("us", 45_000), ("eu", 200_000)))
     sink = Sink()
-    to_the_end(stream_of(spark, gate, orders, sink), f"{tmp_path}/checkpoint", "orders-v2")
+    to_the_end(stream_of(spark, job, orders, sink), f"{tmp_path}/checkpoint", "orders-v2")
     assert sink.on_time == {1: [("eu", 200_000), ("us", 45_000)]}
-    holder = gate.status()["holder"]
-    assert (holder["query"], holder["substream"]) == ("orders-v2", "us")
-    assert {row["query"] for row in gate.substreams()} == {"orders-v2"}
-    gate.retire("orders-v2", "moved elsewhere")
-    assert gate.substreams() == []
-    assert {row["query"]: row["retired"] for row in gate.queries()} == {"orders": True, "orders-v2": True}
+    held_by = job.status()["held_by"]
+    assert (held_by["query"], held_by["substream"]) == ("orders-v2", "us")
+    assert {row["query"] for row in job.substreams()} == {"orders-v2"}
+    job.retire("orders-v2", "moved elsewhere")
+    assert job.substreams() == []
+    assert {row["query"]: row["retired"] for row in job.queries()} == {"orders": True, "orders-v2": True}
 
 
 def test_a_query_that_starts_over_is_warned(
-    spark: SparkSession, gate: Gate, orders: FileBatches, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    spark: SparkSession, job: Job, orders: FileBatches, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A new checkpoint reads old rows again, which the job has long counted as complete."""
     orders.add(*rows(("a", 100_000)))
@@ -83,13 +81,13 @@ def test_a_query_that_starts_over_is_warned(
     sinks = []
     for checkpoint in ("one", "two"):
         sinks.append(Sink())
-        to_the_end(stream_of(spark, gate, orders, sinks[-1]), f"{tmp_path}/{checkpoint}")
+        to_the_end(stream_of(spark, job, orders, sinks[-1]), f"{tmp_path}/{checkpoint}")
         assert ("has run on another checkpoint before" in caplog.text) == (checkpoint == "two")
-    assert sinks[1].pins[0] == 91_000
+    assert sinks[1].pinned_watermarks[0] == 91_000
 
 
 def test_a_checkpoint_that_was_lost_in_the_midst_of_a_batch_is_given_up_by_name(
-    spark: SparkSession, gate: Gate, orders: FileBatches, tmp_path: Path
+    spark: SparkSession, job: Job, orders: FileBatches, tmp_path: Path
 ) -> None:
     """The rows of the open batch would be forgotten by a mere new start; it takes a decision of the owner's."""
     orders.add(*rows(("a", 100_000)))
@@ -98,30 +96,30 @@ def test_a_checkpoint_that_was_lost_in_the_midst_of_a_batch_is_given_up_by_name(
         raise RuntimeError("and the disk with the checkpoint is gone")
 
     with pytest.raises(StreamingQueryException, match="disk"):
-        to_the_end(stream_of(spark, gate, orders, Sink()).foreach_batch(fail), f"{tmp_path}/lost")
+        to_the_end(stream_of(spark, job, orders, Sink()).foreach_batch(fail), f"{tmp_path}/lost")
     sink = Sink()
     with pytest.raises(StreamingQueryException, match="checkpoint_conflict"):
-        to_the_end(stream_of(spark, gate, orders, sink), f"{tmp_path}/new")
-    gate.hand_over("q", "q", "the checkpoint is lost")
-    to_the_end(stream_of(spark, gate, orders, sink), f"{tmp_path}/new")
+        to_the_end(stream_of(spark, job, orders, sink), f"{tmp_path}/new")
+    job.hand_over("q", "q", "the checkpoint is lost")
+    to_the_end(stream_of(spark, job, orders, sink), f"{tmp_path}/new")
     assert sink.on_time == {0: [("a", 100_000)]}
-    assert gate.status()["watermark"] == 90_000
+    assert job.status()["watermark"] == 90_000
 
 
 @pytest.mark.parametrize("trigger", [{"once": True}, {"availableNow": True}, {"processingTime": "50 milliseconds"}])
 def test_every_trigger_takes_up_where_the_last_one_ended(
-    spark: SparkSession, gate: Gate, orders: FileBatches, tmp_path: Path, trigger: dict[str, object]
+    spark: SparkSession, job: Job, orders: FileBatches, tmp_path: Path, trigger: dict[str, object]
 ) -> None:
     """A nightly run is no end of input: the watermark stays where it is until the next."""
     sink = Sink()
     for night in range(2):
         orders.add(*rows(("a", 100_000 + night * 10_000), ("b", 50_000)))
-        stream = stream_of(spark, gate, orders, sink).trigger(**trigger)
+        stream = stream_of(spark, job, orders, sink).trigger(**trigger)
         query = stream.start(queryName="q", checkpointLocation=f"{tmp_path}/checkpoint")
         if "processingTime" in trigger:
             query.processAllAvailable()  # until Spark has committed the batch, too: what it hasn't, it gives out again
             query.stop()
         else:
             assert query.awaitTermination(120)
-    assert sink.pins == {0: None, 1: 40_000}
-    assert (gate.status()["watermark"], gate.status()["complete"]) == (40_000, False)
+    assert sink.pinned_watermarks == {0: None, 1: 40_000}
+    assert (job.status()["watermark"], job.status()["complete"]) == (40_000, False)

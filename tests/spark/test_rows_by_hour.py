@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.streams import rows, to_the_end
-from tidegate_spark import Batch, Gate
+from tidegate_spark import Batch, Job
 from tidegate_spark.columns import Columns
 from tidegate_spark.fold import HOURS_PER_COMMIT, Fold, on_driver
 from tidegate_spark.judgement import HIGHEST, LOWEST, Judgement
@@ -78,23 +78,27 @@ def test_rows_on_time_are_spread_over_their_hours(spark: SparkSession) -> None:
     }
 
 
-@pytest.mark.parametrize(("bottom", "top"), [(0, 0), (-HOUR, HOUR), (-1, 5 * HOUR), (LOWEST, HIGHEST), (7, 8)])
+@pytest.mark.parametrize(
+    ("min_event_time", "max_event_time"), [(0, 0), (-HOUR, HOUR), (-1, 5 * HOUR), (LOWEST, HIGHEST), (7, 8)]
+)
 @pytest.mark.parametrize("count", [1, 2, 999_983, 10**12])
-def test_spreading_loses_nothing(bottom: int, top: int, count: int) -> None:
-    found = spread(bottom, top, count)
+def test_spreading_loses_nothing(min_event_time: int, max_event_time: int, count: int) -> None:
+    found = spread(min_event_time, max_event_time, count)
     hours = [hour for hour, *_ in found]
     assert hours == sorted(set(hours))
-    assert bottom // HOUR <= hours[0] if hours else top - bottom > HOUR
+    assert min_event_time // HOUR <= hours[0] if hours else max_event_time - min_event_time > HOUR
     assert all(rows > 0 for _, rows, _, _ in found)
     told = sum(rows for _, rows, _, _ in found)
-    assert told == count if top - bottom < HOURS_KEPT * HOUR - 2 * HOUR else told <= count
+    assert told == count if max_event_time - min_event_time < HOURS_KEPT * HOUR - 2 * HOUR else told <= count
     assert spread(None, None, 0) == []
 
 
 def fold(*hours: Hours, **more: Any) -> Fold:
     none = [0] * len(hours)
     names = [f"s{at}" for at in range(len(hours))]
-    return Fold("row", names, [None] * len(hours), none, none, none, none, none, [*hours], late_went="diverted", **more)
+    return Fold(
+        "row", names, [None] * len(hours), none, none, none, none, none, [*hours], late_disposition="diverted", **more
+    )
 
 
 FEW: Hours = [[1, 5, 0, 1], [2, 9, 0, 0]]
@@ -102,7 +106,7 @@ FEW: Hours = [[1, 5, 0, 1], [2, 9, 0, 0]]
 
 def test_an_account_has_its_rows_by_hour() -> None:
     assert fold(FEW, []).account()["hours"] == [FEW, []]
-    assert fold(FEW).account()["late_went"] == "diverted"
+    assert fold(FEW).account()["late_disposition"] == "diverted"
     assert "hours" not in fold([], []).account()
     assert together([FEW, FEW]) == [[1, 10, 0, 2], [2, 18, 0, 0]]
 
@@ -149,9 +153,14 @@ def test_a_fold_of_very_many_hours_is_told_as_one(spark: SparkSession, monkeypat
 @pytest.mark.parametrize("mode", ["executor", "driver"])
 @pytest.mark.parametrize("goes", ["dropped", "diverted"])
 def test_a_silent_loss_is_seen(
-    spark: SparkSession, source: FileBatches, gate: Gate, tidegate: CoordinatorProcess, checkpoint: str, mode: Any,
+    spark: SparkSession,
+    source: FileBatches,
+    job: Job,
+    tidegate: CoordinatorProcess,
+    checkpoint: str,
+    mode: Any,
     goes: str,
-) -> None:  # fmt: skip
+) -> None:
     """Three per cent of what comes of HNL between 14:00 and 16:00 comes when the watermark has gone on."""
     day = 20_000 * 24 * HOUR
     minute = HOUR // 60
@@ -160,15 +169,15 @@ def test_a_silent_loss_is_seen(
     source.add(*rows(*afternoon, ("SFO", day + 14 * HOUR)))
     source.add(*rows(*others))
     source.add(*rows(*(("HNL", day + 14 * HOUR + 40 * minute * at) for at in range(3)), *others[-1:]))
-    stream = gate.stream(source.stream(spark), event_time="t", substream="k").reporting(mode)
+    stream = job.stream(source.stream(spark), event_time="t", substream="k").reporting(mode)
     stream = stream.foreach_batch(lambda df, batch: None)
     taken = list[int]()
 
     def take(df: DataFrame, batch: Batch) -> None:
         taken.append(df.count())
 
-    to_the_end(stream.late_to(take) if goes == "diverted" else stream, checkpoint)
-    found = httpx.get(f"{tidegate.url}/v1/jobs/{gate.coordinator.job}/late").raise_for_status().json()
+    to_the_end(stream.late_output(take) if goes == "diverted" else stream, checkpoint)
+    found = httpx.get(f"{tidegate.url}/v1/jobs/{job.coordinator.job}/late").raise_for_status().json()
     nothing = {"updated": 0, "dropped": 0, "diverted": 0}
     assert found["spans"] == [
         {"query": "q", "substream": "HNL", "start": day + 14 * HOUR, "end": day + 16 * HOUR, "rows": 100}
@@ -178,5 +187,7 @@ def test_a_silent_loss_is_seen(
     assert found[goes] == 3
     assert taken == ([3] if goes == "diverted" else [])
     assert [[(row["start"] - day) // HOUR, row["rows"], row[goes]] for row in found["hours"]] == [
-        [14, 63, 2], [15, 38, 1], [16, 61, 0],
-    ]  # fmt: skip
+        [14, 63, 2],
+        [15, 38, 1],
+        [16, 61, 0],
+    ]

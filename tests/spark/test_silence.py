@@ -19,8 +19,8 @@ def test_a_batch_that_was_planned_long_ago_knows_nothing_of_the_time_since(
     spark: SparkSession, source: FileBatches, own: LocalCoordinator, checkpoint: str
 ) -> None:
     """A driver dies before the begin, and is down for longer than the timeout: what came meanwhile is not late."""
-    rules = limiting_lag(LAG, idle_timeout=TIMEOUT)
-    gate = own.gate(job="j", rules=rules, on_outage=timedelta(milliseconds=100))
+    config = limiting_lag(LAG, idle_timeout=TIMEOUT)
+    job = own.job(job="j", config=config, on_outage=timedelta(milliseconds=100))
     sink = Sink()
 
     def write(df: DataFrame, batch: Batch) -> None:
@@ -29,7 +29,7 @@ def test_a_batch_that_was_planned_long_ago_knows_nothing_of_the_time_since(
             source.add(*rows(("a", 110_000)))  # and no b
 
     source.add(*rows(("a", 100_000), ("b", 40_000)))
-    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))
+    stream = sink.after(job.stream(source.stream(spark), event_time="t", substream="k"))
     query = (
         stream.foreach_batch(write)
         .on_commit(lambda committed: own.stop())
@@ -42,7 +42,7 @@ def test_a_batch_that_was_planned_long_ago_knows_nothing_of_the_time_since(
     source.add(*rows(("b", 35_000)))
     to_the_end(stream.foreach_batch(sink.write), checkpoint)
     assert sink.on_time[1] == [("a", 110_000)]
-    assert (sink.pins[2], sink.on_time.get(2), sink.late) == (30_000, [("b", 35_000)], {})
+    assert (sink.pinned_watermarks[2], sink.on_time.get(2), sink.late) == (30_000, [("b", 35_000)], {})
 
 
 @pytest.mark.parametrize("limited", [True, False], ids=["limited", "all there was"])
@@ -50,7 +50,7 @@ def test_a_batch_of_limited_size_shows_nobody_to_be_silent(
     spark: SparkSession, source: FileBatches, tidegate: CoordinatorProcess, checkpoint: str, limited: bool
 ) -> None:
     """In arrears, the rows of a substream may be in the next file; had each file been all there was, it was silent."""
-    gate = tidegate.gate(rules=limiting_lag(LAG, idle_timeout=TIMEOUT))
+    job = tidegate.job(config=limiting_lag(LAG, idle_timeout=TIMEOUT))
     sink = Sink()
 
     def write(df: DataFrame, batch: Batch) -> None:
@@ -61,7 +61,7 @@ def test_a_batch_of_limited_size_shows_nobody_to_be_silent(
     source.add(*rows(("a", 110_000)))
     source.add(*rows(("a", 120_000)))
     source.add(*rows(("b", 35_000)))
-    stream = sink.after(gate.stream(source.stream(spark), event_time="t", substream="k")).foreach_batch(write)
-    to_the_end(stream.limited_batches(limited), checkpoint)
-    assert sink.pins[3] == (30_000 if limited else 110_000)
+    stream = sink.after(job.stream(source.stream(spark), event_time="t", substream="k")).foreach_batch(write)
+    to_the_end(stream.rate_limited_source(limited), checkpoint)
+    assert sink.pinned_watermarks[3] == (30_000 if limited else 110_000)
     assert sink.late == ({} if limited else {3: [("b", 35_000)]})

@@ -12,21 +12,21 @@ from pyspark.sql import functions as F
 
 from tests.support.streams import rows, to_the_end
 from tests.support.windows import SECOND, Results, tens
-from tidegate_spark import Gate, InvalidUsage, windows
+from tidegate_spark import InvalidUsage, Job, windows
 from tidegate_spark.session import setting
 from tidegate_spark.testing import FileBatches
 from tidegate_spark.windows.windowing import VERSIONS_KEPT
 
 
 def test_a_window_comes_out_once_when_it_closes(
-    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
+    spark: SparkSession, job: Job, source: FileBatches, checkpoint: str
 ) -> None:
     source.add(*rows(("a", 1000), ("a", 9000), ("b", 2000), ("b", 11_000)))
     source.add(*rows(("a", 12_000), ("a", 21_000), ("b", 8000)))
     source.add(*rows(("a", 29_000), ("b", 31_000)))
     source.add(*rows(("b", 9_999), ("b", 10_000)))
     results = Results()
-    to_the_end(tens(gate, source, spark, results), checkpoint)
+    to_the_end(tens(job, source, spark, results), checkpoint)
     assert {
         batch: [(row["window"], row["k"], row["rows"]) for row in given] for batch, given in results.given.items()
     } == {
@@ -35,7 +35,7 @@ def test_a_window_comes_out_once_when_it_closes(
     }
     assert results.late == {3: [("b", 9_999)]}
     assert (results.count("on_time"), results.count("late"), results.count("updated")) == (10, 1, 0)
-    assert gate.status()["rows"]["late"] == 1
+    assert job.status()["rows"]["late"] == 1
 
 
 def expected(
@@ -47,14 +47,20 @@ def expected(
     told, classes = {}, {"on_time": 0, "updated": 0, "late": 0}
     for number, batch in enumerate(batches):
         committed = results.committed[number]
-        pin = -(10**12) if committed.batch.pin is None else committed.batch.pin
+        pinned_watermark = -(10**12) if committed.batch.watermark is None else committed.batch.watermark
         touched = set()
         for k, t in batch:
             starts = [s for s in range(offset - 10 * size, t + 1, slide) if s <= t < s + size]
             ends = [start + size for start in starts]
-            classes["on_time" if min(ends) > pin else "updated" if min(ends) + lateness > pin else "late"] += 1
+            classes[
+                "on_time"
+                if min(ends) > pinned_watermark
+                else "updated"
+                if min(ends) + lateness > pinned_watermark
+                else "late"
+            ] += 1
             for start in starts:
-                if start + size + lateness > pin:
+                if start + size + lateness > pinned_watermark:
                     content[start, k].append(t)
                     touched.add((start, k))
         watermark = committed.watermark
@@ -72,9 +78,15 @@ def expected(
     ("size", "slide", "offset", "lateness"), [(10, 10, 3, 0), (10, 10, 0, 25), (25, 10, 4, 0), (30, 10, 0, 40)]
 )
 def test_any_windows_hold_what_a_count_by_hand_has(
-    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str, size: int, slide: int, offset: int,
+    spark: SparkSession,
+    job: Job,
+    source: FileBatches,
+    checkpoint: str,
+    size: int,
+    slide: int,
+    offset: int,
     lateness: int,
-) -> None:  # fmt: skip
+) -> None:
     chance = random.Random(size + lateness)  # noqa: S311 - the same rows each time
     batches = [
         [(chance.choice("ab"), SECOND * (20 * number + chance.randint(-150, 20)) // 2) for _ in range(12)]
@@ -83,7 +95,7 @@ def test_any_windows_hold_what_a_count_by_hand_has(
     for batch in batches:
         source.add(*rows(*batch))
     results = Results()
-    stream = tens(gate, source, spark, results)
+    stream = tens(job, source, spark, results)
     lengths = {"size": size * SECOND, "slide": slide * SECOND, "offset": offset * SECOND}
     windowed = stream.windows(**lengths).agg("k", rows=windows.count()).allowed_lateness(lateness * SECOND)
     to_the_end(results.after(windowed), checkpoint)
@@ -102,13 +114,13 @@ def test_any_windows_hold_what_a_count_by_hand_has(
 
 
 def test_a_single_batch_ends_with_its_windows_and_the_next_goes_on(
-    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
+    spark: SparkSession, job: Job, source: FileBatches, checkpoint: str
 ) -> None:
     """Under ``once``, which Spark has for all that is there in one batch."""
     results = Results()
     for given in ([("a", 1000), ("a", 35_000)], [("a", 26_000), ("a", 61_000)]):
         source.add(*rows(*given))
-        stream = tens(gate, source, spark, results).trigger(once=True)
+        stream = tens(job, source, spark, results).trigger(once=True)
         assert stream.start(queryName="q", checkpointLocation=checkpoint).awaitTermination(120)
     assert {
         batch: [(row["window"]["start"], row["rows"]) for row in given] for batch, given in results.given.items()
@@ -116,10 +128,10 @@ def test_a_single_batch_ends_with_its_windows_and_the_next_goes_on(
 
 
 def test_each_run_over_what_is_there_ends_with_the_closed_windows_written(
-    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
+    spark: SparkSession, job: Job, source: FileBatches, checkpoint: str
 ) -> None:
     results = Results()
-    stream = tens(gate, source, spark, results)
+    stream = tens(job, source, spark, results)
     source.add(*rows(("a", 1000), ("a", 20_000)))
     to_the_end(stream, checkpoint)
     assert [key for key, _ in results.table()] == [0], "closed by the run's own last batch"
@@ -129,7 +141,7 @@ def test_each_run_over_what_is_there_ends_with_the_closed_windows_written(
     assert {key: row["rows"] for (key, _), row in results.table().items()} == {0: 1, 10_000: 1, 20_000: 1}
 
 
-def test_aggregates_are_those_of_spark_itself(spark: SparkSession, gate: Gate, checkpoint: str, tmp_path: Path) -> None:
+def test_aggregates_are_those_of_spark_itself(spark: SparkSession, job: Job, checkpoint: str, tmp_path: Path) -> None:
     """Over timestamps, in three batches, against the same aggregates over all at once."""
     source = FileBatches(tmp_path / "input", "k string, at timestamp, v long, d decimal(10,2), w double")
     moments = [(f"2026-03-29T00:{minute:02d}:30Z", minute) for minute in range(0, 45, 3)]
@@ -143,39 +155,50 @@ def test_aggregates_are_those_of_spark_itself(spark: SparkSession, gate: Gate, c
     distinct = windows.merged(lambda: F.hll_sketch_agg("v"), F.hll_union_agg, F.hll_sketch_estimate)
     got: list[Any] = []
     stream = (
-        gate.stream(source.stream(spark), event_time="at", substream=None)
+        job.stream(source.stream(spark), event_time="at", substream=None)
         .windows(minutes)
         .agg(
-            "k", rows=windows.count(), known=windows.count("v"), sum=windows.sum("d"), lowest=windows.min("v"),
-            highest=windows.max("w"), mean=windows.avg("v"), distinct=distinct,
+            "k",
+            rows=windows.count(),
+            known=windows.count("v"),
+            sum=windows.sum("d"),
+            lowest=windows.min("v"),
+            highest=windows.max("w"),
+            mean=windows.avg("v"),
+            distinct=distinct,
         )
         .foreach_batch(lambda df, batch: got.extend(df.drop("previous").collect()))
-    )  # fmt: skip
+    )
     to_the_end(stream, checkpoint)
-    gate.complete()
+    job.complete()
     to_the_end(stream, checkpoint)
     plain = (
-        spark.read.schema(source.schema).json(str(source.directory))
+        spark.read.schema(source.schema)
+        .json(str(source.directory))
         .groupBy(F.window("at", "10 minutes"), "k")
         .agg(
-            F.count("*").alias("rows"), F.count("v").alias("known"), F.sum("d").alias("sum"),
-            F.min("v").alias("lowest"), F.max("w").alias("highest"), F.avg("v").alias("mean"),
+            F.count("*").alias("rows"),
+            F.count("v").alias("known"),
+            F.sum("d").alias("sum"),
+            F.min("v").alias("lowest"),
+            F.max("w").alias("highest"),
+            F.avg("v").alias("mean"),
             F.hll_sketch_estimate(F.hll_sketch_agg("v")).alias("distinct"),
         )
-    )  # fmt: skip
+    )
     assert sorted(got, key=str) == sorted(plain.collect(), key=str)
     assert len(got) > 5
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
 def test_windows_of_timestamps_without_a_zone_are_in_utc(
-    spark: SparkSession, gate: Gate, checkpoint: str, tmp_path: Path, zone: str
+    spark: SparkSession, job: Job, checkpoint: str, tmp_path: Path, zone: str
 ) -> None:
     """Whatever the session's time zone is, and on the night when its clocks change."""
     source = FileBatches(tmp_path / "input", "at timestamp_ntz")
     source.add({"at": "2026-03-08T01:59:59.999"}, {"at": "2026-03-08T02:00:00"}, {"at": "2026-03-08T03:30:00"})
     got: list[Any] = []
-    stream = gate.stream(source.stream(spark), event_time="at", substream=None).windows(timedelta(hours=1))
+    stream = job.stream(source.stream(spark), event_time="at", substream=None).windows(timedelta(hours=1))
     with setting(spark, "spark.sql.session.timeZone", zone):
         to_the_end(
             stream.agg(rows=windows.count()).foreach_batch(lambda df, batch: got.extend(df.collect())), checkpoint
@@ -187,41 +210,41 @@ def test_windows_of_timestamps_without_a_zone_are_in_utc(
 
 
 def test_other_windows_need_another_checkpoint(
-    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
+    spark: SparkSession, job: Job, source: FileBatches, checkpoint: str
 ) -> None:
     source.add(*rows(("a", 1000)))
-    to_the_end(tens(gate, source, spark, Results()), checkpoint)
+    to_the_end(tens(job, source, spark, Results()), checkpoint)
     source.add(*rows(("a", 2000)))
-    stream = gate.stream(source.stream(spark), event_time="t", substream="k").windows(20 * SECOND)
+    stream = job.stream(source.stream(spark), event_time="t", substream="k").windows(20 * SECOND)
     other = Results().after(stream.agg("k", rows=windows.count()))
     with pytest.raises(InvalidUsage, match=r"started with windows\(10000, .* Start with a new checkpoint"):
         to_the_end(other, checkpoint)
-    stream = gate.stream(source.stream(spark), event_time="t", substream="k").windows(10 * SECOND)
+    stream = job.stream(source.stream(spark), event_time="t", substream="k").windows(10 * SECOND)
     other = Results().after(stream.agg("k", rows=windows.count(), last=windows.min("t")))
     with pytest.raises(InvalidUsage, match=r"last=max\(t\).*and not with .*last=min\(t\)"):
         to_the_end(other, checkpoint)
 
 
 def test_a_checkpoint_of_spark_3_5_needs_to_be_replaced(
-    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, job: Job, source: FileBatches, checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There a query has no source of markers; Spark would only say that the number of sources has changed."""
     source.add(*rows(("a", 1000)))
     with monkeypatch.context() as older:
         older.setattr("tidegate_spark.stream.PYTHON_SOURCES", (9, 0))
-        to_the_end(tens(gate, source, spark, Results()), checkpoint)
+        to_the_end(tens(job, source, spark, Results()), checkpoint)
     with pytest.raises(InvalidUsage, match=r"started on Spark 3\.5.*Start with a new checkpoint"):
-        to_the_end(tens(gate, source, spark, Results()), checkpoint)
+        to_the_end(tens(job, source, spark, Results()), checkpoint)
 
 
 def test_the_state_has_what_is_open_and_no_more(
-    spark: SparkSession, gate: Gate, source: FileBatches, checkpoint: str
+    spark: SparkSession, job: Job, source: FileBatches, checkpoint: str
 ) -> None:
     """However long the query runs."""
     batches = VERSIONS_KEPT + 5
     for number in range(batches):
         source.add(*rows(*((k, number * 10_000 + 5000) for k in "abc")))
-    to_the_end(tens(gate, source, spark, Results()).allowed_lateness(20 * SECOND), checkpoint)
+    to_the_end(tens(job, source, spark, Results()).allowed_lateness(20 * SECOND), checkpoint)
     beside = Path(checkpoint) / "tidegate"
     versions = sorted(int(path.stem) for path in (beside / "windows").glob("*.json"))
     assert versions == list(range(batches - VERSIONS_KEPT, batches))

@@ -12,7 +12,7 @@ from tidegate.domain.policy import (
     Reported,
     TargetCompleteness,
 )
-from tidegate.domain.query import KnownPin, Run
+from tidegate.domain.query import PinnedWatermark, Run
 from tidegate.domain.records import Counts
 from tidegate.domain.throttle import FrameThrottle, MinStepThrottle, NoThrottle
 from tidegate.store.redis import TokenClaim
@@ -23,7 +23,7 @@ names = st.sampled_from(NAMES)
 ordinary_times = st.integers(700, 1300)
 ends_of_range = st.sampled_from([2**53 - 1, -(2**53) + 1, -(2**53) + 5])
 times = st.one_of(ordinary_times, ordinary_times, ordinary_times, ends_of_range)
-tops = st.dictionaries(names, ordinary_times, max_size=4)
+max_event_times = st.dictionaries(names, ordinary_times, max_size=4)
 marks: st.SearchStrategy[dict[str, int]] = st.one_of(
     st.just({}), st.just({}), st.dictionaries(names, ordinary_times, max_size=3)
 )
@@ -35,7 +35,7 @@ delays = st.dictionaries(
 batches = st.integers(0, 4)
 queries = st.sampled_from(["p", "q"])
 runs = st.builds(Run, queries, st.sampled_from(["c1", "c1", "c1", "c2"]), st.sampled_from("rstu"))
-pins = st.one_of(st.none(), st.none(), st.builds(KnownPin, st.one_of(st.none(), ordinary_times)))
+pinned_watermarks = st.one_of(st.none(), st.none(), st.builds(PinnedWatermark, st.one_of(st.none(), ordinary_times)))
 lags = st.sampled_from([0, 5, 60])
 targets = st.builds(
     TargetCompleteness,
@@ -75,8 +75,11 @@ waits = st.sampled_from([0, 0, 0, 3, 20])
 counts = st.builds(Counts, *[st.integers(0, 3)] * 5)
 rows_of_hours = st.builds(
     lambda hour, on_time, updated, late: (hour, on_time + updated + late, updated, late),
-    st.integers(-2, 2), st.integers(0, 3), st.integers(0, 2), st.integers(0, 2),
-)  # fmt: skip
+    st.integers(-2, 2),
+    st.integers(0, 3),
+    st.integers(0, 2),
+    st.integers(0, 2),
+)
 tokens = st.one_of(st.none(), st.none(), st.builds(TokenClaim, st.integers(0, 2), st.one_of(st.none(), ordinary_times)))
 some_names = st.lists(names, unique=True, min_size=1, max_size=3)
 owners = st.sampled_from(["", "p", "q"])

@@ -55,12 +55,14 @@ def step(twin: Twin, chance: random.Random, falling: list[int], sweeps: float) -
     if what < 0.8:
         # Event times that fall from report to report: each cap is below all before it.
         falling[0] = now if chance.random() < 0.03 else falling[0] - chance.randint(0, 3)
-        tops = {name: falling[0] + chance.choice([0, 0, 5]) for name in chance.sample(NAMES, chance.choice([1, 1, 2]))}
+        max_event_times = {
+            name: falling[0] + chance.choice([0, 0, 5]) for name in chance.sample(NAMES, chance.choice([1, 1, 2]))
+        }
         marks = {name: now - chance.randint(0, 80) for name in chance.sample(NAMES, 1) if chance.random() < 0.3}
-        marks = {name: mark for name, mark in marks.items() if name in tops}
+        marks = {name: mark for name, mark in marks.items() if name in max_event_times}
         twin.both(
-            lambda: machine.report(tops, now, watermarks=marks),
-            store.report(job, tops, watermarks=marks, now_ms=now),
+            lambda: machine.report(max_event_times, now, watermarks=marks),
+            store.report(job, max_event_times, watermarks=marks, now_ms=now),
         )
     elif what < 0.88:
         names = chance.sample(NAMES, 1)

@@ -91,10 +91,27 @@ def test_redis_over_tls(tmp_path: Path) -> None:
     assert OPENSSL is not None, "CI installs openssl"
     key, certificate, port = tmp_path / "key.pem", tmp_path / "cert.pem", free_port()
     subprocess.run(
-        [OPENSSL, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
-         "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)],
-        check=True, capture_output=True,
-    )  # fmt: skip
+        [
+            OPENSSL,
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=localhost",
+            "-addext",
+            "subjectAltName=DNS:localhost,IP:127.0.0.1",
+            "-keyout",
+            str(key),
+            "-out",
+            str(certificate),
+        ],
+        check=True,
+        capture_output=True,
+    )
     tls = ["--tls-port", port, "--port", "0", "--bind", "127.0.0.1", "--tls-auth-clients", "no"]
     files = ["--tls-cert-file", str(certificate), "--tls-key-file", str(key), "--tls-ca-cert-file", str(certificate)]
     with running(tmp_path, REDIS, *tls, *files):

@@ -15,125 +15,127 @@ from tidegate.domain.throttle import FrameThrottle
 
 
 @pytest.mark.parametrize("offset", [0, 7, 3_599_999])
-def test_frames_are_exact_at_the_ends_of_the_range(driver: Driver, job: str, offset: int) -> None:
+def test_frames_are_exact_at_the_ends_of_the_range(driver: Driver, job_name: str, offset: int) -> None:
     """Doubles are exact only where every step of the arithmetic is; Lua's own modulus is not."""
     frame = Frame(3_600_000, 3_600_000, offset)
     config = JobConfig(LimitingLag(0), FrameThrottle(frame))
     for time in (2**53 - 1, 2**53 - 2, 2**53 - 3_600_001, -(2**53) + 1, -(2**53) + 3_600_000, -1, 0, 1, 3_599_999):
-        name = f"{job}-{time % 10**9}-{offset}"
+        name = f"{job_name}-{time % 10**9}-{offset}"
         driver(driver.store.put(name, config, {}, None, now_ms=0))
         assert driver(driver.store.report(name, {"a": time}, now_ms=0)).answer.watermark == frame.floor(time)
         assert driver(driver.store.complete(name, now_ms=0)).answer.watermark == frame.higher(time)
 
 
-def test_a_counted_substream_name_may_hold_any_character(driver: Driver, job: str) -> None:
+def test_a_counted_substream_name_may_hold_any_character(driver: Driver, job_name: str) -> None:
     """Names come from data: quotes, slashes, spaces, right-to-left marks, emoji."""
     odd = ['"', "a/b", " ", "x y/z", "‏שלום", "😀", "<b>", "a:b", "{a}"]
     run = Run("q", "c", "r")
-    driver(driver.store.put(job, JobConfig(LimitingLag(0)), {}, None))
-    driver(driver.store.begin(job, run, 0))
-    driver(driver.store.report_staged(job, run, 0, 3, dict.fromkeys(odd, 5), dict.fromkeys(odd, 2)))
+    driver(driver.store.put(job_name, JobConfig(LimitingLag(0)), {}, None))
+    driver(driver.store.begin(job_name, run, 0))
+    driver(driver.store.report_staged(job_name, run, 0, 3, dict.fromkeys(odd, 5), dict.fromkeys(odd, 2)))
     account = Accounting("row", tuple(odd), (Counts(on_time=1, late=1),) * len(odd))
-    driver(driver.store.commit(job, run, 0, account))
-    rows = driver(driver.store.substreams(job)).rows
+    driver(driver.store.commit(job_name, run, 0, account))
+    rows = driver(driver.store.substreams(job_name)).rows
     assert {row.substream: (row.reported, row.counts) for row in rows} == dict.fromkeys(
         odd, (2, Counts(on_time=1, late=1))
     )
 
 
-def test_a_report_of_many_substreams_is_taken_whole(driver: Driver, job: str) -> None:
+def test_a_report_of_many_substreams_is_taken_whole(driver: Driver, job_name: str) -> None:
     """Variadic commands break near 8000 arguments; a batch may well report more."""
     many = {f"s{number}": number for number in range(25_000)}
     run = Run("q", "c", "r")
-    driver(driver.store.put(job, JobConfig(LimitingLag(0), idle_timeout_ms=10), {}, None, now_ms=0))
-    driver(driver.store.begin(job, run, 0, now_ms=0))
-    driver(driver.store.report_staged(job, run, 0, 0, many, many, now_ms=0))
-    assert driver(driver.store.commit(job, run, 0, None, now_ms=0)).answer.watermark == 0
-    assert driver(driver.store.status(job, 0)).summary.active == len(many)
+    driver(driver.store.put(job_name, JobConfig(LimitingLag(0), idle_timeout_ms=10), {}, None, now_ms=0))
+    driver(driver.store.begin(job_name, run, 0, now_ms=0))
+    driver(driver.store.report_staged(job_name, run, 0, 0, many, many, now_ms=0))
+    assert driver(driver.store.commit(job_name, run, 0, None, now_ms=0)).answer.watermark == 0
+    assert driver(driver.store.status(job_name, 0)).summary.active == len(many)
     # All fall idle at once, and come back at once.
-    assert driver(driver.store.heartbeat(job, run, 10, now_ms=10)).answer.watermark == 24_999
-    driver(driver.store.begin(job, run, 1, now_ms=11))
-    driver(driver.store.report_staged(job, run, 1, 0, dict.fromkeys(many, 30000), now_ms=11))
-    assert driver(driver.store.commit(job, run, 1, None, now_ms=11)).answer.watermark == 30_000
+    assert driver(driver.store.heartbeat(job_name, run, 10, now_ms=10)).answer.watermark == 24_999
+    driver(driver.store.begin(job_name, run, 1, now_ms=11))
+    driver(driver.store.report_staged(job_name, run, 1, 0, dict.fromkeys(many, 30000), now_ms=11))
+    assert driver(driver.store.commit(job_name, run, 1, None, now_ms=11)).answer.watermark == 30_000
 
 
-def test_deleting_leaves_nothing_but_a_tombstone(driver: Driver, job: str) -> None:
+def test_deleting_leaves_nothing_but_a_tombstone(driver: Driver, job_name: str) -> None:
     """A job that comes back must not find the watermarks of the one before."""
     run = Run("q", "c", "r")
     config = JobConfig(LimitingLag(0))
-    driver(driver.store.put(job, config, {}, None))
-    driver(driver.store.declare(job, "only-declared", ["x"]))
-    driver(driver.store.begin(job, run, 0))
-    driver(driver.store.report_staged(job, run, 0, 0, {"a": 1}, {"a": 1}))
-    driver(driver.store.delete(job))
+    driver(driver.store.put(job_name, config, {}, None))
+    driver(driver.store.declare(job_name, "only-declared", ["x"]))
+    driver(driver.store.begin(job_name, run, 0))
+    driver(driver.store.report_staged(job_name, run, 0, 0, {"a": 1}, {"a": 1}))
+    driver(driver.store.delete(job_name))
 
     async def keys() -> list[str]:
-        return [str(key) for key in await driver.store.redis.keys("*") if job in str(key)]
+        return [str(key) for key in await driver.store.redis.keys("*") if job_name in str(key)]
 
-    assert driver(keys()) == [f"tidegate:{{{job}}}"]
-    again = driver(driver.store.put(job, config, {}, None))
+    assert driver(keys()) == [f"tidegate:{{{job_name}}}"]
+    again = driver(driver.store.put(job_name, config, {}, None))
     assert (again.answer.incarnation, again.answer.watermark) == (2, None)
-    assert replace(again.answer, now_ms=0) == replace(driver(driver.store.sweep(job)), now_ms=0)
+    assert replace(again.answer, now_ms=0) == replace(driver(driver.store.sweep(job_name)), now_ms=0)
 
 
-def test_counters_at_their_end_take_nothing_with_them(driver: Driver, job: str) -> None:
+def test_counters_at_their_end_take_nothing_with_them(driver: Driver, job_name: str) -> None:
     """A sum past 64 bits must not leave a batch half committed, nor a query stuck for ever."""
     run = Run("q", "c", "r")
-    driver(driver.store.put(job, JobConfig(LimitingLag(0)), {}, None))
+    driver(driver.store.put(job_name, JobConfig(LimitingLag(0)), {}, None))
     most = 2**53 - 1
     names = tuple(f"s{number}" for number in range(1100))
     for batch_id in range(2):
-        driver(driver.store.begin(job, run, batch_id))
+        driver(driver.store.begin(job_name, run, batch_id))
         for partition in range(3):
-            driver(driver.store.report_staged(job, run, batch_id, partition, {"s0": batch_id + 5}, {"s0": most}))
+            driver(driver.store.report_staged(job_name, run, batch_id, partition, {"s0": batch_id + 5}, {"s0": most}))
         account = Accounting("row", names, (Counts(on_time=most),) * len(names))
-        assert driver(driver.store.commit(job, run, batch_id, account)).answer.watermark == batch_id + 5
-    assert driver(driver.store.status(job)).summary.counts.on_time <= 2**63 - 1
+        assert driver(driver.store.commit(job_name, run, batch_id, account)).answer.watermark == batch_id + 5
+    assert driver(driver.store.status(job_name)).summary.counts.on_time <= 2**63 - 1
 
 
-def test_sums_of_counts_are_exact(driver: Driver, job: str) -> None:
+def test_sums_of_counts_are_exact(driver: Driver, job_name: str) -> None:
     """Row counts of a year must not lose their last digit to a double."""
     run = Run("q", "c", "r")
-    driver(driver.store.put(job, JobConfig(LimitingLag(0)), {}, None))
-    driver(driver.store.begin(job, run, 0))
+    driver(driver.store.put(job_name, JobConfig(LimitingLag(0)), {}, None))
+    driver(driver.store.begin(job_name, run, 0))
     account = Accounting("row", ("a", "b"), (Counts(late=2**53 - 1), Counts(late=2**53 - 2)))
-    driver(driver.store.commit(job, run, 0, account))
-    assert driver(driver.store.status(job)).summary.counts.late == 2**54 - 3
+    driver(driver.store.commit(job_name, run, 0, account))
+    assert driver(driver.store.status(job_name)).summary.counts.late == 2**54 - 3
 
 
-def test_a_job_of_many_queries_can_be_changed_completed_and_deleted(driver: Driver, job: str) -> None:
+def test_a_job_of_many_queries_can_be_changed_completed_and_deleted(driver: Driver, job_name: str) -> None:
     """Thousands of short-lived queries must not make a job impossible to get rid of."""
 
     async def declare() -> None:
         for number in range(9000):
-            await driver.store.declare(job, f"q{number}", ["a"], now_ms=0)
+            await driver.store.declare(job_name, f"q{number}", ["a"], now_ms=0)
 
-    driver(driver.store.put(job, JobConfig(LimitingLag(0)), {}, None, now_ms=0))
+    driver(driver.store.put(job_name, JobConfig(LimitingLag(0)), {}, None, now_ms=0))
     driver(declare())
-    assert driver(driver.store.put(job, JobConfig(LimitingLag(1)), {}, 1, now_ms=1)).revision == 2
-    assert driver(driver.store.complete(job, now_ms=2)).applied
-    driver(driver.store.delete(job))
+    assert driver(driver.store.put(job_name, JobConfig(LimitingLag(1)), {}, 1, now_ms=1)).revision == 2
+    assert driver(driver.store.complete(job_name, now_ms=2)).applied
+    driver(driver.store.delete(job_name))
 
 
-def test_the_record_of_a_job_is_bounded(driver: Driver, job: str) -> None:
+def test_the_record_of_a_job_is_bounded(driver: Driver, job_name: str) -> None:
     """What a job did in years must not fill Redis; what it did last is kept."""
 
     async def emit() -> None:
         for number in range(RECORDS_KEPT + 10):
-            await driver.store.report(job, {"a": number}, now_ms=1)
+            await driver.store.report(job_name, {"a": number}, now_ms=1)
 
-    driver(driver.store.put(job, JobConfig(LimitingLag(0)), {}, None, now_ms=0))
+    driver(driver.store.put(job_name, JobConfig(LimitingLag(0)), {}, None, now_ms=0))
     driver(emit())
-    assert len(driver(driver.store.records(job))) == RECORDS_KEPT
-    driver(driver.store.report(job, {"a": RECORDS_KEPT + 10}, now_ms=RECORDS_KEPT_MS + 2))
-    assert [record.details["coalesced"] for _, record in driver(driver.store.records(job))] == [RECORDS_KEPT + 10]
+    assert len(driver(driver.store.records(job_name))) == RECORDS_KEPT
+    driver(driver.store.report(job_name, {"a": RECORDS_KEPT + 10}, now_ms=RECORDS_KEPT_MS + 2))
+    assert [record.details["coalesced_watermark"] for _, record in driver(driver.store.records(job_name))] == [
+        RECORDS_KEPT + 10
+    ]
 
 
-def test_a_report_does_not_pay_for_all_who_fall_idle_at_once(driver: Driver, job: str) -> None:
+def test_a_report_does_not_pay_for_all_who_fall_idle_at_once(driver: Driver, job_name: str) -> None:
     """A hundred thousand devices that fall silent together must not stop Redis for a second; sweeps do the rest."""
     many = {f"s{number}": number for number in range(5000)}
-    driver(driver.store.put(job, JobConfig(LimitingLag(0), idle_timeout_ms=10), {}, None, now_ms=0))
-    driver(driver.store.report(job, many, now_ms=0))
-    driver(driver.store.report(job, {"late": 9000}, now_ms=10))
-    assert 0 < driver(driver.store.status(job, 10)).summary.idle < len(many)
-    assert driver(driver.store.sweep(job, now_ms=10)).watermark == 9000
+    driver(driver.store.put(job_name, JobConfig(LimitingLag(0), idle_timeout_ms=10), {}, None, now_ms=0))
+    driver(driver.store.report(job_name, many, now_ms=0))
+    driver(driver.store.report(job_name, {"late": 9000}, now_ms=10))
+    assert 0 < driver(driver.store.status(job_name, 10)).summary.idle < len(many)
+    assert driver(driver.store.sweep(job_name, now_ms=10)).watermark == 9000

@@ -8,9 +8,9 @@ import pytest
 
 from tests.support.driver import Driver
 from tidegate.domain.config import JobConfig
-from tidegate.domain.errors import PinConflict, QueryFenced
+from tidegate.domain.errors import PinnedWatermarkConflict, QueryFenced
 from tidegate.domain.policy import LimitingLag
-from tidegate.domain.query import KnownPin, Run
+from tidegate.domain.query import PinnedWatermark, Run
 from tidegate.domain.records import Accounting, Counts
 from tidegate.store.redis import TokenClaim
 
@@ -30,10 +30,10 @@ class Job:
         """Give one command to the store and return its reply."""
         return self.driver(getattr(self.driver.store, command)(self.name, *arguments, now_ms=now, **named))
 
-    def batch(self, run: Run, batch_id: int, tops: dict[str, int], now: int) -> None:
+    def batch(self, run: Run, batch_id: int, max_event_times: dict[str, int], now: int) -> None:
         """Begin, report and commit a batch at one moment."""
         self.do("begin", run, batch_id, now=now)
-        self.do("report_staged", run, batch_id, 0, tops, now=now)
+        self.do("report_staged", run, batch_id, 0, max_event_times, now=now)
         self.do("commit", run, batch_id, None, now=now)
 
     def watermark(self, now: int) -> int | None:
@@ -46,11 +46,11 @@ Make = Callable[..., Job]
 
 
 @pytest.fixture
-def make(driver: Driver, job: str) -> Make:
+def make(driver: Driver, job_name: str) -> Make:
     """Create the job of this test with a lag of 10 ms."""
 
     def made(**limits: Any) -> Job:
-        found = Job(driver, job)
+        found = Job(driver, job_name)
         found.do("put", JobConfig(LimitingLag(10), **limits), {}, None, now=0)
         return found
 
@@ -64,14 +64,14 @@ def test_monotone_when_a_substream_becomes_active_again(make: Make) -> None:
     job.do("heartbeat", RUN, 200, now=200)
     job.batch(RUN, 1, {"a": 900, "b": 60}, 201)
     answer = job.do("sweep", now=201)
-    assert (answer.coalesced, answer.watermark) == (490, 490)
+    assert (answer.coalesced_watermark, answer.watermark) == (490, 490)
 
 
 def test_monotone_when_a_known_pin_is_below_the_watermark(make: Make) -> None:
     """A client that returns from a long outage brings an old pinned watermark."""
     job = make()
     job.batch(RUN, 0, {"a": 500}, 0)
-    job.do("begin", OTHER, 7, KnownPin(100), now=1)
+    job.do("begin", OTHER, 7, PinnedWatermark(100), now=1)
     assert job.watermark(1) == 490
 
 
@@ -94,7 +94,7 @@ def test_staged_reports_take_effect_with_the_commit(make: Make) -> None:
     job = make()
     job.do("begin", RUN, 0, now=0)
     job.do("report_staged", RUN, 0, 0, {"a": 500}, now=0)
-    assert job.do("sweep", now=0).coalesced is None
+    assert job.do("sweep", now=0).coalesced_watermark is None
     job.do("commit", RUN, 0, None, now=0)
     assert job.watermark(0) == 490
 
@@ -106,26 +106,26 @@ def test_an_open_batch_holds_the_emitted_watermark(make: Make) -> None:
     job.do("begin", OTHER, 0, now=1)
     job.batch(RUN, 1, {"a": 300}, 2)
     answer = job.do("sweep", now=2)
-    assert (answer.coalesced, answer.watermark) == (290, 90)
+    assert (answer.coalesced_watermark, answer.watermark) == (290, 90)
 
 
 def test_a_replayed_batch_keeps_its_pinned_watermark(make: Make) -> None:
     """Under a higher one, rows that were on time before the crash would be late."""
     job = make()
     job.batch(RUN, 0, {"a": 100}, 0)
-    pin = job.do("begin", RUN, 1, now=1).pin
+    pinned_watermark = job.do("begin", RUN, 1, now=1).pinned_watermark
     job.batch(OTHER, 0, {"a": 9000}, 2)
     job.batch(RUN, 1, {"a": 9000}, 3)
     again = job.do("begin", NEXT_RUN, 1, now=4)
-    assert (pin, again.pin, again.replayed) == (90, 90, True)
+    assert (pinned_watermark, again.pinned_watermark, again.replayed) == (90, 90, True)
 
 
 def test_a_known_pin_is_adopted_and_a_different_one_refused(make: Make) -> None:
     """The client's copy outlives a coordinator that lost its state."""
     job = make()
-    assert job.do("begin", RUN, 7, KnownPin(123), now=0).pin == 123
-    with pytest.raises(PinConflict):
-        job.do("begin", RUN, 7, KnownPin(124), now=0)
+    assert job.do("begin", RUN, 7, PinnedWatermark(123), now=0).pinned_watermark == 123
+    with pytest.raises(PinnedWatermarkConflict):
+        job.do("begin", RUN, 7, PinnedWatermark(124), now=0)
 
 
 def test_a_new_run_fences_the_older_one(make: Make) -> None:
@@ -160,7 +160,7 @@ def test_the_substreams_of_an_open_batch_are_not_idle(make: Make) -> None:
     job.batch(RUN, 0, {"a": 500, "b": 50}, 0)
     job.do("begin", RUN, 1, now=10)
     assert not job.do("heartbeat", RUN, 500, now=500).applied
-    assert job.do("sweep", now=500).coalesced == 40
+    assert job.do("sweep", now=500).coalesced_watermark == 40
 
 
 def test_retention_passes_a_substream_after_its_whole_length(make: Make) -> None:

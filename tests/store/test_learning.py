@@ -37,19 +37,21 @@ def test_lags_are_learnt_alike(
 ) -> None:
     twin = Twin(Driver(valkey.url), configs[0], START, None)
     try:
-        top, run = START, Run("p", "checkpoint", "run")
+        max_event_time, run = START, Run("p", "checkpoint", "run")
         for number, (owner, name, ahead, delays, passing) in enumerate(reports):
             twin.now += passing
-            top += ahead
+            max_event_time += ahead
             if number == len(reports) // 2:
                 twin.change(configs[-1])
             if owner == "":
-                _both(twin, "report", {name: top}, delays={name: delays})
+                _both(twin, "report", {name: max_event_time}, delays={name: delays})
             else:
                 _both(twin, "begin", run, number)
                 for partition in range(2):  # and the first of them once more
-                    _both(twin, "report_staged", run, number, partition, {name: top}, {}, delays={name: delays})
-                _both(twin, "report_staged", run, number, 0, {name: top}, {}, delays={name: delays})
+                    _both(
+                        twin, "report_staged", run, number, partition, {name: max_event_time}, {}, delays={name: delays}
+                    )
+                _both(twin, "report_staged", run, number, 0, {name: max_event_time}, {}, delays={name: delays})
                 _both(twin, "commit", run, number, None)
             twin.compare_tables()
     finally:

@@ -8,7 +8,7 @@ from tidegate.domain.config import JobConfig
 from tidegate.domain.ledger import ENTRIES_KEPT, HOURS_KEPT
 from tidegate.domain.policy import LimitingLag
 from tidegate.domain.query import Run
-from tidegate.domain.records import Accounting, Counts, HourOfRows, LateWent
+from tidegate.domain.records import Accounting, Counts, HourOfRows, LateDisposition
 
 RUN = Run("q", "c", "r")
 
@@ -20,15 +20,15 @@ class Account:
         self.twin = Twin(driver, JobConfig(LimitingLag(0)), 0, None)
         self.batch_id = 0
 
-    def commit(self, hours: dict[str, tuple[HourOfRows, ...]], went: LateWent = "dropped") -> None:
+    def commit(self, hours: dict[str, tuple[HourOfRows, ...]], went: LateDisposition = "dropped") -> None:
         machine, store, job, batch = self.twin.machine, self.twin.store, self.twin.job, self.batch_id
-        tops = dict.fromkeys([name for name in hours if not name.startswith("?")], 1)
+        max_event_times = dict.fromkeys([name for name in hours if not name.startswith("?")], 1)
         counts = (Counts(on_time=1),) * len(hours)
         account = Accounting("row", tuple(hours), counts, went, tuple(hours.values()))
         self.twin.both(lambda: machine.begin(RUN, batch, 0), store.begin(job, RUN, batch, now_ms=0))
         self.twin.both(
-            lambda: machine.report_staged(RUN, batch, 0, tops, {}, 0),
-            store.report_staged(job, RUN, batch, 0, tops, {}, now_ms=0),
+            lambda: machine.report_staged(RUN, batch, 0, max_event_times, {}, 0),
+            store.report_staged(job, RUN, batch, 0, max_event_times, {}, now_ms=0),
         )
         self.twin.both(lambda: machine.commit(RUN, batch, account, 0), store.commit(job, RUN, batch, account, now_ms=0))
         self.batch_id += 1

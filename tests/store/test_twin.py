@@ -21,17 +21,17 @@ from tests.store.strategies import (
     counts,
     delays,
     marks,
+    max_event_times,
     names,
     ordinary_times,
     owners,
-    pins,
+    pinned_watermarks,
     rows_of_hours,
     runs,
     seldom,
     some_names,
     times,
     tokens,
-    tops,
     waits,
 )
 from tests.store.twin import Twin
@@ -39,8 +39,8 @@ from tests.support.driver import Driver
 from tidegate.domain.config import JobConfig
 from tidegate.domain.explain import explain
 from tidegate.domain.numbers import above
-from tidegate.domain.query import DelayedRows, KnownPin, Run
-from tidegate.domain.records import Accounting, Counts, Effect, Holder, HourOfRows, LateWent
+from tidegate.domain.query import DelayedRows, PinnedWatermark, Run
+from tidegate.domain.records import Accounting, Counts, Effect, Holder, HourOfRows, LateDisposition
 from tidegate.domain.reports import NO_DELAYS
 from tidegate.store.redis import TokenClaim
 
@@ -58,7 +58,7 @@ class Twins(RuleBasedStateMachine):
         self.machine, self.store, self.job = self.twin.machine, self.twin.store, self.twin.job
         self.config = config
         self.last: Callable[[], Any] | None = None
-        self.pins: dict[tuple[str, str, int], int | None] = {}
+        self.pinned_watermarks: dict[tuple[str, str, int], int | None] = {}
         self.open: dict[str, tuple[Run, int, int | None]] = {}
         self.staged: dict[str, set[str]] = {}
         self.taken_in: dict[str, int | None] = {}
@@ -115,44 +115,49 @@ class Twins(RuleBasedStateMachine):
         explained = explain(self.machine, self.job_now, most)
         assert explain(held.machine(self.machine.config), self.job_now, most) == explained
         for one in explained.held if really else ():
-            self.take_away(one.holder)
+            self.take_away(one.held_by)
             answer = self.twin.told[-1]
-            assert (answer.coalesced, answer.watermark) == (one.coalesced_without, one.watermark_without)
+            assert (answer.coalesced_watermark, answer.watermark) == (
+                one.coalesced_watermark_without,
+                one.watermark_without,
+            )
 
-    def take_away(self, holder: Holder) -> None:
-        if holder.hold is not None:
-            self.give("release", holder.hold)
-        elif holder.reason == "open_batch":
-            self.retire(holder.query, holder.query)
-        elif holder.reason == "missing_query":
-            self.retire(holder.query, None)
+    def take_away(self, held_by: Holder) -> None:
+        if held_by.hold is not None:
+            self.give("release", held_by.hold)
+        elif held_by.reason == "open_batch":
+            self.retire(held_by.query, held_by.query)
+        elif held_by.reason == "missing_query":
+            self.retire(held_by.query, None)
         else:
-            assert holder.substream is not None
-            self.give("evict", holder.query, [holder.substream])
-            self.forget(holder.query, [holder.substream])
+            assert held_by.substream is not None
+            self.give("evict", held_by.query, [held_by.substream])
+            self.forget(held_by.query, [held_by.substream])
 
     # -- batches --------------------------------------------------------------------------------------------------
 
-    @rule(run=runs, batch=batches, pin=pins, waited=waits, age=st.none() | st.integers(0, 40))
-    def begin(self, run: Run, batch: int, pin: KnownPin | None, waited: int, age: int | None) -> None:
+    @rule(run=runs, batch=batches, pinned_watermark=pinned_watermarks, waited=waits, age=st.none() | st.integers(0, 40))
+    def begin(
+        self, run: Run, batch: int, pinned_watermark: PinnedWatermark | None, waited: int, age: int | None
+    ) -> None:
         now = self.job_now
-        begun = self.give("begin", run, batch, known=pin, waited_ms=waited, input_age_ms=age)
+        begun = self.give("begin", run, batch, known=pinned_watermark, waited_ms=waited, input_age_ms=age)
         if begun is None:
             return
         key = run.query, run.query_id, batch
         if begun.replayed:
-            assert begun.pin == self.pins[key], "a replay must get the pin its batch had"
+            assert begun.pinned_watermark == self.pinned_watermarks[key], "a replay must get the pin its batch had"
             before = self.open.get(run.query)
             if before and before[1] == batch and before[0].run_id != run.run_id:
                 self.staged[run.query] = set()
-                self.open[run.query] = run, batch, begun.pin
+                self.open[run.query] = run, batch, begun.pinned_watermark
             return
         if run.query in self.open:
             self.effective(run.query, now)
-        if (known := self.pins.get(key, begun.pin)) != begun.pin:
+        if (known := self.pinned_watermarks.get(key, begun.pinned_watermark)) != begun.pinned_watermark:
             assert self.forgotten_since(key), f"the batch had the pin {known}"
-        self.pins[key] = begun.pin
-        self.open[run.query] = run, batch, begun.pin
+        self.pinned_watermarks[key] = begun.pinned_watermark
+        self.open[run.query] = run, batch, begun.pinned_watermark
         self.staged[run.query] = set()
         self.taken_in[run.query] = None if age is None else self.twin.told[-1].now_ms - age
         self.checkpoint[run.query] = run.query_id
@@ -172,41 +177,65 @@ class Twins(RuleBasedStateMachine):
         run=runs,
         batch=batches,
         partition=st.integers(0, 1),
-        tops=tops,
+        max_event_times=max_event_times,
         watermarks=marks,
         future=st.dictionaries(names, st.integers(0, 3), max_size=1),
         delays=delays,
     )
     def report_staged(
-        self, run: Run, batch: int, partition: int, tops: dict[str, int], watermarks: dict[str, int],
-        future: dict[str, int], delays: Mapping[str, DelayedRows] = NO_DELAYS,
-    ) -> None:  # fmt: skip
-        rows = dict.fromkeys(tops, partition + 1)
+        self,
+        run: Run,
+        batch: int,
+        partition: int,
+        max_event_times: dict[str, int],
+        watermarks: dict[str, int],
+        future: dict[str, int],
+        delays: Mapping[str, DelayedRows] = NO_DELAYS,
+    ) -> None:
+        rows = dict.fromkeys(max_event_times, partition + 1)
         effect = self.give(
-            "report_staged", run, batch, partition, tops, rows, watermarks=watermarks, future=future, delays=delays
+            "report_staged",
+            run,
+            batch,
+            partition,
+            max_event_times,
+            rows,
+            watermarks=watermarks,
+            future=future,
+            delays=delays,
         )
         if effect is not None and effect.applied:
-            self.staged[run.query] |= {*tops, *watermarks}
+            self.staged[run.query] |= {*max_event_times, *watermarks}
 
-    @rule(data=st.data(), tops=tops, delays=delays)
+    @rule(data=st.data(), max_event_times=max_event_times, delays=delays)
     def report_of_an_open_batch(
-        self, data: st.DataObject, tops: dict[str, int], delays: Mapping[str, DelayedRows]
+        self, data: st.DataObject, max_event_times: dict[str, int], delays: Mapping[str, DelayedRows]
     ) -> None:
         if self.open:
             run, batch, _ = self.open[data.draw(st.sampled_from(sorted(self.open)))]
-            self.report_staged(run, batch, 0, tops, {}, {}, delays)
+            self.report_staged(run, batch, 0, max_event_times, {}, {}, delays)
 
     @rule(
-        run=runs, batch=batches, rows=st.dictionaries(names, counts, max_size=3), waited=waits,
-        reported=st.sampled_from([None, None, 0, 1, 2]), went=st.sampled_from(["dropped", "diverted"]),
+        run=runs,
+        batch=batches,
+        rows=st.dictionaries(names, counts, max_size=3),
+        waited=waits,
+        reported=st.sampled_from([None, None, 0, 1, 2]),
+        went=st.sampled_from(["dropped", "diverted"]),
         hours=st.lists(st.lists(rows_of_hours, max_size=3).map(tuple), max_size=3),
         more=st.none() | st.lists(rows_of_hours, max_size=2),
-    )  # fmt: skip
+    )
     def commit(
-        self, run: Run, batch: int, rows: dict[str, Counts], waited: int, reported: int | None = None,
-        went: LateWent = "dropped", hours: Sequence[tuple[HourOfRows, ...]] = (),
+        self,
+        run: Run,
+        batch: int,
+        rows: dict[str, Counts],
+        waited: int,
+        reported: int | None = None,
+        went: LateDisposition = "dropped",
+        hours: Sequence[tuple[HourOfRows, ...]] = (),
         more: list[HourOfRows] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         now = self.job_now
         account = None
         if rows:
@@ -234,35 +263,47 @@ class Twins(RuleBasedStateMachine):
     # -- reports without batches ----------------------------------------------------------------------------------
 
     @rule(
-        tops=st.dictionaries(names, times, max_size=4), watermarks=marks, gap=st.sampled_from([None, 0, 40]),
+        max_event_times=st.dictionaries(names, times, max_size=4),
+        watermarks=marks,
+        gap=st.sampled_from([None, 0, 40]),
         delays=delays,
-    )  # fmt: skip
+    )
     def report(
-        self, tops: dict[str, int], watermarks: dict[str, int], gap: int | None, delays: Mapping[str, DelayedRows]
+        self,
+        max_event_times: dict[str, int],
+        watermarks: dict[str, int],
+        gap: int | None,
+        delays: Mapping[str, DelayedRows],
     ) -> None:
-        bottoms = {} if gap is None else {name: max(top - gap, -(2**53) + 1) for name, top in tops.items()}
-        self.give("report", tops, bottoms=bottoms, watermarks=watermarks, delays=delays)
+        min_event_times = (
+            {}
+            if gap is None
+            else {name: max(max_event_time - gap, -(2**53) + 1) for name, max_event_time in max_event_times.items()}
+        )
+        self.give("report", max_event_times, min_event_times=min_event_times, watermarks=watermarks, delays=delays)
         if delays:  # they count each time they are sent
             self.last = None
 
-    @rule(tops=st.dictionaries(names, ordinary_times, min_size=1, max_size=2), token=tokens)
-    def report_with_token(self, tops: dict[str, int], token: TokenClaim | None) -> None:
+    @rule(max_event_times=st.dictionaries(names, ordinary_times, min_size=1, max_size=2), token=tokens)
+    def report_with_token(self, max_event_times: dict[str, int], token: TokenClaim | None) -> None:
         def domain() -> Any:
             if not self.machine.complete and token is not None:
-                self.machine.check_room("", tops)
+                self.machine.check_room("", max_event_times)
                 self.machine.tick(self.now)
                 self.healed = self.machine.heal(token.incarnation, token.watermark)
-            return self.machine.report(tops, self.now)
+            return self.machine.report(max_event_times, self.now)
 
         self.last = None
-        self.twin.both(domain, self.store.report(self.job, tops, token=token, now_ms=self.now))
+        self.twin.both(domain, self.store.report(self.job, max_event_times, token=token, now_ms=self.now))
 
     # -- actions --------------------------------------------------------------------------------------------------
 
-    @rule(query=st.sampled_from(["", "p", "z"]), names=some_names, tops=st.one_of(st.none(), tops))
-    def declare(self, query: str, names: list[str], tops: dict[str, int] | None) -> None:
+    @rule(
+        query=st.sampled_from(["", "p", "z"]), names=some_names, max_event_times=st.one_of(st.none(), max_event_times)
+    )
+    def declare(self, query: str, names: list[str], max_event_times: dict[str, int] | None) -> None:
         now = self.job_now
-        effect = self.give("declare", query, names, tops=tops)
+        effect = self.give("declare", query, names, max_event_times=max_event_times)
         if effect is not None and effect.applied:
             for name in names:
                 self.seen_at.setdefault((query, name), now)
@@ -294,7 +335,7 @@ class Twins(RuleBasedStateMachine):
 
     @rule(hold=st.sampled_from(["x", "y"]), at_most=ordinary_times, lasts=st.sampled_from([None, 5, 50]))
     def hold(self, hold: str, at_most: int, lasts: int | None) -> None:
-        self.give("hold", hold, at_most, lasts_ms=lasts)
+        self.give("hold", hold, at_most, duration_ms=lasts)
 
     @rule(hold=st.sampled_from(["x", "y"]))
     def release(self, hold: str) -> None:
@@ -323,7 +364,7 @@ class Twins(RuleBasedStateMachine):
             assert answer == expected
             self.twin.compare_records()
             self.twin.told, self.checked = [answer], 1
-            self.open, self.staged, self.pins, self.evidence, self.seen_at = {}, {}, {}, {}, {}
+            self.open, self.staged, self.pinned_watermarks, self.evidence, self.seen_at = {}, {}, {}, {}, {}
 
     # -- what must always hold ------------------------------------------------------------------------------------
 
@@ -355,8 +396,8 @@ class Twins(RuleBasedStateMachine):
         """Monotone: neither the watermark, nor what the data says, nor time."""
         for before, after in zip(self.told[-2:], self.told[-1:], strict=False):
             assert not above(before.watermark, after.watermark)
-            assert not above(before.coalesced, after.coalesced)
-            assert not above(after.watermark, after.coalesced)
+            assert not above(before.coalesced_watermark, after.coalesced_watermark)
+            assert not above(after.watermark, after.coalesced_watermark)
             assert after.now_ms >= before.now_ms
 
     @property
@@ -370,10 +411,10 @@ class Twins(RuleBasedStateMachine):
             return
         self.checked = len(self.told)
         released = {r.details["query"] for r in self.twin.machine.journal if r.kind == "batch_released"}
-        for query, (_, _, pin) in self.open.items():
+        for query, (_, _, pinned_watermark) in self.open.items():
             moved = above(self.told[-1].watermark, self.told[-2].watermark)
             if moved and not self.healed and query not in released:
-                assert not above(self.told[-1].watermark, pin), f"passed the open batch of {query}"
+                assert not above(self.told[-1].watermark, pinned_watermark), f"passed the open batch of {query}"
         self.healed = False
 
     @invariant()

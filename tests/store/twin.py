@@ -47,9 +47,13 @@ class Twin:
     """``now`` is the time at which commands are given; it may stand still or go back."""
 
     def __init__(
-        self, driver: Driver, config: JobConfig, now_ms: int, absent_after_ms: int | None,
+        self,
+        driver: Driver,
+        config: JobConfig,
+        now_ms: int,
+        absent_after_ms: int | None,
         most_substreams: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.driver, self.store = driver, driver.store
         self.store.absent_after_ms = absent_after_ms
         self.store.most_substreams = text(most_substreams)
@@ -110,8 +114,9 @@ class Twin:
             return
         if isinstance(scripts, list) and isinstance(domain, list):  # what both have is not worth showing
             scripts, domain = (
-                [item for item in scripts if item not in domain], [item for item in domain if item not in scripts]
-            )  # fmt: skip
+                [item for item in scripts if item not in domain],
+                [item for item in domain if item not in scripts],
+            )
         raise AssertionError(f"the scripts have {scripts}, the domain {domain}")
 
     def compare_tables(self) -> tuple[Any, ...]:

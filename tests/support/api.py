@@ -7,19 +7,19 @@ from typing import Any
 import httpx
 
 from tidegate.domain.sketch import bucket_of
-from tidegate_spark import Gate
+from tidegate_spark import Job
 
 DOCUMENT = Path(__file__).parents[2] / "openapi" / "tidegate.v1.json"
-RULES = {"policy": {"type": "limiting_lag", "lag_ms": 10}}
+CONFIG = {"policy": {"type": "limiting_lag", "lag_ms": 10}}
 RUN: dict[str, Any] = {"query_id": "checkpoint", "run_id": "run-1"}
 HOUR = 3_600_000
 BASE = 1_357_552_800_000  # 2013-01-07 10:00
 FRAMES = {"throttle": {"type": "frame", "size_ms": HOUR, "slide_ms": HOUR, "offset_ms": 0}}
 
 
-def operate(gate: Gate, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+def operate(job: Job, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
     """Make a call that the client has no method for, such as an operator's; ``path`` is relative to the gate's job."""
-    url = f"{gate.coordinator.url}/v1/jobs/{gate.coordinator.job}{path}"
+    url = f"{job.coordinator.url}/v1/jobs/{job.coordinator.job}{path}"
     answer = httpx.request(method, url, json=body, timeout=30, verify=url.startswith("https:")).raise_for_status()
     found: dict[str, Any] = answer.json() if answer.content else {}
     return found
@@ -44,36 +44,42 @@ def problem(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
     return told
 
 
-def create(http: httpx.Client, job: str, **rules: Any) -> str:
+def create(http: httpx.Client, job: str, **config: Any) -> str:
     """Create a job with a lag of 10 ms; return its name."""
-    http.put(f"/v1/jobs/{job}", json=RULES | rules, headers={"If-None-Match": "*"}).raise_for_status()
+    http.put(f"/v1/jobs/{job}", json=CONFIG | config, headers={"If-None-Match": "*"}).raise_for_status()
     return job
 
 
-def report(http: httpx.Client, job: str, tops: dict[str, int]) -> None:
+def report(http: httpx.Client, job: str, max_event_times: dict[str, int]) -> None:
     """Report event times without a batch."""
-    body = {"substreams": list(tops), "event_times": list(tops.values())}
+    body = {"substreams": list(max_event_times), "max_event_times": list(max_event_times.values())}
     http.post(f"/v1/jobs/{job}:report", json=body).raise_for_status()
 
 
-def report_delays(http: httpx.Client, path: str, delays: dict[str, list[tuple[int, int]]], top: int = 1000) -> None:
+def report_delays(
+    http: httpx.Client, path: str, delays: dict[str, list[tuple[int, int]]], max_event_time: int = 1000
+) -> None:
     """Report rows by delay: for each substream, pairs of a delay in ms and a number of rows."""
     columns = [[(bucket_of(delay), rows) for delay, rows in counted] for counted in delays.values()]
-    body = {"substreams": list(delays), "event_times": [top] * len(delays), "delays": columns}
+    body = {"substreams": list(delays), "max_event_times": [max_event_time] * len(delays), "delays": columns}
     answer = http.post(f"{path}:report", json=body)
     assert answer.status_code == 200, answer.text
 
 
-def batch(http: httpx.Client, job: str, number: int, tops: dict[str, int], *, open_: bool = False) -> None:
+def batch(http: httpx.Client, job: str, number: int, max_event_times: dict[str, int], *, open_: bool = False) -> None:
     """Begin, report and (unless ``open_``) commit a batch of the query ``departures``: 40 rows on time, 2 late."""
     path = f"/v1/jobs/{job}/queries/departures/batches/{number}"
     http.put(path, json=RUN).raise_for_status()
     reference = {"query": "departures", **RUN, "batch_id": number, "partition": 0}
-    body = {"substreams": list(tops), "event_times": list(tops.values()), "batch": reference}
+    body = {"substreams": list(max_event_times), "max_event_times": list(max_event_times.values()), "batch": reference}
     http.post(f"/v1/jobs/{job}:report", json=body).raise_for_status()
     if not open_:
-        columns = {"on_time": [40] * len(tops), "late": [2] * len(tops), "null_event_time": [0] * len(tops)}
-        rows = {"rule": "pin", "substreams": list(tops), **columns}
+        columns = {
+            "on_time": [40] * len(max_event_times),
+            "late": [2] * len(max_event_times),
+            "null_event_time": [0] * len(max_event_times),
+        }
+        rows = {"rule": "pinned_watermark", "substreams": list(max_event_times), **columns}
         http.post(f"{path}:commit", json={**RUN, "rows": rows}).raise_for_status()
 
 
@@ -82,7 +88,7 @@ def commit_rows(http: httpx.Client, path: str, batch_id: int, **rows: Any) -> No
     batch = f"{path}/queries/q/batches/{batch_id}"
     assert http.put(batch, json=RUN).status_code == 200
     names = rows["substreams"]
-    body = {"substreams": names, "event_times": [1] * len(names)}
+    body = {"substreams": names, "max_event_times": [1] * len(names)}
     of_batch = RUN | {"query": "q", "batch_id": batch_id, "partition": 0}
     assert http.post(f"{path}:report", json=body | {"batch": of_batch}).status_code == 200
     none = [0] * len(names)

@@ -14,9 +14,14 @@ from playwright.sync_api import Browser, Dialog, Page, expect, sync_playwright
 SCREENS = Path(__file__).parents[2] / "out" / "screens"
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 QUIET = (
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-)  # fmt: skip
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
 DESK, PHONE = {"width": 1200, "height": 900}, {"width": 390, "height": 844}
 PATIENCE_MS = 60_000
 

@@ -48,20 +48,42 @@ def standalone(directory: Path) -> Iterator[str]:
         master = stack.enter_context(
             process(
                 directory / "master.log",
-                [spark_class, "org.apache.spark.deploy.master.Master",
-                 "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"],
+                [
+                    spark_class,
+                    "org.apache.spark.deploy.master.Master",
+                    "--host",
+                    "127.0.0.1",
+                    "--port",
+                    "0",
+                    "--webui-port",
+                    "0",
+                ],
                 r"Starting Spark master at (spark://\S+)",
             )
-        ).group(1)  # fmt: skip
+        ).group(1)
         for host in ("127.0.0.1", "127.0.0.2"):
             stack.enter_context(
                 process(
                     directory / f"worker-{host}.log",
-                    [spark_class, "org.apache.spark.deploy.worker.Worker", "--host", host, "--webui-port", "0",
-                     "--cores", "1", "--memory", "1g", "--work-dir", str(directory / host), master],
-                    "Successfully registered with master", SPARK_LOCAL_IP=host,
+                    [
+                        spark_class,
+                        "org.apache.spark.deploy.worker.Worker",
+                        "--host",
+                        host,
+                        "--webui-port",
+                        "0",
+                        "--cores",
+                        "1",
+                        "--memory",
+                        "1g",
+                        "--work-dir",
+                        str(directory / host),
+                        master,
+                    ],
+                    "Successfully registered with master",
+                    SPARK_LOCAL_IP=host,
                 )
-            )  # fmt: skip
+            )
         yield master
 
 
@@ -72,9 +94,15 @@ def connect_server(directory: Path, conf: dict[str, object]) -> Iterator[str]:
     settings = {**conf, "spark.connect.grpc.binding.address": "127.0.0.1", "spark.connect.grpc.binding.port": port}
     with process(
         directory / "connect.log",
-        [str(SPARK / "bin" / "spark-submit"), "--class", "org.apache.spark.sql.connect.service.SparkConnectServer",
-         "--master", "local[2]", *(part for name, value in settings.items() for part in ("--conf", f"{name}={value}")),
-         "spark-internal"],
+        [
+            str(SPARK / "bin" / "spark-submit"),
+            "--class",
+            "org.apache.spark.sql.connect.service.SparkConnectServer",
+            "--master",
+            "local[2]",
+            *(part for name, value in settings.items() for part in ("--conf", f"{name}={value}")),
+            "spark-internal",
+        ],
         "Spark Connect server started at",
-    ):  # fmt: skip
+    ):
         yield f"sc://127.0.0.1:{port}"

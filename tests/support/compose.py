@@ -186,9 +186,14 @@ class Service:
         self.log.parent.mkdir(exist_ok=True)
         with open(self.log, "ab") as told:
             self.process = subprocess.Popen(
-                self.command, cwd=self.scratch, env=self.environment, stdin=subprocess.DEVNULL, stdout=told,
-                stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+                self.command,
+                cwd=self.scratch,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=told,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
     def run(self, *command: str) -> str:
         """What a service says that ends by itself, as `docker compose run`: with another command, if one is given."""

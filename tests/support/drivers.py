@@ -3,20 +3,21 @@
 import json
 from pathlib import Path
 
+from tidegate_spark.pinned_watermarks import PinnedWatermarks
+
 from tests.support.clock import VirtualClock
-from tidegate_spark import Gate
+from tidegate_spark import Job
 from tidegate_spark.checkpoint import Checkpoint
 from tidegate_spark.choice import Choice
 from tidegate_spark.delivery import Delivery, Opened, Settles
 from tidegate_spark.fold import Fold
-from tidegate_spark.pins import Pins
 
 
-def fold(**tops: int) -> Fold:
+def fold(**max_event_times: int) -> Fold:
     """Return the fold of one row for each substream."""
-    names = list(tops)
+    names = list(max_event_times)
     none = [0] * len(names)
-    return Fold("by row", names, list(tops.values()), [1] * len(names), none, none, none, none)
+    return Fold("by row", names, list(max_event_times.values()), [1] * len(names), none, none, none, none)
 
 
 class Runs:
@@ -36,7 +37,7 @@ class Runs:
 
     def run(
         self,
-        gate: Gate,
+        job: Job,
         query: str = "q",
         settles: Settles = "each batch",
         here: bool = True,
@@ -45,7 +46,9 @@ class Runs:
     ) -> "Run":
         """Start the query."""
         checkpoint = Checkpoint(str(self.directory))
-        delivery = Delivery(gate, query, (), checkpoint, Pins(checkpoint), settles, here, choice, replaces_substreams)
+        delivery = Delivery(
+            job, query, (), checkpoint, PinnedWatermarks(checkpoint), settles, here, choice, replaces_substreams
+        )
         delivery.start()
         return Run(self, delivery)
 
@@ -61,11 +64,11 @@ class Run:
         self.runs.plan(batch_id)
         return self.delivery.begin(batch_id)
 
-    def batch(self, batch_id: int, **tops: int) -> Opened:
+    def batch(self, batch_id: int, **max_event_times: int) -> Opened:
         """Run a whole batch with one row for each substream."""
         opened = self.begin(batch_id)
-        self.delivery.report(opened, fold(**tops))
-        self.delivery.commit(opened, fold(**tops))
+        self.delivery.report(opened, fold(**max_event_times))
+        self.delivery.commit(opened, fold(**max_event_times))
         return opened
 
     def beat(self, after_batch: int | None, age_s: float = 0.0) -> None:

@@ -9,7 +9,7 @@ from tests.support.driver import Driver
 from tests.support.local import LocalCoordinator
 from tests.support.streams import LAG
 from tidegate.store.embedded import EmbeddedValkey
-from tidegate_spark import Gate, limiting_lag
+from tidegate_spark import Job, limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
 
@@ -20,9 +20,9 @@ def source(tmp_path: Path) -> FileBatches:
 
 
 @pytest.fixture
-def gate(tidegate: CoordinatorProcess) -> Gate:
+def job(tidegate: CoordinatorProcess) -> Job:
     """A job with a fixed lag of ten seconds."""
-    return tidegate.gate(rules=limiting_lag(LAG))
+    return tidegate.job(config=limiting_lag(LAG))
 
 
 @pytest.fixture

@@ -39,8 +39,8 @@ def check_accounts(out: Path, flights: pd.DataFrame) -> dict[str, Any]:
         batches = list(csv.DictReader(file))
     assert [int(batch["batch_id"]) for batch in batches] == list(range(summary["batches"]))
     assert sum(int(batch["rows"]) for batch in batches) == summary["rows"]
-    pins = [int(batch["pin_ms"]) for batch in batches if batch["pin_ms"]]
-    assert pins == sorted(pins)
+    pinned_watermarks = [int(batch["pin_ms"]) for batch in batches if batch["pin_ms"]]
+    assert pinned_watermarks == sorted(pinned_watermarks)
     assert summary["final_watermark_ms"] > flights["departed_at"].max().timestamp() * 1000
     return summary
 

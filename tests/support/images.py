@@ -47,9 +47,13 @@ class Buildah:
         container = self("from", "scratch")
         system = Path(self("mount", container))
         run(
-            tool("debootstrap", "debootstrap"), "--variant=minbase", f"--include={','.join(PACKAGES)}",
-            RELEASE, str(system), timeout_s=BUILD_S,
-        )  # fmt: skip
+            tool("debootstrap", "debootstrap"),
+            "--variant=minbase",
+            f"--include={','.join(PACKAGES)}",
+            RELEASE,
+            str(system),
+            timeout_s=BUILD_S,
+        )
         for name in _host_files():
             shutil.copyfile(name, system / name.removeprefix("/"))
         self("umount", container)
@@ -79,9 +83,19 @@ class Buildah:
     def _build(self, stage: str, *options: str) -> str:
         name = f"localhost/{stage}"
         self(
-            "build", "--quiet", "--format", "docker", *options, "--build-arg", f"PYTHON_IMAGE={BASE}",
-            "--target", stage, "--tag", name, str(ROOT),
-        )  # fmt: skip
+            "build",
+            "--quiet",
+            "--format",
+            "docker",
+            *options,
+            "--build-arg",
+            f"PYTHON_IMAGE={BASE}",
+            "--target",
+            stage,
+            "--tag",
+            name,
+            str(ROOT),
+        )
         return name
 
     def config(self, image: str) -> dict[str, Any]:

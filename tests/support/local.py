@@ -15,7 +15,7 @@ from tests.support.clock import VirtualClock
 from tidegate.app import create_app
 from tidegate.settings import Settings
 from tidegate.store.embedded import EmbeddedValkey
-from tidegate_spark import Gate, connect
+from tidegate_spark import Job, connect
 
 DATABASES = 15
 _database = itertools.count()
@@ -28,7 +28,7 @@ class LocalCoordinator:
     """The coordinator's application on a database of its own.
 
     :meth:`stop` refuses connections, as a coordinator that was killed does; :meth:`start` serves the same address and
-    state again. Unlike a process it starts within milliseconds. Clients get the same ``clock`` from :meth:`gate`.
+    state again. Unlike a process it starts within milliseconds. Clients get the same ``clock`` from :meth:`job`.
 
     Args:
         valkey: The server that holds the state, in one of its databases.
@@ -51,7 +51,7 @@ class LocalCoordinator:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def gate(self, *, job: str = "j", **options: Any) -> Gate:
+    def job(self, *, job: str = "j", **options: Any) -> Job:
         """Connect to a job of this coordinator."""
         if self.clock is not None:
             options["clock"] = self.clock

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tidegate_spark import Gate
+from tidegate_spark import Job
 
 TEN = timedelta(seconds=10)
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -67,9 +67,9 @@ def to_the_end(df: DataFrame, checkpoint: str) -> Out:
     return out
 
 
-def native(gate: Gate, df: DataFrame, checkpoint: str, **more: Any) -> DataFrame:
+def native(job: Job, df: DataFrame, checkpoint: str, **more: Any) -> DataFrame:
     options = {"substream": "k", "queryName": "q"} | more
-    return gate.native(df, event_time="t", checkpointLocation=checkpoint, **options)
+    return job.with_watermark(df, event_time="t", checkpointLocation=checkpoint, **options)
 
 
 def tens(df: DataFrame) -> DataFrame:

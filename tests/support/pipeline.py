@@ -24,7 +24,7 @@ from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryLis
 
 import tidegate_spark
 from tests.support.points import AFTER_SPARKS_COMMIT, IN_THE_FUNCTION, Reached, watch
-from tidegate_spark import Batch, Gate, windows
+from tidegate_spark import Batch, Job, windows
 from tidegate_spark.testing import FileBatches, ensure_java
 
 QUERY = "q"
@@ -38,7 +38,7 @@ class Settings:
 
     ``until_idle``: it goes on until the coordinator takes all substreams for idle, after a second of silence.
     ``windows``: their size; its function gets windows by k then, which take rows for as long again after they closed;
-    or, where they are ``native``, Spark's own, which take none.
+    or, where they are ``with_watermark``, Spark's own, which take none.
     """
 
     session: str
@@ -72,7 +72,7 @@ def session(settings: Settings) -> SparkSession:
 def keep(directory: Path, kind: str, df: DataFrame, batch: Batch) -> None:
     """What a function was given, one file a call."""
     rows = sorted((list(row) for row in df.collect()), key=lambda row: (row[1] is not None, row))
-    given = {"batch": batch, "pin": batch.pin, "replayed": batch.replayed, "rows": rows}
+    given = {"batch": batch, "pinned_watermark": batch.watermark, "replayed": batch.replayed, "rows": rows}
     (directory / "out" / f"{kind}-{batch:03d}-{time.time_ns()}-{uuid.uuid4()}.json").write_text(json.dumps(given))
 
 
@@ -124,16 +124,24 @@ class AfterSparksCommit(StreamingQueryListener):
 
 
 def run_natively(
-    settings: Settings, gate: Gate, df: DataFrame, checkpoint: str, write: Callable[[DataFrame, Batch], None],
+    settings: Settings,
+    job: Job,
+    df: DataFrame,
+    checkpoint: str,
+    write: Callable[[DataFrame, Batch], None],
     reached: Reached,
-) -> None:  # fmt: skip
+) -> None:
     """Spark's own windows over all that is there, by the job's watermark."""
     assert settings.windows is not None
     size = timedelta(milliseconds=settings.windows)
-    followed = gate.native(
+    followed = job.with_watermark(
         df.select("k", F.timestamp_millis("t").alias("t")),
-        event_time="t", substream="k", queryName=QUERY, checkpointLocation=checkpoint, windows=size,
-    )  # fmt: skip
+        event_time="t",
+        substream="k",
+        queryName=QUERY,
+        checkpointLocation=checkpoint,
+        windows=size,
+    )
     counted = followed.groupBy(F.window("t", f"{settings.windows} milliseconds"), "k").count()
     results = counted.select("k", F.unix_millis("window.start"), "count")
     if settings.die is not None:
@@ -173,19 +181,19 @@ def execute(spark: SparkSession, settings: Settings, reached: Reached) -> None:
     df = FileBatches(directory / "input", SCHEMA).stream(spark)
     if settings.flaky is not None:
         df = flaky(df, Path(settings.flaky))
-    rules = tidegate_spark.limiting_lag(LAG, idle_timeout=timedelta(seconds=1) if settings.until_idle else None)
-    gate = tidegate_spark.connect(settings.url, job=settings.job, rules=rules)
+    config = tidegate_spark.limiting_lag(LAG, idle_timeout=timedelta(seconds=1) if settings.until_idle else None)
+    job = tidegate_spark.connect(settings.url, job=settings.job, config=config)
     if settings.native:
-        run_natively(settings, gate, df, checkpoint, write, reached)
+        run_natively(settings, job, df, checkpoint, write, reached)
         return
-    stream = gate.stream(df, event_time="t", substream="k")
+    stream = job.stream(df, event_time="t", substream="k")
     if settings.windows is not None:
         stream = stream.windows(settings.windows).agg("k", rows=windows.count(), last=windows.max("t"))
         stream = stream.allowed_lateness(settings.windows)
-    stream = stream.foreach_batch(write).late_to(write_late).show_progress()
+    stream = stream.foreach_batch(write).late_output(write_late).show_progress()
     if settings.until_idle:
-        query = stream.tuned(heartbeat_ms=200).start(queryName=QUERY, checkpointLocation=checkpoint)
-        while not gate.status()["substreams"]["all_idle"]:
+        query = stream.tuning(heartbeat_ms=200).start(queryName=QUERY, checkpointLocation=checkpoint)
+        while not job.status()["substreams"]["all_idle"]:
             time.sleep(0.2)
         query.stop()
     else:

@@ -13,8 +13,13 @@ POINTS = ["before the pin", "after the pin", "after the reports", IN_THE_FUNCTIO
 """In their order; the user's function says itself that it is reached."""
 
 POINTS_WITH_WINDOWS = [
-    "before the state", "after the state", "before the commit", "after it", "after the version", IN_THE_FUNCTION,
-]  # fmt: skip
+    "before the state",
+    "after the state",
+    "before the commit",
+    "after it",
+    "after the version",
+    IN_THE_FUNCTION,
+]
 """What a batch of a query with windows adds to them, in their order: its function comes last."""
 
 AFTER_SPARKS_COMMIT = "after Spark's commit"

@@ -10,7 +10,7 @@ MAY: dict[str, set[str]] = {
     "watermark": ALL,
     "watch": ALL,
     "substreams": ALL,
-    "disorder": ALL,
+    "completeness": ALL,
     "late": ALL,
     "queries": ALL,
     "get_batch": ALL,

@@ -42,8 +42,12 @@ def started(settings: Settings) -> Iterator["subprocess.Popen[bytes]"]:
     with open(Path(settings.directory) / "pipeline.log", "a") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.pipeline", settings.argument()],
-            cwd=settings.directory, env=environment(), stdout=log, stderr=log, start_new_session=True,
-        )  # fmt: skip
+            cwd=settings.directory,
+            env=environment(),
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
     try:
         yield process
     finally:
@@ -104,7 +108,7 @@ class Call:
 
     kind: str
     batch: int
-    pin: int | None
+    pinned_watermark: int | None
     replayed: bool
     rows: list[Any]
 

@@ -11,8 +11,12 @@ def fails(tmp_path: Path, *arguments: str, **settings: str) -> str:
     environment = os.environ | {"TIDEGATE_DATA_DIR": str(tmp_path / "data"), "TIDEGATE_PORT": "0"} | settings
     ended = subprocess.run(
         [sys.executable, "-m", "tidegate", "serve", *arguments],
-        env=environment, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        stdin=subprocess.DEVNULL,
+    )
     assert ended.returncode == 1
     lines = ended.stderr.splitlines()
     assert len(lines) == 1, ended.stderr

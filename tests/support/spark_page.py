@@ -27,7 +27,7 @@ def main() -> None:
     landings.add(flight("BOS", "2013-01-01T12:00:00Z"), flight("HNL", "2013-01-01T06:00:00Z"))
     page: dict[str, Any] = {"spark": spark}
     for block in (block for block in BLOCKS if not FILE.match(block)):
-        if ".late_to(write_late)" in block:  # the second run of "departures" gets something to set aside
+        if ".late_output(write_late)" in block:  # the second run of "departures" gets something to set aside
             landings.add(
                 flight("HNL", "2013-01-01T05:00:00Z"), flight("HNL", "2013-01-01T06:30:00Z"), flight("BOS", None)
             )
@@ -37,8 +37,9 @@ def main() -> None:
     assert spark.read.parquet("with_watermark").count() == 1
     hourly = spark.read.parquet("hourly").collect()
     assert {(row.dest, row.window.start.hour, row.flights, row.passengers) for row in hourly} >= {
-        ("BOS", 12, 1, 100), ("HNL", 6, 2, 200),
-    }, hourly  # fmt: skip
+        ("BOS", 12, 1, 100),
+        ("HNL", 6, 2, 200),
+    }, hourly
     by_spark = spark.read.parquet("by_spark").collect()
     assert ("HNL", 5, 1) in {(row.dest, row.window.start.hour, row.flights) for row in by_spark}, by_spark
     # The query "metered" reads the same flights, and finds the same one late.

@@ -6,7 +6,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.local import LocalCoordinator
-from tidegate_spark import Batch, Committed, Gate, JobMissing, Stream
+from tidegate_spark import Batch, Committed, Job, JobMissing, Stream
 from tidegate_spark.testing import FileBatches
 
 LAG = timedelta(seconds=10)
@@ -42,10 +42,10 @@ class Backup:
         self.own.start()
 
 
-def known(gate: Gate) -> dict[str, int | None]:
+def known(job: Job) -> dict[str, int | None]:
     """How far the job knows each substream to have come; nothing where it was lost."""
     try:
-        return {row["substream"]: row["top"] for row in gate.substreams()}
+        return {row["substream"]: row["max_event_time"] for row in job.substreams()}
     except JobMissing:
         return {}
 
@@ -56,21 +56,21 @@ class Sink:
     def __init__(self) -> None:
         self.on_time: dict[int, list[tuple[str | None, int | None]]] = {}
         self.late: dict[int, list[tuple[str | None, int | None]]] = {}
-        self.pins: dict[int, int | None] = {}
+        self.pinned_watermarks: dict[int, int | None] = {}
         self.committed: list[Committed] = []
 
     def write(self, df: DataFrame, batch: Batch) -> None:
         self.on_time[int(batch)] = sorted(((row.k, row.t) for row in df.collect()), key=str)
-        self.pins[int(batch)] = batch.pin
+        self.pinned_watermarks[int(batch)] = batch.watermark
 
     def write_late(self, df: DataFrame, batch: Batch) -> None:
         self.late[int(batch)] = sorted(((row.k, row.t) for row in df.collect()), key=str)
 
     def after(self, stream: Stream) -> Stream:
         """The stream with this as its sink."""
-        return stream.foreach_batch(self.write).late_to(self.write_late).on_commit(self.committed.append)
+        return stream.foreach_batch(self.write).late_output(self.write_late).on_commit(self.committed.append)
 
 
-def stream_of(spark: SparkSession, gate: Gate, source: FileBatches, sink: Sink) -> Stream:
+def stream_of(spark: SparkSession, job: Job, source: FileBatches, sink: Sink) -> Stream:
     """Return a stream with a sink, by the columns ``t`` and ``k``."""
-    return sink.after(gate.stream(source.stream(spark), event_time="t", substream="k"))
+    return sink.after(job.stream(source.stream(spark), event_time="t", substream="k"))

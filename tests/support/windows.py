@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidegate_spark import Batch, Committed, Gate, Stream, windows
+from tidegate_spark import Batch, Committed, Job, Stream, windows
 from tidegate_spark.testing import FileBatches
 
 SECOND = 1000
@@ -28,7 +28,7 @@ class Results:
         self.late[int(batch)] = sorted(((row.k, row.t) for row in df.collect()), key=str)
 
     def after(self, stream: Stream) -> Stream:
-        return stream.foreach_batch(self.write).late_to(self.write_late).on_commit(self.committed.append)
+        return stream.foreach_batch(self.write).late_output(self.write_late).on_commit(self.committed.append)
 
     def table(self) -> dict[tuple[int, Any], dict[str, Any]]:
         """The last result of each window; each ``previous`` must be what stood there."""
@@ -45,8 +45,8 @@ class Results:
         return sum(getattr(committed, row_class) for committed in self.committed)
 
 
-def tens(gate: Gate, source: FileBatches, spark: SparkSession, results: Results, **more: Any) -> Stream:
+def tens(job: Job, source: FileBatches, spark: SparkSession, results: Results, **more: Any) -> Stream:
     """Windows of ten seconds, by k."""
-    stream = gate.stream(source.stream(spark), event_time="t", substream="k").persisted(False)
+    stream = job.stream(source.stream(spark), event_time="t", substream="k").persist(False)
     windowed = stream.windows(10 * SECOND, **more).agg("k", rows=windows.count(), last=windows.max("t"))
     return results.after(windowed)

@@ -21,7 +21,7 @@ from tests.support.native import TEN, Out, native, start, tens
 from tests.support.waiting import until
 from tests.support.windows import SECOND, Results
 from tests.support.windows import tens as windows_of_ten
-from tidegate_spark import Gate, InvalidUsage
+from tidegate_spark import InvalidUsage, Job
 from tidegate_spark.testing import FileBatches
 from tidegate_spark.versions import AVAILABLE_NOW_OF_PYTHON_SOURCES, PYTHON_SOURCES, version_of
 
@@ -69,10 +69,10 @@ def table(results: Results) -> dict[tuple[int, Any], int]:
     return {(start // SECOND, k): row["rows"] for (start, k), row in results.table().items()}
 
 
-def test_windows_hold_every_row(spark: SparkSession, gate: Gate, counted: FileBatches, checkpoint: str) -> None:
+def test_windows_hold_every_row(spark: SparkSession, job: Job, counted: FileBatches, checkpoint: str) -> None:
     """By processing time: they close with the batches, and those that are left when the job is complete."""
     results = Results()
-    stream = windows_of_ten(gate, counted, spark, results)
+    stream = windows_of_ten(job, counted, spark, results)
     query = stream.start(queryName="q", checkpointLocation=checkpoint)
     try:
         query.processAllAvailable()
@@ -80,26 +80,26 @@ def test_windows_hold_every_row(spark: SparkSession, gate: Gate, counted: FileBa
         until(lambda: table(results) == closed, "the windows up to 34 s")
         assert results.count("late") == 0
         if version_of(spark) >= PYTHON_SOURCES:
-            assert gate.complete() == 50 * SECOND, "the end of the window of the last event"
+            assert job.complete() == 50 * SECOND, "the end of the window of the last event"
             until(lambda: table(results) == BY_WINDOW, "the other windows")
     finally:
         query.stop()
-    assert gate.status()["rows"]["on_time"] == 9
+    assert job.status()["rows"]["on_time"] == 9
 
 
 def test_a_run_over_what_is_there_holds_every_row(
-    spark: SparkSession, gate: Gate, counted: FileBatches, checkpoint: str, caplog: pytest.LogCaptureFixture
+    spark: SparkSession, job: Job, counted: FileBatches, checkpoint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The client warns if the run is a single batch. After ``complete()``, the next run closes the other windows."""
     results = Results()
-    stream = windows_of_ten(gate, counted, spark, results)
+    stream = windows_of_ten(job, counted, spark, results)
     with caplog.at_level(logging.WARNING, "tidegate"):
         streams.to_the_end(stream, checkpoint)
     single = PYTHON_SOURCES <= version_of(spark) < AVAILABLE_NOW_OF_PYTHON_SOURCES
     assert len(results.committed) == (1 if single else 3)
     assert ("a single batch" in caplog.text) == single
     if version_of(spark) >= PYTHON_SOURCES:
-        gate.complete()
+        job.complete()
         streams.to_the_end(stream, checkpoint)
         assert table(results) == BY_WINDOW
     else:
@@ -107,46 +107,46 @@ def test_a_run_over_what_is_there_holds_every_row(
         assert table(results) == {key: count for key, count in BY_WINDOW.items() if key[0] + 10 <= 34}
 
 
-def test_sparks_own_windows_hold_every_row(
-    spark: SparkSession, gate: Gate, timed: FileBatches, checkpoint: str
-) -> None:
+def test_sparks_own_windows_hold_every_row(spark: SparkSession, job: Job, timed: FileBatches, checkpoint: str) -> None:
     """By processing time; a query that is stopped when it has processed all there is has reported all of it."""
     needs(spark, PYTHON_SOURCES)
-    followed = tens(native(gate, timed.stream(spark), checkpoint, windows=TEN))
+    followed = tens(native(job, timed.stream(spark), checkpoint, windows=TEN))
     out = Out()
     with running(followed, out, checkpoint) as query:
         query.processAllAvailable()
-    assert gate.status()["rows"] == {"on_time": 9, "updated": 0, "late": 0, "null_event_time": 0, "future": 0}
-    gate.complete()
+    assert job.status()["rows"] == {"on_time": 9, "updated": 0, "late": 0, "null_event_time": 0, "future": 0}
+    job.complete()
     with running(followed, out, checkpoint):
         until(lambda: out.windows() == BY_WINDOW, "every window")
 
 
 def test_a_native_run_over_what_is_there_is_right_or_refused(
-    spark: SparkSession, gate: Gate, timed: FileBatches, checkpoint: str
+    spark: SparkSession, job: Job, timed: FileBatches, checkpoint: str
 ) -> None:
     """A single batch would report nothing, and a job that is completed then would never close its windows."""
     needs(spark, PYTHON_SOURCES)
-    followed = tens(native(gate, timed.stream(spark), checkpoint, windows=TEN))
+    followed = tens(native(job, timed.stream(spark), checkpoint, windows=TEN))
     out = Out()
     query = start(followed, out, checkpoint, availableNow=True)
     if version_of(spark) >= AVAILABLE_NOW_OF_PYTHON_SOURCES:
         assert query.awaitTermination(120)
-        assert gate.status()["rows"]["on_time"] == 9
+        assert job.status()["rows"]["on_time"] == 9
         return
-    with pytest.raises(StreamingQueryException, match=r"native\(\) does not support trigger\(availableNow=True\)"):
+    with pytest.raises(
+        StreamingQueryException, match=r"with_watermark\(\) does not support trigger\(availableNow=True\)"
+    ):
         query.awaitTermination(120)
     assert out.rows == {}
     with running(followed, out, checkpoint) as query:
         query.processAllAvailable()
-        gate.complete()
+        job.complete()
         until(lambda: out.windows() == BY_WINDOW, "every window")
 
 
 def test_native_is_refused_where_spark_has_no_sources_in_python(
-    spark: SparkSession, gate: Gate, timed: FileBatches, checkpoint: str
+    spark: SparkSession, job: Job, timed: FileBatches, checkpoint: str
 ) -> None:
     if version_of(spark) >= PYTHON_SOURCES:
         pytest.skip("Spark has sources in Python")
-    with pytest.raises(InvalidUsage, match=r"native\(\) needs Spark 4\.0 or later, and this is 3\.5"):
-        native(gate, timed.stream(spark), checkpoint, windows=TEN)
+    with pytest.raises(InvalidUsage, match=r"with_watermark\(\) needs Spark 4\.0 or later, and this is 3\.5"):
+        native(job, timed.stream(spark), checkpoint, windows=TEN)

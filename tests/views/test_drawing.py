@@ -15,7 +15,7 @@ def places(*at: int | None) -> dict[str, float]:
 def test_the_axis_is_to_scale_while_now_is_near() -> None:
     drawn = axis(0, 25, 50, 100)
     assert drawn is not None and drawn.breaks_at is None
-    assert places(0, 25, 50, 100) == {"emitted": 4.0, "coalesced": 27.0, "top": 50.0, "now": 96.0}
+    assert places(0, 25, 50, 100) == {"emitted": 4.0, "coalesced_watermark": 27.0, "max_event_time": 50.0, "now": 96.0}
     assert [mark.anchor for mark in drawn.marks] == ["start", "middle", "middle", "end"]
 
 
@@ -23,15 +23,20 @@ def test_a_clock_that_is_far_away_is_behind_a_break() -> None:
     """A replay of the year before last: to scale, all else would be one point."""
     drawn = axis(0, 0, 100, 10_000)
     assert drawn is not None and drawn.breaks_at == 88.0
-    assert places(0, 0, 100, 10_000) == {"emitted": 4.0, "coalesced": 4.0, "top": 80.0, "now": 96.0}
+    assert places(0, 0, 100, 10_000) == {
+        "emitted": 4.0,
+        "coalesced_watermark": 4.0,
+        "max_event_time": 80.0,
+        "now": 96.0,
+    }
     ahead = axis(5000, None, 5100, 0)
     assert ahead is not None and ahead.breaks_at == 12.0
-    assert places(5000, None, 5100, 0) == {"emitted": 20.0, "top": 96.0, "now": 4.0}
+    assert places(5000, None, 5100, 0) == {"emitted": 20.0, "max_event_time": 96.0, "now": 4.0}
 
 
 def test_one_moment_alone_has_a_place() -> None:
-    assert places(None, None, 7, 7) == {"top": 50.0, "now": 50.0}
-    assert places(None, None, 7, 70) == {"top": 42.0, "now": 96.0}
+    assert places(None, None, 7, 7) == {"max_event_time": 50.0, "now": 50.0}
+    assert places(None, None, 7, 70) == {"max_event_time": 42.0, "now": 96.0}
     assert axis(None, None, None, 7) is None
 
 

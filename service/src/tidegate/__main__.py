@@ -5,7 +5,7 @@ import json
 import typer
 
 from tidegate.cli import act, look
-from tidegate.cli.curve import curve
+from tidegate.cli.completeness import completeness
 from tidegate.cli.keys import keys
 from tidegate.cli.late import late
 from tidegate.cli.serve import serve
@@ -13,11 +13,9 @@ from tidegate.cli.simulate import simulate
 
 cli = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 cli.command()(serve)
-for look_ in (look.jobs, look.show, look.explain, look.history, look.watch, look.wait, curve, late):
+for look_ in (look.jobs, look.status, look.explain, look.history, look.watch, look.wait, completeness, late):
     cli.command(rich_help_panel="Look")(look_)
-for act_ in (
-    act.declare, act.idle, act.done, act.evict, act.retire, act.hold, act.release, act.complete, act.reopen,
-):  # fmt: skip
+for act_ in (act.declare, act.idle, act.done, act.evict, act.retire, act.hold, act.release, act.complete, act.reopen):
     cli.command(rich_help_panel="Act")(act_)
 cli.command(rich_help_panel="Try")(simulate)
 cli.add_typer(keys, name="keys")

@@ -65,9 +65,17 @@ def create_app(
         key = token_key or await store.secret()
         stale_after_ms = round(settings.stale_after_s * 1000)
         app.state.context = Context(
-            store, Tokens(key), wakeups, keyring, Overview(store), metrics, usage, revocation, stale_after_ms,
+            store,
+            Tokens(key),
+            wakeups,
+            keyring,
+            Overview(store),
+            metrics,
+            usage,
+            revocation,
+            stale_after_ms,
             settings.max_scraped_substreams,
-        )  # fmt: skip
+        )
         app.state.sessions = Sessions(key, keyring)
         tasks = [
             asyncio.create_task(wakeups.run(), name="wakeups"),

@@ -92,12 +92,12 @@ def sentence(told: Mapping[str, Any]) -> list[Piece]:
     if told["complete"]:
         ended: list[Piece] = ["Complete: the input has ended"]
         return [*ended, "."] if watermark is None else [*ended, " at ", At(watermark), "."]
-    holder = told["holder"]
-    if holder is None:
-        return _unheld(watermark, told.get("substreams"), told.get("future_reported", 0))
+    held_by = told["held_by"]
+    if held_by is None:
+        return _unheld(watermark, told.get("substreams"), told.get("future_rows", 0))
     where: list[Piece] = ["No watermark yet: held by "] if watermark is None else ["Held at ", At(watermark), " by "]
-    until = _until(told.get("held"), told["now_ms"])
-    return [*where, *holding(holder), *_because(holder, told["now_ms"], bool(until)), *until, "."]
+    until = _until(told.get("holders"), told["now_ms"])
+    return [*where, *holding(held_by), *_because(held_by, told["now_ms"], bool(until)), *until, "."]
 
 
 def holding(held: Mapping[str, Any]) -> list[Piece]:
@@ -118,11 +118,11 @@ def details(record: Mapping[str, Any]) -> list[Piece]:
     """What a record of the history says beyond its kind."""
     found: list[list[Piece]] = []
     if record["kind"] in MOVEMENTS:
-        moved = "watermark" if record["kind"] == Kind.EMISSION else "coalesced"
+        moved = "watermark" if record["kind"] == Kind.EMISSION else "coalesced_watermark"
         if record.get(moved) is not None:
             found.append([At(record[moved])])
-        if record.get("holder"):
-            found.append(["held by ", *holding({**record, "reason": record["holder"]})])
+        if record.get("held_by"):
+            found.append(["held by ", *holding({**record, "reason": record["held_by"]})])
         found += [[f"past {limit['count']} by {limit['limit']}"] for limit in record.get("limits") or ()]
     else:
         names = [name.removeprefix("/") for name in record.get("substreams") or []]
@@ -179,20 +179,20 @@ def _unheld(watermark: int | None, substreams: Mapping[str, Any] | None, future:
     return [*where, "; nobody holds it back."]
 
 
-def _because(holder: Mapping[str, Any], now_ms: int, until_when: bool) -> list[Piece]:
-    match holder["reason"]:
+def _because(held_by: Mapping[str, Any], now_ms: int, until_when: bool) -> list[Piece]:
+    match held_by["reason"]:
         case "slow":
-            long = now_ms - holder["last_event_ms"] >= SILENT_MS
-            return [", silent for ", Since(holder["last_event_ms"])] if long else [", the furthest behind"]
+            long = now_ms - held_by["last_event_ms"] >= SILENT_MS
+            return [", silent for ", Since(held_by["last_event_ms"])] if long else [", the furthest behind"]
         case "blocked":
-            silent: list[Piece] = [", silent for ", Since(holder["last_event_ms"])]
+            silent: list[Piece] = [", silent for ", Since(held_by["last_event_ms"])]
             return silent if until_when else [*silent, ", whose query has not said that there was nothing"]
         case "never_reported":
             return [", of which nothing was seen yet"]
         case "missing_query":
             return [", which is expected and has shown no substreams yet"]
         case "open_batch":
-            return [", open for ", Since(holder["begun_ms"])]
+            return [", open for ", Since(held_by["begun_ms"])]
         case _:
             return [", an operator's"]
 
@@ -204,7 +204,7 @@ def _until(held: list[Mapping[str, Any]] | None, now_ms: int) -> list[Piece]:
     then = UNTIL[first["limit"]]
     if held[0]["reason"] == "missing_query":
         then = then.replace("its query", "it")
-    if not first["spoken_for"]:
+    if not first["needs_query_report"]:
         return [f"; {then} in ", Until(first["at_ms"])]
     if first["at_ms"] <= now_ms:
         return [f"; {then} as soon as its query says that there was nothing"]

@@ -2,15 +2,15 @@
 
 ::
 
-    gate = tidegate_spark.connect("http://coordinator:8000", job="flights",
+    job = tidegate_spark.connect("http://coordinator:8000", job="flights",
                                   rules=tidegate_spark.limiting_lag(timedelta(minutes=30)))
-    query = (gate.stream(flights, event_time="departed_at", substream="dest")
-                 .late_to(write_late)
+    query = (job.stream(flights, event_time="departed_at", substream="dest")
+                 .late_output(write_late)
                  .foreach_batch(write)
                  .start(queryName="departures", checkpointLocation=path))
 
 ``write(df, batch_id)`` stays as it was: it receives the rows that are on time, and ``batch_id`` also carries
-``batch_id.pin`` and ``batch_id.watermark``.
+``batch_id.watermark`` and ``batch_id.job_watermark``.
 """
 
 from importlib import import_module
@@ -18,6 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidegate_spark.batch import Batch, Committed, Holder
+    from tidegate_spark.config import (
+        JobConfig,
+        Limits,
+        limiting_lag,
+        limiting_lag_and_delay,
+        limiting_lag_and_lull,
+        limiting_timestamp_and_wall_clock_lag,
+        reported,
+        target_completeness,
+    )
     from tidegate_spark.errors import (
         CoordinatorUnavailable,
         InvalidUsage,
@@ -26,17 +36,7 @@ if TYPE_CHECKING:
         Refused,
         TidegateError,
     )
-    from tidegate_spark.gate import Gate, connect
-    from tidegate_spark.rules import (
-        Limits,
-        Rules,
-        limiting_lag,
-        limiting_lag_and_delay,
-        limiting_lag_and_lull,
-        limiting_timestamp_and_wall_clock_lag,
-        reported,
-        target_completeness,
-    )
+    from tidegate_spark.job import Job, connect
     from tidegate_spark.stream import Stream
     from tidegate_spark.substreams import SOURCE_PARTITION
 
@@ -45,14 +45,14 @@ __all__ = [
     "Batch",
     "Committed",
     "CoordinatorUnavailable",
-    "Gate",
     "Holder",
     "InvalidUsage",
+    "Job",
+    "JobConfig",
     "JobDeleted",
     "JobMissing",
     "Limits",
     "Refused",
-    "Rules",
     "Stream",
     "TidegateError",
     "connect",
@@ -69,24 +69,24 @@ HOMES = {
     "Batch": "batch",
     "Committed": "batch",
     "CoordinatorUnavailable": "errors",
-    "Gate": "gate",
+    "Job": "job",
     "Holder": "batch",
     "InvalidUsage": "errors",
     "JobDeleted": "errors",
     "JobMissing": "errors",
-    "Limits": "rules",
+    "Limits": "config",
     "Refused": "errors",
-    "Rules": "rules",
+    "JobConfig": "config",
     "SOURCE_PARTITION": "substreams",
     "Stream": "stream",
     "TidegateError": "errors",
-    "connect": "gate",
-    "limiting_lag": "rules",
-    "limiting_lag_and_delay": "rules",
-    "limiting_lag_and_lull": "rules",
-    "limiting_timestamp_and_wall_clock_lag": "rules",
-    "target_completeness": "rules",
-    "reported": "rules",
+    "connect": "job",
+    "limiting_lag": "config",
+    "limiting_lag_and_delay": "config",
+    "limiting_lag_and_lull": "config",
+    "limiting_timestamp_and_wall_clock_lag": "config",
+    "target_completeness": "config",
+    "reported": "config",
 }
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from tidegate_spark.checkpoint import Checkpoint
 from tidegate_spark.fold import Fold
-from tidegate_spark.pins import KeptPin
+from tidegate_spark.pinned_watermarks import StoredPinnedWatermark
 
 _KIND = "backlog"
 
@@ -20,7 +20,7 @@ class Untold:
     """
 
     batch_id: int
-    kept: KeptPin
+    kept: StoredPinnedWatermark
     began_s: float
     settled_s: float | None
     fold: Fold
@@ -41,7 +41,9 @@ class Backlog:
         document = self._checkpoint.read(f"{_KIND}/{batch_id}")
         if document is None:
             return None
-        return Untold(**{**document, "kept": KeptPin(**document["kept"]), "fold": Fold.of(document["fold"])})
+        return Untold(
+            **{**document, "kept": StoredPinnedWatermark(**document["kept"]), "fold": Fold.of(document["fold"])}
+        )
 
     def write(self, untold: Untold) -> None:
         self._checkpoint.write(f"{_KIND}/{untold.batch_id}", asdict(untold))

@@ -12,31 +12,39 @@ class Batch(int):
 
     It is an ``int``, so a function written for ``foreachBatch`` takes it as it always did.
 
-    ``pin`` (epoch milliseconds, or the unit of a numeric event time): rows with an event time below it are late, in
+    ``pinned_watermark`` (epoch milliseconds, or the unit of a numeric event time): rows with an event time below it
+    are late, in
     every replay of this batch; None: none is. ``watermark``: what the whole job had emitted when this batch began, as
     far as this query has heard; for windows, what they are closed by. ``replayed``: the batch was begun before, by a
     run that did not finish it.
     """
 
-    pin: int | None
     watermark: int | None
+    job_watermark: int | None
     job: str
     query: str
     replayed: bool
 
     # The defaults are for copies and pickles (a batch in the closure of a UDF), which bring the attributes after.
     def __new__(
-        cls, batch_id: int, *, pin: int | None = None, watermark: int | None = None, job: str = "", query: str = "",
+        cls,
+        batch_id: int,
+        *,
+        watermark: int | None = None,
+        job_watermark: int | None = None,
+        job: str = "",
+        query: str = "",
         replayed: bool = False,
-    ) -> Self:  # fmt: skip
+    ) -> Self:
         self = super().__new__(cls, batch_id)
-        self.pin, self.watermark, self.job, self.query, self.replayed = pin, watermark, job, query, replayed
+        self.watermark, self.job_watermark = watermark, job_watermark
+        self.job, self.query, self.replayed = job, query, replayed
         return self
 
     def closing(self, watermark: int) -> "Batch":
         """The batch as the function for windows gets it, which are closed by this watermark."""
         again = copy.copy(self)
-        again.watermark = watermark
+        again.job_watermark = watermark
         return again
 
 
@@ -57,11 +65,11 @@ class Holder:
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> "Holder | None":
         """The holder in an answer of the coordinator."""
-        holder = answer["holder"]
-        if holder is None:
+        held_by = answer["held_by"]
+        if held_by is None:
             return None
         # A coordinator that is newer may say more.
-        return cls(**{member.name: holder[member.name] for member in fields(cls) if member.name in holder})
+        return cls(**{member.name: held_by[member.name] for member in fields(cls) if member.name in held_by})
 
     def __str__(self) -> str:
         if self.hold is not None:
@@ -91,7 +99,7 @@ class Committed:
     future: int
     watermark: int | None
     now_ms: int | None
-    holder: Holder | None
+    held_by: Holder | None
     seconds: float
     told: bool
     of_timestamps: bool
@@ -108,7 +116,7 @@ class Committed:
     def metrics(self) -> dict[str, int | float | None]:
         """The same as named numbers, for a metrics system, and as attributes of the log's records."""
         return {
-            "tidegate.pin": self.batch.pin,
+            "tidegate.pinned_watermark": self.batch.watermark,
             "tidegate.watermark": self.watermark,
             "tidegate.watermark_lag_ms": self.watermark_lag_ms,
             "tidegate.on_time_rows": self.on_time,
@@ -122,14 +130,16 @@ class Committed:
     def __str__(self) -> str:
         rows = [f"{self.rows:,} rows"]
         for count, what in (
-            (self.updated, "updating"), (self.late, "late"), (self.null_event_time, "without event time"),
+            (self.updated, "updating"),
+            (self.late, "late"),
+            (self.null_event_time, "without event time"),
             (self.future, "too far ahead"),
-        ):  # fmt: skip
+        ):
             if count:
                 rows.append(f"{count:,} {what}")
         if not self.told:
             return f"{', '.join(rows)}; the coordinator is told later"
-        return f"{', '.join(rows)}; watermark {self._watermark()}, held by {self.holder or 'nobody'}"
+        return f"{', '.join(rows)}; watermark {self._watermark()}, held by {self.held_by or 'nobody'}"
 
     def _watermark(self) -> str:
         if self.watermark is None:

@@ -67,8 +67,10 @@ class Choice:
     def replaces(self, before: "Choice") -> bool:
         """Return whether the substreams of the run before are other ones."""
         return (self.event_time, self.substream, self.by_source_partition) != (
-            before.event_time, before.substream, before.by_source_partition,
-        )  # fmt: skip
+            before.event_time,
+            before.substream,
+            before.by_source_partition,
+        )
 
     def check(self, before: "Choice", replaces_substreams: bool) -> None:
         """Check that a query may go on with these choices.

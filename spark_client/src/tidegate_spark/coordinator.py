@@ -12,10 +12,10 @@ from urllib.parse import quote
 import httpx
 
 from tidegate_spark.clock import SYSTEM_CLOCK, Clock
+from tidegate_spark.config import JobConfig, differing
 from tidegate_spark.errors import InvalidUsage, JobMissing, Refused
 from tidegate_spark.outage import NoAnswer, Patience, outage_since
 from tidegate_spark.reporter import batch_of, in_calls
-from tidegate_spark.rules import Rules, differing
 
 log = logging.getLogger("tidegate")
 
@@ -91,33 +91,37 @@ class Coordinator:
 
     # -- the job --------------------------------------------------------------------------------------------------
 
-    def create_job(self, rules: Rules, patience: Patience | None = None) -> dict[str, Any] | None:
+    def create_job(self, config: JobConfig, patience: Patience | None = None) -> dict[str, Any] | None:
         """Creates the job; returns None, changing nothing, where there is one already."""
         try:
-            return self._job("PUT", "", rules, {"If-None-Match": "*"}, patience)
+            return self._job("PUT", "", config, {"If-None-Match": "*"}, patience)
         except Refused as refusal:
             if refusal.code != "job_exists":
                 raise
             return None
 
-    def change_job(self, rules: Rules) -> dict[str, Any]:
+    def change_job(self, config: JobConfig) -> dict[str, Any]:
         """Puts other rules in force."""
-        return self._job("PUT", "", rules, {"If-Match": "*"})
+        return self._job("PUT", "", config, {"If-Match": "*"})
 
     def status(self, patience: Patience | None = None) -> dict[str, Any]:
         return self._job("GET", "", patience=patience)
 
     def declare(
-        self, query: str, names: Sequence[str], reason: str, tops: Mapping[str, int] | None = None,
+        self,
+        query: str,
+        names: Sequence[str],
+        reason: str,
+        max_event_times: Mapping[str, int] | None = None,
         patience: Patience | None = None,
-    ) -> None:  # fmt: skip
-        """``tops``: highest event times of substreams that the job may have lost."""
-        tops = tops or {}
+    ) -> None:
+        """``max_event_times``: highest event times of substreams that the job may have lost."""
+        max_event_times = max_event_times or {}
         # Between two calls the watermark may move: those that hold it come first.
-        ordered = sorted(names, key=lambda name: (name in tops, tops.get(name, 0)))
+        ordered = sorted(names, key=lambda name: (name in max_event_times, max_event_times.get(name, 0)))
         columns: dict[str, list[Any]] = {"names": ordered}
-        if tops:
-            columns["event_times"] = [tops.get(name) for name in ordered]
+        if max_event_times:
+            columns["max_event_times"] = [max_event_times.get(name) for name in ordered]
         for part in in_calls(columns):
             self._job("POST", ":declare", {"query": query, "reason": reason, **part}, patience=patience)
 
@@ -132,9 +136,9 @@ class Coordinator:
     def complete(self, reason: str, up_to: int | None = None) -> dict[str, Any]:
         return self._job("POST", ":complete", {"reason": reason, "up_to": up_to})
 
-    def coalesced(self) -> int | None:
+    def coalesced_watermark(self) -> int | None:
         """The coalesced watermark."""
-        watermark: int | None = self._job("GET", "/watermark")["coalesced"]
+        watermark: int | None = self._job("GET", "/watermark")["coalesced_watermark"]
         return watermark
 
     def queries(self, patience: Patience | None = None) -> list[dict[str, Any]]:
@@ -156,16 +160,24 @@ class Coordinator:
     # -- batches --------------------------------------------------------------------------------------------------
 
     def begin(
-        self, query: str, run: Run, batch_id: int, keep: int, pin: Mapping[str, int | None], settled: Moment | None,
+        self,
+        query: str,
+        run: Run,
+        batch_id: int,
+        keep: int,
+        pinned_watermark: Mapping[str, int | None],
+        settled: Moment | None,
         patience: Patience,
-    ) -> dict[str, Any]:  # fmt: skip
-        """``pin``: ``{"pin": ...}`` where the client keeps one, empty where it does not. ``settled``: all input that
+    ) -> dict[str, Any]:
+        """``pinned_watermark``: ``{"pinned_watermark": ...}`` where the client keeps one, empty where it does not.
+        ``settled``: all
+        input that
         was there at that moment is in this batch or one before; None: no such moment is known.
         """
 
         def said(waited_s: float) -> Body:
             age_ms = None if settled is None else settled.age_ms(self.clock.time(), waited_s)
-            return {"pins_to_keep": keep, "input_age_ms": age_ms, **pin}
+            return {"pinned_watermarks_to_keep": keep, "input_age_ms": age_ms, **pinned_watermark}
 
         return self._batch("PUT", query, run, batch_id, "", said, patience)
 
@@ -178,9 +190,14 @@ class Coordinator:
                 self._job("POST", ":report", said, patience=patience, proves=True)
 
     def commit(
-        self, query: str, run: Run, batch_id: int, rows: Mapping[str, Any] | None, reported: int | None,
+        self,
+        query: str,
+        run: Run,
+        batch_id: int,
+        rows: Mapping[str, Any] | None,
+        reported: int | None,
         patience: Patience,
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> dict[str, Any]:
         """``rows``: the account of them. ``reported``: of how many substreams rows were reported."""
         said = {"rows": rows, "reported": reported}
         return self._batch("POST", query, run, batch_id, ":commit", lambda waited_s: said, patience)
@@ -211,9 +228,15 @@ class Coordinator:
         return {**run, "watermark_token": self.watermark_token, "waited_ms": waited_ms, **said}
 
     def _batch(
-        self, method: str, query: str, run: Run, batch_id: int, verb: str, said: Callable[[float], Body],
+        self,
+        method: str,
+        query: str,
+        run: Run,
+        batch_id: int,
+        verb: str,
+        said: Callable[[float], Body],
         patience: Patience,
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> dict[str, Any]:
         """``said`` is asked for every attempt, with for how long the run has waited by then."""
         with self._waiting() as began:
 
@@ -234,9 +257,14 @@ class Coordinator:
             self.waited_s += outage_since(began, self.clock)
 
     def _job(
-        self, method: str, path: str, body: Body | Callable[[], Body] | None = None,
-        headers: Mapping[str, str] | None = None, patience: Patience | None = None, proves: bool = False,
-    ) -> dict[str, Any]:  # fmt: skip
+        self,
+        method: str,
+        path: str,
+        body: Body | Callable[[], Body] | None = None,
+        headers: Mapping[str, str] | None = None,
+        patience: Patience | None = None,
+        proves: bool = False,
+    ) -> dict[str, Any]:
         """One call under ``/v1/jobs/{job}``; a body that is a function is made anew for every attempt.
 
         ``proves``: it brings the watermark token along.
@@ -254,9 +282,12 @@ class Coordinator:
                 weakref.finalize(self, self._client.close)
             try:
                 response = self._client.request(
-                    method, url, json=body() if callable(body) else body, headers=headers,
+                    method,
+                    url,
+                    json=body() if callable(body) else body,
+                    headers=headers,
                     timeout=httpx.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s)),
-                )  # fmt: skip
+                )
             except httpx.TransportError as error:
                 raise NoAnswer(f"{self.url}: {error or type(error).__name__}") from error
             return response.status_code, response.content
@@ -287,19 +318,21 @@ class Coordinator:
         if epoch != known_epoch or known is None or (watermark is not None and watermark >= known):
             self.watermark_token, self._learnt = answer["watermark_token"], (epoch, watermark)
 
-    def ensure_job(self, rules: Rules | None, patience: Patience | None = None) -> dict[str, Any]:
-        """The job is there after this: created from ``rules`` if need be, and never changed. Returns its status.
+    def ensure_job(self, config: JobConfig | None, patience: Patience | None = None) -> dict[str, Any]:
+        """The job is there after this: created from ``config`` if need be, and never changed. Returns its status.
 
         :raises JobMissing: where there is none, and no rules to create it from.
         """
-        if rules is not None and (created := self.create_job(rules, patience)) is not None:
+        if config is not None and (created := self.create_job(config, patience)) is not None:
             log.info("Created job %s.", self.job)
             return created
         status = self.status(patience)
-        if rules is not None and (others := differing(status["config"], rules)):
-            both = "; ".join(f"{name}: {status['config'].get(name)}, here {rules.get(name)}" for name in others)
+        if config is not None and (others := differing(status["config"], config)):
+            both = "; ".join(f"{name}: {status['config'].get(name)}, here {config.get(name)}" for name in others)
             log.warning(
                 "Job %s has other rules than this program's, and keeps them (%s). To put these in force: "
-                "gate.change_rules(rules).", self.job, both,
-            )  # fmt: skip
+                "job.change_config(rules).",
+                self.job,
+                both,
+            )
         return status

@@ -20,18 +20,18 @@ from tidegate_spark.backlog import Backlog, Untold
 from tidegate_spark.batch import Batch
 from tidegate_spark.checkpoint import Checkpoint
 from tidegate_spark.choice import Choice
+from tidegate_spark.config import JobConfig
 from tidegate_spark.coordinator import Moment
 from tidegate_spark.errors import CoordinatorUnavailable, JobMissing, Refused
 from tidegate_spark.fold import Fold
 from tidegate_spark.logs import QueryLog
 from tidegate_spark.outage import ONE_ATTEMPT, Patience
-from tidegate_spark.pins import KeptPin, Pins
-from tidegate_spark.rules import Rules
-from tidegate_spark.standing import Standing
+from tidegate_spark.pinned_watermarks import PinnedWatermarks, StoredPinnedWatermark
+from tidegate_spark.registration import QueryRegistration
 from tidegate_spark.teller import Teller
 
 if TYPE_CHECKING:
-    from tidegate_spark.gate import Gate
+    from tidegate_spark.job import Job
 
 MAX_FUTURE_SKEW_MS = 24 * 60 * 60 * 1000
 """The coordinator's, for rules that do not say."""
@@ -63,7 +63,7 @@ class Opened:
     """A batch that was begun. ``heard``: the coordinator knows of it, and is to hear the rest."""
 
     batch: Batch
-    kept: KeptPin
+    kept: StoredPinnedWatermark
     heard: bool
     began: Moment
     settled: Moment | None
@@ -80,19 +80,29 @@ class Delivery:
     """
 
     def __init__(
-        self, gate: "Gate", query: str, declared: tuple[str, ...], checkpoint: Checkpoint, pins: Pins, settles: Settles,
-        here: bool, choice: Choice | None = None, replaces_substreams: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        job: "Job",
+        query: str,
+        declared: tuple[str, ...],
+        checkpoint: Checkpoint,
+        pinned_watermarks: PinnedWatermarks,
+        settles: Settles,
+        here: bool,
+        choice: Choice | None = None,
+        replaces_substreams: bool = False,
+    ) -> None:
         self.query, self.checkpoint = query, checkpoint
         self._choice, self._replaces_substreams = choice, replaces_substreams
-        self.coordinator = gate.coordinator.for_a_run()
+        self.coordinator = job.coordinator.for_a_run()
         self.log = QueryLog(self.coordinator.job, query)
-        self.on_outage, self._pins, self._settles = gate.on_outage, pins, settles
+        self.on_outage, self._pins, self._settles = job.on_outage, pinned_watermarks, settles
         self._run_id = str(uuid.uuid4())
         self.teller = Teller(Backlog(checkpoint), self.coordinator, self._tell, self.on_outage.goes_on, self.log)
-        self.standing = Standing(gate, self.coordinator, query, declared, checkpoint, pins, self.log, here)
+        self.registration = QueryRegistration(
+            job, self.coordinator, query, declared, checkpoint, pinned_watermarks, self.log, here
+        )
         self._watermark: int | None = None
-        self.max_future_skew_ms: int | None = (gate.rules or {}).get("max_future_skew_ms", MAX_FUTURE_SKEW_MS)
+        self.max_future_skew_ms: int | None = (job.config or {}).get("max_future_skew_ms", MAX_FUTURE_SKEW_MS)
         """How far ahead of the clock an event time may be, as far as is known: of the rules in force, if heard of."""
         self._start(here)
 
@@ -129,8 +139,8 @@ class Delivery:
         goes_on = self.on_outage.goes_on
         patience = self.on_outage.before_going_on if goes_on else self.on_outage.patience
         try:
-            self.standing.announce(patience)
-            self.max_future_skew_ms = self.standing.config["max_future_skew_ms"]
+            self.registration.announce(patience)
+            self.max_future_skew_ms = self.registration.config["max_future_skew_ms"]
             if self.teller.tell(patience) and self._here and adopts and self.checkpoint.started():
                 self.adopt_choice()
         except CoordinatorUnavailable as error:
@@ -156,7 +166,7 @@ class Delivery:
         :raises Refused: when it says no; nothing was begun.
         """
         self._check_choice()
-        self.standing.bring_proof()
+        self.registration.bring_proof()
         kept = self._pins.read(batch_id)
         last = kept or (self._pins.read(batch_id - 1) if batch_id else None)
         settled = self._settled(batch_id)
@@ -171,7 +181,9 @@ class Delivery:
         except CoordinatorUnavailable as error:
             self._go_on_without(batch_id, error)
         if kept is None:
-            kept = KeptPin(last.pin, self.coordinator.watermark_token, last.latest_event_time, assumed=True)
+            kept = StoredPinnedWatermark(
+                last.pinned_watermark, self.coordinator.watermark_token, last.latest_event_time, assumed=True
+            )
             self._pins.write(batch_id, kept)
         batch = self._batch(batch_id, kept, replayed=last is kept)
         return Opened(batch, kept, False, self.teller.now(), settled)
@@ -194,12 +206,12 @@ class Delivery:
             self.teller.put_off(Untold(opened.batch_id, opened.kept, began.at_s, settled_s, fold), began)
         return answer
 
-    def finished(self, batch_id: int, pin: int | None, planned_ms: int, fold: Fold) -> None:
+    def finished(self, batch_id: int, pinned_watermark: int | None, planned_ms: int, fold: Fold) -> None:
         """Keeps what is to be told of a batch that was not begun here, for Spark has judged and finished it.
 
         ``planned_ms``: when Spark settled what is in it (epoch milliseconds).
         """
-        now, kept = self.teller.now(), KeptPin(pin, self.coordinator.watermark_token)
+        now, kept = self.teller.now(), StoredPinnedWatermark(pinned_watermark, self.coordinator.watermark_token)
         settled = self._settled_by(planned_ms, now)
         self._pins.write(batch_id, kept)
         self.teller.keep(Untold(batch_id, kept, now.at_s, None if settled is None else settled.at_s, fold), now)
@@ -221,22 +233,22 @@ class Delivery:
             return False
 
     @property
-    def rules(self) -> Rules:
+    def config(self) -> JobConfig:
         """The job's rules in force, as far as they were heard of; else those it is to be created from."""
-        return self.standing.rules
+        return self.registration.config
 
-    def tops(self) -> dict[str, int]:
+    def max_event_times(self) -> dict[str, int]:
         """The highest event time of each substream, in all batches whose commits the coordinator took."""
-        return self.standing.tops()
+        return self.registration.max_event_times()
 
     @property
     def told_up_to(self) -> int | None:
         """The last batch that the coordinator took the commit of; None: none."""
-        return self.standing.reached.batch_id
+        return self.registration.reached.batch_id
 
-    def untold(self, batch_id: int, pin: int | None) -> Batch:
+    def untold(self, batch_id: int, pinned_watermark: int | None) -> Batch:
         """A batch that the coordinator need not know of."""
-        return self._batch(batch_id, KeptPin(pin, None), replayed=False)
+        return self._batch(batch_id, StoredPinnedWatermark(pinned_watermark, None), replayed=False)
 
     def _settled(self, batch_id: int) -> Moment | None:
         """The moment up to which all input is in a batch that begins now, or in one before; None: not known.
@@ -278,7 +290,7 @@ class Delivery:
             return
         before = Choice.load(self.checkpoint)
         if before is not None and self._choice.replaces(before):
-            self.standing.forget_substreams("replaced: the query was started with other columns")
+            self.registration.forget_substreams("replaced: the query was started with other columns")
         if before != self._choice:
             self._choice.save(self.checkpoint)
         self._choice_kept = True
@@ -292,72 +304,81 @@ class Delivery:
 
         :raises TidegateError: when that does not come through; the next heartbeat brings the same news.
         """
-        self.standing.bring_proof()
+        self.registration.bring_proof()
         try:
             answer = self.coordinator.heartbeat(self.query, run, age_s, after_batch)
         except JobMissing as missing:
-            with self.standing.lock:
-                self.standing.announce(ONE_ATTEMPT, missing)
-                self.standing.tell_again(run, after_batch, ONE_ATTEMPT)
+            with self.registration.lock:
+                self.registration.announce(ONE_ATTEMPT, missing)
+                self.registration.tell_again(run, after_batch, ONE_ATTEMPT)
             return
-        if answer["applied"] and self.standing.is_announced_in(answer):
+        if answer["applied"] and self.registration.is_announced_in(answer):
             return
-        with self.standing.lock:
-            self.standing.meet(answer, ONE_ATTEMPT)
+        with self.registration.lock:
+            self.registration.meet(answer, ONE_ATTEMPT)
             if not answer["applied"]:
-                self.standing.tell_again(run, after_batch, ONE_ATTEMPT)
+                self.registration.tell_again(run, after_batch, ONE_ATTEMPT)
 
     # -- how it is said -------------------------------------------------------------------------------------------
 
-    def _begin(self, batch_id: int, kept: KeptPin | None, settled: Moment | None, patience: Patience) -> Opened:
-        with self.standing.lock:
-            self.standing.announced(patience)
+    def _begin(
+        self, batch_id: int, kept: StoredPinnedWatermark | None, settled: Moment | None, patience: Patience
+    ) -> Opened:
+        with self.registration.lock:
+            self.registration.announced(patience)
             try:
                 begun = self._ask_to_begin(batch_id, kept, settled, patience)
             except JobMissing as missing:
-                self.standing.announce(patience, missing)
+                self.registration.announce(patience, missing)
                 begun = self._ask_to_begin(batch_id, kept, settled, patience)
-            self.standing.begun(begun, self.run(), batch_id, patience)
+            self.registration.begun(begun, self.run(), batch_id, patience)
         self._watermark = begun["watermark"]
         latest = begun["latest_event_time"]
         self.max_future_skew_ms = None if latest is None else latest - begun["now_ms"]
         if begun["joined"]:
             self.log.warning(
-                "joins the job at the watermark %s: what it has from below that is late. Rules with expected_queries "
+                "joins the job at the watermark %s: what it has from below that is late. JobConfig with "
+                "expected_queries "
                 "would have made the job wait for it.",
-                begun["coalesced"],
+                begun["coalesced_watermark"],
             )
         replayed = begun["replayed"] or kept is not None
         if kept is None:
-            kept = KeptPin(begun["pin"], begun["watermark_token"], begun["latest_event_time"])
+            kept = StoredPinnedWatermark(
+                begun["pinned_watermark"], begun["watermark_token"], begun["latest_event_time"]
+            )
             self._pins.write(batch_id, kept)
         return Opened(self._batch(batch_id, kept, replayed), kept, True, self.teller.now(), settled)
 
     def _ask_to_begin(
-        self, batch_id: int, kept: KeptPin | None, settled: Moment | None, patience: Patience
+        self, batch_id: int, kept: StoredPinnedWatermark | None, settled: Moment | None, patience: Patience
     ) -> dict[str, Any]:
-        def ask(pin: dict[str, int | None]) -> dict[str, Any]:
+        def ask(pinned_watermark: dict[str, int | None]) -> dict[str, Any]:
             run, keep = self.run(), self._pins.kept
-            return self.coordinator.begin(self.query, run, batch_id, keep, pin, settled, patience)
+            return self.coordinator.begin(self.query, run, batch_id, keep, pinned_watermark, settled, patience)
 
         if kept is None:
             if batch_id == 0:
                 self._warn_of_another_checkpoint(patience)
             return ask({})
         try:
-            return ask({"pin": kept.pin})
+            return ask({"pinned_watermark": kept.pinned_watermark})
         except Refused as refusal:
-            if refusal.code != "pin_conflict" or not kept.assumed:
+            if refusal.code != "pinned_watermark_conflict" or not kept.assumed:
                 raise
             # It was begun after all, before the coordinator went away; but its rows are judged by the pin before.
             self.log.warning("was begun with another pin than the assumed one", extra={"batch": batch_id})
             return ask({})
 
-    def _batch(self, batch_id: int, kept: KeptPin, replayed: bool) -> Batch:
+    def _batch(self, batch_id: int, kept: StoredPinnedWatermark, replayed: bool) -> Batch:
         return Batch(
-            batch_id, pin=kept.pin, watermark=self._watermark, job=self.coordinator.job, query=self.query,
+            batch_id,
+            watermark=kept.pinned_watermark,
+            job_watermark=self._watermark,
+            job=self.coordinator.job,
+            query=self.query,
             replayed=replayed,
-        )  # fmt: skip
+        )
 
     def _say(self, call: Callable[[Opened, Fold, Patience], Said], opened: Opened, fold: Fold) -> Said | None:
         """A call about an open batch. None where the query goes on without its coordinator."""
@@ -383,7 +404,7 @@ class Delivery:
             try:
                 return call(opened, fold, patience)
             except JobMissing as missing:
-                self.standing.announce(patience, missing)
+                self.registration.announce(patience, missing)
             except Refused as refusal:
                 if refusal.code not in LOST:
                     raise
@@ -399,9 +420,9 @@ class Delivery:
     def _commit(self, opened: Opened, fold: Fold, patience: Patience) -> dict[str, Any]:
         answer = self.coordinator.commit(
             self.query, self.run(), opened.batch_id, fold.account(), fold.reported(), patience
-        )  # fmt: skip
+        )
         self._watermark = answer["watermark"]
-        self.standing.committed(answer, opened.batch_id, fold.tops())
+        self.registration.committed(answer, opened.batch_id, fold.max_event_times())
         return answer
 
     def _tell(self, untold: Untold, since: Moment, patience: Patience) -> None:

@@ -37,7 +37,8 @@ class CoordinatorUnavailable(TidegateError):
 class Refused(TidegateError):
     """The coordinator refused a call and changed nothing.
 
-    ``code`` is its stable name (``query_fenced``, ``pin_conflict``, ...), ``problem`` the whole answer (RFC 9457).
+    ``code`` is its stable name (``query_fenced``, ``pinned_watermark_conflict``, ...), ``problem`` the whole answer
+    (RFC 9457).
     """
 
     def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
@@ -51,7 +52,7 @@ class JobMissing(Refused):
     """The coordinator does not know the job: it is yet to be created, or was lost."""
 
     what_to_do = (
-        "The coordinator has no job {job!r}: a query that is started creates it, and so does gate.ensure_job(), where "
+        "The coordinator has no job {job!r}: a query that is started creates it, and so does job.ensure_job(), where "
         "connect() was given rules."
     )
 
@@ -64,7 +65,7 @@ class JobDeleted(JobMissing):
     """Somebody deleted the job. It is not created again by a query that is running, only by one that is started."""
 
     what_to_do = (
-        "Job {job!r} was deleted. A query that is started creates it again, and so does gate.ensure_job(), where "
+        "Job {job!r} was deleted. A query that is started creates it again, and so does job.ensure_job(), where "
         "connect() was given rules."
     )
 

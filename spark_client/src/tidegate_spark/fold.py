@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 
 from tidegate_spark.columns import Columns, whole_times
 from tidegate_spark.errors import InvalidUsage
-from tidegate_spark.judgement import Judgement, LateWent, credible, future, late, updated
+from tidegate_spark.judgement import Judgement, LateDisposition, credible, future, late, updated
 from tidegate_spark.ledger import HOURS_KEPT, Hours, hour_of, hours_between, spread, together
 from tidegate_spark.measuring import Measuring
 from tidegate_spark.reporter import Reporter, reports_of
@@ -43,17 +43,17 @@ HOURS_PER_COMMIT = 30_000
 """Hours of substreams that go into one account."""
 
 CLASSES = ("updated", "late", "null_event_time", "future")
-_MEASURES = ("top", "rows", *CLASSES)
+_MEASURES = ("max_event_time", "rows", *CLASSES)
 _POSTED = pa.schema(
     [("substream", pa.string())]
     + [(name, pa.int64()) for name in _MEASURES]
-    + [("bottom", pa.int64())]
+    + [("min_event_time", pa.int64())]
     + [(name, pa.list_(pa.list_(pa.int64()))) for name in ("hours", "delays")]
     + [("waited_s", pa.float64()), ("delivered", pa.bool_()), ("judged", pa.bool_())]
 )
 _POSTED_SQL = (
-    "substream string, top long, rows long, updated long, late long, null_event_time long, future long, "
-    "bottom long, hours array<array<long>>, delays array<array<long>>, waited_s double, delivered boolean, "
+    "substream string, max_event_time long, rows long, updated long, late long, null_event_time long, future long, "
+    "min_event_time long, hours array<array<long>>, delays array<array<long>>, waited_s double, delivered boolean, "
     "judged boolean"
 )
 
@@ -62,16 +62,18 @@ _POSTED_SQL = (
 class Fold:
     """Columns of equal length, an entry for each substream of a batch, and the ``rule`` that its rows were judged by.
 
-    ``top``: the highest event time that can be true, None where no row has one. ``rows``: all of them; ``updated``,
+    ``max_event_time``: the highest event time that can be true, None where no row has one. ``rows``: all of them;
+    ``updated``,
     ``late``, ``null_event_time``, ``future``: how many are of these classes, the others being on time. ``hours``: those
     that have an event time, by hour; where none is late, they are spread over the hours; or no column, where that would
     be too much: then ``all_hours`` has them of all substreams together. ``delays``: how many came how far behind, as
-    pairs of a bucket and that; or no column, where it was not measured. ``late_went``: what becomes of the late ones.
+    pairs of a bucket and that; or no column, where it was not measured. ``late_disposition``: what becomes of the late
+    ones.
     """
 
     rule: str
     substream: list[str]
-    top: list[int | None]
+    max_event_time: list[int | None]
     rows: list[int]
     updated: list[int]
     late: list[int]
@@ -80,7 +82,7 @@ class Fold:
     hours: list[Hours] = field(default_factory=list)
     all_hours: Hours = field(default_factory=list)
     delays: list[list[list[int]]] = field(default_factory=list)
-    late_went: LateWent = "dropped"
+    late_disposition: LateDisposition = "dropped"
 
     def document(self) -> dict[str, Any]:
         return asdict(self)
@@ -92,25 +94,25 @@ class Fold:
     @classmethod
     def together(cls, folds: Sequence[Self]) -> Self:
         """The fold of all the rows of folds by the same rule, of which there is at least one."""
-        tops: dict[str, int | None] = {}
+        max_event_times: dict[str, int | None] = {}
         counts: dict[str, list[int]] = {}
         hours: dict[str, list[Hours]] = {}
         for fold in folds:
             for name, of_each in zip(fold.substream, fold.hours, strict=False):
                 hours.setdefault(name, []).append(of_each)
             measures = zip(*(getattr(fold, name) for name in ("rows", *CLASSES)), strict=True)
-            for name, top, counted in zip(fold.substream, fold.top, measures, strict=True):
-                seen = [known for known in (top, tops.get(name)) if known is not None]
-                tops[name] = max(seen, default=None)
+            for name, max_event_time, counted in zip(fold.substream, fold.max_event_time, measures, strict=True):
+                seen = [known for known in (max_event_time, max_event_times.get(name)) if known is not None]
+                max_event_times[name] = max(seen, default=None)
                 counts[name] = [*map(sum, zip(counts.get(name, [0] * len(counted)), counted, strict=True))]
         columns = zip(("rows", *CLASSES), map(list, zip(*counts.values(), strict=True)), strict=True)
-        by_hour = [together(hours.get(name, [])) for name in tops]
+        by_hour = [together(hours.get(name, [])) for name in max_event_times]
         one = folds[0]
         return cls(
             rule=one.rule,
-            late_went=one.late_went,
-            substream=list(tops),
-            top=list(tops.values()),
+            late_disposition=one.late_disposition,
+            substream=list(max_event_times),
+            max_event_time=list(max_event_times.values()),
             hours=by_hour,
             all_hours=together(fold.all_hours for fold in folds),
             **dict(columns),
@@ -124,9 +126,13 @@ class Fold:
         """Of how many substreams there is something to report."""
         return sum(len(report["substreams"]) for report in self.reports())
 
-    def tops(self) -> dict[str, int]:
+    def max_event_times(self) -> dict[str, int]:
         """The highest event time of each substream that has one."""
-        return {name: top for name, top in zip(self.substream, self.top, strict=True) if top is not None}
+        return {
+            name: max_event_time
+            for name, max_event_time in zip(self.substream, self.max_event_time, strict=True)
+            if max_event_time is not None
+        }
 
     def count(self, row_class: str) -> int:
         """How many rows of the batch are of a class: ``on_time``, or one of :data:`CLASSES`."""
@@ -164,7 +170,7 @@ class Fold:
         """
         if self.is_too_large():
             totals = {name: [self.count(name)] for name in ("on_time", *CLASSES)}
-            whole = {"rule": self.rule, "substreams": [WHOLE], "late_went": self.late_went, **totals}
+            whole = {"rule": self.rule, "substreams": [WHOLE], "late_disposition": self.late_disposition, **totals}
             return whole | {"hours": [self._all_hours()]}
         account = self._account()
         return next(detailed for by_hour in self._by_hour() if self._fits(detailed := account | by_hour))
@@ -194,8 +200,12 @@ class Fold:
         others = zip(*columns.values(), strict=True)
         on_time = [rows - sum(counts) for rows, counts in zip(self.rows, others, strict=True)]
         return {
-            "rule": self.rule, "substreams": self.substream, "on_time": on_time, "late_went": self.late_went, **columns,
-        }  # fmt: skip
+            "rule": self.rule,
+            "substreams": self.substream,
+            "on_time": on_time,
+            "late_disposition": self.late_disposition,
+            **columns,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,9 +217,14 @@ class Posted:
 
 
 def on_executors(
-    df: DataFrame, columns: Columns, judgement: Judgement, tasks: int, reporter: Reporter, plain: bool,
+    df: DataFrame,
+    columns: Columns,
+    judgement: Judgement,
+    tasks: int,
+    reporter: Reporter,
+    plain: bool,
     measuring: Measuring | None = None,
-) -> tuple[Fold, Posted] | None:  # fmt: skip
+) -> tuple[Fold, Posted] | None:
     """Folds a batch and lets the executors report it, in so many tasks at the most.
 
     ``plain``: in the plain way, which measures nothing; None where that has not told everything.
@@ -223,10 +238,10 @@ def on_executors(
         return None
     if measuring is None:
         posted["delays"] = []
-    bottoms = posted.pop("bottom")
+    min_event_times = posted.pop("min_event_time")
     if plain:
-        posted |= _spread_over_hours(bottoms, posted)
-    return Fold(rule=judgement.rule, late_went=judgement.late_went, **posted), Posted(
+        posted |= _spread_over_hours(min_event_times, posted)
+    return Fold(rule=judgement.rule, late_disposition=judgement.late_disposition, **posted), Posted(
         all(delivered), max(waited_s, default=0.0)
     )
 
@@ -245,8 +260,8 @@ def on_driver(
     if plain:
         if not all(_judge_plainly(folded, judgement)):
             return None
-        folded |= _spread_over_hours(folded.pop("bottom"), folded)
-    return Fold(rule=judgement.rule, late_went=judgement.late_went, **folded)
+        folded |= _spread_over_hours(folded.pop("min_event_time"), folded)
+    return Fold(rule=judgement.rule, late_disposition=judgement.late_disposition, **folded)
 
 
 def _plainly(df: DataFrame, columns: Columns) -> DataFrame:
@@ -256,26 +271,31 @@ def _plainly(df: DataFrame, columns: Columns) -> DataFrame:
     keys = [key.alias(_key(index)) for index, key in enumerate(columns.keys())]
     time = columns.raw_time()
     return df.groupBy(*keys).agg(
-        F.max(time).alias("top"), F.min(time).alias("bottom"), F.count(F.lit(1)).alias("rows"),
+        F.max(time).alias("max_event_time"),
+        F.min(time).alias("min_event_time"),
+        F.count(F.lit(1)).alias("rows"),
         F.count(time).alias("timed"),
-    )  # fmt: skip
+    )
 
 
 def _columns_of(folded: pa.Table | pa.RecordBatch) -> dict[str, list[Any]]:
     """Folded rows, with event times as whole numbers."""
     values = dict(zip(folded.schema.names, folded.columns, strict=True))
     return {
-        name: whole_times(column) if name in ("top", "bottom") else column.to_pylist()
+        name: whole_times(column) if name in ("max_event_time", "min_event_time") else column.to_pylist()
         for name, column in values.items()
     }
 
 
 def _judge_plainly(folded: dict[str, list[Any]], judgement: Judgement) -> list[bool]:
     """Makes a full fold of a plain one, but for its hours; returns for which of its rows that is right."""
-    bottoms, timed = folded["bottom"], folded.pop("timed")
+    min_event_times, timed = folded["min_event_time"], folded.pop("timed")
     folded["updated"] = folded["late"] = folded["future"] = [0] * len(timed)
     folded["null_event_time"] = [rows - known for rows, known in zip(folded["rows"], timed, strict=True)]
-    return [judgement.is_plain(bottom, top) for bottom, top in zip(bottoms, folded["top"], strict=True)]
+    return [
+        judgement.is_plain(min_event_time, max_event_time)
+        for min_event_time, max_event_time in zip(min_event_times, folded["max_event_time"], strict=True)
+    ]
 
 
 def _fully(df: DataFrame, columns: Columns, judgement: Judgement, measuring: Measuring | None) -> DataFrame:
@@ -292,7 +312,7 @@ def _fully(df: DataFrame, columns: Columns, judgement: Judgement, measuring: Mea
     time, late_below, on_time_from, latest = map(F.col, ("time", "late_below", "on_time_from", "latest"))
     judged = source.crossJoin(F.broadcast(judgement.bounds(df.sparkSession)))
     measures = (
-        F.max(credible(time, latest)).alias("top"),
+        F.max(credible(time, latest)).alias("max_event_time"),
         F.count(F.lit(1)).alias("rows"),
         F.count_if(updated(time, late_below, on_time_from)).alias("updated"),
         F.count_if(late(time, late_below)).alias("late"),
@@ -308,7 +328,7 @@ def _fully(df: DataFrame, columns: Columns, judgement: Judgement, measuring: Mea
     ]
     if measuring is not None:
         lists.append(F.collect_list(F.when(F.col("bucket").isNotNull(), F.array("bucket", "rows"))).alias("delays"))
-    return by_part.groupBy(*keys).agg(F.max("top").alias("top"), *counted, *lists)
+    return by_part.groupBy(*keys).agg(F.max("max_event_time").alias("max_event_time"), *counted, *lists)
 
 
 def _merge_lists(folded: dict[str, list[Any]]) -> None:
@@ -318,14 +338,14 @@ def _merge_lists(folded: dict[str, list[Any]]) -> None:
             folded[name] = [together([of_each]) for of_each in folded[name]]
 
 
-def _spread_over_hours(bottoms: list[int | None], folded: dict[str, list[Any]]) -> dict[str, Any]:
+def _spread_over_hours(min_event_times: list[int | None], folded: dict[str, list[Any]]) -> dict[str, Any]:
     """The hours of rows that are on time, all of them: by substream, or together, where that would be too much."""
     timed = [rows - unknown for rows, unknown in zip(folded["rows"], folded["null_event_time"], strict=True)]
-    if sum(map(hours_between, bottoms, folded["top"])) <= HOURS_PER_COMMIT:
-        return {"hours": [*map(spread, bottoms, folded["top"], timed)]}
-    bottom = min(time for time in bottoms if time is not None)
-    top = max(time for time in folded["top"] if time is not None)
-    return {"hours": [], "all_hours": spread(bottom, top, sum(timed))}
+    if sum(map(hours_between, min_event_times, folded["max_event_time"])) <= HOURS_PER_COMMIT:
+        return {"hours": [*map(spread, min_event_times, folded["max_event_time"], timed)]}
+    min_event_time = min(time for time in min_event_times if time is not None)
+    max_event_time = max(time for time in folded["max_event_time"] if time is not None)
+    return {"hours": [], "all_hours": spread(min_event_time, max_event_time, sum(timed))}
 
 
 def _key(index: int) -> str:
@@ -356,7 +376,7 @@ def posting(
             judged = _judge_plainly(folded, judgement) if plain else [True] * count
             # Of what is to be judged anew nothing is said: it may be too far ahead of the clock.
             delivered, waited_s = reporter.report(reports_of(folded)) if all(judged) else (False, 0.0)
-            for name in ("bottom", "hours", "delays"):
+            for name in ("min_event_time", "hours", "delays"):
                 folded.setdefault(name, [None] * count)
             folded |= {"waited_s": [waited_s] * count, "delivered": [delivered] * count, "judged": judged}
             yield pa.RecordBatch.from_pydict({name: folded[name] for name in _POSTED.names}, schema=_POSTED)

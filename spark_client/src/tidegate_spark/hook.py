@@ -25,7 +25,7 @@ from tidegate_spark.columns import Columns
 from tidegate_spark.delivery import Delivery, Opened
 from tidegate_spark.errors import InvalidUsage, Refused, TidegateError
 from tidegate_spark.fold import Fold, Mode, on_driver, on_executors
-from tidegate_spark.judgement import HIGHEST, Goes, Judgement, LateWent
+from tidegate_spark.judgement import HIGHEST, Goes, Judgement, LateDisposition
 from tidegate_spark.measuring import Measuring, Order, needed_by
 from tidegate_spark.outage import MOMENT_S, Patience
 from tidegate_spark.reporter import SUBSTREAMS_PER_CALL, Reporter, batch_of
@@ -85,8 +85,8 @@ class Hook:
             return
         latest = opened.kept.latest_event_time
         latest = HIGHEST if latest is None else min(latest, HIGHEST)
-        late_went: LateWent = "dropped" if self.late_function is None else "diverted"
-        judgement = Judgement(opened.kept.pin, latest, self.null_goes, self.future_goes, late_went)
+        late_disposition: LateDisposition = "dropped" if self.late_function is None else "diverted"
+        judgement = Judgement(opened.kept.pinned_watermark, latest, self.null_goes, self.future_goes, late_disposition)
         if isinstance(self.function, Windowing):
             judgement = replace(judgement, frame=self.function.frame, lateness=self.function.lateness)
         if self.persist:
@@ -101,7 +101,7 @@ class Hook:
         answer = self.delivery.commit(opened, fold)
         if isinstance(self.function, Windowing) and taken is not None:
             self._calling = True  # the windows that close are given out
-            self.function.close(taken, None if answer is None else answer["coalesced"])
+            self.function.close(taken, None if answer is None else answer["coalesced_watermark"])
             self._calling = False
         self._tell_of(opened.batch, fold, answer, time.monotonic() - began)
 
@@ -109,22 +109,22 @@ class Hook:
         """After the end of input there is nothing to tell of a batch without rows; windows are still to come out."""
         if not isinstance(self.function, Windowing) or not df.isEmpty():
             return False
-        last = self.delivery.coordinator.coalesced()
+        last = self.delivery.coordinator.coalesced_watermark()
         self.function.close(self.function.pass_by(df.sparkSession, self.delivery.untold(batch_id, last)), last, True)
         return True
 
     def _measuring(self) -> Measuring | None:
         """How delays are to be measured; None: not at all."""
-        rules = self.delivery.rules
-        order = self.delays or ("batch" if needed_by(rules) else "none")
+        config = self.delivery.config
+        order = self.delays or ("batch" if needed_by(config) else "none")
         if order == "none":
             return None
-        throttle = rules.get("throttle") or {}
+        throttle = config.get("throttle") or {}
         frame = None
         if throttle.get("type") == "frame":
             slide = throttle.get("slide_ms") or throttle["size_ms"]
             frame = Frame(throttle["size_ms"], slide, throttle.get("offset_ms", 0))
-        return Measuring(order, self.delivery.tops(), frame)
+        return Measuring(order, self.delivery.max_event_times(), frame)
 
     def _fold(self, df: DataFrame, judgement: Judgement, opened: Opened, measuring: Measuring | None) -> Fold:
         """Folds the batch and stages it; all of it is at the coordinator after this, unless the query goes on alone."""
@@ -191,10 +191,11 @@ class Hook:
         elif set_aside:
             counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in set_aside.items())
             self.delivery.log.warning(
-                "dropped %s rows, of %s; late_to() keeps them.",
-                counts, _some(name for row_class in set_aside for name in fold.named(row_class)),
+                "dropped %s rows, of %s; late_output() keeps them.",
+                counts,
+                _some(name for row_class in set_aside for name in fold.named(row_class)),
                 extra={"batch": int(batch)},
-            )  # fmt: skip
+            )
         return taken
 
     def _call(self, function: BatchFunction, df: DataFrame, batch: Batch) -> None:
@@ -205,19 +206,26 @@ class Hook:
 
     def _tell_of(self, batch: Batch, fold: Fold, answer: dict[str, Any] | None, seconds: float) -> None:
         committed = Committed(
-            batch, fold.count("on_time"), fold.count("updated"), fold.count("late"), fold.count("null_event_time"),
+            batch,
+            fold.count("on_time"),
+            fold.count("updated"),
+            fold.count("late"),
+            fold.count("null_event_time"),
             fold.count("future"),
-            watermark=batch.watermark if answer is None else answer["watermark"],
+            watermark=batch.job_watermark if answer is None else answer["watermark"],
             now_ms=None if answer is None else answer["now_ms"],
-            holder=None if answer is None else Holder.of(answer),
-            seconds=seconds, told=answer is not None, of_timestamps=self.of_timestamps,
-        )  # fmt: skip
+            held_by=None if answer is None else Holder.of(answer),
+            seconds=seconds,
+            told=answer is not None,
+            of_timestamps=self.of_timestamps,
+        )
         log, carried = self.delivery.log, {"batch": int(batch), **committed.metrics()}
         if committed.future:
             log.warning(
                 "event times too far ahead of the clock, in rows of %s: they move no watermark.",
-                _some(fold.named("future")), extra=carried,
-            )  # fmt: skip
+                _some(fold.named("future")),
+                extra=carried,
+            )
         log.info("%s", committed, extra=carried)
         try:
             if self.progress:

@@ -28,23 +28,25 @@ Goes = Literal["late", "on_time"]
 """Whether rows go with the late ones, or with those on time."""
 
 
-LateWent = Literal["dropped", "diverted"]
+LateDisposition = Literal["dropped", "diverted"]
 """Whether nobody gets late rows, or a function of the user's does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """``pin``: the watermark that rows are judged by; None: none is late. ``latest``: event times beyond it are no true
-    ones. ``null_goes``, ``future_goes``: to which of the user's functions those go. ``late_went``: where those do that
+    """``pinned_watermark``: the watermark that rows are judged by; None: none is late. ``latest``: event times beyond
+    it are no true
+    ones. ``null_goes``, ``future_goes``: to which of the user's functions those go. ``late_disposition``: where those
+    do that
     are late. ``frame``: the windows that rows
     are judged by, None: by row. ``lateness``: how far the pin may be beyond a window's end that still takes rows.
     """
 
-    pin: int | None
+    pinned_watermark: int | None
     latest: int
     null_goes: Goes = "late"
     future_goes: Goes = "on_time"
-    late_went: LateWent = "dropped"
+    late_disposition: LateDisposition = "dropped"
     frame: Frame | None = None
     lateness: int = 0
 
@@ -66,9 +68,9 @@ class Judgement:
         return self._cut(self.lateness)
 
     def _cut(self, lateness: int) -> int:
-        if self.pin is None:
+        if self.pinned_watermark is None:
             return _BELOW_ALL
-        return self.pin if self.frame is None else self.frame.cut(self.pin - lateness)
+        return self.pinned_watermark if self.frame is None else self.frame.cut(self.pinned_watermark - lateness)
 
     def aside(self, time: Column) -> Column:
         """Whether a row does not go to the function for those on time. Never null."""
@@ -79,11 +81,11 @@ class Judgement:
         }
         return reduce(Column.__or__, (tests[row_class] for row_class in self.classes_aside))
 
-    def is_plain(self, bottom: int | None, top: int | None) -> bool:
+    def is_plain(self, min_event_time: int | None, max_event_time: int | None) -> bool:
         """Whether rows between these event times are on time, all of them."""
-        if bottom is None or top is None:
+        if min_event_time is None or max_event_time is None:
             return True
-        return bottom >= max(LOWEST, self.on_time_from) and top <= self.latest
+        return min_event_time >= max(LOWEST, self.on_time_from) and max_event_time <= self.latest
 
     @property
     def classes_aside(self) -> list[str]:

@@ -22,21 +22,25 @@ def hour_of(time: Column, latest: Column) -> Column:
     return ((known - F.pmod(known, F.lit(HOUR))) / F.lit(HOUR)).cast("long")
 
 
-def hours_between(bottom: int | None, top: int | None) -> int:
+def hours_between(min_event_time: int | None, max_event_time: int | None) -> int:
     """How many hours :func:`spread` may give."""
-    return 0 if bottom is None or top is None else min(top // HOUR - bottom // HOUR + 1, HOURS_KEPT)
+    return (
+        0
+        if min_event_time is None or max_event_time is None
+        else min(max_event_time // HOUR - min_event_time // HOUR + 1, HOURS_KEPT)
+    )
 
 
-def spread(bottom: int | None, top: int | None, rows: int) -> Hours:
+def spread(min_event_time: int | None, max_event_time: int | None, rows: int) -> Hours:
     """Rows that are on time, spread evenly from the lowest to the highest event time among them."""
-    if bottom is None or top is None or not rows:
+    if min_event_time is None or max_event_time is None or not rows:
         return []
-    last = top // HOUR
-    first = max(bottom // HOUR, last - HOURS_KEPT + 1)
+    last = max_event_time // HOUR
+    first = max(min_event_time // HOUR, last - HOURS_KEPT + 1)
 
     def before(hour: int) -> int:
-        time = min(max(hour * HOUR, bottom), top + 1)
-        return rows * (time - bottom) // (top + 1 - bottom)
+        time = min(max(hour * HOUR, min_event_time), max_event_time + 1)
+        return rows * (time - min_event_time) // (max_event_time + 1 - min_event_time)
 
     found = ([hour, before(hour + 1) - before(hour), 0, 0] for hour in range(first, last + 1))
     return [counted for counted in found if counted[1]]

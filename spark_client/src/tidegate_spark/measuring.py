@@ -28,27 +28,30 @@ Order = Literal["batch", "row"]
 AIMS = "target_completeness"
 
 
-def needed_by(rules: Mapping[str, Any]) -> bool:
+def needed_by(config: Mapping[str, Any]) -> bool:
     """Whether a job's rules learn from delays."""
-    policies = [rules.get("policy"), *(override["policy"] for override in rules.get("overrides") or ())]
+    policies = [config.get("policy"), *(override["policy"] for override in config.get("overrides") or ())]
     return any(policy is not None and policy["type"] == AIMS for policy in policies)
 
 
 @dataclass(frozen=True, slots=True)
 class Measuring:
-    """``tops``: of each substream, before the batch; of one that is not in here, no delays are known. ``frame``: the
+    """``max_event_times``: of each substream, before the batch; of one that is not in here, no delays are known.
+    ``frame``: the
     windows that rows are judged by; then the last moment of its first window stands for a row.
     """
 
     order: Order
-    tops: Mapping[str, int]
+    max_event_times: Mapping[str, int]
     frame: Frame | None
 
     def put_beside(self, judged: DataFrame, keys: list[str]) -> DataFrame:
         """Rows with the columns ``time`` and ``latest``, and a column ``bucket``: null where a row has no delay."""
         time = self._judged_at(F.col("time"))
         if self.order == "row":
-            known = {values_of(name, len(keys)): top for name, top in self.tops.items()}
+            known = {
+                values_of(name, len(keys)): max_event_time for name, max_event_time in self.max_event_times.items()
+            }
             within = (F.col("time") <= F.col("latest")) & (F.col("time") >= F.lit(-(2**53)))
             source = judged.withColumn("judged_at", F.when(within, time))
             schema = StructType([*source.schema.fields, StructField("bucket", LongType())])
@@ -71,34 +74,34 @@ class Measuring:
 
     def _with_tops(self, judged: DataFrame, keys: list[str]) -> DataFrame:
         names = [f"of_{key}" for key in keys]
-        tops = F.broadcast(self._table(judged.sparkSession, names))
+        max_event_times = F.broadcast(self._table(judged.sparkSession, names))
         if not keys:
-            return judged.crossJoin(tops)
+            return judged.crossJoin(max_event_times)
         same = [F.col(key).eqNullSafe(F.col(name)) for key, name in zip(keys, names, strict=True)]
         condition = same[0]
         for other in same[1:]:
             condition = condition & other
-        return judged.join(tops, condition, "left")
+        return judged.join(max_event_times, condition, "left")
 
     def _table(self, spark: SparkSession, names: list[str]) -> DataFrame:
         """The tops, as a relation, whose values are data: its plan is the same for every batch."""
-        rows = [values_of(name, len(names)) for name in self.tops]
+        rows = [values_of(name, len(names)) for name in self.max_event_times]
         columns = {name: pa.array([row[at] for row in rows], pa.string()) for at, name in enumerate(names)}
-        tops: list[int | None] = list(self.tops.values())
+        max_event_times: list[int | None] = list(self.max_event_times.values())
         if not names:  # one row in any case, for there is nothing to join by
-            tops = [max(self.tops.values(), default=None)]
-        return from_arrow(spark, pa.table({**columns, "top_before": pa.array(tops, pa.int64())}))
+            max_event_times = [max(self.max_event_times.values(), default=None)]
+        return from_arrow(spark, pa.table({**columns, "top_before": pa.array(max_event_times, pa.int64())}))
 
 
 def _in_order(
-    keys: list[str], tops: Mapping[tuple[str | None, ...], int]
+    keys: list[str], max_event_times: Mapping[tuple[str | None, ...], int]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A function for ``mapInArrow``: each row of a task against the top that its substream had before it."""
 
     def measure(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import numpy as np
 
-        reached = dict(tops)
+        reached = dict(max_event_times)
         for batch in batches:
             group, values = _groups(batch, keys)
             judged_at = batch.column("judged_at")
@@ -114,20 +117,20 @@ def _in_order(
                 key = values[group[rows[0]]]
                 before = np.empty(len(rows), "int64")
                 before[1:] = np.maximum.accumulate(seen[rows])[:-1]
-                top = reached.get(key)
-                if top is None:
+                max_event_time = reached.get(key)
+                if max_event_time is None:
                     before[0] = np.iinfo("int64").min
                     measured = slice(1, None)
                 else:
-                    before[0] = top
-                    before = np.maximum(before, top)
+                    before[0] = max_event_time
+                    before = np.maximum(before, max_event_time)
                     measured = slice(0, None)
                 behind = (before - times[rows])[measured]
                 positive = np.maximum(behind, 1).astype("float64")
                 found = np.minimum(np.ceil(np.log(positive) / math.log(GAMMA)) + 1, HIGHEST_BUCKET).astype("int64")
                 bucket[rows[measured]] = np.where(behind > 0, found, 0)
                 highest = int(seen[rows].max())
-                reached[key] = highest if top is None else max(top, highest)
+                reached[key] = highest if max_event_time is None else max(max_event_time, highest)
             columns = [*batch.columns, pa.array(bucket, mask=bucket < 0)]
             yield pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names, "bucket"])
 

@@ -15,7 +15,8 @@ _NAME = "reached"
 
 @dataclass(slots=True)
 class Reached:
-    """``query``: its name. ``batch_id``: the last batch that the coordinator took the commit of. ``tops``: the highest
+    """``query``: its name. ``batch_id``: the last batch that the coordinator took the commit of. ``max_event_times``:
+    the highest
     event time of each substream, in all batches. ``state_epoch``, ``incarnation``: of the job that knows of these;
     None: none does yet. ``watermark_token``: proves the watermark that the last commit was answered with.
     ``incomplete``: the job had lost the end of what it knew, and is told again with the batch that is open.
@@ -25,7 +26,7 @@ class Reached:
     batch_id: int | None = None
     state_epoch: str | None = None
     incarnation: int | None = None
-    tops: dict[str, int] = field(default_factory=dict)
+    max_event_times: dict[str, int] = field(default_factory=dict)
     watermark_token: str | None = None
     incomplete: bool = False
 
@@ -42,13 +43,13 @@ class Reached:
 
     def lacking_in(self, answer: Mapping[str, Any]) -> dict[str, int]:
         """The tops that the job which answers is yet to be told: all where it was lost, none where it knows them."""
-        return {} if self._known_to(answer) or self._begun_anew(answer) else self.tops
+        return {} if self._known_to(answer) or self._begun_anew(answer) else self.max_event_times
 
     def settle_in(self, answer: Mapping[str, Any]) -> bool:
         """The job that answers knows what it is to know; returns whether it is another than before."""
         another = not self._known_to(answer)
         if another and self._begun_anew(answer):
-            self.batch_id, self.tops, self.watermark_token, self.incomplete = None, {}, None, False
+            self.batch_id, self.max_event_times, self.watermark_token, self.incomplete = None, {}, None, False
         self.state_epoch, self.incarnation = answer["state_epoch"], answer["incarnation"]
         return another
 
@@ -59,11 +60,11 @@ class Reached:
         """By somebody, with a reset, or a deletion: then it is not to know what was before."""
         return self.incarnation is not None and bool(answer["incarnation"] > self.incarnation)
 
-    def commit(self, batch_id: int, tops: Mapping[str, int], watermark_token: str | None) -> None:
+    def commit(self, batch_id: int, max_event_times: Mapping[str, int], watermark_token: str | None) -> None:
         """The coordinator has taken the commit of a batch, with its highest event times."""
         self.batch_id, self.watermark_token, self.incomplete = batch_id, watermark_token, False
-        for name, top in tops.items():
-            self.tops[name] = max(top, self.tops.get(name, top))
+        for name, max_event_time in max_event_times.items():
+            self.max_event_times[name] = max(max_event_time, self.max_event_times.get(name, max_event_time))
 
     def lost_by(self, previous: int | None, was_open: bool, batch_id: int) -> bool:
         """Whether the coordinator no longer knows of a commit that it took.

@@ -35,14 +35,14 @@ def reports_of(folded: Mapping[str, list[Any]]) -> Iterator[Columns]:
 
     Rows without an event time say nothing of it; the account of the commit has them.
     """
-    told: Columns = {"substreams": [], "event_times": [], "counts": [], "future_counts": [], "delays": []}
-    names = ("substream", "top", "rows", "null_event_time", "future")
+    told: Columns = {"substreams": [], "max_event_times": [], "counts": [], "future_counts": [], "delays": []}
+    names = ("substream", "max_event_time", "rows", "null_event_time", "future")
     delays = folded.get("delays") or [None] * len(folded["rows"])
-    for substream, top, rows, null_event_time, future, delayed in zip(
+    for substream, max_event_time, rows, null_event_time, future, delayed in zip(
         *(folded[name] for name in names), delays, strict=True
     ):
-        if top is not None or future:
-            values = (substream, top, rows - null_event_time - future, future, delayed or None)
+        if max_event_time is not None or future:
+            values = (substream, max_event_time, rows - null_event_time - future, future, delayed or None)
             for column, value in zip(told.values(), values, strict=True):
                 column.append(value)
     if not any(told["delays"]):
@@ -50,9 +50,9 @@ def reports_of(folded: Mapping[str, list[Any]]) -> Iterator[Columns]:
     return in_calls(told)
 
 
-def reports_of_tops(tops: Mapping[str, int]) -> Iterator[Columns]:
+def reports_of_tops(max_event_times: Mapping[str, int]) -> Iterator[Columns]:
     """What a coordinator is to be told of highest event times alone, in calls of limited size."""
-    return in_calls({"substreams": list(tops), "event_times": list(tops.values())})
+    return in_calls({"substreams": list(max_event_times), "max_event_times": list(max_event_times.values())})
 
 
 def in_calls(columns: Columns) -> Iterator[Columns]:

@@ -14,6 +14,7 @@ from tidegate_spark.batch import Committed
 from tidegate_spark.checkpoint import Checkpoint
 from tidegate_spark.choice import Choice
 from tidegate_spark.columns import Columns
+from tidegate_spark.config import in_the_unit
 from tidegate_spark.delivery import Delivery, settled
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.fold import Mode
@@ -22,8 +23,7 @@ from tidegate_spark.hook import BatchFunction, Hook
 from tidegate_spark.ids import checked_id
 from tidegate_spark.judgement import Goes
 from tidegate_spark.measuring import Order
-from tidegate_spark.pins import KEPT, Pins
-from tidegate_spark.rules import in_the_unit
+from tidegate_spark.pinned_watermarks import KEPT, PinnedWatermarks
 from tidegate_spark.session import BATCHES_RETAINED, IDLE_EVENT_INTERVAL, setting
 from tidegate_spark.substreams import Values, name_of
 from tidegate_spark.versions import AVAILABLE_NOW_OF_PYTHON_SOURCES, PYTHON_SOURCES, is_connect, version_of
@@ -34,7 +34,7 @@ from tidegate_spark.windows.state import StateStore
 from tidegate_spark.windows.windowing import Windowing
 
 if TYPE_CHECKING:
-    from tidegate_spark.gate import Gate
+    from tidegate_spark.job import Job
 
 log = logging.getLogger("tidegate")
 
@@ -51,7 +51,7 @@ DELAYS = ("batch", "row", "none")
 class Stream:
     """A stream on its way to becoming a query; each method gives a new one."""
 
-    gate: "Gate"
+    job: "Job"
     df: DataFrame
     columns: Columns
     windowed: Windowed | None = None
@@ -61,7 +61,7 @@ class Stream:
     future_goes: Goes = "on_time"
     declared: tuple[str, ...] = ()
     mode: Mode = "executor"
-    persist: bool = True
+    persisted: bool = True
     limited: bool | None = None
     report_tasks: int = REPORT_TASKS
     heartbeat_ms: int = HEARTBEAT_MS
@@ -111,12 +111,12 @@ class Stream:
             raise InvalidUsage(f"{method} is for windows: .windows(...).agg(...) comes before it.")
         return self.windowed
 
-    def late_to(self, function: BatchFunction) -> "Stream":
+    def late_output(self, function: BatchFunction) -> "Stream":
         """``function(df, batch)`` gets the late rows, as they came, in batches that have any: the side output.
 
         Without it they are dropped: counted at the coordinator, and named in the log.
         """
-        return replace(self, late_function=_function("late_to", function))
+        return replace(self, late_function=_function("late_output", function))
 
     def null_event_times(self, go: Goes) -> "Stream":
         """Where rows without an event time go: with the ``late`` ones (as by default), or with those ``on_time``.
@@ -152,14 +152,14 @@ class Stream:
             raise InvalidUsage("reporting('observe') is for a stream that is one substream: substream=None.")
         return replace(self, mode=mode)
 
-    def persisted(self, persist: bool) -> "Stream":
+    def persist(self, persist: bool) -> "Stream":
         """Whether a batch is kept while it is worked on (as by default), or read again for each use of it.
 
         Reading again pays where the source is cheap to read and the batch large: pruned Parquet, for one.
         """
-        return replace(self, persist=persist)
+        return replace(self, persisted=persist)
 
-    def limited_batches(self, limited: bool = True) -> "Stream":
+    def rate_limited_source(self, limited: bool = True) -> "Stream":
         """Says that the source hands out only so much a batch (``maxFilesPerTrigger``, ``maxOffsetsPerTrigger``, ...).
 
         Then a batch without rows of a substream does not show that it was silent, for they may be in the next one;
@@ -170,7 +170,7 @@ class Stream:
         """
         return replace(self, limited=limited)
 
-    def delays(self, order: Order | Literal["none"]) -> "Stream":
+    def measure_delays(self, order: Order | Literal["none"]) -> "Stream":
         """Measures how far rows come behind, for the curve of latency against completeness, and for rules that aim at
         a completeness. Without this, it is done where the rules need it.
 
@@ -183,7 +183,7 @@ class Stream:
         """
         return replace(self, measured=_checked("delays", order, DELAYS))
 
-    def tuned(self, *, report_tasks: int = REPORT_TASKS, heartbeat_ms: int = HEARTBEAT_MS) -> "Stream":
+    def tuning(self, *, report_tasks: int = REPORT_TASKS, heartbeat_ms: int = HEARTBEAT_MS) -> "Stream":
         """``report_tasks``: how many tasks report at the most; ``heartbeat_ms``: how often silence is looked at."""
         if report_tasks < 1 or heartbeat_ms < 1:
             raise InvalidUsage("report_tasks and heartbeat_ms must be 1 or more.")
@@ -206,9 +206,13 @@ class Stream:
         return replace(self, progress=True)
 
     def start(
-        self, *, queryName: str | None = None, checkpointLocation: str | os.PathLike[str] | None = None,
-        replaces_substreams: bool = False, **options: Any,
-    ) -> StreamingQuery:  # fmt: skip
+        self,
+        *,
+        queryName: str | None = None,
+        checkpointLocation: str | os.PathLike[str] | None = None,
+        replaces_substreams: bool = False,
+        **options: Any,
+    ) -> StreamingQuery:
         """Starts the query. ``queryName`` is its stable name in the job: the same after every restart.
 
         ``replaces_substreams``: go on with this checkpoint although ``event_time`` or ``substream`` names other columns
@@ -226,11 +230,19 @@ class Stream:
         spark = self.df.sparkSession
         checkpoint = Checkpoint(location)
         retained = int(spark.conf.get(BATCHES_RETAINED) or 0)
-        pins = Pins(checkpoint, max(KEPT, retained))
+        pinned_watermarks = PinnedWatermarks(checkpoint, max(KEPT, retained))
         here = not is_connect(spark)
         settles = settled(self.limited, bool(self.trigger_options.get("availableNow")))
         delivery = Delivery(
-            self.gate, query_name, self.declared, checkpoint, pins, settles, here, self._choice(), replaces_substreams
+            self.job,
+            query_name,
+            self.declared,
+            checkpoint,
+            pinned_watermarks,
+            settles,
+            here,
+            self._choice(),
+            replaces_substreams,
         )
         hook = Hook(
             delivery=delivery,
@@ -240,7 +252,7 @@ class Stream:
             late_function=self.late_function,
             null_goes=self.null_goes,
             future_goes=self.future_goes,
-            persist=self.persist,
+            persist=self.persisted,
             report_tasks=self.report_tasks,
             of_timestamps=self.columns.are_timestamps(self.df),
             progress=self.progress,
@@ -250,7 +262,7 @@ class Stream:
         delivery.start()
         source = self._with_markers(checkpoint)
         if self.windowed is not None:
-            self.gate.frames.add(self.windowed.frame)
+            self.job.frames.add(self.windowed.frame)
         writer = (
             source.writeStream.foreachBatch(hook)
             .queryName(query_name)
@@ -280,9 +292,11 @@ class Stream:
             return Choice.of(self.columns.event_time, self.columns.substream)
         frame = windowed.frame
         return Choice.of(
-            self.columns.event_time, self.columns.substream, (frame.size, frame.slide, frame.offset),
+            self.columns.event_time,
+            self.columns.substream,
+            (frame.size, frame.slide, frame.offset),
             (windowed.by, sorted(f"{name}={aggregate.kind}" for name, aggregate in windowed.aggregates.items())),
-        )  # fmt: skip
+        )
 
     def _into_windows(self, checkpoint: Checkpoint) -> BatchFunction | Windowing:
         assert self.function is not None
@@ -292,9 +306,16 @@ class Stream:
         kind = self.df.schema[self.columns.event_time].dataType
         store = windowed.store or ParquetState(checkpoint)
         return Windowing(
-            windowed.frame, windowed.by, windowed.aggregates, windowed.lateness, self.columns, kind, self.function,
-            checkpoint, store,
-        )  # fmt: skip
+            windowed.frame,
+            windowed.by,
+            windowed.aggregates,
+            windowed.lateness,
+            self.columns,
+            kind,
+            self.function,
+            checkpoint,
+            store,
+        )
 
     def _with_markers(self, checkpoint: Checkpoint) -> DataFrame:
         """With windows, a stream that has a batch when only the watermark moves, too."""
@@ -308,25 +329,27 @@ class Stream:
             other = "4.0 or later" if without else "3.5"
             raise InvalidUsage(
                 f"This checkpoint was started on Spark {other}, where a query with windows has other sources. "
-                "Start with a new checkpoint, after gate.hand_over() of the query to itself."
+                "Start with a new checkpoint, after job.hand_over() of the query to itself."
             )
         if without:
             log.warning(
                 "%s: Spark %s runs no batch when only the watermark moves. Windows close with the next batch that has "
                 "rows, and those that are open at complete() are not given out. Spark 4.0 and later need no rows.",
-                self.gate.coordinator.job, spark.version,
-            )  # fmt: skip
+                self.job.coordinator.job,
+                spark.version,
+            )
             return self.df
         if self.trigger_options.get("availableNow") and version_of(spark) < AVAILABLE_NOW_OF_PYTHON_SOURCES:
             log.warning(
                 "%s: Spark %s runs windows under availableNow as a single batch and ignores limits such as "
                 "maxFilesPerTrigger. For several batches, use Spark 4.2 or later, or a processing-time trigger.",
-                self.gate.coordinator.job, spark.version,
-            )  # fmt: skip
+                self.job.coordinator.job,
+                spark.version,
+            )
         # Not for PySpark 3.5, which has no data sources in Python.
         from tidegate_spark.windows.marked import markers_of
 
-        return self.df.union(markers_of(self.gate.coordinator, self.df, self.windowed.frame))
+        return self.df.union(markers_of(self.job.coordinator, self.df, self.windowed.frame))
 
 
 def given(method: str, query: str | None, checkpoint: str | os.PathLike[str] | None) -> tuple[str, str]:

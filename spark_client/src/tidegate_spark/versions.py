@@ -37,14 +37,16 @@ def check_session(spark: SparkSession) -> None:
 
 
 def check_native(spark: SparkSession) -> None:
-    """Raise InvalidUsage if ``native()`` does not work in this session."""
+    """Raise InvalidUsage if ``with_watermark()`` does not work in this session."""
     if version_of(spark) < PYTHON_SOURCES:
         raise InvalidUsage(
-            f"native() needs Spark 4.0 or later, and this is {spark.version}: use stream(), which works with it."
+            f"with_watermark() needs Spark 4.0 or later, and this is {spark.version}: use stream(), which works with "
+            f"it."
         )
     if is_connect(spark) and version_of(spark) < AVAILABLE_NOW_OF_PYTHON_SOURCES:
         raise InvalidUsage(
-            f"native() over Spark Connect needs Spark 4.2 or later, and this is {spark.version}: use stream(), or a "
+            f"with_watermark() over Spark Connect needs Spark 4.2 or later, and this is {spark.version}: use "
+            f"stream(), or a "
             "classic session."
         )
 

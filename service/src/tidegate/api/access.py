@@ -81,7 +81,7 @@ class Caller:
             raise
 
     def _name_quota(self, quota: str, limit: int | None, error: DomainError) -> None:
-        if self.key is not None and limit is not None and error.details["most"] == limit:
+        if self.key is not None and limit is not None and error.details["limit"] == limit:
             raise QuotaExceeded(self.key, quota, limit) from error
 
     def has(self, *roles: Role) -> bool:
@@ -124,9 +124,11 @@ async def authorised(request: Request) -> None:
     if job is not None and not job.startswith(caller.prefix):
         assert caller.key is not None
         raise Problem(
-            403, "job_not_allowed", f"The key {caller.key.name} is for jobs whose names begin with {caller.prefix}.",
+            403,
+            "job_not_allowed",
+            f"The key {caller.key.name} is for jobs whose names begin with {caller.prefix}.",
             members={"prefix": caller.prefix},
-        )  # fmt: skip
+        )
     caller.check(*roles)
 
 
@@ -137,22 +139,28 @@ def identified(authorization: str, keyring: Keyring | None) -> Caller:
     scheme, _, presented = authorization.partition(" ")
     if scheme.lower() != "bearer" or not presented:
         raise Problem(
-            401, "key_required", "Send a key: Authorization: Bearer tdg_... (tidegate keys create makes one).",
+            401,
+            "key_required",
+            "Send a key: Authorization: Bearer tdg_... (tidegate keys create makes one).",
             {"WWW-Authenticate": 'Bearer realm="tidegate"'},
-        )  # fmt: skip
+        )
     key = keyring.key(presented.strip())
     if key is None:
         raise unknown_key()
     if key.has_expired():
         raise Problem(
-            401, "key_expired", f"The key {key.name} expired on {key.expires}; get a new one (tidegate keys rotate).",
+            401,
+            "key_expired",
+            f"The key {key.name} expired on {key.expires}; get a new one (tidegate keys rotate).",
             {"WWW-Authenticate": 'Bearer realm="tidegate", error="invalid_token"'},
-        )  # fmt: skip
+        )
     return Caller(key)
 
 
 def unknown_key() -> Problem:
     return Problem(
-        401, "key_unknown", "This key is not known, or was revoked.",
+        401,
+        "key_unknown",
+        "This key is not known, or was revoked.",
         {"WWW-Authenticate": 'Bearer realm="tidegate", error="invalid_token"'},
-    )  # fmt: skip
+    )

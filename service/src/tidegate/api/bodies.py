@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 from starlette.requests import ClientDisconnect
 
 from tidegate.api.problems import Problem
-from tidegate.api.schemas.rules import KINDS
+from tidegate.api.schemas.config import KINDS
 from tidegate.api.schemas.types import FieldError
 
 Body = TypeVar("Body", bound=BaseModel)

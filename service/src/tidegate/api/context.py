@@ -65,13 +65,13 @@ class Context:
         return {
             "job": job,
             "watermark": answer.watermark,
-            "coalesced": answer.coalesced,
+            "coalesced_watermark": answer.coalesced_watermark,
             "complete": answer.complete,
             "now_ms": answer.now_ms,
             "state_epoch": answer.state_epoch,
             "incarnation": answer.incarnation,
             "watermark_token": self.tokens.issue(job, answer),
-            "holder": None if answer.holder is None else asdict(answer.holder),
+            "held_by": None if answer.held_by is None else asdict(answer.held_by),
         }
 
 

@@ -66,18 +66,20 @@ class Guard:
             hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
             if len(hosts) != 1 or not HERE.fullmatch(hosts[0].lower()):
                 return Problem(
-                    421, "foreign_host",
+                    421,
+                    "foreign_host",
                     "This coordinator has no keys, so it serves this machine alone; it does not answer to "
                     f"{', '.join(hosts)!r}.",
-                )  # fmt: skip
+                )
         if self.keyring is None:
             origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site", b"none")
             foreign = site not in (b"none", b"same-origin") and not _opens_a_page(scope, headers)
             if foreign or origin not in (None, b"http://" + headers.get(b"host", b"")):
                 return Problem(
-                    403, "foreign_origin",
+                    403,
+                    "foreign_origin",
                     "This coordinator has no keys, so it does not answer to the pages of other sites.",
-                )  # fmt: skip
+                )
         page = PAGES.fullmatch(scope["path"]) is not None
         if scope["path"] not in PUBLIC and not page:
             try:
@@ -115,11 +117,12 @@ class Guard:
 
     def _too_large(self) -> Problem:
         return Problem(
-            413, "body_too_large",
+            413,
+            "body_too_large",
             f"The body is over {self.max_body_bytes} bytes; report fewer substreams at once, "
             "or raise TIDEGATE_MAX_BODY_BYTES.",
             members={"max_body_bytes": self.max_body_bytes},
-        )  # fmt: skip
+        )
 
 
 def _opens_a_page(scope: Scope, headers: Mapping[bytes, bytes]) -> bool:

@@ -118,7 +118,9 @@ def _path(scope: Scope) -> str:
 
 def _attributes(scope: Scope, status: int) -> Mapping[str, str | int]:
     told: dict[str, str | int] = {
-        "http.request.method": scope["method"], "http.route": _path(scope), "http.response.status_code": status,
-    }  # fmt: skip
+        "http.request.method": scope["method"],
+        "http.route": _path(scope),
+        "http.response.status_code": status,
+    }
     parts = scope.get("path_params", {}).items()
     return told | {f"tidegate.{name}": value for name, value in parts if isinstance(value, str | int)}

@@ -33,7 +33,7 @@ STATUS_OF: dict[type[errors.DomainError], int] = {
     errors.BatchNotBegun: 409,
     errors.ReportsMissing: 409,
     errors.BatchForgotten: 409,
-    errors.PinConflict: 409,
+    errors.PinnedWatermarkConflict: 409,
     errors.QueryFenced: 409,
     errors.CheckpointConflict: 409,
     errors.QueryRetired: 409,
@@ -89,7 +89,7 @@ class Problem(Exception):
 def of_domain(error: errors.DomainError) -> Problem:
     members = {name: value for name, value in error.details.items() if name != "problem"}  # which is the detail itself
     if isinstance(error, errors.EventTimeMissing):
-        members["field"] = "event_times"
+        members["field"] = "max_event_times"
     status = STATUS_OF[type(error)]
     # What may pass without the client: somebody sets the clock right, or makes room.
     headers = {"Retry-After": "5"} if status in (429, 503) else None

@@ -10,13 +10,13 @@ from tidegate.store.replies import substream_key
 PLACE = r"^((-?[0-9]{1,16})?:[A-Za-z0-9._~-]{0,128}/.*)?$"
 """The value, where there is one, and the substream."""
 
-Column = Literal["name", "since", "watermark", "top", "last_event", "late"]
+Column = Literal["name", "since", "watermark", "max_event_time", "last_event", "late"]
 
 _VALUES: dict[Column, Callable[[SubstreamRow], int | None]] = {
     "name": lambda row: None,
     "since": lambda row: row.since_ms,
     "watermark": lambda row: row.watermark,
-    "top": lambda row: row.top,
+    "max_event_time": lambda row: row.max_event_time,
     "last_event": lambda row: row.last_event_ms,
     "late": lambda row: row.counts.late,
 }

@@ -9,23 +9,23 @@ from typing import TypeVar
 from tidegate.api.context import Context
 from tidegate.api.problems import Problem
 from tidegate.api.schemas.batches import QueryRecord, QueryTable, SubstreamRecord, SubstreamTable
-from tidegate.api.schemas.disorder import DisorderRecord, PointRecord, QuantileRecord
-from tidegate.api.schemas.explain import Explanation, HeldRecord
+from tidegate.api.schemas.completeness import CompletenessRecord, PointRecord, QuantileRecord
+from tidegate.api.schemas.config import JobDocument
+from tidegate.api.schemas.explain import ExplainedHolderRecord, Explanation
 from tidegate.api.schemas.history import HistoryPage, HistoryRecord
 from tidegate.api.schemas.jobs import CountsRecord, JobRecord
 from tidegate.api.schemas.late import HourRecord, LateRecord, SpanRecord
-from tidegate.api.schemas.rules import JobDocument
 from tidegate.api.tables import Column, Place
 from tidegate.domain.disorder import curve, least_lag
 from tidegate.domain.errors import SubstreamNotFound
 from tidegate.domain.explain import explain
+from tidegate.domain.health import health
 from tidegate.domain.journal import MOVEMENTS, RECORDS_KEPT
 from tidegate.domain.ledger import spans
 from tidegate.domain.pattern import matches
 from tidegate.domain.policy import TargetCompleteness, lag_of
 from tidegate.domain.records import Counts, HourCounts, SubstreamRow, SubstreamState
 from tidegate.domain.sketch import RELATIVE_ERROR, Sketch
-from tidegate.domain.standing import standing
 from tidegate.domain.substream import SubstreamKey
 from tidegate.domain.throttle import FrameThrottle
 from tidegate.store.redis import Status
@@ -43,12 +43,12 @@ def job_record(ctx: Context, job: str, status: Status) -> JobRecord:
     return JobRecord.model_validate(
         {
             **ctx.watermark(job, status.answer),
-            "standing": standing(status.answer, summary, ctx.stale_after_ms),
+            "health": health(status.answer, summary, ctx.stale_after_ms),
             "config": status.config,
             "revision": status.revision,
             "created_ms": status.created_ms,
-            "top": summary.top,
-            "lead": summary.lead,
+            "max_event_time": summary.max_event_time,
+            "max_watermark": summary.max_watermark,
             "substreams": {
                 "active": summary.active,
                 "idle": summary.idle,
@@ -59,7 +59,7 @@ def job_record(ctx: Context, job: str, status: Status) -> JobRecord:
             "holds": summary.holds,
             "missing_queries": summary.missing_queries,
             "limits": summary.limits,
-            "future_reported": summary.future,
+            "future_rows": summary.future,
             "tokens_ignored": summary.tokens_ignored,
             "emissions": summary.emissions,
             "throttled": summary.throttled,
@@ -76,7 +76,9 @@ async def explanation(ctx: Context, job: str, most: int) -> Explanation:
     explained = explain(machine, machine.now_ms, most)
     return Explanation(
         **ctx.watermark(job, explained.answer),
-        held=[HeldRecord.model_validate({**asdict(one), **asdict(one.holder)}) for one in explained.held],
+        holders=[
+            ExplainedHolderRecord.model_validate({**asdict(one), **asdict(one.held_by)}) for one in explained.held
+        ],
         next_step=explained.next_step,
     )
 
@@ -109,7 +111,7 @@ async def substream_table(ctx: Context, job: str, of: Selection) -> SubstreamTab
     config = JobDocument.model_validate(await ctx.store.document(job)).config()
     return SubstreamTable(
         **ctx.watermark(job, table.answer),
-        substreams=[SubstreamRecord.of(row, table.lead, config) for _, row in rows[: of.limit]],
+        substreams=[SubstreamRecord.of(row, table.max_watermark, config) for _, row in rows[: of.limit]],
         next=rows[of.limit - 1][0].text if len(rows) > of.limit else None,
     )
 
@@ -145,20 +147,24 @@ async def _page(of: Selection, parts: AsyncIterator[list[tuple[Place, Item]]]) -
 QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999, 0.9999)
 
 
-async def disorder(
-    ctx: Context, job: str, of: SubstreamKey | None = None, window: int = 0, target: float | None = None,
+async def completeness(
+    ctx: Context,
+    job: str,
+    of: SubstreamKey | None = None,
+    window: int = 0,
+    target: float | None = None,
     lags: Collection[int] | None = None,
-) -> DisorderRecord:  # fmt: skip
+) -> CompletenessRecord:
     """Of the job, or of the substream ``of``.
 
     :raises SubstreamNotFound: where that is not known.
     """
     status = await ctx.store.status(job)
-    config, holder = JobDocument.model_validate(status.config).config(), status.answer.holder
+    config, held_by = JobDocument.model_validate(status.config).config(), status.answer.held_by
     if window and isinstance(config.throttle, FrameThrottle):
         detail = "window_ms: this job has a frame, and its rows are judged, and measured, by that; leave it out."
         raise Problem(409, "frame_in_force", detail, members={"field": "window_ms"})
-    waited_for = None if holder is None or holder.substream is None else (holder.query, holder.substream)
+    waited_for = None if held_by is None or held_by.substream is None else (held_by.query, held_by.substream)
     asked = of or waited_for
     known = await ctx.store.delays(job, [asked] if asked else [])
     if of is not None and of not in known.substreams:
@@ -175,7 +181,7 @@ async def disorder(
     if target is None and isinstance(policy, TargetCompleteness):
         target = policy.target
     judged = rows.on_time + rows.updated + rows.late
-    return DisorderRecord(
+    return CompletenessRecord(
         **ctx.watermark(job, known.answer),
         rows=round(seen.rows),
         relative_error=RELATIVE_ERROR,
@@ -185,7 +191,7 @@ async def disorder(
         recommended_lag_ms=None if target is None or not seen.weight else least_lag(seen, target, window),
         achieved=1 - rows.late / judged if judged else None,
         quantiles=[QuantileRecord(share=share, delay_ms=seen.quantile(share)) for share in QUANTILES if seen.weight],
-        curve=[PointRecord.of(point) for point in (curve(seen, wait, window, lags) if seen.weight else ())],
+        points=[PointRecord.of(point) for point in (curve(seen, wait, window, lags) if seen.weight else ())],
     )
 
 
@@ -223,9 +229,15 @@ async def query_table(ctx: Context, job: str) -> QueryTable:
 
 
 async def history_page(
-    ctx: Context, job: str, *, as_of: int | None = None, from_ms: int = 0, kinds: Collection[str] = (),
-    before: str | None = None, limit: int = 100,
-) -> HistoryPage:  # fmt: skip
+    ctx: Context,
+    job: str,
+    *,
+    as_of: int | None = None,
+    from_ms: int = 0,
+    kinds: Collection[str] = (),
+    before: str | None = None,
+    limit: int = 100,
+) -> HistoryPage:
     status = await ctx.store.status(job)
     found = await ctx.store.history(job, before, from_ms, as_of, kinds, limit + 1)
     page = [HistoryRecord.of(*entry) for entry in found[:limit]]

@@ -216,9 +216,13 @@ def rotate(path: Path, name: str, keep: timedelta) -> str:
         before = _named(path, keys, name)[-1]
         lasts = None if before.expires is None else before.expires - before.created
         presented, key = _new(
-            name=name, role=before.role, prefix=before.prefix, quotas=before.quotas, created=now,
+            name=name,
+            role=before.role,
+            prefix=before.prefix,
+            quotas=before.quotas,
+            created=now,
             expires=None if lasts is None else now + lasts,
-        )  # fmt: skip
+        )
         kept = []
         for known in keys:
             if known.name == name:

@@ -85,7 +85,7 @@ def hold(
 ) -> None:
     """Keep the watermark at or below a value."""
     body = {"at_most": moment(at_most), "reason": reason, "hold": name}
-    body["lasts_ms"] = None if lasts is None else round(duration_s(lasts) * MS)
+    body["duration_ms"] = None if lasts is None else round(duration_s(lasts) * MS)
     _send(url, job, "POST", "/holds", body, as_json)
 
 

@@ -73,9 +73,13 @@ def list_keys(
     for key in found:
         quotas = ", ".join(f"{name} {limit}" for name, limit in (key.get("quotas") or {}).items() if limit is not None)
         cells = [
-            key["name"], key["role"], f"{key.get('prefix', '')}*", key["created"], key.get("expires") or "never",
+            key["name"],
+            key["role"],
+            f"{key.get('prefix', '')}*",
+            key["created"],
+            key.get("expires") or "never",
             quotas or "none",
-        ]  # fmt: skip
+        ]
         if used:
             at_s = key["last_used_s"]
             cells.append("never" if at_s is None else shown(at_s * MS))

@@ -37,35 +37,45 @@ def jobs(url: Url = HERE, as_json: AsJson = False) -> None:
     for job in found:
         counts = job["substreams"]
         table.add_row(
-            job["job"], job["standing"].replace("_", " "), shown(job["watermark"]), _lag(job), _held_by(job),
-            str(counts["active"]), str(counts["idle"]), str(counts["done"]), str(job["rows"]["late"]),
-        )  # fmt: skip
+            job["job"],
+            job["health"].replace("_", " "),
+            shown(job["watermark"]),
+            _lag(job),
+            _held_by(job),
+            str(counts["active"]),
+            str(counts["idle"]),
+            str(counts["done"]),
+            str(job["rows"]["late"]),
+        )
     tell(table)
 
 
-def show(
+def status(
     job: Job,
-    most: Annotated[int, typer.Option(min=1, max=10_000, help="So many substreams, the furthest behind first.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="So many substreams, the furthest behind first.")] = 20,
     url: Url = HERE,
     as_json: AsJson = False,
 ) -> None:
     """One job: its watermark, its queries, its substreams."""
     coordinator = Coordinator(url)
-    status = coordinator.job("GET", job)
+    record = coordinator.job("GET", job)
     queries = coordinator.job("GET", job, "/queries")["queries"]
-    parameters = {"sort": "watermark", "limit": most}
+    parameters = {"sort": "watermark", "limit": limit}
     substreams = coordinator.job("GET", job, "/substreams", params=parameters)["substreams"]
     if as_json:
-        print_json({"job": status, "queries": queries, "substreams": substreams})
+        print_json({"job": record, "queries": queries, "substreams": substreams})
         return
-    now_ms = status["now_ms"]
-    tell(told_of(status))
+    now_ms = record["now_ms"]
+    tell(told_of(record))
     facts = table_of("", "")
-    rows = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in status["rows"].items())
+    rows = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in record["rows"].items())
     for name, value in (
-        ("watermark", shown(status["watermark"])), ("coalesced", shown(status["coalesced"])),
-        ("top", shown(status["top"])), ("now", shown(now_ms)), ("rows", rows),
-    ):  # fmt: skip
+        ("watermark", shown(record["watermark"])),
+        ("coalesced watermark", shown(record["coalesced_watermark"])),
+        ("max event time", shown(record["max_event_time"])),
+        ("now", shown(now_ms)),
+        ("rows", rows),
+    ):
         facts.add_row(name, value)
     tell(facts)
     if queries:
@@ -77,34 +87,42 @@ def show(
                 query["query"] + ended, _text(query["batch_id"]), is_open, _ago(now_ms, query["last_contact_ms"])
             )
         tell(table)
-    table = table_of("substream", "query", "state", "since", "watermark", "top", "skew", "last report", "late")
+    table = table_of(
+        "substream", "query", "state", "since", "watermark", "max event time", "skew", "last report", "late"
+    )
     for row in substreams:
         table.add_row(
-            row["substream"], row["query"], row["state"], _ago(now_ms, row["since_ms"]), shown(row["watermark"]),
-            shown(row["top"]), "-" if row["skew"] is None else for_how_long(row["skew"]),
-            _ago(now_ms, row["last_event_ms"]), str(row["rows"]["late"]),
-        )  # fmt: skip
+            row["substream"],
+            row["query"],
+            row["state"],
+            _ago(now_ms, row["since_ms"]),
+            shown(row["watermark"]),
+            shown(row["max_event_time"]),
+            "-" if row["skew"] is None else for_how_long(row["skew"]),
+            _ago(now_ms, row["last_event_ms"]),
+            str(row["rows"]["late"]),
+        )
     tell(table)
 
 
 def explain(
     job: Job,
-    most: Annotated[int, typer.Option(min=1, max=10, help="So many holders.")] = 3,
+    limit: Annotated[int, typer.Option(min=1, max=10, help="So many holders.")] = 3,
     url: Url = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Who holds the watermark, until when at most, and where it would be without them."""
-    told = Coordinator(url).job("GET", job, ":explain", params={"most": most})
+    told = Coordinator(url).job("GET", job, ":explain", params={"limit": limit})
     if as_json:
         print_json(told)
         return
     tell(told_of(told))
     table = table_of("held by", "because", "until at most", "without it, and those above")
-    for held in told["held"]:
+    for held in told["holders"]:
         limits = [
-            f"{limit['limit']} in {for_how_long(limit['at_ms'] - told['now_ms'])}"
-            + (" (if its query says so)" if limit["spoken_for"] else "")
-            for limit in held["until"]
+            f"{one['limit']} in {for_how_long(one['at_ms'] - told['now_ms'])}"
+            + (" (if its query says so)" if one["needs_query_report"] else "")
+            for one in held["until"]
         ]
         table.add_row(
             _plain(holding(held), told),
@@ -112,7 +130,7 @@ def explain(
             ", ".join(limits) or "for ever",
             shown(held["watermark_without"]),
         )
-    if told["held"]:
+    if told["holders"]:
         tell(table)
     if told["next_step"] is not None:
         tell(f"The throttle lets it move when the data has come to {shown(told['next_step'])}.")
@@ -122,12 +140,12 @@ def history(
     job: Job,
     as_of: Annotated[str | None, typer.Option(help="What was in force at that moment of processing time.")] = None,
     kind: Kinds = None,
-    most: Annotated[int, typer.Option(min=1, max=1000, help="So many records, the latest first.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="So many records, the latest first.")] = 20,
     url: Url = HERE,
     as_json: AsJson = False,
 ) -> None:
     """What happened to a job, and who did it."""
-    parameters: dict[str, Any] = {"limit": most, "kind": kind or []}
+    parameters: dict[str, Any] = {"limit": limit, "kind": kind or []}
     if as_of is not None:
         parameters["as_of"] = moment(as_of)
     told = Coordinator(url).job("GET", job, "/history", params=parameters)
@@ -140,7 +158,7 @@ def history(
             f"At {shown(moment(as_of))} there was no watermark, or it is no longer kept."
             if force is None
             else f"At {shown(moment(as_of))} the watermark was {shown(force.get('watermark'))}, held by "
-            f"{_plain(holding(force | {'reason': force['holder']}), told) if force.get('holder') else 'nobody'}."
+            f"{_plain(holding(force | {'reason': force['held_by']}), told) if force.get('held_by') else 'nobody'}."
         )
     table = table_of("at", "what", "")
     for record in told["records"]:
@@ -215,9 +233,9 @@ def told_of(job: Mapping[str, Any]) -> str:
 
 
 def _held_by(job: Mapping[str, Any]) -> str:
-    if job["holder"] is None:
+    if job["held_by"] is None:
         return "complete" if job["complete"] else "nobody"
-    return _plain(holding(job["holder"]), job)
+    return _plain(holding(job["held_by"]), job)
 
 
 def _plain(pieces: Iterable[Piece], told: Mapping[str, Any]) -> str:

@@ -172,8 +172,10 @@ def _most_connections(wanted: int) -> int:
     log.warning(
         "Serving at most %d connections, not TIDEGATE_MAX_CONNECTIONS=%d: the process may open %d files. "
         "Raise that limit (LimitNOFILE= in systemd, ulimit -Hn in a shell).",
-        most, wanted, soft,
-    )  # fmt: skip
+        most,
+        wanted,
+        soft,
+    )
     return most
 
 

@@ -88,7 +88,7 @@ def simulate(
         moments = domain.under_lag(rows, merged, _whole(lag, scale))
         found.append(Simulated(lag, None, domain.judge(moments, _whole(size, scale), _whole(late, scale)), scale))
     for path in _progress(policy or [], len(rows)):
-        config = _rules(path, scale, arrival is not None)
+        config = _config(path, scale, arrival is not None)
         moments = domain.through_machine(rows, config, declared)
         outcome = domain.judge(moments, _whole(size, scale), _whole(late, scale))
         found.append(Simulated(None, path.name, outcome, scale))
@@ -149,13 +149,13 @@ def _whole(number: Decimal, scale: int) -> int:
     return numerator * scale // denominator
 
 
-def _rules(path: Path, scale: int, timed: bool) -> "JobConfig":
+def _config(path: Path, scale: int, timed: bool) -> "JobConfig":
     """Rules as the API takes them, their times in the unit of the file's."""
     from dataclasses import replace
 
     from pydantic import ValidationError
 
-    from tidegate.api.schemas.rules import JobDocument
+    from tidegate.api.schemas.config import JobDocument
     from tidegate.domain.config import DELAY_HALF_LIFE_MS
     from tidegate.domain.policy import Reported
 
@@ -163,7 +163,7 @@ def _rules(path: Path, scale: int, timed: bool) -> "JobConfig":
         document = json.loads(path.read_text(), parse_float=Decimal)
         if isinstance(document, dict):
             document.setdefault("delay_half_life_ms", DELAY_HALF_LIFE_MS)
-        rules = JobDocument.model_validate(_scaled(document, scale)).config()
+        config = JobDocument.model_validate(_scaled(document, scale)).config()
     except OSError as error:
         raise typer.BadParameter(f"cannot read {path} ({error.strerror})") from None
     except ValidationError as error:
@@ -172,15 +172,15 @@ def _rules(path: Path, scale: int, timed: bool) -> "JobConfig":
         raise typer.BadParameter(f"{path} are no rules of a job: {place}: {first['msg']}") from None
     except ValueError as error:
         raise typer.BadParameter(f"{path} is no JSON ({error})") from None
-    policies = [rules.policy, *(override.policy for override in rules.overrides)]
+    policies = [config.policy, *(override.policy for override in config.overrides)]
     if any(isinstance(policy, Reported) for policy in policies):
         raise typer.BadParameter(f"{path}: under the policy `reported` clients send watermarks; rows have none")
     if timed:
-        return rules
-    limits = (rules.idle_timeout_ms, rules.max_retention_ms)
+        return config
+    limits = (config.idle_timeout_ms, config.max_retention_ms)
     if any(limits) or any(policy.follows_clock for policy in policies):
         raise typer.BadParameter(f"{path}: these rules follow the clock; say when rows arrived (--arrival COLUMN)")
-    return replace(rules, max_future_skew_ms=None)
+    return replace(config, max_future_skew_ms=None)
 
 
 def _scaled(document: Any, scale: int, name: str = "") -> Any:
@@ -208,19 +208,24 @@ def _tell(found: list[Simulated], as_json: bool) -> None:
         outcome = one.outcome
         latency = "-" if one.latency is None else f"{one.latency:.2f}"
         table.add_row(
-            one.policy or str(_plain(one.lag)), f"{100 * outcome.completeness:.2f} %", str(outcome.dropped),
-            str(outcome.updated), str(outcome.windows), latency,
-        )  # fmt: skip
+            one.policy or str(_plain(one.lag)),
+            f"{100 * outcome.completeness:.2f} %",
+            str(outcome.dropped),
+            str(outcome.updated),
+            str(outcome.windows),
+            latency,
+        )
     tell(table)
 
 
 def _choose(found: list[Simulated], most_latency: float | None, least_completeness: float | None) -> None:
     """Names the quickest that is complete enough, and quick enough; 3: there is none."""
     fit = [
-        one for one in found
+        one
+        for one in found
         if (least_completeness is None or one.outcome.completeness >= least_completeness)
         and (most_latency is None or (one.latency is not None and one.latency <= most_latency))
-    ]  # fmt: skip
+    ]
     if not fit:
         typer.echo("None of these is both: allow more latency, or settle for less completeness.", err=True)
         raise typer.Exit(3)

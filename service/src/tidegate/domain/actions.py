@@ -30,12 +30,17 @@ class Acting(Transition):
     # -- substreams -----------------------------------------------------------------------------------------------
 
     def declare(
-        self, query: str, names: Sequence[str], now_ms: int, tops: Mapping[str, int] | None = None,
+        self,
+        query: str,
+        names: Sequence[str],
+        now_ms: int,
+        max_event_times: Mapping[str, int] | None = None,
         why: Why = UNEXPLAINED,
-    ) -> Effect:  # fmt: skip
+    ) -> Effect:
         """Makes substreams known before their first event, so that they hold the watermark back from the start.
 
-        ``tops``: their highest event times, where a client knows them and the store has lost the job: the substream
+        ``max_event_times``: their highest event times, where a client knows them and the store has lost the job: the
+        substream
         goes on from there. For one that has shown event times already they are of no effect, and so are those too far
         ahead of the clock to be true. Nothing moves until the next look.
 
@@ -47,8 +52,10 @@ class Acting(Transition):
             raise JobComplete()
         self.check_room(query, new)
         self.tick(now_ms)
-        tops = {} if tops is None or self.complete else tops
-        unseen = {name: tops[name] for name in names if name in tops and self._is_unseen(query, name)}
+        max_event_times = {} if max_event_times is None or self.complete else max_event_times
+        unseen = {
+            name: max_event_times[name] for name in names if name in max_event_times and self._is_unseen(query, name)
+        }
         for name in new:
             self._new_substream(query, name)
         seen, _ = self._set_aside_future(query, unseen, {})
@@ -63,7 +70,7 @@ class Acting(Transition):
     def _is_unseen(self, query: str, name: str) -> bool:
         """Whether nothing is known of where a substream is; it may be unknown altogether."""
         known = self.substreams.get((query, name))
-        return known is None or (known.top is None and not known.done)
+        return known is None or (known.max_event_time is None and not known.done)
 
     def restore(self, query: str, watermarks: Mapping[str, int], now_ms: int, why: Why = UNEXPLAINED) -> Effect:
         """Takes over watermarks from elsewhere, for substreams that are known: at start-up, before their events.

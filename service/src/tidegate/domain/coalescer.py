@@ -9,20 +9,21 @@ from tidegate.domain.throttle import Throttle, offer
 
 
 @dataclass(frozen=True, slots=True)
-class OpenPin:
+class LowestPinnedWatermark:
     """The lowest pin among the open batches (None: a batch that began before there was a watermark), and whose."""
 
     value: int | None
     query: str
 
     @staticmethod
-    def order(pin: "OpenPin") -> tuple[tuple[bool, int], bytes]:
-        return by_value(pin.value), pin.query.encode()
+    def order(pinned_watermark: "LowestPinnedWatermark") -> tuple[tuple[bool, int], bytes]:
+        return by_value(pinned_watermark.value), pinned_watermark.query.encode()
 
 
 @dataclass(slots=True)
 class Coalescer:
-    """Holds ``coalesced`` (C, what the data says), ``watermark`` (W, what was released) and ``lead``.
+    """Holds ``coalesced_watermark`` (C, what the data says), ``watermark`` (W, what was released) and
+    ``max_watermark``.
 
     ``throttled`` counts how often there was more to emit than ever (``offered``) and the throttle let nothing out.
 
@@ -31,12 +32,12 @@ class Coalescer:
     ``EventTimeMapper``).
     """
 
-    coalesced_since_ms: int
+    coalesced_watermark_since_ms: int
     watermark_since_ms: int
     numbers: NumberRange = EXACT_DOUBLE
-    coalesced: int | None = None
+    coalesced_watermark: int | None = None
     watermark: int | None = None
-    lead: int | None = None
+    max_watermark: int | None = None
     all_idle: bool = False
     retention: History | None = field(default=None)
     throttled: int = 0
@@ -51,19 +52,24 @@ class Coalescer:
     @property
     def merged(self) -> int | None:
         """How far C would be without a throttle."""
-        return highest(self.offered, self.coalesced)
+        return highest(self.offered, self.coalesced_watermark)
 
     def look(
-        self, live: Collection[int | None], throttle: Throttle, hold: int | None, now_ms: int, observed_ms: int,
+        self,
+        live: Collection[int | None],
+        throttle: Throttle,
+        hold: int | None,
+        now_ms: int,
+        observed_ms: int,
         tick: bool,
-    ) -> bool:  # fmt: skip
+    ) -> bool:
         """Merges the watermarks of the live substreams; returns whether retention is what moved C.
 
         Where none is live, the lead is all there is to wait for. ``tick``: time alone makes this look, and only then
         retention acts. ``hold``: C goes no further than that.
         """
-        lead = highest(self.lead, *live)
-        raised, self.lead = above(lead, self.lead), lead
+        max_watermark = highest(self.max_watermark, *live)
+        raised, self.max_watermark = above(max_watermark, self.max_watermark), max_watermark
         merged: int | None = None
         if live:
             self.all_idle = False
@@ -71,30 +77,30 @@ class Coalescer:
                 merged = min(watermark for watermark in live if watermark is not None)
         else:
             self.all_idle = True
-            merged = self.lead
+            merged = self.max_watermark
         retained: int | None = None
         if self.retention is not None and (tick or raised):
-            sampled = self.retention.sample(observed_ms, self.lead)
+            sampled = self.retention.sample(observed_ms, self.max_watermark)
             retained = sampled if tick else None
         ideal = highest(merged, retained)
         if hold is not None and ideal is not None:
             ideal = min(ideal, hold)
-        before = self.coalesced
+        before = self.coalesced_watermark
         self.advance(offer(throttle, ideal, before, self.numbers), now_ms)
         if above(ideal, self.offered):
             self.offered = ideal
-            self.throttled += self.coalesced == before and above(ideal, before)
-        return above(self.coalesced, before) and above(self.coalesced, merged)
+            self.throttled += self.coalesced_watermark == before and above(ideal, before)
+        return above(self.coalesced_watermark, before) and above(self.coalesced_watermark, merged)
 
-    def advance(self, coalesced: int | None, now_ms: int) -> None:
-        if above(coalesced, self.coalesced):
-            self.coalesced, self.coalesced_since_ms = coalesced, now_ms
+    def advance(self, coalesced_watermark: int | None, now_ms: int) -> None:
+        if above(coalesced_watermark, self.coalesced_watermark):
+            self.coalesced_watermark, self.coalesced_watermark_since_ms = coalesced_watermark, now_ms
 
-    def release(self, pin: OpenPin | None, now_ms: int) -> None:
+    def release(self, pinned_watermark: LowestPinnedWatermark | None, now_ms: int) -> None:
         """``W = min(C, lowest open pin)``, and never back."""
-        watermark = self.coalesced
-        if pin is not None and above(watermark, pin.value):
-            watermark = pin.value
+        watermark = self.coalesced_watermark
+        if pinned_watermark is not None and above(watermark, pinned_watermark.value):
+            watermark = pinned_watermark.value
         self.heal(watermark, now_ms)
 
     def heal(self, watermark: int | None, now_ms: int) -> None:

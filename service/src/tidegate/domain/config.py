@@ -88,8 +88,8 @@ class JobConfig:
         """The event time that decides whether a row is late: its own, or, with frames, the last one of its window."""
         return self.throttle.frame.higher(time, numbers) - 1 if isinstance(self.throttle, FrameThrottle) else time
 
-    def end_after(self, top: int, numbers: NumberRange) -> int:
-        """Where an input ends whose highest event time is ``top``: the first frame boundary above it."""
+    def end_after(self, max_event_time: int, numbers: NumberRange) -> int:
+        """Where an input ends whose highest event time is ``max_event_time``: the first frame boundary above it."""
         if isinstance(self.throttle, FrameThrottle):
-            return self.throttle.frame.higher(top, numbers)
-        return numbers.plus(top, 1)
+            return self.throttle.frame.higher(max_event_time, numbers)
+        return numbers.plus(max_event_time, 1)

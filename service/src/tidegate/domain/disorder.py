@@ -31,7 +31,7 @@ class Disorder:
         """
         return math.floor(self.waited / self.wait_weight + 0.5) if self.wait_weight else None
 
-    def passed(self, before: int, watermark: int, slide: int, top: int, lag: int, half_life: int) -> None:
+    def passed(self, before: int, watermark: int, slide: int, max_event_time: int, lag: int, half_life: int) -> None:
         """The watermark went on from ``before``, and the ends of windows that lie between came out: one every
         ``slide``, or, where that is 0, anywhere. ``lag``: that of the substream which is furthest behind.
         """
@@ -41,7 +41,7 @@ class Disorder:
         # In doubles, as the store has it.
         middle = before + (float(watermark) - before + slide) / 2
         share = left / self.wait_weight if self.wait_weight else 0.0
-        self.waited = self.waited * share + (float(top) - lag - middle) * weight
+        self.waited = self.waited * share + (float(max_event_time) - lag - middle) * weight
         self.wait_weight = left + weight
 
 

@@ -105,10 +105,10 @@ class BatchForgotten(DomainError):
     fields = ("latest_batch_id",)
 
 
-class PinConflict(DomainError):
-    code = "pin_conflict"
-    text = "The batch is pinned at another value than the one sent: {pin} (None: at no watermark)."
-    fields = ("pin",)
+class PinnedWatermarkConflict(DomainError):
+    code = "pinned_watermark_conflict"
+    text = "The batch has another pinned watermark than the one sent: {pinned_watermark} (None: no watermark)."
+    fields = ("pinned_watermark",)
 
 
 class QueryFenced(DomainError):
@@ -154,23 +154,23 @@ class SubstreamDone(DomainError):
 
 class EventTimeMissing(DomainError):
     code = "event_time_missing"
-    text = "These substreams are under a policy that needs event_times, not watermarks alone: {substreams}."
+    text = "These substreams are under a policy that needs max_event_times, not watermarks alone: {substreams}."
     fields = ("substreams",)
 
 
 class TooManyJobs(DomainError):
     code = "too_many_jobs"
-    text = "There are {most} jobs, as many as may be; delete some, or raise TIDEGATE_MAX_JOBS."
-    fields = ("most",)
+    text = "There are {limit} jobs, as many as may be; delete some, or raise TIDEGATE_MAX_JOBS."
+    fields = ("limit",)
 
 
 class TooManySubstreams(DomainError):
     code = "too_many_substreams"
     text = (
-        "The job may have {most} substreams, and would have more; name them more coarsely, evict some, or raise "
+        "The job may have {limit} substreams, and would have more; name them more coarsely, evict some, or raise "
         "TIDEGATE_MAX_SUBSTREAMS."
     )
-    fields = ("most",)
+    fields = ("limit",)
 
 
 class HoldActive(DomainError):

@@ -27,20 +27,20 @@ class Kind(StrEnum):
     """Kinds of records."""
 
     CREATED = "created"
-    RULES = "rules"
+    CONFIG = "config"
     EMISSION = "emission"
-    COALESCED = "coalesced"
+    COALESCED = "coalesced_watermark"
     IDLE = "idle"
-    WAKE = "wake"
+    ACTIVE = "active"
     ALL_IDLE = "all_idle"
     NOT_ALL_IDLE = "not_all_idle"
     BATCH_RELEASED = "batch_released"
     JOINED = "joined"
     FENCED = "fenced"
     FUTURE = "future"
-    RELEARN = "relearn"
-    HEALED = "healed"
-    ABSENCE = "absence"
+    RELEARNING = "relearning"
+    WATERMARK_RESTORED = "watermark_restored"
+    UNATTENDED = "unattended"
     HOLD_EXPIRED = "hold_expired"
     ACTION = "action"
 
@@ -56,7 +56,8 @@ class Record:
     ============== ==================================================================================================
     created        the job, or a new incarnation of it
     rules          were changed: ``revision``
-    emission       the emitted watermark moved: ``coalesced``, ``watermark``, who holds it now (``holder``, ``query``,
+    emission       the emitted watermark moved: ``coalesced_watermark``, ``watermark``, who holds it now (``held_by``,
+    ``query``,
                    ``substream``, ``batch_id``, ``hold``), and the ``limits`` that let it pass substreams
     coalesced      the coalesced watermark moved and the emitted one did not: the same members
     idle           substreams no longer count, by which ``limit``: ``query``, ``count``, ``substreams``
@@ -69,7 +70,7 @@ class Record:
     future         event times too far ahead of the clock were ignored: ``query``, ``count``, ``substreams``
     relearn        rows come later than was learnt, and it is learnt anew: ``query``, ``count``, ``substreams``
     healed         a token proved a watermark that the store had forgotten
-    absence        nobody looked for so long (``lost_ms``) that it counts as nobody's silence
+    absence        nobody looked for so long (``unattended_ms``) that it counts as nobody's silence
     hold_expired   a hold came to its end: ``hold``
     action         somebody did something: ``action``, ``query``, ``count``, ``substreams``, ``actor``, ``reason``, ...
     ============== ==================================================================================================

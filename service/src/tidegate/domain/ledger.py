@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter, itemgetter
 
-from tidegate.domain.records import HourCounts, HourOfRows, LateWent
+from tidegate.domain.records import HourCounts, HourOfRows, LateDisposition
 from tidegate.domain.substream import SubstreamKey, member
 
 HOUR = 3_600_000
@@ -20,7 +20,7 @@ ENTRIES_KEPT = 50_000
 """Substreams by hour: of a job that has many, fewer hours are kept, but always the latest."""
 
 
-def _counted(seen: int, updated: int, late: int, went: LateWent) -> HourCounts:
+def _counted(seen: int, updated: int, late: int, went: LateDisposition) -> HourCounts:
     dropped, diverted = (late, 0) if went == "dropped" else (0, late)
     return HourCounts(seen, updated, dropped, diverted)
 
@@ -49,9 +49,12 @@ class Ledger:
     untold: Counter[int] = field(default_factory=Counter)
 
     def enter(
-        self, rows: Iterable[tuple[SubstreamKey | None, HourOfRows]], went: LateWent,
-        of_all: Sequence[HourOfRows] = (), latest: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        rows: Iterable[tuple[SubstreamKey | None, HourOfRows]],
+        went: LateDisposition,
+        of_all: Sequence[HourOfRows] = (),
+        latest: int | None = None,
+    ) -> None:
         """Takes in the rows of one batch; None: of a substream that is not known. ``of_all``: all of its rows, where
         ``rows`` are not. Hours that begin beyond ``latest`` cannot be true, and would take the place of others.
         """

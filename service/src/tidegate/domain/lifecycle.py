@@ -33,7 +33,7 @@ class Owning(Acting):
         self.config = config
         self.revision += 1
         self.coalescer.retain(config.max_retention_ms)
-        self._write("rules", actor=why.actor, reason=why.reason)
+        self._write("config", actor=why.actor, reason=why.reason)
         for (query, name), substream in self.substreams.items():
             if substream.idle and not (substream.done or substream.told or self._is_silent(query, substream)):
                 substream.idle, substream.since_ms = False, self.now_ms
@@ -76,7 +76,9 @@ class Owning(Acting):
             if held.stands(max(now_ms, self.now_ms)):
                 raise HoldActive(held.hold, held.at_most)
         self.tick(now_ms)
-        last = offer(self.config.throttle, self.coalescer.lead, self.coalescer.coalesced, self.numbers)
+        last = offer(
+            self.config.throttle, self.coalescer.max_watermark, self.coalescer.coalesced_watermark, self.numbers
+        )
         self.coalescer.advance(last, self.now_ms)
         self._end(up_to)
         if not self.complete:
@@ -85,8 +87,8 @@ class Owning(Acting):
         return Effect(self._reply(), True)
 
     def _ends_further(self, up_to: int | None) -> bool:
-        coalesced = self.coalescer.coalesced
-        return up_to is not None and (coalesced is None or up_to > coalesced)
+        coalesced_watermark = self.coalescer.coalesced_watermark
+        return up_to is not None and (coalesced_watermark is None or up_to > coalesced_watermark)
 
     def reopen(self, now_ms: int, why: Why = UNEXPLAINED) -> Effect:
         """Takes an end of input back, but never the watermark: what comes from below it is late.
@@ -96,7 +98,7 @@ class Owning(Acting):
         self.tick(now_ms)
         applied, self.complete = self.complete, False
         if applied:
-            self.lost_ms += self.moment.observed_ms - self._completed_ms
+            self.unattended_ms += self.moment.observed_ms - self._completed_ms
             self._act("reopen", why)
             self._look()
         return Effect(self._reply(), applied)
@@ -121,7 +123,7 @@ class Owning(Acting):
             self.delays,
         ):
             table.clear()
-        self.top, self.disorder, self.ledger = None, Disorder(), Ledger()
+        self.max_event_time, self.disorder, self.ledger = None, Disorder(), Ledger()
         self.emitted, self._look_due, self._lost_at_look = (None, None), False, None
         self._act("reset", why)
         self._expect()
@@ -129,7 +131,7 @@ class Owning(Acting):
 
     # -- holds ----------------------------------------------------------------------------------------------------
 
-    def hold(self, hold: str, at_most: int, lasts_ms: int | None, now_ms: int, why: Why = UNEXPLAINED) -> Effect:
+    def hold(self, hold: str, at_most: int, duration_ms: int | None, now_ms: int, why: Why = UNEXPLAINED) -> Effect:
         """Keeps C, and with it the watermark, at or below ``at_most``; where it is beyond already, where it is.
 
         Said again, it lasts as long as the later of the two.
@@ -144,7 +146,7 @@ class Owning(Acting):
         if present is not None and stands and present.at_most != at_most:
             raise HoldExists(hold, present.at_most)
         self.tick(now_ms)
-        expires_ms = None if lasts_ms is None else self.now_ms + lasts_ms
+        expires_ms = None if duration_ms is None else self.now_ms + duration_ms
         if present is not None and stands:
             longer = present.expires_ms is not None and (expires_ms is None or expires_ms > present.expires_ms)
             if not longer:

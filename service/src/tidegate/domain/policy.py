@@ -72,7 +72,7 @@ class Policy(Protocol):
 
     def start(self, numbers: NumberRange = EXACT_DOUBLE) -> PolicyState: ...
 
-    def resume(self, before: PolicyState, top: int | None, at: Moment) -> PolicyState:
+    def resume(self, before: PolicyState, max_event_time: int | None, at: Moment) -> PolicyState:
         """The state in which this rule takes over from another (or from itself, with other numbers)."""
         ...
 
@@ -84,10 +84,10 @@ class _Rule:
     def start(self, numbers: NumberRange = EXACT_DOUBLE) -> PolicyState:
         raise NotImplementedError
 
-    def resume(self, before: PolicyState, top: int | None, at: Moment) -> PolicyState:
+    def resume(self, before: PolicyState, max_event_time: int | None, at: Moment) -> PolicyState:
         state = self.start(before.numbers)
-        if top is not None:
-            state.event(top, at)
+        if max_event_time is not None:
+            state.event(max_event_time, at)
         return state
 
 
@@ -144,12 +144,12 @@ class LimitingLagAndDelay(_Rule):
     def start(self, numbers: NumberRange = EXACT_DOUBLE) -> PolicyState:
         return _DelayState(numbers, self.lag, self.max_delay_ms)
 
-    def resume(self, before: PolicyState, top: int | None, at: Moment) -> PolicyState:
+    def resume(self, before: PolicyState, max_event_time: int | None, at: Moment) -> PolicyState:
         state = _DelayState(before.numbers, self.lag, self.max_delay_ms)
         if isinstance(before, _DelayState) and before.history.length_ms == self.max_delay_ms:
             state.history = before.history
-        if top is not None:
-            state.event(top, at)
+        if max_event_time is not None:
+            state.event(max_event_time, at)
         return state
 
 
@@ -157,21 +157,21 @@ class _DelayState(PolicyState):
     def __init__(self, numbers: NumberRange, lag: int, max_delay_ms: int) -> None:
         super().__init__(numbers)
         self.lag = lag
-        self.top: int | None = None
+        self.max_event_time: int | None = None
         self.history = History(max_delay_ms)
 
     def event(self, time: int, at: Moment) -> None:
-        self.top = highest(self.top, self.numbers.minus(time, 0))
+        self.max_event_time = highest(self.max_event_time, self.numbers.minus(time, 0))
         self._lag(time, self.lag)
         self.poll(at)
 
     def poll(self, at: Moment) -> None:
-        self.watermark = highest(self.watermark, self.history.sample(at.observed_ms, self.top))
+        self.watermark = highest(self.watermark, self.history.sample(at.observed_ms, self.max_event_time))
 
     def next_change_ms(self, reading: int | None, at: Moment) -> int | None:
         if self.history.boundary is None:
             return at.observed_ms
-        return self.history.next_change_ms(lambda top: above(top, reading))
+        return self.history.next_change_ms(lambda max_event_time: above(max_event_time, reading))
 
 
 @dataclass(frozen=True)
@@ -255,8 +255,8 @@ class _WallClockState(PolicyState):
     def next_change_ms(self, reading: int | None, at: Moment) -> int | None:
         if reading is None:
             return at.observed_ms
-        lost_ms = at.now_ms - at.observed_ms
-        return max(reading + self.wall_clock_lag - lost_ms, at.observed_ms + 1)
+        unattended_ms = at.now_ms - at.observed_ms
+        return max(reading + self.wall_clock_lag - unattended_ms, at.observed_ms + 1)
 
 
 @dataclass(frozen=True)
@@ -309,9 +309,9 @@ class TargetCompleteness(_Rule):
     def start(self, numbers: NumberRange = EXACT_DOUBLE) -> "TargetState":
         return TargetState(numbers, self)
 
-    def resume(self, before: PolicyState, top: int | None, at: Moment) -> "TargetState":
+    def resume(self, before: PolicyState, max_event_time: int | None, at: Moment) -> "TargetState":
         state = self.start(before.numbers)
-        state.top = top
+        state.max_event_time = max_event_time
         if isinstance(before, TargetState):
             state.learnt, state.relearning = before.learnt, before.relearning
             state.rows, state.late, state.highest = before.rows, before.late, before.highest
@@ -368,7 +368,7 @@ class TargetState(PolicyState):
     def __init__(self, numbers: NumberRange, policy: TargetCompleteness) -> None:
         super().__init__(numbers)
         self.policy = policy
-        self.top: int | None = None
+        self.max_event_time: int | None = None
         self.learnt: int | None = None
         self.relearning = False
         self.rows = self.late = self.highest = 0
@@ -379,12 +379,12 @@ class TargetState(PolicyState):
         return self.policy.cold_start if self.learnt is None else self.policy.within(self.learnt)
 
     def event(self, time: int, at: Moment) -> None:
-        self.top = highest(self.top, time)
+        self.max_event_time = highest(self.max_event_time, time)
         self.poll(at)
 
     def poll(self, at: Moment) -> None:
-        if self.top is not None:
-            self._lag(self.top, self.lag)
+        if self.max_event_time is not None:
+            self._lag(self.max_event_time, self.lag)
 
     def learn(self, rows: Mapping[int, int], own: Sketch, pool: Sketch, steps: int) -> bool:
         """Moves the lag to where delays speak for it. ``rows`` came last, by bucket, and are in the sketches of all: of

@@ -6,7 +6,7 @@ from tidegate.domain.errors import (
     BatchForgotten,
     BatchNotBegun,
     CheckpointConflict,
-    PinConflict,
+    PinnedWatermarkConflict,
     QueryFenced,
     QueryRetired,
 )
@@ -14,7 +14,7 @@ from tidegate.domain.errors import (
 DelayedRows = tuple[tuple[int, int], ...]
 """How many rows came in which bucket of delays: see :mod:`tidegate.domain.sketch`."""
 
-PINS_KEPT = 100
+PINNED_WATERMARKS_KEPT = 100
 """How many pins a query keeps at least: Spark's default ``minBatchesToRetain``."""
 
 
@@ -28,7 +28,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownPin:
+class PinnedWatermark:
     """A pin that the client found beside its checkpoint: ``value`` may be None, "no watermark yet"."""
 
     value: int | None
@@ -38,7 +38,8 @@ class KnownPin:
 class QueryState:
     """A batch is *open* from its begin to its commit; at most one per query is.
 
-    ``lost_ms`` is what its runs have spent waiting for a coordinator that did not answer: time in which they observed
+    ``unattended_ms`` is what its runs have spent waiting for a coordinator that did not answer: time in which they
+    observed
     nothing. ``idle_clock_ms``, and the last events of its substreams, are in *observed* time, which leaves it out.
     ``begun_observed_ms`` is in that of the job; ``begun_merged`` is where C would have been without a throttle.
     ``released``: the open batch no longer holds the emitted watermark.
@@ -61,8 +62,8 @@ class QueryState:
     retired: bool = False
     idle_clock_ms: int | None = None
     waited_ms: int = 0
-    lost_ms: int = 0
-    pins: dict[int, int | None] = field(default_factory=dict)
+    unattended_ms: int = 0
+    pinned_watermarks: dict[int, int | None] = field(default_factory=dict)
     staged: dict[str, int] = field(default_factory=dict)
     staged_watermarks: dict[str, int] = field(default_factory=dict)
     staged_counts: dict[tuple[int, str], int] = field(default_factory=dict)
@@ -92,18 +93,18 @@ class QueryState:
         if run.query_id != self.query_id and self.open:
             raise CheckpointConflict(self.latest, self.query_id)
 
-    def stored_pin(self, batch_id: int, known: KnownPin | None) -> int | None:
+    def stored_pinned_watermark(self, batch_id: int, known: PinnedWatermark | None) -> int | None:
         """The pin of a batch that was begun before.
 
         :raises BatchForgotten: when it is older than the pins that are kept.
         :raises PinConflict: when the client holds another.
         """
-        if batch_id not in self.pins:
+        if batch_id not in self.pinned_watermarks:
             raise BatchForgotten(self.latest)
-        pin = self.pins[batch_id]
-        if known is not None and known.value != pin:
-            raise PinConflict(pin)
-        return pin
+        pinned_watermark = self.pinned_watermarks[batch_id]
+        if known is not None and known.value != pinned_watermark:
+            raise PinnedWatermarkConflict(pinned_watermark)
+        return pinned_watermark
 
     def enter(self, run_id: str, now_ms: int) -> str | None:
         """Makes this run the current one; the one before is fenced from now on, and returned."""
@@ -114,7 +115,7 @@ class QueryState:
         self.run_id, self.waited_ms = run_id, 0
         if not before:  # it was retired before it ever came
             return None
-        self.fenced = [*self.fenced, before][-PINS_KEPT:]
+        self.fenced = [*self.fenced, before][-PINNED_WATERMARKS_KEPT:]
         return before
 
     def give_up(self) -> None:
@@ -132,7 +133,7 @@ class QueryState:
         if query_id != self.query_id:
             self.query_id = query_id
             self.latest, self.open, self.begun_ms = None, False, None
-            self.pins.clear()
+            self.pinned_watermarks.clear()
             self.unstage()
 
     def taken_over_by(self, run_id: str) -> None:
@@ -143,37 +144,48 @@ class QueryState:
 
     def wait(self, waited_ms: int) -> None:
         """Takes in how long the current run has waited for the coordinator, from its start on."""
-        self.lost_ms += max(0, waited_ms - self.waited_ms)
+        self.unattended_ms += max(0, waited_ms - self.waited_ms)
         self.waited_ms = max(waited_ms, self.waited_ms)
 
     def observed(self, now_ms: int) -> int:
         """``now_ms`` in observed time, which does not go back when a loss becomes known later."""
-        observed_ms = now_ms - self.lost_ms
+        observed_ms = now_ms - self.unattended_ms
         return observed_ms if self.idle_clock_ms is None else max(observed_ms, self.idle_clock_ms)
 
     def observe_until(self, time_ms: int) -> None:
         """Everything that was there at ``time_ms`` has been taken in."""
-        observed_ms = time_ms - self.lost_ms
+        observed_ms = time_ms - self.unattended_ms
         self.idle_clock_ms = observed_ms if self.idle_clock_ms is None else max(self.idle_clock_ms, observed_ms)
 
     def open_batch(
-        self, batch_id: int, pin: int | None, merged: int | None, now_ms: int, observed_ms: int,
-        taken_in_ms: int | None, keep: int,
-    ) -> None:  # fmt: skip
+        self,
+        batch_id: int,
+        pinned_watermark: int | None,
+        merged: int | None,
+        now_ms: int,
+        observed_ms: int,
+        taken_in_ms: int | None,
+        keep: int,
+    ) -> None:
         self.latest, self.open, self.begun_ms, self.begun_by = batch_id, True, now_ms, self.run_id
         self.begun_observed_ms, self.taken_in_ms, self.released = observed_ms, taken_in_ms, False
         self.begun_merged = merged
-        self.pins[batch_id] = pin
+        self.pinned_watermarks[batch_id] = pinned_watermark
         self.unstage()
-        for old in [kept for kept in self.pins if kept <= batch_id - max(keep, PINS_KEPT)]:
-            del self.pins[old]
+        for old in [kept for kept in self.pinned_watermarks if kept <= batch_id - max(keep, PINNED_WATERMARKS_KEPT)]:
+            del self.pinned_watermarks[old]
 
     def stage(
-        self, partition: int, tops: dict[str, int], watermarks: dict[str, int], counts: dict[str, int],
-        future: dict[str, int], delays: dict[str, DelayedRows],
-    ) -> None:  # fmt: skip
+        self,
+        partition: int,
+        max_event_times: dict[str, int],
+        watermarks: dict[str, int],
+        counts: dict[str, int],
+        future: dict[str, int],
+        delays: dict[str, DelayedRows],
+    ) -> None:
         """Merges what one partition saw of the open batch: extremes are merged, its counts and delays replaced."""
-        for staged, seen in ((self.staged, tops), (self.staged_watermarks, watermarks)):
+        for staged, seen in ((self.staged, max_event_times), (self.staged_watermarks, watermarks)):
             for name, value in seen.items():
                 staged[name] = max(value, staged.get(name, value))
         for name, count in counts.items():

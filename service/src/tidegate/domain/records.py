@@ -33,7 +33,8 @@ class Holder:
 class Answer:
     """The state of a job's watermark after a command.
 
-    ``watermark`` is what clients may rely on (emitted); ``coalesced`` what the data says. ``now_ms`` is the processing
+    ``watermark`` is what clients may rely on (emitted); ``coalesced_watermark`` what the data says. ``now_ms`` is the
+    processing
     time the command was carried out at. ``state_epoch`` changes when the store has lost the job.
     """
 
@@ -41,14 +42,15 @@ class Answer:
     state_epoch: str
     now_ms: int
     watermark: int | None
-    coalesced: int | None
+    coalesced_watermark: int | None
     complete: bool
-    holder: Holder | None
+    held_by: Holder | None
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The answer to a begin. ``replayed``: this batch was begun before, and ``pin`` is the one it got then.
+    """The answer to a begin. ``replayed``: this batch was begun before, and ``pinned_watermark`` is the one it got
+    then.
 
     ``joined``: the query is new to a job that has a watermark already, and nobody expected it: what it has from below
     that is late. ``latest_event_time``: what lies beyond it is too far ahead of the clock to be true.
@@ -58,7 +60,7 @@ class Begun:
     """
 
     answer: Answer
-    pin: int | None
+    pinned_watermark: int | None
     replayed: bool
     joined: bool = False
     latest_event_time: int | None = None
@@ -107,7 +109,7 @@ class SubstreamRow:
     state: SubstreamState
     since_ms: int
     watermark: int | None
-    top: int | None
+    max_event_time: int | None
     lag: int | None
     last_event_ms: int
     reported: int
@@ -129,7 +131,7 @@ class QueryRow:
     run_id: str
     batch_id: int | None
     batch_open: bool
-    pin: int | None
+    pinned_watermark: int | None
     begun_ms: int | None
     idle_clock_ms: int | None
     last_contact_ms: int
@@ -140,7 +142,7 @@ class QueryRow:
 HourOfRows = tuple[int, int, int, int]
 """An hour, the rows of a batch that are of it, how many of these changed a result, and how many were late."""
 
-LateWent = Literal["dropped", "diverted"]
+LateDisposition = Literal["dropped", "diverted"]
 """What a query did with its late rows: nothing, or it gave them to a function of its user's."""
 
 
@@ -168,14 +170,15 @@ class HourCounts:
 class Accounting:
     """What became of the rows of one batch, by substream, and the rule they were judged by.
 
-    ``late_went``: where all that were late did. ``hours``: of each substream, its rows by hour of event time; none
+    ``late_disposition``: where all that were late did. ``hours``: of each substream, its rows by hour of event time;
+    none
     where that is not known. ``all_hours``: all rows by hour, where ``hours`` has not all of them.
     """
 
     rule: str
     substreams: tuple[str, ...]
     counts: tuple[Counts, ...]
-    late_went: LateWent = "dropped"
+    late_disposition: LateDisposition = "dropped"
     hours: tuple[tuple[HourOfRows, ...], ...] = ()
     all_hours: tuple[HourOfRows, ...] = ()
 
@@ -209,8 +212,8 @@ class Summary:
     nothing out. ``last_contact_ms``: when a client last reported, or spoke for a query; None: never.
     """
 
-    top: int | None
-    lead: int | None
+    max_event_time: int | None
+    max_watermark: int | None
     active: int
     idle: int
     done: int

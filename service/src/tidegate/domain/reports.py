@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from tidegate.domain.errors import BatchNotBegun, JobComplete, ReportsMissing
 from tidegate.domain.numbers import above
-from tidegate.domain.query import PINS_KEPT, DelayedRows, KnownPin, QueryState, Run
+from tidegate.domain.query import PINNED_WATERMARKS_KEPT, DelayedRows, PinnedWatermark, QueryState, Run
 from tidegate.domain.records import Accounting, Answer, Begun, Effect
 from tidegate.domain.state import DIRECT
 from tidegate.domain.transition import Transition
@@ -18,13 +18,20 @@ class Reporting(Transition):
     """What Spark's drivers and executors say, and whoever reports without batches."""
 
     def report(
-        self, tops: Values, now_ms: int, *, bottoms: Values = NONE, watermarks: Values = NONE,
+        self,
+        max_event_times: Values,
+        now_ms: int,
+        *,
+        min_event_times: Values = NONE,
+        watermarks: Values = NONE,
         delays: Mapping[str, DelayedRows] = NO_DELAYS,
-    ) -> Effect:  # fmt: skip
+    ) -> Effect:
         """Takes in highest event times of reporters without batches; they count at once.
 
-        ``bottoms``: the lowest event time of each, for policies that follow the clock: in the look that takes the
-        report in, no watermark of theirs goes beyond the lowest of these (of ``tops``, where they are not given), so
+        ``min_event_times``: the lowest event time of each, for policies that follow the clock: in the look that takes
+        the
+        report in, no watermark of theirs goes beyond the lowest of these (of ``max_event_times``, where they are not
+        given), so
         that a report does not make itself late. The next sweep goes without that cap.
         ``watermarks``: ready-made ones, for substreams under ``reported``. ``delays``: how far rows came behind the top
         that their substream had; said again, they count again.
@@ -35,20 +42,31 @@ class Reporting(Transition):
         """
         if self.complete:
             raise JobComplete()
-        self._check_event_times(dict(tops), dict(watermarks))
-        self.check_room(DIRECT, [*tops, *watermarks])
+        self._check_event_times(dict(max_event_times), dict(watermarks))
+        self.check_room(DIRECT, [*max_event_times, *watermarks])
         self.tick(now_ms)
         self.heard_ms = self.now_ms
-        seen, ready = self._set_aside_future(DIRECT, dict(tops), dict(watermarks))
+        seen, ready = self._set_aside_future(DIRECT, dict(max_event_times), dict(watermarks))
         self._measure(DIRECT, [*delays.items()], self.coalescer.merged)
         applied = self._observe(DIRECT, seen, ready)
-        self._look(cap=min((bottoms.get(name, top) for name, top in seen.items()), default=None))
+        self._look(
+            cap=min((min_event_times.get(name, max_event_time) for name, max_event_time in seen.items()), default=None)
+        )
         return Effect(self._reply(), applied)
 
     def report_staged(
-        self, run: Run, batch_id: int, partition: int, tops: Values, counts: Values, now_ms: int, *,
-        watermarks: Values = NONE, future: Values = NONE, delays: Mapping[str, DelayedRows] = NO_DELAYS,
-    ) -> Effect:  # fmt: skip
+        self,
+        run: Run,
+        batch_id: int,
+        partition: int,
+        max_event_times: Values,
+        counts: Values,
+        now_ms: int,
+        *,
+        watermarks: Values = NONE,
+        future: Values = NONE,
+        delays: Mapping[str, DelayedRows] = NO_DELAYS,
+    ) -> Effect:
         """Takes in what one partition of a batch saw; it counts when the batch commits. Too late for one that has.
 
         ``counts``: rows seen; ``future``: rows left out because their event times are too far ahead of the clock;
@@ -57,20 +75,26 @@ class Reporting(Transition):
         :raises QueryFenced, QueryRetired, BatchNotBegun, EventTimeMissing, TooManySubstreams: see the errors.
         """
         query = self._check_spoken_to(run, batch_id)
-        self._check_event_times(dict(tops), dict(watermarks))
+        self._check_event_times(dict(max_event_times), dict(watermarks))
         if query.open and batch_id == query.latest:
-            self.check_room(run.query, [*tops, *watermarks, *counts, *future])
+            self.check_room(run.query, [*max_event_times, *watermarks, *counts, *future])
         self._hear(run.query, query, now_ms)
         staged = query.open and batch_id == query.latest
         if staged:
-            seen, ready = self._set_aside_future(run.query, dict(tops), dict(watermarks))
+            seen, ready = self._set_aside_future(run.query, dict(max_event_times), dict(watermarks))
             query.stage(partition, seen, ready, dict(counts), dict(future), dict(delays))
         return Effect(self._reply(), staged)
 
     def begin(
-        self, run: Run, batch_id: int, now_ms: int, known: KnownPin | None = None, keep: int = PINS_KEPT,
-        waited_ms: int = 0, input_age_ms: int | None = 0,
-    ) -> Begun:  # fmt: skip
+        self,
+        run: Run,
+        batch_id: int,
+        now_ms: int,
+        known: PinnedWatermark | None = None,
+        keep: int = PINNED_WATERMARKS_KEPT,
+        waited_ms: int = 0,
+        input_age_ms: int | None = 0,
+    ) -> Begun:
         """Opens a batch and pins it, or gives the pin of one begun before; a new run takes the place of the old.
 
         A begin of a later batch commits the one before, for Spark begins N only after N - 1 has returned.
@@ -89,8 +113,10 @@ class Reporting(Transition):
             if same:
                 previous, was_open = query.latest, query.open
             replay = same and query.latest is not None and batch_id <= query.latest
-            given_up = same and not replay and batch_id in query.pins
-        pin = query.stored_pin(batch_id, known) if query is not None and (replay or given_up) else None
+            given_up = same and not replay and batch_id in query.pinned_watermarks
+        pinned_watermark = (
+            query.stored_pinned_watermark(batch_id, known) if query is not None and (replay or given_up) else None
+        )
         if query is not None and replay:
             self.tick(now_ms)
             self._enter(run, query)
@@ -98,7 +124,7 @@ class Reporting(Transition):
                 query.taken_over_by(run.run_id)
             query.wait(waited_ms)
             latest = self._latest_event_time()
-            return Begun(self._reply(), pin, True, False, latest, previous, was_open, self.revision)
+            return Begun(self._reply(), pinned_watermark, True, False, latest, previous, was_open, self.revision)
         if self.complete:
             raise JobComplete()
         self.tick(now_ms)
@@ -112,24 +138,41 @@ class Reporting(Transition):
             self._commit(run.query, query)
         if given_up or known is not None:
             # A pin that is known already holds the watermark while the batch before is committed, not only after.
-            pin = pin if given_up or known is None else known.value
+            pinned_watermark = pinned_watermark if given_up or known is None else known.value
             query.open_batch(
-                batch_id, pin, self.coalescer.merged, self.now_ms, self.moment.observed_ms, taken_in_ms, keep
+                batch_id,
+                pinned_watermark,
+                self.coalescer.merged,
+                self.now_ms,
+                self.moment.observed_ms,
+                taken_in_ms,
+                keep,
             )
         if commits:
             self._look()
         if not query.open:
-            pin = self.coalescer.coalesced
+            pinned_watermark = self.coalescer.coalesced_watermark
             query.open_batch(
-                batch_id, pin, self.coalescer.merged, self.now_ms, self.moment.observed_ms, taken_in_ms, keep
+                batch_id,
+                pinned_watermark,
+                self.coalescer.merged,
+                self.now_ms,
+                self.moment.observed_ms,
+                taken_in_ms,
+                keep,
             )
         latest = self._latest_event_time()
-        return Begun(self._reply(), pin, False, joined, latest, previous, was_open, self.revision)
+        return Begun(self._reply(), pinned_watermark, False, joined, latest, previous, was_open, self.revision)
 
     def commit(
-        self, run: Run, batch_id: int, accounting: Accounting | None, now_ms: int, waited_ms: int = 0,
+        self,
+        run: Run,
+        batch_id: int,
+        accounting: Accounting | None,
+        now_ms: int,
+        waited_ms: int = 0,
         reported: int | None = None,
-    ) -> Effect:  # fmt: skip
+    ) -> Effect:
         """Makes what the batch staged effective, and takes the account of its rows. Once.
 
         ``reported``: how many counts were reported, by partition and substream: a store that has fewer has lost some.
@@ -192,14 +235,14 @@ class Reporting(Transition):
         self.incarnation = incarnation
         self.coalescer.heal(watermark, self.now_ms)
         if forgotten:
-            self._write("healed", watermark=watermark)
+            self._write("watermark_restored", watermark=watermark)
         return forgotten
 
     def _joins(self, query: str) -> bool:
         """Whether a query that begins now comes unexpected to a job that has a watermark."""
         known = self.queries.get(query)
         fresh = known is None or (known.retired and not any(name == query for name, _ in self.substreams))
-        joins = fresh and self.config.joins_unexpected(query) and self.coalescer.coalesced is not None
+        joins = fresh and self.config.joins_unexpected(query) and self.coalescer.coalesced_watermark is not None
         if joins:
             self._write("joined", query=query)
         return joins

@@ -34,7 +34,7 @@ class Moment:
 
     event_time: int
     watermark: int | None
-    top: int
+    max_event_time: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def judge(moments: Iterable[Moment], size: int, grace: int = 0) -> Outcome:
     rows = dropped = updated = count = latency = 0
     for moment in moments:
         rows += 1
-        watermark, top = moment.watermark, moment.top
+        watermark, max_event_time = moment.watermark, moment.max_event_time
         end = windows.higher(moment.event_time, UNBOUNDED)
         if watermark is None or end > watermark:
             if end not in is_open:
@@ -81,14 +81,14 @@ def judge(moments: Iterable[Moment], size: int, grace: int = 0) -> Outcome:
             updated += 1
             if end not in emitted:  # its first row is late: only now there is something to emit
                 emitted.add(end)
-                count, latency = count + 1, latency + top - end
+                count, latency = count + 1, latency + max_event_time - end
         else:
             dropped += 1
         while open_ends and watermark is not None and open_ends[0] <= watermark:
             end = heapq.heappop(open_ends)
             is_open.discard(end)
             emitted.add(end)
-            count, latency = count + 1, latency + top - end
+            count, latency = count + 1, latency + max_event_time - end
     return Outcome(rows, dropped, updated, count, latency)
 
 
@@ -97,16 +97,16 @@ def merged_tops(rows: Iterable[Row], declared: Iterable[str] = ()) -> list[int |
     the watermark is that less the lag. The same as :func:`through_machine` then, at the price of a heap.
     """
     unseen = set(declared)
-    tops: dict[str, int] = {}
+    max_event_times: dict[str, int] = {}
     lowest: list[tuple[int, str]] = []
     reached: int | None = None
     found: list[int | None] = []
     for row in rows:
         unseen.discard(row.substream)
-        if row.event_time > tops.get(row.substream, row.event_time - 1):
-            tops[row.substream] = row.event_time
+        if row.event_time > max_event_times.get(row.substream, row.event_time - 1):
+            max_event_times[row.substream] = row.event_time
             heapq.heappush(lowest, (row.event_time, row.substream))
-        while tops[lowest[0][1]] != lowest[0][0]:
+        while max_event_times[lowest[0][1]] != lowest[0][0]:
             heapq.heappop(lowest)
         if not unseen:
             reached = lowest[0][0] if reached is None else max(reached, lowest[0][0])
@@ -116,10 +116,10 @@ def merged_tops(rows: Iterable[Row], declared: Iterable[str] = ()) -> list[int |
 
 def under_lag(rows: Sequence[Row], merged: Sequence[int | None], lag: int) -> Iterator[Moment]:
     """The stream under a fixed lag; ``merged`` is what :func:`merged_tops` found."""
-    top: int | None = None
+    max_event_time: int | None = None
     for row, reached in zip(rows, merged, strict=True):
-        top = row.event_time if top is None else max(top, row.event_time)
-        yield Moment(row.event_time, None if reached is None else reached - lag, top)
+        max_event_time = row.event_time if max_event_time is None else max(max_event_time, row.event_time)
+        yield Moment(row.event_time, None if reached is None else reached - lag, max_event_time)
 
 
 def through_machine(
@@ -139,8 +139,10 @@ def through_machine(
     for row in rows:
         known = job.substreams.get((DIRECT, row.substream))
         delays = {}
-        if known is not None and known.top is not None:
-            delays[row.substream] = ((bucket_of(known.top - config.judged_at(row.event_time, UNBOUNDED)), 1),)
+        if known is not None and known.max_event_time is not None:
+            delays[row.substream] = (
+                (bucket_of(known.max_event_time - config.judged_at(row.event_time, UNBOUNDED)), 1),
+            )
         answer = job.report({row.substream: row.event_time}, row.at, delays=delays).answer
-        assert job.top is not None
-        yield Moment(row.event_time, answer.watermark, job.top)
+        assert job.max_event_time is not None
+        yield Moment(row.event_time, answer.watermark, job.max_event_time)

@@ -61,10 +61,10 @@ class Sketch:
     position: int = 0
     weights: dict[int, int] = field(default_factory=dict)
 
-    def fade_to(self, top: int, half_life: int) -> int:
+    def fade_to(self, max_event_time: int, half_life: int) -> int:
         """Fades to where the top is; returns by how many steps. After another half-life than before, by none."""
         step = max(1, half_life // STEPS)
-        position = top // step
+        position = max_event_time // step
         if step != self.step:
             self.step, self.position = step, position
             return 0

@@ -1,6 +1,6 @@
 """The state of one job, and what can be read from it."""
 
-from tidegate.domain.coalescer import Coalescer, OpenPin
+from tidegate.domain.coalescer import Coalescer, LowestPinnedWatermark
 from tidegate.domain.config import JobConfig
 from tidegate.domain.disorder import Disorder
 from tidegate.domain.journal import UNEXPLAINED, Journal, Why
@@ -29,7 +29,8 @@ DIRECT = ""
 class JobState:
     """What is known of one job. Reading it changes nothing; its transitions belong to the commands of the machine.
 
-    ``lost_ms`` is how long nobody looked after the job at all (its coordinators, or their store, were away). The job's
+    ``unattended_ms`` is how long nobody looked after the job at all (its coordinators, or their store, were away). The
+    job's
     *observed* time leaves it out, and the limits on silence and slowness are judged in that; a wall clock is not.
     ``absent_after_ms``: a time without any command that is longer than this is nobody's silence, where the job waited
     for time to bring something (for then it is looked at now and then); None: all time counts, as in the traces.
@@ -53,8 +54,8 @@ class JobState:
         self.revision = 1
         self.state_epoch = state_epoch
         self.now_ms = now_ms
-        self.lost_ms = 0
-        self.top: int | None = None
+        self.unattended_ms = 0
+        self.max_event_time: int | None = None
         self._look_due = False
         self._lost_at_look: int | None = None
         self._completed_ms = now_ms
@@ -87,7 +88,7 @@ class JobState:
 
     @property
     def moment(self) -> Moment:
-        return Moment(self.now_ms, self.now_ms - self.lost_ms)
+        return Moment(self.now_ms, self.now_ms - self.unattended_ms)
 
     def observed(self, query: str, now_ms: int | None = None) -> int:
         """A moment in the observed time of a query; for reports without batches that is the job's."""
@@ -96,8 +97,8 @@ class JobState:
 
     def _lost(self, query: str) -> int:
         if query == DIRECT:
-            return self.lost_ms
-        return self.queries[query].lost_ms if query in self.queries else 0
+            return self.unattended_ms
+        return self.queries[query].unattended_ms if query in self.queries else 0
 
     # -- reads ----------------------------------------------------------------------------------------------------
 
@@ -107,7 +108,7 @@ class JobState:
             self.state_epoch,
             self.now_ms,
             self.coalescer.watermark,
-            self.coalescer.coalesced,
+            self.coalescer.coalesced_watermark,
             self.complete,
             self._holder(),
         )
@@ -125,7 +126,7 @@ class JobState:
             last_event_ms = s.last_event_ms + self._lost(query)
             since_ms = s.since_ms
             if self.complete and not s.done:
-                since_ms = self._completed_ms + self.lost_ms
+                since_ms = self._completed_ms + self.unattended_ms
             elif state == "blocked" and timeout is not None:
                 since_ms = last_event_ms + timeout
             lag = None if state == "done" else s.lag
@@ -133,7 +134,17 @@ class JobState:
             counts = self.counts.get(key, Counts())
             rows.append(
                 SubstreamRow(
-                    query, name, state, since_ms, s.watermark, s.top, lag, last_event_ms, reported, future, counts
+                    query,
+                    name,
+                    state,
+                    since_ms,
+                    s.watermark,
+                    s.max_event_time,
+                    lag,
+                    last_event_ms,
+                    reported,
+                    future,
+                    counts,
                 )
             )
         return rows
@@ -142,14 +153,23 @@ class JobState:
         """All queries, by name."""
         rows = []
         for name, q in sorted(self.queries.items()):
-            pin = None if q.latest is None else q.pins.get(q.latest)
-            clock_ms = None if q.idle_clock_ms is None else q.idle_clock_ms + q.lost_ms
+            pinned_watermark = None if q.latest is None else q.pinned_watermarks.get(q.latest)
+            clock_ms = None if q.idle_clock_ms is None else q.idle_clock_ms + q.unattended_ms
             rows.append(
                 QueryRow(
-                    name, q.query_id, q.run_id, q.latest, q.open, pin, q.begun_ms, clock_ms, q.last_contact_ms,
-                    q.open and q.released, q.retired,
+                    name,
+                    q.query_id,
+                    q.run_id,
+                    q.latest,
+                    q.open,
+                    pinned_watermark,
+                    q.begun_ms,
+                    clock_ms,
+                    q.last_contact_ms,
+                    q.open and q.released,
+                    q.retired,
                 )
-            )  # fmt: skip
+            )
         return rows
 
     def summary(self) -> Summary:
@@ -157,8 +177,8 @@ class JobState:
         done = len(named) if self.complete else sum(s.done for s in named)
         idle = 0 if self.complete else sum(s.idle and not s.done for s in named)
         return Summary(
-            self.top,
-            self.coalescer.lead,
+            self.max_event_time,
+            self.coalescer.max_watermark,
             len(named) - idle - done,
             idle,
             done,
@@ -181,7 +201,7 @@ class JobState:
             return None
         at, rules = self.moment, self.config
         times: list[int | None] = [at.observed_ms] if self._look_due else []
-        if self._lost_at_look not in (None, self.lost_ms):
+        if self._lost_at_look not in (None, self.unattended_ms):
             # While nobody looked wall clocks went on, and those who follow one have not been told yet.
             times += [at.observed_ms for s in self.substreams.values() if s.live and s.policy.follows_clock]
         for (query, _), s in self.substreams.items():
@@ -194,10 +214,10 @@ class JobState:
         if rules.max_batch_hold_ms is not None:
             held = (q for q in self.queries.values() if q.open and not q.released)
             times += [q.begun_observed_ms + rules.max_batch_hold_ms for q in held]
-        times += [h.expires_ms - self.lost_ms for h in self.holds.values() if h.expires_ms is not None]
+        times += [h.expires_ms - self.unattended_ms for h in self.holds.values() if h.expires_ms is not None]
         retention = self.coalescer.retention
         if retention is not None:
-            present = self.coalescer.lead if retention.boundary is None else retention.cells[0]
+            present = self.coalescer.max_watermark if retention.boundary is None else retention.cells[0]
             if present is not None and self._would_be_emitted(present):
                 times.append(at.observed_ms)
             times.append(retention.next_change_ms(self._would_be_emitted))
@@ -206,17 +226,17 @@ class JobState:
     def _would_be_emitted(self, watermark: int) -> bool:
         hold = self._hold()
         ideal = watermark if hold is None else min(watermark, hold.at_most)
-        return offer(self.config.throttle, ideal, self.coalescer.coalesced, self.numbers) is not None
+        return offer(self.config.throttle, ideal, self.coalescer.coalesced_watermark, self.numbers) is not None
 
     # -- who holds ------------------------------------------------------------------------------------------------
 
-    def _open_pin(self) -> OpenPin | None:
-        pins = (
-            OpenPin(q.pins[q.latest], name)
+    def _open_pin(self) -> LowestPinnedWatermark | None:
+        pinned_watermarks = (
+            LowestPinnedWatermark(q.pinned_watermarks[q.latest], name)
             for name, q in self.queries.items()
             if q.open and not q.released and q.latest is not None
         )
-        return min(pins, key=OpenPin.order, default=None)
+        return min(pinned_watermarks, key=LowestPinnedWatermark.order, default=None)
 
     def _holds(self) -> list[Hold]:
         """The holds, lowest first; by name where two are equal."""
@@ -231,15 +251,17 @@ class JobState:
         return min(live, key=lambda item: (by_value(item[1].reading), member(item[0]).encode()), default=None)
 
     def _holder(self) -> Holder | None:
-        pin, lowest = self._open_pin(), self._lowest()
-        if pin is not None and (lowest is None or above(self.coalescer.coalesced, pin.value)):
-            batch = self.queries[pin.query]
+        pinned_watermark, lowest = self._open_pin(), self._lowest()
+        if pinned_watermark is not None and (
+            lowest is None or above(self.coalescer.coalesced_watermark, pinned_watermark.value)
+        ):
+            batch = self.queries[pinned_watermark.query]
             since_ms = self.coalescer.watermark_since_ms
-            return Holder("open_batch", pin.query, None, batch.latest, since_ms, begun_ms=batch.begun_ms)
+            return Holder("open_batch", pinned_watermark.query, None, batch.latest, since_ms, begun_ms=batch.begun_ms)
         if self.complete:
             return None
-        since_ms = self.coalescer.coalesced_since_ms
-        hold, furthest = self._hold(), self.coalescer.lead if lowest is None else lowest[1].reading
+        since_ms = self.coalescer.coalesced_watermark_since_ms
+        hold, furthest = self._hold(), self.coalescer.max_watermark if lowest is None else lowest[1].reading
         if hold is not None and above(furthest, hold.at_most):
             return Holder("hold", "", None, None, since_ms, hold.hold)
         if lowest is None:
@@ -250,7 +272,7 @@ class JobState:
         reason: HolderReason = "slow"
         if substream.state(self.observed(query), self.config.idle_timeout_ms) == "blocked":
             reason = "blocked"
-        elif substream.top is None and substream.reading is None:
+        elif substream.max_event_time is None and substream.reading is None:
             reason = "never_reported"
         last_event_ms = substream.last_event_ms + self._lost(query)
         return Holder(reason, query, name, None, since_ms, last_event_ms=last_event_ms)

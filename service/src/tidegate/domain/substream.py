@@ -31,7 +31,7 @@ class Substream:
     policy: Policy
     state_of_policy: PolicyState
     last_event_ms: int
-    top: int | None = None
+    max_event_time: int | None = None
     watermark: int | None = None
     done: bool = False
     idle: bool = False
@@ -39,7 +39,7 @@ class Substream:
     since_ms: int = 0
 
     def observe(self, event_time: int, at: Moment) -> None:
-        self.top = highest(self.top, event_time)
+        self.max_event_time = highest(self.max_event_time, event_time)
         self.state_of_policy.event(event_time, at)
         self._follow()
 
@@ -74,7 +74,7 @@ class Substream:
     def change(self, policy: Policy, at: Moment) -> None:
         """Puts it under another policy; one that is no other keeps its state."""
         if policy != self.policy:
-            self.state_of_policy = policy.resume(self.state_of_policy, self.top, at)
+            self.state_of_policy = policy.resume(self.state_of_policy, self.max_event_time, at)
             self.policy = policy
         if self.live:
             if not self.policy.follows_clock:

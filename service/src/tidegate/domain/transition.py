@@ -32,8 +32,8 @@ class Transition(JobState):
         absent = self.absent_after_ms is not None and gap_ms > self.absent_after_ms
         # A job that waits for time is looked at now and then: a longer gap shows that nobody could.
         if absent and self.next_change_ms() is not None:
-            self.lost_ms += gap_ms
-            self.journal.write(now_ms, "absence", lost_ms=gap_ms)
+            self.unattended_ms += gap_ms
+            self.journal.write(now_ms, "unattended", unattended_ms=gap_ms)
         self.now_ms = max(self.now_ms, now_ms)
 
     def _write(self, kind: str, **details: object) -> None:
@@ -42,14 +42,17 @@ class Transition(JobState):
     def _reply(self) -> Answer:
         """The answer to a command; an emission is recorded with it."""
         answer = self.answer()
-        if (answer.coalesced, answer.watermark) != self.emitted:
+        if (answer.coalesced_watermark, answer.watermark) != self.emitted:
             kind = Kind.COALESCED if answer.watermark == self.emitted[1] else Kind.EMISSION
-            self.emitted = answer.coalesced, answer.watermark
+            self.emitted = answer.coalesced_watermark, answer.watermark
             self.emissions += kind == Kind.EMISSION
-            details: dict[str, object] = {"coalesced": answer.coalesced, "watermark": answer.watermark}
-            if answer.holder is not None:
-                held = answer.holder
-                details |= {"holder": held.reason, "query": held.query, "substream": held.substream}
+            details: dict[str, object] = {
+                "coalesced_watermark": answer.coalesced_watermark,
+                "watermark": answer.watermark,
+            }
+            if answer.held_by is not None:
+                held = answer.held_by
+                details |= {"held_by": held.reason, "query": held.query, "substream": held.substream}
                 details |= {"batch_id": held.batch_id, "hold": held.hold}
             self._write(kind, **details, limits=list(self._passed) or None)
         self._passed = ()
@@ -65,10 +68,12 @@ class Transition(JobState):
             self.substreams.pop((query, PLACEHOLDER), None)
         return made
 
-    def _check_event_times(self, tops: dict[str, int], watermarks: dict[str, int]) -> None:
+    def _check_event_times(self, max_event_times: dict[str, int], watermarks: dict[str, int]) -> None:
         """:raises EventTimeMissing: where a substream's policy can make nothing of a watermark alone."""
         missing = [
-            name for name in watermarks if name not in tops and not isinstance(self.config.policy_of(name), Reported)
+            name
+            for name in watermarks
+            if name not in max_event_times and not isinstance(self.config.policy_of(name), Reported)
         ]
         if missing:
             raise EventTimeMissing(missing)
@@ -92,20 +97,22 @@ class Transition(JobState):
         return None if skew is None else self.numbers.plus(self.now_ms, skew)
 
     def _set_aside_future(
-        self, query: str, tops: dict[str, int], watermarks: dict[str, int]
+        self, query: str, max_event_times: dict[str, int], watermarks: dict[str, int]
     ) -> tuple[dict[str, int], dict[str, int]]:
         """Takes out what is too far ahead of the clock to be true, all of a substream's report with it; counts it."""
         latest = self._latest_event_time()
         if latest is None:
-            return tops, watermarks
-        names = dict.fromkeys([*tops, *watermarks])
-        future = [name for name in names if max(tops.get(name, latest), watermarks.get(name, latest)) > latest]
+            return max_event_times, watermarks
+        names = dict.fromkeys([*max_event_times, *watermarks])
+        future = [
+            name for name in names if max(max_event_times.get(name, latest), watermarks.get(name, latest)) > latest
+        ]
         if future:
             self._count_future(query, dict.fromkeys(future, 1))
             self._write("future", query=query, **named(member((query, name)) for name in future))
         kept = names.keys() - set(future)
         return (
-            {name: time for name, time in tops.items() if name in kept},
+            {name: time for name, time in max_event_times.items() if name in kept},
             {name: time for name, time in watermarks.items() if name in kept},
         )
 
@@ -115,19 +122,19 @@ class Transition(JobState):
             if (query, name) in self.substreams:  # there may be any number of others
                 self.future[query, name] = self.future.get((query, name), 0) + count
 
-    def _observe(self, query: str, tops: dict[str, int], watermarks: dict[str, int]) -> bool:
+    def _observe(self, query: str, max_event_times: dict[str, int], watermarks: dict[str, int]) -> bool:
         """Takes in highest event times and ready-made watermarks; returns whether that changed anything."""
         woken, applied = [], False
-        for name in dict.fromkeys([*tops, *watermarks]):
+        for name in dict.fromkeys([*max_event_times, *watermarks]):
             takes_watermarks = isinstance(self.config.policy_of(name), Reported)
-            if name not in tops and not takes_watermarks:
+            if name not in max_event_times and not takes_watermarks:
                 continue
             substream = self.substreams.get((query, name)) or self._new_substream(query, name)
             if substream.done:
                 continue
-            effective = name in tops
+            effective = name in max_event_times
             if effective:
-                self._see(substream, tops[name])
+                self._see(substream, max_event_times[name])
             if name in watermarks:
                 effective = substream.report(watermarks[name]) or effective
             if effective:
@@ -136,12 +143,12 @@ class Transition(JobState):
                     substream.since_ms = self.now_ms
                     woken.append(member((query, name)))
         if woken:
-            self._write("wake", query=query, **named(woken))
+            self._write("active", query=query, **named(woken))
         return applied
 
     def _see(self, substream: Substream, event_time: int) -> None:
         substream.observe(event_time, self.moment)
-        self.top = highest(self.top, event_time)
+        self.max_event_time = highest(self.max_event_time, event_time)
 
     def _measure(self, query: str, delays: Iterable[tuple[str, DelayedRows]], merged: int | None) -> None:
         """Takes in how far rows came behind their substreams' tops; lags that are learnt from that follow.
@@ -152,29 +159,29 @@ class Transition(JobState):
         measured: dict[str, Counter[int]] = {}
         for name, rows in delays:
             known = self.substreams.get((query, name))
-            if known is not None and not known.done and known.top is not None:
+            if known is not None and not known.done and known.max_event_time is not None:
                 for bucket, count in rows:
                     measured.setdefault(name, Counter())[bucket] += count
-        if not measured or self.top is None:
+        if not measured or self.max_event_time is None:
             return
         half_life, pooled, behind_all = self.config.delay_half_life_ms, Counter[int](), Counter[int]()
         passed: dict[str, int] = {}
         for name, counts in measured.items():
             substream = self.substreams[query, name]
-            assert substream.top is not None
+            assert substream.max_event_time is not None
             sketch = self.delays.setdefault((query, name), Sketch())
-            passed[name] = sketch.fade_to(substream.top, half_life)
+            passed[name] = sketch.fade_to(substream.max_event_time, half_life)
             sketch.add(counts.items())
             pooled.update(counts)
             if substream.lag is not None:
                 stands_at = None if substream.policy.follows_clock else substream.watermark
                 if stands_at is None:
-                    stands_at = substream.top - substream.lag
+                    stands_at = substream.max_event_time - substream.lag
                 ahead = None if merged is None else max(stands_at - merged, 0)
                 for bucket, count in behind(counts.items(), ahead):
                     behind_all[bucket] += count
         for together, of_all in ((self.disorder.pool, pooled), (self.disorder.merged, behind_all)):
-            together.fade_to(self.top, half_life)
+            together.fade_to(self.max_event_time, half_life)
             together.add(of_all.items())
         relearning = []
         for name, counts in measured.items():
@@ -182,7 +189,7 @@ class Transition(JobState):
             if isinstance(state, TargetState) and state.learn(counts, own, self.disorder.pool, passed[name]):
                 relearning.append(member((query, name)))
         if relearning:
-            self._write("relearn", query=query, **named(relearning))
+            self._write("relearning", query=query, **named(relearning))
 
     def _commit(self, name: str, query: QueryState) -> None:
         """What the open batch staged takes effect, with the policies' eyes on the present; a look must follow."""
@@ -200,7 +207,7 @@ class Transition(JobState):
         query.unstage()
 
     def _account(self, query: str, accounting: Accounting) -> None:
-        diverts = accounting.late_went == "diverted"
+        diverts = accounting.late_disposition == "diverted"
         for name, counts in accounting.by_substream():
             key = query, name
             diverted = counts.late if diverts else 0
@@ -211,7 +218,7 @@ class Transition(JobState):
                 self.diverted[key] = self.diverted.get(key, 0) + diverted
         known = {name: (query, name) for name in accounting.substreams if (query, name) in self.substreams}
         rows = ((known.get(name), of_hour) for name, of_hour in accounting.by_hour())
-        self.ledger.enter(rows, accounting.late_went, accounting.all_hours, self._latest_event_time())
+        self.ledger.enter(rows, accounting.late_disposition, accounting.all_hours, self._latest_event_time())
 
     # -- the look -------------------------------------------------------------------------------------------------
 
@@ -228,9 +235,9 @@ class Transition(JobState):
         live = [(key, substream) for key, substream in self.substreams.items() if substream.live]
         for _, substream in live:
             substream.look(self.moment, cap)
-        self._lost_at_look = self.lost_ms
+        self._lost_at_look = self.unattended_ms
         self._look_due = cap is not None and any(s.policy.follows_clock and above(s.reading, cap) for _, s in live)
-        before, was_all_idle = self.coalescer.coalesced, self.coalescer.all_idle
+        before, was_all_idle = self.coalescer.coalesced_watermark, self.coalescer.all_idle
         hold, at = self._hold(), self.moment
         retained = self.coalescer.look(
             [substream.watermark for _, substream in live],
@@ -240,7 +247,7 @@ class Transition(JobState):
             at.observed_ms,
             tick,
         )
-        if above(self.coalescer.coalesced, before):
+        if above(self.coalescer.coalesced_watermark, before):
             self._record_limits(live, retained)
         if self.coalescer.all_idle != was_all_idle:
             if was_all_idle:
@@ -252,14 +259,14 @@ class Transition(JobState):
 
     def _count_wait(self, before: int | None) -> None:
         """The watermark is where it is, and was at ``before``: what came out in between had to wait for that."""
-        watermark, throttle = self.coalescer.coalesced, self.config.throttle
-        if before is None or watermark is None or watermark <= before or self.top is None:
+        watermark, throttle = self.coalescer.coalesced_watermark, self.config.throttle
+        if before is None or watermark is None or watermark <= before or self.max_event_time is None:
             return
         lowest = self._lowest()
         lag = None if lowest is None else lowest[1].lag
         if lag is not None:
             slide = throttle.frame.slide if isinstance(throttle, FrameThrottle) else 0
-            self.disorder.passed(before, watermark, slide, self.top, lag, self.config.delay_half_life_ms)
+            self.disorder.passed(before, watermark, slide, self.max_event_time, lag, self.config.delay_half_life_ms)
 
     def _acts(self, limit: str) -> None:
         self.limits[limit] = self.limits.get(limit, 0) + 1
@@ -273,7 +280,7 @@ class Transition(JobState):
             under = [(s.state_of_policy.lagged, member(key)) for key, s in live if s.policy.limit == limit]
             passed.append((limit, under))
         for limit, readings in passed:
-            behind = [item for item in readings if above(self.coalescer.coalesced, item[0])]
+            behind = [item for item in readings if above(self.coalescer.coalesced_watermark, item[0])]
             behind.sort(key=lambda item: (by_value(item[0]), item[1].encode()))
             if behind:
                 self._acts(limit)
@@ -342,7 +349,7 @@ class Transition(JobState):
         """Move C past the throttle to the end of the last frame that anything was seen in, or that begins before
         ``up_to``.
         """
-        last = highest(self.top, None if up_to is None else max(up_to - 1, self.numbers.lowest))
+        last = highest(self.max_event_time, None if up_to is None else max(up_to - 1, self.numbers.lowest))
         if last is not None:
             self.coalescer.advance(self.config.end_after(last, self.numbers), self.now_ms)
         self.coalescer.release(None, self.now_ms)

@@ -119,10 +119,12 @@ async def _hold(doing: Doing) -> Effect:
     told = doing.read(
         HoldRequest,
         at_most=_read(times.moment, "at_most", doing.form),
-        lasts_ms=round(_read(times.duration_s, "lasts", doing.form) * times.MS) if lasts else None,
+        duration_ms=round(_read(times.duration_s, "lasts", doing.form) * times.MS) if lasts else None,
         hold=doing.form.get("name", "").strip() or None,
     )
-    return await doing.store.hold(doing.job, told.hold or secrets.token_hex(4), told.at_most, told.lasts_ms, doing.why)
+    return await doing.store.hold(
+        doing.job, told.hold or secrets.token_hex(4), told.at_most, told.duration_ms, doing.why
+    )
 
 
 async def _release(doing: Doing) -> object:
@@ -160,31 +162,59 @@ ACTIONS = {
     action.verb: action
     for action in (
         Action(
-            "idle", "Wait no longer for {substream}", "Make it idle",
+            "idle",
+            "Wait no longer for {substream}",
+            "Make it idle",
             "It counts again as soon as something comes of it; what it brings from below the watermark is late.",
-            "It is idle.", calls.idle, _idle, SUBSTREAM, takes_away=True,
+            "It is idle.",
+            calls.idle,
+            _idle,
+            SUBSTREAM,
+            takes_away=True,
         ),
         Action(
-            "done", "{substream} has ended", "It is done",
+            "done",
+            "{substream} has ended",
+            "It is done",
             "For good: nothing more is expected of it, and nothing more is taken.",
-            "It is done.", calls.done, _done, SUBSTREAM, takes_away=True,
+            "It is done.",
+            calls.done,
+            _done,
+            SUBSTREAM,
+            takes_away=True,
         ),
         Action(
-            "evict", "Forget {substream}", "Evict it",
+            "evict",
+            "Forget {substream}",
+            "Evict it",
             "All that is known of it goes; what it led to goes on counting. It may come back, as a new one.",
-            "It is evicted.", calls.evict, _evict, SUBSTREAM, takes_away=True,
+            "It is evicted.",
+            calls.evict,
+            _evict,
+            SUBSTREAM,
+            takes_away=True,
         ),
         Action(
-            "retire", "Retire the query {query}", "Retire it",
+            "retire",
+            "Retire the query {query}",
+            "Retire it",
             "Its open batch is given up, and its run is fenced. Its substreams go to the query that you name (itself: "
             "it goes on with another checkpoint); if you name none, they are evicted.",
-            "It is retired.", calls.retire, _retire, ("query",),
+            "It is retired.",
+            calls.retire,
+            _retire,
+            ("query",),
             (Field("successor", "Successor", "the query that goes on with its substreams; empty: nobody"),),
         ),
         Action(
-            "hold", "Hold the watermark", "Hold it",
+            "hold",
+            "Hold the watermark",
+            "Hold it",
             "It goes no further than this until the hold is released, or expires. It never goes back.",
-            "The hold stands.", calls.hold, _hold, (),
+            "The hold stands.",
+            calls.hold,
+            _hold,
+            (),
             (
                 Field("at_most", "At most", "2013-01-14T00:00Z, or epoch milliseconds", needed=True),
                 Field("lasts", "For", "30m, 2h, 1d; empty: until it is released"),
@@ -192,26 +222,46 @@ ACTIONS = {
             ),
         ),
         Action(
-            "release", "Release the hold {hold}", "Release it", "The watermark goes where the data says.",
-            "The hold is released.", calls.release, _release, ("hold",),
+            "release",
+            "Release the hold {hold}",
+            "Release it",
+            "The watermark goes where the data says.",
+            "The hold is released.",
+            calls.release,
+            _release,
+            ("hold",),
         ),
         Action(
-            "complete", "The input has ended", "Complete the job",
+            "complete",
+            "The input has ended",
+            "Complete the job",
             "All substreams are done. The watermark goes to the end of the last frame, past the throttle; reports are "
             "refused from then on.",
-            "The job is complete.", calls.complete, _complete,
+            "The job is complete.",
+            calls.complete,
+            _complete,
         ),
         Action(
-            "reopen", "The input goes on", "Reopen the job",
+            "reopen",
+            "The input goes on",
+            "Reopen the job",
             "Reports are taken again. The watermark stays: what comes from below it is late.",
-            "The job is open again.", calls.reopen, _reopen,
+            "The job is open again.",
+            calls.reopen,
+            _reopen,
         ),
         Action(
-            "reset", "Begin anew", "Reset the job",
+            "reset",
+            "Begin anew",
+            "Reset the job",
             "Everything that is known is forgotten, the watermark too: the only way back from one that is wrong. "
             "Windows that were closed by it stay closed downstream.",
-            "The job began anew.", calls.reset, _reset, (),
-            (Field("name", "The job's name", "to say that it is this one", needed=True),), grave=True,
+            "The job began anew.",
+            calls.reset,
+            _reset,
+            (),
+            (Field("name", "The job's name", "to say that it is this one", needed=True),),
+            grave=True,
         ),
     )
-}  # fmt: skip
+}

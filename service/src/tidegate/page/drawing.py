@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tidegate.api.schemas.disorder import DisorderRecord
+from tidegate.api.schemas.completeness import CompletenessRecord
 from tidegate.api.schemas.late import HourRecord
 from tidegate.domain.journal import Record
 from tidegate.domain.ledger import HOUR, HOURS_KEPT
@@ -42,9 +42,9 @@ class Axis:
         return next((mark for mark in self.marks if mark.name == name), None)
 
 
-def axis(emitted: int | None, coalesced: int | None, top: int | None, now: int) -> Axis | None:
+def axis(emitted: int | None, coalesced_watermark: int | None, max_event_time: int | None, now: int) -> Axis | None:
     """None where there is no event time yet to show."""
-    named = {"emitted": emitted, "coalesced": coalesced, "top": top}
+    named = {"emitted": emitted, "coalesced_watermark": coalesced_watermark, "max_event_time": max_event_time}
     known = {name: at_ms for name, at_ms in named.items() if at_ms is not None}
     if not known:
         return None
@@ -134,32 +134,36 @@ def _step(right: int) -> int:
     return next((step for step in STEPS_MS if right <= MOST_TICKS * step), -(-right // MOST_TICKS // days) * days)
 
 
-def plot(known: DisorderRecord) -> Plot | None:
+def plot(known: CompletenessRecord) -> Plot | None:
     """None where nothing is known of delays."""
-    if not known.curve:
+    if not known.points:
         return None
     marked = [lag for lag in (known.lag_ms, known.recommended_lag_ms) if lag is not None]
-    nearly = next((point.lag_ms for point in known.curve if point.completeness >= NEARLY_ALL), 0)
+    nearly = next((point.lag_ms for point in known.points if point.completeness >= NEARLY_ALL), 0)
     right = max(int(max([*marked, nearly]) * BEYOND), 1)
-    bottom = known.curve[0].completeness
+    lowest_share = known.points[0].completeness
     drawn: list[tuple[float, float]] = []
-    for point in known.curve:
+    for point in known.points:
         if point.lag_ms <= right:
             drawn.append((point.lag_ms, point.completeness))
-    drawn.append((right, max(point.completeness for point in known.curve if point.lag_ms <= right)))
-    bottom = min(math.floor(10 * bottom) / 10, 0.9)
+    drawn.append((right, max(point.completeness for point in known.points if point.lag_ms <= right)))
+    lowest_share = min(math.floor(10 * lowest_share) / 10, 0.9)
 
     def x(lag: float) -> float:
         return round(100 * lag / right, 2)
 
     def y(share: float | None) -> float | None:
-        return None if share is None or share < bottom else round(100 - 100 * (share - bottom) / (1 - bottom), 2)
+        return (
+            None
+            if share is None or share < lowest_share
+            else round(100 - 100 * (share - lowest_share) / (1 - lowest_share), 2)
+        )
 
     # Between two lags of the curve it is as it was at the lower one.
     steps = [(drawn[0][0], drawn[0][1])]
     for (_, before), (lag, share) in pairwise(drawn):
         steps += [(lag, before), (lag, share)]
-    shares = [bottom + (1 - bottom) * part / 2 for part in range(3)]
+    shares = [lowest_share + (1 - lowest_share) * part / 2 for part in range(3)]
     return Plot(
         _polyline((x(lag), y(share) or 0.0) for lag, share in steps),
         tuple((lag, x(lag)) for lag in range(0, right + 1, _step(right))),

@@ -9,9 +9,9 @@ from tidegate.api.access import Caller
 from tidegate.api.context import Context
 from tidegate.api.tables import Column
 from tidegate.api.views import Selection
+from tidegate.domain.health import WORST_FIRST, health
 from tidegate.domain.pattern import matches
 from tidegate.domain.records import SubstreamState
-from tidegate.domain.standing import WORST_FIRST, standing
 from tidegate.page.actions import ACTIONS
 from tidegate.page.drawing import axis, bars, plot, spark
 from tidegate.page.render import render
@@ -60,9 +60,9 @@ async def jobs(ctx: Context, who: Caller, name: str) -> Look:
     found = []
     for job, status in (await ctx.overview.statuses()).items():
         if job.startswith(who.prefix) and matches(name, job):
-            holder = status.answer.holder
-            stands = standing(status.answer, status.summary, ctx.stale_after_ms)
-            found.append((WORST_FIRST.index(stands), holder.since_ms if holder else 0, job, status))
+            held_by = status.answer.held_by
+            stands = health(status.answer, status.summary, ctx.stale_after_ms)
+            found.append((WORST_FIRST.index(stands), held_by.since_ms if held_by else 0, job, status))
     found.sort(key=lambda one: one[:3])
     # Records are made of those that are shown alone: there may be thousands of others.
     records = [views.job_record(ctx, job, status).model_dump() for _, _, job, status in found[:JOBS_SHOWN]]
@@ -89,7 +89,7 @@ async def job(ctx: Context, who: Caller, name: str, view: View) -> Look:
     table = await views.substream_table(ctx, name, selection)
     queries = (await views.query_table(ctx, name)).model_dump()["queries"]
     page = await views.history_page(ctx, name, before=view.before or None, limit=RECORDS_SHOWN)
-    known_delays = await views.disorder(ctx, name)
+    known_delays = await views.completeness(ctx, name)
     lost = await views.late(ctx, name, most_spans=SPANS_SHOWN + 1)
     emissions = await ctx.store.history(name, kinds=("emission",), most=LAG_FROM)
     # Read one after the other: the explanation, which has looked, is the latest about who holds.
@@ -99,31 +99,39 @@ async def job(ctx: Context, who: Caller, name: str, view: View) -> Look:
     sections = {
         "headline": render("_headline.html", sentence=sentence(told), **at),
         "axis": render(
-            "_axis.html", axis=axis(told["watermark"], told["coalesced"], told["top"], told["now_ms"]), **at
+            "_axis.html",
+            axis=axis(told["watermark"], told["coalesced_watermark"], told["max_event_time"], told["now_ms"]),
+            **at,
         ),
         "lag": render("_lag.html", spark=spark([record for _, record in reversed(emissions)], told["now_ms"]), **at),
         "facts": render("_facts.html", **at),
-        "curve": render("_curve.html", known=known_delays, plot=plot(known_delays), **at),
+        "completeness": render("_completeness.html", known=known_delays, plot=plot(known_delays), **at),
         "late": render("_late.html", late=lost, bars=bars(lost.hours), shown=SPANS_SHOWN, **at),
         "queries": render("_queries.html", queries=queries, **at),
         "substreams": render(
-            "_substreams.html", rows=[_row(row, told) for row in table.model_dump()["substreams"]], next=table.next,
-            known=known, live=states == LIVE, view=view, sort=sort, **at,
+            "_substreams.html",
+            rows=[_row(row, told) for row in table.model_dump()["substreams"]],
+            next=table.next,
+            known=known,
+            live=states == LIVE,
+            view=view,
+            sort=sort,
+            **at,
         ),
         "history": render("_history.html", page=page.model_dump(), view=view, **at),
-    }  # fmt: skip
+    }
     return Look(told["now_ms"], sections)
 
 
 def _row(row: dict[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
     """A line of the table, with what there is to say of its state."""
-    holder = told["holder"]
-    holds = holder is not None and (holder["query"], holder["substream"]) == (row["query"], row["substream"])
+    held_by = told["held_by"]
+    holds = held_by is not None and (held_by["query"], held_by["substream"]) == (row["query"], row["substream"])
     why = ""
     if holds:
-        why = REASONS[holder["reason"]]
+        why = REASONS[held_by["reason"]]
     elif row["state"] == "blocked":
         why = "its query has not said that there was nothing"
-    elif row["state"] == "active" and row["top"] is None:
+    elif row["state"] == "active" and row["max_event_time"] is None:
         why = "nothing was seen of it"
     return row | {"why": why, "holds": holds}

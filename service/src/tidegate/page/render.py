@@ -79,9 +79,14 @@ def _shown(value: Any) -> Any:
 
 
 _templates = Environment(
-    loader=PackageLoader("tidegate.page"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-    lstrip_blocks=True, auto_reload=False, finalize=_shown,
-)  # fmt: skip
+    loader=PackageLoader("tidegate.page"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    auto_reload=False,
+    finalize=_shown,
+)
 _templates.globals["version"] = __version__
 _templates.filters |= {
     "moment": moment,

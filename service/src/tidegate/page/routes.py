@@ -148,9 +148,13 @@ async def job_page(request: Request, job: JobId, ctx: Ctx, who: Who, view: AView
     look = await looks.job(ctx, who, job, view)
     action = ACTIONS.get(did)
     return _page(
-        request, "job.html", look, live=f"/jobs/{job}/live?{_without(request, 'did')}", job=job,
+        request,
+        "job.html",
+        look,
+        live=f"/jobs/{job}/live?{_without(request, 'did')}",
+        job=job,
         done=action.done if action else "",
-    )  # fmt: skip
+    )
 
 
 @router.get("/jobs/{job:id}/live")
@@ -215,10 +219,15 @@ def _event(name: str, data: Mapping[str, object]) -> bytes:
 @router.get("/jobs/{job:id}/act/{verb}")
 @allowed(*READERS)
 async def ask(
-    request: Request, job: JobId, verb: str, ctx: Ctx, who: Who,
-    query: Annotated[str, Query(max_length=128)] = "", substream: Annotated[str, Query(max_length=200)] = "",
+    request: Request,
+    job: JobId,
+    verb: str,
+    ctx: Ctx,
+    who: Who,
+    query: Annotated[str, Query(max_length=128)] = "",
+    substream: Annotated[str, Query(max_length=200)] = "",
     hold: Annotated[str, Query(max_length=128)] = "",
-) -> Response:  # fmt: skip
+) -> Response:
     """What an action would do, before it is done: where the watermark would go, and why it is to be done."""
     return await _ask(request, ctx, who, job, verb, {"query": query, "substream": substream, "hold": hold})
 
@@ -242,20 +251,33 @@ async def act(request: Request, job: JobId, verb: str, ctx: Ctx, who: Who) -> Re
 
 
 async def _ask(
-    request: Request, ctx: Context, who: Caller, job: str, verb: str, form: Mapping[str, str],
+    request: Request,
+    ctx: Context,
+    who: Caller,
+    job: str,
+    verb: str,
+    form: Mapping[str, str],
     problem: Problem | None = None,
-) -> Response:  # fmt: skip
+) -> Response:
     action = _action(verb)
     who.check(*action.roles)
     told = (await views.explanation(ctx, job, 2)).model_dump()
-    first = told["held"][0] if told["held"] else None
+    first = told["holders"][0] if told["holders"] else None
     named = {part: form.get(part, "") for part in action.of}
     holds = first is not None and (first["query"], first["substream"]) == (named.get("query"), named.get("substream"))
     page = render(
-        "act.html", job=job, action=action, named=named, title=action.title.format(**named), told=told, form=form,
-        without=first if action.takes_away and holds and len(told["held"]) > 1 else None,
-        holds=holds or not action.takes_away, problem=problem, **_frame(request),
-    )  # fmt: skip
+        "act.html",
+        job=job,
+        action=action,
+        named=named,
+        title=action.title.format(**named),
+        told=told,
+        form=form,
+        without=first if action.takes_away and holds and len(told["holders"]) > 1 else None,
+        holds=holds or not action.takes_away,
+        problem=problem,
+        **_frame(request),
+    )
     return HTMLResponse(page, problem.status if problem else 200)
 
 

@@ -31,9 +31,13 @@ class Sessions:
         """From now on whoever gets this answer is known by ``key``, until it is revoked or ``LASTS_S`` have passed."""
         claim = f"{key.id}.{int(time.time()) + LASTS_S}.{secrets.token_hex(8)}"
         response.set_cookie(
-            COOKIE, f"{claim}.{self._mac(claim, key)}", max_age=LASTS_S, httponly=True, samesite="strict",
+            COOKIE,
+            f"{claim}.{self._mac(claim, key)}",
+            max_age=LASTS_S,
+            httponly=True,
+            samesite="strict",
             secure=request.url.scheme == "https",
-        )  # fmt: skip
+        )
 
     def close(self, response: Response) -> None:
         response.delete_cookie(COOKIE, httponly=True, samesite="strict")

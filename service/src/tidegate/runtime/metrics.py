@@ -19,8 +19,8 @@ from prometheus_client.registry import Collector
 from redis.exceptions import RedisError
 
 from tidegate import __version__
+from tidegate.domain.health import health
 from tidegate.domain.records import SubstreamRow
-from tidegate.domain.standing import standing
 from tidegate.domain.transition import LIMITS
 from tidegate.store.redis import Status
 
@@ -43,20 +43,28 @@ class Metrics:
         GCCollector(registry=self.registry)
         Info("tidegate_build", "The version that runs", registry=self.registry).info({"version": __version__})
         self._answers = Histogram(
-            "tidegate_http_request_seconds", "Until the answer began: how long calls took",
-            ["call", "status"], buckets=SECONDS, registry=self.registry,
-        )  # fmt: skip
+            "tidegate_http_request_duration_seconds",
+            "Until the answer began: how long calls took",
+            ["call", "status"],
+            buckets=SECONDS,
+            registry=self.registry,
+        )
         self._store = Histogram(
-            "tidegate_store_seconds", "How long commands to Redis took, with the way there and back",
-            ["command"], buckets=STORE_SECONDS, registry=self.registry,
-        )  # fmt: skip
+            "tidegate_store_command_duration_seconds",
+            "How long commands to Redis took, with the way there and back",
+            ["command"],
+            buckets=STORE_SECONDS,
+            registry=self.registry,
+        )
         self._store_errors = Counter(
             "tidegate_store_errors", "Commands that Redis did not carry out", ["command"], registry=self.registry
         )
         self._reports = Counter(
-            "tidegate_reports", "Reports taken in by this replica, repetitions too", ["job_name"],
+            "tidegate_reports",
+            "Reports taken in by this replica, repetitions too",
+            ["job_name"],
             registry=self.registry,
-        )  # fmt: skip
+        )
         self._waiting = Gauge(
             "tidegate_waiting_clients", "Clients that wait for a watermark, or follow a job", registry=self.registry
         )
@@ -68,13 +76,16 @@ class Metrics:
             "tidegate_connections_limit", "Limit on open HTTP connections of this replica", registry=self.registry
         )
         self.refused_connections = Counter(
-            "tidegate_connections_refused", "HTTP connections that were refused or cut off", ["reason"],
+            "tidegate_connections_refused",
+            "HTTP connections that were refused or cut off",
+            ["reason"],
             registry=self.registry,
-        )  # fmt: skip
+        )
         self.swept = Gauge(
-            "tidegate_last_sweep_seconds", "When this replica last looked at what time alone brings about",
+            "tidegate_last_sweep_timestamp_seconds",
+            "When this replica last looked at what time alone brings about",
             registry=self.registry,
-        )  # fmt: skip
+        )
         self.clock_jumped = Gauge(
             "tidegate_clock_jumped", "1 while the clock of Redis cannot be believed", registry=self.registry
         )
@@ -142,9 +153,10 @@ class Scrape(Collector):
     def collect(self) -> Iterable[Metric]:
         for family in self._replica.collect():
             family.samples = [
-                sample for sample in family.samples
+                sample
+                for sample in family.samples
                 if sample.labels.get("job_name", self._prefix).startswith(self._prefix)
-            ]  # fmt: skip
+            ]
             yield family
         yield from self._jobs.collect()
 
@@ -193,30 +205,31 @@ class JobMetrics(Collector):
             return family
 
         yield gauge("watermark_seconds", "The emitted watermark", lambda s: _s(s.answer.watermark))
-        yield gauge("coalesced_seconds", "The coalesced watermark", lambda s: _s(s.answer.coalesced))
-        yield gauge("top_seconds", "The highest event time seen", lambda s: _s(s.summary.top))
-        yield gauge("lead_seconds", "The highest watermark of any substream", lambda s: _s(s.summary.lead))
+        yield gauge("coalesced_seconds", "The coalesced watermark", lambda s: _s(s.answer.coalesced_watermark))
+        yield gauge("top_seconds", "The highest event time seen", lambda s: _s(s.summary.max_event_time))
+        yield gauge("lead_seconds", "The highest watermark of any substream", lambda s: _s(s.summary.max_watermark))
         yield gauge("clock_seconds", "The coordinator's processing time", lambda s: _s(s.answer.now_ms))
         yield gauge("last_contact_seconds", "When a client last spoke for it", lambda s: _s(s.summary.last_contact_ms))
         held = GaugeMetricFamily(
-            "tidegate_job_held_since_seconds", "Since when the watermark has been where it is, by what holds it",
+            "tidegate_job_held_since_timestamp_seconds",
+            "Since when the watermark has been where it is, by what holds it",
             labels=["job_name", "reason"],
-        )  # fmt: skip
+        )
         stands = GaugeMetricFamily(
-            "tidegate_job_standing", "1 for how the job stands, as on the operators' page",
-            labels=["job_name", "standing"],
-        )  # fmt: skip
+            "tidegate_job_health", "1 for how the job stands, as on the operators' page", labels=["job_name", "health"]
+        )
         for job, status in statuses.items():
-            holder = status.answer.holder
-            if holder is not None:
-                held.add_metric([job, holder.reason], holder.since_ms / MS)
-            stands.add_metric([job, standing(status.answer, status.summary, self._stale_after_ms)], 1)
+            held_by = status.answer.held_by
+            if held_by is not None:
+                held.add_metric([job, held_by.reason], held_by.since_ms / MS)
+            stands.add_metric([job, health(status.answer, status.summary, self._stale_after_ms)], 1)
         yield held
         yield stands
         substreams = GaugeMetricFamily(
-            "tidegate_job_substreams", "Substreams by state; those that are blocked are active",
+            "tidegate_job_substreams",
+            "Substreams by state; those that are blocked are active",
             labels=["job_name", "state"],
-        )  # fmt: skip
+        )
         for job, status in statuses.items():
             for state in ("active", "idle", "done"):
                 substreams.add_metric([job, state], getattr(status.summary, state))
@@ -236,7 +249,7 @@ class JobMetrics(Collector):
         )
         yield counts("rows", "Rows that commits accounted for", "class", lambda s: asdict(s.summary.counts))
         yield count(
-            "future_reported", "Rows and reports left out as too far ahead of the clock", lambda s: s.summary.future
+            "future_rows", "Rows and reports left out as too far ahead of the clock", lambda s: s.summary.future
         )
         yield count("tokens_ignored", "Watermark tokens that proved nothing", lambda s: s.summary.tokens_ignored)
 
@@ -244,20 +257,26 @@ class JobMetrics(Collector):
 def of_substreams(job: str, rows: Iterable[SubstreamRow]) -> list[Metric]:
     """Return the metrics of substreams, always of the same names in the same order."""
     labels = ["job_name", "query", "substream"]
-    watermark = GaugeMetricFamily("tidegate_substream_watermark_seconds", "Its watermark", labels=labels)
-    top = GaugeMetricFamily("tidegate_substream_top_seconds", "Its highest event time", labels=labels)
-    last = GaugeMetricFamily("tidegate_substream_last_event_seconds", "When it last reported", labels=labels)
+    watermark = GaugeMetricFamily("tidegate_substream_watermark_timestamp_seconds", "Its watermark", labels=labels)
+    max_event_time = GaugeMetricFamily(
+        "tidegate_substream_max_event_timestamp_seconds", "Its highest event time", labels=labels
+    )
+    last = GaugeMetricFamily("tidegate_substream_last_event_timestamp_seconds", "When it last reported", labels=labels)
     state = GaugeMetricFamily("tidegate_substream_state", "1 for the state it is in", labels=[*labels, "state"])
     counted = CounterMetricFamily("tidegate_substream_rows", "Rows accounted for", labels=[*labels, "class"])
     for row in rows:
         of = [job, row.query, row.substream]
-        for family, at_ms in ((watermark, row.watermark), (top, row.top), (last, row.last_event_ms)):
+        for family, at_ms in (
+            (watermark, row.watermark),
+            (max_event_time, row.max_event_time),
+            (last, row.last_event_ms),
+        ):
             if at_ms is not None:
                 family.add_metric(of, at_ms / MS)
         state.add_metric([*of, row.state], 1)
         for kind, number in asdict(row.counts).items():
             counted.add_metric([*of, kind], number)
-    return [watermark, top, last, state, counted]
+    return [watermark, max_event_time, last, state, counted]
 
 
 def _target(status: Status) -> float | None:

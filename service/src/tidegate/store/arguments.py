@@ -46,7 +46,7 @@ def by_hour_of(accounting: Accounting | None) -> list[str]:
     of_job = [
         (hour, *counts, max(0, counts[0] - told.get(hour, (0,))[0])) for hour, counts in of_all.items() if counts[0]
     ]
-    diverted = "1" if accounting.late_went == "diverted" else "0"
+    diverted = "1" if accounting.late_disposition == "diverted" else "0"
     return [diverted, *_columns(of_each, 5), *_columns(of_job, 5)]
 
 
@@ -56,13 +56,17 @@ def _columns(rows: Sequence[Sequence[int]], width: int) -> Iterator[str]:
 
 
 def entries(
-    query: str, tops: Values, watermarks: Values, bottoms: Values, names: Mapping[str, Any] | None = None
+    query: str,
+    max_event_times: Values,
+    watermarks: Values,
+    min_event_times: Values,
+    names: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """The columns of a report: members, highest event times, lowest ones, ready-made watermarks."""
-    named = dict.fromkeys([*tops, *watermarks]) if names is None else names
+    named = dict.fromkeys([*max_event_times, *watermarks]) if names is None else names
     return [
         *column(members(query, named)),
-        *column(text(tops.get(name)) for name in named),
-        *column([text(bottoms.get(name)) for name in named] if bottoms else []),
+        *column(text(max_event_times.get(name)) for name in named),
+        *column([text(min_event_times.get(name)) for name in named] if min_event_times else []),
         *column([text(watermarks.get(name)) for name in named] if watermarks else []),
     ]

@@ -176,10 +176,28 @@ class EmbeddedValkey:
     def _run(self) -> None:
         log_path = self.data_dir / "valkey.log"
         command = [
-            server_binary(), "--port", "0", "--unixsocket", self.socket, "--unixsocketperm", "700",
-            "--dir", str(self.data_dir), "--appendonly", "yes", "--appendfsync", "everysec", "--save", "",
-            "--maxmemory-policy", "noeviction", "--daemonize", "no", "--always-show-logo", "no",
-        ]  # fmt: skip
+            server_binary(),
+            "--port",
+            "0",
+            "--unixsocket",
+            self.socket,
+            "--unixsocketperm",
+            "700",
+            "--dir",
+            str(self.data_dir),
+            "--appendonly",
+            "yes",
+            "--appendfsync",
+            "everysec",
+            "--save",
+            "",
+            "--maxmemory-policy",
+            "noeviction",
+            "--daemonize",
+            "no",
+            "--always-show-logo",
+            "no",
+        ]
         with open(log_path, "wb") as log:
             # A session of its own: Ctrl-C in a terminal must reach the coordinator alone, which then stops this.
             self._process = subprocess.Popen(

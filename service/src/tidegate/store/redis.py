@@ -20,7 +20,7 @@ from tidegate.domain.errors import JobNotFound
 from tidegate.domain.job import JobMachine
 from tidegate.domain.journal import UNEXPLAINED, Record, Why
 from tidegate.domain.ledger import Entry
-from tidegate.domain.query import PINS_KEPT, DelayedRows, KnownPin, Run
+from tidegate.domain.query import PINNED_WATERMARKS_KEPT, DelayedRows, PinnedWatermark, Run
 from tidegate.domain.records import (
     Accounting,
     Answer,
@@ -111,10 +111,10 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class SubstreamTable:
-    """Substreams by query and name, and the ``lead`` of their job."""
+    """Substreams by query and name, and the ``max_watermark`` of their job."""
 
     answer: Answer
-    lead: int | None
+    max_watermark: int | None
     rows: list[SubstreamRow]
 
 
@@ -187,9 +187,14 @@ class JobStore:
     """
 
     def __init__(
-        self, redis: Redis, absent_after_ms: int | None = None, guard: ClockGuard | None = None,
-        limits: Limits = UNLIMITED, around: AroundCommand = unobserved, clock: Callable[[], int] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        redis: Redis,
+        absent_after_ms: int | None = None,
+        guard: ClockGuard | None = None,
+        limits: Limits = UNLIMITED,
+        around: AroundCommand = unobserved,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
         self.redis = redis
         self._clock = clock
         self._around = around
@@ -200,18 +205,32 @@ class JobStore:
     # -- the owner's and the operators' commands ------------------------------------------------------------------
 
     async def put(
-        self, job: str, config: JobConfig, document: Mapping[str, Any], expected: int | None,
-        why: Why = UNEXPLAINED, now_ms: int | None = None, quota: JobQuota | None = None,
-    ) -> Stored:  # fmt: skip
+        self,
+        job: str,
+        config: JobConfig,
+        document: Mapping[str, Any],
+        expected: int | None,
+        why: Why = UNEXPLAINED,
+        now_ms: int | None = None,
+        quota: JobQuota | None = None,
+    ) -> Stored:
         """Creates the job (``expected`` None) or changes the rules of the one at revision ``expected``.
 
         :raises JobExists, JobNotFound, JobDeleted, RevisionMismatch, TooManyJobs: see the errors.
         """
         reply = await self._run(
-            "put", job, now_ms, self._most_jobs, quota.prefix if quota else "", text(quota.jobs if quota else None),
-            text(expected), secrets.token_hex(8),
-            json.dumps(document, sort_keys=True), rules(config), *of_why(why),
-        )  # fmt: skip
+            "put",
+            job,
+            now_ms,
+            self._most_jobs,
+            quota.prefix if quota else "",
+            text(quota.jobs if quota else None),
+            text(expected),
+            secrets.token_hex(8),
+            json.dumps(document, sort_keys=True),
+            rules(config),
+            *of_why(why),
+        )
         return Stored(replies.answer(reply), reply[REST] == "1", int(reply[REST + 1]))
 
     async def delete(self, job: str, expected: int | None = None, now_ms: int | None = None) -> None:
@@ -222,10 +241,16 @@ class JobStore:
         await self._run("delete", job, now_ms, text(expected))
 
     async def declare(
-        self, job: str, query: str, names: Sequence[str], tops: Values | None = None, why: Why = UNEXPLAINED,
-        now_ms: int | None = None, quota: int | None = None,
-    ) -> Effect:  # fmt: skip
-        columns = column(members(query, names)), column([text((tops or {}).get(name)) for name in names])
+        self,
+        job: str,
+        query: str,
+        names: Sequence[str],
+        max_event_times: Values | None = None,
+        why: Why = UNEXPLAINED,
+        now_ms: int | None = None,
+        quota: int | None = None,
+    ) -> Effect:
+        columns = column(members(query, names)), column([text((max_event_times or {}).get(name)) for name in names])
         return replies.effect(
             await self._run("declare", job, now_ms, self._most(quota), query, *columns[0], *columns[1], *of_why(why))
         )
@@ -268,10 +293,15 @@ class JobStore:
         return replies.answer(await self._run("reset", job, now_ms, secrets.token_hex(8), *of_why(why)))
 
     async def hold(
-        self, job: str, hold: str, at_most: int, lasts_ms: int | None = None, why: Why = UNEXPLAINED,
+        self,
+        job: str,
+        hold: str,
+        at_most: int,
+        duration_ms: int | None = None,
+        why: Why = UNEXPLAINED,
         now_ms: int | None = None,
-    ) -> Effect:  # fmt: skip
-        return replies.effect(await self._run("hold", job, now_ms, hold, str(at_most), text(lasts_ms), *of_why(why)))
+    ) -> Effect:
+        return replies.effect(await self._run("hold", job, now_ms, hold, str(at_most), text(duration_ms), *of_why(why)))
 
     async def release(self, job: str, hold: str, why: Why = UNEXPLAINED, now_ms: int | None = None) -> Answer:
         return replies.answer(await self._run("release", job, now_ms, hold, *of_why(why)))
@@ -279,12 +309,19 @@ class JobStore:
     # -- the reporters' commands ----------------------------------------------------------------------------------
 
     async def report(
-        self, job: str, tops: Values, *, bottoms: Values = NONE, watermarks: Values = NONE,
-        delays: Mapping[str, DelayedRows] = NO_DELAYS, token: TokenClaim | None = None, now_ms: int | None = None,
+        self,
+        job: str,
+        max_event_times: Values,
+        *,
+        min_event_times: Values = NONE,
+        watermarks: Values = NONE,
+        delays: Mapping[str, DelayedRows] = NO_DELAYS,
+        token: TokenClaim | None = None,
+        now_ms: int | None = None,
         quota: int | None = None,
-    ) -> Effect:  # fmt: skip
+    ) -> Effect:
         """Highest event times of reporters without batches."""
-        seen = entries("", tops, watermarks, bottoms)
+        seen = entries("", max_event_times, watermarks, min_event_times)
         return replies.effect(
             await self._run(
                 "report",
@@ -305,59 +342,132 @@ class JobStore:
         )
 
     async def report_staged(
-        self, job: str, run: Run, batch_id: int, partition: int, tops: Values, counts: Values = NONE, *,
-        watermarks: Values = NONE, future: Values = NONE, delays: Mapping[str, DelayedRows] = NO_DELAYS,
-        token: TokenClaim | None = None, now_ms: int | None = None, quota: int | None = None,
-    ) -> Effect:  # fmt: skip
+        self,
+        job: str,
+        run: Run,
+        batch_id: int,
+        partition: int,
+        max_event_times: Values,
+        counts: Values = NONE,
+        *,
+        watermarks: Values = NONE,
+        future: Values = NONE,
+        delays: Mapping[str, DelayedRows] = NO_DELAYS,
+        token: TokenClaim | None = None,
+        now_ms: int | None = None,
+        quota: int | None = None,
+    ) -> Effect:
         """Highest event times that one partition of a batch saw; rows seen, rows left out as future, rows by delay."""
-        names = dict.fromkeys([*tops, *watermarks, *counts, *future])
+        names = dict.fromkeys([*max_event_times, *watermarks, *counts, *future])
         rows = [text(counts.get(name)) for name in names] if counts else []
         left_out = [text(future.get(name)) for name in names] if future else []
         return replies.effect(
             await self._run(
-                "report", job, now_ms, self._most(quota), *_token(token), run.query, run.query_id, run.run_id,
-                str(batch_id), str(partition), *entries(run.query, tops, watermarks, NONE, names), *column(rows),
-                *column(left_out), *delays_of(run.query, delays),
+                "report",
+                job,
+                now_ms,
+                self._most(quota),
+                *_token(token),
+                run.query,
+                run.query_id,
+                run.run_id,
+                str(batch_id),
+                str(partition),
+                *entries(run.query, max_event_times, watermarks, NONE, names),
+                *column(rows),
+                *column(left_out),
+                *delays_of(run.query, delays),
             )
-        )  # fmt: skip
+        )
 
     async def begin(
-        self, job: str, run: Run, batch_id: int, known: KnownPin | None = None, keep: int = PINS_KEPT,
-        waited_ms: int = 0, input_age_ms: int | None = 0, token: TokenClaim | None = None, now_ms: int | None = None,
-    ) -> Begun:  # fmt: skip
+        self,
+        job: str,
+        run: Run,
+        batch_id: int,
+        known: PinnedWatermark | None = None,
+        keep: int = PINNED_WATERMARKS_KEPT,
+        waited_ms: int = 0,
+        input_age_ms: int | None = 0,
+        token: TokenClaim | None = None,
+        now_ms: int | None = None,
+    ) -> Begun:
         return replies.begun(
             await self._run(
-                "begin", job, now_ms, *_token(token), run.query, run.query_id, run.run_id, str(batch_id),
-                "0" if known is None else "1", text(known.value if known else None), str(max(keep, PINS_KEPT)),
-                str(PINS_KEPT), str(waited_ms), text(input_age_ms),
+                "begin",
+                job,
+                now_ms,
+                *_token(token),
+                run.query,
+                run.query_id,
+                run.run_id,
+                str(batch_id),
+                "0" if known is None else "1",
+                text(known.value if known else None),
+                str(max(keep, PINNED_WATERMARKS_KEPT)),
+                str(PINNED_WATERMARKS_KEPT),
+                str(waited_ms),
+                text(input_age_ms),
             )
-        )  # fmt: skip
+        )
 
     async def commit(
-        self, job: str, run: Run, batch_id: int, accounting: Accounting | None, waited_ms: int = 0,
-        reported: int | None = None, token: TokenClaim | None = None, now_ms: int | None = None,
-    ) -> Effect:  # fmt: skip
+        self,
+        job: str,
+        run: Run,
+        batch_id: int,
+        accounting: Accounting | None,
+        waited_ms: int = 0,
+        reported: int | None = None,
+        token: TokenClaim | None = None,
+        now_ms: int | None = None,
+    ) -> Effect:
         names = accounting.substreams if accounting else ()
         counts = [astuple(row) for row in accounting.counts] if accounting else []
         columns = list(zip(*counts, strict=True)) or [()] * len(fields(Counts))
         return replies.effect(
             await self._run(
-                "commit", job, now_ms, *_token(token), run.query, run.query_id, run.run_id, str(batch_id),
-                str(waited_ms), text(reported), *column(members(run.query, names)),
-                *(argument for rows in columns for argument in column(map(str, rows))), *by_hour_of(accounting),
+                "commit",
+                job,
+                now_ms,
+                *_token(token),
+                run.query,
+                run.query_id,
+                run.run_id,
+                str(batch_id),
+                str(waited_ms),
+                text(reported),
+                *column(members(run.query, names)),
+                *(argument for rows in columns for argument in column(map(str, rows))),
+                *by_hour_of(accounting),
             )
-        )  # fmt: skip
+        )
 
     async def heartbeat(
-        self, job: str, run: Run, observed_ms: int, waited_ms: int = 0, after_batch: int | None = None,
-        token: TokenClaim | None = None, now_ms: int | None = None,
-    ) -> Effect:  # fmt: skip
+        self,
+        job: str,
+        run: Run,
+        observed_ms: int,
+        waited_ms: int = 0,
+        after_batch: int | None = None,
+        token: TokenClaim | None = None,
+        now_ms: int | None = None,
+    ) -> Effect:
         return replies.effect(
             await self._run(
-                "heartbeat", job, now_ms, *_token(token), run.query, run.query_id, run.run_id, str(observed_ms),
-                str(PINS_KEPT), str(waited_ms), "" if after_batch is None else str(after_batch),
+                "heartbeat",
+                job,
+                now_ms,
+                *_token(token),
+                run.query,
+                run.query_id,
+                run.run_id,
+                str(observed_ms),
+                str(PINNED_WATERMARKS_KEPT),
+                str(waited_ms),
+                "" if after_batch is None else str(after_batch),
             )
-        )  # fmt: skip
+        )
 
     async def sweep(self, job: str, now_ms: int | None = None) -> Answer:
         """What time alone has brought about; and the watermark as it is now."""
@@ -485,10 +595,10 @@ class JobStore:
         reply = await self._run("queries", job, now_ms)
         return replies.answer(reply), replies.query_rows(reply[REST])
 
-    async def pin(self, job: str, query: str, batch_id: int) -> KnownPin | None:
+    async def pinned_watermark(self, job: str, query: str, batch_id: int) -> PinnedWatermark | None:
         """The pin of a batch; None: it was not begun, or so long ago that its pin is no longer kept."""
         kept: Any = await self.redis.hget(pins_key(job, query), str(batch_id))
-        return None if kept is None else KnownPin(replies.number(kept))
+        return None if kept is None else PinnedWatermark(replies.number(kept))
 
     async def records(self, job: str, after: str = "-", most: int | None = None) -> list[tuple[str, Record]]:
         """What the machine did, oldest first: each record with its id; those after the one with id ``after``."""
@@ -532,9 +642,14 @@ class JobStore:
         return known
 
     async def history(
-        self, job: str, before: str | None = None, from_ms: int = 0, to_ms: int | None = None,
-        kinds: Collection[str] = (), most: int = 100,
-    ) -> list[tuple[str, Record]]:  # fmt: skip
+        self,
+        job: str,
+        before: str | None = None,
+        from_ms: int = 0,
+        to_ms: int | None = None,
+        kinds: Collection[str] = (),
+        most: int = 100,
+    ) -> list[tuple[str, Record]]:
         """The same, latest first: so many at the most, of these kinds (of all, where none is named).
 
         Of the records before that with id ``before``, and of the times from ``from_ms`` up to and with ``to_ms``.

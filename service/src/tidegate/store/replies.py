@@ -20,12 +20,14 @@ def number(text: str | None) -> int | None:
 
 
 def answer(reply: Reply) -> Answer:
-    _ok, incarnation, epoch, now, watermark, coalesced, complete, holder = reply[:REST]
+    _ok, incarnation, epoch, now, watermark, coalesced_watermark, complete, held_by = reply[:REST]
     held = None
-    if holder:
-        reason, query, substream, batch, since, hold, last_event, begun_ms = holder
+    if held_by:
+        reason, query, substream, batch, since, hold, last_event, begun_ms = held_by
         held = Holder(reason, query, substream, number(batch), int(since), hold, number(last_event), number(begun_ms))
-    return Answer(int(incarnation), epoch, int(now), number(watermark), number(coalesced), complete == "1", held)
+    return Answer(
+        int(incarnation), epoch, int(now), number(watermark), number(coalesced_watermark), complete == "1", held
+    )
 
 
 def effect(reply: Reply) -> Effect:
@@ -33,11 +35,17 @@ def effect(reply: Reply) -> Effect:
 
 
 def begun(reply: Reply) -> Begun:
-    pin, replayed, joined, latest_event_time, previous, was_open, revision = reply[REST:]
+    pinned_watermark, replayed, joined, latest_event_time, previous, was_open, revision = reply[REST:]
     return Begun(
-        answer(reply), number(pin), replayed == "1", joined == "1", number(latest_event_time), number(previous),
-        was_open == "1", int(revision),
-    )  # fmt: skip
+        answer(reply),
+        number(pinned_watermark),
+        replayed == "1",
+        joined == "1",
+        number(latest_event_time),
+        number(previous),
+        was_open == "1",
+        int(revision),
+    )
 
 
 def counts(fields: Sequence[str | None]) -> Counts:
@@ -46,8 +54,8 @@ def counts(fields: Sequence[str | None]) -> Counts:
 
 def summary(fields: Sequence[Any]) -> Summary:
     (
-        top,
-        lead,
+        max_event_time,
+        max_watermark,
         active,
         idle,
         done,
@@ -64,8 +72,8 @@ def summary(fields: Sequence[Any]) -> Summary:
         missing,
     ) = fields
     return Summary(
-        number(top),
-        number(lead),
+        number(max_event_time),
+        number(max_watermark),
         int(active),
         int(idle),
         int(done),
@@ -95,14 +103,23 @@ def substream_key(member: str) -> SubstreamKey:
 
 def substream_rows(rows: Sequence[Sequence[Any]]) -> list[SubstreamRow]:
     found = []
-    for member, state, since, watermark, top, lag, last_event, reported, future, *classes in rows:
+    for member, state, since, watermark, max_event_time, lag, last_event, reported, future, *classes in rows:
         query, name = substream_key(member)
         found.append(
             SubstreamRow(
-                query, name, state, int(since), number(watermark), number(top), number(lag), int(last_event),
-                int(reported or 0), int(future or 0), counts(classes),
+                query,
+                name,
+                state,
+                int(since),
+                number(watermark),
+                number(max_event_time),
+                number(lag),
+                int(last_event),
+                int(reported or 0),
+                int(future or 0),
+                counts(classes),
             )
-        )  # fmt: skip
+        )
     return found
 
 
@@ -123,11 +140,20 @@ def sketch(text: str | None) -> Sketch:
 def query_rows(rows: Sequence[Sequence[Any]]) -> list[QueryRow]:
     found = [
         QueryRow(
-            name, query_id, run_id, number(latest), is_open == "1", number(pin), number(begun_ms), number(clock),
-            int(contact), released == "1", retired == "1",
+            name,
+            query_id,
+            run_id,
+            number(latest),
+            is_open == "1",
+            number(pin),
+            number(begun_ms),
+            number(clock),
+            int(contact),
+            released == "1",
+            retired == "1",
         )
         for name, query_id, run_id, latest, is_open, pin, begun_ms, clock, contact, released, retired in rows
-    ]  # fmt: skip
+    ]
     return sorted(found, key=lambda row: row.query)
 
 
@@ -136,7 +162,7 @@ def paired(flat: Sequence[str]) -> dict[str, str]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-_NUMBERS = {"coalesced", "watermark", "count", "batch_id", "lost_ms", "at_most", "up_to"}
+_NUMBERS = {"coalesced_watermark", "watermark", "count", "batch_id", "unattended_ms", "at_most", "up_to"}
 
 
 def record(entry_id: str, fields: Mapping[str, str]) -> Record:
@@ -174,9 +200,9 @@ _DETAILS: dict[str, Callable[[Any], object]] = {
     "latest_batch_id": int,
     "open_batch_id": int,
     "missing": int,
-    "pin": number,
+    "pinned_watermark": number,
     "at_most": int,
     "now_ms": int,
-    "most": int,
+    "limit": int,
     "substreams": lambda members: [member.split("/", 1)[1] for member in members],
 }

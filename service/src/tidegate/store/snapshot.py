@@ -27,32 +27,36 @@ class _AtAMoment(PolicyState):
 def machine(reply: Reply, config: JobConfig) -> JobMachine:
     """From the reply of the script ``explain``. ``config``: what the document in it says."""
     found = answer(reply)
-    _document, lost, lead, top, all_idle, *rest = reply[REST:]
+    _document, lost, max_watermark, max_event_time, all_idle, *rest = reply[REST:]
     coalesced_since, watermark_since, retention, holds, open_, live, queries = rest
     job = JobMachine(config, found.now_ms, found.incarnation, found.state_epoch)
     # A new machine waits for the queries that are expected; those of this one may have shown themselves, or ended.
     job.substreams.clear()
     job.contacts.clear()
     job.queries.clear()
-    job.lost_ms, job.top, job.complete = int(lost), number(top), found.complete
+    job.unattended_ms, job.max_event_time, job.complete = int(lost), number(max_event_time), found.complete
     coalescer = job.coalescer
-    coalescer.coalesced, coalescer.watermark, coalescer.lead = found.coalesced, found.watermark, number(lead)
+    coalescer.coalesced_watermark, coalescer.watermark, coalescer.max_watermark = (
+        found.coalesced_watermark,
+        found.watermark,
+        number(max_watermark),
+    )
     coalescer.all_idle = all_idle == "1"
-    coalescer.coalesced_since_ms, coalescer.watermark_since_ms = int(coalesced_since), int(watermark_since)
+    coalescer.coalesced_watermark_since_ms, coalescer.watermark_since_ms = int(coalesced_since), int(watermark_since)
     if config.max_retention_ms is not None and retention:
         coalescer.retention = _history(retention)
     for name, at_most, expires, reason in holds:
         job.holds[name] = Hold(name, int(at_most), number(expires), reason)
     for name, lost_by_query, idle_clock, contact in queries:
         query = job.queries[name] = QueryState("", "", found.now_ms)
-        query.lost_ms, query.idle_clock_ms = int(lost_by_query), number(idle_clock)
+        query.unattended_ms, query.idle_clock_ms = int(lost_by_query), number(idle_clock)
         if contact:
             job.contacts[name] = int(contact)
-    for name, pin, latest, begun, begun_observed in open_:
+    for name, pinned_watermark, latest, begun, begun_observed in open_:
         query = job.queries[name]
         query.latest, query.open, query.begun_ms = int(latest), True, int(begun)
         query.begun_observed_ms = int(begun_observed)
-        query.pins[int(latest)] = number(pin)
+        query.pinned_watermarks[int(latest)] = number(pinned_watermark)
     for member, reading, seen, last_event, change in live:
         name, _, substream = member.partition("/")
         state = _AtAMoment(number(reading), number(change))

@@ -152,12 +152,13 @@ class Finished:
             if fold.is_too_large():
                 self._delivery.log.warning(
                     "has %s substreams in this batch; their rows are accounted for as a whole. Choose a coarser one.",
-                    f"{len(fold.substream):,}", extra={"batch": batch_id},
-                )  # fmt: skip
+                    f"{len(fold.substream):,}",
+                    extra={"batch": batch_id},
+                )
             watermark_ms: int = documents[0]["watermark_ms"]
             # Spark's watermark is zero as long as there is none; and what is at it is late to Spark.
-            pin = None if watermark_ms <= 0 else watermark_ms + 1 if self._by_row else watermark_ms
-            self._delivery.finished(batch_id, pin, documents[0]["planned_ms"], fold)
+            pinned_watermark = None if watermark_ms <= 0 else watermark_ms + 1 if self._by_row else watermark_ms
+            self._delivery.finished(batch_id, pinned_watermark, documents[0]["planned_ms"], fold)
         for names in runs.values():
             for name in names:
                 self._checkpoint.delete(f"{FOLDS}/{name}")

@@ -35,7 +35,7 @@ MICROS = 1000
 """In a millisecond. Spark's timestamps are in microseconds, and so is what it compares with its watermark."""
 
 _NO_LIMIT = 2**63 - 1
-_MEASURES = ("top", "rows", "timed", "late", "future")
+_MEASURES = ("max_event_time", "rows", "timed", "late", "future")
 _HOUR = HOUR * MICROS
 
 
@@ -47,8 +47,8 @@ def documents_of(checkpoint: str, query: str) -> Checkpoint:
 def another_checkpoint(location: str) -> InvalidUsage:
     """Return the error for a query whose checkpoint is not at ``location``."""
     return InvalidUsage(
-        f"native() got checkpointLocation={location!r}, but the query uses another checkpoint: pass the same "
-        "checkpointLocation to native() and start()."
+        f"with_watermark() got checkpointLocation={location!r}, but the query uses another checkpoint: pass the same "
+        "checkpointLocation to with_watermark() and start()."
     )
 
 
@@ -175,17 +175,17 @@ class Folded:
         credible = pc.and_(pc.less_equal(micros, self._latest), pc.greater_equal(micros, self._lowest))
         columns = {
             **{key: table[key] for key in self._keys},
-            "top": pc.if_else(credible, micros, pa.scalar(None, pa.int64())),
+            "max_event_time": pc.if_else(credible, micros, pa.scalar(None, pa.int64())),
             "rows": pa.repeat(pa.scalar(1, pa.int64()), table.num_rows),
             "timed": pc.cast(pc.is_valid(micros), pa.int64()),
             "late": pc.cast(late, pa.int64()),
             "future": pc.cast(future, pa.int64()),
         }
-        columns["hour"] = _hour_of(columns["top"])
+        columns["hour"] = _hour_of(columns["max_event_time"])
         self._folded.append(self._grouped(pa.table(columns), [*self._keys, "hour"]))
 
     def _grouped(self, table: pa.Table, keys: list[str]) -> pa.Table:
-        how = [(name, "max" if name == "top" else "sum") for name in _MEASURES]
+        how = [(name, "max" if name == "max_event_time" else "sum") for name in _MEASURES]
         # One thread, for a task has one core; and with more, groups come in another order each time.
         grouped = table.group_by(keys, use_threads=False).aggregate(how)
         return pa.table({key: grouped[key] for key in keys} | {name: grouped[f"{name}_{kind}"] for name, kind in how})
@@ -212,7 +212,7 @@ class Folded:
         return Fold(
             rule=self._folding.rule,
             substream=[name_of(values) for values in zip(*keys, strict=True)] if keys else [WHOLE] * count,
-            top=[None if micros is None else micros // MICROS for micros in found["top"]],
+            max_event_time=[None if micros is None else micros // MICROS for micros in found["max_event_time"]],
             rows=found["rows"],
             updated=[0] * count,
             late=[late or 0 for late in found["late"]],

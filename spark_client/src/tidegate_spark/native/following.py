@@ -41,7 +41,7 @@ from tidegate_spark.windows.builder import OURS, check_not_ours
 from tidegate_spark.windows.frame import Frame
 
 if TYPE_CHECKING:
-    from tidegate_spark.gate import Gate
+    from tidegate_spark.job import Job
 
 log = logging.getLogger("tidegate")
 
@@ -53,53 +53,72 @@ _MULTIPLE = "spark.sql.streaming.statefulOperator.allowMultiple"
 
 
 def following(
-    gate: "Gate", df: DataFrame, columns: Columns, query: str, checkpoint: str, frame: Frame | None,
-    declared: tuple[str, ...], limited: bool | None, replaces_substreams: bool,
-) -> DataFrame:  # fmt: skip
-    """See :meth:`Gate.native`."""
+    job: "Job",
+    df: DataFrame,
+    columns: Columns,
+    query: str,
+    checkpoint: str,
+    frame: Frame | None,
+    declared: tuple[str, ...],
+    limited: bool | None,
+    replaces_substreams: bool,
+) -> DataFrame:
+    """See :meth:`Job.native`."""
     spark = df.sparkSession
     _check(df, columns)
-    if frame is None and (gate.rules or {}).get("throttle", {}).get("type") == "frame":
+    if frame is None and (job.config or {}).get("throttle", {}).get("type") == "frame":
         log.warning(
-            "%s/%s: the rules move the watermark from frame to frame, and native() without windows= leaves it a "
+            "%s/%s: the rules move the watermark from frame to frame, and with_watermark() without windows= leaves it "
+            "a "
             "millisecond below: windows that end there close a frame later. Say windows=..., if there are any.",
-            gate.coordinator.job, query,
-        )  # fmt: skip
-    if needed_by(gate.rules or {}):
+            job.coordinator.job,
+            query,
+        )
+    if needed_by(job.config or {}):
         log.warning(
-            "%s/%s: native() measures no delays, so under rules that aim at a completeness the lag of its substreams "
+            "%s/%s: with_watermark() measures no delays, so under rules that aim at a completeness the lag of its "
+            "substreams "
             "stays that of a cold start.",
-            gate.coordinator.job, query,
-        )  # fmt: skip
+            job.coordinator.job,
+            query,
+        )
     checked_id("queryName", query)
     check_policy(spark.conf.get(_POLICY))
     followed = Followed(
         input=str(uuid.uuid4()),
-        url=gate.coordinator.url, job=gate.coordinator.job, rules=gate.rules, query=query, checkpoint=checkpoint,
-        declared=declared, limited=limited,
-        choice=asdict(Choice.of(columns.event_time, columns.substream)), replaces_substreams=replaces_substreams,
-        frame=None if frame is None else asdict(frame), retained=int(spark.conf.get(BATCHES_RETAINED) or 1),
-    )  # fmt: skip
+        url=job.coordinator.url,
+        job=job.coordinator.job,
+        config=job.config,
+        query=query,
+        checkpoint=checkpoint,
+        declared=declared,
+        limited=limited,
+        choice=asdict(Choice.of(columns.event_time, columns.substream)),
+        replaces_substreams=replaces_substreams,
+        frame=None if frame is None else asdict(frame),
+        retained=int(spark.conf.get(BATCHES_RETAINED) or 1),
+    )
     if version_of(spark) < AVAILABLE_NOW_OF_PYTHON_SOURCES:
         write_triggers(spark, checkpoint, query, documents_of(checkpoint, query))
     by_the_batch_before = str(spark.conf.get(_MULTIPLE, "true")).lower() == "true"
     keys = columns.keys()
     folding = Folding(followed.input, checkpoint, query, frame, len(keys), by_the_batch_before)
-    markers = _markers(spark, followed, gate.coordinator.key, df.schema)
+    markers = _markers(spark, followed, job.coordinator.key, df.schema)
     marked = markers.withWatermark(quoted(columns.event_time), "0 seconds").select(
         "*", (F.spark_partition_id() >= 0).alias(_MARKER)
     )
-    event_times = df.select(
+    max_event_times = df.select(
         F.unix_millis(F.current_timestamp()).alias("planned_ms"),  # of a stream's batch, that is when it was planned
         F.spark_partition_id().alias("partition"),
         *(key.alias(f"key_{index}") for index, key in enumerate(keys)),
         columns.raw_time().alias("time"),
     )
     try:
-        folded = event_times.mapInArrow(folding, _nullable(df.schema))
+        folded = max_event_times.mapInArrow(folding, _nullable(df.schema))
     except PySparkNotImplementedError as error:
         raise InvalidUsage(
-            f"native() cannot carry all of the stream's columns ({error}). Cast or drop those of the types that Arrow "
+            f"with_watermark() cannot carry all of the stream's columns ({error}). Cast or drop those of the types "
+            f"that Arrow "
             "has none for (intervals of years and months)."
         ) from None
     folds = folded.select("*", F.lit(False).alias(_MARKER))
@@ -120,7 +139,7 @@ def frame_of(windows: timedelta | None, slide: timedelta | None, offset: timedel
 def _check(df: DataFrame, columns: Columns) -> None:
     columns.check(df)
     if not df.isStreaming:
-        raise InvalidUsage("native() is for a stream (spark.readStream); this DataFrame is none.")
+        raise InvalidUsage("with_watermark() is for a stream (spark.readStream); this DataFrame is none.")
     kind = df.schema[columns.event_time].dataType
     if not isinstance(kind, TimestampType):
         how = "timestamp_millis(...)" if kind.simpleString() == "bigint" else "cast('timestamp')"
@@ -131,7 +150,7 @@ def _check(df: DataFrame, columns: Columns) -> None:
     if watermarked := [field.name for field in df.schema.fields if _WATERMARK_OF_SPARK in field.metadata]:
         raise InvalidUsage(
             f"{', '.join(watermarked)} has a watermark of Spark's own already, and would be judged by both. Leave out "
-            "withWatermark(): native() is in its place."
+            "withWatermark(): with_watermark() is in its place."
         )
     check_not_ours(df.columns)
 

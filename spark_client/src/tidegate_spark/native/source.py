@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 
 from tidegate_spark.checkpoint import Checkpoint
 from tidegate_spark.choice import Choice
+from tidegate_spark.config import JobConfig
 from tidegate_spark.delivery import Delivery, settled
 from tidegate_spark.errors import InvalidUsage, JobDeleted, Refused, TidegateError
 from tidegate_spark.heartbeat import HEARTBEATS_FAIL
@@ -24,8 +25,7 @@ from tidegate_spark.logs import Failing
 from tidegate_spark.native.finished import Finished, Since
 from tidegate_spark.native.folding import WORD, another_checkpoint, documents_of
 from tidegate_spark.native.triggers import check_trigger
-from tidegate_spark.pins import Pins
-from tidegate_spark.rules import Rules
+from tidegate_spark.pinned_watermarks import PinnedWatermarks
 from tidegate_spark.windows.markers import RUNS_TO_THE_END, Watermark
 
 HEARTBEAT_S = 1.0
@@ -47,14 +47,14 @@ class Followed:
     """What is followed, by which query; in values that JSON has.
 
     ``input``: stands for one input in one run of its program. ``frame``: size, slide and offset of the windows whose
-    ends the watermark moves by; None: it moves by milliseconds. ``limited``: as in :meth:`Stream.limited_batches`.
+    ends the watermark moves by; None: it moves by milliseconds. ``limited``: as in :meth:`Stream.rate_limited_source`.
     ``retained``: how many batches Spark remembers. ``choice``: what the checkpoint depends on, see :class:`Choice`.
     """
 
     input: str
     url: str
     job: str
-    rules: Rules | None
+    config: JobConfig | None
     query: str
     checkpoint: str
     declared: Sequence[str]
@@ -87,11 +87,11 @@ class Following(Watermark):
     """The reader. It is made in the driver, where it talks, and in an executor, where it only reads a marker."""
 
     def __init__(self, followed: Followed, key: str | None, schema: StructType) -> None:
-        # Here, for the gate's own module has to do with this one.
-        from tidegate_spark.gate import connect
+        # Here, for the job's own module has to do with this one.
+        from tidegate_spark.job import connect
 
         self._followed = followed
-        self._gate = connect(followed.url, job=followed.job, rules=followed.rules, key=key, on_outage="continue")
+        self._gate = connect(followed.url, job=followed.job, config=followed.config, key=key, on_outage="continue")
         coordinator = self._gate.coordinator
         options = {"url": coordinator.watermark_url()}
         if coordinator.authorization:
@@ -229,11 +229,18 @@ class Following(Watermark):
                 raise another_checkpoint(followed.checkpoint)
             if not RUNS_TO_THE_END:
                 check_trigger(checkpoint)
-            pins = Pins(checkpoint)
+            pinned_watermarks = PinnedWatermarks(checkpoint)
             delivery = Delivery(
-                self._gate, followed.query, tuple(followed.declared), checkpoint, pins, settles, here=True,
-                choice=Choice(**followed.choice), replaces_substreams=followed.replaces_substreams,
-            )  # fmt: skip
+                self._gate,
+                followed.query,
+                tuple(followed.declared),
+                checkpoint,
+                pinned_watermarks,
+                settles,
+                here=True,
+                choice=Choice(**followed.choice),
+                replaces_substreams=followed.replaces_substreams,
+            )
             delivery.start(adopts=False)  # folds of earlier runs come first
             self._leave_word(delivery)
             self._talk = Talk(delivery, Finished(delivery, followed.frame is None, followed.retained))

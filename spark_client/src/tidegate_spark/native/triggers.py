@@ -45,7 +45,8 @@ def check_trigger(documents: Checkpoint) -> None:
     documents.delete(TRIGGER)
     if document["trigger"] == "AvailableNowTrigger":
         raise InvalidUsage(
-            f"native() does not support trigger(availableNow=True) on Spark {document['version']}, which runs a "
+            f"with_watermark() does not support trigger(availableNow=True) on Spark {document['version']}, which runs "
+            f"a "
             "single batch. Use Spark 4.2 or later, or a processing-time trigger: call query.processAllAvailable(), "
             "then query.stop()."
         )

@@ -2,7 +2,7 @@
 
     pytest_plugins = ["tidegate_spark.testing.fixtures"]
 
-``tidegate`` is a coordinator with an embedded Valkey, one for the whole run; ``tidegate.gate(rules=...)`` connects to
+``tidegate`` is a coordinator with an embedded Valkey, one for the whole run; ``tidegate.job(rules=...)`` connects to
 a new job of it. It needs the distribution ``tidegate`` beside this one.
 """
 

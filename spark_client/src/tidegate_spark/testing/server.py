@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tidegate_spark.gate import Gate, connect
+from tidegate_spark.job import Job, connect
 
 _SERVING = re.compile(r"serving on (http://\S+?),")
 
@@ -42,9 +42,13 @@ class CoordinatorProcess:
         log = open(self.data_dir / "coordinator.log", "a")  # noqa: SIM115 - the process keeps it
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tidegate", "serve", "--stop-with-stdin"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=environment,
             start_new_session=True,
-        )  # fmt: skip
+        )
         log.close()
         assert self._process.stdout is not None
         told = self._process.stdout.readline()
@@ -62,8 +66,8 @@ class CoordinatorProcess:
         assert self._process is not None, "it does not run"
         return self._process.pid
 
-    def gate(self, *, job: str | None = None, **options: Any) -> Gate:
-        """A gate to a job of this coordinator, by default to one that nobody else uses.
+    def job(self, *, job: str | None = None, **options: Any) -> Job:
+        """A job to a job of this coordinator, by default to one that nobody else uses.
 
         :param options: as for :func:`tidegate_spark.connect`.
         """

@@ -7,8 +7,8 @@ from typing import Self
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from tidegate_spark.config import in_the_unit
 from tidegate_spark.errors import InvalidUsage
-from tidegate_spark.rules import in_the_unit
 
 MOST_WINDOWS_OF_A_ROW = 1_000
 
@@ -38,9 +38,14 @@ class Frame:
 
     @classmethod
     def of(
-        cls, size: timedelta | int, slide: timedelta | int | None, offset: timedelta | int | None, *,
-        of_timestamps: bool, called: str = "size",
-    ) -> Self:  # fmt: skip
+        cls,
+        size: timedelta | int,
+        slide: timedelta | int | None,
+        offset: timedelta | int | None,
+        *,
+        of_timestamps: bool,
+        called: str = "size",
+    ) -> Self:
         """Windows as users say them: timedeltas where event times are timestamps, else whole numbers in their unit.
 
         ``slide`` None: as long as the size, which is ``called`` so in errors. ``offset`` None: at the epoch.

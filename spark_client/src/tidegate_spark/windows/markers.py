@@ -26,7 +26,7 @@ LOOK_EVERY_S = 0.25
 """Spark asks for the latest offset ten times a second while there is nothing to do."""
 
 ANSWER_WITHIN_S = 2.0
-MEMBERS = {"watermark", "coalesced", "complete"}
+MEMBERS = {"watermark", "coalesced_watermark", "complete"}
 """What an answer has that is the coordinator's."""
 
 
@@ -90,7 +90,7 @@ class Watermark(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _reached(self, state: dict[str, Any]) -> int | None:
         """How far the windows of a job in this state are closed."""
-        watermark: int | None = state["coalesced"]
+        watermark: int | None = state["coalesced_watermark"]
         if watermark is None:
             return None
         if state["complete"]:  # then the last windows close, however far they reach beyond it

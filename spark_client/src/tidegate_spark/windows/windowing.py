@@ -77,9 +77,17 @@ class Windowing:
     """The windows of one query."""
 
     def __init__(
-        self, frame: Frame, by: tuple[str, ...], aggregates: Mapping[str, Aggregate], lateness: int, columns: Columns,
-        kind: DataType, function: Callable[[DataFrame, Batch], Any], checkpoint: Checkpoint, store: StateStore,
-    ) -> None:  # fmt: skip
+        self,
+        frame: Frame,
+        by: tuple[str, ...],
+        aggregates: Mapping[str, Aggregate],
+        lateness: int,
+        columns: Columns,
+        kind: DataType,
+        function: Callable[[DataFrame, Batch], Any],
+        checkpoint: Checkpoint,
+        store: StateStore,
+    ) -> None:
         self.frame, self.lateness = frame, lateness
         self._by, self._aggregates, self._columns, self._kind = by, aggregates, columns, kind
         self._function, self._checkpoint, self._store = function, checkpoint, store
@@ -97,7 +105,7 @@ class Windowing:
         # A late row may be taken by some of its windows, where they overlap.
         overlapping = fold.count("late") if self.frame.slide < self.frame.size else 0
         # An assumed pin may be below what was closed.
-        behind = before.closed is not None and (batch.pin is None or batch.pin < before.closed)
+        behind = before.closed is not None and (batch.watermark is None or batch.watermark < before.closed)
         taken = replace(taken, updates=behind or fold.count("updated") + overlapping > 0)
         if found is not None:
             return replace(taken, rows_of=found.rows_of, layout=found.layout)
@@ -146,18 +154,23 @@ class Windowing:
         )
         state = kept.select(*keys, *self._parts, F.lit(False).alias(_TOUCHED), as_one.alias(_BEFORE))
         merges = zip(self._aggregates.values(), kinds.items(), strict=True)
-        merged = state.union(added).groupBy(*keys).agg(
-            *(aggregate.merge(F.col(name)).cast(kind).alias(name) for aggregate, (name, kind) in merges),
-            F.max(_TOUCHED).alias(_TOUCHED), F.first(_BEFORE, ignorenulls=True).alias(_BEFORE),
-        )  # fmt: skip
+        merged = (
+            state.union(added)
+            .groupBy(*keys)
+            .agg(
+                *(aggregate.merge(F.col(name)).cast(kind).alias(name) for aggregate, (name, kind) in merges),
+                F.max(_TOUCHED).alias(_TOUCHED),
+                F.first(_BEFORE, ignorenulls=True).alias(_BEFORE),
+            )
+        )
         changed = F.col(_TOUCHED) & ~self._ends_above(before.closed)
         return merged.withColumn(_BEFORE, F.when(changed, F.col(_BEFORE)))
 
     def _takes_rows(self, judgement: Judgement) -> Column:
         """Whether a window still takes rows."""
-        if judgement.pin is None:
+        if judgement.pinned_watermark is None:
             return F.lit(True)
-        return self._ends_above(judgement.pin - self.lateness)
+        return self._ends_above(judgement.pinned_watermark - self.lateness)
 
     def _ends_above(self, watermark: int | None) -> Column:
         """Whether a window ends above a watermark, so that this does not close it."""
@@ -167,14 +180,15 @@ class Windowing:
 
     # -- results --------------------------------------------------------------------------------------------------
 
-    def close(self, taken: Taken, coalesced: int | None, at_the_end: bool = False) -> None:
-        """Gives out what is closed now. ``coalesced``: the job's watermark after the commit; None: not heard of.
+    def close(self, taken: Taken, coalesced_watermark: int | None, at_the_end: bool = False) -> None:
+        """Gives out what is closed now. ``coalesced_watermark``: the job's watermark after the commit; None: not heard
+        of.
         ``at_the_end``: of the job's input.
         """
         batch, before, version = taken.batch, taken.before, taken.found
         if version is None:
             cut = self.frame.cut_at_the_end if at_the_end else self.frame.cut
-            known = [cut(watermark) for watermark in (batch.pin, coalesced) if watermark is not None]
+            known = [cut(watermark) for watermark in (batch.watermark, coalesced_watermark) if watermark is not None]
             if before.closed is not None:
                 known.append(before.closed)
             closed = max(known, default=None)

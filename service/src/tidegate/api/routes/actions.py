@@ -36,7 +36,7 @@ async def declare(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
     body = await read(request, Declaration)
     with who.within_quotas() as quotas:
         effect = await ctx.store.declare(
-            job, body.query, body.names, body.tops, who.why(body.reason), quota=quotas.substreams
+            job, body.query, body.names, body.known_event_times, who.why(body.reason), quota=quotas.substreams
         )
     return _effect(ctx, job, effect)
 
@@ -116,7 +116,7 @@ async def hold(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
     """Keeps the watermark at or below a value; where it is beyond already, where it is."""
     body = await read(request, HoldRequest)
     name = body.hold or secrets.token_hex(4)
-    effect = await ctx.store.hold(job, name, body.at_most, body.lasts_ms, who.why(body.reason))
+    effect = await ctx.store.hold(job, name, body.at_most, body.duration_ms, who.why(body.reason))
     return answer(HoldEffectRecord(**ctx.watermark(job, effect.answer), applied=effect.applied, hold=name))
 
 

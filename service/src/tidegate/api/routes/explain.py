@@ -17,7 +17,9 @@ router = APIRouter(prefix="/v1/jobs", tags=["state"])
 @router.get("/{job:id}:explain", response_model=Explanation)
 @allowed(*READERS)
 async def explain_job(
-    job: JobId, ctx: Ctx, most: Annotated[int, Query(ge=1, le=MOST_HOLDERS, description="how many holders")] = 3
+    job: JobId,
+    ctx: Ctx,
+    limit: Annotated[int, Query(ge=1, le=MOST_HOLDERS, description="Number of holders to list.")] = 3,
 ) -> Response:
     """Who holds the watermark, since when, why, until when at most; and where it would be without the first of them."""
-    return answer(await views.explanation(ctx, job, most))
+    return answer(await views.explanation(ctx, job, limit))

@@ -9,8 +9,8 @@ from tidegate.api.access import ADMINS, OPERATORS, READERS, REPORTERS_AND_OPERAT
 from tidegate.api.bodies import answer, body_of, read
 from tidegate.api.context import Context, Ctx, JobId
 from tidegate.api.problems import Problem
+from tidegate.api.schemas.config import JobDocument
 from tidegate.api.schemas.jobs import JobList, JobRecord
-from tidegate.api.schemas.rules import JobDocument
 from tidegate.api.schemas.types import ID
 from tidegate.domain.errors import JobDeleted, JobNotFound, RevisionMismatch
 from tidegate.store.redis import JobQuota
@@ -56,9 +56,10 @@ async def put_job(
     document = await read(request, JobDocument)
     if if_none_match is None and if_match is None:
         raise Problem(
-            428, "precondition_required",
+            428,
+            "precondition_required",
             "Say whether to create the job (If-None-Match: *) or to change the one you read (If-Match: its ETag).",
-        )  # fmt: skip
+        )
     revision = None if if_none_match is not None or if_match is None else await _revision(ctx, job, if_match)
     with who.within_quotas() as quotas:
         quota = None if quotas.jobs is None else JobQuota(who.prefix, quotas.jobs)

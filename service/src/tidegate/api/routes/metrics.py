@@ -128,11 +128,12 @@ async def _read(ctx: Context, jobs: list[str], encode: Encode, table: SubstreamT
         number = sum([await ctx.store.count_substreams(job) for job in jobs])
         if number > ctx.max_scraped_substreams:
             raise Problem(
-                422, "too_many_rows",
+                422,
+                "too_many_rows",
                 f"substreams: {number} substreams match, and at most {ctx.max_scraped_substreams} are exported; "
                 "name fewer jobs, or raise TIDEGATE_MAX_SCRAPED_SUBSTREAMS.",
                 members={"field": "substreams"},
-            )  # fmt: skip
+            )
         failed = 0
         for job in jobs:
             of_job = SubstreamText(encode)

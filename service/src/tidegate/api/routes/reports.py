@@ -23,21 +23,34 @@ async def report(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
     body = await read(request, Report)
     claim = ctx.tokens.claim(job, body.watermark_token)
     delays = body.delayed_rows()
-    tops, watermarks = body.column(body.event_times), body.column(body.watermarks)
+    max_event_times, watermarks = body.column(body.max_event_times), body.column(body.watermarks)
     with who.within_quotas() as quotas:
         if body.batch is None:
             effect = await ctx.store.report(
-                job, tops, bottoms=body.column(body.min_event_times), watermarks=watermarks, delays=delays, token=claim,
+                job,
+                max_event_times,
+                min_event_times=body.column(body.min_event_times),
+                watermarks=watermarks,
+                delays=delays,
+                token=claim,
                 quota=quotas.substreams,
-            )  # fmt: skip
+            )
         else:
             at = body.batch
             bind_contextvars(query=at.query, batch=at.batch_id)
             effect = await ctx.store.report_staged(
-                job, Run(at.query, at.query_id, at.run_id), at.batch_id, at.partition, tops, body.column(body.counts),
-                watermarks=watermarks, future=body.column(body.future_counts), delays=delays, token=claim,
+                job,
+                Run(at.query, at.query_id, at.run_id),
+                at.batch_id,
+                at.partition,
+                max_event_times,
+                body.column(body.counts),
+                watermarks=watermarks,
+                future=body.column(body.future_counts),
+                delays=delays,
+                token=claim,
                 quota=quotas.substreams,
-            )  # fmt: skip
+            )
     ctx.metrics.reported(job)
     return answer(EffectRecord(**ctx.watermark(job, effect.answer), applied=effect.applied))
 
@@ -50,12 +63,19 @@ async def begin(job: JobId, query: QueryId, batch: BatchId, request: Request, ct
     run = Run(query, body.query_id, body.run_id)
     claim = ctx.tokens.claim(job, body.watermark_token)
     begun = await ctx.store.begin(
-        job, run, batch, body.known_pin, body.pins_to_keep, body.waited_ms, body.input_age_ms, claim
+        job,
+        run,
+        batch,
+        body.known_pinned_watermark,
+        body.pinned_watermarks_to_keep,
+        body.waited_ms,
+        body.input_age_ms,
+        claim,
     )
     return answer(
         BeginRecord(
             **ctx.watermark(job, begun.answer),
-            pin=begun.pin,
+            pinned_watermark=begun.pinned_watermark,
             latest_event_time=begun.latest_event_time,
             replayed=begun.replayed,
             joined=begun.joined,
@@ -74,17 +94,22 @@ async def get_batch(job: JobId, query: QueryId, batch: BatchId, ctx: Ctx) -> Res
     row = next((row for row in rows if row.query == query), None)
     if row is None:
         raise QueryNotFound(query)
-    pin = await ctx.store.pin(job, query, batch)
-    if pin is None:
+    pinned_watermark = await ctx.store.pinned_watermark(job, query, batch)
+    if pinned_watermark is None:
         raise Problem(404, "batch_not_found", "This batch was not begun, or so long ago that its pin is not kept.")
     latest = row.batch_id == batch
     return answer(
         BatchRecord(
-            **ctx.watermark(job, found), query=query, query_id=row.query_id, batch_id=batch, pin=pin.value,
-            open=latest and row.batch_open, released=latest and row.batch_released,
+            **ctx.watermark(job, found),
+            query=query,
+            query_id=row.query_id,
+            batch_id=batch,
+            pinned_watermark=pinned_watermark.value,
+            open=latest and row.batch_open,
+            released=latest and row.batch_released,
             begun_ms=row.begun_ms if latest else None,
         )
-    )  # fmt: skip
+    )
 
 
 @router.post(BATCH + ":commit", response_model=EffectRecord, openapi_extra=body_of(Commit))

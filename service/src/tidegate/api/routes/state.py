@@ -11,7 +11,7 @@ from tidegate.api.bodies import answer
 from tidegate.api.context import Ctx, JobId
 from tidegate.api.disconnects import to_nobody, while_there
 from tidegate.api.schemas.batches import QueryTable, SubstreamTable
-from tidegate.api.schemas.disorder import DisorderRecord
+from tidegate.api.schemas.completeness import CompletenessRecord
 from tidegate.api.schemas.jobs import WaitRecord
 from tidegate.api.schemas.late import LateRecord
 from tidegate.api.schemas.types import ID
@@ -75,9 +75,9 @@ async def substreams(
     return answer(table) if table is not None else to_nobody()
 
 
-@router.get("/{job:id}/disorder", response_model=DisorderRecord)
+@router.get("/{job:id}/completeness", response_model=CompletenessRecord)
 @allowed(*READERS)
-async def disorder(
+async def completeness(
     job: JobId,
     ctx: Ctx,
     substream: OneSubstream = None,
@@ -95,7 +95,7 @@ async def disorder(
 ) -> Response:
     """How far rows come out of order; what share of them a lag has on time, and what it costs."""
     of = None if substream is None else (query, substream)
-    return answer(await views.disorder(ctx, job, of, window_ms, target, lag_ms))
+    return answer(await views.completeness(ctx, job, of, window_ms, target, lag_ms))
 
 
 @router.get("/{job:id}/late", response_model=LateRecord)

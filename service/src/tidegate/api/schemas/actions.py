@@ -37,21 +37,21 @@ class SubstreamAction(Request):
 class Declaration(SubstreamAction):
     """Substreams that are to hold the watermark from the start.
 
-    `event_times`: their highest ones, where a client knows them and the job has lost them (its `state_epoch` has
+    `max_event_times`: their highest ones, where a client knows them and the job has lost them (its `state_epoch` has
     changed); null for those of which nothing is known. Of no effect for substreams that have
     shown event times.
     """
 
-    event_times: list[EventTime | None] | None = None
+    max_event_times: list[EventTime | None] | None = None
 
     @model_validator(mode="after")
     def _columns(self) -> Self:
-        equal_lengths({"event_times": self.event_times}, len(self.names), "names")
+        equal_lengths({"max_event_times": self.max_event_times}, len(self.names), "names")
         return self
 
     @property
-    def tops(self) -> dict[str, int]:
-        pairs = zip(self.names, self.event_times or [], strict=False)
+    def known_event_times(self) -> dict[str, int]:
+        pairs = zip(self.names, self.max_event_times or [], strict=False)
         return {name: time for name, time in pairs if time is not None}
 
 
@@ -98,10 +98,10 @@ class Retirement(Request):
 class HoldRequest(Request):
     """Keeps the watermark at or below a value. `hold` is its name, by which it is released; one is made up without.
 
-    `lasts_ms`: when it ends by itself; null: only when it is released.
+    `duration_ms`: when it ends by itself; null: only when it is released.
     """
 
     at_most: EventTime
     reason: Text = Field(min_length=1, max_length=1000, description="why; shown as the reason that the job is held")
     hold: Id | None = None
-    lasts_ms: PositiveMs | None = None
+    duration_ms: PositiveMs | None = None

@@ -26,8 +26,8 @@ from tidegate.api.schemas.types import (
 )
 from tidegate.domain.config import JobConfig
 from tidegate.domain.ledger import ENTRIES_KEPT, added_up
-from tidegate.domain.query import DelayedRows, KnownPin
-from tidegate.domain.records import Accounting, Counts, LateWent, SubstreamRow, SubstreamState
+from tidegate.domain.query import DelayedRows, PinnedWatermark
+from tidegate.domain.records import Accounting, Counts, LateDisposition, SubstreamRow, SubstreamState
 
 Token = str | None
 TOKEN = Field(default=None, max_length=200, description="the last watermark_token that the client got")
@@ -54,9 +54,9 @@ class Report(Request):
     With `batch` all of it is staged and counts when the batch commits. Without, it counts at once, and `counts` and
     `future_counts` are of no effect, because nothing would tell a repetition.
 
-    - `event_times`: null where nothing was seen that has one; left out beside `watermarks` alone.
+    - `max_event_times`: null where nothing was seen that has one; left out beside `watermarks` alone.
     - `min_event_times`: the lowest of each, for policies that follow the clock: without a batch, no watermark of theirs
-      passes the lowest of these (else of `event_times`) by the very report that brings them.
+      passes the lowest of these (else of `max_event_times`) by the very report that brings them.
     - `watermarks`: ready-made ones, for substreams under the policy `reported`; one that is no advance changes nothing.
     - `counts`: rows seen; `future_counts`: rows left out because their event times are too far ahead of the clock.
       Repeating a partition's report replaces both.
@@ -67,10 +67,10 @@ class Report(Request):
       a batch, they count each time they are sent.
     """
 
-    model_config = ConfigDict(json_schema_extra={"anyOf": [_given("event_times"), _given("watermarks")]})
+    model_config = ConfigDict(json_schema_extra={"anyOf": [_given("max_event_times"), _given("watermarks")]})
 
     substreams: Names
-    event_times: list[EventTime | None] | None = None
+    max_event_times: list[EventTime | None] | None = None
     min_event_times: list[EventTime | None] | None = None
     watermarks: list[EventTime | None] | None = None
     counts: list[Count] | None = None
@@ -82,7 +82,7 @@ class Report(Request):
     @model_validator(mode="after")
     def _columns(self) -> Self:
         columns: dict[str, Sequence[object] | None] = {
-            "event_times": self.event_times,
+            "max_event_times": self.max_event_times,
             "min_event_times": self.min_event_times,
             "watermarks": self.watermarks,
             "counts": self.counts,
@@ -90,8 +90,8 @@ class Report(Request):
             "delays": self.delays,
         }
         equal_lengths(columns, len(self.substreams), "substreams")
-        if self.event_times is None and self.watermarks is None:
-            raise FieldError("event_times", "are missing; only beside watermarks may they be left out")
+        if self.max_event_times is None and self.watermarks is None:
+            raise FieldError("max_event_times", "are missing; only beside watermarks may they be left out")
         return self
 
     def column(self, values: Sequence[int | None] | None) -> dict[str, int]:
@@ -119,25 +119,28 @@ class RunReference(Request):
 
 
 class Begin(RunReference):
-    """Opens a batch. ``pin``: the one that the client keeps beside its checkpoint, null for "no watermark", left out
-    where it keeps none. ``pins_to_keep``: over how many batches a replay must be possible. ``input_age_ms``: all input
+    """Opens a batch. ``pinned_watermark``: the one that the client keeps beside its checkpoint, null for "no
+    watermark", left out
+    where it keeps none. ``pinned_watermarks_to_keep``: over how many batches a replay must be possible.
+    ``input_age_ms``: all input
     that was there so long before this call is in this batch, or in one before it; null: that is not known, for its
     source hands out only so much a batch. The silence of substreams is judged by it.
     """
 
-    pin: EventTime | None = None
-    pins_to_keep: int = Field(default=100, ge=1, le=100_000)
+    pinned_watermark: EventTime | None = None
+    pinned_watermarks_to_keep: int = Field(default=100, ge=1, le=100_000)
     input_age_ms: DurationMs | None = 0
 
     @property
-    def known_pin(self) -> KnownPin | None:
-        return KnownPin(self.pin) if "pin" in self.model_fields_set else None
+    def known_pinned_watermark(self) -> PinnedWatermark | None:
+        return PinnedWatermark(self.pinned_watermark) if "pinned_watermark" in self.model_fields_set else None
 
 
 class RowAccounting(Request):
     """What became of a batch's rows, by substream: columns of equal length; ``rule`` names how they were judged.
 
-    - `late_went`: what became of those that were late: nobody got them, or they were `diverted` to a side output.
+    - `late_disposition`: what became of those that were late: nobody got them, or they were `diverted` to a side
+      output.
     - `hours`: of each, its rows by hour of event time (the event time divided by 3,600,000 and rounded down): the hour,
       how many rows, how many of these are `updated`, and how many `late`. Null, or the column left out: not known.
     - `all_hours`: the same of all rows of the batch, where `hours` has not all of them.
@@ -150,7 +153,7 @@ class RowAccounting(Request):
     null_event_time: list[Count]
     updated: list[Count] | None = None
     future: list[Count] | None = None
-    late_went: LateWent = "dropped"
+    late_disposition: LateDisposition = "dropped"
     hours: list[RowsByHour | None] | None = None
     all_hours: RowsByHour | None = None
 
@@ -185,7 +188,9 @@ class RowAccounting(Request):
         columns = (self.on_time, self.updated or none, self.late, self.null_event_time, self.future or none)
         counts = tuple(Counts(*row) for row in zip(*columns, strict=True))
         hours = tuple(tuple(of_each or ()) for of_each in self.hours or ())
-        return Accounting(self.rule, tuple(self.substreams), counts, self.late_went, hours, tuple(self.all_hours or ()))
+        return Accounting(
+            self.rule, tuple(self.substreams), counts, self.late_disposition, hours, tuple(self.all_hours or ())
+        )
 
 
 def _is_within(hours: Sequence[tuple[int, int, int, int]], counts: tuple[int, ...]) -> bool:
@@ -223,7 +228,7 @@ class Heartbeat(RunReference):
 
 
 class BeginRecord(WatermarkRecord):
-    """`pin`: rows of this batch with an event time below it are late, for ever; null: none is.
+    """`pinned_watermark`: rows of this batch with an event time below it are late, for ever; null: none is.
 
     `latest_event_time`: rows beyond it are too far ahead of the clock to be true, and must be left out of what is
     reported; null: none is. `joined`: the query came unexpected to a job that has a watermark: what it has from below
@@ -231,7 +236,7 @@ class BeginRecord(WatermarkRecord):
     open; a client that has committed it, or a later one, sees by it that the store has lost something.
     """
 
-    pin: int | None
+    pinned_watermark: int | None
     latest_event_time: int | None
     replayed: bool
     joined: bool
@@ -248,7 +253,7 @@ class BatchRecord(WatermarkRecord):
     query: str
     query_id: str
     batch_id: int
-    pin: int | None
+    pinned_watermark: int | None
     open: bool
     released: bool
     begun_ms: int | None
@@ -265,30 +270,30 @@ class SubstreamRecord(Record):
     state: SubstreamState
     since_ms: int
     watermark: int | None
-    top: int | None
+    max_event_time: int | None
     skew: int | None = Field(description="how far it trails the highest watermark that any substream ever had")
     last_event_ms: int
     lag: int | None = Field(description="how far behind its top its policy keeps it; null where it does not")
     policy: str | None
     reported: int = Field(description="rows that executors reported in committed batches")
-    future_reported: int = Field(description="rows they left out, and reports ignored, as too far ahead of the clock")
+    future_rows: int = Field(description="rows they left out, and reports ignored, as too far ahead of the clock")
     rows: CountsRecord
 
     @classmethod
-    def of(cls, row: SubstreamRow, lead: int | None, config: JobConfig) -> Self:
+    def of(cls, row: SubstreamRow, max_watermark: int | None, config: JobConfig) -> Self:
         return cls(
             query=row.query,
             substream=row.substream,
             state=row.state,
             since_ms=row.since_ms,
             watermark=row.watermark,
-            top=row.top,
-            skew=None if row.watermark is None or lead is None else lead - row.watermark,
+            max_event_time=row.max_event_time,
+            skew=None if row.watermark is None or max_watermark is None else max_watermark - row.watermark,
             last_event_ms=row.last_event_ms,
             lag=row.lag,
             policy=config.override_of(row.substream),
             reported=row.reported,
-            future_reported=row.future,
+            future_rows=row.future,
             rows=CountsRecord.model_validate(row.counts),
         )
 
@@ -313,7 +318,7 @@ class QueryRecord(Record):
     batch_open: bool
     batch_released: bool
     retired: bool
-    pin: int | None
+    pinned_watermark: int | None
     begun_ms: int | None
     idle_clock_ms: int | None
     last_contact_ms: int

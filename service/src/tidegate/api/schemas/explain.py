@@ -9,22 +9,23 @@ from tidegate.api.schemas.types import Record
 class UntilRecord(Record):
     """A limit that lets the watermark pass a holder, if nothing comes of it before `at_ms`.
 
-    `limit` is the name of a rule, or `expires_ms` of a hold. `spoken_for`: it needs a word of the holder's query (a
+    `limit` is the name of a rule, or `expires_ms` of a hold. `needs_query_report`: it needs a word of the holder's
+    query (a
     batch, or a heartbeat) that there was nothing, so it may also be later.
     """
 
     limit: str
     at_ms: int
-    spoken_for: bool
+    needs_query_report: bool
 
 
-class HeldRecord(HolderRecord):
+class ExplainedHolderRecord(HolderRecord):
     """A holder, and what would be without it and those before it in the list: without the substream (evicted), the
     missing query (retired), the open batch (given up, by retiring its query to itself), or the hold (released).
     """
 
     until: list[UntilRecord]
-    coalesced_without: int | None
+    coalesced_watermark_without: int | None
     watermark_without: int | None
 
 
@@ -34,5 +35,5 @@ class Explanation(WatermarkRecord):
     `next_step`: what the data must have come to before the throttle lets the watermark move; null: any step will do.
     """
 
-    held: list[HeldRecord] = Field(description="the first is the holder itself")
+    holders: list[ExplainedHolderRecord] = Field(description="the first is the holder itself")
     next_step: int | None

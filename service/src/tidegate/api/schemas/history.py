@@ -23,15 +23,16 @@ class PassedRecord(Record):
 class HistoryRecord(Record):
     """One thing that happened; members that say nothing of its kind are left out.
 
-    `created`: the job, or a new incarnation of it. `rules`: they were changed. `emission`: the emitted watermark
-    moved, to `watermark`; `holder`, with `query`, `substream`, `batch_id` or `hold`, kept it from going further, and
-    `limits` let it pass substreams. `coalesced`: only the coalesced watermark moved, to `coalesced`; `watermark` is
+    `created`: the job, or a new incarnation of it. `config`: they were changed. `emission`: the emitted watermark
+    moved, to `watermark`; `held_by`, with `query`, `substream`, `batch_id` or `hold`, kept it from going further, and
+    `limits` let it pass substreams. `coalesced_watermark`: only the coalesced watermark moved, to
+    `coalesced_watermark`; `watermark` is
     where it was, null if there is none. `idle`, `wake`: substreams no longer count (by which `limit`), or count
     again. `all_idle`, `not_all_idle`: none is left that counts, or one is again. `batch_released`: an open batch was
     held for too long. `joined`: a query that nobody expected. `fenced`: a run was replaced by another. `future`:
     event times too far ahead of the clock were ignored. `relearn`: rows of substreams come later than was learnt of
     them. `healed`: a token proved a watermark that the store had forgotten. `absence`: nobody looked for so long
-    (`lost_ms`) that it counts as nobody's silence. `hold_expired`: a hold came to its end. `action`: somebody
+    (`unattended_ms`) that it counts as nobody's silence. `hold_expired`: a hold came to its end. `action`: somebody
     (`actor`) did something (`action`), for a `reason`.
 
     `substreams` are named as `query/substream`, the first 20 of `count`.
@@ -41,8 +42,8 @@ class HistoryRecord(Record):
     at_ms: int
     kind: Kind
     watermark: int | None = None
-    coalesced: int | None = None
-    holder: str | None = None
+    coalesced_watermark: int | None = None
+    held_by: str | None = None
     query: str | None = None
     substream: str | None = None
     batch_id: int | None = None
@@ -52,7 +53,7 @@ class HistoryRecord(Record):
     count: int | None = None
     substreams: list[str] | None = None
     run_id: str | None = None
-    lost_ms: int | None = None
+    unattended_ms: int | None = None
     action: str | None = None
     successor: str | None = None
     at_most: int | None = None
@@ -71,7 +72,8 @@ class HistoryRecord(Record):
 class HistoryPage(WatermarkRecord):
     """Records of a job, the latest first.
 
-    `as_of`: the `emission` or `coalesced` record that was in force at the moment asked for; null where there was none
+    `as_of`: the `emission` or `coalesced_watermark` record that was in force at the moment asked for; null where there
+    was none
     yet, or where it is no longer kept. `kept_from_ms`: what was before that is forgotten. `next`: the `before` of the
     following page, null on the last.
     """

@@ -4,9 +4,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from tidegate.api.schemas.rules import JobDocument
+from tidegate.api.schemas.config import JobDocument
 from tidegate.api.schemas.types import Record
-from tidegate.domain.standing import Standing
+from tidegate.domain.health import Health
 
 
 class HolderRecord(Record):
@@ -30,7 +30,7 @@ class HolderRecord(Record):
 
 
 class WatermarkRecord(Record):
-    """`watermark` is what may be relied on, `coalesced` what the data says; null: none yet.
+    """`watermark` is what may be relied on, `coalesced_watermark` what the data says; null: none yet.
 
     `watermark_token` proves it; send it along with the next call. `state_epoch` changes when the job began anew:
     because the store has lost it, or because somebody deleted or reset it; only then is `incarnation` higher than
@@ -39,13 +39,13 @@ class WatermarkRecord(Record):
 
     job: str
     watermark: int | None
-    coalesced: int | None
+    coalesced_watermark: int | None
     complete: bool
     now_ms: int
     state_epoch: str
     incarnation: int
     watermark_token: str
-    holder: HolderRecord | None
+    held_by: HolderRecord | None
 
 
 class EffectRecord(WatermarkRecord):
@@ -101,30 +101,30 @@ class HoldRecord(Record):
 class JobRecord(WatermarkRecord):
     """The status of a job.
 
-    - `standing`: the whole in one word. `stale`: no client has spoken for it for long, and no batch is open; `held` for
+    - `health`: the whole in one word. `stale`: no client has spoken for it for long, and no batch is open; `held` for
       more than a turn; `no_watermark` yet; `running`; `all_idle`: nobody is waited for; `empty`: nothing was reported
       yet; `complete`.
     - `missing_queries`: expected ones that have shown no substreams yet.
     - `limits`: how often each limit has let the watermark pass somebody.
-    - `future_reported`: rows and reports left out because their event times were too far ahead of the clock.
+    - `future_rows`: rows and reports left out because their event times were too far ahead of the clock.
     - `tokens_ignored`: how many watermark tokens proved nothing.
     - `emissions`: how often the watermark moved; `throttled`: how often there was more to emit, and the throttle let
       nothing out. Like all counts of a job, they go on after a reset.
     - `last_contact_ms`: when a client last reported, or spoke for a query; null: never.
     """
 
-    standing: Standing
+    health: Health
     config: JobDocument
     revision: int
     created_ms: int
-    top: int | None
-    lead: int | None
+    max_event_time: int | None
+    max_watermark: int | None
     substreams: SubstreamCounts
     rows: CountsRecord
     holds: list[HoldRecord]
     missing_queries: list[str]
     limits: dict[str, int] = Field(description="times each limit has acted, by its name")
-    future_reported: int
+    future_rows: int
     tokens_ignored: int
     emissions: int
     throttled: int

@@ -8,7 +8,7 @@
 -- Reply ok, ... (parts/answer), pin, replayed (1/0), joined (1/0), latest event time, previous batch, it was open (1/0),
 --       revision
 --       or error: job_not_found, job_deleted, job_complete, query_fenced <run>, query_retired <query>,
---       checkpoint_conflict <batch> <query_id>, batch_forgotten <latest>, pin_conflict <pin>
+--       checkpoint_conflict <batch> <query_id>, batch_forgotten <latest>, pinned_watermark_conflict <pin>
 -- @include parts/answer
 -- @include parts/settle
 local token = read_token()
@@ -29,7 +29,7 @@ local previous, was_open = same and Q.latest or nil, same and Q.open and '1' or 
 local replay = same and Q.latest ~= nil and batch <= Q.latest
 local stored = same and redis.call('HGET', K.pins(query), fmt(batch))
 if replay and not stored then return problem('batch_forgotten', fmt(Q.latest)) end
-if stored and known and known_pin ~= stored then return problem('pin_conflict', out(num(stored))) end
+if stored and known and known_pin ~= stored then return problem('pinned_watermark_conflict', out(num(stored))) end
 
 if replay then
   heal(token)

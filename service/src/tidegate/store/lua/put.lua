@@ -56,7 +56,7 @@ end
 local before = R
 local revision = set_rules()
 local why = read_why()
-record('rules', 'actor', why[1], 'reason', why[2])
+record('config', 'actor', why[1], 'reason', why[2])
 expect()
 
 -- Another retention begins a history of its own.

@@ -19,7 +19,7 @@ for _, query in ipairs(missing) do
 end
 if J.complete then live, idle, done = 0, 0, known end
 local fields = redis.call('HMGET', K.job, 'config', 'revision', 'created', 'on_time', 'updated', 'late',
-  'null_event_time', 'future', 'future_reported', 'tokens_ignored')
+  'null_event_time', 'future', 'future_rows', 'tokens_ignored')
 local limits = {}
 for _, limit in ipairs({'idle_timeout_ms', 'query_timeout_ms', 'max_retention_ms', 'max_batch_hold_ms', 'max_delay_ms',
   'max_lull_ms', 'wall_clock_lag_ms'}) do

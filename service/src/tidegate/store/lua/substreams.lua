@@ -35,7 +35,7 @@ for i, member in ipairs(members) do
     if policy.limit and redis.call('ZSCORE', K.lagged(policy.limit), member) then
       watermark = own_watermark(state_of(redis.call('HGET', K.clocked, member), policy), policy)
     end
-    local counts = redis.call('HMGET', K.counts, 'reported ' .. member, 'future_reported ' .. member,
+    local counts = redis.call('HMGET', K.counts, 'reported ' .. member, 'future_rows ' .. member,
       'on_time ' .. member, 'updated ' .. member, 'late ' .. member, 'null_event_time ' .. member, 'future ' .. member)
     local lag = state ~= 'done' and num(lags_of({member})[1]) or nil
     rows[#rows + 1] = {member, state, fmt(since), out(watermark), out(num(tops[i])), out(lag),

@@ -119,17 +119,17 @@ end
 
 -- The end of every command that may have changed something: what moved is recorded, and all of it is kept.
 local function reply(...)
-  if J.absent then record('absence', 'lost_ms', fmt(J.absent)) end
+  if J.absent then record('unattended', 'unattended_ms', fmt(J.absent)) end
   J.held = holder()
   if J.looked and above(J.coalesced, J.looked_from) then count_wait(J.looked_from, (furthest_behind())) end
   if J.coalesced ~= J.coalesced_before or J.watermark ~= J.watermark_before then
     local held = J.held or {}
-    local kind = 'coalesced'
+    local kind = 'coalesced_watermark'
     if J.watermark ~= J.watermark_before then
       kind = 'emission'
       J.emissions = (J.emissions or 0) + 1
     end
-    record(kind, 'coalesced', out(J.coalesced), 'watermark', out(J.watermark), 'holder', held[1],
+    record(kind, 'coalesced_watermark', out(J.coalesced), 'watermark', out(J.watermark), 'held_by', held[1],
       'query', held[2], 'substream', held[3], 'batch_id', held[4], 'hold', held[6],
       'limits', #PASSED > 0 and cjson.encode(PASSED) or nil)
   end

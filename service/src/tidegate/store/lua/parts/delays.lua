@@ -254,7 +254,7 @@ do  -- what is local to a block is not among the 200 locals that Lua lets a scri
       redis.call('HSET', K.delays, member, packed(own))
     end
     if #relearning > 0 then
-      record('relearn', 'query', query, 'count', fmt(#relearning), 'substreams', named(relearning))
+      record('relearning', 'query', query, 'count', fmt(#relearning), 'substreams', named(relearning))
     end
   end
 end

@@ -1,6 +1,6 @@
 -- @include parts/observe
 -- The ends of substreams: done for good, or forgotten.
-local COUNTED = {'reported', 'future_reported', 'on_time', 'updated', 'late', 'null_event_time', 'future', 'diverted'}
+local COUNTED = {'reported', 'future_rows', 'on_time', 'updated', 'late', 'null_event_time', 'future', 'diverted'}
 
 -- Which of the members are known; and a problem where some are not.
 local function check_known(query, members)

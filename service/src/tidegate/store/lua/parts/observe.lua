@@ -30,7 +30,7 @@ local function wake(query, members, silently)
   zrem(K.told, woken)
   zadd_all(K.since, fmt(J.now), woken)
   if not silently then
-    record('wake', 'query', query, 'count', fmt(#woken), 'substreams', named(woken))
+    record('active', 'query', query, 'count', fmt(#woken), 'substreams', named(woken))
   end
 end
 
@@ -189,8 +189,8 @@ end
 
 -- Sets aside what lies too far ahead of the clock to be true, all of a substream's entry with it; it is counted.
 local function count_future(members, rows)
-  count_rows('future_reported', members, rows)
-  for _, number in ipairs(rows) do add(K.job, 'future_reported', number) end
+  count_rows('future_rows', members, rows)
+  for _, number in ipairs(rows) do add(K.job, 'future_rows', number) end
 end
 
 local function set_aside_future(query, members, tops, marks, bottoms)

@@ -38,5 +38,5 @@ local function heal(token)
   local forgotten = token.incarnation > J.incarnation or above(token.watermark, J.watermark)
   J.incarnation = token.incarnation
   release_at(token.watermark)
-  if forgotten then record('healed', 'watermark', out(token.watermark)) end
+  if forgotten then record('watermark_restored', 'watermark', out(token.watermark)) end
 end

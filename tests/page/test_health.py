@@ -14,7 +14,7 @@ from tidegate_spark.testing import CoordinatorProcess
 LIVE = "#connection.on"
 
 
-def test_every_standing(tmp_path: Path, visitor: Visitor) -> None:
+def test_every_health(tmp_path: Path, visitor: Visitor) -> None:
     """Of one job each; and all of them in the list, the worst first."""
     with (
         CoordinatorProcess(tmp_path) as coordinator,
@@ -33,7 +33,7 @@ def test_every_standing(tmp_path: Path, visitor: Visitor) -> None:
         http.post("/v1/jobs/complete:complete", json={"reason": "the year is over"}).raise_for_status()
         for job in ("held", "blocked"):
             batch(http, job, 0, {"BOS": BASE, "HNL": BASE - 3 * HOUR})
-        hold = {"at_most": BASE, "reason": "the books are being audited", "hold": "audit", "lasts_ms": 2 * HOUR}
+        hold = {"at_most": BASE, "reason": "the books are being audited", "hold": "audit", "duration_ms": 2 * HOUR}
         http.post("/v1/jobs/held/holds", json=hold).raise_for_status()
         batch(http, "held", 1, {"BOS": BASE + 4 * HOUR, "HNL": BASE + 5 * HOUR})
         now = http.get("/v1/jobs/running").json()["now_ms"]
@@ -42,16 +42,22 @@ def test_every_standing(tmp_path: Path, visitor: Visitor) -> None:
             batch(http, "running", number, {"BOS": at + HOUR, "HNL": at, "ORD": at + HOUR // 2}, open_=number == 7)
             report(http, "unthrottled", {"BOS": at + HOUR, "HNL": at + number % 3 * HOUR // 3})
         time.sleep(0.5)  # that of the blocked one's idle timeout
-        standings = {job["job"]: job["standing"] for job in http.get("/v1/jobs").json()["jobs"]}
-        assert standings == {
-            "empty": "empty", "no-watermark": "no_watermark", "all-idle": "all_idle", "complete": "complete",
-            "running": "running", "held": "held", "blocked": "held", "unthrottled": "running",
-        }  # fmt: skip
+        healths = {job["job"]: job["health"] for job in http.get("/v1/jobs").json()["jobs"]}
+        assert healths == {
+            "empty": "empty",
+            "no-watermark": "no_watermark",
+            "all-idle": "all_idle",
+            "complete": "complete",
+            "running": "running",
+            "held": "held",
+            "blocked": "held",
+            "unthrottled": "running",
+        }
         page = visitor.window()
         page.goto(coordinator.url)
         badges = page.locator("tbody .badge").all_inner_texts()
         assert badges == ["held", "held", "no watermark", "running", "running", "all idle", "empty", "complete"]
-        for job in standings:
+        for job in healths:
             shoot(visitor, f"{coordinator.url}/jobs/{job}", f"job-{job}", LIVE)
         shoot(visitor, coordinator.url, "jobs", LIVE)
         shoot(visitor, f"{coordinator.url}/jobs/running", "phone-job", LIVE, viewport=PHONE, is_mobile=True)
@@ -72,8 +78,8 @@ def test_stale(tmp_path: Path, visitor: Visitor) -> None:
             batch(http, job, 0, {"BOS": BASE})
         http.put("/v1/jobs/at-work/queries/departures/batches/1", json=RUN).raise_for_status()
         time.sleep(0.4)
-        standings = {job["job"]: job["standing"] for job in http.get("/v1/jobs").json()["jobs"]}
-        assert standings == {"quiet": "stale", "at-work": "running"}
+        healths = {job["job"]: job["health"] for job in http.get("/v1/jobs").json()["jobs"]}
+        assert healths == {"quiet": "stale", "at-work": "running"}
         shoot(visitor, f"{coordinator.url}/jobs/quiet", "job-stale", LIVE)
         page = visitor.window()
         page.goto(f"{coordinator.url}/jobs/quiet")
@@ -140,13 +146,13 @@ def test_the_coordinator_away(tmp_path: Path, visitor: Visitor) -> None:
         expect(page.locator("svg.axis text.emitted tspan")).to_have_text("2013-01-07 10:59:59Z")
 
 
-def test_a_job_that_goes(visitor: Visitor, tidegate: CoordinatorProcess, http: httpx.Client, job: str) -> None:
+def test_a_job_that_goes(visitor: Visitor, tidegate: CoordinatorProcess, http: httpx.Client, job_name: str) -> None:
     visitor.expect("404|410")
-    create(http, job)
+    create(http, job_name)
     page = visitor.window()
-    page.goto(f"{tidegate.url}/jobs/{job}")
+    page.goto(f"{tidegate.url}/jobs/{job_name}")
     page.locator(LIVE).wait_for()
-    http.delete(f"/v1/jobs/{job}").raise_for_status()
+    http.delete(f"/v1/jobs/{job_name}").raise_for_status()
     expect(page.locator("h1")).to_have_text("This job was deleted")
     page.goto(f"{tidegate.url}/jobs/never-there")
     expect(page.locator("h1")).to_have_text("There is no such job")

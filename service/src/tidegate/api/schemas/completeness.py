@@ -30,10 +30,10 @@ class PointRecord(Record):
         return cls(lag_ms=point.lag, completeness=point.completeness, latency_ms=point.latency)
 
 
-class DisorderRecord(WatermarkRecord):
+class CompletenessRecord(WatermarkRecord):
     """How far rows come out of order, of the job as a whole or of one substream.
 
-    Of a substream, `quantiles` and `curve` are of how far rows come behind its top. Of the job, they are of how far
+    Of a substream, `quantiles` and `points` are of how far rows come behind its top. Of the job, they are of how far
     rows come behind where its watermark would be under no lag, with which it waits for its slowest substream.
 
     - `rows`: how many they stand for; what was seen long ago fades. 0: nobody reports delays.
@@ -51,4 +51,4 @@ class DisorderRecord(WatermarkRecord):
     recommended_lag_ms: int | None
     achieved: float | None
     quantiles: list[QuantileRecord]
-    curve: list[PointRecord]
+    points: list[PointRecord]

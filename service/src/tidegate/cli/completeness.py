@@ -17,7 +17,7 @@ LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999, 0.999
 BAR = 20
 
 
-def curve(
+def completeness(
     job: Annotated[str, typer.Argument(help="The job.")],
     most_latency: Annotated[
         str | None,
@@ -51,14 +51,15 @@ def curve(
     coordinator = Coordinator(url)
 
     def ask(**more: Any) -> dict[str, Any]:
-        told: dict[str, Any] = coordinator.job("GET", job, "/disorder", params=asked | more)
+        told: dict[str, Any] = coordinator.job("GET", job, "/completeness", params=asked | more)
         return told
 
     told = ask()
     chosen = None
     if not told["rows"]:
         why = (
-            "Nothing is known of delays: none were reported with the rows (in Spark: Stream.delays), or only of "
+            "Nothing is known of delays: none were reported with the rows (in Spark: Stream.measure_delays), or only "
+            "of "
             "substreams that report their watermarks themselves."
         )
     else:
@@ -102,11 +103,11 @@ def _choose(
 
 def _given(ask: Any, lag: int) -> float:
     """The completeness under a lag."""
-    return float(ask(lag_ms=[lag])["curve"][0]["completeness"])
+    return float(ask(lag_ms=[lag])["points"][0]["completeness"])
 
 
 def _at(ask: Any, lag: int) -> str:
-    point = ask(lag_ms=[lag])["curve"][0]
+    point = ask(lag_ms=[lag])["points"][0]
     latency = "" if point["latency_ms"] is None else f", at a latency of {_shown(point['latency_ms'])}"
     return f": {_share(point['completeness'])} complete{latency}"
 
@@ -114,27 +115,32 @@ def _at(ask: Any, lag: int) -> str:
 def _show(told: dict[str, Any], ask: Any) -> None:
     facts = table_of("", "")
     for name, value in (
-        ("rows", f"{told['rows']:,}"), ("lag in force", _shown(told["lag_ms"])),
-        ("target", _share(told["target"])), ("lag for the target", _shown(told["recommended_lag_ms"])),
+        ("rows", f"{told['rows']:,}"),
+        ("lag in force", _shown(told["lag_ms"])),
+        ("target", _share(told["target"])),
+        ("lag for the target", _shown(told["recommended_lag_ms"])),
         ("achieved", _share(told["achieved"])),
-    ):  # fmt: skip
+    ):
         facts.add_row(name, value)
     tell(facts)
-    if not told["curve"]:
+    if not told["points"]:
         return
     reaching = {
-        level: next((point["lag_ms"] for point in told["curve"] if point["completeness"] >= level), None)
+        level: next((point["lag_ms"] for point in told["points"] if point["completeness"] >= level), None)
         for level in (0.0, *LEVELS)
     }
     marks = {told["recommended_lag_ms"]: "for the target", told["lag_ms"]: "in force"}
-    lags = sorted({lag for lag in (*reaching.values(), *marks, told["curve"][-1]["lag_ms"]) if lag is not None})
+    lags = sorted({lag for lag in (*reaching.values(), *marks, told["points"][-1]["lag_ms"]) if lag is not None})
     table = table_of("lag", "completeness", "", "latency", "")
-    for point in ask(lag_ms=lags)["curve"]:
+    for point in ask(lag_ms=lags)["points"]:
         full = math.floor(point["completeness"] * BAR)
         table.add_row(
-            _shown(point["lag_ms"]), _share(point["completeness"]), "█" * full + "·" * (BAR - full),
-            _shown(point["latency_ms"]), marks.get(point["lag_ms"], ""),
-        )  # fmt: skip
+            _shown(point["lag_ms"]),
+            _share(point["completeness"]),
+            "█" * full + "·" * (BAR - full),
+            _shown(point["latency_ms"]),
+            marks.get(point["lag_ms"], ""),
+        )
     tell(table)
 
 

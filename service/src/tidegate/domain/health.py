@@ -4,13 +4,13 @@ from typing import Literal, get_args
 
 from tidegate.domain.records import Answer, Summary
 
-Standing = Literal["stale", "held", "no_watermark", "running", "all_idle", "empty", "complete"]
-WORST_FIRST: tuple[Standing, ...] = get_args(Standing)
+Health = Literal["stale", "held", "no_watermark", "running", "all_idle", "empty", "complete"]
+WORST_FIRST: tuple[Health, ...] = get_args(Health)
 LONG_MS = 60_000
 """A batch that is open, or a substream that is silent, for so long holds the watermark for more than its turn."""
 
 
-def standing(answer: Answer, summary: Summary, stale_after_ms: int) -> Standing:
+def health(answer: Answer, summary: Summary, stale_after_ms: int) -> Health:
     """
     ============ ====================================================================================================
     stale        no client has spoken for it for ``stale_after_ms``, and no batch of it is open
@@ -25,15 +25,15 @@ def standing(answer: Answer, summary: Summary, stale_after_ms: int) -> Standing:
     """
     if answer.complete:
         return "complete"
-    heard_ms, holder = summary.last_contact_ms, answer.holder
+    heard_ms, held_by = summary.last_contact_ms, answer.held_by
     if heard_ms is not None and answer.now_ms - heard_ms >= stale_after_ms and not summary.open_batches:
         return "stale"
     if answer.watermark is None:
         known = summary.active + summary.idle + summary.done + summary.open_batches
         return "no_watermark" if known or summary.missing_queries else "empty"
-    if holder is None:
+    if held_by is None:
         return "all_idle" if summary.all_idle else "running"
-    quiet_since_ms = holder.begun_ms if holder.reason == "open_batch" else holder.last_event_ms
-    if holder.reason in ("slow", "open_batch") and quiet_since_ms is not None:
+    quiet_since_ms = held_by.begun_ms if held_by.reason == "open_batch" else held_by.last_event_ms
+    if held_by.reason in ("slow", "open_batch") and quiet_since_ms is not None:
         return "held" if answer.now_ms - quiet_since_ms >= LONG_MS else "running"
     return "held"

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from tidegate.domain.health import LONG_MS, WORST_FIRST, health
 from tidegate.domain.records import Answer, Counts, Holder, Summary
-from tidegate.domain.standing import LONG_MS, WORST_FIRST, standing
 
 NOW, STALE_MS = 10_000_000, 300_000
 ANSWER = Answer(1, "e", NOW, 500, 500, False, None)
@@ -27,20 +27,20 @@ def held(reason: str, last_event_ms: int | None = None, begun_ms: int | None = N
         ({"watermark": None}, {"active": 0, "last_contact_ms": None}, "empty"),
         ({"watermark": None}, {"active": 0, "last_contact_ms": None, "missing_queries": ("q",)}, "no_watermark"),
         ({"watermark": None}, {"active": 0, "open_batches": 1}, "no_watermark"),
-        ({"watermark": None, "holder": held("hold")}, {}, "no_watermark"),
+        ({"watermark": None, "held_by": held("hold")}, {}, "no_watermark"),
         ({}, {"all_idle": True}, "all_idle"),
-        ({"holder": held("hold")}, {"all_idle": True}, "held"),
-        ({"holder": held("missing_query")}, {}, "held"),
-        ({"holder": held("blocked", NOW)}, {}, "held"),
-        ({"holder": held("never_reported", NOW)}, {}, "held"),
-        ({"holder": held("slow", NOW - LONG_MS)}, {}, "held"),
-        ({"holder": held("slow", NOW - LONG_MS + 1)}, {}, "running"),
-        ({"holder": held("open_batch", None, NOW - LONG_MS)}, {}, "held"),
-        ({"holder": held("open_batch", None, NOW - LONG_MS + 1)}, {}, "running"),
+        ({"held_by": held("hold")}, {"all_idle": True}, "held"),
+        ({"held_by": held("missing_query")}, {}, "held"),
+        ({"held_by": held("blocked", NOW)}, {}, "held"),
+        ({"held_by": held("never_reported", NOW)}, {}, "held"),
+        ({"held_by": held("slow", NOW - LONG_MS)}, {}, "held"),
+        ({"held_by": held("slow", NOW - LONG_MS + 1)}, {}, "running"),
+        ({"held_by": held("open_batch", None, NOW - LONG_MS)}, {}, "held"),
+        ({"held_by": held("open_batch", None, NOW - LONG_MS + 1)}, {}, "running"),
     ],
 )
 def test_one_word(answer: dict[str, object], summary: dict[str, object], expected: str) -> None:
-    assert standing(replace(ANSWER, **answer), replace(SUMMARY, **summary), STALE_MS) == expected  # type: ignore[arg-type]
+    assert health(replace(ANSWER, **answer), replace(SUMMARY, **summary), STALE_MS) == expected  # type: ignore[arg-type]
 
 
 def test_the_worst_comes_first() -> None:

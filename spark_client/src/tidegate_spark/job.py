@@ -11,22 +11,22 @@ from pyspark.sql import DataFrame
 
 from tidegate_spark.clock import SYSTEM_CLOCK, Clock
 from tidegate_spark.columns import Columns
+from tidegate_spark.config import JobConfig
 from tidegate_spark.coordinator import Coordinator
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.ids import checked_id
 from tidegate_spark.outage import DEFAULT_PATIENCE, OnOutage
-from tidegate_spark.rules import Rules
 from tidegate_spark.stream import Stream, given
 from tidegate_spark.substreams import Substream, Values, name_of
 from tidegate_spark.versions import check_native, check_session
 from tidegate_spark.windows.frame import Frame
 
 
-class Gate:
+class Job:
     """One job. Queries are started from :meth:`stream`; the rest is for the program that owns the job."""
 
-    def __init__(self, coordinator: Coordinator, rules: Rules | None, on_outage: OnOutage) -> None:
-        self.coordinator, self.rules, self.on_outage = coordinator, rules, on_outage
+    def __init__(self, coordinator: Coordinator, config: JobConfig | None, on_outage: OnOutage) -> None:
+        self.coordinator, self.config, self.on_outage = coordinator, config, on_outage
         self.frames: set[Frame] = set()
         """Windows of the queries that were started from this."""
 
@@ -44,12 +44,21 @@ class Gate:
         columns.check(df)
         return Stream(self, df, columns)
 
-    def native(
-        self, df: DataFrame, *, event_time: str, substream: Substream, queryName: str | None = None,
+    def with_watermark(
+        self,
+        df: DataFrame,
+        *,
+        event_time: str,
+        substream: Substream,
+        queryName: str | None = None,
         checkpointLocation: str | os.PathLike[str] | None = None,
-        windows: timedelta | None = None, slide: timedelta | None = None, offset: timedelta | None = None,
-        declare: Sequence[Values] = (), limited_batches: bool | None = None, replaces_substreams: bool = False,
-    ) -> DataFrame:  # fmt: skip
+        windows: timedelta | None = None,
+        slide: timedelta | None = None,
+        offset: timedelta | None = None,
+        declare: Sequence[Values] = (),
+        rate_limited_source: bool | None = None,
+        replaces_substreams: bool = False,
+    ) -> DataFrame:
         """The same stream, with the job's watermark in place of Spark's ``withWatermark``: for windows, deduplication,
         joins of streams and ``transformWithState``, as Spark has them.
 
@@ -66,7 +75,7 @@ class Gate:
             by milliseconds, which is right for whatever judges row by row, also where windows come after that. With
             ``slide`` and ``offset`` as :meth:`Stream.windows` has them.
         :param declare: substreams that are to hold the watermark back from the start, as :meth:`Stream.declare`.
-        :param limited_batches: as :meth:`Stream.limited_batches`; None: unless said otherwise.
+        :param rate_limited_source: as :meth:`Stream.rate_limited_source`; None: unless said otherwise.
         :param replaces_substreams: as for :meth:`Stream.start`.
         :raises InvalidUsage: for columns that cannot be used, and for streams on which Spark would not follow.
         """
@@ -77,23 +86,25 @@ class Gate:
         columns = Columns(event_time, substream)
         declared = tuple(_names("declare", declare))
         frame = frame_of(windows, slide, offset)
-        query, location = given("native", queryName, checkpointLocation)
-        followed = following(self, df, columns, query, location, frame, declared, limited_batches, replaces_substreams)
+        query, location = given("with_watermark", queryName, checkpointLocation)
+        followed = following(
+            self, df, columns, query, location, frame, declared, rate_limited_source, replaces_substreams
+        )
         if frame is not None:
             self.frames.add(frame)
         return followed
 
     def ensure_job(self) -> None:
         """Creates the job from the rules given to :func:`connect`, if it is not there; changes nothing otherwise."""
-        self.coordinator.ensure_job(self.rules)
+        self.coordinator.ensure_job(self.config)
 
-    def change_rules(self, rules: Rules) -> None:
+    def change_config(self, config: JobConfig) -> None:
         """Puts other rules in force at once. No watermark goes back by it.
 
-        Queries of this gate create the job from these, should the coordinator lose it.
+        Queries of this job create the job from these, should the coordinator lose it.
         """
-        self.coordinator.change_job(rules)
-        self.rules = rules
+        self.coordinator.change_job(config)
+        self.config = config
 
     def declare(self, query: str, substreams: Sequence[Values], reason: str = "") -> None:
         """Makes substreams of a query known, so that they hold the watermark back before their first row.
@@ -125,7 +136,8 @@ class Gate:
             reason: Kept with the record.
             up_to: The watermark goes there at least: an aware datetime, or a number in the unit of the event times.
                 Default: the end of the last window that contains the highest event time, over all windows of this
-                gate's streams. Other operators of Spark behind :meth:`native` keep state beyond that (the time bound of
+                job's streams. Other operators of Spark behind :meth:`with_watermark` keep state beyond that (the time
+                bound of
                 a join, a timer); they give it out when the watermark has passed its end.
 
         Raises:
@@ -135,8 +147,12 @@ class Gate:
             if up_to.tzinfo is None:
                 raise InvalidUsage(f"up_to={up_to!r} has no time zone: give it one, such as datetime.UTC.")
             up_to = math.ceil(up_to.timestamp() * 1000)
-        if up_to is None and self.frames and (top := self.coordinator.status()["top"]) is not None:
-            up_to = max(frame.cut_at_the_end(top + 1) for frame in self.frames)
+        if (
+            up_to is None
+            and self.frames
+            and (max_event_time := self.coordinator.status()["max_event_time"]) is not None
+        ):
+            up_to = max(frame.cut_at_the_end(max_event_time + 1) for frame in self.frames)
         watermark: int | None = self.coordinator.complete(reason, up_to)["watermark"]
         return watermark
 
@@ -180,13 +196,13 @@ def connect(
     url: str | None = None,
     *,
     job: str,
-    rules: Rules | None = None,
+    config: JobConfig | None = None,
     key: str | None = None,
     on_outage: timedelta | Literal["continue"] = DEFAULT_PATIENCE,
     transport: httpx.BaseTransport | None = None,
     clock: Clock = SYSTEM_CLOCK,
-) -> Gate:
-    """A gate to ``job``. Nothing is sent yet; a query that is started creates the job.
+) -> Job:
+    """A job to ``job``. Nothing is sent yet; a query that is started creates the job.
 
     :param url: of the coordinator; by default the environment's ``TIDEGATE_URL``.
     :param rules: to create the job from, where it is not there (:func:`limiting_lag`); None: it must be there.
@@ -204,4 +220,4 @@ def connect(
     outage = OnOutage.of(on_outage)
     key = key or os.environ.get("TIDEGATE_TOKEN")
     coordinator = Coordinator(url, checked_id("job", job), key, outage.patience, transport, clock)
-    return Gate(coordinator, rules, outage)
+    return Job(coordinator, config, outage)

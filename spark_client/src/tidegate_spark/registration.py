@@ -11,32 +11,39 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tidegate_spark.checkpoint import Checkpoint
+from tidegate_spark.config import JobConfig
 from tidegate_spark.coordinator import Coordinator, Run
 from tidegate_spark.errors import JobDeleted, JobMissing
 from tidegate_spark.logs import QueryLog
 from tidegate_spark.outage import Patience
-from tidegate_spark.pins import Pins
+from tidegate_spark.pinned_watermarks import PinnedWatermarks
 from tidegate_spark.reached import Reached
 from tidegate_spark.reporter import reports_of_tops
-from tidegate_spark.rules import Rules
 
 if TYPE_CHECKING:
-    from tidegate_spark.gate import Gate
+    from tidegate_spark.job import Job
 
 
-class Standing:
+class QueryRegistration:
     """One query's. Its lock is held around all that changes it, calls included, by whichever thread makes them.
 
     It can be pickled. In a process where nothing is written ``here``, another one's hook keeps the documents.
     """
 
     def __init__(
-        self, gate: "Gate", coordinator: Coordinator, query: str, declared: tuple[str, ...], checkpoint: Checkpoint,
-        pins: Pins, log: QueryLog, here: bool,
-    ) -> None:  # fmt: skip
-        # The gate, for its rules may be changed while the query runs.
-        self._gate, self._coordinator, self._query, self._declared = gate, coordinator, query, declared
-        self._checkpoint, self._pins, self._log = checkpoint, pins, log
+        self,
+        job: "Job",
+        coordinator: Coordinator,
+        query: str,
+        declared: tuple[str, ...],
+        checkpoint: Checkpoint,
+        pinned_watermarks: PinnedWatermarks,
+        log: QueryLog,
+        here: bool,
+    ) -> None:
+        # The job, for its rules may be changed while the query runs.
+        self._job, self._coordinator, self._query, self._declared = job, coordinator, query, declared
+        self._checkpoint, self._pins, self._log = checkpoint, pinned_watermarks, log
         self._start(here)
 
     def _start(self, here: bool) -> None:
@@ -44,12 +51,12 @@ class Standing:
         self._here = here
         self._loaded: Reached | None = None
         self._announced_in: str | None = None
-        self.config: Rules = {}
+        self._in_force: JobConfig = {}
         """The job's rules, as of the last announcement, or the last batch."""
         self._revision: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("lock", "_here", "_loaded", "_announced_in", "config", "_revision")
+        own = ("lock", "_here", "_loaded", "_announced_in", "_in_force", "_revision")
         return {name: value for name, value in self.__dict__.items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -64,14 +71,14 @@ class Standing:
         return self._loaded
 
     @property
-    def rules(self) -> Rules:
+    def config(self) -> JobConfig:
         """The job's rules in force, as far as they were heard of; else those it is to be created from."""
-        return self.config or self._gate.rules or {}
+        return self._in_force or self._job.config or {}
 
-    def tops(self) -> dict[str, int]:
+    def max_event_times(self) -> dict[str, int]:
         """The highest event time of each substream, in all batches whose commits the coordinator took."""
         with self.lock:
-            return dict(self.reached.tops)
+            return dict(self.reached.max_event_times)
 
     def bring_proof(self) -> None:
         """Sees to it that the coordinator is sent the last watermark token there is, in case it has forgotten."""
@@ -91,17 +98,17 @@ class Standing:
 
         :param missing: that it was not there. Nothing is created where it was deleted, or where there are no rules.
         """
-        if missing is not None and (self._gate.rules is None or isinstance(missing, JobDeleted)):
+        if missing is not None and (self._job.config is None or isinstance(missing, JobDeleted)):
             raise missing
         if missing is not None:
             self._log.warning("the coordinator does not know the job any more; creating it again")
         with self.lock:
-            status = self._coordinator.ensure_job(self._gate.rules, patience)
+            status = self._coordinator.ensure_job(self._job.config, patience)
             self._know(status)
             self.meet(status, patience)
 
     def _know(self, status: Mapping[str, Any]) -> None:
-        self.config, self._revision = status["config"], status["revision"]
+        self._in_force, self._revision = status["config"], status["revision"]
 
     def forget_substreams(self, reason: str) -> None:
         """Stop waiting for all substreams that the query had; those that report again count again.
@@ -117,7 +124,7 @@ class Standing:
             names = [row["substream"] for row in rows if row["query"] == self._query and row["state"] != "done"]
             if names:
                 self._coordinator.idle(self._query, names, reason)
-            self.reached.tops.clear()
+            self.reached.max_event_times.clear()
             self.reached.save(self._checkpoint)
 
     def announced(self, patience: Patience) -> None:
@@ -134,18 +141,21 @@ class Standing:
             self._loaded = None  # the hook, in its process, has brought it further
         reached = self.reached
         if not self.is_announced_in(answer):
-            tops = reached.lacking_in(answer)
-            if tops:
+            max_event_times = reached.lacking_in(answer)
+            if max_event_times:
                 self._log.warning("the coordinator had lost the job; telling it again what it knew")
-            names = list(dict.fromkeys([*self._declared, *tops]))
-            reason = "the job was lost, or reset: how far the query had come" if tops else "the query has begun"
-            self._coordinator.declare(self._query, names, reason, tops, patience)
+            names = list(dict.fromkeys([*self._declared, *max_event_times]))
+            reason = (
+                "the job was lost, or reset: how far the query had come" if max_event_times else "the query has begun"
+            )
+            self._coordinator.declare(self._query, names, reason, max_event_times, patience)
             self._announced_in = answer["state_epoch"]
         if reached.settle_in(answer) and self._here and self._checkpoint.started():
             reached.save(self._checkpoint)
 
     def begun(self, answer: Mapping[str, Any], run: Run, batch_id: int, patience: Patience) -> None:
-        """A batch was begun; what the coordinator has lost before is staged with it. Rules that were changed are asked
+        """A batch was begun; what the coordinator has lost before is staged with it. JobConfig that were changed are
+        asked
         for.
         """
         self.meet(answer, patience)
@@ -155,18 +165,19 @@ class Standing:
         if reached.lost_by(answer["previous_batch_id"], answer["previous_open"], batch_id) and not reached.incomplete:
             self._log.warning(
                 "the coordinator no longer knew of the commit of batch %s; telling it again how far the query had come",
-                reached.batch_id, extra={"batch": batch_id},
-            )  # fmt: skip
+                reached.batch_id,
+                extra={"batch": batch_id},
+            )
             # Kept, for a run that is started anew drops what this one is about to stage.
             reached.incomplete = True
             reached.save(self._checkpoint)
         if reached.incomplete:
             self._tell_tops(run, batch_id, patience)
 
-    def committed(self, answer: Mapping[str, Any], batch_id: int, tops: Mapping[str, int]) -> None:
+    def committed(self, answer: Mapping[str, Any], batch_id: int, max_event_times: Mapping[str, int]) -> None:
         """The coordinator has taken the commit of a batch, with its highest event times."""
         with self.lock:
-            self.reached.commit(batch_id, tops, answer["watermark_token"])
+            self.reached.commit(batch_id, max_event_times, answer["watermark_token"])
             self.reached.save(self._checkpoint)
 
     def tell_again(self, run: Run, batch_id: int | None, patience: Patience) -> None:
@@ -180,11 +191,11 @@ class Standing:
         kept = None if batch_id is None else self._pins.read(batch_id)
         if batch_id is None or kept is None or batch_id != self.reached.batch_id:
             return
-        known = {"pin": kept.pin}
+        known = {"pinned_watermark": kept.pinned_watermark}
         self._coordinator.begin(self._query, run, batch_id, self._pins.kept, known, None, patience)
         self._tell_tops(run, batch_id, patience)
         self._coordinator.commit(self._query, run, batch_id, None, None, patience)
 
     def _tell_tops(self, run: Run, batch_id: int, patience: Patience) -> None:
         """Stages, with an open batch, how far all substreams had come before it."""
-        self._coordinator.report(self._query, run, batch_id, reports_of_tops(self.reached.tops), patience)
+        self._coordinator.report(self._query, run, batch_id, reports_of_tops(self.reached.max_event_times), patience)

@@ -12,28 +12,28 @@ Make = Callable[..., str]
 AIM = {"type": "target_completeness", "target": 0.9, "cold_start_lag_ms": 500, "min_rows": 10}
 
 
-def disorder(http: httpx.Client, path: str, **parameters: Any) -> dict[str, Any]:
-    return read(http, f"{path}/disorder", **parameters)
+def completeness(http: httpx.Client, path: str, **parameters: Any) -> dict[str, Any]:
+    return read(http, f"{path}/completeness", **parameters)
 
 
 def test_the_curve_of_a_job(http: httpx.Client, make_job: Make) -> None:
     path = make_job()
     report_delays(http, path, {"a": [], "b": []})
-    empty = disorder(http, path)
-    assert (empty["rows"], empty["curve"], empty["quantiles"], empty["achieved"]) == (0, [], [], None)
+    empty = completeness(http, path)
+    assert (empty["rows"], empty["points"], empty["quantiles"], empty["achieved"]) == (0, [], [], None)
     report_delays(http, path, {"a": [(0, 90), (20, 9), (300, 1)], "b": [(0, 100)]})
-    report_delays(http, path, {"a": [], "b": []}, top=1100)
-    found = disorder(http, path, target=0.99)
+    report_delays(http, path, {"a": [], "b": []}, max_event_time=1100)
+    found = completeness(http, path, target=0.99)
     assert found["rows"] == 200
     assert found["lag_ms"] == 10
     assert found["wait_ms"] == 50
     assert (found["target"], found["recommended_lag_ms"]) == (0.99, pytest.approx(20, rel=0.02))
-    assert found["curve"][0] == {"lag_ms": 0, "completeness": 0.95, "latency_ms": 50}
-    assert found["curve"][-1]["completeness"] == 1
-    at = disorder(http, path, lag_ms=[0, 30, 1000])["curve"]
+    assert found["points"][0] == {"lag_ms": 0, "completeness": 0.95, "latency_ms": 50}
+    assert found["points"][-1]["completeness"] == 1
+    at = completeness(http, path, lag_ms=[0, 30, 1000])["points"]
     assert [(point["lag_ms"], point["completeness"]) for point in at] == [(0, 0.95), (30, 0.995), (1000, 1.0)]
     assert {row["share"]: row["delay_ms"] for row in found["quantiles"]}[0.99] == pytest.approx(20, rel=0.02)
-    by_window = disorder(http, path, lag_ms=[10], window_ms=100)["curve"][0]
+    by_window = completeness(http, path, lag_ms=[10], window_ms=100)["points"][0]
     assert by_window["completeness"] == pytest.approx(1 - (9 * 0.1 + 1) / 200, abs=1e-4)
 
 
@@ -41,10 +41,10 @@ def test_the_curve_of_a_substream(http: httpx.Client, make_job: Make) -> None:
     path = make_job()
     report_delays(http, path, {"a": [], "b": []})
     report_delays(http, path, {"a": [(20, 10)], "b": [(0, 10)]})
-    assert disorder(http, path, substream="a", lag_ms=[10])["curve"][0]["completeness"] == 0
-    assert disorder(http, path, substream="b", lag_ms=[10])["curve"][0]["completeness"] == 1
-    problem(http.get(f"{path}/disorder", params={"substream": "c"}), 404, "substream_not_found")
-    problem(http.get(f"{path}/disorder", params={"substream": "a", "query": "q"}), 404, "substream_not_found")
+    assert completeness(http, path, substream="a", lag_ms=[10])["points"][0]["completeness"] == 0
+    assert completeness(http, path, substream="b", lag_ms=[10])["points"][0]["completeness"] == 1
+    problem(http.get(f"{path}/completeness", params={"substream": "c"}), 404, "substream_not_found")
+    problem(http.get(f"{path}/completeness", params={"substream": "a", "query": "q"}), 404, "substream_not_found")
 
 
 def test_one_substream_has_the_curve_of_its_job(http: httpx.Client, make_job: Make) -> None:
@@ -53,21 +53,21 @@ def test_one_substream_has_the_curve_of_its_job(http: httpx.Client, make_job: Ma
     report_delays(http, path, {"a": []})
     report_delays(http, path, {"a": [(10, 50)]})
     status = http.get(path)
-    rules = {"policy": {"type": "limiting_lag", "lag_ms": 3_600_000}}
-    assert http.put(path, json=rules, headers={"If-Match": status.headers["ETag"]}).status_code == 200
+    config = {"policy": {"type": "limiting_lag", "lag_ms": 3_600_000}}
+    assert http.put(path, json=config, headers={"If-Match": status.headers["ETag"]}).status_code == 200
     for _ in range(5):
         report_delays(http, path, {"a": [(10, 50)]})
-    job, substream = disorder(http, path), disorder(http, path, substream="a")
+    job, substream = completeness(http, path), completeness(http, path, substream="a")
     assert job["quantiles"] == substream["quantiles"]
-    assert job["curve"] == substream["curve"]
+    assert job["points"] == substream["points"]
 
 
 def test_a_lag_that_is_learnt_shows(http: httpx.Client, make_job: Make) -> None:
     path = make_job(policy=AIM)
     report_delays(http, path, {"a": []})
-    assert disorder(http, path)["lag_ms"] == 500
+    assert completeness(http, path)["lag_ms"] == 500
     report_delays(http, path, {"a": [(0, 9), (100, 1), (40, 1)]})
-    found = disorder(http, path)
+    found = completeness(http, path)
     assert found["target"] == 0.9
     assert found["lag_ms"] == pytest.approx(100, rel=0.02)
     rows = http.get(f"{path}/substreams").json()["substreams"]
@@ -76,27 +76,29 @@ def test_a_lag_that_is_learnt_shows(http: httpx.Client, make_job: Make) -> None:
     # Rows that come later than was learnt, and more of them than may: that is in the history.
     report_delays(http, path, {"a": [(800, 60)]})
     kinds = [record["kind"] for record in http.get(f"{path}/history").json()["records"]]
-    assert "relearn" in kinds
-    assert disorder(http, path)["lag_ms"] == 500  # until more are known, no longer than a cold start's
+    assert "relearning" in kinds
+    assert completeness(http, path)["lag_ms"] == 500  # until more are known, no longer than a cold start's
 
 
 def test_what_was_achieved_is_of_the_rows_that_were_late(http: httpx.Client, make_job: Make) -> None:
     path = make_job(policy=AIM)
     assert http.put(f"{path}/queries/q/batches/0", json=RUN).status_code == 200
     body = {
-        "substreams": ["a"], "event_times": [1000], "counts": [10],
+        "substreams": ["a"],
+        "max_event_times": [1000],
+        "counts": [10],
         "batch": {"query": "q", **RUN, "batch_id": 0, "partition": 0},
-    }  # fmt: skip
+    }
     assert http.post(f"{path}:report", json=body).status_code == 200
     rows = {"rule": "row", "substreams": ["a"], "on_time": [97], "late": [3], "null_event_time": [5]}
     assert http.post(f"{path}/queries/q/batches/0:commit", json=RUN | {"rows": rows}).status_code == 200
-    assert disorder(http, path)["achieved"] == 0.97
-    assert disorder(http, path, substream="a", query="q")["achieved"] == 0.97
+    assert completeness(http, path)["achieved"] == 0.97
+    assert completeness(http, path, substream="a", query="q")["achieved"] == 0.97
 
 
 def test_what_cannot_be_asked(http: httpx.Client, make_job: Make) -> None:
     path = make_job(throttle={"type": "frame", "size_ms": 100})
-    problem(http.get(f"{path}/disorder", params={"window_ms": 100}), 409, "frame_in_force")
+    problem(http.get(f"{path}/completeness", params={"window_ms": 100}), 409, "frame_in_force")
     for wrong in (
         {"target": 1},
         {"target": "all"},
@@ -108,9 +110,9 @@ def test_what_cannot_be_asked(http: httpx.Client, make_job: Make) -> None:
         {"substream": ""},
         {"lag_ms": list(range(201))},
     ):
-        problem(http.get(f"{path}/disorder", params=wrong), 422, "invalid_request")
+        problem(http.get(f"{path}/completeness", params=wrong), 422, "invalid_request")
     for delays in ([[[-1, 1]]], [[[1839, 1]]], [[[1, -1]]], [[[1]]], [[1, 2]], [], "x"):
-        body = {"substreams": ["a"], "event_times": [1], "delays": delays}
+        body = {"substreams": ["a"], "max_event_times": [1], "delays": delays}
         problem(http.post(f"{path}:report", json=body), 422, "invalid_request")
     for policy in ({"target": 1.5}, {"target": "0.9"}, {"floor_ms": 600}, {"ceiling_ms": 10}, {"min_rows": 0}):
         answer = http.put(f"{path}-other", json={"policy": AIM | policy}, headers={"If-None-Match": "*"})

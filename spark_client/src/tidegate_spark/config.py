@@ -7,7 +7,7 @@ from typing import Any, TypedDict, Unpack
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.ids import checked_id
 
-Rules = dict[str, Any]
+JobConfig = dict[str, Any]
 """The document that ``PUT /v1/jobs/{job}`` takes."""
 
 
@@ -40,21 +40,21 @@ class Limits(TypedDict, total=False):
     max_batch_hold: timedelta | None
     delay_half_life: timedelta
     max_future_skew: timedelta | None
-    overrides: Mapping[str, Rules]
+    overrides: Mapping[str, JobConfig]
     expected_queries: Sequence[str]
 
 
-def limiting_lag(lag: timedelta, **limits: Unpack[Limits]) -> Rules:
+def limiting_lag(lag: timedelta, **limits: Unpack[Limits]) -> JobConfig:
     """Fixed lag: each substream's watermark trails its top by ``lag``. With the :class:`Limits` of every policy.
 
     :raises InvalidUsage: for durations that cannot work; so do all the others.
     """
-    return _rules({"type": "limiting_lag", "lag_ms": milliseconds("lag", lag)}, limits)
+    return _config({"type": "limiting_lag", "lag_ms": milliseconds("lag", lag)}, limits)
 
 
-def limiting_lag_and_delay(lag: timedelta, max_delay: timedelta, **limits: Unpack[Limits]) -> Rules:
+def limiting_lag_and_delay(lag: timedelta, max_delay: timedelta, **limits: Unpack[Limits]) -> JobConfig:
     """Fixed lag; and what was a substream's top ``max_delay`` ago is complete by now."""
-    return _rules(
+    return _config(
         {
             "type": "limiting_lag_and_delay",
             "lag_ms": milliseconds("lag", lag),
@@ -64,9 +64,9 @@ def limiting_lag_and_delay(lag: timedelta, max_delay: timedelta, **limits: Unpac
     )
 
 
-def limiting_lag_and_lull(lag: timedelta, max_lull: timedelta, **limits: Unpack[Limits]) -> Rules:
+def limiting_lag_and_lull(lag: timedelta, max_lull: timedelta, **limits: Unpack[Limits]) -> JobConfig:
     """Fixed lag; and once a substream saw no event for ``max_lull``, its watermark moves on with the clock."""
-    return _rules(
+    return _config(
         {
             "type": "limiting_lag_and_lull",
             "lag_ms": milliseconds("lag", lag),
@@ -78,9 +78,9 @@ def limiting_lag_and_lull(lag: timedelta, max_lull: timedelta, **limits: Unpack[
 
 def limiting_timestamp_and_wall_clock_lag(
     timestamp_lag: timedelta, wall_clock_lag: timedelta, **limits: Unpack[Limits]
-) -> Rules:
+) -> JobConfig:
     """A lag behind a substream's top, and another behind the clock: its watermark is the higher of the two."""
-    return _rules(
+    return _config(
         {
             "type": "limiting_timestamp_and_wall_clock_lag",
             "timestamp_lag_ms": milliseconds("timestamp_lag", timestamp_lag),
@@ -91,9 +91,13 @@ def limiting_timestamp_and_wall_clock_lag(
 
 
 def target_completeness(
-    target: float, cold_start: timedelta, floor: timedelta = timedelta(0), ceiling: timedelta | None = None,
-    min_rows: int | None = None, **limits: Unpack[Limits],
-) -> Rules:  # fmt: skip
+    target: float,
+    cold_start: timedelta,
+    floor: timedelta = timedelta(0),
+    ceiling: timedelta | None = None,
+    min_rows: int | None = None,
+    **limits: Unpack[Limits],
+) -> JobConfig:
     """The least lag under which a share of ``target`` of the rows (0.99) would have been on time: learnt by substream
     from how far rows come behind, and never less than ``floor`` or more than ``ceiling``.
 
@@ -103,7 +107,7 @@ def target_completeness(
     """
     if isinstance(target, bool) or not isinstance(target, (int, float)):
         raise InvalidUsage(f"target must be a share of the rows, like 0.99; it is {target!r}.")
-    policy: Rules = {
+    policy: JobConfig = {
         "type": "target_completeness",
         "target": float(target),
         "cold_start_lag_ms": milliseconds("cold_start", cold_start),
@@ -111,39 +115,39 @@ def target_completeness(
         "ceiling_ms": None if ceiling is None else milliseconds("ceiling", ceiling),
         "min_rows": min_rows,
     }
-    return _rules(policy, limits)
+    return _config(policy, limits)
 
 
-def reported(**limits: Unpack[Limits]) -> Rules:
+def reported(**limits: Unpack[Limits]) -> JobConfig:
     """Substreams' watermarks are reported ready-made, by a program that knows them; event times move none."""
-    return _rules({"type": "reported"}, limits)
+    return _config({"type": "reported"}, limits)
 
 
-def _rules(policy: Rules, limits: Limits) -> Rules:
+def _config(policy: JobConfig, limits: Limits) -> JobConfig:
     if unknown := limits.keys() - Limits.__annotations__.keys():
         raise InvalidUsage(
             f"{', '.join(sorted(unknown))}: no such limit; there are {', '.join(Limits.__annotations__)}."
         )
-    rules: Rules = {"policy": policy, "throttle": _throttle(limits)}
+    config: JobConfig = {"policy": policy, "throttle": _throttle(limits)}
     for name in ("idle_timeout", "max_retention", "query_timeout", "max_batch_hold"):
         duration = limits.get(name)
         if duration is not None:
-            rules[f"{name}_ms"] = milliseconds(name, duration, 1)
+            config[f"{name}_ms"] = milliseconds(name, duration, 1)
     if "delay_half_life" in limits:
-        rules["delay_half_life_ms"] = milliseconds("delay_half_life", limits["delay_half_life"], 1)
+        config["delay_half_life_ms"] = milliseconds("delay_half_life", limits["delay_half_life"], 1)
     if "max_future_skew" in limits:
         skew = limits["max_future_skew"]
-        rules["max_future_skew_ms"] = None if skew is None else milliseconds("max_future_skew", skew)
+        config["max_future_skew_ms"] = None if skew is None else milliseconds("max_future_skew", skew)
     if limits.get("overrides"):
-        rules["overrides"] = [
+        config["overrides"] = [
             {"substreams": pattern, "policy": _policy_of(pattern, override)}
             for pattern, override in limits["overrides"].items()
         ]
     if limits.get("expected_queries"):
         if isinstance(limits["expected_queries"], str):
             raise InvalidUsage(f"expected_queries is a list of names; it is {limits['expected_queries']!r}.")
-        rules["expected_queries"] = [checked_id("query", query) for query in limits["expected_queries"]]
-    return rules
+        config["expected_queries"] = [checked_id("query", query) for query in limits["expected_queries"]]
+    return config
 
 
 def _policy_of(pattern: str, override: Any) -> Any:
@@ -152,7 +156,7 @@ def _policy_of(pattern: str, override: Any) -> Any:
     return override["policy"]
 
 
-def _throttle(limits: Limits) -> Rules:
+def _throttle(limits: Limits) -> JobConfig:
     frame, slide, min_step = limits.get("frame"), limits.get("slide"), limits.get("min_step")
     if frame is None and (slide is not None or "offset" in limits):
         raise InvalidUsage(f"{'slide' if slide else 'offset'} needs frame: the size of the windows.")
@@ -170,7 +174,7 @@ def _throttle(limits: Limits) -> Rules:
     }
 
 
-def differing(theirs: Rules, ours: Rules) -> list[str]:
+def differing(theirs: JobConfig, ours: JobConfig) -> list[str]:
     """Which of the things that ``ours`` says are otherwise in ``theirs``; what it leaves out may be anything."""
     return [name for name, value in ours.items() if theirs.get(name) != value]
 

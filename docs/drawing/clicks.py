@@ -7,14 +7,14 @@ at 25. Windows are ten minutes.
 import random
 from collections import Counter
 
+from tidegate.domain import commands
+from tidegate.domain.completeness import curve
 from tidegate.domain.config import JobConfig
-from tidegate.domain.disorder import curve
 from tidegate.domain.frame import Frame
-from tidegate.domain.job import JobMachine
+from tidegate.domain.names import DIRECT
 from tidegate.domain.policy import LimitingLag, TargetCompleteness
-from tidegate.domain.simulate import Row, judge, merged_tops, through_machine, under_lag
+from tidegate.domain.simulate import Row, classify, merged_event_times, new_job, through_machine, under_lag
 from tidegate.domain.sketch import bucket_of
-from tidegate.domain.state import DIRECT
 from tidegate.domain.throttle import FrameThrottle
 
 MINUTE = 60_000
@@ -35,8 +35,8 @@ def clicks() -> list[Row]:
 def measured() -> list[tuple[float, float]]:
     """Of each lag, its average latency in minutes, and its completeness: as a replay of all rows has them."""
     rows = clicks()
-    merged = merged_tops(rows)
-    found = [judge(under_lag(rows, merged, lag * MINUTE), WINDOW) for lag in LAGS]
+    merged = merged_event_times(rows)
+    found = [classify(under_lag(rows, merged, lag * MINUTE), WINDOW) for lag in LAGS]
     return [((one.average_latency or 0) / MINUTE, one.completeness) for one in found]
 
 
@@ -46,9 +46,9 @@ def told() -> list[tuple[float, float]]:
     config = JobConfig(
         LimitingLag(5 * MINUTE), FrameThrottle(Frame(WINDOW, WINDOW)), delay_half_life_ms=100 * HALF_LIFE
     )
-    machine = JobMachine(config, 0)
-    list(through_machine(rows, config, machine=machine))
-    points = curve(machine.disorder.merged, machine.disorder.wait)
+    machine = new_job(config, 0)
+    list(through_machine(rows, config, job=machine))
+    points = curve(machine.delay_statistics.merged, machine.delay_statistics.wait)
     return [((point.latency or 0) / MINUTE, point.completeness) for point in points if point.lag <= 45 * MINUTE]
 
 
@@ -62,25 +62,25 @@ def learnt() -> dict[str, list[tuple[float, float]]]:
         (number / 2 + delay * (3 if number >= 20_000 else 1), number) for number, delay in enumerate(drawn)
     )
     times = [number * APART for _, number in arrivals]
-    job = JobMachine(JobConfig(TargetCompleteness(TARGET, 40 * MINUTE), delay_half_life_ms=HALF_LIFE), 0)
+    job = new_job(JobConfig(TargetCompleteness(TARGET, 40 * MINUTE), delay_half_life_ms=HALF_LIFE), 0)
     lags: list[tuple[float, float]] = []
     late: Counter[tuple[str, int]] = Counter()
     hours: Counter[int] = Counter()
     fixed: int | None = None
     for first in range(0, len(times), 20):
         batch = times[first : first + 20]
-        max_event_time, watermark = job.max_event_time, job.coalescer.coalesced_watermark
+        max_event_time, watermark = job.max_event_time, job.coalesced_watermark
         delays = {}
         if max_event_time is not None and watermark is not None:
             delays["clicks"] = (*Counter(bucket_of(max_event_time - time) for time in batch).items(),)
             hour = 5 * (first * APART // (5 * 60 * MINUTE))
             if first >= 19_000 and fixed is None:
-                fixed = job.substreams[DIRECT, "clicks"].lag
+                fixed = job.substreams[DIRECT, "clicks"].policy_state.lag
             hours[hour] += len(batch)
             late["target", hour] += sum(time < watermark for time in batch)
             late["fixed", hour] += sum(fixed is not None and time < max_event_time - fixed for time in batch)
-        job.report({"clicks": max(batch)}, 0, delays=delays)
-        lags.append((first * APART / (60 * MINUTE), (job.substreams[DIRECT, "clicks"].lag or 0) / MINUTE))
+        commands.report(job, {"clicks": max(batch)}, 0, delays=delays)
+        lags.append((first * APART / (60 * MINUTE), (job.substreams[DIRECT, "clicks"].policy_state.lag or 0) / MINUTE))
     since = 19_000 * APART // (60 * MINUTE)
     return {
         "lag": lags,

@@ -7,10 +7,12 @@ of the two tops. See docs/semantics.md for what the analysis gives.
 
 from collections.abc import Callable
 
+from tidegate.domain import commands
 from tidegate.domain.config import JobConfig
-from tidegate.domain.job import JobMachine
+from tidegate.domain.names import DIRECT
 from tidegate.domain.policy import LimitingLag
-from tidegate.domain.state import DIRECT
+from tidegate.domain.simulate import new_job
+from tidegate.domain.state import JobState
 
 DISORDER = 7
 MOMENTS = 60
@@ -29,22 +31,22 @@ def arrivals(skew: int) -> list[tuple[str, int]]:
 
 def late_by_minimum(skew: int, lag: int) -> int:
     """A job with a substream for each: what Tidegate does."""
-    job = JobMachine(JobConfig(LimitingLag(lag)), 0)
-    job.declare(DIRECT, ["A", "B"], 0)
+    job = new_job(JobConfig(LimitingLag(lag)), 0)
+    commands.declare(job, DIRECT, ["A", "B"], 0)
     return _late(job, skew, lambda partition: partition)
 
 
 def late_by_maximum(skew: int, lag: int) -> int:
     """A job that takes both for one substream: the highest event time of all, as Spark has it."""
-    return _late(JobMachine(JobConfig(LimitingLag(lag)), 0), skew, lambda _: "both")
+    return _late(new_job(JobConfig(LimitingLag(lag)), 0), skew, lambda _: "both")
 
 
-def _late(job: JobMachine, skew: int, substream: Callable[[str], str]) -> int:
+def _late(job: JobState, skew: int, substream: Callable[[str], str]) -> int:
     late = 0
     for partition, time in arrivals(skew):
-        watermark = job.answer().watermark
+        watermark = job.watermark
         late += partition == "B" and watermark is not None and time < watermark
-        job.report({substream(partition): time}, 0)
+        commands.report(job, {substream(partition): time}, 0)
     return late
 
 

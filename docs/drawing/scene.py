@@ -4,13 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tidegate.domain import commands
 from tidegate.domain.config import JobConfig
-from tidegate.domain.job import JobMachine
+from tidegate.domain.names import DIRECT, SubstreamKey
 from tidegate.domain.numbers import above
-from tidegate.domain.state import DIRECT
-from tidegate.domain.substream import SubstreamKey
+from tidegate.domain.simulate import new_job
+from tidegate.domain.state import JobState
 
-Act = Callable[[JobMachine, int], Any]
+Act = Callable[[JobState, int], Any]
 Line = list[tuple[int, int | None]]
 
 
@@ -67,35 +68,35 @@ class Scene:
     marks: Sequence[tuple[int, str]] = ()
 
     def play(self) -> Seen:
-        job = JobMachine(self.config, 0)
-        job.declare(DIRECT, list(self.declared or self.events), 0)
+        job = new_job(self.config, 0)
+        commands.declare(job, DIRECT, list(self.declared or self.events), 0)
         seen = Seen(self.title, marks=list(self.marks))
         for now in range(self.end + 1):
-            job.sweep(now)
+            commands.sweep(job, now)
             if now in self.acts:
                 self.acts[now](job, now)
             for name, events in self.events.items():
                 for at, time in events:
                     if at == now:
                         seen.events.append(Event(name, now, time, _fate(job, now, time)))
-                        job.report({name: time}, now)
+                        commands.report(job, {name: time}, now)
             self._look(job, now, seen)
         return seen
 
-    def _look(self, job: JobMachine, now: int, seen: Seen) -> None:
+    def _look(self, job: JobState, now: int, seen: Seen) -> None:
         for key, substream in job.substreams.items():
             name = _label(key)
             seen.max_event_times.setdefault(name, []).append((now, substream.max_event_time))
             seen.watermarks.setdefault(name, []).append((now, substream.watermark))
-        seen.coalesced_watermark.append((now, job.coalescer.coalesced_watermark))
-        seen.emitted.append((now, job.coalescer.watermark))
+        seen.coalesced_watermark.append((now, job.coalesced_watermark))
+        seen.emitted.append((now, job.watermark))
 
 
-def _fate(job: JobMachine, now: int, event_time: int) -> str:
+def _fate(job: JobState, now: int, event_time: int) -> str:
     skew = job.config.max_future_skew_ms
     if skew is not None and event_time > now + skew:
         return "future"
-    return "late" if above(job.coalescer.coalesced_watermark, event_time) else "on time"
+    return "late" if above(job.coalesced_watermark, event_time) else "on time"
 
 
 def _label(key: SubstreamKey) -> str:

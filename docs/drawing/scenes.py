@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from docs.drawing.scene import Act, Scene
+from tidegate.domain import commands
 from tidegate.domain.config import JobConfig
 from tidegate.domain.frame import Frame
-from tidegate.domain.job import JobMachine
 from tidegate.domain.policy import (
     LimitingLag,
     LimitingLagAndDelay,
@@ -13,7 +13,7 @@ from tidegate.domain.policy import (
     LimitingTimestampAndWallClockLag,
     Reported,
 )
-from tidegate.domain.query import Run
+from tidegate.domain.state import JobState, Run
 from tidegate.domain.throttle import FrameThrottle, MinStepThrottle
 
 
@@ -47,32 +47,32 @@ STUCK = Run("right", "checkpoint", "run")
 
 
 def batch(run: Run, number: int, times: dict[str, int]) -> Act:
-    def act(job: JobMachine, now: int) -> None:
-        job.begin(run, number, now)
-        job.report_staged(run, number, 0, times, {}, now)
-        job.commit(run, number, None, now)
+    def act(job: JobState, now: int) -> None:
+        commands.begin(job, run, number, now)
+        commands.stage(job, run, number, 0, times, {}, now)
+        commands.commit(job, run, number, None, now)
 
     return act
 
 
 def begin(run: Run, number: int) -> Act:
-    return lambda job, now: job.begin(run, number, now)
+    return lambda job, now: commands.begin(job, run, number, now)
 
 
 def commit(run: Run, number: int, times: dict[str, int]) -> Act:
-    def act(job: JobMachine, now: int) -> None:
-        job.report_staged(run, number, 0, times, {}, now)
-        job.commit(run, number, None, now)
+    def act(job: JobState, now: int) -> None:
+        commands.stage(job, run, number, 0, times, {}, now)
+        commands.commit(job, run, number, None, now)
 
     return act
 
 
 def ready_made(mark: int) -> Act:
-    return lambda job, now: job.report({}, now, watermarks={"a": mark})
+    return lambda job, now: commands.report(job, {}, now, watermarks={"a": mark})
 
 
 def both(*acts: Act) -> Act:
-    def act(job: JobMachine, now: int) -> None:
+    def act(job: JobState, now: int) -> None:
         for one in acts:
             one(job, now)
 
@@ -178,9 +178,9 @@ SCENES: dict[str, Scene] = {
         {"a": steady(3, 48)},
         54,
         acts={
-            16: lambda job, now: job.hold("repair", 15, None, now),
-            32: lambda job, now: job.release("repair", now),
-            52: lambda job, now: job.finish(now),
+            16: lambda job, now: commands.hold(job, "repair", 15, None, now),
+            32: lambda job, now: commands.release(job, "repair", now),
+            52: lambda job, now: commands.complete(job, now),
         },
         marks=[(16, "held"), (32, "released"), (52, "complete")],
     ),

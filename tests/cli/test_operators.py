@@ -16,7 +16,7 @@ from tests.support.driver import Driver
 from tidegate.auth import keyring
 from tidegate.auth.roles import Role
 from tidegate.cli import output
-from tidegate.domain.journal import Why
+from tidegate.domain.journal import AuditInfo
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate_spark.testing import CoordinatorProcess
 
@@ -138,7 +138,7 @@ def test_watching(tidegate: CoordinatorProcess, http: httpx.Client, flights: str
 def test_what_goes_wrong_is_one_line(run: Run, flights: str) -> None:
     """And the status says of which kind it is."""
     refused: tuple[tuple[tuple[str, ...], int, str], ...] = (
-        (("status", "there-is-none"), 1, "There is no such job"),
+        (("status", "there-is-none"), 1, "The job does not exist"),
         (("done", flights, "nobody", "--reason", "x"), 1, "[substream_not_found]"),
         (("jobs", "--url", "http://127.0.0.1:9"), 4, "TIDEGATE_URL"),
         (("jobs", "--url", "nowhere"), 4, "nowhere"),
@@ -227,7 +227,7 @@ def test_invisible_characters_are_shown_as_escapes(
         httpx.post(
             f"{path}:report", json={"substreams": names, "max_event_times": [1, 2]}, timeout=30
         ).raise_for_status()
-        driver(driver.store.idle(job_name, "", [names[0]], Why("old", "\x1b[31mred\x1b[0m\nnext")))
+        driver(driver.store.idle(job_name, "", [names[0]], AuditInfo("old", "\x1b[31mred\x1b[0m\nnext")))
         shown = run("status", job_name, *url).stdout + run("explain", job_name, *url).stdout
         told = run("history", job_name, *url).stdout
         page = httpx.get(f"{process.url}/jobs/{job_name}", timeout=30).raise_for_status().text

@@ -5,14 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from tests.support.driver import Driver
+from tests.support.machine import JobMachine
 from tidegate.domain.config import JobConfig
 from tidegate.domain.frame import Frame
-from tidegate.domain.job import JobMachine
 from tidegate.domain.journal import MOVEMENTS, Record
+from tidegate.domain.names import DIRECT
 from tidegate.domain.numbers import INT64
 from tidegate.domain.policy import LimitingLag
-from tidegate.domain.records import Effect
-from tidegate.domain.state import DIRECT
+from tidegate.domain.results import CommandResult
 from tidegate.domain.throttle import FrameThrottle
 
 Item = int | str
@@ -70,7 +70,7 @@ class DomainRig:
         self.before: int | None = None
 
     def report(self, tops: Values, watermarks: Values, now_ms: int) -> bool:
-        return self.machine.report(tops, now_ms, watermarks=watermarks).applied
+        return bool(self.machine.report(tops, now_ms, watermarks=watermarks).applied)
 
     def declare(self, names: Sequence[str], top: int | None, now_ms: int) -> None:
         self.machine.declare(DIRECT, names, now_ms, None if top is None else dict.fromkeys(names, top))
@@ -80,14 +80,14 @@ class DomainRig:
         self.machine.substreams[DIRECT, name].watermark = watermark
         lowest = [substream.watermark for substream in self.machine.substreams.values()]
         least = None if None in lowest else min(w for w in lowest if w is not None)
-        self.machine.coalescer.coalesced_watermark = self.machine.coalescer.watermark = self.before = least
-        self.machine.emitted = least, least
+        self.machine.coalesced_watermark = self.machine.watermark = self.before = least
+        self.machine.recorded = least, least
 
     def idle(self, name: str, now_ms: int) -> None:
         self.machine.idle(DIRECT, [name], now_ms)
 
     def done(self, name: str, now_ms: int) -> bool:
-        return self.machine.done(DIRECT, [name], now_ms).applied
+        return bool(self.machine.done(DIRECT, [name], now_ms).applied)
 
     def evict(self, name: str, now_ms: int) -> None:
         self.machine.evict(DIRECT, [name], now_ms)
@@ -121,7 +121,7 @@ class StoreRig:
     def __init__(self, driver: Driver, job: str, config: JobConfig, now_ms: int) -> None:
         self.driver, self.job = driver, job
         self.store = driver.store
-        self.driver(self.store.put(job, config, {}, None, now_ms=now_ms))
+        self.driver(self.store.configure(job, config, {}, None, now_ms=now_ms))
         self.before: int | None = None
         self.seen = "-"
         self.items()
@@ -151,17 +151,17 @@ class StoreRig:
         self.driver(self.store.sweep(self.job, now_ms=now_ms))
 
     def watermarks(self, now_ms: int) -> dict[str, int | None]:
-        rows = self.driver(self.store.substreams(self.job, now_ms=now_ms)).rows
+        rows = self.driver(self.store.reads.substreams(self.job, now_ms=now_ms)).rows
         return {row.substream: row.watermark for row in rows}
 
     def items(self) -> list[Item]:
-        fresh = self.driver(self.store.records(self.job, after=self.seen))
+        fresh = self.driver(self.store.reads.records(self.job, after=self.seen))
         self.seen = fresh[-1][0] if fresh else self.seen
         items, self.before = _items([record for _, record in fresh], self.before)
         return items
 
-    def _do(self, command: Any) -> Effect:
-        effect: Effect = self.driver(command)
+    def _do(self, command: Any) -> CommandResult:
+        effect: CommandResult = self.driver(command)
         return effect
 
 
@@ -182,9 +182,9 @@ class StoreSide:
 
     def frame(self, frame: Frame, time: int) -> tuple[int | None, int]:
         job, store = self._name(), self.driver.store
-        self.driver(store.put(job, JobConfig(LimitingLag(0), FrameThrottle(frame)), {}, None, now_ms=0))
-        floor = self.driver(store.report(job, {"a": time}, now_ms=0)).answer.watermark
-        higher = self.driver(store.complete(job, now_ms=0)).answer.watermark
+        self.driver(store.configure(job, JobConfig(LimitingLag(0), FrameThrottle(frame)), {}, None, now_ms=0))
+        floor = self.driver(store.report(job, {"a": time}, now_ms=0)).state.watermark
+        higher = self.driver(store.complete(job, now_ms=0)).state.watermark
         assert higher is not None
         return floor, higher
 

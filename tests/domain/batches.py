@@ -1,7 +1,7 @@
 """Whole batches of two queries, for tests that are not about their parts."""
 
-from tidegate.domain.job import JobMachine
-from tidegate.domain.query import Run
+from tests.support.machine import JobMachine
+from tidegate.domain.state import Run
 
 RUN = Run("departures", "checkpoint", "run-1")
 OTHER = Run("arrivals", "checkpoint-2", "run-a")
@@ -9,11 +9,11 @@ OTHER = Run("arrivals", "checkpoint-2", "run-a")
 
 def batch(job: JobMachine, run: Run, batch_id: int, max_event_times: dict[str, int], now_ms: int = 1) -> int | None:
     """A whole batch at one moment; returns its pin."""
-    pinned_watermark = job.begin(run, batch_id, now_ms).pinned_watermark
-    job.report_staged(run, batch_id, 0, max_event_times, {}, now_ms)
+    pinned_watermark: int | None = job.begin(run, batch_id, now_ms).pinned_watermark
+    job.stage(run, batch_id, 0, max_event_times, {}, now_ms)
     job.commit(run, batch_id, None, now_ms)
     return pinned_watermark
 
 
 def watermark(job: JobMachine) -> int | None:
-    return job.answer().watermark
+    return job.watermark_state().watermark

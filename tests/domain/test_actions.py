@@ -3,6 +3,7 @@
 import pytest
 
 from tests.domain.batches import OTHER, RUN, batch, watermark
+from tests.support.machine import JobMachine
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import (
     BatchNotBegun,
@@ -16,12 +17,12 @@ from tidegate.domain.errors import (
     SubstreamNotFound,
 )
 from tidegate.domain.frame import Frame
-from tidegate.domain.job import JobMachine
-from tidegate.domain.journal import Why
+from tidegate.domain.journal import AuditInfo
+from tidegate.domain.names import DIRECT
 from tidegate.domain.policy import LimitingLag
-from tidegate.domain.query import PinnedWatermark, Run
-from tidegate.domain.state import DIRECT
+from tidegate.domain.state import PinnedWatermark, Run, TokenClaim
 from tidegate.domain.throttle import FrameThrottle
+from tidegate.domain.tokens import accept
 
 AGAIN = Run("departures", "checkpoint", "run-2")
 MOVED = Run("departures", "checkpoint-2", "run-3")
@@ -35,7 +36,7 @@ def test_an_action_is_on_record_with_who_and_why() -> None:
     """At three in the morning the first question is who did that."""
     job = machine()
     job.report({"a": 5}, 0)
-    job.evict(DIRECT, ["a"], 1, Why("ann", "sold"))
+    job.evict(DIRECT, ["a"], 1, AuditInfo("ann", "sold"))
     record = next(record for record in job.journal if record.kind == "action")
     assert record.details == {"action": "evict", "actor": "ann", "reason": "sold", "count": 1, "substreams": ["/a"]}
 
@@ -44,8 +45,8 @@ def test_what_is_told_idle_wakes_by_its_next_event_and_not_by_new_rules() -> Non
     """An operator's word stands until the substream itself contradicts it."""
     job = machine(idle_timeout_ms=1000)
     job.report({"a": 100, "b": 10}, 0)
-    assert job.idle(DIRECT, ["b"], 0).answer.watermark == 100
-    job.change(JobConfig(LimitingLag(0)), 1)
+    assert job.idle(DIRECT, ["b"], 0).state.watermark == 100
+    job.configure(JobConfig(LimitingLag(0)), 1)
     assert job.substream_table(1)[1].state == "idle"
     job.report({"b": 20}, 2)
     assert job.substream_table(2)[1].state == "active"
@@ -77,10 +78,10 @@ def test_an_evicted_leader_goes_on_counting_in_the_lead() -> None:
 def test_a_hold_caps_what_the_data_says_and_the_frame_below_it() -> None:
     """Pins must not pass it either, or the rows below it would be late."""
     job = machine(throttle=FrameThrottle(Frame(10, 10)))
-    job.hold("h", 55, None, 0, Why("ann", "repair"))
+    job.hold("h", 55, None, 0, AuditInfo("ann", "repair"))
     job.report({"a": 200}, 1)
-    assert job.answer().coalesced_watermark == 50
-    held_by = job.answer().held_by
+    assert job.watermark_state().coalesced_watermark == 50
+    held_by = job.watermark_state().held_by
     assert held_by is not None
     assert (held_by.reason, held_by.hold) == ("hold", "h")
     assert job.begin(RUN, 0, 2).pinned_watermark == 50
@@ -93,11 +94,11 @@ def test_a_hold_below_the_watermark_stops_it_where_it_is() -> None:
     job = machine()
     job.report({"a": 100}, 0)
     job.hold("h", 50, 10, 1)
-    assert job.report({"a": 200}, 2).answer.watermark == 100
+    assert job.report({"a": 200}, 2).state.watermark == 100
     with pytest.raises(HoldExists):
         job.hold("h", 60, None, 3)
     with pytest.raises(HoldActive):
-        job.finish(3)
+        job.complete(3)
     assert job.sweep(11).watermark == 200
 
 
@@ -116,7 +117,7 @@ def test_a_retired_query_s_substreams_hold_nobody() -> None:
     batch(job, RUN, 0, {"a": 10})
     batch(job, OTHER, 0, {"b": 500})
     job.begin(RUN, 1, 2)
-    assert job.retire("departures", None, 3).answer.watermark == 500
+    assert job.retire("departures", None, 3).state.watermark == 500
     with pytest.raises(QueryRetired):
         job.commit(RUN, 1, None, 4)
     with pytest.raises(QueryRetired):
@@ -143,7 +144,7 @@ def test_a_successor_goes_on_where_its_predecessor_stood() -> None:
     job = machine()
     batch(job, RUN, 0, {"a": 10, "b": 900})
     batch(job, OTHER, 0, {"b": 500})
-    assert job.retire("departures", "arrivals", 2).answer.watermark == 10
+    assert job.retire("departures", "arrivals", 2).state.watermark == 10
     assert {(row.query, row.substream, row.max_event_time) for row in job.substream_table(2)} == {
         ("arrivals", "a", 10),
         ("arrivals", "b", 500),
@@ -175,7 +176,7 @@ def test_a_batch_that_was_given_up_by_mistake_begins_again_with_its_pin() -> Non
     batch(job, OTHER, 1, {"b": 700})
     begun = job.begin(AGAIN, 1, 5)
     assert (begun.replayed, begun.pinned_watermark) == (False, 10)
-    job.report_staged(AGAIN, 1, 0, {"c": 20}, {}, 6)
+    job.stage(AGAIN, 1, 0, {"c": 20}, {}, 6)
     assert job.commit(AGAIN, 1, None, 7).applied
 
 
@@ -183,7 +184,7 @@ def test_expected_queries_are_waited_for_until_they_show_their_substreams() -> N
     """An empty first batch shows nothing; a query that nobody expected is not waited for."""
     job = machine(expected_queries=("departures",))
     batch(job, OTHER, 0, {"b": 500})
-    held_by = job.answer().held_by
+    held_by = job.watermark_state().held_by
     assert held_by is not None
     assert (held_by.reason, held_by.query, watermark(job)) == ("missing_query", "departures", None)
     batch(job, RUN, 0, {})
@@ -216,21 +217,22 @@ def test_reopening_leaves_the_watermark_and_the_substreams() -> None:
     """The wrong job was completed, and its input goes on."""
     job = machine(throttle=FrameThrottle(Frame(10, 10)))
     job.report({"a": 15, "b": 28}, 0)
-    assert job.finish(1).answer.watermark == 30
+    assert job.complete(1).state.watermark == 30
     assert [row.state for row in job.substream_table(1)] == ["done", "done"]
-    assert job.reopen(2).answer.watermark == 30
+    assert job.reopen(2).state.watermark == 30
     assert [row.state for row in job.substream_table(2)] == ["active", "active"]
-    assert job.report({"a": 55, "b": 47}, 3).answer.watermark == 40
+    assert job.report({"a": 55, "b": 47}, 3).state.watermark == 40
 
 
 def test_a_reset_forgets_all_but_the_rules_and_the_record() -> None:
     """Tokens of before prove nothing about the job that it is now."""
     job = machine(expected_queries=("departures",))
     batch(job, RUN, 0, {"a": 10**15})
-    answer = job.reset(2, "fresh", Why("ann", "microseconds"))
+    answer = job.reset(2, "fresh", AuditInfo("ann", "microseconds"))
     assert (answer.incarnation, answer.state_epoch, answer.watermark) == (2, "fresh", None)
     assert job.summary().missing_queries == ("departures",)
-    assert not job.heal(1, 10**15)
+    accept(job, TokenClaim(1, 10**15))
+    assert (job.watermark, job.tokens_ignored) == (None, 1)
     with pytest.raises(BatchNotBegun):
         job.commit(RUN, 0, None, 3)
     assert job.begin(RUN, 1, 3, PinnedWatermark(None)).pinned_watermark is None
@@ -242,8 +244,8 @@ def test_a_pin_that_the_client_knows_holds_while_the_batch_before_is_committed()
     job = machine()
     batch(job, RUN, 0, {"a": 10})
     job.begin(RUN, 1, 2)
-    job.report_staged(RUN, 1, 0, {"a": 500}, {}, 2)
-    answer = job.begin(RUN, 2, 3, PinnedWatermark(10)).answer
+    job.stage(RUN, 1, 0, {"a": 500}, {}, 2)
+    answer = job.begin(RUN, 2, 3, PinnedWatermark(10)).state
     assert (answer.coalesced_watermark, answer.watermark) == (500, 10)
 
 
@@ -253,15 +255,15 @@ def test_the_end_of_input_is_above_everything_that_was_ever_seen() -> None:
     job.report({"a": 1000, "b": 2050}, 0)
     job.evict(DIRECT, ["b"], 1)
     assert job.summary().max_event_time == 2050
-    assert job.finish(2).answer.watermark == 2100
+    assert job.complete(2).state.watermark == 2100
 
 
 def test_an_expected_query_that_was_retired_before_it_came_stays_retired() -> None:
     """The next change of rules must not bring back what an operator has just taken out of the way."""
     job = machine(expected_queries=("departures",))
     job.report({"b": 500}, 0)
-    assert job.retire("departures", None, 1).answer.watermark == 500
-    job.change(JobConfig(LimitingLag(5), expected_queries=("departures",)), 2)
+    assert job.retire("departures", None, 1).state.watermark == 500
+    job.configure(JobConfig(LimitingLag(5), expected_queries=("departures",)), 2)
     assert job.summary().missing_queries == ()
     assert job.begin(RUN, 0, 3).pinned_watermark == 500
     assert [record.kind for record in job.journal].count("fenced") == 0
@@ -276,6 +278,6 @@ def test_a_hold_said_again_lasts_as_long_as_the_later_of_the_two() -> None:
     assert not job.hold("h", 50, 20, 6).applied
     assert job.sweep(104).watermark == 50
     assert job.sweep(105).watermark == 100
-    job.finish(106)
+    job.complete(106)
     with pytest.raises(JobComplete):
         job.hold("h", 50, None, 107)

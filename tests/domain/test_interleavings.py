@@ -9,11 +9,11 @@ from itertools import product
 
 import pytest
 
+from tests.support.machine import JobMachine
 from tidegate.domain.config import JobConfig
-from tidegate.domain.job import JobMachine
 from tidegate.domain.numbers import above
 from tidegate.domain.policy import LimitingLag
-from tidegate.domain.query import Run
+from tidegate.domain.state import Run
 
 STEPS = ("begin", "report", "commit")
 QUERIES = (Run("left", "c", "r"), Run("right", "c", "r"))
@@ -37,7 +37,7 @@ def max_event_times(query: int, batch: int) -> tuple[int, int]:
 
 
 def check(job: JobMachine, pending: dict[int, list[int]]) -> None:
-    watermark = job.answer().watermark
+    watermark = job.watermark_state().watermark
     for times in pending.values():
         for time in times:
             assert not above(watermark, time), f"{watermark} has passed a row at {time} that is not committed"
@@ -71,7 +71,7 @@ def test_the_watermark_waits_for_both_and_never_for_ever(left: int, right: int, 
                 # joins later brings from below.
                 pending[number] = [time for time in (low, max_event_time) if not above(pinned_watermark, time)]
             elif step == "report":
-                job.report_staged(run, batch, 0, {"s": max_event_time}, {}, now)
+                job.stage(run, batch, 0, {"s": max_event_time}, {}, now)
             else:
                 if declared:
                     assert low in pending[number], "an on-time row was judged late"
@@ -80,7 +80,7 @@ def test_the_watermark_waits_for_both_and_never_for_ever(left: int, right: int, 
             done[number] += 1
             check(job, pending)
         last = min(max_event_times(number, count - 1)[1] for number, count in enumerate(batches) if count)
-        reached = job.answer().watermark
+        reached = job.watermark_state().watermark
         assert not above(last - LAG, reached), "the watermark stopped short of what both have committed"
         assert not declared or reached == last - LAG
 
@@ -102,10 +102,10 @@ def test_an_implied_commit_counts_as_much_as_one_that_was_sent() -> None:
                 pending[number] = [time for time in (low, max_event_time) if not above(pinned_watermark, time)]
                 assert low in pending[number]
             elif step in (1, 3):
-                job.report_staged(run, batch, 0, {"s": max_event_time}, {}, now)
+                job.stage(run, batch, 0, {"s": max_event_time}, {}, now)
             else:
                 job.commit(run, batch, None, now)
                 pending[number] = []
             done[number] += 1
             check(job, pending)
-        assert job.answer().watermark == max_event_times(0, 1)[1] - LAG
+        assert job.watermark_state().watermark == max_event_times(0, 1)[1] - LAG

@@ -1,8 +1,11 @@
 """The machine of a job, rule by rule; the scripts are held to it in tests/store."""
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.domain.batches import OTHER, RUN, batch, watermark
+from tests.support.machine import JobMachine
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import (
     BatchForgotten,
@@ -14,10 +17,10 @@ from tidegate.domain.errors import (
     ReportsMissing,
 )
 from tidegate.domain.frame import Frame
-from tidegate.domain.job import JobMachine
 from tidegate.domain.policy import LimitingLag
-from tidegate.domain.query import PinnedWatermark, Run
+from tidegate.domain.state import PinnedWatermark, Run, TokenClaim
 from tidegate.domain.throttle import FrameThrottle, NoThrottle
+from tidegate.domain.tokens import accept
 
 
 def machine(lag: int = 10, idle_timeout_ms: int | None = None, frame: Frame | None = None) -> JobMachine:
@@ -30,7 +33,7 @@ def test_the_slowest_substream_holds_the_watermark() -> None:
     job = machine()
     batch(job, RUN, 0, {"fast": 1000, "slow": 300}, 1)
     assert watermark(job) == 290
-    held_by = job.answer().held_by
+    held_by = job.watermark_state().held_by
     assert held_by is not None
     assert (held_by.substream, held_by.reason) == ("slow", "slow")
 
@@ -39,7 +42,7 @@ def test_what_a_batch_reported_counts_only_with_its_commit() -> None:
     """Rows that a crash takes back must not have moved anything."""
     job = machine()
     job.begin(RUN, 0, 1)
-    job.report_staged(RUN, 0, 0, {"a": 500}, {}, 2)
+    job.stage(RUN, 0, 0, {"a": 500}, {}, 2)
     assert watermark(job) is None
     job.commit(RUN, 0, None, 3)
     assert watermark(job) == 490
@@ -52,7 +55,7 @@ def test_an_open_batch_holds_the_emitted_watermark_at_its_pin() -> None:
     batch(job, OTHER, 0, {"a": 100}, 1)
     job.begin(OTHER, 1, 2)
     batch(job, RUN, 1, {"a": 300}, 3)
-    job.report_staged(OTHER, 1, 0, {"a": 300}, {}, 3)
+    job.stage(OTHER, 1, 0, {"a": 300}, {}, 3)
     assert watermark(job) == 90
     job.commit(OTHER, 1, None, 4)
     assert watermark(job) == 290
@@ -64,7 +67,7 @@ def test_when_only_the_open_batch_is_behind_it_is_named_as_holder() -> None:
     batch(job, RUN, 0, {"a": 100}, 1)
     job.begin(OTHER, 0, 2)
     batch(job, RUN, 1, {"a": 300}, 3)
-    answer = job.answer()
+    answer = job.watermark_state()
     assert (answer.watermark, answer.coalesced_watermark) == (90, 290)
     assert answer.held_by is not None
     assert (answer.held_by.reason, answer.held_by.query, answer.held_by.batch_id) == ("open_batch", "arrivals", 0)
@@ -95,15 +98,16 @@ def test_a_new_run_fences_the_old_one_and_drops_what_it_staged() -> None:
     """A driver that was thought dead must not write into its successor's batch."""
     job = machine()
     job.begin(RUN, 0, 1)
-    job.report_staged(RUN, 0, 0, {"a": 500}, {}, 2)
+    job.stage(RUN, 0, 0, {"a": 500}, {}, 2)
     successor = Run("departures", "checkpoint", "run-2")
     job.begin(successor, 0, 3)
-    for command in (
-        lambda: job.report_staged(RUN, 0, 0, {"a": 900}, {}, 4),
+    refused: list[Callable[[], object]] = [
+        lambda: job.stage(RUN, 0, 0, {"a": 900}, {}, 4),
         lambda: job.commit(RUN, 0, None, 4),
         lambda: job.begin(RUN, 1, 4),
         lambda: job.heartbeat(RUN, 4, 4),
-    ):
+    ]
+    for command in refused:
         with pytest.raises(QueryFenced):
             command()
     job.commit(successor, 0, None, 5)
@@ -116,7 +120,7 @@ def test_a_new_run_gets_none_of_the_old_ones_reports_however_it_begins() -> None
         job = machine()
         batch(job, RUN, 0, {"a": 50}, 0)
         job.begin(RUN, 1, 1)
-        job.report_staged(RUN, 1, 0, {"a": 9_999_999}, {"a": 50}, 2)
+        job.stage(RUN, 1, 0, {"a": 9_999_999}, {"a": 50}, 2)
         successor = Run("departures", "checkpoint", "run-2")
         if first_call == "heartbeat":
             job.heartbeat(successor, 3, 3)
@@ -125,7 +129,7 @@ def test_a_new_run_gets_none_of_the_old_ones_reports_however_it_begins() -> None
         with pytest.raises(BatchNotBegun):
             job.commit(successor, 1, None, 4)
         job.begin(successor, 1, 5)
-        job.report_staged(successor, 1, 0, {"a": 100}, {"a": 5}, 5)
+        job.stage(successor, 1, 0, {"a": 100}, {"a": 5}, 5)
         job.commit(successor, 1, None, 6)
         assert watermark(job) == 90
 
@@ -144,7 +148,7 @@ def test_a_later_begin_commits_the_batch_before() -> None:
     """A commit that was lost on the way must not hold the watermark for ever."""
     job = machine()
     job.begin(RUN, 0, 1)
-    job.report_staged(RUN, 0, 0, {"a": 500}, {}, 2)
+    job.stage(RUN, 0, 0, {"a": 500}, {}, 2)
     assert job.begin(RUN, 1, 3).pinned_watermark == 490
 
 
@@ -184,7 +188,7 @@ def test_silence_counts_only_up_to_what_a_query_has_observed() -> None:
     batch(job, RUN, 0, {"a": 500, "b": 50}, 0)
     job.sweep(1_000_000)
     assert watermark(job) == 40
-    held_by = job.answer().held_by
+    held_by = job.watermark_state().held_by
     assert held_by is not None
     assert held_by.reason == "blocked"
     batch(job, RUN, 1, {"a": 600}, 1_000_000)  # began then, and found nothing of b
@@ -196,7 +200,7 @@ def test_a_batch_proves_silence_up_to_when_its_input_was_settled() -> None:
     job = machine(idle_timeout_ms=100)
     batch(job, RUN, 0, {"a": 500, "b": 50}, 0)
     job.begin(RUN, 1, 1_000_000, input_age_ms=999_901)
-    job.report_staged(RUN, 1, 0, {"a": 600}, {}, 1_000_000)
+    job.stage(RUN, 1, 0, {"a": 600}, {}, 1_000_000)
     job.commit(RUN, 1, None, 1_000_000)
     assert watermark(job) == 40
     job.begin(RUN, 2, 2_000_000, input_age_ms=None)
@@ -224,8 +228,8 @@ def test_a_commit_is_refused_where_reports_are_missing() -> None:
     """The store may have lost the end of its log between the report and the commit; nobody else would ever tell."""
     job = machine()
     job.begin(RUN, 0, 0)
-    job.report_staged(RUN, 0, 0, {"a": 500, "b": 50}, {"a": 1, "b": 1}, 0)
-    with pytest.raises(ReportsMissing, match="reports of 1 substreams are missing"):
+    job.stage(RUN, 0, 0, {"a": 500, "b": 50}, {"a": 1, "b": 1}, 0)
+    with pytest.raises(ReportsMissing, match="lacks reports of 1 substreams"):
         job.commit(RUN, 0, None, 1, reported=3)
     assert watermark(job) is None
     assert job.commit(RUN, 0, None, 1, reported=2).applied
@@ -279,7 +283,7 @@ def test_waiting_for_the_coordinator_is_nobodys_silence() -> None:
     job = machine(idle_timeout_ms=100)
     batch(job, RUN, 0, {"a": 500, "b": 50}, 0)
     job.begin(RUN, 1, 10_050, waited_ms=10_000)
-    job.report_staged(RUN, 1, 0, {"a": 600}, {}, 10_050)
+    job.stage(RUN, 1, 0, {"a": 600}, {}, 10_050)
     job.commit(RUN, 1, None, 10_050, waited_ms=10_000)
     batch_2 = job.begin(RUN, 2, 10_099, waited_ms=10_000)
     job.commit(RUN, 2, None, 10_099, waited_ms=10_000)
@@ -316,7 +320,7 @@ def test_declared_substreams_hold_from_the_start() -> None:
     job.declare("departures", ["late-starter"], 0)
     batch(job, RUN, 0, {"a": 500}, 1)
     assert watermark(job) is None
-    held_by = job.answer().held_by
+    held_by = job.watermark_state().held_by
     assert held_by is not None
     assert (held_by.reason, held_by.substream) == ("never_reported", "late-starter")
 
@@ -334,11 +338,12 @@ def test_the_end_of_input_closes_the_last_frame_and_freezes_the_job() -> None:
     batch(job, RUN, 0, {"a": 200, "b": 130}, 1)
     job.begin(RUN, 1, 2)
     with pytest.raises(BatchOpen):
-        job.finish(3)
+        job.complete(3)
     job.commit(RUN, 1, None, 4)
-    assert job.finish(5).answer.watermark == 300
-    assert not job.finish(6).applied
-    for command in (lambda: job.begin(RUN, 2, 7), lambda: job.report({"x": 1}, 7)):
+    assert job.complete(5).state.watermark == 300
+    assert not job.complete(6).applied
+    commands: list[Callable[[], object]] = [lambda: job.begin(RUN, 2, 7), lambda: job.report({"x": 1}, 7)]
+    for command in commands:
         with pytest.raises(JobComplete):
             command()
     assert job.begin(RUN, 1, 8).replayed
@@ -348,9 +353,9 @@ def test_a_policy_change_moves_nothing_back() -> None:
     """A longer lag is a promise for the future, not a withdrawal."""
     job = machine(lag=10)
     batch(job, RUN, 0, {"a": 500}, 1)
-    job.change(JobConfig(LimitingLag(400)), 2)
+    job.configure(JobConfig(LimitingLag(400)), 2)
     assert watermark(job) == 490
-    job.change(JobConfig(LimitingLag(1)), 3)
+    job.configure(JobConfig(LimitingLag(1)), 3)
     assert watermark(job) == 499
 
 
@@ -358,9 +363,10 @@ def test_a_proven_watermark_heals_and_an_older_incarnation_does_not() -> None:
     """A lost tail of the store's log must not take back what clients were told."""
     job = machine()
     job.incarnation = 2
-    assert not job.heal(1, 10_000)
-    assert watermark(job) is None
-    assert job.heal(2, 700)
+    accept(job, TokenClaim(1, 10_000))
+    assert (watermark(job), job.tokens_ignored) == (None, 1)
+    accept(job, TokenClaim(2, 700))
     assert watermark(job) == 700
-    assert not job.heal(2, 600)
+    accept(job, TokenClaim(2, 600))
     assert watermark(job) == 700
+    assert [record.kind for record in job.journal].count("watermark_restored") == 1

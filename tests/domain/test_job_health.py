@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from tidegate.domain.health import LONG_MS, WORST_FIRST, health
-from tidegate.domain.records import Answer, Counts, Holder, Summary
+from tidegate.domain.results import Holder, JobSummary, WatermarkState
+from tidegate.domain.rows import RowCounts
 
 NOW, STALE_MS = 10_000_000, 300_000
-ANSWER = Answer(1, "e", NOW, 500, 500, False, None)
-SUMMARY = Summary(600, 550, 2, 0, 0, False, Counts(), 0, 0, 1, 0, NOW - 1, 0, {}, (), ())
+ANSWER = WatermarkState(1, "e", NOW, 500, 500, False, None)
+SUMMARY = JobSummary(600, 550, 2, 0, 0, False, RowCounts(), 0, 0, 1, 0, NOW - 1, 0, {}, (), ())
 
 
 def held(reason: str, last_event_ms: int | None = None, begun_ms: int | None = None) -> Holder:

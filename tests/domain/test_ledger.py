@@ -3,19 +3,19 @@
 import pytest
 
 from tests.domain.batches import RUN
+from tests.support.machine import JobMachine
 from tidegate.domain.config import JobConfig
-from tidegate.domain.job import JobMachine
 from tidegate.domain.ledger import ENTRIES_KEPT, HOUR, HOURS_KEPT, Entry, Ledger, Span, spans
 from tidegate.domain.policy import LimitingLag
-from tidegate.domain.records import Accounting, Counts, HourCounts, HourOfRows, LateDisposition
+from tidegate.domain.rows import BatchAccounting, HourCounts, LateDisposition, RowCounts, RowsOfHour
 
 A, B = ("q", "a"), ("q", "b")
 
 
 def test_hours_add_up() -> None:
     ledger = Ledger()
-    ledger.enter([(A, (3, 100, 5, 7)), (B, (3, 50, 0, 0)), (None, (4, 10, 0, 1))], "dropped")
-    ledger.enter([(A, (3, 10, 0, 2)), (A, (-1, 1, 1, 0))], "diverted")
+    ledger.add([(A, (3, 100, 5, 7)), (B, (3, 50, 0, 0)), (None, (4, 10, 0, 1))], "dropped")
+    ledger.add([(A, (3, 10, 0, 2)), (A, (-1, 1, 1, 0))], "diverted")
     assert ledger.of_job == {
         3: HourCounts(160, 5, 7, 2),
         4: HourCounts(10, 0, 1, 0),
@@ -27,9 +27,9 @@ def test_hours_add_up() -> None:
 
 def test_the_latest_hours_are_kept() -> None:
     ledger = Ledger()
-    ledger.enter([(A, (hour, 1, 0, 0)) for hour in range(HOURS_KEPT + 10)], "dropped")
+    ledger.add([(A, (hour, 1, 0, 0)) for hour in range(HOURS_KEPT + 10)], "dropped")
     assert (min(ledger.of_job), len(ledger.of_job)) == (10, HOURS_KEPT)
-    ledger.enter([(A, (3, 5, 0, 5))], "dropped")
+    ledger.add([(A, (3, 5, 0, 5))], "dropped")
     assert min(ledger.of_job) == 10, "an hour before all those that are kept is not entered in place of one of them"
 
 
@@ -37,9 +37,9 @@ def test_of_many_substreams_fewer_hours_are_kept_but_always_the_latest() -> None
     ledger = Ledger()
     many = ENTRIES_KEPT // 2 + 1
     for hour in range(3):
-        ledger.enter([(("q", str(name)), (hour, 1, 0, 0)) for name in range(many)], "dropped")
+        ledger.add([(("q", str(name)), (hour, 1, 0, 0)) for name in range(many)], "dropped")
         assert list(ledger.of_job) == [hour]
-    ledger.enter([(("q", "x"), (3, 1, 0, 0))], "dropped")
+    ledger.add([(("q", "x"), (3, 1, 0, 0))], "dropped")
     assert list(ledger.of_job) == [2, 3]
 
 
@@ -47,23 +47,23 @@ def test_of_many_substreams_fewer_hours_are_kept_but_always_the_latest() -> None
 def test_so_it_is_where_known_hours_grow() -> None:
     """A small query shows the week, and a large one comes after it."""
     ledger = Ledger()
-    ledger.enter([(A, (hour, 1, 0, 0)) for hour in range(HOURS_KEPT)], "dropped")
+    ledger.add([(A, (hour, 1, 0, 0)) for hour in range(HOURS_KEPT)], "dropped")
     for hour in range(HOURS_KEPT):
-        ledger.enter([(("q", str(name)), (hour, 1, 0, 0)) for name in range(1000)], "dropped")
+        ledger.add([(("q", str(name)), (hour, 1, 0, 0)) for name in range(1000)], "dropped")
         assert len([*ledger.entries()]) <= ENTRIES_KEPT
 
 
 def test_what_was_told_of_the_job_alone_is_known_to_be_missing() -> None:
     ledger = Ledger()
-    ledger.enter([(A, (1, 10, 0, 2)), (None, (1, 5, 0, 0))], "dropped", [(1, 100, 1, 2), (2, 7, 0, 0)])
+    ledger.add([(A, (1, 10, 0, 2)), (None, (1, 5, 0, 0))], "dropped", [(1, 100, 1, 2), (2, 7, 0, 0)])
     assert ledger.of_job == {1: HourCounts(100, 1, 2, 0), 2: HourCounts(7, 0, 0, 0)}
     assert ledger.of_substreams == {1: {A: HourCounts(10, 0, 2, 0)}, 2: {}}
-    assert ledger.untold == {1: 85, 2: 7}
+    assert ledger.unattributed == {1: 85, 2: 7}
 
 
 def test_hours_that_cannot_be_true_take_nobodys_place() -> None:
     ledger = Ledger()
-    ledger.enter([(A, (hour, 1, 0, 1)) for hour in (5, 6, 7, 10**6)], "dropped", latest=6 * HOUR)
+    ledger.add([(A, (hour, 1, 0, 1)) for hour in (5, 6, 7, 10**6)], "dropped", latest=6 * HOUR)
     assert list(ledger.of_job) == list(ledger.of_substreams) == [5, 6]
 
 
@@ -98,11 +98,13 @@ def test_what_was_dropped_comes_before_what_was_diverted() -> None:
     assert spans([]) == []
 
 
-def commit(job: JobMachine, batch_id: int, went: LateDisposition, hours: tuple[HourOfRows, ...]) -> None:
+def commit(job: JobMachine, batch_id: int, went: LateDisposition, hours: tuple[RowsOfHour, ...]) -> None:
     job.begin(RUN, batch_id, 0)
-    job.report_staged(RUN, batch_id, 0, {"a": 1}, {}, 0)
+    job.stage(RUN, batch_id, 0, {"a": 1}, {}, 0)
     late = sum(of_hour[3] for of_hour in hours)
-    account = Accounting("row", ("a", "?"), (Counts(on_time=1, late=late), Counts(late=1)), went, (hours, ()))
+    account = BatchAccounting(
+        "row", ("a", "?"), (RowCounts(on_time=1, late=late), RowCounts(late=1)), went, (hours, ())
+    )
     for _ in range(2):
         job.commit(RUN, batch_id, account, 0)
 
@@ -112,12 +114,12 @@ def test_an_account_is_taken_once_and_outlives_its_substream() -> None:
     commit(job, 0, "dropped", ((5, 10, 0, 2),))
     commit(job, 1, "diverted", ((5, 10, 0, 3),))
     key = RUN.query, "a"
-    assert (job.total.late, job.diverted_total, job.diverted[key]) == (7, 4, 3)
+    assert (job.total.late, job.diverted_total, job.diverted_rows[key]) == (7, 4, 3)
     assert job.ledger.of_substreams == {5: {key: HourCounts(20, 0, 2, 3)}}
     job.retire(RUN.query, "heir", 0)
-    assert job.diverted == {("heir", "a"): 3}
+    assert job.diverted_rows == {("heir", "a"): 3}
     job.evict("heir", ["a"], 0)
-    assert (job.diverted, job.diverted_total) == ({}, 4)
+    assert (job.diverted_rows, job.diverted_total) == ({}, 4)
     assert job.ledger.of_substreams == {5: {key: HourCounts(20, 0, 2, 3)}}
     job.reset(0, "e")
     assert (job.ledger.of_job, job.diverted_total) == ({}, 4)

@@ -3,9 +3,9 @@
 import pytest
 
 from tests.domain.batches import OTHER, RUN, batch
+from tests.support.machine import JobMachine
 from tidegate.domain.config import JobConfig, Override
 from tidegate.domain.errors import EventTimeMissing, InvalidConfig
-from tidegate.domain.job import JobMachine
 from tidegate.domain.journal import NAMES_KEPT, RECORDS_KEPT, RECORDS_KEPT_MS
 from tidegate.domain.pattern import matches
 from tidegate.domain.policy import (
@@ -65,14 +65,14 @@ def test_a_batch_that_is_open_too_long_is_released_and_may_still_commit() -> Non
     assert job.sweep(100).watermark == 500
     assert "batch_released" in kinds(job)
     assert job.query_table()[1].batch_released
-    job.report_staged(RUN, 1, 0, {"a": 700}, {}, 101)
+    job.stage(RUN, 1, 0, {"a": 700}, {}, 101)
     assert job.commit(RUN, 1, None, 102).applied
     assert job.substream_table(102)[1].max_event_time == 700
 
 
 def test_time_that_nobody_saw_is_nobody_s_silence() -> None:
     """After an hour without a coordinator, all would be idle at once, and all they bring late."""
-    job = JobMachine(JobConfig(LimitingLag(0), idle_timeout_ms=50), 0, absent_after_ms=100)
+    job = JobMachine(JobConfig(LimitingLag(0), idle_timeout_ms=50), 0, unattended_after_ms=100)
     job.report({"a": 10, "b": 20}, 0)
     assert job.sweep(3_600_000).watermark == 10
     assert "unattended" in kinds(job)
@@ -85,14 +85,14 @@ def test_silence_begins_to_count_when_a_timeout_comes_into_force() -> None:
     """Coordinators may have been away for hours before it, and nobody would know."""
     job = JobMachine(JobConfig(LimitingLag(0)), 0)
     job.report({"a": 10, "b": 500}, 0)
-    assert job.change(JobConfig(LimitingLag(0), idle_timeout_ms=50), 3_600_000).watermark == 10
+    assert job.configure(JobConfig(LimitingLag(0), idle_timeout_ms=50), 3_600_000).watermark == 10
     job.report({"b": 600}, 3_600_020)
     assert job.sweep(3_600_050).watermark == 600
 
 
 def test_a_lull_does_not_count_while_nobody_looks() -> None:
     """A watermark that ran on while the coordinator was away would call an hour of rows late."""
-    job = JobMachine(JobConfig(LimitingLagAndLull(0, 50)), 0, absent_after_ms=100)
+    job = JobMachine(JobConfig(LimitingLagAndLull(0, 50)), 0, unattended_after_ms=100)
     job.report({"a": 10}, 0)
     assert job.sweep(3_600_000).watermark == 10
     assert job.sweep(3_600_060).watermark == 20
@@ -102,8 +102,8 @@ def test_a_broken_clock_does_not_make_the_others_late() -> None:
     """Microseconds sent as milliseconds lie in the year 50 000."""
     job = JobMachine(JobConfig(LimitingLag(0), max_future_skew_ms=100), 1000)
     job.report({"good": 900, "broken": 1_000_000}, 1000)
-    assert job.answer().watermark == 900
-    assert job.summary().future == 1
+    assert job.watermark_state().watermark == 900
+    assert job.summary().future_rows == 1
     future = next(record for record in job.journal if record.kind == "future")
     assert future.details["substreams"] == ["/broken"]
     job.report({"edge": 1100}, 1000)
@@ -115,7 +115,7 @@ def test_a_ready_made_watermark_in_the_future_is_ignored_too() -> None:
     job = JobMachine(JobConfig(Reported(), max_future_skew_ms=100), 1000)
     job.report({}, 1000, watermarks={"a": 900})
     assert not job.report({}, 1000, watermarks={"a": 5000}).applied
-    assert job.answer().watermark == 900
+    assert job.watermark_state().watermark == 900
 
 
 def test_a_watermark_alone_is_refused_where_its_policy_needs_event_times() -> None:
@@ -124,7 +124,7 @@ def test_a_watermark_alone_is_refused_where_its_policy_needs_event_times() -> No
     with pytest.raises(EventTimeMissing, match="'x'"):
         job.report({}, 0, watermarks={"x": 5, "r1": 5})
     assert job.substreams == {}
-    assert job.report({}, 0, watermarks={"r1": 5}).answer.watermark == 5
+    assert job.report({}, 0, watermarks={"r1": 5}).state.watermark == 5
 
 
 def test_overrides_give_some_substreams_a_policy_of_their_own() -> None:
@@ -159,18 +159,18 @@ def test_a_change_of_policy_takes_effect_at_once_and_takes_nothing_back() -> Non
     """A lag that was too short is made longer in the midst of a run."""
     job = JobMachine(JobConfig(LimitingLag(0)), 0)
     job.report({"a": 100}, 0)
-    assert job.change(JobConfig(LimitingLag(50)), 1).watermark == 100
-    assert job.report({"a": 140}, 2).answer.watermark == 100
-    assert job.report({"a": 160}, 3).answer.watermark == 110
-    assert job.change(JobConfig(LimitingLag(10)), 4).watermark == 150
-    assert job.change(JobConfig(LimitingTimestampAndWallClockLag(100, 0)), 500).watermark == 500
+    assert job.configure(JobConfig(LimitingLag(50)), 1).watermark == 100
+    assert job.report({"a": 140}, 2).state.watermark == 100
+    assert job.report({"a": 160}, 3).state.watermark == 110
+    assert job.configure(JobConfig(LimitingLag(10)), 4).watermark == 150
+    assert job.configure(JobConfig(LimitingTimestampAndWallClockLag(100, 0)), 500).watermark == 500
 
 
 def test_a_history_survives_a_change_of_lag() -> None:
     """Or each change would put the delay off anew."""
     job = JobMachine(JobConfig(LimitingLagAndDelay(50, 160)), 0)
     job.report({"a": 100}, 0)
-    job.change(JobConfig(LimitingLagAndDelay(40, 160)), 80)
+    job.configure(JobConfig(LimitingLagAndDelay(40, 160)), 80)
     assert job.sweep(159).watermark == 60
     assert job.sweep(160).watermark == 100
 
@@ -180,15 +180,15 @@ def test_a_shorter_idle_timeout_lets_go_and_a_longer_one_takes_back() -> None:
     job = JobMachine(JobConfig(LimitingLag(0), idle_timeout_ms=1000), 0)
     job.report({"a": 10}, 0)
     job.report({"b": 500}, 100)
-    assert job.change(JobConfig(LimitingLag(0), idle_timeout_ms=100), 100).watermark == 500
-    job.change(JobConfig(LimitingLag(0), idle_timeout_ms=1000), 101)
+    assert job.configure(JobConfig(LimitingLag(0), idle_timeout_ms=100), 100).watermark == 500
+    job.configure(JobConfig(LimitingLag(0), idle_timeout_ms=1000), 101)
     assert [row.state for row in job.substream_table(101)] == ["active", "active"]
 
 
 def test_a_minimum_step_is_measured_from_the_last_emission() -> None:
     """At least the step: exactly that far goes out."""
     job = JobMachine(JobConfig(LimitingLag(0), MinStepThrottle(10)), 0)
-    assert [job.report({"a": time}, 0).answer.watermark for time in (5, 14, 15, 24, 25)] == [5, 5, 15, 15, 25]
+    assert [job.report({"a": time}, 0).state.watermark for time in (5, 14, 15, 24, 25)] == [5, 5, 15, 15, 25]
 
 
 @pytest.mark.parametrize(

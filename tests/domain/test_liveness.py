@@ -5,10 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.support.machine import JobMachine
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import DomainError
 from tidegate.domain.frame import Frame
-from tidegate.domain.job import JobMachine
+from tidegate.domain.names import DIRECT
 from tidegate.domain.numbers import above
 from tidegate.domain.policy import (
     LimitingLag,
@@ -16,8 +17,7 @@ from tidegate.domain.policy import (
     LimitingLagAndLull,
     LimitingTimestampAndWallClockLag,
 )
-from tidegate.domain.query import Run
-from tidegate.domain.state import DIRECT
+from tidegate.domain.state import Run
 from tidegate.domain.throttle import FrameThrottle, MinStepThrottle, NoThrottle, Throttle
 
 NAMES = ["a", "b", "c"]
@@ -67,13 +67,13 @@ def any_command(chance: random.Random, now: int) -> Command:
         lambda job, at: job.restore(DIRECT, {name: time}, at),
         lambda job, at: job.hold("h", at_most, lasts, at),
         lambda job, at: job.release("h", at),
-        lambda job, at: job.change(config, at),
-        lambda job, at: job.finish(at),
+        lambda job, at: job.configure(config, at),
+        lambda job, at: job.complete(at),
         lambda job, at: job.reopen(at),
         lambda job, at: job.idle(DIRECT, [name], at),
         lambda job, at: job.evict(DIRECT, [name], at),
         lambda job, at: job.begin(RUN, batch, at),
-        lambda job, at: job.report_staged(RUN, batch, 0, {name: time}, {}, at),
+        lambda job, at: job.stage(RUN, batch, 0, {name: time}, {}, at),
         lambda job, at: job.commit(RUN, batch, None, at),
         lambda job, at: job.heartbeat(RUN, at, at),
     ]
@@ -106,11 +106,11 @@ def test_what_is_due_is_all_that_time_will_change(seed: int) -> None:
         now += 1
         watched.sweep(now)
         sweep_if_due(left_alone, now)
-    there = watched.answer()
+    there = watched.watermark_state()
     for _ in range(SLOT):
         now += 1
         sweep_if_due(left_alone, now)
-    here = left_alone.answer()
+    here = left_alone.watermark_state()
     assert not above(there.coalesced_watermark, here.coalesced_watermark)
     assert not above(there.watermark, here.watermark)
     watched.sweep(now)

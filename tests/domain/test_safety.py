@@ -6,10 +6,11 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.machine import JobMachine
 from tidegate.domain.config import JobConfig
 from tidegate.domain.frame import Frame
-from tidegate.domain.job import JobMachine
 from tidegate.domain.journal import MOVEMENTS
+from tidegate.domain.names import DIRECT
 from tidegate.domain.numbers import above
 from tidegate.domain.policy import (
     LimitingLag,
@@ -17,8 +18,7 @@ from tidegate.domain.policy import (
     LimitingLagAndLull,
     LimitingTimestampAndWallClockLag,
 )
-from tidegate.domain.query import Run
-from tidegate.domain.state import DIRECT
+from tidegate.domain.state import Run
 from tidegate.domain.throttle import FrameThrottle, MinStepThrottle, NoThrottle
 
 SUBSTREAMS = ["a", "b", "c"]
@@ -60,7 +60,7 @@ def test_without_limits_what_is_on_time_in_its_substream_is_on_time_in_the_merge
     max_event_times: dict[str, int] = {}
     for number, (name, time, now) in enumerate(stream(steps)):
         if name not in max_event_times or time >= max_event_times[name] - lag:
-            assert not above(job.answer().watermark, time)
+            assert not above(job.watermark, time)
         max_event_times[name] = max(time, max_event_times.get(name, time))
         job.report({name: time}, now)
         if number in sweeps:
@@ -83,7 +83,7 @@ def test_that_holds_for_rows_in_batches_by_their_pins(
         for partition, (name, time, now) in enumerate(part):
             if name not in max_event_times or time >= max_event_times[name] - lag:
                 assert not above(pinned_watermark, time)
-            job.report_staged(run, batch, partition, {name: time}, {}, now)
+            job.stage(run, batch, partition, {name: time}, {}, now)
         for name, time, _ in part:
             max_event_times[name] = max(time, max_event_times.get(name, time))
         job.commit(run, batch, None, part[-1][2])
@@ -136,7 +136,7 @@ def test_with_a_limit_each_violation_is_on_record_under_its_name(
 ) -> None:
     """Whoever asks why a row was late must find the limit that the operator chose."""
     policy = config.policy
-    lag_field = "timestamp_lag" if isinstance(policy, LimitingTimestampAndWallClockLag) else "lag"
+    lag_field = "timestamp_lag_ms" if isinstance(policy, LimitingTimestampAndWallClockLag) else "lag_ms"
     config = replace(config, policy=replace(policy, **{lag_field: lag}), throttle=throttle)  # type: ignore[type-var]
     allowed = {NAMES_OF.get(type(policy))}
     allowed |= {limit for limit in ("idle_timeout_ms", "max_retention_ms") if getattr(config, limit) is not None}
@@ -145,7 +145,7 @@ def test_with_a_limit_each_violation_is_on_record_under_its_name(
     max_event_times: dict[str, int] = {}
     for name, time, now in stream(steps):
         job.sweep(now)
-        if (name not in max_event_times or time >= max_event_times[name] - lag) and above(job.answer().watermark, time):
+        if (name not in max_event_times or time >= max_event_times[name] - lag) and above(job.watermark, time):
             explained = limits_on_record(job, name, time)
             assert explained, f"{name} is late at {time}, and nothing says why"
             assert explained <= allowed

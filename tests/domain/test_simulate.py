@@ -9,14 +9,14 @@ from tests.support.book import BOOK
 from tidegate.domain.config import JobConfig
 from tidegate.domain.frame import Frame
 from tidegate.domain.policy import LimitingLag
-from tidegate.domain.simulate import Moment, Outcome, Row, judge, merged_tops, through_machine, under_lag
+from tidegate.domain.simulate import Outcome, Row, Step, classify, merged_event_times, through_machine, under_lag
 from tidegate.domain.throttle import FrameThrottle, MinStepThrottle
 
 
 @pytest.mark.parametrize(("lag", "expected"), BOOK.items())
 def test_the_table_of_the_book(lag: int, expected: tuple[float, int, float]) -> None:
     rows = clicks()
-    outcome = judge(under_lag(rows, merged_tops(rows), lag * MINUTE), WINDOW)
+    outcome = classify(under_lag(rows, merged_event_times(rows), lag * MINUTE), WINDOW)
     assert outcome.average_latency is not None
     latency = outcome.average_latency / MINUTE
     assert (round(100 * outcome.completeness, 2), outcome.dropped, round(latency, 2)) == expected
@@ -31,7 +31,7 @@ rows_of = st.lists(
 def test_the_quick_way_is_the_machine(rows: list[Row], lag: int, declared: list[str]) -> None:
     """Under a fixed lag, row by row."""
     slow = list(through_machine(rows, JobConfig(LimitingLag(lag)), declared))
-    assert list(under_lag(rows, merged_tops(rows, declared), lag)) == slow
+    assert list(under_lag(rows, merged_event_times(rows, declared), lag)) == slow
 
 
 @given(rows=rows_of, lag=st.integers(0, 30), size=st.integers(1, 20), grace=st.integers(0, 20))
@@ -39,7 +39,7 @@ def test_judged_as_the_rule_is_written(rows: list[Row], lag: int, size: int, gra
     """Late is a row whose window has ended at the watermark that has taken it into account; and each window that
     something was counted in closes once, when the watermark comes to its end.
     """
-    moments = list(under_lag(rows, merged_tops(rows), lag))
+    moments = list(under_lag(rows, merged_event_times(rows), lag))
     dropped = updated = latency = 0
     closed: dict[int, int] = {}
     known: set[int] = set()
@@ -57,21 +57,21 @@ def test_judged_as_the_rule_is_written(rows: list[Row], lag: int, size: int, gra
             if other <= moment.watermark:
                 closed.setdefault(other, moment.max_event_time - other)
     latency = sum(closed.values())
-    assert judge(moments, size, grace) == Outcome(len(rows), dropped, updated, len(closed), latency)
+    assert classify(moments, size, grace) == Outcome(len(rows), dropped, updated, len(closed), latency)
 
 
 @given(rows=rows_of, lag=st.integers(0, 30), size=st.integers(1, 20))
 def test_a_throttle_by_frames_loses_nothing_more(rows: list[Row], lag: int, size: int) -> None:
     """It emits where windows end, and nothing closes in between."""
-    plain = judge(under_lag(rows, merged_tops(rows), lag), size)
+    plain = classify(under_lag(rows, merged_event_times(rows), lag), size)
     framed = JobConfig(LimitingLag(lag), FrameThrottle(Frame(size, size)))
-    assert judge(through_machine(rows, framed), size) == plain
-    stepped = judge(through_machine(rows, JobConfig(LimitingLag(lag), MinStepThrottle(7))), size)
+    assert classify(through_machine(rows, framed), size) == plain
+    stepped = classify(through_machine(rows, JobConfig(LimitingLag(lag), MinStepThrottle(7))), size)
     assert stepped.dropped <= plain.dropped
 
 
 def test_before_there_is_a_watermark_nothing_is_late() -> None:
-    moments = [Moment(5, None, 5), Moment(1, None, 5), Moment(25, 20, 25), Moment(1, 20, 25)]
-    assert judge(moments, 10) == Outcome(4, 1, 0, 1, 15)
-    assert judge([], 10).completeness == 1 and judge([], 10).average_latency is None
+    moments = [Step(5, None, 5), Step(1, None, 5), Step(25, 20, 25), Step(1, 20, 25)]
+    assert classify(moments, 10) == Outcome(4, 1, 0, 1, 15)
+    assert classify([], 10).completeness == 1 and classify([], 10).average_latency is None
     assert list(through_machine([], JobConfig(LimitingLag(0)))) == []

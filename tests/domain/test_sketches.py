@@ -15,13 +15,14 @@ from docs.drawing.clicks import LAGS, MINUTE, WINDOW, clicks
 from examples.flights.data import load
 from examples.flights.settings import Settings
 from tests.domain.streams import APART, LAWS, Law, arrivals
+from tests.support.machine import JobMachine
+from tidegate.domain.completeness import MAX_POINTS, curve, least_lag
 from tidegate.domain.config import JobConfig
-from tidegate.domain.disorder import MOST_POINTS, Disorder, curve, least_lag
 from tidegate.domain.frame import Frame
-from tidegate.domain.job import JobMachine
 from tidegate.domain.policy import LimitingLag, Reported
-from tidegate.domain.simulate import UNBOUNDED, Row, judge, merged_tops, under_lag
+from tidegate.domain.simulate import UNBOUNDED, Row, classify, merged_event_times, under_lag
 from tidegate.domain.sketch import EDGES, RELATIVE_ERROR, Sketch, bucket_of, typical
+from tidegate.domain.state import DelayStatistics
 from tidegate.domain.throttle import FrameThrottle, NoThrottle, Throttle
 
 FOR_EVER = 10**15
@@ -45,7 +46,7 @@ def january() -> tuple[tuple[int, int, str], ...]:
     return tuple(zip(*(column.astype(int) for column in millis), flights["origin"], strict=True))
 
 
-def disorder_of(rows: list[Row], lag: int, throttle: Throttle) -> Disorder:
+def disorder_of(rows: list[Row], lag: int, throttle: Throttle) -> DelayStatistics:
     """What the machine knows of rows in the end, each of them reported by itself, under a lag."""
     config = JobConfig(LimitingLag(lag), throttle, delay_half_life_ms=FOR_EVER)
     job = JobMachine(config, 0, numbers=UNBOUNDED)
@@ -56,13 +57,17 @@ def disorder_of(rows: list[Row], lag: int, throttle: Throttle) -> Disorder:
         delays = (
             {}
             if max_event_time is None
-            else {row.substream: ((bucket_of(max_event_time - config.judged_at(row.event_time, UNBOUNDED)), 1),)}
+            else {
+                row.substream: (
+                    (bucket_of(max_event_time - config.throttle.classified_at(row.event_time, UNBOUNDED)), 1),
+                )
+            }
         )
         max_event_times[row.substream] = (
             row.event_time if max_event_time is None else max(max_event_time, row.event_time)
         )
         job.report({row.substream: row.event_time}, 0, delays=delays)
-    return job.disorder
+    return job.delay_statistics
 
 
 MINUTES = [minutes * 60_000 for minutes in (0, 10, 30, 60, 120, 180, 240, 360, 480)]
@@ -80,11 +85,11 @@ for law, drawn in LAWS.items():
 def test_it_says_what_a_replay_gives(stream: str) -> None:
     make, window, lag, lags = STREAMS[stream]
     rows = make()
-    merged = merged_tops(rows, {row.substream for row in rows})
+    merged = merged_event_times(rows, {row.substream for row in rows})
     framed = disorder_of(rows, lag, FrameThrottle(Frame(window, window)))
     by_row = disorder_of(rows, lag, NoThrottle())
     for point in curve(framed.merged, framed.wait, 0, lags):
-        measured = judge(under_lag(rows, merged, point.lag), window)
+        measured = classify(under_lag(rows, merged, point.lag), window)
         print(f"{stream}: {point} measured {measured.completeness:.2%} {measured.average_latency:.0f}")
         assert point.completeness == pytest.approx(measured.completeness, abs=0.01)
         assert point.latency is not None and measured.average_latency is not None
@@ -95,7 +100,7 @@ def test_it_says_what_a_replay_gives(stream: str) -> None:
         assert guessed == pytest.approx(measured.completeness, abs=0.05 if "flights" in stream else 0.01)
     # Where a clock that ticks coarsely puts many rows at the very lag, no sketch can tell on which side of it they are.
     for point in curve(by_row.merged, None, 0, [lag * 21 // 20 for lag in lags]):
-        measured = judge(under_lag(rows, merged, point.lag), 1)
+        measured = classify(under_lag(rows, merged, point.lag), 1)
         assert point.completeness == pytest.approx(measured.completeness, abs=0.01)
 
 
@@ -117,15 +122,15 @@ def test_sketches_of_parts_add_up(some: list[int], others: list[int]) -> None:
 
 def test_it_fades_by_half_in_a_half_life_of_event_time() -> None:
     sketch = Sketch()
-    sketch.fade_to(0, 800)
+    sketch.decay_to(0, 800)
     sketch.add([(5, 1000)])
     for max_event_time in (100, 350, 350, 800):
-        sketch.fade_to(max_event_time, 800)
+        sketch.decay_to(max_event_time, 800)
     assert sketch.rows == pytest.approx(500, rel=1e-3)
     # By another half-life from here on; that alone is no reason to forget.
-    assert sketch.fade_to(8000, 1600) == 0
+    assert sketch.decay_to(8000, 1600) == 0
     assert sketch.rows == pytest.approx(500, rel=1e-3)
-    sketch.fade_to(8000 + 1600 * 100, 1600)
+    sketch.decay_to(8000 + 1600 * 100, 1600)
     assert sketch.weights == {}
 
 
@@ -133,7 +138,7 @@ def test_a_curve_is_thinned_out_and_keeps_its_ends() -> None:
     sketch = Sketch()
     sketch.add([(bucket, 1) for bucket in range(600)])
     points = curve(sketch, None)
-    assert len(points) <= MOST_POINTS + 2
+    assert len(points) <= MAX_POINTS + 2
     assert points[0].lag == 0
     assert points[-1].completeness == 1
     assert all(a.completeness <= b.completeness for a, b in pairwise(points))
@@ -154,18 +159,18 @@ def test_windows_that_are_frames_wait_from_end_to_end() -> None:
     throttled = JobMachine(JobConfig(LimitingLag(5), FrameThrottle(Frame(100, 100))), 0)
     for time in range(0, 1000, 10):
         throttled.report({"a": time}, 0)
-    assert throttled.disorder.wait is not None
+    assert throttled.delay_statistics.wait is not None
     # The watermark reaches the end of a window with the first event that is 5 beyond it: 10 beyond, less the lag.
-    assert throttled.disorder.wait == 5
+    assert throttled.delay_statistics.wait == 5
 
 
 def test_without_a_lag_there_is_no_curve() -> None:
     job = JobMachine(JobConfig(Reported()), 0)
     for time in range(5):
         job.report({"a": time}, 0, watermarks={"a": time}, delays={"a": ((3, 1),)})
-    assert job.disorder.merged.weights == {}
-    assert job.disorder.wait is None
-    assert job.disorder.pool.rows == 4
+    assert job.delay_statistics.merged.weights == {}
+    assert job.delay_statistics.wait is None
+    assert job.delay_statistics.pool.rows == 4
 
 
 def test_rows_before_there_is_a_watermark_are_on_time_under_any_lag() -> None:
@@ -173,4 +178,4 @@ def test_rows_before_there_is_a_watermark_are_on_time_under_any_lag() -> None:
     job.declare("", ["b"], 0)
     for time in range(5):
         job.report({"a": APART * time}, 0, delays={"a": ((300, 1),)})
-    assert [*job.disorder.merged.weights] == [0]
+    assert [*job.delay_statistics.merged.weights] == [0]

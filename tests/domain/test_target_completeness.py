@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pytest
 
 from tests.domain.streams import APART, LAWS, Law, arrivals, batches
+from tests.support.machine import JobMachine
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import InvalidConfig
-from tidegate.domain.job import JobMachine
 from tidegate.domain.policy import LimitingLag, Policy, TargetCompleteness
 from tidegate.domain.sketch import bucket_of
 
@@ -42,21 +42,21 @@ def judged(policy: Policy, times: list[int]) -> Judged:
     job = JobMachine(JobConfig(policy, delay_half_life_ms=HALF_LIFE), 0)
     found = Judged([], [], [], [])
     for at, batch in enumerate(batches(times)):
-        watermark, max_event_time = job.coalescer.coalesced_watermark, job.max_event_time
+        watermark, max_event_time = job.coalesced_watermark, job.max_event_time
         substream = job.substreams.get(("", "s"))
-        if found.warm is None and substream is not None and substream.lag != COLD_START:
+        if found.warm is None and substream is not None and substream.policy_state.lag != COLD_START:
             found.warm = at
         found.rows.append(len(batch))
         found.late.append(0 if watermark is None else sum(time < watermark for time in batch))
-        found.lags.append(0 if substream is None or substream.lag is None else substream.lag)
+        found.lags.append(0 if substream is None or substream.policy_state.lag is None else substream.policy_state.lag)
         delays = {}
         if max_event_time is not None:
             delays["s"] = (*Counter(bucket_of(max_event_time - time) for time in batch).items(),)
             if found.warm is not None:
                 found.delays += [max_event_time - time for time in batch]
         job.report({"s": max(batch)}, 0, delays=delays)
-        assert job.coalescer.coalesced_watermark is not None
-        assert watermark is None or job.coalescer.coalesced_watermark >= watermark
+        assert job.coalesced_watermark is not None
+        assert watermark is None or job.coalesced_watermark >= watermark
     return found
 
 
@@ -112,14 +112,16 @@ def test_it_learns_again_where_enough_rows_never_come_together() -> None:
     for _ in range(50):
         report(usual)
     small = job.substreams["", "small"]
-    learnt = small.lag
+    learnt = small.policy_state.lag
     assert learnt is not None and learnt < 300
     assert job.delays["", "small"].rows < 1000
     report({"large": usual["large"], "small": [10**9] * 20})
-    assert small.lag == 1000  # no more than that of a cold start: they are no delays that anybody would wait for
+    assert (
+        small.policy_state.lag == 1000
+    )  # no more than that of a cold start: they are no delays that anybody would wait for
     for _ in range(100):
         report(usual)
-    assert small.lag is not None and small.lag <= learnt
+    assert small.policy_state.lag is not None and small.policy_state.lag <= learnt
 
 
 def test_when_rows_come_less_late_the_lag_tightens_slowly() -> None:
@@ -152,8 +154,8 @@ def test_where_half_of_the_substreams_are_delayed_only_one_watermark_for_all_los
     warm = len(rows) // 2
     for first in range(0, len(rows), 50):
         batch = rows[first : first + 50]
-        watermark = by_each.coalescer.coalesced_watermark
-        learnt = by_each.substreams["", "s0"].lag
+        watermark = by_each.coalesced_watermark
+        learnt = by_each.substreams["", "s0"].policy_state.lag
         assert learnt is not None
         if first >= warm and best is not None:
             judged_rows += len(batch)
@@ -178,16 +180,16 @@ def test_where_half_of_the_substreams_are_delayed_only_one_watermark_for_all_los
     [
         ({"target": 1.0}, "policy.target"),
         ({"target": 0.4}, "policy.target"),
-        ({"floor": -1}, "policy.floor_ms"),
-        ({"floor": 20, "ceiling": 10}, "policy.ceiling_ms"),
-        ({"floor": 20, "cold_start": 10}, "policy.cold_start_lag_ms"),
-        ({"ceiling": 20, "cold_start": 30}, "policy.cold_start_lag_ms"),
+        ({"floor_ms": -1}, "policy.floor_ms"),
+        ({"floor_ms": 20, "ceiling_ms": 10}, "policy.ceiling_ms"),
+        ({"floor_ms": 20, "cold_start_lag_ms": 10}, "policy.cold_start_lag_ms"),
+        ({"ceiling_ms": 20, "cold_start_lag_ms": 30}, "policy.cold_start_lag_ms"),
         ({"min_rows": 0}, "policy.min_rows"),
     ],
 )
 def test_what_cannot_be_aimed_at_is_refused(config: dict[str, float], field: str) -> None:
     with pytest.raises(InvalidConfig) as refused:
-        TargetCompleteness(**{"target": 0.99, "cold_start": 15, **config})  # type: ignore[arg-type]
+        TargetCompleteness(**{"target": 0.99, "cold_start_lag_ms": 15, **config})  # type: ignore[arg-type]
     assert refused.value.details["field"] == field
 
 
@@ -204,10 +206,10 @@ def test_until_enough_was_seen_the_lag_is_that_of_a_cold_start() -> None:
     job = JobMachine(JobConfig(policy), 0)
     job.report({"a": 1000, "b": 1000}, 0)
     job.report({"a": 2000}, 0, delays={"a": ((bucket_of(10), 99),)})
-    assert job.substreams["", "a"].lag == COLD_START
+    assert job.substreams["", "a"].policy_state.lag == COLD_START
     job.report({"a": 3000}, 0, delays={"a": ((bucket_of(10), 1),)})
-    assert job.substreams["", "a"].lag == 10
+    assert job.substreams["", "a"].policy_state.lag == 10
     # The other has shown nothing of its own yet; what is known of all is better than nothing.
-    assert job.substreams["", "b"].lag == COLD_START
+    assert job.substreams["", "b"].policy_state.lag == COLD_START
     job.report({"b": 2000}, 0, delays={"b": ((bucket_of(10), 1),)})
-    assert job.substreams["", "b"].lag == 10
+    assert job.substreams["", "b"].policy_state.lag == 10

@@ -16,8 +16,8 @@ from tidegate.runtime.feed import Feed, State
 from tidegate.runtime.tasks import end
 from tidegate.runtime.wakeups import WakeUps
 from tidegate.store.embedded import EmbeddedValkey
+from tidegate.store.jobs import JobStore, Watched
 from tidegate.store.keys import WAKE
-from tidegate.store.redis import JobStore, Watched
 
 
 def feeds() -> int:
@@ -36,7 +36,7 @@ def test_a_feed_that_nobody_uses_ends(valkey: EmbeddedValkey, job_name: str) -> 
     """However short the use: a cancellation may be lost in a command of the store's client."""
 
     async def run(store: JobStore) -> None:
-        await store.put(job_name, JobConfig(LimitingLag(0)), {}, None)
+        await store.configure(job_name, JobConfig(LimitingLag(0)), {}, None)
         wakeups = WakeUps(store.redis, store, 10_000, 300)
         for pause_ms in range(300):
             steps = wakeups.follow(job_name, None, 15, nullcontext())
@@ -56,7 +56,7 @@ def test_a_message_that_is_none_of_ours_stops_nothing(
     monkeypatch.setattr(feed, "LOOK_S", 600)
 
     async def run(store: JobStore) -> None:
-        await store.put(job_name, JobConfig(LimitingLag(0)), {}, None)
+        await store.configure(job_name, JobConfig(LimitingLag(0)), {}, None)
         wakeups = WakeUps(store.redis, store, 10, 300)
         listening = asyncio.create_task(wakeups.run())
         while not await store.redis.pubsub_numpat():
@@ -96,7 +96,7 @@ def test_a_store_that_is_away_hides_no_gap(
     async def run(plain: JobStore) -> None:
         store = Flaky(plain.redis)
         store.away = lambda call: call in failing
-        await store.put(job_name, JobConfig(LimitingLag(0)), {}, None)
+        await store.configure(job_name, JobConfig(LimitingLag(0)), {}, None)
         await store.report(job_name, {"a": 5})
         followed = Feed(store, job_name)
         task = asyncio.create_task(followed.run())
@@ -117,7 +117,7 @@ def test_the_last_that_happened_to_a_job_is_told_before_its_end(valkey: Embedded
     """One who is behind has missed nothing of what was known here."""
 
     async def run(store: JobStore) -> None:
-        await store.put(job_name, JobConfig(LimitingLag(0)), {}, None)
+        await store.configure(job_name, JobConfig(LimitingLag(0)), {}, None)
         followed = Feed(store, job_name)
         task = asyncio.create_task(followed.run())
         steps = followed.follow(None, 60)

@@ -15,14 +15,14 @@ from tidegate.domain.policy import (
     LimitingLagAndLull,
     LimitingTimestampAndWallClockLag,
 )
-from tidegate.domain.query import Run
+from tidegate.domain.state import Run
 from tidegate.runtime.metrics import Metrics
 from tidegate.runtime.sweeper import Sweeper
 from tidegate.store.clock import ClockGuard
 from tidegate.store.connection import connect
 from tidegate.store.embedded import EmbeddedValkey
+from tidegate.store.jobs import JobStore
 from tidegate.store.keys import SWEEPS, job_key
-from tidegate.store.redis import JobStore
 
 
 async def until(store: JobStore, reached: Callable[[], Awaitable[bool]]) -> None:
@@ -56,11 +56,11 @@ def test_a_job_deleted_in_the_midst_of_a_sweep_stops_nobody(valkey: EmbeddedValk
         store = DeletedInBetween(redis)
         store.victim = f"{job_name}.1"
         for name in (store.victim, f"{job_name}.2"):
-            await store.put(name, JobConfig(LimitingLag(0), idle_timeout_ms=1), {}, None)
+            await store.configure(name, JobConfig(LimitingLag(0), idle_timeout_ms=1), {}, None)
             await store.report(name, {"a": 5})
         await asyncio.sleep(0.05)
         await Sweeper(store, 50, Metrics()).sweep()
-        rows = (await store.substreams(f"{job_name}.2")).rows
+        rows = (await store.reads.substreams(f"{job_name}.2")).rows
         await redis.aclose()
         return [row.state for row in rows]
 
@@ -84,12 +84,12 @@ def test_time_moves_the_watermark_without_any_report_or_read(
     """A quiet input must still close its windows."""
 
     async def run(store: JobStore) -> None:
-        await store.put(job_name, config, {}, None)
+        await store.configure(job_name, config, {}, None)
         await store.declare(job_name, "", ["silent"] if isinstance(config.policy, LimitingLag) else [])
-        before = (await store.report(job_name, {"a": 5000})).answer.coalesced_watermark
+        before = (await store.report(job_name, {"a": 5000})).state.coalesced_watermark
 
         async def moved() -> bool:
-            emitted = [record for _, record in await store.records(job_name) if record.kind == "emission"]
+            emitted = [record for _, record in await store.reads.records(job_name) if record.kind == "emission"]
             return bool(emitted) and emitted[-1].details["coalesced_watermark"] != before
 
         await until(store, moved)
@@ -111,7 +111,7 @@ def test_a_job_that_time_cannot_change_costs_nothing(valkey: EmbeddedValkey, job
     """Thousands of quiet jobs must not keep Redis busy."""
 
     async def run(store: JobStore) -> Any:
-        await store.put(job_name, config, {}, None)
+        await store.configure(job_name, config, {}, None)
         await store.report(job_name, {"a": 5000})
 
         async def forgotten() -> bool:
@@ -131,18 +131,18 @@ def test_a_heartbeat_makes_a_timeout_of_its_query_due(valkey: EmbeddedValkey, jo
     """A query that dies holds the watermark, but no longer than its timeout."""
 
     async def run(store: JobStore) -> None:
-        await store.put(job_name, JobConfig(LimitingLag(0), query_timeout_ms=30), {}, None)
+        await store.configure(job_name, JobConfig(LimitingLag(0), query_timeout_ms=30), {}, None)
         dead = Run("dead", "c", "r")
         await store.begin(job_name, dead, 0)
-        await store.report_staged(job_name, dead, 0, 0, {"a": 5})
+        await store.stage(job_name, dead, 0, 0, {"a": 5})
         await store.commit(job_name, dead, 0, None)
         await store.report(job_name, {"b": 100})
 
         async def released() -> bool:
-            return (await store.status(job_name)).answer.coalesced_watermark == 100
+            return (await store.reads.status(job_name)).state.coalesced_watermark == 100
 
         await until(store, released)
-        assert (await store.status(job_name)).summary.limits == {"query_timeout_ms": 1}
+        assert (await store.reads.status(job_name)).summary.limits == {"query_timeout_ms": 1}
 
     with_store(valkey, run)
 
@@ -155,17 +155,17 @@ def test_a_clock_that_leaps_ahead_is_not_believed(valkey: EmbeddedValkey, job_na
         guarded = JobStore(store.redis, guard=guard)
         seconds, _ = await store.redis.time()
         guard.hear(seconds * 1000 - 3_600_000)  # an hour ago, a moment ago
-        await store.put(job_name, JobConfig(LimitingLag(0), idle_timeout_ms=1000), {}, None)
+        await store.configure(job_name, JobConfig(LimitingLag(0), idle_timeout_ms=1000), {}, None)
         before = await store.redis.hgetall(job_key(job_name))
         for command in (
             lambda: guarded.report(job_name, {"a": 5}),
             lambda: guarded.sweep(job_name),
-            lambda: guarded.put(f"{job_name}.2", JobConfig(LimitingLag(0)), {}, None),
+            lambda: guarded.configure(f"{job_name}.2", JobConfig(LimitingLag(0)), {}, None),
             lambda: guarded.due(),
         ):
             with pytest.raises(ClockJumped):
                 await command()
         assert await store.redis.hgetall(job_key(job_name)) == before
-        assert (await JobStore(store.redis, guard=ClockGuard(60_000)).report(job_name, {"a": 5})).answer.watermark == 5
+        assert (await JobStore(store.redis, guard=ClockGuard(60_000)).report(job_name, {"a": 5})).state.watermark == 5
 
     with_store(valkey, run)

@@ -16,7 +16,7 @@ ROUNDS = 9
 
 
 def fill(driver: Driver, job: str, policy: Policy, size: int) -> None:
-    driver(driver.store.put(job, JobConfig(policy, idle_timeout_ms=10**9), {}, None))
+    driver(driver.store.configure(job, JobConfig(policy, idle_timeout_ms=10**9), {}, None))
     for first in range(0, size, 5000):
         driver(driver.store.report(job, {f"s{n}": n for n in range(first, min(first + 5000, size))}))
 

@@ -11,10 +11,10 @@ from pyspark.sql import SparkSession
 from examples.flights import data
 from examples.flights.settings import Settings
 from examples.flights.spark import FlightsSource
+from tests.support.machine import JobMachine
 from tests.support.streams import to_the_end
 from tidegate.domain.config import JobConfig
 from tidegate.domain.frame import Frame
-from tidegate.domain.job import JobMachine
 from tidegate.domain.numbers import EXACT_DOUBLE
 from tidegate.domain.policy import LimitingLag, Policy, TargetCompleteness
 from tidegate.domain.sketch import bucket_of
@@ -41,18 +41,18 @@ def by_hand(landings: data.Slice, settings: Settings, policy: Policy) -> tuple[l
     late = []
     for _, batch in flights.groupby((flights["landed_at"] - settings.start) // timedelta(hours=settings.batch_hours)):
         times = (batch["departed_at"] - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
-        watermark = job.coalescer.coalesced_watermark
+        watermark = job.coalesced_watermark
         late.append(0 if watermark is None else int((times < watermark).sum()))
         delays: dict[str, Counter[int]] = {}
         max_event_times: dict[str, int] = {}
         for origin, time in zip(batch["origin"], map(int, times), strict=True):
             known = job.substreams.get(("", origin))
             if known is not None and known.max_event_time is not None:
-                behind = known.max_event_time - config.judged_at(time, EXACT_DOUBLE)
+                behind = known.max_event_time - config.throttle.classified_at(time, EXACT_DOUBLE)
                 delays.setdefault(origin, Counter())[bucket_of(behind)] += 1
             max_event_times[origin] = max(time, max_event_times.get(origin, time))
         job.report(max_event_times, 0, delays={origin: (*counted.items(),) for origin, counted in delays.items()})
-    return late, {name: substream.lag for (_, name), substream in job.substreams.items()}
+    return late, {name: substream.policy_state.lag for (_, name), substream in job.substreams.items()}
 
 
 def test_the_flights_with_a_target(

@@ -12,10 +12,9 @@ from tidegate.domain.policy import (
     Reported,
     TargetCompleteness,
 )
-from tidegate.domain.query import PinnedWatermark, Run
-from tidegate.domain.records import Counts
+from tidegate.domain.rows import RowCounts
+from tidegate.domain.state import PinnedWatermark, Run, TokenClaim
 from tidegate.domain.throttle import FrameThrottle, MinStepThrottle, NoThrottle
-from tidegate.store.redis import TokenClaim
 
 START = 1000
 NAMES = ["a", "b", "c", "d/é", "e"]
@@ -72,7 +71,7 @@ configs = st.builds(
     delay_half_life_ms=st.sampled_from([8, 100, 4000]),
 )
 waits = st.sampled_from([0, 0, 0, 3, 20])
-counts = st.builds(Counts, *[st.integers(0, 3)] * 5)
+counts = st.builds(RowCounts, *[st.integers(0, 3)] * 5)
 rows_of_hours = st.builds(
     lambda hour, on_time, updated, late: (hour, on_time + updated + late, updated, late),
     st.integers(-2, 2),

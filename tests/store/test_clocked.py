@@ -13,6 +13,7 @@ import pytest
 from tests.store.twin import Twin
 from tests.support.driver import Driver
 from tidegate.domain.config import JobConfig, Override
+from tidegate.domain.names import DIRECT
 from tidegate.domain.policy import (
     LimitingLag,
     LimitingLagAndDelay,
@@ -20,7 +21,6 @@ from tidegate.domain.policy import (
     LimitingTimestampAndWallClockLag,
     Reported,
 )
-from tidegate.domain.state import DIRECT
 
 POLICIES = (
     LimitingLagAndDelay(40, 3),

@@ -17,7 +17,7 @@ from tidegate.domain.config import JobConfig
 from tidegate.domain.policy import LimitingLag
 from tidegate.store.connection import StoreUnavailable, check, connect, is_failed_script, without_password
 from tidegate.store.embedded import server_binary
-from tidegate.store.redis import JobStore
+from tidegate.store.jobs import JobStore
 
 REDIS = shutil.which("redis-server")
 OPENSSL = shutil.which("openssl")
@@ -52,8 +52,8 @@ async def report_through(url: str, patience_s: float = 30) -> int | None:
                     raise
                 await asyncio.sleep(0.1)
         store = JobStore(redis)
-        await store.put("j", JobConfig(LimitingLag(10)), {}, None)
-        return (await store.report("j", {"a": 100})).answer.watermark
+        await store.configure("j", JobConfig(LimitingLag(10)), {}, None)
+        return (await store.report("j", {"a": 100})).state.watermark
     finally:
         await redis.aclose()
 
@@ -169,7 +169,7 @@ def test_what_sentinels_choose_is_followed(tmp_path: Path) -> None:
             deadline = time.monotonic() + 60
             while len(watermarks) < 2:
                 try:
-                    watermarks.append((await store.report("j", {"a": 200})).answer.watermark)
+                    watermarks.append((await store.report("j", {"a": 200})).state.watermark)
                 except RedisError as away:
                     if is_failed_script(away) or time.monotonic() > deadline:
                         raise

@@ -9,8 +9,8 @@ from tidegate.domain.config import JobConfig
 from tidegate.domain.frame import Frame
 from tidegate.domain.journal import RECORDS_KEPT, RECORDS_KEPT_MS
 from tidegate.domain.policy import LimitingLag
-from tidegate.domain.query import Run
-from tidegate.domain.records import Accounting, Counts
+from tidegate.domain.rows import BatchAccounting, RowCounts
+from tidegate.domain.state import Run
 from tidegate.domain.throttle import FrameThrottle
 
 
@@ -21,23 +21,23 @@ def test_frames_are_exact_at_the_ends_of_the_range(driver: Driver, job_name: str
     config = JobConfig(LimitingLag(0), FrameThrottle(frame))
     for time in (2**53 - 1, 2**53 - 2, 2**53 - 3_600_001, -(2**53) + 1, -(2**53) + 3_600_000, -1, 0, 1, 3_599_999):
         name = f"{job_name}-{time % 10**9}-{offset}"
-        driver(driver.store.put(name, config, {}, None, now_ms=0))
-        assert driver(driver.store.report(name, {"a": time}, now_ms=0)).answer.watermark == frame.floor(time)
-        assert driver(driver.store.complete(name, now_ms=0)).answer.watermark == frame.higher(time)
+        driver(driver.store.configure(name, config, {}, None, now_ms=0))
+        assert driver(driver.store.report(name, {"a": time}, now_ms=0)).state.watermark == frame.floor(time)
+        assert driver(driver.store.complete(name, now_ms=0)).state.watermark == frame.higher(time)
 
 
 def test_a_counted_substream_name_may_hold_any_character(driver: Driver, job_name: str) -> None:
     """Names come from data: quotes, slashes, spaces, right-to-left marks, emoji."""
     odd = ['"', "a/b", " ", "x y/z", "‏שלום", "😀", "<b>", "a:b", "{a}"]
     run = Run("q", "c", "r")
-    driver(driver.store.put(job_name, JobConfig(LimitingLag(0)), {}, None))
+    driver(driver.store.configure(job_name, JobConfig(LimitingLag(0)), {}, None))
     driver(driver.store.begin(job_name, run, 0))
-    driver(driver.store.report_staged(job_name, run, 0, 3, dict.fromkeys(odd, 5), dict.fromkeys(odd, 2)))
-    account = Accounting("row", tuple(odd), (Counts(on_time=1, late=1),) * len(odd))
+    driver(driver.store.stage(job_name, run, 0, 3, dict.fromkeys(odd, 5), dict.fromkeys(odd, 2)))
+    account = BatchAccounting("row", tuple(odd), (RowCounts(on_time=1, late=1),) * len(odd))
     driver(driver.store.commit(job_name, run, 0, account))
-    rows = driver(driver.store.substreams(job_name)).rows
-    assert {row.substream: (row.reported, row.counts) for row in rows} == dict.fromkeys(
-        odd, (2, Counts(on_time=1, late=1))
+    rows = driver(driver.store.reads.substreams(job_name)).rows
+    assert {row.substream: (row.reported_rows, row.counts) for row in rows} == dict.fromkeys(
+        odd, (2, RowCounts(on_time=1, late=1))
     )
 
 
@@ -45,60 +45,60 @@ def test_a_report_of_many_substreams_is_taken_whole(driver: Driver, job_name: st
     """Variadic commands break near 8000 arguments; a batch may well report more."""
     many = {f"s{number}": number for number in range(25_000)}
     run = Run("q", "c", "r")
-    driver(driver.store.put(job_name, JobConfig(LimitingLag(0), idle_timeout_ms=10), {}, None, now_ms=0))
+    driver(driver.store.configure(job_name, JobConfig(LimitingLag(0), idle_timeout_ms=10), {}, None, now_ms=0))
     driver(driver.store.begin(job_name, run, 0, now_ms=0))
-    driver(driver.store.report_staged(job_name, run, 0, 0, many, many, now_ms=0))
-    assert driver(driver.store.commit(job_name, run, 0, None, now_ms=0)).answer.watermark == 0
-    assert driver(driver.store.status(job_name, 0)).summary.active == len(many)
+    driver(driver.store.stage(job_name, run, 0, 0, many, many, now_ms=0))
+    assert driver(driver.store.commit(job_name, run, 0, None, now_ms=0)).state.watermark == 0
+    assert driver(driver.store.reads.status(job_name, 0)).summary.active == len(many)
     # All fall idle at once, and come back at once.
-    assert driver(driver.store.heartbeat(job_name, run, 10, now_ms=10)).answer.watermark == 24_999
+    assert driver(driver.store.heartbeat(job_name, run, 10, now_ms=10)).state.watermark == 24_999
     driver(driver.store.begin(job_name, run, 1, now_ms=11))
-    driver(driver.store.report_staged(job_name, run, 1, 0, dict.fromkeys(many, 30000), now_ms=11))
-    assert driver(driver.store.commit(job_name, run, 1, None, now_ms=11)).answer.watermark == 30_000
+    driver(driver.store.stage(job_name, run, 1, 0, dict.fromkeys(many, 30000), now_ms=11))
+    assert driver(driver.store.commit(job_name, run, 1, None, now_ms=11)).state.watermark == 30_000
 
 
 def test_deleting_leaves_nothing_but_a_tombstone(driver: Driver, job_name: str) -> None:
     """A job that comes back must not find the watermarks of the one before."""
     run = Run("q", "c", "r")
     config = JobConfig(LimitingLag(0))
-    driver(driver.store.put(job_name, config, {}, None))
+    driver(driver.store.configure(job_name, config, {}, None))
     driver(driver.store.declare(job_name, "only-declared", ["x"]))
     driver(driver.store.begin(job_name, run, 0))
-    driver(driver.store.report_staged(job_name, run, 0, 0, {"a": 1}, {"a": 1}))
+    driver(driver.store.stage(job_name, run, 0, 0, {"a": 1}, {"a": 1}))
     driver(driver.store.delete(job_name))
 
     async def keys() -> list[str]:
         return [str(key) for key in await driver.store.redis.keys("*") if job_name in str(key)]
 
     assert driver(keys()) == [f"tidegate:{{{job_name}}}"]
-    again = driver(driver.store.put(job_name, config, {}, None))
-    assert (again.answer.incarnation, again.answer.watermark) == (2, None)
-    assert replace(again.answer, now_ms=0) == replace(driver(driver.store.sweep(job_name)), now_ms=0)
+    again = driver(driver.store.configure(job_name, config, {}, None))
+    assert (again.state.incarnation, again.state.watermark) == (2, None)
+    assert replace(again.state, now_ms=0) == replace(driver(driver.store.sweep(job_name)), now_ms=0)
 
 
 def test_counters_at_their_end_take_nothing_with_them(driver: Driver, job_name: str) -> None:
     """A sum past 64 bits must not leave a batch half committed, nor a query stuck for ever."""
     run = Run("q", "c", "r")
-    driver(driver.store.put(job_name, JobConfig(LimitingLag(0)), {}, None))
+    driver(driver.store.configure(job_name, JobConfig(LimitingLag(0)), {}, None))
     most = 2**53 - 1
     names = tuple(f"s{number}" for number in range(1100))
     for batch_id in range(2):
         driver(driver.store.begin(job_name, run, batch_id))
         for partition in range(3):
-            driver(driver.store.report_staged(job_name, run, batch_id, partition, {"s0": batch_id + 5}, {"s0": most}))
-        account = Accounting("row", names, (Counts(on_time=most),) * len(names))
-        assert driver(driver.store.commit(job_name, run, batch_id, account)).answer.watermark == batch_id + 5
-    assert driver(driver.store.status(job_name)).summary.counts.on_time <= 2**63 - 1
+            driver(driver.store.stage(job_name, run, batch_id, partition, {"s0": batch_id + 5}, {"s0": most}))
+        account = BatchAccounting("row", names, (RowCounts(on_time=most),) * len(names))
+        assert driver(driver.store.commit(job_name, run, batch_id, account)).state.watermark == batch_id + 5
+    assert driver(driver.store.reads.status(job_name)).summary.counts.on_time <= 2**63 - 1
 
 
 def test_sums_of_counts_are_exact(driver: Driver, job_name: str) -> None:
     """Row counts of a year must not lose their last digit to a double."""
     run = Run("q", "c", "r")
-    driver(driver.store.put(job_name, JobConfig(LimitingLag(0)), {}, None))
+    driver(driver.store.configure(job_name, JobConfig(LimitingLag(0)), {}, None))
     driver(driver.store.begin(job_name, run, 0))
-    account = Accounting("row", ("a", "b"), (Counts(late=2**53 - 1), Counts(late=2**53 - 2)))
+    account = BatchAccounting("row", ("a", "b"), (RowCounts(late=2**53 - 1), RowCounts(late=2**53 - 2)))
     driver(driver.store.commit(job_name, run, 0, account))
-    assert driver(driver.store.status(job_name)).summary.counts.late == 2**54 - 3
+    assert driver(driver.store.reads.status(job_name)).summary.counts.late == 2**54 - 3
 
 
 def test_a_job_of_many_queries_can_be_changed_completed_and_deleted(driver: Driver, job_name: str) -> None:
@@ -108,9 +108,9 @@ def test_a_job_of_many_queries_can_be_changed_completed_and_deleted(driver: Driv
         for number in range(9000):
             await driver.store.declare(job_name, f"q{number}", ["a"], now_ms=0)
 
-    driver(driver.store.put(job_name, JobConfig(LimitingLag(0)), {}, None, now_ms=0))
+    driver(driver.store.configure(job_name, JobConfig(LimitingLag(0)), {}, None, now_ms=0))
     driver(declare())
-    assert driver(driver.store.put(job_name, JobConfig(LimitingLag(1)), {}, 1, now_ms=1)).revision == 2
+    assert driver(driver.store.configure(job_name, JobConfig(LimitingLag(1)), {}, 1, now_ms=1)).revision == 2
     assert driver(driver.store.complete(job_name, now_ms=2)).applied
     driver(driver.store.delete(job_name))
 
@@ -122,11 +122,11 @@ def test_the_record_of_a_job_is_bounded(driver: Driver, job_name: str) -> None:
         for number in range(RECORDS_KEPT + 10):
             await driver.store.report(job_name, {"a": number}, now_ms=1)
 
-    driver(driver.store.put(job_name, JobConfig(LimitingLag(0)), {}, None, now_ms=0))
+    driver(driver.store.configure(job_name, JobConfig(LimitingLag(0)), {}, None, now_ms=0))
     driver(emit())
-    assert len(driver(driver.store.records(job_name))) == RECORDS_KEPT
+    assert len(driver(driver.store.reads.records(job_name))) == RECORDS_KEPT
     driver(driver.store.report(job_name, {"a": RECORDS_KEPT + 10}, now_ms=RECORDS_KEPT_MS + 2))
-    assert [record.details["coalesced_watermark"] for _, record in driver(driver.store.records(job_name))] == [
+    assert [record.details["coalesced_watermark"] for _, record in driver(driver.store.reads.records(job_name))] == [
         RECORDS_KEPT + 10
     ]
 
@@ -134,8 +134,8 @@ def test_the_record_of_a_job_is_bounded(driver: Driver, job_name: str) -> None:
 def test_a_report_does_not_pay_for_all_who_fall_idle_at_once(driver: Driver, job_name: str) -> None:
     """A hundred thousand devices that fall silent together must not stop Redis for a second; sweeps do the rest."""
     many = {f"s{number}": number for number in range(5000)}
-    driver(driver.store.put(job_name, JobConfig(LimitingLag(0), idle_timeout_ms=10), {}, None, now_ms=0))
+    driver(driver.store.configure(job_name, JobConfig(LimitingLag(0), idle_timeout_ms=10), {}, None, now_ms=0))
     driver(driver.store.report(job_name, many, now_ms=0))
     driver(driver.store.report(job_name, {"late": 9000}, now_ms=10))
-    assert 0 < driver(driver.store.status(job_name, 10)).summary.idle < len(many)
+    assert 0 < driver(driver.store.reads.status(job_name, 10)).summary.idle < len(many)
     assert driver(driver.store.sweep(job_name, now_ms=10)).watermark == 9000

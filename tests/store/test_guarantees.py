@@ -10,9 +10,8 @@ from tests.support.driver import Driver
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import PinnedWatermarkConflict, QueryFenced
 from tidegate.domain.policy import LimitingLag
-from tidegate.domain.query import PinnedWatermark, Run
-from tidegate.domain.records import Accounting, Counts
-from tidegate.store.redis import TokenClaim
+from tidegate.domain.rows import BatchAccounting, RowCounts
+from tidegate.domain.state import PinnedWatermark, Run, TokenClaim
 
 RUN = Run("departures", "checkpoint", "run-1")
 NEXT_RUN = Run("departures", "checkpoint", "run-2")
@@ -30,10 +29,14 @@ class Job:
         """Give one command to the store and return its reply."""
         return self.driver(getattr(self.driver.store, command)(self.name, *arguments, now_ms=now, **named))
 
+    def read(self, name: str, now: int) -> Any:
+        """Return what can be read of the job under a name."""
+        return self.driver(getattr(self.driver.store.reads, name)(self.name, now_ms=now))
+
     def batch(self, run: Run, batch_id: int, max_event_times: dict[str, int], now: int) -> None:
         """Begin, report and commit a batch at one moment."""
         self.do("begin", run, batch_id, now=now)
-        self.do("report_staged", run, batch_id, 0, max_event_times, now=now)
+        self.do("stage", run, batch_id, 0, max_event_times, now=now)
         self.do("commit", run, batch_id, None, now=now)
 
     def watermark(self, now: int) -> int | None:
@@ -51,7 +54,7 @@ def make(driver: Driver, job_name: str) -> Make:
 
     def made(**limits: Any) -> Job:
         found = Job(driver, job_name)
-        found.do("put", JobConfig(LimitingLag(10), **limits), {}, None, now=0)
+        found.do("configure", JobConfig(LimitingLag(10), **limits), {}, None, now=0)
         return found
 
     return made
@@ -85,15 +88,15 @@ def test_the_clock_of_a_job_does_not_go_back(make: Make) -> None:
 def test_a_valid_token_restores_a_lost_watermark(make: Make) -> None:
     """The store may lose the tail of its log; a token of an older incarnation proves nothing."""
     job = make()
-    assert job.do("report", {"a": 50}, token=TokenClaim(0, 900), now=1).answer.watermark == 40
-    assert job.do("report", {"a": 50}, token=TokenClaim(1, 700), now=1).answer.watermark == 700
+    assert job.do("report", {"a": 50}, token=TokenClaim(0, 900), now=1).state.watermark == 40
+    assert job.do("report", {"a": 50}, token=TokenClaim(1, 700), now=1).state.watermark == 700
 
 
 def test_staged_reports_take_effect_with_the_commit(make: Make) -> None:
     """A crash discards the rows of an open batch, so they must not have moved the watermark."""
     job = make()
     job.do("begin", RUN, 0, now=0)
-    job.do("report_staged", RUN, 0, 0, {"a": 500}, now=0)
+    job.do("stage", RUN, 0, 0, {"a": 500}, now=0)
     assert job.do("sweep", now=0).coalesced_watermark is None
     job.do("commit", RUN, 0, None, now=0)
     assert job.watermark(0) == 490
@@ -142,9 +145,9 @@ def test_a_repeated_commit_counts_no_row_twice(make: Make) -> None:
     """A client repeats a commit whose answer was lost."""
     job = make()
     job.do("begin", RUN, 0, now=0)
-    account = Accounting("row", ("a",), (Counts(on_time=3, late=2),))
+    account = BatchAccounting("row", ("a",), (RowCounts(on_time=3, late=2),))
     assert [job.do("commit", RUN, 0, account, now=now).applied for now in (1, 2)] == [True, False]
-    assert job.do("status", now=2).summary.counts == Counts(on_time=3, late=2)
+    assert job.read("status", now=2).summary.counts == RowCounts(on_time=3, late=2)
 
 
 def test_the_substreams_of_a_silent_query_are_not_idle(make: Make) -> None:

@@ -11,8 +11,8 @@ from tests.support.driver import Driver
 from tidegate.domain.config import JobConfig
 from tidegate.domain.frame import Frame
 from tidegate.domain.policy import LimitingLag
-from tidegate.domain.query import DelayedRows, Run
-from tidegate.domain.sketch import HIGHEST_BUCKET, MOST_BUCKETS
+from tidegate.domain.sketch import HIGHEST_BUCKET, MAX_BUCKETS
+from tidegate.domain.state import RowsByDelay, Run
 from tidegate.domain.throttle import FrameThrottle, MinStepThrottle, NoThrottle
 from tidegate.store.embedded import EmbeddedValkey
 
@@ -33,7 +33,7 @@ reports = st.tuples(
 @given(configs=st.lists(configs, min_size=1, max_size=2), reports=st.lists(reports, min_size=5, max_size=25))
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 def test_lags_are_learnt_alike(
-    configs: list[JobConfig], reports: list[tuple[str, str, int, DelayedRows, int]], valkey: EmbeddedValkey
+    configs: list[JobConfig], reports: list[tuple[str, str, int, RowsByDelay, int]], valkey: EmbeddedValkey
 ) -> None:
     twin = Twin(Driver(valkey.url), configs[0], START, None)
     try:
@@ -48,10 +48,8 @@ def test_lags_are_learnt_alike(
             else:
                 _both(twin, "begin", run, number)
                 for partition in range(2):  # and the first of them once more
-                    _both(
-                        twin, "report_staged", run, number, partition, {name: max_event_time}, {}, delays={name: delays}
-                    )
-                _both(twin, "report_staged", run, number, 0, {name: max_event_time}, {}, delays={name: delays})
+                    _both(twin, "stage", run, number, partition, {name: max_event_time}, {}, delays={name: delays})
+                _both(twin, "stage", run, number, 0, {name: max_event_time}, {}, delays={name: delays})
                 _both(twin, "commit", run, number, None)
             twin.compare_tables()
     finally:
@@ -74,8 +72,8 @@ def test_a_sketch_is_bounded_alike(valkey: EmbeddedValkey) -> None:
             _both(twin, "report", {"a": START}, delays={"a": every})
             twin.compare_tables()
         sketch = twin.machine.delays["", "a"]
-        assert len(sketch.weights) == MOST_BUCKETS + 1
-        assert min(bucket for bucket in sketch.weights if bucket) == HIGHEST_BUCKET - MOST_BUCKETS + 1
+        assert len(sketch.weights) == MAX_BUCKETS + 1
+        assert min(bucket for bucket in sketch.weights if bucket) == HIGHEST_BUCKET - MAX_BUCKETS + 1
     finally:
         twin.close()
 
@@ -85,14 +83,14 @@ def test_repeating_what_a_partition_said_changes_nothing(valkey: EmbeddedValkey)
     twin = Twin(Driver(valkey.url), JobConfig(LimitingLag(5)), START, None)
     try:
         _both(twin, "begin", run, 0)
-        _both(twin, "report_staged", run, 0, 0, {"a": START}, {})
+        _both(twin, "stage", run, 0, 0, {"a": START}, {})
         _both(twin, "commit", run, 0, None)
         _both(twin, "begin", run, 1)
         for _ in range(3):
-            _both(twin, "report_staged", run, 1, 0, {"a": START}, {}, delays=told)
+            _both(twin, "stage", run, 1, 0, {"a": START}, {}, delays=told)
         for _ in range(2):
             _both(twin, "commit", run, 1, None)
-        _both(twin, "report_staged", run, 1, 0, {"a": START}, {}, delays=told)
+        _both(twin, "stage", run, 1, 0, {"a": START}, {}, delays=told)
         assert twin.machine.delays["p", "a"].rows == 10
         twin.compare_tables()
     finally:

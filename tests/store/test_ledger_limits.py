@@ -7,8 +7,8 @@ from tests.support.driver import Driver
 from tidegate.domain.config import JobConfig
 from tidegate.domain.ledger import ENTRIES_KEPT, HOURS_KEPT
 from tidegate.domain.policy import LimitingLag
-from tidegate.domain.query import Run
-from tidegate.domain.records import Accounting, Counts, HourOfRows, LateDisposition
+from tidegate.domain.rows import BatchAccounting, LateDisposition, RowCounts, RowsOfHour
+from tidegate.domain.state import Run
 
 RUN = Run("q", "c", "r")
 
@@ -20,22 +20,22 @@ class Account:
         self.twin = Twin(driver, JobConfig(LimitingLag(0)), 0, None)
         self.batch_id = 0
 
-    def commit(self, hours: dict[str, tuple[HourOfRows, ...]], went: LateDisposition = "dropped") -> None:
+    def commit(self, hours: dict[str, tuple[RowsOfHour, ...]], went: LateDisposition = "dropped") -> None:
         machine, store, job, batch = self.twin.machine, self.twin.store, self.twin.job, self.batch_id
         max_event_times = dict.fromkeys([name for name in hours if not name.startswith("?")], 1)
-        counts = (Counts(on_time=1),) * len(hours)
-        account = Accounting("row", tuple(hours), counts, went, tuple(hours.values()))
+        counts = (RowCounts(on_time=1),) * len(hours)
+        account = BatchAccounting("row", tuple(hours), counts, went, tuple(hours.values()))
         self.twin.both(lambda: machine.begin(RUN, batch, 0), store.begin(job, RUN, batch, now_ms=0))
         self.twin.both(
-            lambda: machine.report_staged(RUN, batch, 0, max_event_times, {}, 0),
-            store.report_staged(job, RUN, batch, 0, max_event_times, {}, now_ms=0),
+            lambda: machine.stage(RUN, batch, 0, max_event_times, {}, 0),
+            store.stage(job, RUN, batch, 0, max_event_times, {}, now_ms=0),
         )
         self.twin.both(lambda: machine.commit(RUN, batch, account, 0), store.commit(job, RUN, batch, account, now_ms=0))
         self.batch_id += 1
         self.twin.compare_tables()
 
     def hours(self) -> list[int]:
-        return sorted(self.twin.driver(self.twin.store.late(self.twin.job)).hours)
+        return sorted(self.twin.driver(self.twin.store.reads.late(self.twin.job)).hours)
 
 
 def test_the_latest_hours_are_kept(driver: Driver) -> None:
@@ -61,7 +61,7 @@ def test_sums_of_hours_are_exact(driver: Driver) -> None:
     """As those of counts: no sum loses its last digit to a double."""
     account, most = Account(driver), 2**53 - 1
     account.commit({"a": ((1, most, 0, most - 2),), "b": ((1, most, 3, 1),), "?": ((1, most, 0, 1),)})
-    of_hour = account.twin.driver(account.twin.store.late(account.twin.job)).hours[1]
+    of_hour = account.twin.driver(account.twin.store.reads.late(account.twin.job)).hours[1]
     assert (of_hour.rows, of_hour.dropped, of_hour.updated) == (3 * most, most, 3)
 
 

@@ -1,41 +1,103 @@
 """Composing scripts: a part that is missing, or goes in a circle, must fail at once and not in Redis."""
 
+import re
 from pathlib import Path
 
 import pytest
 
-from tidegate.store.keys import JOB_KEYS, job_key, lua_names
-from tidegate.store.scripts import ScriptError, compose
+from tidegate import store
+from tidegate.store.keys import JOB_KEYS, job_key, lua_keys
+from tidegate.store.scripts import ScriptError, compose, script
+
+SOURCE = Path(store.__file__).parents[1]
+LUA = SOURCE / "store" / "lua"
+COMMANDS = sorted(path.stem for path in (LUA / "commands").glob("*.lua"))
+MAX_LOCALS = 100
+PYTHON_ONLY = {
+    "__init__", "config", "declared", "errors", "names", "numbers", "pattern", "results", "rows", "simulate", "health",
+    "completeness", "explain",
+}  # fmt: skip
+"""Modules without a counterpart: declarations, records, and what is computed from a state alone."""
+LUA_ONLY = {"values", "bulk", "policy", "clock_driven", "advancing", "target_completeness", "removal"}
+"""Parts without a counterpart: numbers, chunks, how policies are stored and computed. (domain/policy is a package.)"""
+LUA_COMMANDS = {"delete", "watch", "explain", "completeness"}
+"""Commands of the store alone: a job in Python is deleted with its object, and read directly."""
+
+
+def write(root: Path, name: str, text: str) -> None:
+    path = root / f"{name}.lua"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
 
 
 def test_a_part_is_taken_once_and_before_what_needs_it(tmp_path: Path) -> None:
-    """Twice would define its locals twice; later would leave them nil."""
-    (tmp_path / "parts").mkdir()
-    (tmp_path / "parts" / "base.lua").write_text("local base = 1\n")
-    (tmp_path / "parts" / "more.lua").write_text("-- @include parts/base\nlocal more = base\n")
-    (tmp_path / "command.lua").write_text("-- @include parts/base\n-- @include parts/more\nreturn more\n")
+    """Twice would give it two states; later would leave it nil."""
+    write(tmp_path, "parts/base", "local base = {}\nreturn base\n")
+    write(tmp_path, "parts/more", "-- @include parts/base\nreturn {base}\n")
+    write(tmp_path, "commands/command", "-- @include parts/base\n-- @include parts/more\nreturn more\n")
     lines = [line for line in compose("command", tmp_path).splitlines() if line]
-    assert lines == ["local base = 1", "local more = base", "return more"]
+    assert lines[:8] == [
+        "local base = (function()", "local base = {}", "return base", "end)()",
+        "local more = (function()", "return {base}", "end)()",
+        "local ok, result = pcall(function()",
+    ]  # fmt: skip
+    assert lines[8] == "return more"
 
 
 def test_a_circle_is_refused_with_the_way_round_it(tmp_path: Path) -> None:
     """Whoever edits a part learns which include closes the circle."""
-    (tmp_path / "a.lua").write_text("-- @include b\n")
-    (tmp_path / "b.lua").write_text("-- @include a\n")
-    with pytest.raises(ScriptError, match="a -> b -> a"):
+    write(tmp_path, "commands/a", "-- @include parts/b\n")
+    write(tmp_path, "parts/b", "-- @include parts/c\n")
+    write(tmp_path, "parts/c", "-- @include parts/b\n")
+    with pytest.raises(ScriptError, match="parts/b -> parts/c -> parts/b"):
         compose("a", tmp_path)
 
 
 def test_a_missing_part_is_refused_with_the_way_to_it(tmp_path: Path) -> None:
     """A misspelt include must not become an empty one."""
-    (tmp_path / "a.lua").write_text("-- @include parts/none\n")
-    with pytest.raises(ScriptError, match="a -> parts/none"):
+    write(tmp_path, "commands/a", "-- @include parts/none\n")
+    with pytest.raises(ScriptError, match="commands/a -> parts/none"):
         compose("a", tmp_path)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_function_is_near_the_limit_of_locals(command: str) -> None:
+    """Lua allows 200 locals in a function; a script at the limit cannot be extended."""
+    functions = re.split(r"\(function\(\)$", script(command), flags=re.MULTILINE)
+    for text in functions:
+        declared = re.findall(r"^ *local (?:function \w+|[\w, ]+)", text, re.MULTILINE)
+        assert sum(1 + declaration.count(",") for declaration in declared) <= MAX_LOCALS
+
+
+def test_both_sides_have_the_same_files() -> None:
+    """A reader opens a step of the Python machine and of the scripts next to each other."""
+    only_python = {"domain": PYTHON_ONLY, "commands": {"__init__"}}
+    for folder, part in (("domain", "parts"), ("domain/commands", "commands")):
+        python = {path.stem for path in (SOURCE / folder).glob("*.py")}
+        lua = {path.stem for path in (LUA / part).glob("*.lua")}
+        assert python - lua == only_python[Path(folder).name], folder
+        assert lua - python == (LUA_ONLY if part == "parts" else LUA_COMMANDS), part
 
 
 def test_all_keys_of_a_job_share_its_hash_tag() -> None:
     """What belongs to a job is found, moved and counted together; one key beside it says which jobs are due."""
     assert job_key("flights") == "tidegate:{flights}"
     for key in JOB_KEYS:
-        assert f"K.{key.name}" in lua_names()
-    assert lua_names().count("KEYS[2]") == 1
+        assert f"key.{key.name}" in lua_keys()
+    assert lua_keys().count("KEYS[2]") == 1
+
+
+def included(path: Path) -> set[str]:
+    """Return all parts that a file includes, directly or not."""
+    direct = re.findall(r"^-- @include parts/(\S+)$", path.read_text(), re.MULTILINE)
+    return set(direct).union(*(included(LUA / "parts" / f"{part}.lua") for part in direct))
+
+
+@pytest.mark.parametrize("path", [*LUA.rglob("*.lua")], ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_file_includes_the_parts_that_it_uses(path: Path) -> None:
+    """A part that only another file includes would be missing in the next command."""
+    parts = {part.stem for part in (LUA / "parts").glob("*.lua")}
+    code = "\n".join(line.partition("--")[0] for line in path.read_text().splitlines())
+    own = {path.stem} | set(re.findall(r"local (\w+)", code)) | set(re.findall(r"local \w+, (\w+)", code))
+    used = {name for name in re.findall(r"(?<![\w.'])(\w+)[.]\w+", code) if name in parts}
+    assert used - own <= included(path), path.stem

@@ -36,13 +36,14 @@ from tests.store.strategies import (
 )
 from tests.store.twin import Twin
 from tests.support.driver import Driver
+from tidegate.domain import commands
 from tidegate.domain.config import JobConfig
+from tidegate.domain.delays import NO_DELAYS
 from tidegate.domain.explain import explain
 from tidegate.domain.numbers import above
-from tidegate.domain.query import DelayedRows, PinnedWatermark, Run
-from tidegate.domain.records import Accounting, Counts, Effect, Holder, HourOfRows, LateDisposition
-from tidegate.domain.reports import NO_DELAYS
-from tidegate.store.redis import TokenClaim
+from tidegate.domain.results import CommandResult, Holder
+from tidegate.domain.rows import BatchAccounting, LateDisposition, RowCounts, RowsOfHour
+from tidegate.domain.state import PinnedWatermark, RowsByDelay, Run, TokenClaim
 
 
 class Twins(RuleBasedStateMachine):
@@ -51,10 +52,12 @@ class Twins(RuleBasedStateMachine):
     make_driver: Callable[[], Driver]
 
     @initialize(
-        config=configs, absent_after_ms=st.sampled_from([None, 25]), most_substreams=st.sampled_from([None, None, 2, 4])
+        config=configs,
+        unattended_after_ms=st.sampled_from([None, 25]),
+        max_substreams=st.sampled_from([None, None, 2, 4]),
     )
-    def create(self, config: JobConfig, absent_after_ms: int | None, most_substreams: int | None) -> None:
-        self.twin = Twin(self.make_driver(), config, START, absent_after_ms, most_substreams)
+    def create(self, config: JobConfig, unattended_after_ms: int | None, max_substreams: int | None) -> None:
+        self.twin = Twin(self.make_driver(), config, START, unattended_after_ms, max_substreams)
         self.machine, self.store, self.job = self.twin.machine, self.twin.store, self.twin.job
         self.config = config
         self.last: Callable[[], Any] | None = None
@@ -66,7 +69,6 @@ class Twins(RuleBasedStateMachine):
         self.checked = 1
         self.evidence: dict[str, int] = {}
         self.seen_at: dict[tuple[str, str], int] = {}
-        self.healed = False
 
     def teardown(self) -> None:
         if hasattr(self, "twin"):
@@ -85,9 +87,8 @@ class Twins(RuleBasedStateMachine):
         """A command that both sides know under one name, with the same arguments."""
 
         def again() -> Any:
-            domain = "finish" if command == "complete" else command
             return self.twin.both(
-                lambda: getattr(self.machine, domain)(*arguments, now_ms=self.now, **named),
+                lambda: getattr(commands, command)(self.machine, *arguments, now_ms=self.now, **named),
                 getattr(self.store, command)(self.job, *arguments, now_ms=self.now, **named),
             )
 
@@ -111,11 +112,11 @@ class Twins(RuleBasedStateMachine):
         where they are taken away really, the watermark goes where it was said to.
         """
         self.give("sweep")
-        held = self.twin.driver(self.store.held(self.job, most, now_ms=self.now))
+        held = self.twin.driver(self.store.reads.held(self.job, most, now_ms=self.now))
         explained = explain(self.machine, self.job_now, most)
-        assert explain(held.machine(self.machine.config), self.job_now, most) == explained
-        for one in explained.held if really else ():
-            self.take_away(one.held_by)
+        assert explain(held.job(self.machine.config), self.job_now, most) == explained
+        for one in explained.holders if really else ():
+            self.take_away(one.holder)
             answer = self.twin.told[-1]
             assert (answer.coalesced_watermark, answer.watermark) == (
                 one.coalesced_watermark_without,
@@ -136,12 +137,25 @@ class Twins(RuleBasedStateMachine):
 
     # -- batches --------------------------------------------------------------------------------------------------
 
-    @rule(run=runs, batch=batches, pinned_watermark=pinned_watermarks, waited=waits, age=st.none() | st.integers(0, 40))
+    @rule(
+        run=runs,
+        batch=batches,
+        pinned_watermark=pinned_watermarks,
+        waited=waits,
+        age=st.none() | st.integers(0, 40),
+        token=tokens,
+    )
     def begin(
-        self, run: Run, batch: int, pinned_watermark: PinnedWatermark | None, waited: int, age: int | None
+        self,
+        run: Run,
+        batch: int,
+        pinned_watermark: PinnedWatermark | None,
+        waited: int,
+        age: int | None,
+        token: TokenClaim | None,
     ) -> None:
         now = self.job_now
-        begun = self.give("begin", run, batch, known=pinned_watermark, waited_ms=waited, input_age_ms=age)
+        begun = self.give("begin", run, batch, known=pinned_watermark, waited_ms=waited, input_age_ms=age, token=token)
         if begun is None:
             return
         key = run.query, run.query_id, batch
@@ -181,8 +195,9 @@ class Twins(RuleBasedStateMachine):
         watermarks=marks,
         future=st.dictionaries(names, st.integers(0, 3), max_size=1),
         delays=delays,
+        token=tokens,
     )
-    def report_staged(
+    def stage(
         self,
         run: Run,
         batch: int,
@@ -190,30 +205,32 @@ class Twins(RuleBasedStateMachine):
         max_event_times: dict[str, int],
         watermarks: dict[str, int],
         future: dict[str, int],
-        delays: Mapping[str, DelayedRows] = NO_DELAYS,
+        delays: Mapping[str, RowsByDelay] = NO_DELAYS,
+        token: TokenClaim | None = None,
     ) -> None:
         rows = dict.fromkeys(max_event_times, partition + 1)
         effect = self.give(
-            "report_staged",
+            "stage",
             run,
             batch,
             partition,
             max_event_times,
             rows,
             watermarks=watermarks,
-            future=future,
+            future_rows=future,
             delays=delays,
+            token=token,
         )
         if effect is not None and effect.applied:
             self.staged[run.query] |= {*max_event_times, *watermarks}
 
     @rule(data=st.data(), max_event_times=max_event_times, delays=delays)
     def report_of_an_open_batch(
-        self, data: st.DataObject, max_event_times: dict[str, int], delays: Mapping[str, DelayedRows]
+        self, data: st.DataObject, max_event_times: dict[str, int], delays: Mapping[str, RowsByDelay]
     ) -> None:
         if self.open:
             run, batch, _ = self.open[data.draw(st.sampled_from(sorted(self.open)))]
-            self.report_staged(run, batch, 0, max_event_times, {}, {}, delays)
+            self.stage(run, batch, 0, max_event_times, {}, {}, delays)
 
     @rule(
         run=runs,
@@ -224,17 +241,19 @@ class Twins(RuleBasedStateMachine):
         went=st.sampled_from(["dropped", "diverted"]),
         hours=st.lists(st.lists(rows_of_hours, max_size=3).map(tuple), max_size=3),
         more=st.none() | st.lists(rows_of_hours, max_size=2),
+        token=tokens,
     )
     def commit(
         self,
         run: Run,
         batch: int,
-        rows: dict[str, Counts],
+        rows: dict[str, RowCounts],
         waited: int,
         reported: int | None = None,
         went: LateDisposition = "dropped",
-        hours: Sequence[tuple[HourOfRows, ...]] = (),
-        more: list[HourOfRows] | None = None,
+        hours: Sequence[tuple[RowsOfHour, ...]] = (),
+        more: list[RowsOfHour] | None = None,
+        token: TokenClaim | None = None,
     ) -> None:
         now = self.job_now
         account = None
@@ -242,8 +261,8 @@ class Twins(RuleBasedStateMachine):
             told = tuple(hours[: len(rows)])
             # Where there is more than the substreams have, all of it is told of the job.
             every = () if more is None else (*more, *(of_hour for of_each in told for of_hour in of_each))
-            account = Accounting("row", tuple(rows), tuple(rows.values()), went, told, every)
-        effect = self.give("commit", run, batch, account, waited_ms=waited, reported=reported)
+            account = BatchAccounting("row", tuple(rows), tuple(rows.values()), went, told, every)
+        effect = self.give("commit", run, batch, account, waited_ms=waited, reported=reported, token=token)
         if effect is not None and effect.applied:
             self.effective(run.query, now)
 
@@ -253,10 +272,10 @@ class Twins(RuleBasedStateMachine):
             run, batch, _ = self.open[data.draw(st.sampled_from(sorted(self.open)))]
             self.commit(run, batch, {}, waited)
 
-    @rule(run=runs, age=st.integers(-5, 20), waited=waits, after=st.none() | st.integers(0, 3))
-    def heartbeat(self, run: Run, age: int, waited: int, after: int | None) -> None:
+    @rule(run=runs, age=st.integers(-5, 20), waited=waits, after=st.none() | st.integers(0, 3), token=tokens)
+    def heartbeat(self, run: Run, age: int, waited: int, after: int | None, token: TokenClaim | None) -> None:
         seen = self.now - age
-        effect = self.give("heartbeat", run, seen, waited_ms=waited, after_batch=after)
+        effect = self.give("heartbeat", run, seen, waited_ms=waited, after_batch=after, token=token)
         if effect is not None and effect.applied:
             self.evidence[run.query] = max(self.evidence.get(run.query, 0), min(seen, self.twin.told[-1].now_ms))
 
@@ -267,34 +286,31 @@ class Twins(RuleBasedStateMachine):
         watermarks=marks,
         gap=st.sampled_from([None, 0, 40]),
         delays=delays,
+        token=tokens,
     )
     def report(
         self,
         max_event_times: dict[str, int],
         watermarks: dict[str, int],
         gap: int | None,
-        delays: Mapping[str, DelayedRows],
+        delays: Mapping[str, RowsByDelay],
+        token: TokenClaim | None,
     ) -> None:
         min_event_times = (
             {}
             if gap is None
             else {name: max(max_event_time - gap, -(2**53) + 1) for name, max_event_time in max_event_times.items()}
         )
-        self.give("report", max_event_times, min_event_times=min_event_times, watermarks=watermarks, delays=delays)
+        self.give(
+            "report",
+            max_event_times,
+            min_event_times=min_event_times,
+            watermarks=watermarks,
+            delays=delays,
+            token=token,
+        )
         if delays:  # they count each time they are sent
             self.last = None
-
-    @rule(max_event_times=st.dictionaries(names, ordinary_times, min_size=1, max_size=2), token=tokens)
-    def report_with_token(self, max_event_times: dict[str, int], token: TokenClaim | None) -> None:
-        def domain() -> Any:
-            if not self.machine.complete and token is not None:
-                self.machine.check_room("", max_event_times)
-                self.machine.tick(self.now)
-                self.healed = self.machine.heal(token.incarnation, token.watermark)
-            return self.machine.report(max_event_times, self.now)
-
-        self.last = None
-        self.twin.both(domain, self.store.report(self.job, max_event_times, token=token, now_ms=self.now))
 
     # -- actions --------------------------------------------------------------------------------------------------
 
@@ -360,7 +376,7 @@ class Twins(RuleBasedStateMachine):
         if really:
             self.last = None
             answer = self.twin.driver(self.store.reset(self.job, now_ms=self.now))
-            expected = self.machine.reset(self.now, answer.state_epoch)
+            expected = commands.reset(self.machine, self.now, answer.state_epoch)
             assert answer == expected
             self.twin.compare_records()
             self.twin.told, self.checked = [answer], 1
@@ -379,10 +395,10 @@ class Twins(RuleBasedStateMachine):
         again = self.last()
         if again is None or not clock_stood:
             return
-        assert self.twin.told[-1] == answer or isinstance(again, Effect)
+        assert self.twin.told[-1] == answer or isinstance(again, CommandResult)
         after = self.twin.compare_tables()
-        uncounted = {"future": 0, "tokens_ignored": 0, "limits": {}}
-        assert [replace(row, future=0) for row in after[0]] == [replace(row, future=0) for row in before[0]]
+        uncounted = {"future_rows": 0, "tokens_ignored": 0, "limits": {}}
+        assert [replace(row, future_rows=0) for row in after[0]] == [replace(row, future_rows=0) for row in before[0]]
         assert after[1] == before[1]
         assert replace(after[2], **uncounted) == replace(before[2], **uncounted)
 
@@ -410,12 +426,12 @@ class Twins(RuleBasedStateMachine):
         if len(self.told) <= max(self.checked, 1):
             return
         self.checked = len(self.told)
+        restored = any(record.kind == "watermark_restored" for record in self.twin.fresh)
         released = {r.details["query"] for r in self.twin.machine.journal if r.kind == "batch_released"}
         for query, (_, _, pinned_watermark) in self.open.items():
             moved = above(self.told[-1].watermark, self.told[-2].watermark)
-            if moved and not self.healed and query not in released:
+            if moved and not restored and query not in released:
                 assert not above(self.told[-1].watermark, pinned_watermark), f"passed the open batch of {query}"
-        self.healed = False
 
     @invariant()
     def nobody_is_idle_without_evidence(self) -> None:

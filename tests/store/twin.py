@@ -7,14 +7,15 @@ from operator import itemgetter
 from typing import Any
 
 from tests.support.driver import Driver
+from tests.support.machine import JobMachine
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import DomainError
-from tidegate.domain.job import JobMachine
 from tidegate.domain.journal import Record
 from tidegate.domain.numbers import EXACT_DOUBLE
-from tidegate.domain.records import Answer, Counts
+from tidegate.domain.results import WatermarkState
+from tidegate.domain.rows import RowCounts
 from tidegate.domain.sketch import Sketch
-from tidegate.store.arguments import text
+from tidegate.store.jobs import JobStore, Limits
 from tidegate.store.keys import job_key
 
 serial = itertools.count()
@@ -51,27 +52,26 @@ class Twin:
         driver: Driver,
         config: JobConfig,
         now_ms: int,
-        absent_after_ms: int | None,
-        most_substreams: int | None = None,
+        unattended_after_ms: int | None,
+        max_substreams: int | None = None,
     ) -> None:
-        self.driver, self.store = driver, driver.store
-        self.store.absent_after_ms = absent_after_ms
-        self.store.most_substreams = text(most_substreams)
+        self.driver = driver
+        self.store = JobStore(driver.store.redis, unattended_after_ms, limits=Limits(substreams=max_substreams))
         self.job = f"twin-{next(serial)}"
         self.now = now_ms
-        stored = driver(self.store.put(self.job, config, {}, None, now_ms=now_ms))
+        stored = driver(self.store.configure(self.job, config, {}, None, now_ms=now_ms))
         self.machine = JobMachine(
             config,
             now_ms,
-            state_epoch=stored.answer.state_epoch,
-            absent_after_ms=absent_after_ms,
-            most_substreams=most_substreams,
+            state_epoch=stored.state.state_epoch,
+            unattended_after_ms=unattended_after_ms,
+            max_substreams=max_substreams,
         )
         self.revision = 1
-        self.told = [stored.answer]
+        self.told = [stored.state]
         self.seen, self.written = "-", 0
         self.fresh: list[Record] = []
-        assert stored.answer == self.machine.answer()
+        assert stored.state == self.machine.watermark_state()
         self.compare_records()
 
     def both(self, domain: Callable[[], Any], store: Coroutine[Any, Any, Any]) -> Any:
@@ -84,8 +84,8 @@ class Twin:
         if refused is not None:
             assert not self.fresh
             return None
-        answer = getattr(got, "answer", got)
-        assert isinstance(answer, Answer)
+        answer = getattr(got, "state", got)
+        assert isinstance(answer, WatermarkState)
         self.told.append(answer)
         return got
 
@@ -93,17 +93,17 @@ class Twin:
         """Other rules for the job."""
         self.revision += 1
 
-        async def put() -> Answer:
-            stored = await self.store.put(self.job, config, {}, self.revision - 1, now_ms=self.now)
-            return stored.answer
+        async def put() -> WatermarkState:
+            stored = await self.store.configure(self.job, config, {}, self.revision - 1, now_ms=self.now)
+            return stored.state
 
-        self.both(lambda: self.machine.change(config, self.now), put())
+        self.both(lambda: self.machine.configure(config, self.now), put())
 
     def compare_records(self) -> None:
         """What both have written since the last command: the same."""
         journal = self.machine.journal
         expected = list(journal)[len(journal) - (journal.written - self.written) :]
-        entries = self.driver(self.store.records(self.job, after=self.seen))
+        entries = self.driver(self.store.reads.records(self.job, after=self.seen))
         self.written, self.seen = journal.written, entries[-1][0] if entries else self.seen
         self.fresh = expected
         self._same(comparable([record for _, record in entries]), comparable(expected))
@@ -121,29 +121,29 @@ class Twin:
 
     def compare_tables(self) -> tuple[Any, ...]:
         """Everything that can be read of the job: the same on both sides. Returns it."""
-        table = self.driver(self.store.substreams(self.job, now_ms=self.now))
+        table = self.driver(self.store.reads.substreams(self.job, now_ms=self.now))
         self._same(table.rows, self.machine.substream_table(self.now))
-        _, queries = self.driver(self.store.queries(self.job, self.now))
+        _, queries = self.driver(self.store.reads.queries(self.job, self.now))
         self._same(queries, self.machine.query_table())
-        status = self.driver(self.store.status(self.job, self.now))
+        status = self.driver(self.store.reads.status(self.job, self.now))
         self._same(status.summary, self.machine.summary())
-        known = self.driver(self.store.delays(self.job, [*self.machine.substreams], self.now))
+        known = self.driver(self.store.reads.delays(self.job, [*self.machine.substreams], self.now))
         of_each = self.machine.delays
-        self._same(known.disorder, self.machine.disorder)
+        self._same(known.statistics, self.machine.delay_statistics)
         for key, (lag, sketch) in known.substreams.items():
             substream = self.machine.substreams[key]
-            ended = substream.done or self.machine.complete
-            self._same((lag, sketch), (None if ended else substream.lag, of_each.get(key, Sketch())))
-        ledger, late = self.machine.ledger, self.driver(self.store.late(self.job))
+            ended = substream.done or self.machine.is_complete
+            self._same((lag, sketch), (None if ended else substream.policy_state.lag, of_each.get(key, Sketch())))
+        ledger, late = self.machine.ledger, self.driver(self.store.reads.late(self.job))
         self._same((late.diverted, late.hours), (self.machine.diverted_total, ledger.of_job))
-        self._same((late.counts, late.untold), (self.machine.total, dict(ledger.untold)))
+        self._same((late.counts, late.unattributed), (self.machine.total, dict(ledger.unattributed)))
         not_on_time = [entry for entry in ledger.entries() if entry[2].late or entry[2].updated]
         self._same(*(sorted(entries, key=itemgetter(0, 1)) for entries in (late.entries, not_on_time)))
         for key in [*self.machine.substreams][:1]:
-            of_one = self.driver(self.store.late(self.job, key))
+            of_one = self.driver(self.store.reads.late(self.job, key))
             of_hours = {hour: of_each[key] for hour, of_each in ledger.of_substreams.items() if key in of_each}
-            self._same((of_one.diverted, of_one.hours), (self.machine.diverted.get(key, 0), of_hours))
-            self._same(of_one.counts, self.machine.counts.get(key, Counts()))
+            self._same((of_one.diverted, of_one.hours), (self.machine.diverted_rows.get(key, 0), of_hours))
+            self._same(of_one.counts, self.machine.counts.get(key, RowCounts()))
         scheduled = self.driver(self._field("next_change"))
         self._same(self._soon(int(scheduled) if scheduled else None), self._soon(self.machine.next_change_ms()))
         return table.rows, queries, status.summary
@@ -158,7 +158,7 @@ class Twin:
         """
         if next_change_ms is None:
             return None
-        return min(max(next_change_ms, self.machine.moment.observed_ms + 1), EXACT_DOUBLE.highest)
+        return min(max(next_change_ms, self.machine.processing_time.observed_ms + 1), EXACT_DOUBLE.highest)
 
     def close(self) -> None:
         self.driver.close()

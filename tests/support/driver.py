@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 
 from tidegate.store.connection import connect
 from tidegate.store.embedded import EmbeddedValkey
-from tidegate.store.redis import JobStore
+from tidegate.store.jobs import JobStore
 
 Result = TypeVar("Result")
 

@@ -31,10 +31,12 @@ from tidegate.runtime.tasks import end
 from tidegate.runtime.traces import Traces, configured
 from tidegate.runtime.wakeups import WakeUps
 from tidegate.settings import LOOPBACK, Settings
+from tidegate.store import shared
 from tidegate.store.clock import ClockGuard
 from tidegate.store.connection import connect
+from tidegate.store.jobs import JobStore, Limits
 from tidegate.store.keys import TOUCH_MS
-from tidegate.store.redis import AroundCommand, JobStore, Limits
+from tidegate.store.scripts import AroundCommand
 
 ABSENT_TOUCHES = 3
 """So many times the interval at which a waiting job is looked at: who was not by then was looked after by nobody."""
@@ -58,11 +60,11 @@ def create_app(
         redis = connect(redis_url)
         limits = Limits(settings.max_jobs, settings.max_substreams)
         guard = ClockGuard(settings.max_clock_step_ms)
-        absent_after_ms = max(ABSENT_TOUCHES * TOUCH_MS, 10 * settings.sweep_interval_ms)
-        store = JobStore(redis, absent_after_ms, guard, limits, _around_commands(metrics, traces), clock)
+        unattended_after_ms = max(ABSENT_TOUCHES * TOUCH_MS, 10 * settings.sweep_interval_ms)
+        store = JobStore(redis, unattended_after_ms, guard, limits, _around_commands(metrics, traces), clock)
         wakeups = WakeUps(redis, store, settings.max_waiting, settings.max_wait_s)
         metrics.count_waiting(lambda: wakeups.waiting, settings.max_waiting)
-        key = token_key or await store.secret()
+        key = token_key or await shared.token_secret(redis)
         stale_after_ms = round(settings.stale_after_s * 1000)
         app.state.context = Context(
             store,

@@ -17,7 +17,7 @@ from tidegate.auth.keyring import NO_QUOTAS, Key, Keyring, Quotas
 from tidegate.auth.roles import Role
 from tidegate.auth.usage import QuotaExceeded
 from tidegate.domain.errors import DomainError, TooManyJobs, TooManySubstreams
-from tidegate.domain.journal import Why
+from tidegate.domain.journal import AuditInfo
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
@@ -87,9 +87,9 @@ class Caller:
     def has(self, *roles: Role) -> bool:
         return self.key is None or self.key.role in roles
 
-    def why(self, reason: str = "") -> Why:
+    def why(self, reason: str = "") -> AuditInfo:
         """For the record: the name of its key, and the reason it gave."""
-        return Why(self.key.name if self.key else "", reason)
+        return AuditInfo(self.key.name if self.key else "", reason)
 
     def check(self, *roles: Role) -> None:
         """:raises Problem: 403, where its role is none of these."""

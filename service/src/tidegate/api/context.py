@@ -13,11 +13,11 @@ from tidegate.api.tokens import Tokens
 from tidegate.auth.keyring import Keyring
 from tidegate.auth.revocation import Revocation
 from tidegate.auth.usage import KeyUsage
-from tidegate.domain.records import Answer
+from tidegate.domain.results import WatermarkState
 from tidegate.runtime.metrics import Metrics
 from tidegate.runtime.overview import Overview
 from tidegate.runtime.wakeups import WakeUps
-from tidegate.store.redis import JobStore
+from tidegate.store.jobs import JobStore
 
 
 class _IdConvertor(Convertor[str]):
@@ -60,7 +60,7 @@ class Context:
         """Whether who began to wait may still do so."""
         return self.keyring is None or caller.key is None or self.keyring.stands(caller.key)
 
-    def watermark(self, job: str, answer: Answer) -> dict[str, Any]:
+    def watermark(self, job: str, answer: WatermarkState) -> dict[str, Any]:
         """The members of a :class:`~tidegate.api.schemas.jobs.WatermarkRecord`."""
         return {
             "job": job,

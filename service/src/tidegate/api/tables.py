@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from tidegate.domain.records import SubstreamRow
+from tidegate.domain.results import SubstreamRow
 from tidegate.store.replies import substream_key
 
 PLACE = r"^((-?[0-9]{1,16})?:[A-Za-z0-9._~-]{0,128}/.*)?$"

@@ -9,8 +9,8 @@ import hashlib
 import hmac
 from base64 import urlsafe_b64encode
 
-from tidegate.domain.records import Answer
-from tidegate.store.redis import TokenClaim
+from tidegate.domain.results import WatermarkState
+from tidegate.domain.state import TokenClaim
 
 PROVES_NOTHING = TokenClaim(0, None)
 """What an invalid token comes to: older than any incarnation, so it is ignored, and counted with the job."""
@@ -22,7 +22,7 @@ class Tokens:
     def __init__(self, key: bytes) -> None:
         self._key = key
 
-    def issue(self, job: str, answer: Answer) -> str:
+    def issue(self, job: str, answer: WatermarkState) -> str:
         return self._token(job, answer.incarnation, "" if answer.watermark is None else str(answer.watermark))
 
     def claim(self, job: str, token: str | None) -> TokenClaim | None:

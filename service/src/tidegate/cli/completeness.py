@@ -9,7 +9,7 @@ import typer
 from tidegate.cli.coordinator import HERE, NOT_REACHED, AsJson, Coordinator, Url
 from tidegate.cli.output import print_json, table_of, tell
 from tidegate.cli.times import duration_s
-from tidegate.domain.policy import HIGHEST_TARGET, LOWEST_TARGET
+from tidegate.domain.policy.target_completeness import HIGHEST_TARGET, LOWEST_TARGET
 from tidegate.times import MS, for_how_long
 
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999, 0.99999)

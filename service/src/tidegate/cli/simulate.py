@@ -82,15 +82,15 @@ def simulate(
     scale = 10 ** max(exponent, 0)
     rows = [domain.Row(_whole(at, scale), name, 0 if then is None else _whole(then, scale)) for at, name, then in cells]
     declared = sorted({row.substream for row in rows}) if declare else []
-    merged = domain.merged_tops(rows, declared)
+    merged = domain.merged_event_times(rows, declared)
     found = []
     for lag in _progress(tried, len(rows)):
         moments = domain.under_lag(rows, merged, _whole(lag, scale))
-        found.append(Simulated(lag, None, domain.judge(moments, _whole(size, scale), _whole(late, scale)), scale))
+        found.append(Simulated(lag, None, domain.classify(moments, _whole(size, scale), _whole(late, scale)), scale))
     for path in _progress(policy or [], len(rows)):
         config = _config(path, scale, arrival is not None)
         moments = domain.through_machine(rows, config, declared)
-        outcome = domain.judge(moments, _whole(size, scale), _whole(late, scale))
+        outcome = domain.classify(moments, _whole(size, scale), _whole(late, scale))
         found.append(Simulated(None, path.name, outcome, scale))
     if left_out:
         typer.echo(f"{left_out} rows without an event time are left out.", err=True)

@@ -1,27 +1,29 @@
-"""Why a watermark is where it is: who holds it, until when at most, and where it would be without them.
+"""Why the watermark is where it is: what holds it, until when at most, and where it would be without.
 
-All of it is found by trial, on a copy of the job: what would be without a holder is what the command gives that takes
-it away. So an explanation cannot say anything else than what would happen.
+All of it is found by trial on a copy of the job: the watermark without a holder is the one after the command that
+removes
+the holder. So an explanation cannot differ from what the command does.
 """
 
+from collections.abc import Iterator
 from copy import copy, deepcopy
 from dataclasses import dataclass
 
-from tidegate.domain.job import JobMachine
+from tidegate.domain import commands
 from tidegate.domain.journal import Journal
+from tidegate.domain.names import DIRECT, PLACEHOLDER
 from tidegate.domain.numbers import above
-from tidegate.domain.records import Answer, Holder
-from tidegate.domain.state import DIRECT
-from tidegate.domain.substream import PLACEHOLDER, Substream
-from tidegate.domain.throttle import FrameThrottle, MinStepThrottle
+from tidegate.domain.results import Holder, WatermarkState
+from tidegate.domain.state import JobState, Substream
 
-MOST_HOLDERS = 10
+MAX_HOLDERS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """When a limit of the rules lets the watermark pass a holder, if nothing comes of it until then: not
-    before ``at_ms``, in processing time; later, where it needs a word of the holder's query: ``needs_query_report``.
+    """A limit that lets the watermark pass a holder without new data: not before ``at_ms``, in processing time.
+
+    ``needs_query_report``: it acts only after a call of the holder's query says that there was no data.
     """
 
     limit: str
@@ -30,13 +32,11 @@ class Until:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A holder, and what would be without it and those before it.
+class ExplainedHolder:
+    """A holder, the limits that will pass it (the first one first), and the watermark without it and those before
+    it."""
 
-    ``until``: the limits that will let the watermark pass it, the first one first.
-    """
-
-    held_by: Holder
+    holder: Holder
     until: tuple[Until, ...]
     coalesced_watermark_without: int | None
     watermark_without: int | None
@@ -44,109 +44,90 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """``answer``: the job now. ``held``: its holders, each with what would be without it. ``next_step``: what the
-    substreams must have come to before the throttle lets the watermark move at all; None where any step will do.
+    """The job now, and its holders in order.
+
+    ``next_step``: what the substreams must reach before the throttle lets the watermark move; None: any step will do.
     """
 
-    answer: Answer
-    held: tuple[Held, ...]
+    state: WatermarkState
+    holders: tuple[ExplainedHolder, ...]
     next_step: int | None
 
 
-def explain(job: JobMachine, now_ms: int, most: int = 3) -> Explanation:
-    """Explains a job as it is at ``now_ms``, by its first ``most`` holders. The job itself is not changed."""
+def explain(job: JobState, now_ms: int, limit: int = 3) -> Explanation:
+    """Explain a job at ``now_ms`` by its first ``limit`` holders. The job itself does not change."""
     trial = copy(job)
-    trial.journal = Journal()  # which may be long, and has no say in it
+    trial.journal = Journal()  # it may be long, and commands do not read it
     trial = deepcopy(trial)
-    answer = trial.sweep(now_ms)
-    next_step = _next_step(trial)
-    held: list[Held] = []
-    found = answer.held_by
-    while found is not None and len(held) < min(most, MOST_HOLDERS):
-        until = _until(trial, found)
-        without = take_away(trial, found, now_ms)
-        held.append(Held(found, until, without.coalesced_watermark, without.watermark))
-        found = without.held_by
-    return Explanation(answer, tuple(held), next_step)
+    state = commands.sweep(trial, now_ms)
+    last = trial.coalesced_watermark
+    next_step = None if last is None else trial.config.throttle.next_step(last, trial.numbers)
+    holders: list[ExplainedHolder] = []
+    holder = state.held_by
+    while holder is not None and len(holders) < min(limit, MAX_HOLDERS):
+        until = tuple(sorted(_until(trial, holder), key=lambda one: (one.at_ms, one.limit)))
+        without = remove(trial, holder, now_ms)
+        holders.append(ExplainedHolder(holder, until, without.coalesced_watermark, without.watermark))
+        holder = without.held_by
+    return Explanation(state, tuple(holders), next_step)
 
 
-def take_away(job: JobMachine, held_by: Holder, now_ms: int) -> Answer:
-    """Carries out the command that takes a holder away: evicting a substream, ending an expected query, giving up an
-    open batch, releasing a hold.
+def remove(job: JobState, holder: Holder, now_ms: int) -> WatermarkState:
+    """Execute the command that removes a holder.
+
+    It evicts a substream, retires an expected query, gives up an open batch, or releases a hold.
     """
-    match held_by.reason:
+    match holder.reason:
         case "hold":
-            assert held_by.hold is not None
-            return job.release(held_by.hold, now_ms)
+            assert holder.hold is not None
+            return commands.release(job, holder.hold, now_ms)
         case "open_batch":
-            return job.retire(held_by.query, held_by.query, now_ms).answer
+            return commands.retire(job, holder.query, holder.query, now_ms).state
         case "missing_query":
-            return job.retire(held_by.query, None, now_ms).answer
+            return commands.retire(job, holder.query, None, now_ms).state
         case _:
-            assert held_by.substream is not None
-            return job.evict(held_by.query, [held_by.substream], now_ms).answer
+            assert holder.substream is not None
+            return commands.evict(job, holder.query, [holder.substream], now_ms).state
 
 
-def _next_step(job: JobMachine) -> int | None:
-    last, throttle, numbers = job.coalescer.coalesced_watermark, job.config.throttle, job.numbers
-    if last is None:
-        return None
-    match throttle:
-        case MinStepThrottle():
-            return numbers.plus(last, throttle.min_step)
-        case FrameThrottle():
-            floor = throttle.frame.floor(last, numbers)
-            return numbers.plus(last if floor is None else floor, throttle.frame.slide)
-        case _:
-            return None
-
-
-def _until(job: JobMachine, held_by: Holder) -> tuple[Until, ...]:
-    """Which limits a holder will meet."""
-    until: list[Until] = []
-    rules = job.config
-    if held_by.reason == "hold":
-        assert held_by.hold is not None
-        expires_ms = job.holds[held_by.hold].expires_ms
+def _until(job: JobState, holder: Holder) -> Iterator[Until]:
+    config, outages_ms = job.config, job.unattended_ms
+    if holder.reason == "hold":
+        assert holder.hold is not None
+        expires_ms = job.holds[holder.hold].expires_ms
         if expires_ms is not None:
-            until.append(Until("expires_ms", expires_ms))
-    elif held_by.reason == "open_batch":
-        query = job.queries[held_by.query]
-        if rules.max_batch_hold_ms is not None:
-            until.append(
-                Until("max_batch_hold_ms", query.begun_observed_ms + job.unattended_ms + rules.max_batch_hold_ms)
-            )
+            yield Until("expires_ms", expires_ms)
+    elif holder.reason == "open_batch":
+        if config.max_batch_hold_ms is not None:
+            begun_ms = job.queries[holder.query].begun_observed_ms
+            yield Until("max_batch_hold_ms", begun_ms + outages_ms + config.max_batch_hold_ms)
     else:
-        substream = job.substreams[held_by.query, held_by.substream or PLACEHOLDER]
-        if held_by.last_event_ms is not None:
-            until += _limits_of(job, held_by.query, substream, held_by.last_event_ms)
-        contact = job.contacts.get(held_by.query)
-        if rules.query_timeout_ms is not None and contact is not None:
-            until.append(Until("query_timeout_ms", contact + job.unattended_ms + rules.query_timeout_ms))
+        substream = job.substreams[holder.query, holder.substream or PLACEHOLDER]
+        if holder.last_event_ms is not None:
+            yield from _limits_of(job, holder.query, substream, holder.last_event_ms)
+        seen_ms = job.last_seen.get(holder.query)
+        if config.query_timeout_ms is not None and seen_ms is not None:
+            yield Until("query_timeout_ms", seen_ms + outages_ms + config.query_timeout_ms)
         forced_ms = _forced_ms(job)
         if forced_ms is not None:
-            until.append(Until("max_retention_ms", forced_ms))
-    return tuple(sorted(until, key=lambda one: (one.at_ms, one.limit)))
+            yield Until("max_retention_ms", forced_ms)
 
 
-def _limits_of(job: JobMachine, query: str, substream: Substream, last_event_ms: int) -> list[Until]:
-    found = []
-    idle_ms = job.config.idle_timeout_ms
-    if idle_ms is not None:
-        found.append(Until("idle_timeout_ms", last_event_ms + idle_ms, needs_query_report=query != DIRECT))
-    policy = substream.policy
-    if policy.limit is not None:
-        moves_ms = substream.state_of_policy.next_change_ms(substream.reading, job.moment)
+def _limits_of(job: JobState, query: str, substream: Substream, last_event_ms: int) -> Iterator[Until]:
+    idle_timeout_ms = job.config.idle_timeout_ms
+    if idle_timeout_ms is not None:
+        yield Until("idle_timeout_ms", last_event_ms + idle_timeout_ms, needs_query_report=query != DIRECT)
+    if substream.policy.limit is not None:
+        at = job.processing_time
+        moves_ms = substream.policy_state.next_change_ms(substream.uncapped_watermark, at)
         # Times above numbers.highest are not exact.
         if moves_ms is not None and moves_ms <= job.numbers.highest:
-            found.append(Until(policy.limit, max(moves_ms, job.moment.observed_ms + 1) + job.unattended_ms))
-    return found
+            yield Until(substream.policy.limit, max(moves_ms, at.observed_ms + 1) + job.unattended_ms)
 
 
-def _forced_ms(job: JobMachine) -> int | None:
-    """When retention moves C, whoever holds it."""
-    retention, coalesced_watermark = job.coalescer.retention, job.coalescer.coalesced_watermark
-    if retention is None:
+def _forced_ms(job: JobState) -> int | None:
+    """Return when retention moves C, whatever holds it."""
+    if job.retention is None:
         return None
-    at_ms = retention.next_change_ms(lambda value: above(value, coalesced_watermark))
+    at_ms = job.retention.next_change_ms(lambda value: above(value, job.coalesced_watermark))
     return None if at_ms is None else at_ms + job.unattended_ms

@@ -1,6 +1,6 @@
-"""Frame boundaries: the event times at which windows open and close.
+"""Frame boundaries: the event times at which windows start and end.
 
-Boundaries are the whole numbers congruent to ``offset`` modulo ``slide``. The size of the windows plays no part here.
+A boundary is a whole number congruent to ``offset`` modulo ``slide``. The size of the windows does not matter here.
 """
 
 from dataclasses import dataclass
@@ -11,9 +11,10 @@ from tidegate.domain.numbers import EXACT_DOUBLE, NumberRange
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Windows of ``size`` that begin every ``slide``, shifted by ``offset`` (all in the job's unit of time).
+    """Windows of ``size`` that start every ``slide``, shifted by ``offset`` (all in the unit of the job).
 
-    :raises InvalidConfig: unless ``size`` is a positive multiple of ``slide`` and ``0 <= offset < slide``.
+    Raises:
+        InvalidConfig: Unless ``size`` is a positive multiple of ``slide`` and ``0 <= offset < slide``.
     """
 
     size: int
@@ -24,20 +25,16 @@ class Frame:
         if self.slide < 1:
             raise InvalidConfig("throttle.slide_ms", "The slide of a frame must be at least 1.")
         if self.size < 1 or self.size % self.slide:
-            raise InvalidConfig(
-                "throttle.size_ms",
-                f"The size of a frame must be a positive multiple of its slide ({self.slide}); it is {self.size}.",
-            )
+            problem = f"The size of a frame must be a positive multiple of its slide ({self.slide}); it is {self.size}."
+            raise InvalidConfig("throttle.size_ms", problem)
         if not 0 <= self.offset < self.slide:
-            raise InvalidConfig(
-                "throttle.offset_ms",
-                f"The offset of a frame must lie in 0 .. slide - 1 ({self.slide - 1}); it is {self.offset}.",
-            )
+            problem = f"The offset of a frame must lie in 0 .. slide - 1 ({self.slide - 1}); it is {self.offset}."
+            raise InvalidConfig("throttle.offset_ms", problem)
 
     def floor(self, time: int, numbers: NumberRange = EXACT_DOUBLE) -> int | None:
-        """The last boundary at or before ``time``; None where that lies below the range."""
+        """Return the last boundary at or before ``time``; None if it is below the range."""
         return numbers.minus(time, (time - self.offset) % self.slide)
 
     def higher(self, time: int, numbers: NumberRange = EXACT_DOUBLE) -> int:
-        """The first boundary after ``time``; the highest number of the range where that lies beyond it."""
+        """Return the first boundary after ``time``; the highest number of the range if the boundary is above it."""
         return min(time - (time - self.offset) % self.slide + self.slide, numbers.highest)

@@ -1,39 +1,40 @@
-"""How a job stands, in one word: for lists, worst first, and for alerts."""
+"""The health of a job in one word, for lists and alerts."""
 
 from typing import Literal, get_args
 
-from tidegate.domain.records import Answer, Summary
+from tidegate.domain.results import JobSummary, WatermarkState
 
 Health = Literal["stale", "held", "no_watermark", "running", "all_idle", "empty", "complete"]
 WORST_FIRST: tuple[Health, ...] = get_args(Health)
 LONG_MS = 60_000
-"""A batch that is open, or a substream that is silent, for so long holds the watermark for more than its turn."""
+"""A batch open for this long, or a substream silent for this long, holds the watermark longer than usual."""
 
 
-def health(answer: Answer, summary: Summary, stale_after_ms: int) -> Health:
-    """
+def health(state: WatermarkState, summary: JobSummary, stale_after_ms: int) -> Health:
+    """Return the health of a job.
+
     ============ ====================================================================================================
-    stale        no client has spoken for it for ``stale_after_ms``, and no batch of it is open
-    held         by an operator, a missing query, a substream that is blocked or was never seen; or by an open batch, or
-                 a substream, of which nothing came for ``LONG_MS``
-    no_watermark there is none yet, though there are substreams, batches, or queries that are expected
-    running      it has a watermark, and somebody is always the furthest behind
-    all_idle     no substream is waited for
-    empty        nobody has reported yet
+    stale        no call of a client for ``stale_after_ms``, and no open batch
+    held         by a hold, a missing query, a substream that is blocked or was never reported; or by an open batch or a
+                 substream without news for ``LONG_MS``
+    no_watermark substreams, batches or expected queries exist, but no watermark yet
+    running      the job has a watermark, which follows its slowest substream
+    all_idle     all substreams are idle
+    empty        nothing was reported yet
     complete     the input has ended
     ============ ====================================================================================================
     """
-    if answer.complete:
+    if state.complete:
         return "complete"
-    heard_ms, held_by = summary.last_contact_ms, answer.held_by
-    if heard_ms is not None and answer.now_ms - heard_ms >= stale_after_ms and not summary.open_batches:
+    last_contact_ms, holder = summary.last_contact_ms, state.held_by
+    if last_contact_ms is not None and state.now_ms - last_contact_ms >= stale_after_ms and not summary.open_batches:
         return "stale"
-    if answer.watermark is None:
+    if state.watermark is None:
         known = summary.active + summary.idle + summary.done + summary.open_batches
         return "no_watermark" if known or summary.missing_queries else "empty"
-    if held_by is None:
+    if holder is None:
         return "all_idle" if summary.all_idle else "running"
-    quiet_since_ms = held_by.begun_ms if held_by.reason == "open_batch" else held_by.last_event_ms
-    if held_by.reason in ("slow", "open_batch") and quiet_since_ms is not None:
-        return "held" if answer.now_ms - quiet_since_ms >= LONG_MS else "running"
+    silent_since_ms = holder.begun_ms if holder.reason == "open_batch" else holder.last_event_ms
+    if holder.reason in ("slow", "open_batch") and silent_since_ms is not None:
+        return "held" if state.now_ms - silent_since_ms >= LONG_MS else "running"
     return "held"

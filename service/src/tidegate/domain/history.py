@@ -1,9 +1,9 @@
-"""The history of a value: what was it about so long ago?
+"""The history of one value: what it was a given time ago.
 
 The time looked back over is cut into 16 slots of equal width. The last value of a slot becomes the answer 15 slots
-after the slot closed, when it is between 15/16 of that time and the whole of it old; the very first value becomes the
-answer exactly when it is as old as that.
-The rules are those of the conformance traces' history (Hazelcast Jet's ``TimestampHistory``).
+after
+the slot closed, when it is between 15/16 of that time and the whole of it old. The very first value becomes the answer
+exactly when it is that old. Source: Hazelcast Jet, ``TimestampHistory``; see the conformance traces.
 """
 
 from collections.abc import Callable
@@ -12,9 +12,9 @@ SLOTS = 16
 
 
 class History:
-    """Samples of one value over the last ``length_ms``. Its slots begin with the first sample, not with the clock.
+    """Samples of one value over the last ``length_ms``. The first sample, not the clock, starts the slots.
 
-    Times are kept in sixteenths of a millisecond, so that a slot is a whole number of them whatever the length.
+    Times are kept in sixteenths of a millisecond, so that a slot is a whole number of them for every length.
     """
 
     def __init__(self, length_ms: int) -> None:
@@ -24,25 +24,24 @@ class History:
         """When the newest slot closes, in sixteenths of a millisecond; None before the first sample."""
 
     def sample(self, now_ms: int, value: int | None) -> int | None:
-        """Notes the value that holds now and returns the one of ``length_ms`` ago.
+        """Record the current value and return the one of ``length_ms`` ago.
 
-        Slots that nobody sampled in hold the value from before the gap.
+        A slot without a sample holds the value from before the gap.
         """
         now, width = now_ms * SLOTS, self.length_ms
-        closed = 0
         if self.boundary is None:
             self.boundary = now + width
         elif now >= self.boundary:
             closed = (now - self.boundary) // width + 1
             shift = min(closed, len(self.cells))
             self.cells = self.cells[shift:] + [self.cells[-1]] * shift
-            # A gap longer than the whole history begins the slots anew; a shorter one keeps their phase.
+            # A gap longer than the whole history starts the slots anew; a shorter one keeps their phase.
             self.boundary = now + width if closed >= len(self.cells) else self.boundary + closed * width
         self.cells[-1] = value
         return self.cells[0]
 
     def next_change_ms(self, matters: Callable[[int], bool]) -> int | None:
-        """From when on the answer will be one that ``matters``, if nothing but time happens; None if it never will."""
+        """Return when the answer becomes one that ``matters`` if only time passes; None if it never does."""
         if self.boundary is None:
             return None
         for shifts, cell in enumerate(self.cells):

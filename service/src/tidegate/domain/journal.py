@@ -1,4 +1,4 @@
-"""What the machine did: a bounded record, from which every watermark can be explained afterwards."""
+"""The record of a job: bounded, and enough to explain every watermark afterwards."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -9,18 +9,18 @@ from typing import Any
 RECORDS_KEPT = 10_000
 RECORDS_KEPT_MS = 7 * 24 * 3_600_000
 NAMES_KEPT = 20
-"""How many of the substreams that something happened to are named; the count says how many there were."""
+"""Substreams that a record names; its count says how many there were."""
 
 
 @dataclass(frozen=True, slots=True)
-class Why:
-    """Who did something, and for what reason."""
+class AuditInfo:
+    """Who gave a command, and why."""
 
     actor: str = ""
     reason: str = ""
 
 
-UNEXPLAINED = Why()
+NO_AUDIT = AuditInfo()
 
 
 class Kind(StrEnum):
@@ -29,7 +29,7 @@ class Kind(StrEnum):
     CREATED = "created"
     CONFIG = "config"
     EMISSION = "emission"
-    COALESCED = "coalesced_watermark"
+    COALESCED_WATERMARK = "coalesced_watermark"
     IDLE = "idle"
     ACTIVE = "active"
     ALL_IDLE = "all_idle"
@@ -45,35 +45,35 @@ class Kind(StrEnum):
     ACTION = "action"
 
 
-MOVEMENTS = (Kind.EMISSION, Kind.COALESCED)
-"""Records with the watermark and the coalesced watermark."""
+MOVEMENTS = (Kind.EMISSION, Kind.COALESCED_WATERMARK)
+"""Records that carry both watermarks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One thing that happened at ``at_ms``; what ``details`` there are depends on the ``kind``.
+    """One thing that happened at ``at_ms``. The ``details`` depend on the ``kind``.
 
-    ============== ==================================================================================================
-    created        the job, or a new incarnation of it
-    rules          were changed: ``revision``
-    emission       the emitted watermark moved: ``coalesced_watermark``, ``watermark``, who holds it now (``held_by``,
-    ``query``,
-                   ``substream``, ``batch_id``, ``hold``), and the ``limits`` that let it pass substreams
-    coalesced      the coalesced watermark moved and the emitted one did not: the same members
-    idle           substreams no longer count, by which ``limit``: ``query``, ``count``, ``substreams``
-    wake           idle substreams count again: ``query``, ``count``, ``substreams``
-    all_idle       no substream counts any more
-    not_all_idle   one does again
-    batch_released an open batch no longer holds the watermark (``max_batch_hold_ms``): ``query``, ``batch_id``
-    joined         a query that nobody expected: ``query``
-    fenced         a run was replaced by another: ``query``, ``run_id``
-    future         event times too far ahead of the clock were ignored: ``query``, ``count``, ``substreams``
-    relearn        rows come later than was learnt, and it is learnt anew: ``query``, ``count``, ``substreams``
-    healed         a token proved a watermark that the store had forgotten
-    absence        nobody looked for so long (``unattended_ms``) that it counts as nobody's silence
-    hold_expired   a hold came to its end: ``hold``
-    action         somebody did something: ``action``, ``query``, ``count``, ``substreams``, ``actor``, ``reason``, ...
-    ============== ==================================================================================================
+    =================== =============================================================================================
+    created             the job, or a new incarnation of it
+    config              the configuration changed: ``actor``, ``reason``
+    emission            W moved: ``coalesced_watermark``, ``watermark``, what holds it now (``held_by``, ``query``,
+                        ``substream``, ``batch_id``, ``hold``), and the ``limits`` that let it pass substreams
+    coalesced_watermark only C moved: the same members
+    idle                substreams became idle: the ``limit``, ``query``, ``count``, ``substreams``
+    active              idle substreams became active: ``query``, ``count``, ``substreams``
+    all_idle            no substream is active any more
+    not_all_idle        a substream is active again
+    batch_released      an open batch no longer holds W (``max_batch_hold_ms``): ``query``, ``batch_id``
+    joined              an unexpected query joined: ``query``
+    fenced              a newer run replaced a run: ``query``, ``run_id``
+    future              event times too far ahead of the clock were set aside: ``query``, ``count``, ``substreams``
+    relearning          rows come later than learned, so the lag is learned anew: ``query``, ``count``, ``substreams``
+    watermark_restored  a token restored a watermark that the store had lost: ``watermark``
+    unattended          no coordinator evaluated the job for ``unattended_ms``; that time does not count as silence
+    hold_expired        a hold expired: ``hold``
+    action              an operator's command: ``action``, ``query``, ``count``, ``substreams``, ``actor``, ``reason``,
+    …
+    =================== =============================================================================================
     """
 
     at_ms: int
@@ -82,14 +82,14 @@ class Record:
 
 
 class Journal:
-    """The last records, at most ``RECORDS_KEPT``, none older than ``RECORDS_KEPT_MS`` when the next one is written."""
+    """The last records: at most ``RECORDS_KEPT``, and none older than ``RECORDS_KEPT_MS`` at the next write."""
 
     def __init__(self) -> None:
         self._records: deque[Record] = deque(maxlen=RECORDS_KEPT)
         self.written = 0
 
     def write(self, at_ms: int, kind: str, **details: Any) -> None:
-        """Details that are None or "" are left out."""
+        """Append a record, without the details that are None or ""."""
         self._records.append(Record(at_ms, kind, {k: v for k, v in details.items() if v is not None and v != ""}))
         self.written += 1
         while self._records[0].at_ms < at_ms - RECORDS_KEPT_MS:
@@ -103,6 +103,6 @@ class Journal:
 
 
 def named(members: Iterable[str]) -> dict[str, Any]:
-    """``count`` and the first of the ``substreams``, for a record."""
+    """Return the ``count`` and the first of the ``substreams``, as details of a record."""
     listed = list(members)
     return {"count": len(listed), "substreams": listed[:NAMES_KEPT]}

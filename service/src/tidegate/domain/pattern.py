@@ -1,8 +1,8 @@
-"""Patterns of substream names, for policies of their own: ``*`` stands for any characters, all else for itself."""
+"""Patterns of substream names: ``*`` stands for any characters, every other character for itself."""
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether the whole of ``name`` fits. Linear in its length for each literal piece; nothing is tried twice."""
+    """Return whether the pattern matches the whole name, in time linear in the name for each literal piece."""
     first, *rest = pattern.split("*")
     if not rest:
         return name == pattern

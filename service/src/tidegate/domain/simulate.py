@@ -1,27 +1,29 @@
-"""What a lag, or any policy, would have made of a stream that is over: how complete its windows, and how late.
+"""What a policy would have made of a stream that is over: how complete its windows, and how late.
 
-Rows come in the order in which they arrived. Each is judged after the watermark has taken it into account: it is late
-where its window has ended by then. All numbers are whole, in a unit of the caller's; they may be of any size.
+Rows come in the order of their arrival. Each row is classified after the watermark has taken it into account: it is
+late
+if its window has ended by then. All numbers are whole, in one unit, and of any size.
 """
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from tidegate.domain import commands
 from tidegate.domain.config import JobConfig
 from tidegate.domain.frame import Frame
-from tidegate.domain.job import JobMachine
+from tidegate.domain.names import DIRECT
 from tidegate.domain.numbers import NumberRange
 from tidegate.domain.sketch import bucket_of
-from tidegate.domain.state import DIRECT
+from tidegate.domain.state import JobState
 
 UNBOUNDED = NumberRange(-(2**256), 2**256)
-"""Nothing here goes through JSON or Redis: whatever Python can hold is held exactly."""
+"""Numbers of a simulation do not travel through JSON or Redis, so every Python integer is exact."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row as it arrived. ``at``: when, for policies that follow the clock and for limits on silence."""
+    """A row; ``at`` is its arrival, for policies that follow the clock and for limits on silence."""
 
     event_time: int
     substream: str
@@ -29,8 +31,8 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """Where a stream is once a row has been taken into account. ``watermark`` None: there is none yet."""
+class Step:
+    """A stream after one row."""
 
     event_time: int
     watermark: int | None
@@ -39,11 +41,11 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of the rows: ``dropped`` came after their windows had ended, and after the grace; ``updated`` within
-    it.
+    """What became of the rows, and how late windows were emitted.
 
-    ``windows`` were emitted; those that the stream left open were not. ``latency`` is the sum, over these, of how far
-    the top was beyond the end of the window when it closed.
+    ``dropped`` rows came after the grace of their window, ``updated`` ones within it. ``windows`` counts the emitted
+    windows, not those open at the end. ``latency`` is the sum, over these, of how far the max event time was beyond the
+    end of the window when it closed.
     """
 
     rows: int
@@ -54,25 +56,26 @@ class Outcome:
 
     @property
     def completeness(self) -> float:
-        """The share of the rows that were counted in the end; 1 where there were none."""
+        """The share of the rows that were not dropped; 1 without rows."""
         return 1 - self.dropped / self.rows if self.rows else 1.0
 
     @property
     def average_latency(self) -> float | None:
+        """The mean latency of a window; None without windows."""
         return self.latency / self.windows if self.windows else None
 
 
-def judge(moments: Iterable[Moment], size: int, grace: int = 0) -> Outcome:
-    """Counts rows by tumbling windows of ``size``; a window that has ended takes late rows for ``grace`` more."""
+def classify(steps: Iterable[Step], size: int, grace: int = 0) -> Outcome:
+    """Classify rows by tumbling windows of ``size`` that take late rows for ``grace`` after their end."""
     windows = Frame(size, size)
     open_ends: list[int] = []
     is_open: set[int] = set()
     emitted: set[int] = set()
     rows = dropped = updated = count = latency = 0
-    for moment in moments:
+    for step in steps:
         rows += 1
-        watermark, max_event_time = moment.watermark, moment.max_event_time
-        end = windows.higher(moment.event_time, UNBOUNDED)
+        watermark, max_event_time = step.watermark, step.max_event_time
+        end = windows.higher(step.event_time, UNBOUNDED)
         if watermark is None or end > watermark:
             if end not in is_open:
                 is_open.add(end)
@@ -92,9 +95,11 @@ def judge(moments: Iterable[Moment], size: int, grace: int = 0) -> Outcome:
     return Outcome(rows, dropped, updated, count, latency)
 
 
-def merged_tops(rows: Iterable[Row], declared: Iterable[str] = ()) -> list[int | None]:
-    """After each row, how far the lowest of the substreams' tops has ever been: under a fixed lag, and without limits,
-    the watermark is that less the lag. The same as :func:`through_machine` then, at the price of a heap.
+def merged_event_times(rows: Iterable[Row], declared: Iterable[str] = ()) -> list[int | None]:
+    """Return, after each row, the highest value so far of the lowest max event time of the substreams.
+
+    Under a fixed lag and without limits the watermark is this less the lag: the same as :func:`through_machine`, at the
+    price of a heap.
     """
     unseen = set(declared)
     max_event_times: dict[str, int] = {}
@@ -114,35 +119,44 @@ def merged_tops(rows: Iterable[Row], declared: Iterable[str] = ()) -> list[int |
     return found
 
 
-def under_lag(rows: Sequence[Row], merged: Sequence[int | None], lag: int) -> Iterator[Moment]:
-    """The stream under a fixed lag; ``merged`` is what :func:`merged_tops` found."""
+def under_lag(rows: Sequence[Row], merged: Sequence[int | None], lag: int) -> Iterator[Step]:
+    """Yield the stream under a fixed lag; ``merged`` is the result of :func:`merged_event_times`."""
     max_event_time: int | None = None
     for row, reached in zip(rows, merged, strict=True):
         max_event_time = row.event_time if max_event_time is None else max(max_event_time, row.event_time)
-        yield Moment(row.event_time, None if reached is None else reached - lag, max_event_time)
+        yield Step(row.event_time, None if reached is None else reached - lag, max_event_time)
 
 
 def through_machine(
-    rows: Sequence[Row], config: JobConfig, declared: Iterable[str] = (), machine: JobMachine | None = None
-) -> Iterator[Moment]:
-    """The stream under any rules, by the machine itself: each row is a report of its own, when it arrived.
+    rows: Sequence[Row], config: JobConfig, declared: Iterable[str] = (), job: JobState | None = None
+) -> Iterator[Step]:
+    """Yield the stream under any configuration: each row is a report of its own at its arrival.
 
-    ``declared``: substreams that hold the watermark from the start. ``machine``: a new one with these rules, for who
-    wants to know more of it afterwards.
+    Args:
+        rows: The rows.
+        config: The configuration.
+        declared: Substreams that hold the watermark from the start.
+        job: The job to use, for a caller that reads more of it afterwards; by default a new one.
     """
     if not rows:
         return
-    job = machine or JobMachine(config, rows[0].at, numbers=UNBOUNDED)
+    job = job or new_job(config, rows[0].at)
     names = list(declared)
     if names:
-        job.declare(DIRECT, names, rows[0].at)
+        commands.declare(job, DIRECT, names, rows[0].at)
     for row in rows:
         known = job.substreams.get((DIRECT, row.substream))
         delays = {}
         if known is not None and known.max_event_time is not None:
-            delays[row.substream] = (
-                (bucket_of(known.max_event_time - config.judged_at(row.event_time, UNBOUNDED)), 1),
-            )
-        answer = job.report({row.substream: row.event_time}, row.at, delays=delays).answer
+            delay = known.max_event_time - config.throttle.classified_at(row.event_time, UNBOUNDED)
+            delays[row.substream] = ((bucket_of(delay), 1),)
+        result = commands.report(job, {row.substream: row.event_time}, row.at, delays=delays)
         assert job.max_event_time is not None
-        yield Moment(row.event_time, answer.watermark, job.max_event_time)
+        yield Step(row.event_time, result.state.watermark, job.max_event_time)
+
+
+def new_job(config: JobConfig, now_ms: int) -> JobState:
+    """Return a job that holds numbers of any size."""
+    job = JobState(config, now_ms, numbers=UNBOUNDED)
+    commands.create(job)
+    return job

@@ -1,278 +1,206 @@
-"""The state of one job, and what can be read from it."""
+"""The data of a job, its queries and its substreams."""
 
-from tidegate.domain.coalescer import Coalescer, LowestPinnedWatermark
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+
 from tidegate.domain.config import JobConfig
-from tidegate.domain.disorder import Disorder
-from tidegate.domain.journal import UNEXPLAINED, Journal, Why
+from tidegate.domain.history import History
+from tidegate.domain.journal import Journal
 from tidegate.domain.ledger import Ledger
-from tidegate.domain.numbers import EXACT_DOUBLE, NumberRange, above, by_value
-from tidegate.domain.policy import Moment
-from tidegate.domain.query import QueryState
-from tidegate.domain.records import (
-    Answer,
-    Counts,
-    Hold,
-    Holder,
-    HolderReason,
-    QueryRow,
-    SubstreamRow,
-    Summary,
-)
+from tidegate.domain.names import SubstreamKey
+from tidegate.domain.numbers import EXACT_DOUBLE, NumberRange, highest
+from tidegate.domain.policy import Policy, PolicyState, ProcessingTime
+from tidegate.domain.results import Hold
+from tidegate.domain.rows import RowCounts
 from tidegate.domain.sketch import Sketch
-from tidegate.domain.substream import PLACEHOLDER, Substream, SubstreamKey, member
-from tidegate.domain.throttle import offer
 
-DIRECT = ""
-"""The query name under which reports without batches are kept."""
+RowsByDelay = tuple[tuple[int, int], ...]
+"""Rows by bucket of delay: see :mod:`tidegate.domain.sketch`."""
 
 
-class JobState:
-    """What is known of one job. Reading it changes nothing; its transitions belong to the commands of the machine.
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The caller: a query under its stable name, its checkpoint, and this start of it."""
 
-    ``unattended_ms`` is how long nobody looked after the job at all (its coordinators, or their store, were away). The
-    job's
-    *observed* time leaves it out, and the limits on silence and slowness are judged in that; a wall clock is not.
-    ``absent_after_ms``: a time without any command that is longer than this is nobody's silence, where the job waited
-    for time to bring something (for then it is looked at now and then); None: all time counts, as in the traces.
-    ``most_substreams``: so many may become known by reports and declarations. ``why`` it was created, and by whom.
+    query: str
+    query_id: str
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedWatermark:
+    """A pinned watermark that the client keeps beside its checkpoint; None: the batch began without a watermark."""
+
+    value: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenClaim:
+    """What a valid watermark token proves: this incarnation of the job emitted this watermark."""
+
+    incarnation: int
+    watermark: int | None
+
+
+@dataclass(slots=True)
+class Substream:
+    """One substream of one query.
+
+    A substream that is declared but not reported has no max event time and no watermark, so it holds its job.
+    ``watermark`` never goes back. ``last_event_ms`` is in the observed time of its query. ``since_ms`` is the
+    processing
+    time of the last change of its state. ``forced_idle``: idle for another reason than silence: an operator declared it
+    idle, or its query timed out.
     """
 
-    def __init__(
-        self,
-        config: JobConfig,
-        now_ms: int,
-        incarnation: int = 1,
-        state_epoch: str = "",
-        numbers: NumberRange = EXACT_DOUBLE,
-        absent_after_ms: int | None = None,
-        most_substreams: int | None = None,
-        why: Why = UNEXPLAINED,
-    ) -> None:
-        self.config = config
-        self.numbers = numbers
-        self.incarnation = incarnation
-        self.revision = 1
-        self.state_epoch = state_epoch
-        self.now_ms = now_ms
-        self.unattended_ms = 0
-        self.max_event_time: int | None = None
-        self._look_due = False
-        self._lost_at_look: int | None = None
-        self._completed_ms = now_ms
-        self.coalescer = Coalescer(now_ms, now_ms, numbers)
-        self.coalescer.retain(config.max_retention_ms)
-        self.complete = False
-        self.substreams: dict[SubstreamKey, Substream] = {}
-        self.queries: dict[str, QueryState] = {}
-        self.contacts: dict[str, int] = {}
-        self.holds: dict[str, Hold] = {}
-        self.counts: dict[SubstreamKey, Counts] = {}
-        self.reported: dict[SubstreamKey, int] = {}
-        self.future: dict[SubstreamKey, int] = {}
-        self.diverted: dict[SubstreamKey, int] = {}
-        self.delays: dict[SubstreamKey, Sketch] = {}
-        self.disorder = Disorder()
-        self.total = Counts()
-        self.future_total = self.diverted_total = 0
-        self.ledger = Ledger()
-        self.tokens_ignored = self.emissions = 0
-        self.heard_ms: int | None = None
-        self.limits: dict[str, int] = {}
-        self.journal = Journal()
-        self.absent_after_ms = absent_after_ms
-        self.most_substreams = most_substreams
-        self._start(why)
-
-    def _start(self, why: Why) -> None:
-        """What a new job begins with."""
+    policy: Policy
+    policy_state: PolicyState
+    last_event_ms: int
+    max_event_time: int | None = None
+    watermark: int | None = None
+    done: bool = False
+    idle: bool = False
+    forced_idle: bool = False
+    since_ms: int = 0
 
     @property
-    def moment(self) -> Moment:
-        return Moment(self.now_ms, self.now_ms - self.unattended_ms)
+    def counts(self) -> bool:
+        """Whether the merged watermark waits for this substream."""
+        return not (self.done or self.idle)
 
-    def observed(self, query: str, now_ms: int | None = None) -> int:
-        """A moment in the observed time of a query; for reports without batches that is the job's."""
-        at_ms = self.now_ms if now_ms is None else now_ms
-        return self.queries[query].observed(at_ms) if query in self.queries else at_ms - self._lost(query)
+    @property
+    def uncapped_watermark(self) -> int | None:
+        """The watermark without the cap of a report: where the next evaluation takes it."""
+        return highest(self.watermark, self.policy_state.watermark)
 
-    def _lost(self, query: str) -> int:
-        if query == DIRECT:
-            return self.unattended_ms
-        return self.queries[query].unattended_ms if query in self.queries else 0
 
-    # -- reads ----------------------------------------------------------------------------------------------------
+@dataclass(slots=True)
+class Query:
+    """One Spark query. A batch is *open* from its begin to its commit; a query has at most one open batch.
 
-    def answer(self) -> Answer:
-        return Answer(
-            self.incarnation,
-            self.state_epoch,
-            self.now_ms,
-            self.coalescer.watermark,
-            self.coalescer.coalesced_watermark,
-            self.complete,
-            self._holder(),
-        )
+    ``outage_ms`` is the time that its runs waited for a coordinator that was away. ``idle_clock_ms`` is in *observed
+    time*, which leaves this out: up to there the query is known to have processed all input. ``begun_observed_ms`` is
+    in
+    the observed time of the job; ``begun_merged`` is the unthrottled C at that moment. ``input_known_until_ms``: the
+    open
+    batch and those before it hold all input of that processing time; None if that is unknown. ``released``: the open
+    batch no longer holds W. ``retired``: only a new run brings the query back.
+    """
 
-    def substream_table(self, now_ms: int) -> list[SubstreamRow]:
-        """All substreams, by query and name; states as they are at ``now_ms``."""
-        now_ms = max(now_ms, self.now_ms)
-        timeout = self.config.idle_timeout_ms
-        rows = []
-        for key, s in sorted(self.substreams.items()):
-            query, name = key
-            if name == PLACEHOLDER:
-                continue
-            state = "done" if self.complete else s.state(self.observed(query, now_ms), timeout)
-            last_event_ms = s.last_event_ms + self._lost(query)
-            since_ms = s.since_ms
-            if self.complete and not s.done:
-                since_ms = self._completed_ms + self.unattended_ms
-            elif state == "blocked" and timeout is not None:
-                since_ms = last_event_ms + timeout
-            lag = None if state == "done" else s.lag
-            reported, future = self.reported.get(key, 0), self.future.get(key, 0)
-            counts = self.counts.get(key, Counts())
-            rows.append(
-                SubstreamRow(
-                    query,
-                    name,
-                    state,
-                    since_ms,
-                    s.watermark,
-                    s.max_event_time,
-                    lag,
-                    last_event_ms,
-                    reported,
-                    future,
-                    counts,
-                )
-            )
-        return rows
+    query_id: str
+    run_id: str
+    last_contact_ms: int
+    fenced_runs: list[str] = field(default_factory=list)
+    latest: int | None = None
+    open: bool = False
+    begun_ms: int | None = None
+    begun_observed_ms: int = 0
+    begun_by: str | None = None
+    begun_merged: int | None = None
+    input_known_until_ms: int | None = None
+    released: bool = False
+    retired: bool = False
+    idle_clock_ms: int | None = None
+    waited_ms: int = 0
+    outage_ms: int = 0
+    pinned_watermarks: dict[int, int | None] = field(default_factory=dict)
+    staged_event_times: dict[str, int] = field(default_factory=dict)
+    staged_watermarks: dict[str, int] = field(default_factory=dict)
+    staged_rows: dict[tuple[int, str], int] = field(default_factory=dict)
+    staged_future_rows: dict[tuple[int, str], int] = field(default_factory=dict)
+    staged_delays: dict[tuple[int, str], RowsByDelay] = field(default_factory=dict)
 
-    def query_table(self) -> list[QueryRow]:
-        """All queries, by name."""
-        rows = []
-        for name, q in sorted(self.queries.items()):
-            pinned_watermark = None if q.latest is None else q.pinned_watermarks.get(q.latest)
-            clock_ms = None if q.idle_clock_ms is None else q.idle_clock_ms + q.unattended_ms
-            rows.append(
-                QueryRow(
-                    name,
-                    q.query_id,
-                    q.run_id,
-                    q.latest,
-                    q.open,
-                    pinned_watermark,
-                    q.begun_ms,
-                    clock_ms,
-                    q.last_contact_ms,
-                    q.open and q.released,
-                    q.retired,
-                )
-            )
-        return rows
 
-    def summary(self) -> Summary:
-        named = [s for (_, name), s in self.substreams.items() if name != PLACEHOLDER]
-        done = len(named) if self.complete else sum(s.done for s in named)
-        idle = 0 if self.complete else sum(s.idle and not s.done for s in named)
-        return Summary(
-            self.max_event_time,
-            self.coalescer.max_watermark,
-            len(named) - idle - done,
-            idle,
-            done,
-            self.coalescer.all_idle,
-            self.total,
-            self.future_total,
-            self.tokens_ignored,
-            self.emissions,
-            self.coalescer.throttled,
-            self.heard_ms,
-            sum(q.open for q in self.queries.values()),
-            dict(self.limits),
-            tuple(self.holds[hold] for hold in sorted(self.holds)),
-            tuple(sorted(query for query, name in self.substreams if name == PLACEHOLDER)),
-        )
+@dataclass(slots=True)
+class DelayStatistics:
+    """The delays of all rows of a job, and the latency that waiting costs beside the lag.
 
-    def next_change_ms(self) -> int | None:
-        """From when on, in observed time, a sweep may change something; None if time alone will not."""
-        if self.complete:
-            return None
-        at, rules = self.moment, self.config
-        times: list[int | None] = [at.observed_ms] if self._look_due else []
-        if self._lost_at_look not in (None, self.unattended_ms):
-            # While nobody looked wall clocks went on, and those who follow one have not been told yet.
-            times += [at.observed_ms for s in self.substreams.values() if s.live and s.policy.follows_clock]
-        for (query, _), s in self.substreams.items():
-            if s.live:
-                times.append(s.state_of_policy.next_change_ms(s.reading, at))
-                if query == DIRECT and rules.idle_timeout_ms is not None:
-                    times.append(s.last_event_ms + rules.idle_timeout_ms)
-        if rules.query_timeout_ms is not None:
-            times += [contact + rules.query_timeout_ms for contact in self.contacts.values()]
-        if rules.max_batch_hold_ms is not None:
-            held = (q for q in self.queries.values() if q.open and not q.released)
-            times += [q.begun_observed_ms + rules.max_batch_hold_ms for q in held]
-        times += [h.expires_ms - self.unattended_ms for h in self.holds.values() if h.expires_ms is not None]
-        retention = self.coalescer.retention
-        if retention is not None:
-            present = self.coalescer.max_watermark if retention.boundary is None else retention.cells[0]
-            if present is not None and self._would_be_emitted(present):
-                times.append(at.observed_ms)
-            times.append(retention.next_change_ms(self._would_be_emitted))
-        return min((time for time in times if time is not None), default=None)
+    ``pool`` has the delays behind the max event time of the row's own substream. ``merged`` has the delays behind the
+    watermark that the job would have without any lag, which waits for the slowest substream: that one decides which
+    rows
+    are late. ``wait_sum`` is, over ``wait_weight`` of progress of the watermark, how far the max event time was ahead
+    of
+    what the watermark passed, less the lag.
+    """
 
-    def _would_be_emitted(self, watermark: int) -> bool:
-        hold = self._hold()
-        ideal = watermark if hold is None else min(watermark, hold.at_most)
-        return offer(self.config.throttle, ideal, self.coalescer.coalesced_watermark, self.numbers) is not None
+    pool: Sketch = field(default_factory=Sketch)
+    merged: Sketch = field(default_factory=Sketch)
+    wait_sum: float = 0.0
+    wait_weight: int = 0
 
-    # -- who holds ------------------------------------------------------------------------------------------------
+    @property
+    def wait(self) -> int | None:
+        """The average latency beside the lag; None if the watermark has not moved yet."""
+        return math.floor(self.wait_sum / self.wait_weight + 0.5) if self.wait_weight else None
 
-    def _open_pin(self) -> LowestPinnedWatermark | None:
-        pinned_watermarks = (
-            LowestPinnedWatermark(q.pinned_watermarks[q.latest], name)
-            for name, q in self.queries.items()
-            if q.open and not q.released and q.latest is not None
-        )
-        return min(pinned_watermarks, key=LowestPinnedWatermark.order, default=None)
 
-    def _holds(self) -> list[Hold]:
-        """The holds, lowest first; by name where two are equal."""
-        return sorted(self.holds.values(), key=lambda hold: (hold.at_most, hold.hold.encode()))
+@dataclass
+class JobState:
+    """All that is known of one job.
 
-    def _hold(self) -> Hold | None:
-        return next(iter(self._holds()), None)
+    ``unattended_ms`` is the time in which no coordinator evaluated the job. Its *observed time* leaves this out;
+    limits on
+    silence are measured in observed time. ``unattended_after_ms``: a gap between two commands longer than this was an
+    outage, if the job waited for time to pass; None: no gap is, as in the traces. ``max_substreams``: limit on reports
+    and declarations.
 
-    def _lowest(self) -> tuple[SubstreamKey, Substream] | None:
-        """The live substream that is furthest behind."""
-        live = ((key, s) for key, s in self.substreams.items() if s.live)
-        return min(live, key=lambda item: (by_value(item[1].reading), member(item[0]).encode()), default=None)
+    ``merged_highest`` is the highest merged watermark that the throttle was offered. ``evaluation_due``: a command left
+    something to the next evaluation. ``recorded`` are C and W of the last emission on record, ``limits_passed`` the
+    limits that acted since.
+    """
 
-    def _holder(self) -> Holder | None:
-        pinned_watermark, lowest = self._open_pin(), self._lowest()
-        if pinned_watermark is not None and (
-            lowest is None or above(self.coalescer.coalesced_watermark, pinned_watermark.value)
-        ):
-            batch = self.queries[pinned_watermark.query]
-            since_ms = self.coalescer.watermark_since_ms
-            return Holder("open_batch", pinned_watermark.query, None, batch.latest, since_ms, begun_ms=batch.begun_ms)
-        if self.complete:
-            return None
-        since_ms = self.coalescer.coalesced_watermark_since_ms
-        hold, furthest = self._hold(), self.coalescer.max_watermark if lowest is None else lowest[1].reading
-        if hold is not None and above(furthest, hold.at_most):
-            return Holder("hold", "", None, None, since_ms, hold.hold)
-        if lowest is None:
-            return None
-        (query, name), substream = lowest
-        if name == PLACEHOLDER:
-            return Holder("missing_query", query, None, None, since_ms)
-        reason: HolderReason = "slow"
-        if substream.state(self.observed(query), self.config.idle_timeout_ms) == "blocked":
-            reason = "blocked"
-        elif substream.max_event_time is None and substream.reading is None:
-            reason = "never_reported"
-        last_event_ms = substream.last_event_ms + self._lost(query)
-        return Holder(reason, query, name, None, since_ms, last_event_ms=last_event_ms)
+    config: JobConfig
+    now_ms: int
+    incarnation: int = 1
+    state_epoch: str = ""
+    numbers: NumberRange = EXACT_DOUBLE
+    unattended_after_ms: int | None = None
+    max_substreams: int | None = None
+
+    revision: int = 1
+    unattended_ms: int = 0
+    is_complete: bool = False
+    completed_ms: int = 0
+    last_contact_ms: int | None = None
+    max_event_time: int | None = None
+
+    coalesced_watermark: int | None = None
+    coalesced_watermark_since_ms: int = 0
+    watermark: int | None = None
+    watermark_since_ms: int = 0
+    max_watermark: int | None = None
+    merged_highest: int | None = None
+    all_idle: bool = False
+    retention: History | None = None
+
+    substreams: dict[SubstreamKey, Substream] = field(default_factory=dict)
+    queries: dict[str, Query] = field(default_factory=dict)
+    last_seen: dict[str, int] = field(default_factory=dict)
+    holds: dict[str, Hold] = field(default_factory=dict)
+
+    counts: dict[SubstreamKey, RowCounts] = field(default_factory=dict)
+    reported_rows: dict[SubstreamKey, int] = field(default_factory=dict)
+    future_rows: dict[SubstreamKey, int] = field(default_factory=dict)
+    diverted_rows: dict[SubstreamKey, int] = field(default_factory=dict)
+    delays: dict[SubstreamKey, Sketch] = field(default_factory=dict)
+    delay_statistics: DelayStatistics = field(default_factory=DelayStatistics)
+    ledger: Ledger = field(default_factory=Ledger)
+    total: RowCounts = field(default_factory=RowCounts)
+    future_total: int = 0
+    diverted_total: int = 0
+    tokens_ignored: int = 0
+    emissions: int = 0
+    throttled: int = 0
+    limits: Counter[str] = field(default_factory=Counter)
+    journal: Journal = field(default_factory=Journal)
+
+    evaluation_due: bool = False
+    unattended_at_evaluation_ms: int | None = None
+    recorded: tuple[int | None, int | None] = (None, None)
+    limits_passed: tuple[dict[str, object], ...] = ()
+
+    @property
+    def processing_time(self) -> ProcessingTime:
+        """The current time, by the clock and in the observed time of the job."""
+        return ProcessingTime(self.now_ms, self.now_ms - self.unattended_ms)

@@ -1,65 +1,104 @@
-"""Throttles: which of the merged watermarks are worth emitting.
+"""Throttles: how often the coalesced watermark moves.
 
-A throttle turns the ideal watermark into a candidate; the candidate goes out when it is ahead of the last one that did.
+A throttle turns the merged watermark into a candidate. The candidate is emitted if it is ahead of the last one.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar
 
 from tidegate.domain.errors import InvalidConfig
 from tidegate.domain.frame import Frame
 from tidegate.domain.numbers import EXACT_DOUBLE, NumberRange, above
 
 NO_WATERMARK = -(2**63)
-"""What "no watermark" counts as where a distance from it is measured: the traces' null."""
+"""The number that stands for "no watermark" in a distance: the null of the traces."""
 
 
-class Throttle(Protocol):
-    """What stands between the merged watermark and the emitted one."""
+class Throttle:
+    """The rule that limits how often C moves, and what it implies for rows and windows."""
 
-    def candidate(self, ideal: int, last: int | None, numbers: NumberRange) -> int | None:
-        """The watermark that may go out in place of ``ideal``: never ahead of it."""
-        ...
+    type: ClassVar[str]
+
+    def candidate(self, merged: int, last: int | None, numbers: NumberRange) -> int | None:
+        """Return the watermark that may be emitted instead of ``merged``: never ahead of it; None for none."""
+        raise NotImplementedError
+
+    @property
+    def slide(self) -> int:
+        """The step between window boundaries; 0 without frames."""
+        return 0
+
+    def next_step(self, last: int, numbers: NumberRange) -> int | None:
+        """Return what the data must reach before C moves beyond ``last``; None if every step is emitted."""
+        return None
+
+    def classified_at(self, time: int, numbers: NumberRange) -> int:
+        """Return the event time that decides whether a row is late: its own, or the last one of its window."""
+        return time
+
+    def end_after(self, max_event_time: int, numbers: NumberRange) -> int:
+        """Return the watermark that completes an input with this max event time."""
+        return numbers.plus(max_event_time, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class NoThrottle:
-    """Emits every advance."""
+class NoThrottle(Throttle):
+    """Emit every advance."""
 
-    def candidate(self, ideal: int, last: int | None, numbers: NumberRange) -> int | None:
-        return ideal
+    type: ClassVar[str] = "none"
+
+    def candidate(self, merged: int, last: int | None, numbers: NumberRange) -> int | None:
+        return merged
 
 
 @dataclass(frozen=True, slots=True)
-class FrameThrottle:
-    """Emits once a frame, and emits the boundary: nobody closes a window between two boundaries."""
+class FrameThrottle(Throttle):
+    """Emit window boundaries only: between two boundaries no window closes."""
 
     frame: Frame
+    type: ClassVar[str] = "frame"
 
-    def candidate(self, ideal: int, last: int | None, numbers: NumberRange) -> int | None:
-        return self.frame.floor(ideal, numbers)
+    def candidate(self, merged: int, last: int | None, numbers: NumberRange) -> int | None:
+        return self.frame.floor(merged, numbers)
+
+    @property
+    def slide(self) -> int:
+        return self.frame.slide
+
+    def next_step(self, last: int, numbers: NumberRange) -> int | None:
+        floor = self.frame.floor(last, numbers)
+        return numbers.plus(last if floor is None else floor, self.frame.slide)
+
+    def classified_at(self, time: int, numbers: NumberRange) -> int:
+        return self.frame.higher(time, numbers) - 1
+
+    def end_after(self, max_event_time: int, numbers: NumberRange) -> int:
+        return self.frame.higher(max_event_time, numbers)
 
 
 @dataclass(frozen=True, slots=True)
-class MinStepThrottle:
-    """Emits what is *at least* ``min_step`` ahead of the last emission, unrounded.
+class MinStepThrottle(Throttle):
+    """Emit a watermark that is at least ``min_step`` ahead of the last one, unrounded.
 
-    (An older reading of the same rule is "more than" the step ahead; on whole numbers that is a step greater by one.)
-
-    :raises InvalidConfig: for a step below 1.
+    Raises:
+        InvalidConfig: For a step below 1.
     """
 
     min_step: int
+    type: ClassVar[str] = "min_step"
 
     def __post_init__(self) -> None:
         if self.min_step < 1:
             raise InvalidConfig("throttle.min_step_ms", f"A step must be 1 or more; it is {self.min_step}.")
 
-    def candidate(self, ideal: int, last: int | None, numbers: NumberRange) -> int | None:
-        return ideal if ideal >= (NO_WATERMARK if last is None else last) + self.min_step else None
+    def candidate(self, merged: int, last: int | None, numbers: NumberRange) -> int | None:
+        return merged if merged >= (NO_WATERMARK if last is None else last) + self.min_step else None
+
+    def next_step(self, last: int, numbers: NumberRange) -> int | None:
+        return numbers.plus(last, self.min_step)
 
 
-def offer(throttle: Throttle, ideal: int | None, last: int | None, numbers: NumberRange = EXACT_DOUBLE) -> int | None:
-    """The watermark to emit now, or None. ``last`` is the one emitted before; what is emitted is always ahead of it."""
-    candidate = None if ideal is None else throttle.candidate(ideal, last, numbers)
+def offer(throttle: Throttle, merged: int | None, last: int | None, numbers: NumberRange = EXACT_DOUBLE) -> int | None:
+    """Return the watermark to emit now, always ahead of ``last``; None for none."""
+    candidate = None if merged is None else throttle.candidate(merged, last, numbers)
     return candidate if above(candidate, last) else None

@@ -16,9 +16,9 @@ from tidegate.api.schemas.actions import Action as ActionRequest
 from tidegate.api.schemas.actions import HoldRequest, Retirement, SubstreamAction
 from tidegate.api.schemas.types import Id
 from tidegate.auth.roles import Role
-from tidegate.domain.journal import Why
-from tidegate.domain.records import Effect
-from tidegate.store.redis import JobStore
+from tidegate.domain.journal import AuditInfo
+from tidegate.domain.results import CommandResult
+from tidegate.store.jobs import JobStore
 
 Form = Mapping[str, str]
 
@@ -44,7 +44,7 @@ class Doing:
 
     store: JobStore
     job: str
-    why: Why
+    why: AuditInfo
     form: Form
 
     def read(self, model: type[Request], **members: Any) -> Request:
@@ -92,29 +92,29 @@ class Action:
         return ROLES[self.call]
 
 
-async def _idle(doing: Doing) -> Effect:
+async def _idle(doing: Doing) -> CommandResult:
     at = doing.substream
     return await doing.store.idle(doing.job, at.query, at.names, doing.why)
 
 
-async def _done(doing: Doing) -> Effect:
+async def _done(doing: Doing) -> CommandResult:
     at = doing.substream
     return await doing.store.done(doing.job, at.query, at.names, doing.why)
 
 
-async def _evict(doing: Doing) -> Effect:
+async def _evict(doing: Doing) -> CommandResult:
     at = doing.substream
     return await doing.store.evict(doing.job, at.query, at.names, doing.why)
 
 
-async def _retire(doing: Doing) -> Effect:
+async def _retire(doing: Doing) -> CommandResult:
     successor = doing.form.get("successor", "").strip() or None
     told = doing.read(Retirement, successor=successor, evict=successor is None)
     query = doing.read(OfQuery, query=doing.form.get("query", "")).query
     return await doing.store.retire(doing.job, query, told.successor, doing.why)
 
 
-async def _hold(doing: Doing) -> Effect:
+async def _hold(doing: Doing) -> CommandResult:
     lasts = doing.form.get("lasts", "").strip()
     told = doing.read(
         HoldRequest,
@@ -132,12 +132,12 @@ async def _release(doing: Doing) -> object:
     return await doing.store.release(doing.job, hold, doing.why)
 
 
-async def _complete(doing: Doing) -> Effect:
+async def _complete(doing: Doing) -> CommandResult:
     doing.read(ActionRequest)
     return await doing.store.complete(doing.job, doing.why)
 
 
-async def _reopen(doing: Doing) -> Effect:
+async def _reopen(doing: Doing) -> CommandResult:
     doing.read(ActionRequest)
     return await doing.store.reopen(doing.job, doing.why)
 

@@ -11,7 +11,7 @@ from tidegate.api.tables import Column
 from tidegate.api.views import Selection
 from tidegate.domain.health import WORST_FIRST, health
 from tidegate.domain.pattern import matches
-from tidegate.domain.records import SubstreamState
+from tidegate.domain.results import SubstreamState
 from tidegate.page.actions import ACTIONS
 from tidegate.page.drawing import axis, bars, plot, spark
 from tidegate.page.render import render
@@ -60,8 +60,8 @@ async def jobs(ctx: Context, who: Caller, name: str) -> Look:
     found = []
     for job, status in (await ctx.overview.statuses()).items():
         if job.startswith(who.prefix) and matches(name, job):
-            held_by = status.answer.held_by
-            stands = health(status.answer, status.summary, ctx.stale_after_ms)
+            held_by = status.state.held_by
+            stands = health(status.state, status.summary, ctx.stale_after_ms)
             found.append((WORST_FIRST.index(stands), held_by.since_ms if held_by else 0, job, status))
     found.sort(key=lambda one: one[:3])
     # Records are made of those that are shown alone: there may be thousands of others.
@@ -70,12 +70,12 @@ async def jobs(ctx: Context, who: Caller, name: str) -> Look:
     unreadable = sorted(job for job in ctx.overview.unreadable if job.startswith(who.prefix) and matches(name, job))
     more = len(found) - len(listed)
     shown = render("_jobs.html", jobs=listed, more=more, name=name, unreadable=unreadable)
-    return Look(max((one[3].answer.now_ms for one in found), default=0), {"jobs": shown})
+    return Look(max((one[3].state.now_ms for one in found), default=0), {"jobs": shown})
 
 
 async def job(ctx: Context, who: Caller, name: str, view: View) -> Look:
     """:raises JobNotFound, JobDeleted: where there is no such job."""
-    record = views.job_record(ctx, name, await ctx.store.status(name)).model_dump()
+    record = views.job_record(ctx, name, await ctx.store.reads.status(name)).model_dump()
     explained = (await views.explanation(ctx, name, 3)).model_dump()
     counts = record["substreams"]
     known = counts["active"] + counts["idle"] + counts["done"]
@@ -91,7 +91,7 @@ async def job(ctx: Context, who: Caller, name: str, view: View) -> Look:
     page = await views.history_page(ctx, name, before=view.before or None, limit=RECORDS_SHOWN)
     known_delays = await views.completeness(ctx, name)
     lost = await views.late(ctx, name, most_spans=SPANS_SHOWN + 1)
-    emissions = await ctx.store.history(name, kinds=("emission",), most=LAG_FROM)
+    emissions = await ctx.store.reads.history(name, kinds=("emission",), limit=LAG_FROM)
     # Read one after the other: the explanation, which has looked, is the latest about who holds.
     told = record | explained
     may = {verb: action for verb, action in ACTIONS.items() if who.has(*action.roles)}

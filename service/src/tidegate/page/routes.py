@@ -28,7 +28,7 @@ from tidegate.api.schemas.history import RECORD_ID
 from tidegate.api.tables import PLACE, Column
 from tidegate.auth.usage import QuotaExceeded, network
 from tidegate.domain.errors import ClockJumped, DomainError, JobDeleted, JobNotFound
-from tidegate.domain.records import SubstreamState
+from tidegate.domain.results import SubstreamState
 from tidegate.page import looks
 from tidegate.page.actions import ACTIONS, Action, Doing
 from tidegate.page.looks import Look, View

@@ -11,8 +11,8 @@ from redis.exceptions import RedisError
 
 from tidegate.domain.errors import ClockJumped, JobDeleted, JobNotFound
 from tidegate.domain.journal import Record
-from tidegate.domain.records import Answer
-from tidegate.store.redis import JobStore, Watched
+from tidegate.domain.results import WatermarkState
+from tidegate.store.jobs import JobStore, Watched
 from tidegate.store.replies import order
 
 log = logging.getLogger(__name__)
@@ -39,14 +39,14 @@ class State:
     """Where a job is after the record with that id. ``anew``: what was known of it before does not lead there."""
 
     id: str
-    answer: Answer
+    answer: WatermarkState
     anew: bool
 
 
 Step = State | list[Entry]
 """What a follower gets: where the job is, or what happened next; an empty list where nothing did for a while."""
 
-Waiter = asyncio.Future[Answer | None]
+Waiter = asyncio.Future[WatermarkState | None]
 """Somebody who waits: for an answer, or (None) for word that there is something to look at."""
 
 
@@ -103,7 +103,7 @@ class Feed:
                 reset = resumes and watched.known is not None and _is_reset(watched.known)
                 resumes = False
                 if watched.known is None or reset:
-                    yield State(watched.newest, watched.answer, anew)
+                    yield State(watched.newest, watched.state, anew)
                     at, anew = watched.newest, True
                     continue
                 entries = [Entry(*found) for found in watched.records]
@@ -204,23 +204,23 @@ class Feed:
                 self.entries.clear()
                 self._position = self._floor = watched.newest
                 self._generation += 1
-            reached = watched.answer.watermark
+            reached = watched.state.watermark
             if reached is not None:
-                await _wake([waiter for waiter, goal in self._goals.items() if goal <= reached], watched.answer)
+                await _wake([waiter for waiter, goal in self._goals.items() if goal <= reached], watched.state)
             if watched.records or watched.known is None:
                 await _wake(list(self._bells))
             if self._position == watched.newest or self.ended:
                 return
 
 
-async def _wake(waiters: list[Waiter], answer: Answer | None = None) -> None:
+async def _wake(waiters: list[Waiter], answer: WatermarkState | None = None) -> None:
     for number, waiter in enumerate(waiters, 1):
         _resolve(waiter, answer)
         if number % WOKEN_AT_ONCE == 0:
             await asyncio.sleep(0)
 
 
-def _resolve(waiter: Waiter, answer: Answer | None) -> None:
+def _resolve(waiter: Waiter, answer: WatermarkState | None) -> None:
     if not waiter.done():
         waiter.set_result(answer)
 

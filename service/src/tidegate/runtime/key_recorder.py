@@ -6,7 +6,8 @@ import logging
 from redis.exceptions import RedisError
 
 from tidegate.auth.usage import KeyUsage
-from tidegate.store.redis import JobStore
+from tidegate.store import shared
+from tidegate.store.jobs import JobStore
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,6 @@ class KeyRecorder:
 
     async def _write(self) -> None:
         try:
-            await self._store.used_keys(self._usage.take_last_used())
+            await shared.record_last_use(self._store.redis, self._usage.take_last_used())
         except RedisError as error:
             log.warning("The last use of keys was not stored: %s", error or type(error).__name__)

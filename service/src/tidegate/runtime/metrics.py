@@ -19,10 +19,10 @@ from prometheus_client.registry import Collector
 from redis.exceptions import RedisError
 
 from tidegate import __version__
+from tidegate.domain.config import LIMITS
 from tidegate.domain.health import health
-from tidegate.domain.records import SubstreamRow
-from tidegate.domain.transition import LIMITS
-from tidegate.store.redis import Status
+from tidegate.domain.results import SubstreamRow
+from tidegate.store.reads import Status
 
 MS = 1000
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
@@ -204,11 +204,11 @@ class JobMetrics(Collector):
                 family.add_metric([job], value(status))
             return family
 
-        yield gauge("watermark_seconds", "The emitted watermark", lambda s: _s(s.answer.watermark))
-        yield gauge("coalesced_seconds", "The coalesced watermark", lambda s: _s(s.answer.coalesced_watermark))
+        yield gauge("watermark_seconds", "The emitted watermark", lambda s: _s(s.state.watermark))
+        yield gauge("coalesced_seconds", "The coalesced watermark", lambda s: _s(s.state.coalesced_watermark))
         yield gauge("top_seconds", "The highest event time seen", lambda s: _s(s.summary.max_event_time))
         yield gauge("lead_seconds", "The highest watermark of any substream", lambda s: _s(s.summary.max_watermark))
-        yield gauge("clock_seconds", "The coordinator's processing time", lambda s: _s(s.answer.now_ms))
+        yield gauge("clock_seconds", "The coordinator's processing time", lambda s: _s(s.state.now_ms))
         yield gauge("last_contact_seconds", "When a client last spoke for it", lambda s: _s(s.summary.last_contact_ms))
         held = GaugeMetricFamily(
             "tidegate_job_held_since_timestamp_seconds",
@@ -219,10 +219,10 @@ class JobMetrics(Collector):
             "tidegate_job_health", "1 for how the job stands, as on the operators' page", labels=["job_name", "health"]
         )
         for job, status in statuses.items():
-            held_by = status.answer.held_by
+            held_by = status.state.held_by
             if held_by is not None:
                 held.add_metric([job, held_by.reason], held_by.since_ms / MS)
-            stands.add_metric([job, health(status.answer, status.summary, self._stale_after_ms)], 1)
+            stands.add_metric([job, health(status.state, status.summary, self._stale_after_ms)], 1)
         yield held
         yield stands
         substreams = GaugeMetricFamily(
@@ -237,7 +237,7 @@ class JobMetrics(Collector):
         yield gauge("open_batches", "Batches that are open", lambda s: s.summary.open_batches)
         yield gauge("holds", "Operators' holds", lambda s: len(s.summary.holds))
         yield gauge("missing_queries", "Expected queries without substreams", lambda s: len(s.summary.missing_queries))
-        yield gauge("complete", "1 after the end of input", lambda s: int(s.answer.complete))
+        yield gauge("complete", "1 after the end of input", lambda s: int(s.state.complete))
         yield gauge("completeness_target", "The share of rows that the job's policy aims at", _target)
         yield count("emissions", "How often the watermark moved", lambda s: s.summary.emissions)
         yield count("throttled", "How often the throttle kept back what was new", lambda s: s.summary.throttled)
@@ -249,7 +249,7 @@ class JobMetrics(Collector):
         )
         yield counts("rows", "Rows that commits accounted for", "class", lambda s: asdict(s.summary.counts))
         yield count(
-            "future_rows", "Rows and reports left out as too far ahead of the clock", lambda s: s.summary.future
+            "future_rows", "Rows and reports left out as too far ahead of the clock", lambda s: s.summary.future_rows
         )
         yield count("tokens_ignored", "Watermark tokens that proved nothing", lambda s: s.summary.tokens_ignored)
 

@@ -5,7 +5,8 @@ import logging
 import time
 from collections.abc import Mapping
 
-from tidegate.store.redis import JobStore, Status
+from tidegate.store.jobs import JobStore
+from tidegate.store.reads import Status
 
 log = logging.getLogger(__name__)
 
@@ -31,9 +32,9 @@ class Overview:
         """
         async with self._lock:
             if time.monotonic() - self._read_at >= FRESH_S:
-                names, found = await self._store.jobs(), dict[str, Status | Exception]()
+                names, found = await self._store.reads.jobs(), dict[str, Status | Exception]()
                 for first in range(0, len(names), JOBS_AT_ONCE):
-                    found |= await self._store.statuses(names[first : first + JOBS_AT_ONCE])
+                    found |= await self._store.reads.statuses(names[first : first + JOBS_AT_ONCE])
                 self._statuses = {job: status for job, status in found.items() if isinstance(status, Status)}
                 self._note({job: status for job, status in found.items() if isinstance(status, Exception)})
                 self._read_at = time.monotonic()

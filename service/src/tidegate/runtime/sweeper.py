@@ -13,7 +13,7 @@ from redis.exceptions import RedisError, ResponseError
 from tidegate.domain.errors import ClockJumped, JobDeleted, JobNotFound
 from tidegate.runtime.metrics import Metrics
 from tidegate.store.connection import is_failed_script
-from tidegate.store.redis import JobStore
+from tidegate.store.jobs import JobStore
 
 log = logging.getLogger(__name__)
 

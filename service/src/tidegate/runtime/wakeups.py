@@ -14,10 +14,10 @@ from contextlib import AbstractContextManager, aclosing, contextmanager
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from tidegate.domain.records import Answer
+from tidegate.domain.results import WatermarkState
 from tidegate.runtime.feed import LOOK_S, RENEW_S, Feed, Step
+from tidegate.store.jobs import JobStore
 from tidegate.store.keys import WAKE
-from tidegate.store.redis import JobStore
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class WakeUps:
         self._closing = False
         self.waiting = 0
 
-    async def wait(self, job: str, at_least: int | None, timeout_s: float) -> Answer:
+    async def wait(self, job: str, at_least: int | None, timeout_s: float) -> WatermarkState:
         """The state of the watermark once it is ``at_least`` that, or after ``timeout_s``, or at once without a goal.
 
         :raises JobNotFound, JobDeleted: see the errors.
@@ -160,5 +160,5 @@ class _Running:
         self.task = asyncio.create_task(feed.run(), name="feed")
 
 
-def _reached(answer: Answer, at_least: int) -> bool:
+def _reached(answer: WatermarkState, at_least: int) -> bool:
     return answer.watermark is not None and answer.watermark >= at_least

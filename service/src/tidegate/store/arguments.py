@@ -1,72 +1,70 @@
-"""Arguments of the scripts: text, with nothing for None, and columns that begin with their length."""
+"""Arguments of the scripts: columns of members and their values."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, fields
 from typing import Any
 
-from tidegate.domain.journal import Why
-from tidegate.domain.ledger import added_up
-from tidegate.domain.query import DelayedRows
-from tidegate.domain.records import Accounting
+from tidegate.domain.ledger import sum_by_hour
+from tidegate.domain.rows import BatchAccounting, RowCounts
+from tidegate.domain.state import RowsByDelay, Run, TokenClaim
 
 Values = Mapping[str, int]
 
 
-def text(value: int | None) -> str:
-    return "" if value is None else str(value)
-
-
-def of_why(why: Why) -> tuple[str, str]:
-    return why.actor, why.reason
-
-
-def members(query: str, names: Sequence[str] | Mapping[str, Any]) -> list[str]:
+def members(query: str, names: Iterable[str]) -> list[str]:
+    """Return the names of substreams within their job."""
     return [f"{query}/{name}" for name in names]
 
 
-def column(values: Iterable[str]) -> list[str]:
-    listed = list(values)
-    return [str(len(listed)), *listed]
+def run_of(run: Run) -> dict[str, str]:
+    """Return a run as a record."""
+    return {"query": run.query, "query_id": run.query_id, "run_id": run.run_id}
 
 
-def delays_of(query: str, delays: Mapping[str, DelayedRows]) -> list[str]:
-    """The columns of delays: members, and of each its buckets and their rows in one text."""
-    texts = (",".join(str(number) for pair in rows for number in pair) for rows in delays.values())
-    return [*column(members(query, delays)), *column(texts)]
+def token_of(token: TokenClaim | None) -> dict[str, int | None] | None:
+    """Return what a token proves as a record."""
+    return None if token is None else {"incarnation": token.incarnation, "watermark": token.watermark}
 
 
-def by_hour_of(accounting: Accounting | None) -> list[str]:
-    """Whether late rows were diverted; and columns of rows by hour: of substreams (their places from 1, hours, rows,
-    updated, late), and of the job (hours, rows, updated, late, and those that no substream has).
-    """
-    if accounting is None:
-        return ["0", *["0"] * 10]
-    of_each = [(place, *rows) for place, hours in enumerate(accounting.hours, start=1) for rows in hours if rows[1]]
-    told = added_up(rows for _, *rows in of_each)
-    of_all = added_up(accounting.all_hours) or told
+def report_columns(query: str, names: Iterable[str], **columns: Values) -> dict[str, list[Any]]:
+    """Return ``members``, and each column in their order, with None for a member that it lacks."""
+    names = list(names)
+    by_name = {column: [values.get(name) for name in names] for column, values in columns.items()}
+    return {"members": members(query, names), **by_name}
+
+
+def delay_columns(query: str, delays: Mapping[str, RowsByDelay]) -> dict[str, list[Any]]:
+    """Return the members whose delays are ``delayed``, and for each its buckets and rows in turn."""
+    flat = [[number for pair in rows for number in pair] for rows in delays.values()]
+    return {"delayed": members(query, delays), "delays": flat}
+
+
+def accounting_columns(query: str, accounting: BatchAccounting | None) -> dict[str, Any]:
+    """Return the rows of a batch: ``counts`` by class, and the rows of the job and of its substreams by hour."""
+    accounting = accounting or BatchAccounting("", (), ())
+    classes = [field.name for field in fields(RowCounts)]
+    columns = zip(*map(astuple, accounting.counts), strict=True) if accounting.counts else ([] for _ in classes)
+    of_each = [
+        {"place": place, **_hour(hour, rows, updated, late)}
+        for place, hours in enumerate(accounting.hours, start=1)
+        for hour, rows, updated, late in hours
+        if rows
+    ]
+    attributed = sum_by_hour(of_hour for hours in accounting.hours for of_hour in hours if of_hour[1])
     of_job = [
-        (hour, *counts, max(0, counts[0] - told.get(hour, (0,))[0])) for hour, counts in of_all.items() if counts[0]
+        {**_hour(hour, rows, updated, late), "unattributed": str(max(0, rows - attributed.get(hour, (0,))[0]))}
+        for hour, (rows, updated, late) in (sum_by_hour(accounting.all_hours) or attributed).items()
+        if rows
     ]
-    diverted = "1" if accounting.late_disposition == "diverted" else "0"
-    return [diverted, *_columns(of_each, 5), *_columns(of_job, 5)]
+    return {
+        "members": members(query, accounting.substreams),
+        "counts": dict(zip(classes, map(list, columns), strict=True)),
+        "disposition": accounting.late_disposition,
+        "hours_of_job": of_job,
+        "hours_of_substreams": of_each,
+    }
 
 
-def _columns(rows: Sequence[Sequence[int]], width: int) -> Iterator[str]:
-    for values in zip(*rows, strict=True) if rows else [()] * width:
-        yield from column(map(str, values))
-
-
-def entries(
-    query: str,
-    max_event_times: Values,
-    watermarks: Values,
-    min_event_times: Values,
-    names: Mapping[str, Any] | None = None,
-) -> list[str]:
-    """The columns of a report: members, highest event times, lowest ones, ready-made watermarks."""
-    named = dict.fromkeys([*max_event_times, *watermarks]) if names is None else names
-    return [
-        *column(members(query, named)),
-        *column(text(max_event_times.get(name)) for name in named),
-        *column([text(min_event_times.get(name)) for name in named] if min_event_times else []),
-        *column([text(watermarks.get(name)) for name in named] if watermarks else []),
-    ]
+def _hour(hour: int, *counts: int) -> dict[str, Any]:
+    """Return the rows of an hour; as text, because sums may exceed what a double holds exactly."""
+    return {"hour": hour, **dict(zip(("rows", "updated", "late"), map(str, counts), strict=True))}

@@ -1,208 +1,170 @@
-"""Replies of the scripts, made into the records of :mod:`tidegate.domain.records`."""
+"""Replies of the scripts as the records of :mod:`tidegate.domain.results`."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
-from tidegate.domain import errors
 from tidegate.domain.journal import Record
-from tidegate.domain.records import Answer, Begun, Counts, Effect, Hold, Holder, QueryRow, SubstreamRow, Summary
+from tidegate.domain.names import SubstreamKey
+from tidegate.domain.results import (
+    BeginResult,
+    CommandResult,
+    Hold,
+    Holder,
+    JobSummary,
+    QueryRow,
+    SubstreamRow,
+    WatermarkState,
+)
+from tidegate.domain.rows import RowCounts
 from tidegate.domain.sketch import Sketch
-from tidegate.domain.substream import SubstreamKey
-
-Reply = list[Any]
-REST = 8
-"""Where the answer ends that every reply begins with, and its own begins."""
+from tidegate.store.scripts import Reply, record
 
 
-def number(text: str | None) -> int | None:
-    return None if text in (None, "") else int(text)
-
-
-def answer(reply: Reply) -> Answer:
-    _ok, incarnation, epoch, now, watermark, coalesced_watermark, complete, held_by = reply[:REST]
-    held = None
-    if held_by:
-        reason, query, substream, batch, since, hold, last_event, begun_ms = held_by
-        held = Holder(reason, query, substream, number(batch), int(since), hold, number(last_event), number(begun_ms))
-    return Answer(
-        int(incarnation), epoch, int(now), number(watermark), number(coalesced_watermark), complete == "1", held
+def watermark_state(reply: Reply) -> WatermarkState:
+    """Return the watermark that every reply carries."""
+    return WatermarkState(
+        incarnation=reply["incarnation"],
+        state_epoch=reply["state_epoch"],
+        now_ms=reply["now_ms"],
+        watermark=reply.get("watermark"),
+        coalesced_watermark=reply.get("coalesced_watermark"),
+        complete=bool(reply.get("complete")),
+        held_by=_holder(record(reply["held_by"])) if "held_by" in reply else None,
     )
 
 
-def effect(reply: Reply) -> Effect:
-    return Effect(answer(reply), reply[REST] == "1")
+def _holder(found: Reply) -> Holder:
+    return Holder(**{field.name: found.get(field.name) for field in fields(Holder)})  # type: ignore[arg-type]
 
 
-def begun(reply: Reply) -> Begun:
-    pinned_watermark, replayed, joined, latest_event_time, previous, was_open, revision = reply[REST:]
-    return Begun(
-        answer(reply),
-        number(pinned_watermark),
-        replayed == "1",
-        joined == "1",
-        number(latest_event_time),
-        number(previous),
-        was_open == "1",
-        int(revision),
+def command_result(reply: Reply) -> CommandResult:
+    """Return the result of a command that may be repeated."""
+    return CommandResult(watermark_state(reply), bool(reply.get("applied")))
+
+
+def begin_result(reply: Reply) -> BeginResult:
+    """Return the result of a begin."""
+    return BeginResult(
+        watermark_state(reply),
+        pinned_watermark=reply.get("pinned_watermark"),
+        replayed=bool(reply.get("replayed")),
+        joined=bool(reply.get("joined")),
+        latest_event_time=reply.get("latest_event_time"),
+        previous_batch_id=reply.get("previous_batch_id"),
+        previous_open=bool(reply.get("previous_open")),
+        revision=reply["revision"],
     )
 
 
-def counts(fields: Sequence[str | None]) -> Counts:
-    return Counts(*(int(count or 0) for count in fields))
+def row_counts(found: Mapping[str, Any]) -> RowCounts:
+    """Return counts by row class; a class that is absent has none."""
+    return RowCounts(**{field.name: int(found.get(field.name) or 0) for field in fields(RowCounts)})
 
 
-def summary(fields: Sequence[Any]) -> Summary:
-    (
-        max_event_time,
-        max_watermark,
-        active,
-        idle,
-        done,
-        all_idle,
-        *rows,
-        future,
-        ignored,
-        emissions,
-        throttled,
-        heard,
-        batches,
-        limits,
-        holds,
-        missing,
-    ) = fields
-    return Summary(
-        number(max_event_time),
-        number(max_watermark),
-        int(active),
-        int(idle),
-        int(done),
-        all_idle == "1",
-        counts(rows),
-        int(future or 0),
-        int(ignored or 0),
-        int(emissions or 0),
-        int(throttled or 0),
-        number(heard),
-        int(batches),
-        {limit: int(times) for limit, times in paired(limits).items()},
-        tuple(
-            sorted(
-                (Hold(name, int(at_most), number(expires), reason) for name, at_most, expires, reason in holds),
-                key=lambda hold: hold.hold,
-            )
-        ),
-        tuple(sorted(missing)),
+def hold(found: Sequence[Any]) -> Hold:
+    """Return a hold."""
+    of = record(found)
+    return Hold(of["hold"], of["at_most"], of.get("expires_ms"), of["reason"])
+
+
+def summary(reply: Reply) -> JobSummary:
+    """Return the summary of a job."""
+    return JobSummary(
+        max_event_time=reply.get("max_event_time"),
+        max_watermark=reply.get("max_watermark"),
+        active=reply["active"],
+        idle=reply["idle"],
+        done=reply["done"],
+        all_idle=bool(reply.get("all_idle")),
+        counts=row_counts(reply),
+        future_rows=int(reply.get("future_rows") or 0),
+        tokens_ignored=int(reply.get("tokens_ignored") or 0),
+        emissions=reply.get("emissions") or 0,
+        throttled=reply.get("throttled") or 0,
+        last_contact_ms=reply.get("last_contact_ms"),
+        open_batches=reply["open_batches"],
+        limits=record(reply["limits"]),
+        holds=tuple(sorted(map(hold, reply["holds"]), key=lambda one: one.hold)),
+        missing_queries=tuple(sorted(reply["missing_queries"])),
     )
 
 
 def substream_key(member: str) -> SubstreamKey:
+    """Return the key of a member."""
     query, _, name = member.partition("/")
     return query, name
 
 
-def substream_rows(rows: Sequence[Sequence[Any]]) -> list[SubstreamRow]:
-    found = []
-    for member, state, since, watermark, max_event_time, lag, last_event, reported, future, *classes in rows:
-        query, name = substream_key(member)
-        found.append(
-            SubstreamRow(
-                query,
-                name,
-                state,
-                int(since),
-                number(watermark),
-                number(max_event_time),
-                number(lag),
-                int(last_event),
-                int(reported or 0),
-                int(future or 0),
-                counts(classes),
-            )
-        )
-    return found
+def substream_row(found: Sequence[Any]) -> SubstreamRow:
+    """Return a row of the table of substreams."""
+    of = record(found)
+    query, name = substream_key(of["member"])
+    return SubstreamRow(
+        query=query,
+        substream=name,
+        state=of["state"],
+        since_ms=of["since_ms"],
+        watermark=of.get("watermark"),
+        max_event_time=of.get("max_event_time"),
+        lag=of.get("lag"),
+        last_event_ms=of["last_event_ms"],
+        reported_rows=int(of.get("reported_rows") or 0),
+        future_rows=int(of.get("future_rows") or 0),
+        counts=row_counts(of),
+    )
 
 
-def by_class(fields: Mapping[str, str]) -> dict[str, dict[str, int]]:
-    """Numbers by member, and by class, of a hash that has them under ``'<class> <member>'``."""
-    found: dict[str, dict[str, int]] = {}
-    for field, number_of in fields.items():
-        class_, _, of = field.partition(" ")
-        found.setdefault(of, {})[class_] = int(number_of)
-    return found
+_FLAGS = ("batch_open", "batch_released", "retired")
 
 
-def sketch(text: str | None) -> Sketch:
-    step, position, *flat = map(int, text.split(",")) if text else (0, 0)
-    return Sketch(step, position, dict(zip(flat[::2], flat[1::2], strict=True)))
+def query_row(found: Sequence[Any]) -> QueryRow:
+    """Return a row of the table of queries."""
+    of = record(found)
+    flags = {name: bool(of.get(name)) for name in _FLAGS}
+    return QueryRow(**{field.name: of.get(field.name) for field in fields(QueryRow)} | flags)  # type: ignore[arg-type]
 
 
-def query_rows(rows: Sequence[Sequence[Any]]) -> list[QueryRow]:
-    found = [
-        QueryRow(
-            name,
-            query_id,
-            run_id,
-            number(latest),
-            is_open == "1",
-            number(pin),
-            number(begun_ms),
-            number(clock),
-            int(contact),
-            released == "1",
-            retired == "1",
-        )
-        for name, query_id, run_id, latest, is_open, pin, begun_ms, clock, contact, released, retired in rows
-    ]
-    return sorted(found, key=lambda row: row.query)
+def sketch(found: Sequence[Any] | None) -> Sketch:
+    """Return a sketch; an empty one for None."""
+    if found is None:
+        return Sketch()
+    of = record(found)
+    return Sketch(of["step"], of["position"], dict(zip(of["buckets"], of["weights"], strict=True)))
 
 
-def paired(flat: Sequence[str]) -> dict[str, str]:
-    """Names and values as scripts give them: one after the other."""
-    return dict(zip(flat[::2], flat[1::2], strict=True))
+def counts_by_member(found: Mapping[str, str]) -> dict[str, dict[str, int]]:
+    """Return the numbers of a hash ``'<class> <member>'`` by member, then by class."""
+    counts: dict[str, dict[str, int]] = {}
+    for field, number in found.items():
+        class_, _, member = field.partition(" ")
+        counts.setdefault(member, {})[class_] = int(number)
+    return counts
 
 
 _NUMBERS = {"coalesced_watermark", "watermark", "count", "batch_id", "unattended_ms", "at_most", "up_to"}
 
 
-def record(entry_id: str, fields: Mapping[str, str]) -> Record:
-    """An entry of the stream of what the machine did."""
+def journal_record(entry_id: str, found: Mapping[str, str]) -> Record:
+    """Return an entry of the journal's stream."""
     details: dict[str, Any] = {}
-    for name, text in fields.items():
+    for name, text in found.items():
         if name in _NUMBERS:
             details[name] = int(text)
         elif name in ("substreams", "limits"):
             details[name] = json.loads(text)
         elif name != "kind":
             details[name] = text
-    return Record(int(entry_id.partition("-")[0]), fields["kind"], details)
+    return Record(int(entry_id.partition("-")[0]), found["kind"], details)
 
 
-def records(entries: Sequence[Any]) -> list[tuple[str, Record]]:
-    """Entries as scripts give them, each with its id."""
-    return [(entry_id, record(entry_id, paired(flat))) for entry_id, flat in entries]
+def journal_records(entries: Sequence[Any]) -> list[tuple[str, Record]]:
+    """Return entries of the stream as a script returns them, each with its id."""
+    return [(entry_id, journal_record(entry_id, record(flat))) for entry_id, flat in entries]
 
 
 def order(entry_id: str) -> tuple[int, int]:
-    """Ids of entries, as they happened."""
+    """Return a key that sorts ids of entries."""
     at_ms, _, number = entry_id.partition("-")
     return int(at_ms), int(number)
-
-
-def refusal(code: str, details: Sequence[Any]) -> errors.DomainError:
-    kind = errors.BY_CODE[code]
-    return kind(*(_DETAILS.get(field, str)(value) for field, value in zip(kind.fields, details, strict=True)))
-
-
-_DETAILS: dict[str, Callable[[Any], object]] = {
-    "revision": int,
-    "batch_id": int,
-    "latest_batch_id": int,
-    "open_batch_id": int,
-    "missing": int,
-    "pinned_watermark": number,
-    "at_most": int,
-    "now_ms": int,
-    "limit": int,
-    "substreams": lambda members: [member.split("/", 1)[1] for member in members],
-}

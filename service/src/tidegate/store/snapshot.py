@@ -1,73 +1,100 @@
-"""A job as far as it is held: the domain's machine, made from what the store tells of those who may hold it.
+"""A job as far as something holds it: a state of the Python machine, from the reply of the script ``explain``.
 
-It knows the holds, the open batches and the live substreams that are furthest behind, as they are at one moment. What
-else the job has is ahead of these, so that taking one of them away leads to the same watermark here as there.
+It has the holds, the open batches and the active substreams that are furthest behind. The rest of the job is ahead of
+these, so that the removal of one of them gives the same watermark as in the whole job.
 """
+
+import json
+from dataclasses import dataclass
+from typing import Any
 
 from tidegate.domain.config import JobConfig
 from tidegate.domain.history import History
-from tidegate.domain.job import JobMachine
-from tidegate.domain.policy import Moment, PolicyState
-from tidegate.domain.query import QueryState
-from tidegate.domain.records import Hold
-from tidegate.domain.substream import Substream
-from tidegate.store.replies import REST, Reply, answer, number
+from tidegate.domain.policy import PolicyState, ProcessingTime
+from tidegate.domain.state import JobState, Query, Substream
+from tidegate.store.replies import hold, substream_key, watermark_state
+from tidegate.store.scripts import Reply, record
 
 
-class _AtAMoment(PolicyState):
-    """A policy's state as it is now, and when it will change next."""
+class FixedState(PolicyState):
+    """A policy at one moment: its watermark, and when that changes next."""
 
     def __init__(self, watermark: int | None, next_change_ms: int | None) -> None:
         self.watermark, self.lagged, self._next_change_ms = watermark, None, next_change_ms
 
-    def next_change_ms(self, reading: int | None, at: Moment) -> int | None:
+    @property
+    def lag(self) -> None:
+        return None
+
+    def next_change_ms(self, reached: int | None, at: ProcessingTime) -> int | None:
         return self._next_change_ms
 
 
-def machine(reply: Reply, config: JobConfig) -> JobMachine:
-    """From the reply of the script ``explain``. ``config``: what the document in it says."""
-    found = answer(reply)
-    _document, lost, max_watermark, max_event_time, all_idle, *rest = reply[REST:]
-    coalesced_since, watermark_since, retention, holds, open_, live, queries = rest
-    job = JobMachine(config, found.now_ms, found.incarnation, found.state_epoch)
-    # A new machine waits for the queries that are expected; those of this one may have shown themselves, or ended.
-    job.substreams.clear()
-    job.contacts.clear()
-    job.queries.clear()
-    job.unattended_ms, job.max_event_time, job.complete = int(lost), number(max_event_time), found.complete
-    coalescer = job.coalescer
-    coalescer.coalesced_watermark, coalescer.watermark, coalescer.max_watermark = (
-        found.coalesced_watermark,
-        found.watermark,
-        number(max_watermark),
-    )
-    coalescer.all_idle = all_idle == "1"
-    coalescer.coalesced_watermark_since_ms, coalescer.watermark_since_ms = int(coalesced_since), int(watermark_since)
-    if config.max_retention_ms is not None and retention:
-        coalescer.retention = _history(retention)
-    for name, at_most, expires, reason in holds:
-        job.holds[name] = Hold(name, int(at_most), number(expires), reason)
-    for name, lost_by_query, idle_clock, contact in queries:
-        query = job.queries[name] = QueryState("", "", found.now_ms)
-        query.unattended_ms, query.idle_clock_ms = int(lost_by_query), number(idle_clock)
-        if contact:
-            job.contacts[name] = int(contact)
-    for name, pinned_watermark, latest, begun, begun_observed in open_:
-        query = job.queries[name]
-        query.latest, query.open, query.begun_ms = int(latest), True, int(begun)
-        query.begun_observed_ms = int(begun_observed)
-        query.pinned_watermarks[int(latest)] = number(pinned_watermark)
-    for member, reading, seen, last_event, change in live:
-        name, _, substream = member.partition("/")
-        state = _AtAMoment(number(reading), number(change))
-        job.substreams[name, substream] = Substream(
-            config.policy_of(substream), state, int(last_event), number(seen), number(reading)
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What an explanation is computed from, once the caller has read the configuration."""
+
+    reply: Reply
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The configuration of the job, as it was sent."""
+        config: dict[str, Any] = json.loads(self.reply["config"])
+        return config
+
+    def job(self, config: JobConfig) -> JobState:
+        """Return the state."""
+        reply, found = self.reply, watermark_state(self.reply)
+        job = JobState(
+            config,
+            found.now_ms,
+            found.incarnation,
+            found.state_epoch,
+            unattended_ms=reply["unattended_ms"],
+            is_complete=found.complete,
+            max_event_time=reply.get("max_event_time"),
+            coalesced_watermark=found.coalesced_watermark,
+            coalesced_watermark_since_ms=reply["coalesced_watermark_since_ms"],
+            watermark=found.watermark,
+            watermark_since_ms=reply["watermark_since_ms"],
+            max_watermark=reply.get("max_watermark"),
+            all_idle=bool(reply.get("all_idle")),
+            holds={one.hold: one for one in map(hold, reply["holds"])},
+            recorded=(found.coalesced_watermark, found.watermark),
         )
-    return job
+        if config.max_retention_ms is not None and reply["retention"]:
+            job.retention = _history(reply["retention"])
+        self._add_queries(job)
+        self._add_substreams(job)
+        return job
+
+    def _add_queries(self, job: JobState) -> None:
+        for of in map(record, self.reply["queries"]):
+            query = job.queries[of["query"]] = Query("", "", job.now_ms)
+            query.outage_ms, query.idle_clock_ms = of["outage_ms"], of.get("idle_clock_ms")
+            if of.get("last_seen_ms") is not None:
+                job.last_seen[of["query"]] = of["last_seen_ms"]
+        for of in map(record, self.reply["open_batches"]):
+            query = job.queries[of["query"]]
+            query.latest, query.open, query.begun_ms = of["batch_id"], True, of["begun_ms"]
+            query.begun_observed_ms = of["begun_observed_ms"]
+            query.pinned_watermarks[of["batch_id"]] = of.get("pinned_watermark")
+
+    def _add_substreams(self, job: JobState) -> None:
+        for of in map(record, self.reply["substreams"]):
+            key = substream_key(of["member"])
+            watermark = of.get("watermark")
+            job.substreams[key] = Substream(
+                job.config.policy_of(key[1]),
+                FixedState(watermark, of.get("next_change_ms")),
+                of["last_event_ms"],
+                of.get("max_event_time"),
+                watermark,
+            )
 
 
-def _history(text: str) -> History:
-    length, boundary, *cells = text.split(",")
+def _history(line: str) -> History:
+    length, boundary, *cells = line.split(",")
     history = History(int(length))
-    history.boundary, history.cells = number(boundary), [number(cell) for cell in cells]
+    history.boundary, history.cells = int(boundary), [int(cell) if cell else None for cell in cells]
     return history

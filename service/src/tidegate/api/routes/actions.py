@@ -19,14 +19,14 @@ from tidegate.api.schemas.actions import (
 )
 from tidegate.api.schemas.jobs import EffectRecord, HoldEffectRecord, WatermarkRecord
 from tidegate.api.schemas.types import ID, Text
-from tidegate.domain.records import Effect
+from tidegate.domain.results import CommandResult
 
 router = APIRouter(prefix="/v1/jobs", tags=["actions"])
 HoldId = Annotated[str, Path(pattern=ID)]
 
 
-def _effect(ctx: Context, job: str, effect: Effect) -> Response:
-    return answer(EffectRecord(**ctx.watermark(job, effect.answer), applied=effect.applied))
+def _effect(ctx: Context, job: str, effect: CommandResult) -> Response:
+    return answer(EffectRecord(**ctx.watermark(job, effect.state), applied=effect.applied))
 
 
 @router.post("/{job:id}:declare", response_model=EffectRecord, openapi_extra=body_of(Declaration))
@@ -117,7 +117,7 @@ async def hold(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
     body = await read(request, HoldRequest)
     name = body.hold or secrets.token_hex(4)
     effect = await ctx.store.hold(job, name, body.at_most, body.duration_ms, who.why(body.reason))
-    return answer(HoldEffectRecord(**ctx.watermark(job, effect.answer), applied=effect.applied, hold=name))
+    return answer(HoldEffectRecord(**ctx.watermark(job, effect.state), applied=effect.applied, hold=name))
 
 
 @router.delete("/{job:id}/holds/{hold:id}", response_model=WatermarkRecord)

@@ -9,7 +9,7 @@ from tidegate.api.access import READERS, allowed
 from tidegate.api.bodies import answer
 from tidegate.api.context import Ctx, JobId
 from tidegate.api.schemas.explain import Explanation
-from tidegate.domain.explain import MOST_HOLDERS
+from tidegate.domain.explain import MAX_HOLDERS
 
 router = APIRouter(prefix="/v1/jobs", tags=["state"])
 
@@ -19,7 +19,7 @@ router = APIRouter(prefix="/v1/jobs", tags=["state"])
 async def explain_job(
     job: JobId,
     ctx: Ctx,
-    limit: Annotated[int, Query(ge=1, le=MOST_HOLDERS, description="Number of holders to list.")] = 3,
+    limit: Annotated[int, Query(ge=1, le=MAX_HOLDERS, description="Number of holders to list.")] = 3,
 ) -> Response:
     """Who holds the watermark, since when, why, until when at most; and where it would be without the first of them."""
     return answer(await views.explanation(ctx, job, limit))

@@ -6,6 +6,7 @@ from redis.exceptions import RedisError
 from tidegate.api.access import allowed
 from tidegate.api.context import Ctx
 from tidegate.api.problems import of_store
+from tidegate.store import shared
 
 router = APIRouter(tags=["health"])
 
@@ -22,7 +23,7 @@ async def livez() -> dict[str, str]:
 async def readyz(ctx: Ctx) -> Response:
     """Redis answers, runs scripts and takes writes."""
     try:
-        await ctx.store.check()
+        await shared.check(ctx.store.redis)
     except RedisError as error:
         raise of_store(error) from None
     return Response('{"status":"ready"}', media_type="application/json")

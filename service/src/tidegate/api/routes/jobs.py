@@ -13,7 +13,7 @@ from tidegate.api.schemas.config import JobDocument
 from tidegate.api.schemas.jobs import JobList, JobRecord
 from tidegate.api.schemas.types import ID
 from tidegate.domain.errors import JobDeleted, JobNotFound, RevisionMismatch
-from tidegate.store.redis import JobQuota
+from tidegate.store.jobs import JobQuota
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -23,8 +23,8 @@ def _etag(incarnation: int, revision: int) -> str:
 
 
 async def _answer(ctx: Context, job: str, code: int = 200) -> Response:
-    status = await ctx.store.status(job)
-    return answer(views.job_record(ctx, job, status), code, ETag=_etag(status.answer.incarnation, status.revision))
+    status = await ctx.store.reads.status(job)
+    return answer(views.job_record(ctx, job, status), code, ETag=_etag(status.state.incarnation, status.revision))
 
 
 async def _revision(ctx: Context, job: str, if_match: str) -> int:
@@ -32,8 +32,8 @@ async def _revision(ctx: Context, job: str, if_match: str) -> int:
 
     :raises RevisionMismatch: if it isn't.
     """
-    current = await ctx.store.status(job)
-    if if_match.strip() not in (_etag(current.answer.incarnation, current.revision), "*"):
+    current = await ctx.store.reads.status(job)
+    if if_match.strip() not in (_etag(current.state.incarnation, current.revision), "*"):
         raise RevisionMismatch(current.revision)
     return current.revision
 
@@ -63,7 +63,9 @@ async def put_job(
     revision = None if if_none_match is not None or if_match is None else await _revision(ctx, job, if_match)
     with who.within_quotas() as quotas:
         quota = None if quotas.jobs is None else JobQuota(who.prefix, quotas.jobs)
-        stored = await ctx.store.put(job, document.config(), document.model_dump(), revision, who.why(), quota=quota)
+        stored = await ctx.store.configure(
+            job, document.config(), document.model_dump(), revision, who.why(), quota=quota
+        )
     return await _answer(ctx, job, 201 if stored.created else 200)
 
 
@@ -77,11 +79,11 @@ async def list_jobs(
 ) -> Response:
     """All jobs by name, with their status, a page at a time; those that the key is for."""
     found: list[JobRecord] = []
-    for job in await ctx.store.jobs():
+    for job in await ctx.store.reads.jobs():
         if job <= after or not job.startswith(who.prefix):
             continue
         try:
-            record = views.job_record(ctx, job, await ctx.store.status(job))
+            record = views.job_record(ctx, job, await ctx.store.reads.status(job))
         except (JobNotFound, JobDeleted):  # since its name was read
             continue
         if len(found) == limit:

@@ -19,10 +19,11 @@ from tidegate.api.disconnects import to_nobody, while_there
 from tidegate.api.problems import Problem
 from tidegate.domain.errors import DomainError
 from tidegate.domain.pattern import matches
-from tidegate.domain.records import SubstreamRow
+from tidegate.domain.results import SubstreamRow
 from tidegate.runtime.metrics import JobMetrics, Scrape, of_substreams
+from tidegate.store import shared
 from tidegate.store.connection import is_failed_script
-from tidegate.store.redis import Status
+from tidegate.store.reads import Status
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ async def metrics(
         encode, kind = choose_encoder("")
     table = SubstreamText(encode)
     try:
-        await ctx.store.check()
+        await shared.check(ctx.store.redis)
         writable = True
     except RedisError:
         writable = False
@@ -125,7 +126,7 @@ async def _read(ctx: Context, jobs: list[str], encode: Encode, table: SubstreamT
         Problem: 422 if there are more than may be exported.
     """
     async with ctx.bulk_reads:
-        number = sum([await ctx.store.count_substreams(job) for job in jobs])
+        number = sum([await ctx.store.reads.count_substreams(job) for job in jobs])
         if number > ctx.max_scraped_substreams:
             raise Problem(
                 422,
@@ -138,9 +139,9 @@ async def _read(ctx: Context, jobs: list[str], encode: Encode, table: SubstreamT
         for job in jobs:
             of_job = SubstreamText(encode)
             try:
-                async for keys in ctx.store.substream_keys(job):
+                async for keys in ctx.store.reads.substream_keys(job):
                     if keys:
-                        rows = (await ctx.store.substreams(job, keys)).rows
+                        rows = (await ctx.store.reads.substreams(job, keys)).rows
                         # In a thread, so that other calls are served.
                         await asyncio.to_thread(of_job.add, job, rows)
                 table.extend(of_job)

@@ -10,7 +10,7 @@ from tidegate.api.problems import Problem
 from tidegate.api.schemas.batches import BatchRecord, Begin, BeginRecord, Commit, Heartbeat, Report
 from tidegate.api.schemas.jobs import EffectRecord
 from tidegate.domain.errors import QueryNotFound
-from tidegate.domain.query import Run
+from tidegate.domain.state import Run
 
 router = APIRouter(prefix="/v1/jobs", tags=["reports"])
 BATCH = "/{job:id}/queries/{query:id}/batches/{batch:id}"
@@ -38,7 +38,7 @@ async def report(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
         else:
             at = body.batch
             bind_contextvars(query=at.query, batch=at.batch_id)
-            effect = await ctx.store.report_staged(
+            effect = await ctx.store.stage(
                 job,
                 Run(at.query, at.query_id, at.run_id),
                 at.batch_id,
@@ -46,13 +46,13 @@ async def report(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
                 max_event_times,
                 body.column(body.counts),
                 watermarks=watermarks,
-                future=body.column(body.future_counts),
+                future_rows=body.column(body.future_counts),
                 delays=delays,
                 token=claim,
                 quota=quotas.substreams,
             )
     ctx.metrics.reported(job)
-    return answer(EffectRecord(**ctx.watermark(job, effect.answer), applied=effect.applied))
+    return answer(EffectRecord(**ctx.watermark(job, effect.state), applied=effect.applied))
 
 
 @router.put(BATCH, response_model=BeginRecord, openapi_extra=body_of(Begin))
@@ -74,7 +74,7 @@ async def begin(job: JobId, query: QueryId, batch: BatchId, request: Request, ct
     )
     return answer(
         BeginRecord(
-            **ctx.watermark(job, begun.answer),
+            **ctx.watermark(job, begun.state),
             pinned_watermark=begun.pinned_watermark,
             latest_event_time=begun.latest_event_time,
             replayed=begun.replayed,
@@ -90,11 +90,11 @@ async def begin(job: JobId, query: QueryId, batch: BatchId, request: Request, ct
 @allowed(*READERS)
 async def get_batch(job: JobId, query: QueryId, batch: BatchId, ctx: Ctx) -> Response:
     """A batch that was begun: its pin, and whether it is open. Those older than the pins kept are forgotten."""
-    found, rows = await ctx.store.queries(job)
+    found, rows = await ctx.store.reads.queries(job)
     row = next((row for row in rows if row.query == query), None)
     if row is None:
         raise QueryNotFound(query)
-    pinned_watermark = await ctx.store.pinned_watermark(job, query, batch)
+    pinned_watermark = await ctx.store.reads.pinned_watermark(job, query, batch)
     if pinned_watermark is None:
         raise Problem(404, "batch_not_found", "This batch was not begun, or so long ago that its pin is not kept.")
     latest = row.batch_id == batch
@@ -121,7 +121,7 @@ async def commit(job: JobId, query: QueryId, batch: BatchId, request: Request, c
     accounting = None if body.rows is None else body.rows.accounting()
     claim = ctx.tokens.claim(job, body.watermark_token)
     effect = await ctx.store.commit(job, run, batch, accounting, body.waited_ms, body.reported, claim)
-    return answer(EffectRecord(**ctx.watermark(job, effect.answer), applied=effect.applied))
+    return answer(EffectRecord(**ctx.watermark(job, effect.state), applied=effect.applied))
 
 
 @router.post("/{job:id}/queries/{query:id}:heartbeat", response_model=EffectRecord, openapi_extra=body_of(Heartbeat))
@@ -132,4 +132,4 @@ async def heartbeat(job: JobId, query: QueryId, request: Request, ctx: Ctx) -> R
     run = Run(query, body.query_id, body.run_id)
     claim = ctx.tokens.claim(job, body.watermark_token)
     effect = await ctx.store.heartbeat(job, run, body.observed_ms, body.waited_ms, body.after_batch, claim)
-    return answer(EffectRecord(**ctx.watermark(job, effect.answer), applied=effect.applied))
+    return answer(EffectRecord(**ctx.watermark(job, effect.state), applied=effect.applied))

@@ -17,8 +17,8 @@ from tidegate.api.schemas.late import LateRecord
 from tidegate.api.schemas.types import ID
 from tidegate.api.tables import PLACE, Column
 from tidegate.domain.numbers import EXACT_DOUBLE
-from tidegate.domain.policy import HIGHEST_TARGET, LOWEST_TARGET
-from tidegate.domain.records import Answer, SubstreamState
+from tidegate.domain.policy.target_completeness import HIGHEST_TARGET, LOWEST_TARGET
+from tidegate.domain.results import SubstreamState, WatermarkState
 
 router = APIRouter(prefix="/v1/jobs", tags=["state"])
 Lag = Annotated[int, Field(ge=0, le=EXACT_DOUBLE.highest)]
@@ -41,7 +41,7 @@ async def watermark(
     """The watermark now; with `at_least`, as soon as it is there, or with `reached: false` after `timeout_s`."""
     waiting = ctx.wakeups.wait(job, at_least, timeout_s)
     if at_least is None:
-        found: Answer | None = await waiting
+        found: WatermarkState | None = await waiting
     else:
         with ctx.usage.waiting(who.key):
             found = await while_there(request, waiting)

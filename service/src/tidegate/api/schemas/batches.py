@@ -25,9 +25,10 @@ from tidegate.api.schemas.types import (
     equal_lengths,
 )
 from tidegate.domain.config import JobConfig
-from tidegate.domain.ledger import ENTRIES_KEPT, added_up
-from tidegate.domain.query import DelayedRows, PinnedWatermark
-from tidegate.domain.records import Accounting, Counts, LateDisposition, SubstreamRow, SubstreamState
+from tidegate.domain.ledger import ENTRIES_KEPT, sum_by_hour
+from tidegate.domain.results import SubstreamRow, SubstreamState
+from tidegate.domain.rows import BatchAccounting, LateDisposition, RowCounts
+from tidegate.domain.state import PinnedWatermark, RowsByDelay
 
 Token = str | None
 TOKEN = Field(default=None, max_length=200, description="the last watermark_token that the client got")
@@ -99,7 +100,7 @@ class Report(Request):
         pairs = zip(self.substreams, values or [], strict=False)
         return {name: value for name, value in pairs if value is not None}
 
-    def delayed_rows(self) -> dict[str, DelayedRows]:
+    def delayed_rows(self) -> dict[str, RowsByDelay]:
         """How rows came behind, by substream, of those of which that is said."""
         pairs = zip(self.substreams, self.delays or [], strict=False)
         return {name: tuple(rows) for name, rows in pairs if rows}
@@ -176,19 +177,19 @@ class RowAccounting(Request):
                 raise FieldError("hours", f"has more rows of {name}, or more updated or late ones, than its counts")
         if not _is_within(self.all_hours or (), tuple(map(sum, zip(*judged, strict=True))) or (0, 0, 0)):
             raise FieldError("all_hours", "has more rows, or more updated or late ones, than the counts")
-        of_all, none_of_hour = added_up(self.all_hours or ()), (0, 0, 0)
+        of_all, none_of_hour = sum_by_hour(self.all_hours or ()), (0, 0, 0)
         if of_all:
-            told = added_up(rows for of_each in self.hours or () for rows in of_each or ())
+            told = sum_by_hour(rows for of_each in self.hours or () for rows in of_each or ())
             for hour, counts in told.items():
                 if any(map(gt, counts, of_all.get(hour, none_of_hour))):
                     raise FieldError("all_hours", f"has less of the hour {hour} than the substreams have")
 
-    def accounting(self) -> Accounting:
+    def accounting(self) -> BatchAccounting:
         none = [0] * len(self.substreams)
         columns = (self.on_time, self.updated or none, self.late, self.null_event_time, self.future or none)
-        counts = tuple(Counts(*row) for row in zip(*columns, strict=True))
+        counts = tuple(RowCounts(*row) for row in zip(*columns, strict=True))
         hours = tuple(tuple(of_each or ()) for of_each in self.hours or ())
-        return Accounting(
+        return BatchAccounting(
             self.rule, tuple(self.substreams), counts, self.late_disposition, hours, tuple(self.all_hours or ())
         )
 
@@ -292,8 +293,8 @@ class SubstreamRecord(Record):
             last_event_ms=row.last_event_ms,
             lag=row.lag,
             policy=config.override_of(row.substream),
-            reported=row.reported,
-            future_rows=row.future,
+            reported=row.reported_rows,
+            future_rows=row.future_rows,
             rows=CountsRecord.model_validate(row.counts),
         )
 

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from tidegate.api.schemas.jobs import WatermarkRecord
 from tidegate.api.schemas.types import Record
-from tidegate.domain.disorder import Point
+from tidegate.domain.completeness import Point
 
 
 class QuantileRecord(Record):

@@ -5,11 +5,9 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from tidegate.api.schemas.types import DurationMs, Id, PositiveMs, Request, Text
-from tidegate.domain.config import DELAY_HALF_LIFE_MS, MOST_OVERRIDES, MOST_QUERIES, JobConfig, Override
+from tidegate.domain.config import DELAY_HALF_LIFE_MS, MAX_EXPECTED_QUERIES, MAX_OVERRIDES, JobConfig, Override
 from tidegate.domain.frame import Frame
 from tidegate.domain.policy import (
-    HIGHEST_TARGET,
-    LOWEST_TARGET,
     LimitingLag,
     LimitingLagAndDelay,
     LimitingLagAndLull,
@@ -18,6 +16,7 @@ from tidegate.domain.policy import (
     Reported,
     TargetCompleteness,
 )
+from tidegate.domain.policy.target_completeness import HIGHEST_TARGET, LOWEST_TARGET
 from tidegate.domain.throttle import FrameThrottle, MinStepThrottle, NoThrottle, Throttle
 
 DAY_MS = 24 * 3_600_000
@@ -179,7 +178,7 @@ class JobDocument(Request):
     """
 
     policy: PolicyDocument
-    overrides: list[OverrideDocument] = Field(default=[], max_length=MOST_OVERRIDES)
+    overrides: list[OverrideDocument] = Field(default=[], max_length=MAX_OVERRIDES)
     throttle: ThrottleDocument = NoThrottleDocument(type="none")
     idle_timeout_ms: PositiveMs | None = None
     max_retention_ms: PositiveMs | None = None
@@ -187,7 +186,9 @@ class JobDocument(Request):
     max_batch_hold_ms: PositiveMs | None = None
     delay_half_life_ms: PositiveMs = DELAY_HALF_LIFE_MS
     max_future_skew_ms: DurationMs | None = DAY_MS
-    expected_queries: list[Id] = Field(default=[], max_length=MOST_QUERIES, json_schema_extra={"uniqueItems": True})
+    expected_queries: list[Id] = Field(
+        default=[], max_length=MAX_EXPECTED_QUERIES, json_schema_extra={"uniqueItems": True}
+    )
 
     @model_validator(mode="after")
     def _must_work(self) -> Self:

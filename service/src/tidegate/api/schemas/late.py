@@ -6,7 +6,7 @@ from typing import Self
 from tidegate.api.schemas.jobs import CountsRecord, WatermarkRecord
 from tidegate.api.schemas.types import Record
 from tidegate.domain.ledger import HOUR, Span
-from tidegate.domain.records import HourCounts
+from tidegate.domain.rows import HourCounts
 
 
 class LateCounts(Record):

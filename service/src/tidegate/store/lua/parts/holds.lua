@@ -1,28 +1,42 @@
 -- @include parts/journal
--- An operator's holds: the lowest caps C.
-local function lowest_hold()
-  return lowest_of(K.holds)
+-- Holds: instructions to keep C at or below a value.
+local number = values.number
+local holds = {}
+
+-- The hold that limits C, and its value.
+function holds.lowest()
+  return values.lowest_of(key.holds)
 end
 
--- Each hold: its name, at most, when it expires, and the reason for it.
-local function all_holds()
-  local holds = {}
-  for _, hold in ipairs(redis.call('ZRANGE', K.holds, 0, -1)) do
-    holds[#holds + 1] = {hold, out(num(redis.call('ZSCORE', K.holds, hold))),
-      out(num(redis.call('ZSCORE', K.hold_expiry, hold))), redis.call('HGET', K.hold_reasons, hold)}
+-- The watermark, or the lowest hold if that is lower.
+function holds.cap(watermark)
+  local _, at_most = holds.lowest()
+  if at_most and watermark then return math.min(watermark, at_most) end
+  return watermark
+end
+
+-- All holds, lowest first.
+function holds.in_order()
+  local found = {}
+  for _, hold in ipairs(redis.call('ZRANGE', key.holds, 0, -1)) do
+    found[#found + 1] = {map = {hold = hold, at_most = number(redis.call('ZSCORE', key.holds, hold)),
+      expires_ms = number(redis.call('ZSCORE', key.hold_expiry, hold)), reason = redis.call('HGET', key.hold_reasons, hold)}}
   end
-  return holds
+  return found
 end
 
-local function drop_hold(hold)
-  redis.call('ZREM', K.holds, hold)
-  redis.call('ZREM', K.hold_expiry, hold)
-  redis.call('HDEL', K.hold_reasons, hold)
+function holds.remove(hold)
+  redis.call('ZREM', key.holds, hold)
+  redis.call('ZREM', key.hold_expiry, hold)
+  redis.call('HDEL', key.hold_reasons, hold)
 end
 
-local function expire_holds()
-  for _, hold in ipairs(redis.call('ZRANGE', K.hold_expiry, '-inf', fmt(J.now), 'BYSCORE')) do
-    drop_hold(hold)
-    record('hold_expired', 'hold', hold)
+-- Ends the holds whose time has come.
+function holds.expire()
+  for _, hold in ipairs(redis.call('ZRANGE', key.hold_expiry, '-inf', values.text(state.job.now), 'BYSCORE')) do
+    holds.remove(hold)
+    journal.write('hold_expired', 'hold', hold)
   end
 end
+
+return holds

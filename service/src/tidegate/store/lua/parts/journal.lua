@@ -1,39 +1,51 @@
--- @include parts/job
--- What the machine did: see tidegate.domain.journal. Details that are nil or empty are left out.
-local RECORDED = false
+-- @include parts/state
+-- The record of a job: tidegate.domain.journal. Details that are nil or '' are left out.
+local text = values.text
+local job = state.job
+local journal = {is_written = false}
 
-local function record(kind, ...)
+-- details: names and values in turn.
+function journal.write(kind, ...)
   local entry, details = {'kind', kind}, {...}
   for i = 1, select('#', ...), 2 do
     local value = details[i + 1]
+    if type(value) == 'number' then value = text(value) end
     if value and value ~= '' then entry[#entry + 1], entry[#entry + 2] = details[i], value end
   end
-  redis.call('XADD', K.log, 'MAXLEN', '=', fmt(K.records_kept), fmt(math.max(J.now, 0)) .. '-*',
+  redis.call('XADD', key.journal, 'MAXLEN', '=', text(constants.RECORDS_KEPT), text(math.max(job.now, 0)) .. '-*',
     unpack(entry))
-  redis.call('XTRIM', K.log, 'MINID', '=', fmt(math.max(J.now - K.records_kept_ms, 0)))
-  RECORDED = true
+  redis.call('XTRIM', key.journal, 'MINID', '=', text(math.max(job.now - constants.RECORDS_KEPT_MS, 0)))
+  journal.is_written = true
 end
 
--- Tells those who wait that there is something new in the record.
-local function announce()
-  redis.call('PUBLISH', K.wake .. K.name, '')
+-- Wakes the clients that wait for records.
+function journal.announce()
+  redis.call('PUBLISH', key.wake .. key.name, '')
 end
 
 -- The first of a list of members, as a record names them.
-local function named(members)
+function journal.named(members)
   if #members == 0 then return nil end
   local first = {}
-  for i = 1, math.min(#members, K.names_kept) do first[i] = members[i] end
+  for i = 1, math.min(#members, constants.NAMES_KEPT) do first[i] = members[i] end
   return cjson.encode(first)
 end
 
-local function limit_acts(limit)
-  redis.call('HINCRBY', K.job, 'limit ' .. limit, 1)
+-- Records what happened to some substreams of a query.
+function journal.write_substreams(kind, query, members)
+  journal.write(kind, 'query', query, 'count', #members, 'substreams', journal.named(members))
 end
 
--- An action of somebody: `why` is {actor, reason}.
-local function act(action, why, query, members, ...)
-  local count = members and #members > 0 and fmt(#members) or nil
-  record('action', 'action', action, 'query', query, 'actor', why[1], 'reason', why[2], 'count', count, 'substreams',
-    members and named(members), ...)
+-- Records the command of an operator.
+function journal.write_action(action, query, members, ...)
+  local count = members and #members > 0 and #members or nil
+  journal.write('action', 'action', action, 'query', query, 'actor', args.actor, 'reason', args.reason, 'count', count,
+    'substreams', members and journal.named(members), ...)
 end
+
+-- Counts that a limit has acted.
+function journal.count_limit(limit)
+  redis.call('HINCRBY', key.job, 'limit ' .. limit, 1)
+end
+
+return journal

@@ -1,51 +1,52 @@
--- @include parts/observe
--- What became of late rows, by hour of event time: tidegate.domain.ledger.
+-- @include parts/observation
+-- Late rows by hour of event time: tidegate.domain.ledger.
+local ledger = {}
 
--- Forgets the first hours where there are too many, or too much of them; never the last.
-local function shorten()
-  local kept, sizes, entries = redis.call('ZRANGE', K.hours, 0, -1), {}, 0
-  for i, hour in ipairs(kept) do
-    local rows = K.hour_rows(hour)
+-- Forgets the first hours if there are too many, or too many entries; never the last hour.
+local function trim()
+  local hours, sizes, entries = redis.call('ZRANGE', key.hours, 0, -1), {}, 0
+  for i, hour in ipairs(hours) do
+    local rows = key.hour_rows(hour)
     sizes[i] = redis.call('HLEN', rows) - 1 - redis.call('HEXISTS', rows, '?')
     entries = entries + sizes[i]
   end
   local first = 1
-  while first < #kept and (#kept - first + 1 > K.hours_kept or entries > K.entries_kept) do
-    redis.call('UNLINK', K.hour_rows(kept[first]), K.hour_late(kept[first]))
-    redis.call('ZREM', K.hours, kept[first])
+  while first < #hours and (#hours - first + 1 > constants.HOURS_KEPT or entries > constants.ENTRIES_KEPT) do
+    redis.call('UNLINK', key.hour_rows(hours[first]), key.hour_late(hours[first]))
+    redis.call('ZREM', key.hours, hours[first])
     entries = entries - sizes[first]
     first = first + 1
   end
 end
 
--- Adds rows, and what became of them, of a member ('' : of the job) to the keys of an hour.
-local function enter_rows(keys, of, went, rows, updated, late)
-  add(keys.rows, of, rows)
-  if updated ~= '0' then add(keys.late, 'updated ' .. of, updated) end
-  if late ~= '0' then add(keys.late, went .. ' ' .. of, late) end
+-- Adds rows of a member ('' : of the job) to the keys of an hour.
+local function add_rows(keys, member, disposition, row)
+  bulk.add(keys.rows, member, row.rows)
+  if row.updated ~= '0' then bulk.add(keys.late, 'updated ' .. member, row.updated) end
+  if row.late ~= '0' then bulk.add(keys.late, disposition .. ' ' .. member, row.late) end
 end
 
--- Takes in rows by hour: columns of hours, rows, how many of these changed a result, and how many were late and went where
--- the class `went` says. `each`: of members (known of each: whether it is), by their `places`. `all`: of the job, in the
--- same hours at least, and which of these rows `each` has not.
-local function enter_hours(members, known, went, places, each, all)
-  local latest, hours = latest_event_time(), {}
-  for i, hour in ipairs(all.hours) do
-    if not (latest and hour * K.hour > latest) then
-      local rows = K.hour_rows(hour)
-      hours[hour] = {rows = rows, late = K.hour_late(hour), size = redis.call('HLEN', rows)}
-      redis.call('ZADD', K.hours, hour, hour)
-      enter_rows(hours[hour], '', went, all.rows[i], all.updated[i], all.late[i])
-      if all.untold[i] ~= '0' then add(hours[hour].rows, '?', all.untold[i]) end
+-- Adds the rows of a batch by hour. of_job: rows of the job; unattributed ones have no substream. of_substreams: rows of
+-- members, by their place in the list of members; known: which of the members are known.
+function ledger.add(of_job, of_substreams, members, known, disposition)
+  local latest, hours = observation.latest_event_time(), {}
+  for _, row in ipairs(of_job) do
+    if not (latest and row.hour * constants.HOUR > latest) then
+      local hour = values.text(row.hour)
+      local rows = key.hour_rows(hour)
+      hours[row.hour] = {rows = rows, late = key.hour_late(hour), size = redis.call('HLEN', rows)}
+      redis.call('ZADD', key.hours, hour, hour)
+      add_rows(hours[row.hour], '', disposition, row)
+      if row.unattributed ~= '0' then bulk.add(rows, '?', row.unattributed) end
     end
   end
-  for i, place in ipairs(places) do
-    local keys, at = hours[each.hours[i]], tonumber(place)
-    if keys and known[at] then
-      enter_rows(keys, members[at], went, each.rows[i], each.updated[i], each.late[i])
-    end
+  for _, row in ipairs(of_substreams) do
+    local keys = hours[row.hour]
+    if keys and known[row.place] then add_rows(keys, members[row.place], disposition, row) end
   end
-  for _, keys in pairs(hours) do  -- to look at every hour is only worth it where there is more to keep
-    if redis.call('HLEN', keys.rows) > keys.size then return shorten() end
+  for _, keys in pairs(hours) do  -- counting every hour is only worth it if there are new entries
+    if redis.call('HLEN', keys.rows) > keys.size then return trim() end
   end
 end
+
+return ledger

@@ -1,7 +1,19 @@
--- @include parts/job
--- Which policy a substream is under: the first override whose pattern fits its name, else the job's.
+-- @include parts/state
+-- @include parts/bulk
+-- Which policy a substream has, and the lag of that policy. A member is '<query>/<substream>'; query names have no slash.
+local config = state.config
+local policy = {PLACEHOLDER = {type = 'reported', accepts_watermarks = true}}
+local SLASH = 47
 
--- Pieces are what stands between the stars of a pattern; each is looked for once, from left to right.
+function policy.query_of(member)
+  return string.sub(member, 1, string.find(member, '/', 1, true) - 1)
+end
+
+function policy.name_of(member)
+  return string.sub(member, string.find(member, '/', 1, true) + 1)
+end
+
+-- pieces: what stands between the stars of a pattern; each is searched once, from left to right.
 local function matches(pieces, name)
   local first, last = pieces[1], pieces[#pieces]
   if #pieces == 1 then return name == first end
@@ -15,38 +27,61 @@ local function matches(pieces, name)
   return #name - at + 1 >= #last and (last == '' or string.sub(name, -#last) == last)
 end
 
-local PLACEHOLDER, SLASH = {type = 'reported'}, 47
-
-local function query_of(member)
-  return string.sub(member, 1, string.find(member, '/', 1, true) - 1)
-end
-
-local function name_of(member)
-  return string.sub(member, string.find(member, '/', 1, true) + 1)
-end
-
-local function policy_by(rules, member)
-  local default = rules.policies[1]
-  if #rules.policies == 1 and string.byte(member, -1) ~= SLASH then return default end
-  local name = name_of(member)
-  if name == '' then return PLACEHOLDER end
-  for i = 2, #rules.policies do
-    if matches(rules.policies[i].pieces, name) then return rules.policies[i] end
+-- The policy of a member under a list of policies: the first override that matches, else the job's.
+function policy.among(policies, member)
+  local default = policies[1]
+  if #policies == 1 and string.byte(member, -1) ~= SLASH then return default end
+  local name = policy.name_of(member)
+  if name == '' then return policy.PLACEHOLDER end
+  for i = 2, #policies do
+    if matches(policies[i].pieces, name) then return policies[i] end
   end
   return default
 end
 
-local function policy_of(member)
-  return policy_by(R, member)
+function policy.of(member)
+  return policy.among(config.policies, member)
 end
 
--- Members that follow the clock, and the others, each list in order.
-local function by_kind(members)
-  if not R.clocked then return members, {} end
-  local flat, clocked = {}, {}
+-- Members whose policy does not follow the clock, and the others, each in order.
+function policy.by_kind(members)
+  if not config.has_clock_driven then return members, {} end
+  local flat, clock_driven = {}, {}
   for _, member in ipairs(members) do
-    local kind = policy_of(member).limit and clocked or flat
+    local kind = policy.of(member).limit and clock_driven or flat
     kind[#kind + 1] = member
   end
-  return flat, clocked
+  return flat, clock_driven
 end
+
+function policy.is_target(rule)
+  return rule.type == 'target_completeness'
+end
+
+-- A learned lag between the floor and the ceiling of its policy.
+function policy.within(rule, lag)
+  return math.max(rule.ceiling_ms and math.min(lag, rule.ceiling_ms) or lag, rule.floor_ms)
+end
+
+-- The lag in force of each member; false if its policy has none.
+function policy.lags_of(members)
+  local lags, targets, names = {}, {}, {}
+  for i, member in ipairs(members) do
+    local rule = policy.of(member)
+    lags[i] = rule.initial_lag or false
+    if policy.is_target(rule) then targets[#targets + 1], names[#names + 1] = i, member end
+  end
+  for at, line in pairs(#names > 0 and bulk.hmget(key.learned_lags, names) or {}) do
+    local learned = line and tonumber(string.match(line, '^%d+'))
+    if learned then lags[targets[at]] = policy.within(policy.of(names[at]), learned) end
+  end
+  return lags
+end
+
+-- The lag that alone gives a member its watermark, from its max event time; nil if the policy has more to it, or no lag.
+function policy.flat_lag(rule, member)
+  if policy.is_target(rule) then return policy.lags_of({member})[1] end
+  return rule.type == 'limiting_lag' and rule.initial_lag or nil
+end
+
+return policy

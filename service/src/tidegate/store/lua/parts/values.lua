@@ -1,55 +1,51 @@
--- Numbers and nulls. "No watermark" is nil in here, "" in hashes and arguments, -inf as a score, false in replies.
--- Lua prints whole numbers from 15 digits on as exponents, so every number leaves through fmt.
-local HIGHEST = 9007199254740991
+-- Numbers, nulls and refusals. "No watermark" is nil in Lua, '' in hashes, -inf as a score, and absent in replies.
+-- Lua prints integers of 15 digits and more with an exponent, so every stored number passes through text() or score().
+local values = {HIGHEST = 9007199254740991}
 
-local function num(text)
-  if not text or text == '' or text == '-inf' then return nil end
-  return tonumber(text)
+function values.number(value)
+  if not value or value == '' or value == '-inf' or value == cjson.null then return nil end
+  return tonumber(value)
 end
 
-local function fmt(number)
+function values.text(number)
   if number == nil then return '' end
   return string.format('%.0f', number)
 end
 
-local function score(number)
+function values.score(number)
   if number == nil or number == -math.huge then return '-inf' end
   return string.format('%.0f', number)
 end
 
-local function out(number)
-  if number == nil then return false end
-  return string.format('%.0f', number)
-end
-
-local function above(a, b)
+function values.above(a, b)
   return a ~= nil and (b == nil or a > b)
 end
 
-local function higher(a, b)
-  if above(a, b) then return a end
+function values.highest(a, b)
+  if values.above(a, b) then return a end
   return b
 end
 
--- value - amount, or nil where that cannot be held
-local function minus(value, amount)
+-- value - amount, or nil if that is below the range of numbers.
+function values.minus(value, amount)
   local difference = value - amount
-  if difference < -HIGHEST then return nil end
+  if difference < -values.HIGHEST then return nil end
   return difference
 end
 
-local function lowest_of(key)
-  local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
-  return first[1], num(first[2])
+-- The member with the lowest score of a sorted set, and that score.
+function values.lowest_of(name)
+  local first = redis.call('ZRANGE', name, 0, 0, 'WITHSCORES')
+  return first[1], values.number(first[2])
 end
 
-local function highest_of(key)
-  local last = redis.call('ZRANGE', key, 0, 0, 'REV', 'WITHSCORES')
-  return last[1], num(last[2])
+function values.highest_of(name)
+  local last = redis.call('ZRANGE', name, 0, 0, 'REV', 'WITHSCORES')
+  return last[1], values.number(last[2])
 end
 
--- Whether text a sorts before b, by bytes as Redis sorts members; Lua's own < goes by the server's locale.
-local function sorts_before(a, b)
+-- Whether a sorts before b by bytes, as Redis sorts members; the < of Lua depends on the locale of the server.
+function values.sorts_before(a, b)
   for i = 1, math.min(#a, #b) do
     local x, y = string.byte(a, i), string.byte(b, i)
     if x ~= y then return x < y end
@@ -57,6 +53,11 @@ local function sorts_before(a, b)
   return #a < #b
 end
 
-local function problem(code, ...)
-  return {'error', code, ...}
+-- Ends the command with an error of tidegate.domain.errors; details has its fields. Nothing may be written before.
+function values.refuse(code, details)
+  details = details or {}
+  details.error = code
+  error({refused = details})
 end
+
+return values

@@ -1,0 +1,47 @@
+"""The clock of a job: it never goes back, it recognizes outages, and observed time leaves them out."""
+
+from tidegate.domain.names import DIRECT
+from tidegate.domain.schedule import next_change_ms
+from tidegate.domain.state import JobState, Query
+
+
+def advance(job: JobState, now_ms: int) -> None:
+    """Advance the clock of the job; a time in the past leaves it where it is."""
+    gap_ms = now_ms - job.now_ms
+    is_outage = job.unattended_after_ms is not None and gap_ms > job.unattended_after_ms
+    # A job that waits for time to pass is evaluated regularly, so a longer gap shows that no coordinator ran.
+    if is_outage and next_change_ms(job) is not None:
+        job.unattended_ms += gap_ms
+        job.journal.write(now_ms, "unattended", unattended_ms=gap_ms)
+    job.now_ms = max(job.now_ms, now_ms)
+
+
+def outage_ms(job: JobState, query: str) -> int:
+    """Return the outages of a query so far; for reports without batches, those of the job."""
+    if query == DIRECT:
+        return job.unattended_ms
+    return job.queries[query].outage_ms if query in job.queries else 0
+
+
+def observed_time(job: JobState, query: str, now_ms: int | None = None) -> int:
+    """Return a processing time (default: now) in the observed time of a query."""
+    at_ms = job.now_ms if now_ms is None else now_ms
+    return observed_by(job.queries[query], at_ms) if query in job.queries else at_ms - outage_ms(job, query)
+
+
+def observed_by(query: Query, now_ms: int) -> int:
+    """Return a processing time in observed time, which does not go back when an outage becomes known later."""
+    observed_ms = now_ms - query.outage_ms
+    return observed_ms if query.idle_clock_ms is None else max(observed_ms, query.idle_clock_ms)
+
+
+def add_outage(query: Query, waited_ms: int) -> None:
+    """Record how long the current run has waited for the coordinator since its start."""
+    query.outage_ms += max(0, waited_ms - query.waited_ms)
+    query.waited_ms = max(waited_ms, query.waited_ms)
+
+
+def observe_until(query: Query, time_ms: int) -> None:
+    """Record that the query has processed all input up to a processing time."""
+    observed_ms = time_ms - query.outage_ms
+    query.idle_clock_ms = observed_ms if query.idle_clock_ms is None else max(query.idle_clock_ms, observed_ms)

@@ -1,0 +1,50 @@
+"""``configure``: create a job, or put another configuration in force."""
+
+from tidegate.domain import clock
+from tidegate.domain.config import JobConfig
+from tidegate.domain.evaluate import evaluate
+from tidegate.domain.idleness import is_silent
+from tidegate.domain.journal import NO_AUDIT, AuditInfo, Kind
+from tidegate.domain.merge import retain
+from tidegate.domain.names import DIRECT, PLACEHOLDER
+from tidegate.domain.observation import change_policy
+from tidegate.domain.reply import reply
+from tidegate.domain.results import WatermarkState
+from tidegate.domain.state import JobState
+from tidegate.domain.substreams import expect_queries
+
+
+def create(job: JobState, audit: AuditInfo = NO_AUDIT) -> WatermarkState:
+    """Start a new job, which has a configuration and a time only."""
+    job.completed_ms = job.coalesced_watermark_since_ms = job.watermark_since_ms = job.now_ms
+    retain(job)
+    job.journal.write(job.now_ms, Kind.CREATED, actor=audit.actor, reason=audit.reason)
+    expect_queries(job)
+    return reply(job)
+
+
+def configure(job: JobState, config: JobConfig, now_ms: int, audit: AuditInfo = NO_AUDIT) -> WatermarkState:
+    """Put a configuration in force at once.
+
+    Watermarks do not go back. Substreams with another policy are evaluated anew from their max event times, those with
+    an equal policy keep its state. Idleness by silence is decided anew.
+    """
+    clock.advance(job, now_ms)
+    if job.config.idle_timeout_ms is None and config.idle_timeout_ms is not None:
+        # The silence of reports without batches was not observed before: it starts now.
+        for (query, _), substream in job.substreams.items():
+            if query == DIRECT and not substream.done:
+                substream.last_event_ms = job.processing_time.observed_ms
+    job.config = config
+    job.revision += 1
+    retain(job)
+    job.journal.write(job.now_ms, Kind.CONFIG, actor=audit.actor, reason=audit.reason)
+    for (query, name), substream in job.substreams.items():
+        stays_idle = substream.done or substream.forced_idle or is_silent(job, query, substream)
+        if substream.idle and not stays_idle:
+            substream.idle, substream.since_ms = False, job.now_ms
+        if name != PLACEHOLDER and not substream.done:
+            change_policy(job, substream, config.policy_of(name))
+    expect_queries(job)
+    evaluate(job)
+    return reply(job)

@@ -1,0 +1,53 @@
+"""The completeness curve: the share of rows on time against the latency that a lag costs."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tidegate.domain.sketch import Sketch
+
+MAX_POINTS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A lag, its completeness, and its latency: how far the max event time is beyond a window's end at its emission.
+
+    ``latency`` is an average; None if the watermark has not moved yet.
+    """
+
+    lag: int
+    completeness: float
+    latency: int | None
+
+
+def curve(sketch: Sketch, wait: int | None, window: int = 0, lags: Iterable[int] | None = None) -> list[Point]:
+    """Return points of the curve.
+
+    Args:
+        sketch: The delays.
+        wait: Latency beside the lag; None if it is unknown.
+        window: Size of the tumbling windows that classify rows; 0 to classify each row by itself.
+        lags: The lags; None for all at which something changes, thinned out to :data:`MAX_POINTS`.
+    """
+    if lags is None:
+        found = sorted({0, *(math.floor(edge) for edge in sketch.edges())})
+        thinned = range(0, len(found) * MAX_POINTS, max(len(found), MAX_POINTS))
+        lags = [*(found[at // MAX_POINTS] for at in thinned)]
+        if lags[-1] != found[-1]:
+            lags.append(found[-1])
+    return [Point(lag, sketch.completeness(lag, window), None if wait is None else wait + lag) for lag in lags]
+
+
+def least_lag(sketch: Sketch, target: float, window: int = 0) -> int:
+    """Return the least lag that reaches a completeness, to the precision of the sketch."""
+    low, high = -1, max((math.floor(edge) for edge in sketch.edges()), default=0)
+    if sketch.completeness(0, window) >= target:
+        return 0
+    while high - low > 1:
+        middle = (low + high) // 2
+        if sketch.completeness(middle, window) >= target:
+            high = middle
+        else:
+            low = middle
+    return high

@@ -1,0 +1,75 @@
+"""Idleness: which substreams the merged watermark no longer waits for.
+
+A query's idle clock says up to when the query is known to have processed all input. A substream is idle when that clock
+is ``idle_timeout_ms`` past its last event. While the query is silent or a batch is open, the clock stands still: the
+substream is *blocked*, not idle. Reports without batches use the observed time of the job as their clock.
+"""
+
+from tidegate.domain.journal import Kind, named
+from tidegate.domain.names import DIRECT, SubstreamKey, member
+from tidegate.domain.results import SubstreamState
+from tidegate.domain.state import JobState, Substream
+
+
+def expire(job: JobState) -> None:
+    """Make the substreams idle whose queries are known to have had no data of them for the idle timeout."""
+    if job.config.idle_timeout_ms is None:
+        return
+    for query in (DIRECT, *job.queries):
+        silent = {
+            key: substream
+            for key, substream in job.substreams.items()
+            if key[0] == query and substream.counts and is_silent(job, query, substream)
+        }
+        _set_idle(job, "idle_timeout_ms", query, silent)
+
+
+def is_silent(job: JobState, query: str, substream: Substream) -> bool:
+    """Return whether the idle clock of its query is the idle timeout past the last event of a substream."""
+    timeout = job.config.idle_timeout_ms
+    clock: int | None = job.processing_time.observed_ms
+    if query != DIRECT:
+        clock = job.queries[query].idle_clock_ms if query in job.queries else None
+    return timeout is not None and clock is not None and clock - substream.last_event_ms >= timeout
+
+
+def time_out_queries(job: JobState) -> None:
+    """Make the substreams of queries idle that made no call for the query timeout."""
+    timeout = job.config.query_timeout_ms
+    if timeout is None:
+        return
+    for query, seen_ms in list(job.last_seen.items()):
+        if job.processing_time.observed_ms - seen_ms >= timeout:
+            del job.last_seen[query]
+            counting = {key: s for key, s in job.substreams.items() if key[0] == query and s.counts}
+            _set_idle(job, "query_timeout_ms", query, counting)
+            for substream in counting.values():
+                substream.forced_idle = True
+
+
+def _set_idle(job: JobState, limit: str, query: str, substreams: dict[SubstreamKey, Substream]) -> None:
+    if not substreams:
+        return
+    for substream in substreams.values():
+        substream.idle, substream.since_ms = True, job.now_ms
+    job.limits[limit] += 1
+    longest_first = sorted(substreams.items(), key=lambda item: (item[1].last_event_ms, member(item[0]).encode()))
+    job.journal.write(job.now_ms, Kind.IDLE, limit=limit, query=query, **named(member(key) for key, _ in longest_first))
+
+
+def reactivate(substream: Substream, observed_ms: int) -> bool:
+    """Record an event of a substream at an observed time; return whether it was idle."""
+    was_idle, substream.idle, substream.forced_idle = substream.idle, False, False
+    substream.last_event_ms = observed_ms
+    return was_idle
+
+
+def state_of(substream: Substream, observed_ms: int, idle_timeout_ms: int | None) -> SubstreamState:
+    """Return the state of a substream at an observed time of its query."""
+    if substream.done:
+        return "done"
+    if substream.idle:
+        return "idle"
+    if idle_timeout_ms is not None and observed_ms - substream.last_event_ms >= idle_timeout_ms:
+        return "blocked"
+    return "active"

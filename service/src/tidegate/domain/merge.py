@@ -1,0 +1,59 @@
+"""Merging: the watermarks of many substreams become one.
+
+C is the minimum over the substreams that count, after retention, holds and the throttle; it never goes back. Source:
+Hazelcast Jet, ``WatermarkCoalescer`` and ``EventTimeMapper``; see the conformance traces.
+"""
+
+from collections.abc import Sequence
+
+from tidegate.domain import holds
+from tidegate.domain.emission import advance
+from tidegate.domain.history import History
+from tidegate.domain.numbers import above, highest
+from tidegate.domain.state import JobState
+from tidegate.domain.throttle import offer
+
+
+def retain(job: JobState) -> None:
+    """Start a history for another retention; the same retention keeps its history."""
+    length_ms = job.config.max_retention_ms
+    if length_ms != (None if job.retention is None else job.retention.length_ms):
+        job.retention = None if length_ms is None else History(length_ms)
+
+
+def merged_watermark(job: JobState) -> int | None:
+    """Return C as it would be without a throttle."""
+    return highest(job.merged_highest, job.coalesced_watermark)
+
+
+def merge(job: JobState, watermarks: Sequence[int | None], is_sweep: bool) -> bool:
+    """Merge the watermarks of the substreams that count, and move C; return whether retention moved it.
+
+    Without such substreams the merged watermark is the max watermark. Retention acts in sweeps only: then only time has
+    passed.
+    """
+    before = job.coalesced_watermark
+    max_watermark = highest(job.max_watermark, *watermarks)
+    has_risen, job.max_watermark = above(max_watermark, job.max_watermark), max_watermark
+    job.all_idle = not watermarks
+    merged = job.max_watermark if job.all_idle else _minimum(watermarks)
+    retained = _retained(job, has_risen, is_sweep)
+    offered = holds.cap(job, highest(merged, retained))
+    advance(job, offer(job.config.throttle, offered, before, job.numbers))
+    if above(offered, job.merged_highest):
+        job.merged_highest = offered
+        job.throttled += job.coalesced_watermark == before and above(offered, before)
+    return above(job.coalesced_watermark, before) and above(job.coalesced_watermark, merged)
+
+
+def _minimum(watermarks: Sequence[int | None]) -> int | None:
+    present = [watermark for watermark in watermarks if watermark is not None]
+    return min(present) if len(present) == len(watermarks) else None
+
+
+def _retained(job: JobState, has_risen: bool, is_sweep: bool) -> int | None:
+    """Return the max watermark of ``max_retention_ms`` ago, if it may act."""
+    if job.retention is None or not (is_sweep or has_risen):
+        return None
+    sampled = job.retention.sample(job.processing_time.observed_ms, job.max_watermark)
+    return sampled if is_sweep else None

@@ -1,0 +1,15 @@
+"""The names of substreams within a job."""
+
+SubstreamKey = tuple[str, str]
+"""(query, substream)."""
+
+DIRECT = ""
+"""The query of reports without batches."""
+
+PLACEHOLDER = ""
+"""The substream that holds the watermark for an expected query until its substreams are known."""
+
+
+def member(key: SubstreamKey) -> str:
+    """Return the name of a substream within its job, as records and tables sort it. Query names have no slash."""
+    return "/".join(key)

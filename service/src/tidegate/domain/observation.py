@@ -1,0 +1,158 @@
+"""Observation: event times and reported watermarks become part of the state of their substreams."""
+
+from collections.abc import Iterable, Mapping
+
+from tidegate.domain.clock import observed_time
+from tidegate.domain.errors import EventTimeMissing, TooManySubstreams
+from tidegate.domain.idleness import reactivate
+from tidegate.domain.journal import Kind, named
+from tidegate.domain.names import PLACEHOLDER, member
+from tidegate.domain.numbers import above, highest
+from tidegate.domain.policy import Policy
+from tidegate.domain.state import JobState, Substream
+
+Values = Mapping[str, int]
+
+
+def check_event_times(job: JobState, max_event_times: Values, watermarks: Values) -> None:
+    """Check that every watermark without an event time is for a policy that accepts watermarks.
+
+    Raises:
+        EventTimeMissing: Otherwise, with the names of the substreams.
+    """
+    alone = (name for name in watermarks if name not in max_event_times)
+    missing = [name for name in alone if not job.config.policy_of(name).accepts_watermarks]
+    if missing:
+        raise EventTimeMissing(missing)
+
+
+def check_room(job: JobState, query: str, names: Iterable[str]) -> None:
+    """Check that the job has room for these substreams and for those that open batches have staged.
+
+    Placeholders of missing queries do not count.
+
+    Raises:
+        TooManySubstreams: If new ones among ``names`` exceed the limit.
+    """
+    new = {(query, name) for name in names} - job.substreams.keys()
+    if job.max_substreams is None or not new:
+        return
+    for name, other in job.queries.items():
+        staged = (*other.staged_event_times, *other.staged_watermarks)
+        new |= {(name, substream) for substream in staged} - job.substreams.keys()
+    if sum(name != PLACEHOLDER for _, name in job.substreams) + len(new) > job.max_substreams:
+        raise TooManySubstreams(job.max_substreams)
+
+
+def latest_event_time(job: JobState) -> int | None:
+    """Return the event time beyond which event times are set aside; None if none are."""
+    skew = job.config.max_future_skew_ms
+    return None if skew is None else job.numbers.plus(job.now_ms, skew)
+
+
+def set_aside_future(
+    job: JobState, query: str, max_event_times: Values, watermarks: Values
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Return event times and watermarks without those of substreams that are too far ahead of the clock; count
+    these."""
+    latest = latest_event_time(job)
+    if latest is None:
+        return dict(max_event_times), dict(watermarks)
+    names = dict.fromkeys([*max_event_times, *watermarks])
+    future = [name for name in names if max(max_event_times.get(name, latest), watermarks.get(name, latest)) > latest]
+    if future:
+        count_future(job, query, dict.fromkeys(future, 1))
+        job.journal.write(job.now_ms, Kind.FUTURE, query=query, **named(member((query, name)) for name in future))
+    kept = names.keys() - set(future)
+    return (
+        {name: time for name, time in max_event_times.items() if name in kept},
+        {name: time for name, time in watermarks.items() if name in kept},
+    )
+
+
+def count_future(job: JobState, query: str, rows: Values) -> None:
+    """Count rows that were set aside: in the total, and of substreams that are known."""
+    for name, count in rows.items():
+        job.future_total += count
+        if (query, name) in job.substreams:
+            job.future_rows[query, name] = job.future_rows.get((query, name), 0) + count
+
+
+def add_substream(job: JobState, query: str, name: str, policy: Policy | None = None) -> Substream:
+    """Add a substream without events; it replaces the placeholder of its query."""
+    policy = policy or job.config.policy_of(name)
+    added = Substream(policy, policy.start(job.numbers), observed_time(job, query), since_ms=job.now_ms)
+    job.substreams[query, name] = added
+    if name != PLACEHOLDER:
+        job.substreams.pop((query, PLACEHOLDER), None)
+    return added
+
+
+def observe(job: JobState, query: str, max_event_times: Values, watermarks: Values) -> bool:
+    """Apply event times and watermarks to the substreams of a query; return whether any had an effect.
+
+    Substreams that are not known are added, those that are idle become active, those that are done do not change.
+    """
+    reactivated, applied = [], False
+    for name in dict.fromkeys([*max_event_times, *watermarks]):
+        if name not in max_event_times and not job.config.policy_of(name).accepts_watermarks:
+            continue
+        substream = job.substreams.get((query, name)) or add_substream(job, query, name)
+        if substream.done:
+            continue
+        has_effect = name in max_event_times
+        if has_effect:
+            _observe_event_time(job, substream, max_event_times[name])
+        if name in watermarks:
+            has_effect = _report_watermark(substream, watermarks[name]) or has_effect
+        if has_effect:
+            applied = True
+            if reactivate(substream, observed_time(job, query)):
+                substream.since_ms = job.now_ms
+                reactivated.append(member((query, name)))
+    if reactivated:
+        job.journal.write(job.now_ms, Kind.ACTIVE, query=query, **named(reactivated))
+    return applied
+
+
+def _observe_event_time(job: JobState, substream: Substream, event_time: int) -> None:
+    substream.max_event_time = highest(substream.max_event_time, event_time)
+    substream.policy_state.observe(event_time, job.processing_time)
+    follow_policy(substream)
+    job.max_event_time = highest(job.max_event_time, event_time)
+
+
+def _report_watermark(substream: Substream, watermark: int) -> bool:
+    """Apply a watermark if the policy accepts one and it is an advance; return whether it did."""
+    if not substream.policy.accepts_watermarks or not above(watermark, substream.uncapped_watermark):
+        return False
+    substream.policy_state.report(watermark)
+    follow_policy(substream)
+    return True
+
+
+def follow_policy(substream: Substream) -> None:
+    """Take the watermark to where the policy is, unless that depends on the clock: then an evaluation does it."""
+    if not substream.policy.follows_clock:
+        substream.watermark = substream.uncapped_watermark
+
+
+def poll(job: JobState, substream: Substream, cap: int | None) -> None:
+    """Take the watermark to where the policy is now; one that follows the clock no further than ``cap``."""
+    substream.policy_state.poll(job.processing_time)
+    reached = substream.policy_state.watermark
+    if cap is not None and reached is not None and substream.policy.follows_clock:
+        reached = min(reached, cap)
+    substream.watermark = highest(substream.watermark, reached)
+
+
+def change_policy(job: JobState, substream: Substream, policy: Policy) -> None:
+    """Put a substream under a policy; an equal policy keeps its state."""
+    at = job.processing_time
+    if policy != substream.policy:
+        substream.policy_state = policy.resume(substream.policy_state, substream.max_event_time, at)
+        substream.policy = policy
+    if substream.counts:
+        if not substream.policy.follows_clock:
+            substream.policy_state.poll(at)
+        follow_policy(substream)

@@ -1,0 +1,34 @@
+"""``limiting_lag``: max event time - lag."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tidegate.domain.declared import parameter
+from tidegate.domain.numbers import EXACT_DOUBLE, NumberRange
+from tidegate.domain.policy.base import Policy, PolicyState, ProcessingTime
+
+LAG = "Tolerated disorder: the watermark trails the max event time by this much, in milliseconds of event time."
+
+
+@dataclass(frozen=True)
+class LimitingLag(Policy):
+    """Fixed lag: the watermark trails the max event time by ``lag_ms``. It does not depend on the clock.
+
+    An event time whose watermark would be below the range of numbers has no effect.
+    """
+
+    lag_ms: int = parameter(LAG, example=1_800_000)
+    type: ClassVar[str] = "limiting_lag"
+    follows_clock: ClassVar[bool] = False
+
+    @property
+    def initial_lag(self) -> int:
+        return self.lag_ms
+
+    def start(self, numbers: NumberRange = EXACT_DOUBLE) -> PolicyState:
+        return LagState(numbers, self)
+
+
+class LagState(PolicyState):
+    def observe(self, event_time: int, at: ProcessingTime) -> None:
+        self._apply_lag(event_time, self.policy.lag_ms)

@@ -1,0 +1,60 @@
+"""``limiting_lag_and_delay``: fixed lag, and no event arrives more than a maximum delay later than a newer one."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tidegate.domain.declared import parameter
+from tidegate.domain.history import History
+from tidegate.domain.numbers import EXACT_DOUBLE, NumberRange, above, highest
+from tidegate.domain.policy.base import Policy, PolicyState, ProcessingTime
+from tidegate.domain.policy.limiting_lag import LAG
+
+
+@dataclass(frozen=True)
+class LimitingLagAndDelay(Policy):
+    """Fixed lag; the max event time of ``max_delay_ms`` ago is complete as well."""
+
+    lag_ms: int = parameter(LAG, example=1_800_000)
+    max_delay_ms: int = parameter(
+        "The max event time of this long ago is complete, whatever the lag. In milliseconds of processing time.",
+        minimum=1,
+        example=600_000,
+        effect="its policy moves on",
+    )
+    type: ClassVar[str] = "limiting_lag_and_delay"
+    limit: ClassVar[str | None] = "max_delay_ms"
+
+    @property
+    def initial_lag(self) -> int:
+        return self.lag_ms
+
+    def start(self, numbers: NumberRange = EXACT_DOUBLE) -> "DelayState":
+        return DelayState(numbers, self)
+
+    def resume(self, before: PolicyState, max_event_time: int | None, at: ProcessingTime) -> PolicyState:
+        state = self.start(before.numbers)
+        if isinstance(before, DelayState) and before.history.length_ms == self.max_delay_ms:
+            state.history = before.history
+        if max_event_time is not None:
+            state.observe(max_event_time, at)
+        return state
+
+
+class DelayState(PolicyState):
+    def __init__(self, numbers: NumberRange, policy: LimitingLagAndDelay) -> None:
+        super().__init__(numbers, policy)
+        self.max_event_time: int | None = None
+        self.history = History(policy.max_delay_ms)
+
+    def observe(self, event_time: int, at: ProcessingTime) -> None:
+        self.max_event_time = highest(self.max_event_time, self.numbers.minus(event_time, 0))
+        self._apply_lag(event_time, self.policy.lag_ms)
+        self.poll(at)
+
+    def poll(self, at: ProcessingTime) -> None:
+        self.watermark = highest(self.watermark, self.history.sample(at.observed_ms, self.max_event_time))
+
+    def next_change_ms(self, reached: int | None, at: ProcessingTime) -> int | None:
+        if self.history.boundary is None:
+            return at.observed_ms
+        return self.history.next_change_ms(lambda max_event_time: above(max_event_time, reached))

@@ -1,0 +1,56 @@
+"""``limiting_lag_and_lull``: fixed lag; after a lull without events the watermark advances with the clock."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tidegate.domain.declared import parameter
+from tidegate.domain.numbers import EXACT_DOUBLE, NumberRange
+from tidegate.domain.policy.base import Policy, PolicyState, ProcessingTime
+from tidegate.domain.policy.limiting_lag import LAG
+
+
+@dataclass(frozen=True)
+class LimitingLagAndLull(Policy):
+    """Fixed lag; once no event came for ``max_lull_ms`` the watermark advances with the clock.
+
+    The lull starts with the first evaluation. A substream without any event never gets a watermark from it.
+    """
+
+    lag_ms: int = parameter(LAG, example=1_800_000)
+    max_lull_ms: int = parameter(
+        "After this long without an event the watermark advances with the clock. In milliseconds of processing time.",
+        example=60_000,
+        effect="its policy moves on",
+    )
+    type: ClassVar[str] = "limiting_lag_and_lull"
+    limit: ClassVar[str | None] = "max_lull_ms"
+
+    @property
+    def initial_lag(self) -> int:
+        return self.lag_ms
+
+    def start(self, numbers: NumberRange = EXACT_DOUBLE) -> PolicyState:
+        return LullState(numbers, self)
+
+
+class LullState(PolicyState):
+    def __init__(self, numbers: NumberRange, policy: LimitingLagAndLull) -> None:
+        super().__init__(numbers, policy)
+        self.deadline_ms: int | None = None
+
+    def observe(self, event_time: int, at: ProcessingTime) -> None:
+        self.deadline_ms = at.observed_ms + self.policy.max_lull_ms
+        self._apply_lag(event_time, self.policy.lag_ms)
+
+    def poll(self, at: ProcessingTime) -> None:
+        if self.deadline_ms is None:
+            self.deadline_ms = at.observed_ms + self.policy.max_lull_ms
+        if at.observed_ms > self.deadline_ms:
+            if self.watermark is not None:
+                self.watermark = self.numbers.plus(self.watermark, at.observed_ms - self.deadline_ms)
+            self.deadline_ms = at.observed_ms
+
+    def next_change_ms(self, reached: int | None, at: ProcessingTime) -> int | None:
+        if self.watermark is None or self.deadline_ms is None or reached is None:
+            return None
+        return max(self.deadline_ms + reached - self.watermark, at.observed_ms + 1)

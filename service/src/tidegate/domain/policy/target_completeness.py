@@ -1,0 +1,202 @@
+"""``target_completeness``: a lag learned from the delays of rows, so that a given share of them is on time."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tidegate.domain.declared import parameter
+from tidegate.domain.errors import InvalidConfig
+from tidegate.domain.numbers import EXACT_DOUBLE, NumberRange, highest
+from tidegate.domain.policy.base import Policy, PolicyState, ProcessingTime
+from tidegate.domain.sketch import EDGES, ROW, Sketch
+
+LOWEST_TARGET, HIGHEST_TARGET = 0.5, 0.999999
+ROWS_BEYOND = 10
+"""Rows expected beyond a quantile before it is learned, and before it is called into question."""
+SURPRISE = 3.0
+"""Standard deviations by which more late rows than expected discard a learned lag."""
+MARGIN = 0.5
+"""Standard deviations of the number of late rows by which a lag is wider than measured.
+
+Slow narrowing errs on the same side: with twice this margin, heavy tails cost a quarter more latency than they need.
+"""
+MAX_WIDENING = 4
+"""Factor by which a discarded lag widens at most, if that is more than the cold start.
+
+The longest of a few delays may belong to a row that is years old.
+"""
+NARROWING = 4
+"""A lag narrows by one part in this many of the distance to the wanted lag in each step."""
+MAX_STEPS = 64
+"""After this many steps a lag has reached the wanted one."""
+
+
+@dataclass(frozen=True)
+class TargetCompleteness(Policy):
+    """The least lag under which a share ``target`` of the rows would have been on time, learned per substream.
+
+    The lag is ``cold_start_lag_ms`` until ``min_rows`` rows of the substream, or of the job, are known: by default as
+    many as have ten beyond the target. It widens at once, and narrows by a quarter of the distance in each eighth of
+    the half-life by which delays decay. The watermark keeps its place meanwhile. If clearly more rows than the target
+    allows come late, the learned lag is discarded: until enough rows are known again the lag is the longest recent
+    delay, at most four times what it was.
+
+    Raises:
+        InvalidConfig: For parameters outside their ranges or at odds with each other.
+    """
+
+    target: float = parameter(
+        "Share of the rows that should be on time.", minimum=LOWEST_TARGET, maximum=HIGHEST_TARGET, example=0.99
+    )
+    cold_start_lag_ms: int = parameter(
+        "Lag until enough delays are known, in milliseconds of event time.", example=1_800_000
+    )
+    floor_ms: int = parameter("Lowest lag, in milliseconds of event time.", example=60_000, default=0)
+    ceiling_ms: int | None = parameter(
+        "Highest lag, in milliseconds of event time; null for none.", example=7_200_000, default=None
+    )
+    min_rows: int | None = parameter(
+        "Rows that must be known before a lag is learned; null for as many as have ten beyond the target.",
+        minimum=1,
+        maximum=10**9,
+        example=1000,
+        default=None,
+    )
+    type: ClassVar[str] = "target_completeness"
+    follows_clock: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.ceiling_ms is not None and self.ceiling_ms < self.floor_ms:
+            problem = f"ceiling_ms must be floor_ms ({self.floor_ms}) or more; it is {self.ceiling_ms}."
+            raise InvalidConfig("policy.ceiling_ms", problem)
+        if self.cold_start_lag_ms != self.within(self.cold_start_lag_ms):
+            problem = f"cold_start_lag_ms must be from floor_ms to ceiling_ms; it is {self.cold_start_lag_ms}."
+            raise InvalidConfig("policy.cold_start_lag_ms", problem)
+
+    @property
+    def initial_lag(self) -> int:
+        return self.cold_start_lag_ms
+
+    @property
+    def late_share(self) -> float:
+        """The share of the rows that may be late."""
+        return 1 - self.target
+
+    @property
+    def enough(self) -> int:
+        """The number of rows from which a lag can be learned."""
+        return math.ceil(ROWS_BEYOND / self.late_share) if self.min_rows is None else self.min_rows
+
+    @property
+    def window(self) -> int:
+        """The number of recent rows over which a learned lag is checked."""
+        return max(self.enough, math.ceil(ROWS_BEYOND / self.late_share))
+
+    def start(self, numbers: NumberRange = EXACT_DOUBLE) -> "TargetState":
+        return TargetState(numbers, self)
+
+    def resume(self, before: PolicyState, max_event_time: int | None, at: ProcessingTime) -> "TargetState":
+        state = self.start(before.numbers)
+        state.max_event_time = max_event_time
+        if isinstance(before, TargetState):
+            state.learned, state.relearning = before.learned, before.relearning
+            state.rows, state.late, state.highest_bucket = before.rows, before.late, before.highest_bucket
+        return state
+
+    def wanted_lag(self, own: Sketch, pool: Sketch) -> int | None:
+        """Return the lag that the delays ask for: the substream's, else those of all; None if too few are known."""
+        for sketch in (own, pool):
+            if sketch.weight >= self.enough * ROW:
+                return self.lag_of(sketch)
+        return None
+
+    def lag_of(self, sketch: Sketch) -> int:
+        """Return the lag that these delays ask for, however few they are."""
+        beyond = sketch.weight * self.late_share / ROW
+        # The rows are a sample: the true share beyond the lag may be higher.
+        return self.within(sketch.lag_for(math.floor(max(beyond - MARGIN * math.sqrt(beyond), 0.0) * ROW)))
+
+    def within(self, lag: int) -> int:
+        """Return the lag between floor and ceiling that is nearest to this one."""
+        return max(lag if self.ceiling_ms is None else min(lag, self.ceiling_ms), self.floor_ms)
+
+
+class TargetState(PolicyState):
+    """``learned`` is the learned lag, None before. ``relearning``: it was discarded and too few rows came since.
+
+    Of the recent rows, ``rows`` came, ``late`` were beyond the lag, the latest of them in bucket ``highest_bucket``.
+    """
+
+    def __init__(self, numbers: NumberRange, policy: TargetCompleteness) -> None:
+        super().__init__(numbers, policy)
+        self.max_event_time: int | None = None
+        self.learned: int | None = None
+        self.relearning = False
+        self.rows = self.late = self.highest_bucket = 0
+
+    @property
+    def lag(self) -> int:
+        policy: TargetCompleteness = self.policy
+        return policy.initial_lag if self.learned is None else policy.within(self.learned)
+
+    def observe(self, event_time: int, at: ProcessingTime) -> None:
+        self.max_event_time = highest(self.max_event_time, event_time)
+        self.poll(at)
+
+    def poll(self, at: ProcessingTime) -> None:
+        if self.max_event_time is not None:
+            self._apply_lag(self.max_event_time, self.lag)
+
+    def learn(self, rows: Mapping[int, int], own: Sketch, pool: Sketch, steps: int) -> bool:
+        """Move the lag to where the delays ask for it; return whether the learned lag was discarded.
+
+        Args:
+            rows: The newest rows, by bucket of delay. Both sketches contain them already.
+            own: The delays of the substream; cleared if the lag is discarded.
+            pool: The delays of all substreams.
+            steps: Eighths of the half-life since the last call.
+        """
+        policy: TargetCompleteness = self.policy
+        if self._is_surprised(rows):
+            longest = min(
+                math.floor(EDGES[self.highest_bucket]), max(MAX_WIDENING * self.lag, policy.cold_start_lag_ms)
+            )
+            self.learned = policy.within(max(self.lag, longest))
+            self.relearning = True
+            self.rows = self.late = self.highest_bucket = 0
+            own.weights.clear()
+            return True
+        if self.relearning and self.rows < policy.enough:
+            return False
+        wanted = policy.wanted_lag(own, pool)
+        if wanted is None and self.relearning:  # old rows decay, so there will never be more
+            wanted = policy.lag_of(own)
+        if wanted is None:
+            return False
+        if self.learned is None or self.relearning or wanted > self.lag:
+            self.learned, self.relearning = wanted, False
+            return False
+        lag = self.lag
+        for _ in range(min(steps, MAX_STEPS)):
+            lag -= math.ceil((lag - wanted) / NARROWING)
+        self.learned = lag
+        return False
+
+    def _is_surprised(self, rows: Mapping[int, int]) -> bool:
+        lag, ceiling = self.lag, self.policy.ceiling_ms
+        if self.learned is None:
+            return False
+        for bucket, count in rows.items():
+            self.rows += count
+            if count and math.floor(EDGES[bucket]) > lag:
+                self.late += count
+                self.highest_bucket = max(self.highest_bucket, bucket)
+        expected = self.rows * self.policy.late_share
+        may_widen = ceiling is None or lag < ceiling
+        if may_widen and self.late >= ROWS_BEYOND and self.late > expected + SURPRISE * math.sqrt(expected):
+            return True
+        if self.rows > 2 * self.policy.window:
+            self.rows, self.late, self.highest_bucket = self.rows // 2, self.late // 2, 0
+        return False

@@ -1,0 +1,70 @@
+"""Rows that queries account for: how many there are of each class, by substream and by hour of event time."""
+
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
+from typing import Literal
+
+LateDisposition = Literal["dropped", "diverted"]
+"""What a query does with its late rows: it drops them, or writes them to a side output."""
+
+RowsOfHour = tuple[int, int, int, int]
+"""An hour of event time, counted from 0; and of its rows, how many there are, how many updated and how many late."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowCounts:
+    """Rows by class."""
+
+    on_time: int = 0
+    updated: int = 0
+    late: int = 0
+    null_event_time: int = 0
+    future: int = 0
+
+    def __add__(self, other: "RowCounts") -> "RowCounts":
+        return RowCounts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class HourCounts:
+    """The rows of one hour, and how many of them updated a result, were dropped as late, or diverted as late."""
+
+    rows: int = 0
+    updated: int = 0
+    dropped: int = 0
+    diverted: int = 0
+
+    def __add__(self, other: "HourCounts") -> "HourCounts":
+        return HourCounts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    @property
+    def late(self) -> int:
+        """The late rows, whatever became of them."""
+        return self.dropped + self.diverted
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAccounting:
+    """The rows of one batch by substream, and the rule that classified them.
+
+    ``hours`` has the rows of each substream by hour, as far as they are known; ``all_hours`` those of the whole batch
+    if
+    ``hours`` does not have all of them.
+    """
+
+    rule: str
+    substreams: tuple[str, ...]
+    counts: tuple[RowCounts, ...]
+    late_disposition: LateDisposition = "dropped"
+    hours: tuple[tuple[RowsOfHour, ...], ...] = ()
+    all_hours: tuple[RowsOfHour, ...] = ()
+
+    def by_substream(self) -> Iterator[tuple[str, RowCounts]]:
+        """Yield the counts of each substream."""
+        return zip(self.substreams, self.counts, strict=True)
+
+    def by_hour(self) -> Iterator[tuple[str, RowsOfHour]]:
+        """Yield the rows of each substream and hour."""
+        for name, hours in zip(self.substreams, self.hours, strict=False):
+            for rows in hours:
+                yield name, rows

@@ -1,0 +1,56 @@
+"""Substreams under commands of operators: which are known, which hold for missing queries, and how they are
+forgotten."""
+
+from collections.abc import Iterable, Sequence
+
+from tidegate.domain.errors import SubstreamNotFound
+from tidegate.domain.journal import AuditInfo, Kind, named
+from tidegate.domain.names import PLACEHOLDER, SubstreamKey, member
+from tidegate.domain.observation import add_substream
+from tidegate.domain.policy import Reported
+from tidegate.domain.state import JobState
+
+
+def check_known(job: JobState, query: str, names: Iterable[str]) -> None:
+    """Check that all substreams are known.
+
+    Raises:
+        SubstreamNotFound: Otherwise, with those that are not.
+    """
+    unknown = [name for name in names if (query, name) not in job.substreams]
+    if unknown:
+        raise SubstreamNotFound(query, unknown)
+
+
+def forget(job: JobState, keys: Sequence[SubstreamKey]) -> None:
+    """Forget substreams with their counts and delays; the totals of the job keep them."""
+    for key in keys:
+        del job.substreams[key]
+        for table in (job.counts, job.reported_rows, job.future_rows, job.diverted_rows, job.delays):
+            table.pop(key, None)
+
+
+def expect_queries(job: JobState) -> None:
+    """Let a placeholder hold the watermark for each expected query without substreams, and for no other query."""
+    known = {query for query, name in job.substreams if name != PLACEHOLDER}
+    for query, name in list(job.substreams):
+        if name == PLACEHOLDER and query not in job.config.expected_queries:
+            del job.substreams[query, name]
+            if query not in job.queries:
+                job.last_seen.pop(query, None)
+    for query in job.config.expected_queries:
+        is_retired = query in job.queries and job.queries[query].retired
+        if query not in known and (query, PLACEHOLDER) not in job.substreams and not is_retired:
+            add_substream(job, query, PLACEHOLDER, Reported())
+            job.last_seen.setdefault(query, job.processing_time.observed_ms)
+
+
+def record_action(
+    job: JobState, action: str, audit: AuditInfo, query: str = "", names: Sequence[str] = (), **details: object
+) -> None:
+    """Record the command of an operator."""
+    if names:
+        details |= named(member((query, name)) for name in names)
+    job.journal.write(
+        job.now_ms, Kind.ACTION, action=action, query=query, actor=audit.actor, reason=audit.reason, **details
+    )

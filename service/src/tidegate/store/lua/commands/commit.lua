@@ -1,0 +1,48 @@
+-- Makes what a batch staged effective, and accounts for its rows; once.
+--
+-- args   token, run, batch_id, waited_ms, reported (absent: unknown); members, counts (a column for each row class),
+--        disposition (dropped or diverted), hours_of_job and hours_of_substreams (see parts/ledger)
+-- reply  applied: false if the batch had committed before
+-- errors query_fenced, query_retired, batch_not_begun, reports_missing
+-- @include parts/reply
+-- @include parts/batches
+-- @include parts/tokens
+-- @include parts/ledger
+
+-- Adds a column of counts to the totals of the job and to those of its substreams.
+local function account(class, column)
+  local total, members, counts = 0, {}, {}
+  for i, count in ipairs(column) do
+    if count ~= 0 then
+      members[#members + 1], counts[#counts + 1] = args.members[i], values.text(count)
+      total = total + count
+      if total > values.HIGHEST / 2 then  -- before a sum of doubles loses its last digit
+        bulk.add(key.job, class, values.text(total))
+        total = 0
+      end
+    end
+  end
+  observation.count_rows(class, members, counts)
+  if total > 0 then bulk.add(key.job, class, values.text(total)) end
+end
+
+reply.load()
+local query = batches.begun_query(args.run, args.batch_id)
+local is_open = query.open and args.batch_id == query.latest
+local staged = is_open and args.reported and redis.call('HLEN', key.staged_rows(query.name))
+if staged and args.reported > staged then
+  values.refuse('reports_missing', {query = query.name, batch_id = args.batch_id, missing = args.reported - staged})
+end
+tokens.accept(args.token)
+batches.contact(query)
+clock.add_outage(query, args.waited_ms)
+if is_open then
+  evaluate.evaluate(batches.commit_staged(query))
+  for class, column in pairs(args.counts) do account(class, column) end
+  if args.disposition == 'diverted' then account('diverted', args.counts.late) end
+  if #args.hours_of_job > 0 then
+    local known = bulk.zmscore(key.max_event_times, args.members)
+    ledger.add(args.hours_of_job, args.hours_of_substreams, args.members, known, args.disposition)
+  end
+end
+return reply.finish({applied = is_open})

@@ -1,0 +1,19 @@
+-- The delays of a job; changes nothing.
+--
+-- args   members; unknown ones are ignored
+-- reply  wait_sum, wait_weight, pool, merged (sketches), rows (member, lag in force, sketch)
+-- @include parts/delays
+local job = state.job
+local members = args.members
+clock.load()
+local known, done = bulk.zmscore(key.max_event_times, members), bulk.zmscore(key.done, members)
+local sketches, lags, rows = bulk.hmget(key.delays, members), policy.lags_of(members), {}
+for i, member in ipairs(members) do
+  local has_ended = done[i] or job.is_complete
+  if known[i] then
+    rows[#rows + 1] = {map = {member = member, lag = not has_ended and lags[i] or nil, sketch = sketch.reply(sketches[i])}}
+  end
+end
+return emission.watermark_state({wait_sum = job.wait_sum, wait_weight = job.wait_weight,
+  pool = sketch.reply(redis.call('HGET', key.delays, 'pool') or nil),
+  merged = sketch.reply(redis.call('HGET', key.delays, 'merged') or nil), rows = rows})

@@ -1,0 +1,163 @@
+-- Creates a job, or puts another configuration in force.
+--
+-- args   expected_revision (absent: create; there must be no live job), state_epoch, config (JSON text, as the client sent
+--        it), compiled_config (JSON text), max_jobs, quota (prefix, jobs), actor, reason
+-- reply  created, revision
+-- errors job_exists, job_not_found, job_deleted, revision_mismatch, too_many_jobs
+-- @include parts/reply
+-- @include parts/removal
+local number, text, score, highest, minus = values.number, values.text, values.score, values.highest, values.minus
+local job, config, expected = state.job, state.config, args.expected_revision
+
+local function write_config()
+  redis.call('HSET', key.job, 'config', args.config, 'compiled_config', args.compiled_config)
+  state.configure(args.compiled_config)
+  job.revision = redis.call('HINCRBY', key.job, 'revision', 1)
+end
+
+local function finish(created)
+  return reply.finish({created = created, revision = job.revision})
+end
+
+-- Refuses one job more than allowed, in all, or with the prefix of the caller.
+local function check_quota()
+  if args.max_jobs and redis.call('SCARD', key.jobs) >= args.max_jobs then
+    values.refuse('too_many_jobs', {limit = args.max_jobs})
+  end
+  if not args.quota then return end
+  local count = 0
+  for _, name in ipairs(redis.call('SMEMBERS', key.jobs)) do
+    if string.sub(name, 1, #args.quota.prefix) == args.quota.prefix then count = count + 1 end
+  end
+  if count >= args.quota.jobs then values.refuse('too_many_jobs', {limit = args.quota.jobs}) end
+end
+
+local function create()
+  local incarnation, now = (job.incarnation or 0) + 1, clock.now()
+  -- After the records of the incarnation before, so that no client continues these in the new one.
+  local deleted = number(redis.call('HGET', key.job, 'deleted'))
+  if deleted then now = math.max(now, deleted + 1) end
+  check_quota()
+  redis.call('DEL', key.job)
+  redis.call('SADD', key.jobs, key.name)
+  state.forget_stored()
+  state.start(incarnation, args.state_epoch, now)
+  reply.remember()
+  redis.call('HSET', key.job, 'state', 'live', 'created', text(job.now))
+  write_config()
+  journal.write('created', 'actor', args.actor, 'reason', args.reason)
+  substreams.expect_queries()
+  return finish(true)
+end
+
+if not expected then
+  if state.read() == 'live' then values.refuse('job_exists') end
+  return create()
+end
+reply.load()
+if job.revision ~= expected then values.refuse('revision_mismatch', {revision = job.revision}) end
+
+local before = {}
+for name, value in pairs(config) do before[name] = value end
+write_config()
+local after = {policies = config.policies, has_clock_driven = config.has_clock_driven}
+journal.write('config', 'actor', args.actor, 'reason', args.reason)
+substreams.expect_queries()
+if config.max_retention_ms ~= before.max_retention_ms then job.retention = '' end
+if config.idle_timeout_ms and not before.idle_timeout_ms then
+  -- The silence of reports without batches was not observed before: it starts now.
+  for _, name in ipairs({key.last_events(''), key.idle('')}) do
+    bulk.zadd_all(name, text(job.observed_now), redis.call('ZRANGE', name, 0, -1))
+  end
+end
+
+local function idle_clock_of(query)
+  if query == '' then return job.observed_now end
+  return number(redis.call('HGET', key.query(query), 'idle_clock'))
+end
+
+-- Makes the substreams of a query active that are no longer idle by silence.
+local function undo_idle(query)
+  local idle_clock = idle_clock_of(query)
+  local silent = config.idle_timeout_ms and idle_clock and idle_clock - config.idle_timeout_ms or -math.huge
+  local idle, active = redis.call('ZRANGE', key.idle(query), '(' .. text(silent), '+inf', 'BYSCORE'), {}
+  local forced = bulk.zmscore(key.forced_idle, idle)
+  for i, member in ipairs(idle) do
+    if not forced[i] then active[#active + 1] = member end
+  end
+  if #active > 0 then idleness.undo(query, active) end
+end
+
+-- The stored states are those of the policies before.
+config.policies, config.has_clock_driven = before.policies, before.has_clock_driven
+for _, query in ipairs(substreams.query_names()) do undo_idle(query) end
+config.policies, config.has_clock_driven = after.policies, after.has_clock_driven
+
+local PARAMETERS = {'type', 'initial_lag', 'max_delay_ms', 'max_lull_ms', 'wall_clock_lag_ms', 'late_share', 'floor_ms',
+  'ceiling_ms', 'enough'}
+
+local function differs(a, b)
+  for _, name in ipairs(PARAMETERS) do
+    if a[name] ~= b[name] then return true end
+  end
+  return false
+end
+
+-- Takes a substream out of its policy; returns its watermark, and the history it may keep.
+local function leave(old, member, is_active, max_event_time)
+  local watermark = number(redis.call('ZSCORE', is_active and key.active or key.frozen, member))
+  if not old.limit then return watermark, nil end
+  local s = clock_driven.read(redis.call('HGET', key.clock_driven, member), old)
+  if is_active then
+    clock_driven.materialize(s, old, max_event_time)
+    watermark = s.own
+    advancing.remove({member})
+  end
+  redis.call('HDEL', key.clock_driven, member)
+  return watermark, s.history
+end
+
+local function enter_clock_driven(new, member, is_active, max_event_time, watermark, history_before)
+  local s = clock_driven.start(new, watermark)
+  if history_before and history_before.length == new.max_delay_ms then s.history = history_before end
+  if is_active then redis.call('ZREM', key.active, member) end
+  local lagged = max_event_time and clock_driven.observe(s, new, max_event_time, max_event_time)
+  if is_active then
+    advancing.place(member, s, new)
+    redis.call('ZADD', key.lagged(new.limit), score(lagged or nil), member)
+  else
+    redis.call('HSET', key.clock_driven, member, clock_driven.line(s))
+  end
+end
+
+-- Puts a substream under its new policy, from its max event time; its watermark stays at least where it is.
+local function change_policy(member, is_active)
+  local old, new = policy.among(before.policies, member), policy.of(member)
+  local max_event_time = number(redis.call('ZSCORE', key.max_event_times, member))
+  local flat_lag = max_event_time and policy.flat_lag(new, member)
+  if not differs(old, new) then
+    -- A substream that was idle under another lag has not been evaluated under this one yet.
+    if is_active and flat_lag then
+      redis.call('ZADD', key.active, 'GT', score(minus(max_event_time, flat_lag)), member)
+    end
+    return
+  end
+  if not policy.is_target(new) then redis.call('HDEL', key.learned_lags, member) end
+  local watermark, history_before = leave(old, member, is_active, max_event_time)
+  if new.limit then
+    enter_clock_driven(new, member, is_active, max_event_time, watermark, history_before)
+  elseif is_active then
+    if flat_lag then watermark = highest(watermark, minus(max_event_time, flat_lag)) end
+    redis.call('ZADD', key.active, score(watermark), member)
+  end
+end
+
+for _, query in ipairs(substreams.query_names()) do
+  for _, member in ipairs(redis.call('ZRANGE', key.last_events(query), 0, -1)) do change_policy(member, true) end
+  for _, member in ipairs(redis.call('ZRANGE', key.idle(query), 0, -1)) do change_policy(member, false) end
+end
+if not job.is_complete then idleness.time_out_queries() end
+for _, query in ipairs(substreams.query_names()) do idleness.expire(query, idle_clock_of(query)) end
+job.evaluate_each = 1
+evaluate.evaluate()
+return finish(false)

@@ -1,0 +1,20 @@
+-- Deletes a job and all it holds. A tombstone stays, so that reports are refused and the next incarnation is a new one.
+--
+-- args   expected_revision (absent: any)
+-- errors job_not_found (never created), revision_mismatch; a second delete is no error
+-- @include parts/clock
+-- @include parts/removal
+local job = state.job
+if state.read() == 'deleted' then return {map = {}} end
+clock.load()
+if args.expected_revision and job.revision ~= args.expected_revision then
+  values.refuse('revision_mismatch', {revision = job.revision})
+end
+removal.remove_all()
+redis.call('DEL', key.job, key.journal)
+redis.call('HSET', key.job, 'state', 'deleted', 'incarnation', values.text(job.incarnation), 'deleted',
+  values.text(job.now))
+redis.call('ZREM', key.sweeps, key.name)
+redis.call('SREM', key.jobs, key.name)
+journal.announce()
+return {map = {}}

@@ -1,0 +1,24 @@
+-- Declares substreams idle, so that the watermark no longer waits for them until they report again. All or none.
+--
+-- args   query, members, actor, reason
+-- reply  applied
+-- errors substream_not_found, substream_done
+-- @include parts/reply
+-- @include parts/substreams
+local query, members = args.query, args.members
+reply.load()
+substreams.check_known(query, members)
+local done, ended = bulk.zmscore(key.done, members), {}
+for i, member in ipairs(members) do
+  if done[i] then ended[#ended + 1] = member end
+end
+if #ended > 0 then values.refuse('substream_done', {query = query, substreams = ended}) end
+local found, active, last_events = bulk.zmscore(key.last_events(query), members), {}, {}
+for i, member in ipairs(members) do
+  if found[i] then active[#active + 1], last_events[#last_events + 1] = member, found[i] end
+end
+local has_left = #active > 0 and idleness.set_idle(query, active, last_events)
+bulk.zadd_all(key.forced_idle, values.text(state.job.observed_now), members)
+if #active > 0 then journal.write_action('idle', query, active) end
+evaluate.evaluate(has_left)
+return reply.finish({applied = #active > 0})

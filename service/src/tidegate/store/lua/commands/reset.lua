@@ -1,0 +1,13 @@
+-- Starts a new incarnation under the same configuration; all else is forgotten, also the watermark. The journal stays.
+--
+-- args   state_epoch, actor, reason
+-- @include parts/reply
+-- @include parts/removal
+local job = state.job
+reply.load()
+removal.remove_all()
+state.start(job.incarnation + 1, args.state_epoch, job.now)
+reply.remember()
+journal.write_action('reset')
+substreams.expect_queries()
+return reply.finish()

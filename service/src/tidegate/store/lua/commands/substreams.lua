@@ -1,0 +1,57 @@
+-- The table of some substreams; changes nothing.
+--
+-- args   members; unknown ones are ignored
+-- reply  max_watermark, rows (member, and the members of tidegate.domain.results.SubstreamRow)
+-- @include parts/emission
+local job, config, number = state.job, state.config, values.number
+local CLASSES = {'reported_rows', 'future_rows', 'on_time', 'updated', 'late', 'null_event_time', 'future'}
+clock.load()
+
+-- The state of a substream, and its last event in observed time.
+local function state_of(query, member, observed)
+  local last_event = redis.call('ZSCORE', key.last_events(query), member)
+  if last_event then
+    local is_silent = config.idle_timeout_ms and observed - tonumber(last_event) >= config.idle_timeout_ms
+    return is_silent and 'blocked' or 'active', tonumber(last_event)
+  end
+  last_event = redis.call('ZSCORE', key.idle(query), member)
+  if last_event then return 'idle', tonumber(last_event) end
+  return 'done', tonumber(redis.call('ZSCORE', key.done, member))
+end
+
+local function watermark_of(member)
+  local rule = policy.of(member)
+  if rule.limit and redis.call('ZSCORE', key.lagged(rule.limit), member) then
+    return clock_driven.own_watermark(clock_driven.read(redis.call('HGET', key.clock_driven, member), rule), rule)
+  end
+  return number(redis.call('ZSCORE', key.active, member) or redis.call('ZSCORE', key.frozen, member))
+end
+
+local times = {}  -- observed time and outages, by query
+
+local function row_of(member, max_event_time)
+  local query = policy.query_of(member)
+  if not times[query] then times[query] = {clock.observed_time(query)} end
+  local observed, outage = unpack(times[query])
+  local state_, last_event = state_of(query, member, observed)
+  local since = tonumber(redis.call('ZSCORE', key.since, member))
+  if job.is_complete and state_ ~= 'done' then
+    state_, since = 'done', job.completed + job.unattended
+  elseif state_ == 'blocked' then
+    since = last_event + outage + config.idle_timeout_ms
+  end
+  local row = {member = member, state = state_, since_ms = since, watermark = watermark_of(member),
+    max_event_time = number(max_event_time), last_event_ms = last_event + outage,
+    lag = state_ ~= 'done' and policy.lags_of({member})[1] or nil}
+  local fields = {}
+  for i, class in ipairs(CLASSES) do fields[i] = class .. ' ' .. member end
+  for i, rows in ipairs(redis.call('HMGET', key.rows, unpack(fields))) do row[CLASSES[i]] = rows or nil end
+  return {map = row}
+end
+
+local rows = {}
+local event_times = bulk.zmscore(key.max_event_times, args.members)
+for i, member in ipairs(args.members) do
+  if event_times[i] then rows[#rows + 1] = row_of(member, event_times[i]) end
+end
+return emission.watermark_state({max_watermark = job.max_watermark, rows = rows})

@@ -1,0 +1,14 @@
+-- The job after a sweep, and its records after one that the client has: both of the same moment.
+--
+-- args   after (id of that record; absent: none), limit
+-- reply  newest (id of the newest record), known (the record that the client has; empty if it is not kept, so that some
+--        after it may be lost), records (those after it); records are entries of the stream
+-- @include parts/reply
+reply.load()
+evaluate.sweep()
+local found = reply.finish()
+local known = args.after and redis.call('XRANGE', key.journal, args.after, args.after) or {}
+found.map.newest = redis.call('XREVRANGE', key.journal, '+', '-', 'COUNT', 1)[1][1]
+found.map.known = known
+found.map.records = #known > 0 and redis.call('XRANGE', key.journal, '(' .. args.after, '+', 'COUNT', args.limit) or {}
+return found

@@ -1,0 +1,200 @@
+-- @include parts/clock_driven
+-- The active substreams whose policies follow the clock, in sorted sets, so that an evaluation costs O(log n):
+--
+--   key.constant    member -> watermark, while it is constant
+--   key.advancing   member -> watermark less the observed time, once it advances with the clock
+--   key.next_change member -> when it starts to advance, or takes its next step
+--
+-- job.lowest_clock_driven is the lowest own watermark of them all. With the lowest policy watermark P, an evaluation takes
+-- it to  max(lowest, min(P, cap)):  exact as long as no substream leaves. Where that does not hold, job.evaluate_each makes
+-- the next evaluation poll each of them (evaluate_each), as the Python machine does.
+local number, text, score, highest, above = values.number, values.text, values.score, values.highest, values.above
+local job, config = state.job, state.config
+local advancing = {}
+local MAX_CAPPED, MAX_GAPS = 16, 8
+
+-- Writes the state of an active substream, and sorts it in.
+function advancing.place(member, s, rule)
+  redis.call('HSET', key.clock_driven, member, clock_driven.line(s))
+  local reading = highest(s.own, s.reached)
+  local change = clock_driven.next_change(s, rule, reading)
+  redis.call('ZREM', key.advancing, member)
+  redis.call('ZADD', key.constant, score(reading), member)
+  if change then
+    redis.call('ZADD', key.next_change, score(change), member)
+  else
+    redis.call('ZREM', key.next_change, member)
+  end
+end
+
+function advancing.remove(members)
+  for _, name in ipairs({key.constant, key.advancing, key.next_change}) do bulk.zrem(name, members) end
+  for _, limit in ipairs(constants.POLICY_LIMITS) do bulk.zrem(key.lagged(limit), members) end
+end
+
+-- Calls visit(member, s, rule, max_event_time) for each member.
+local function each(members, visit)
+  local event_times, lines = bulk.zmscore(key.max_event_times, members), bulk.hmget(key.clock_driven, members)
+  for i, member in ipairs(members) do
+    local rule = policy.of(member)
+    visit(member, clock_driven.read(lines[i], rule), rule, number(event_times[i]))
+  end
+end
+
+-- Takes active members out; returns their watermarks, which are constant from now on.
+function advancing.freeze(members)
+  local watermarks = {}
+  each(members, function(member, s, rule, max_event_time)
+    clock_driven.materialize(s, rule, max_event_time)
+    watermarks[#watermarks + 1] = s.own or false
+    redis.call('HSET', key.clock_driven, member, clock_driven.line(s))
+  end)
+  advancing.remove(members)
+  return watermarks
+end
+
+-- Puts members back as they were frozen.
+function advancing.thaw(members)
+  each(members, function(member, s, rule, max_event_time)
+    s.since = job.evaluations
+    advancing.place(member, s, rule)
+    local lagged = max_event_time and values.minus(max_event_time, rule.initial_lag)
+    redis.call('ZADD', key.lagged(rule.limit), score(lagged), member)
+    job.lowest_clock_driven = math.min(job.lowest_clock_driven, s.own or -math.huge)
+    if above(s.own, job.max_watermark) then job.evaluate_each = 1 end  -- it was restored while it was idle
+  end)
+end
+
+-- Applies an event time to an active member, or adds a member without one. line: its state, if it has one.
+function advancing.observe(member, line, event_time, before)
+  local rule, s = policy.of(member), nil
+  if line then
+    s = clock_driven.read(line, rule)
+    clock_driven.materialize(s, rule, before)
+  else
+    s = clock_driven.start(rule)
+    job.lowest_clock_driven = -math.huge
+  end
+  local lagged = event_time and clock_driven.observe(s, rule, event_time, highest(event_time, before))
+  advancing.place(member, s, rule)
+  if event_time or not line then
+    redis.call('ZADD', key.lagged(rule.limit), 'GT', score(lagged or nil), member)
+  end
+end
+
+function advancing.members()
+  local members = redis.call('ZRANGE', key.constant, 0, -1)
+  for _, member in ipairs(redis.call('ZRANGE', key.advancing, 0, -1)) do members[#members + 1] = member end
+  return members
+end
+
+-- Calls visit(member, s, rule) for each of them, materialized.
+function advancing.each_materialized(visit)
+  each(advancing.members(), function(member, s, rule, max_event_time)
+    clock_driven.materialize(s, rule, max_event_time)
+    visit(member, s, rule, max_event_time)
+  end)
+end
+
+-- Polls each of them, one by one.
+local function evaluate_each(cap)
+  job.lowest_clock_driven = math.huge
+  advancing.each_materialized(function(member, s, rule, max_event_time)
+    clock_driven.poll(s, rule, max_event_time)
+    if s.reached then s.own = highest(s.own, math.min(s.reached, cap)) end
+    s.since = job.evaluations + 1
+    advancing.place(member, s, rule)
+    job.lowest_clock_driven = math.min(job.lowest_clock_driven, s.own or -math.huge)
+    job.max_watermark = highest(s.own, job.max_watermark)
+  end)
+  clock_driven.clear_capped()
+  job.evaluate_each = nil
+end
+
+-- Lets those advance, or take their step, whose time has come; at most CHUNK. Returns how many there were.
+local function take_changes()
+  local due = redis.call('ZRANGE', key.next_change, '-inf', text(job.observed_now), 'BYSCORE', 'LIMIT', 0, bulk.CHUNK)
+  if #due == 0 then return 0 end
+  each(due, function(member, s, rule, max_event_time)
+    if rule.max_delay_ms then
+      clock_driven.materialize(s, rule, max_event_time)
+      clock_driven.poll(s, rule, max_event_time)
+      return advancing.place(member, s, rule)
+    end
+    local _, distance = clock_driven.next_change(s, rule, highest(s.own, s.reached))
+    if math.abs(distance) > values.HIGHEST then  -- no score can hold it: constant until the next evaluation
+      redis.call('ZADD', key.constant, score(highest(s.own, clock_driven.now(s, rule))), member)
+      redis.call('ZADD', key.next_change, score(job.observed_now + 1), member)
+    else
+      redis.call('ZREM', key.next_change, member)
+      redis.call('ZREM', key.constant, member)
+      redis.call('ZADD', key.advancing, score(distance), member)
+    end
+  end)
+  return #due
+end
+
+-- The lowest and the highest watermark now, infinite without members; one without a watermark counts as -inf.
+local function extremes()
+  local lowest, top = math.huge, -math.huge
+  local member, reading = values.lowest_of(key.constant)
+  if member then
+    lowest = reading or -math.huge
+    local _, last = values.highest_of(key.constant)
+    top = last or -math.huge
+  end
+  member, reading = values.lowest_of(key.advancing)
+  if member then
+    lowest = math.min(lowest, reading + job.observed_now, values.HIGHEST)
+    local _, last = values.highest_of(key.advancing)
+    top = math.max(top, math.min(last + job.observed_now, values.HIGHEST))
+  end
+  return lowest, top
+end
+
+local function note_gap()
+  local shortest = clock_driven.shortest_history()
+  if not shortest or not job.evaluated or job.observed_now - job.evaluated <= shortest then return end
+  local gap = text(job.evaluated) .. ',' .. text(job.observed_now)
+  job.gaps = job.gaps == '' and gap or job.gaps .. ';' .. gap
+  if #clock_driven.gaps() >= MAX_GAPS then job.evaluate_each = 1 end
+end
+
+local function evaluate_sets(cap, has_left)
+  note_gap()
+  local is_unfinished = take_changes() == bulk.CHUNK
+  local lowest, top = extremes()
+  if has_left and cap < lowest and lowest < math.huge then
+    evaluate_each(cap)
+    return is_unfinished
+  end
+  job.lowest_clock_driven = lowest == math.huge and lowest or math.max(job.lowest_clock_driven, math.min(lowest, cap))
+  if top > -math.huge then job.max_watermark = highest(math.min(top, cap), job.max_watermark) end
+  if clock_driven.push_capped(cap) >= MAX_CAPPED then job.evaluate_each = 1 end
+  return is_unfinished
+end
+
+-- Evaluates them. cap: how far they may go (infinite: no cap). has_left: whether one has become idle in this command.
+-- Returns the lowest own watermark (infinite without members), and whether something is left to the next evaluation.
+function advancing.evaluate(cap, has_left)
+  local is_unfinished = false
+  if not config.has_clock_driven or redis.call('EXISTS', key.clock_driven) == 0 then
+    job.lowest_clock_driven = math.huge
+  else
+    if job.unattended ~= job.unattended_at_evaluation then job.evaluate_each = 1 end
+    if job.evaluate_each then
+      evaluate_each(cap)
+    else
+      is_unfinished = evaluate_sets(cap, has_left)
+    end
+    if cap < math.huge then
+      local _, top = extremes()
+      is_unfinished = is_unfinished or top > cap
+    end
+  end
+  job.evaluated, job.unattended_at_evaluation = job.observed_now, job.unattended
+  job.evaluations = job.evaluations + 1
+  return job.lowest_clock_driven, is_unfinished
+end
+
+return advancing

@@ -1,0 +1,186 @@
+-- @include parts/observation
+-- Batches and runs: begin, pin, stage, commit, and what protects them against older runs and other checkpoints. A run is
+-- args.run: query, query_id, run_id. See tidegate.domain.batches.
+local number, text, refuse = values.number, values.text, values.refuse
+local job = state.job
+local batches = {}
+
+local FIELDS = {'query_id', 'run_id', 'latest', 'open', 'input_known_until', 'idle_clock', 'waited', 'outage', 'begun_by',
+  'begun_merged', 'retired'}
+
+-- A query as it is stored; is_known: it has made a call.
+function batches.load(name)
+  local found, query = redis.call('HMGET', key.query(name), unpack(FIELDS)), {name = name}
+  for i, field in ipairs(FIELDS) do query[field] = found[i] or nil end
+  for _, field in ipairs({'latest', 'input_known_until', 'idle_clock', 'waited', 'outage', 'begun_merged'}) do
+    query[field] = number(query[field])
+  end
+  query.waited, query.outage = query.waited or 0, query.outage or 0
+  query.open, query.retired, query.is_known = query.open == '1', query.retired == '1', query.run_id ~= nil
+  return query
+end
+
+-- Refuses a run that a newer one has replaced, or whose query was retired.
+function batches.check_run(query, run)
+  if not query.is_known then return end
+  local is_fenced = redis.call('ZSCORE', key.fenced_runs(query.name), run.run_id)
+  if query.retired and (is_fenced or run.run_id == query.run_id) then refuse('query_retired', {query = query.name}) end
+  if is_fenced then refuse('query_fenced', {current_run_id = query.run_id}) end
+end
+
+-- Refuses a run while a batch of another checkpoint is open.
+function batches.check_checkpoint(query, run)
+  if query.is_known and run.query_id ~= query.query_id and query.open then
+    refuse('checkpoint_conflict', {open_batch_id = query.latest, open_query_id = query.query_id})
+  end
+end
+
+-- Loads the query of a batch that this run has begun.
+function batches.begun_query(run, batch_id)
+  local query = batches.load(run.query)
+  batches.check_run(query, run)
+  local is_begun = query.latest and batch_id <= query.latest
+  if not is_begun or run.query_id ~= query.query_id or run.run_id ~= query.begun_by then
+    refuse('batch_not_begun', {query = run.query, batch_id = batch_id})
+  end
+  return query
+end
+
+-- Records a call of a query.
+function batches.contact(query)
+  redis.call('HSET', key.query(query.name), 'last_contact', text(job.now))
+  redis.call('ZADD', key.last_seen, text(job.observed_now), query.name)
+  job.last_contact = job.now
+end
+
+local function fence(query)
+  local name = key.fenced_runs(query.name)
+  local _, newest = values.highest_of(name)
+  redis.call('ZADD', name, text((newest or 0) + 1), query.run_id)
+  redis.call('ZREMRANGEBYRANK', name, 0, -constants.PINNED_WATERMARKS_KEPT - 1)
+  journal.write('fenced', 'query', query.name, 'run_id', query.run_id)
+end
+
+-- Makes a run the current one of its query, and fences the run before.
+function batches.enter(query, run)
+  redis.call('ZADD', key.queries, 'NX', text(job.now), query.name)
+  redis.call('SADD', key.query_names, query.name)
+  if not query.is_known then
+    query.query_id, query.run_id, query.is_known = run.query_id, run.run_id, true
+  elseif run.run_id ~= query.run_id then
+    if query.run_id ~= '' then fence(query) end  -- a query that was retired before its first call has no run
+    query.run_id, query.waited = run.run_id, 0
+  end
+  redis.call('HSET', key.query(query.name), 'query_id', query.query_id, 'run_id', run.run_id, 'retired', '0')
+  batches.contact(query)
+end
+
+-- Drops what is staged.
+function batches.unstage(query)
+  local name = query.name
+  redis.call('DEL', key.staged_event_times(name), key.staged_watermarks(name), key.staged_rows(name),
+    key.staged_future_rows(name), key.staged_delays(name))
+end
+
+-- Continues on a checkpoint; the batches of another one, none of which is open, are forgotten.
+function batches.move_to(query, query_id)
+  if query_id == query.query_id then return end
+  redis.call('DEL', key.pinned_watermarks(query.name), key.pinned_batches(query.name))
+  batches.unstage(query)
+  redis.call('HDEL', key.query(query.name), 'latest', 'open', 'begun')
+  redis.call('HSET', key.query(query.name), 'query_id', query_id)
+  query.query_id, query.latest, query.open = query_id, nil, false
+end
+
+-- Lets a run continue the latest batch; what another run staged for it is dropped.
+function batches.take_over(query, run_id)
+  if query.begun_by == run_id then return end
+  batches.unstage(query)
+  redis.call('HSET', key.query(query.name), 'begun_by', run_id)
+end
+
+-- Opens a batch and pins it; forgets pinned watermarks beyond the last `keep`.
+function batches.open_batch(query, batch_id, pinned, input_known_until, keep)
+  local name = query.name
+  redis.call('HSET', key.query(name), 'latest', text(batch_id), 'open', '1', 'begun', text(job.now),
+    'begun_by', query.run_id, 'released', '0', 'begun_merged', text(merge.merged_watermark()),
+    'input_known_until', text(input_known_until))
+  redis.call('HSET', key.pinned_watermarks(name), text(batch_id), text(pinned))
+  redis.call('ZADD', key.pinned_batches(name), text(batch_id), text(batch_id))
+  redis.call('ZADD', key.open_pins, values.score(pinned), name)
+  redis.call('ZADD', key.open_batches, text(job.observed_now), name)
+  batches.unstage(query)
+  local old = redis.call('ZRANGE', key.pinned_batches(name), '-inf', text(batch_id - keep), 'BYSCORE')
+  bulk.zrem(key.pinned_batches(name), old)
+  bulk.hdel(key.pinned_watermarks(name), old)
+end
+
+-- Writes that no batch of a query is open.
+local function close(query)
+  redis.call('ZREM', key.open_pins, query.name)
+  redis.call('ZREM', key.open_batches, query.name)
+  redis.call('HSET', key.query(query.name), 'open', '0')
+  batches.unstage(query)
+end
+
+-- The members that a batch has staged, with their event times and watermarks.
+local function staged_columns(query)
+  local members, event_times, watermarks, at = {}, {}, {}, {}
+  local function collect(name, column)
+    local found = redis.call('ZRANGE', name, 0, -1, 'WITHSCORES')
+    for i = 1, #found, 2 do
+      local member = found[i]
+      if not at[member] then
+        at[member] = #members + 1
+        members[at[member]], event_times[at[member]] = member, false
+      end
+      column[at[member]] = tonumber(found[i + 1])
+    end
+  end
+  collect(key.staged_event_times(query.name), event_times)
+  collect(key.staged_watermarks(query.name), watermarks)
+  return members, event_times, watermarks
+end
+
+-- Members and values of a hash '<partition> <member>' -> value.
+local function staged_by_partition(name)
+  local found, members, column = redis.call('HGETALL', name), {}, {}
+  for i = 1, #found, 2 do
+    members[#members + 1] = string.sub(found[i], string.find(found[i], ' ', 1, true) + 1)
+    column[#column + 1] = found[i + 1]
+  end
+  return members, column
+end
+
+-- Makes what the open batch staged effective; an evaluation must follow. Returns whether a substream that follows the clock
+-- has become idle.
+function batches.commit_staged(query)
+  local name = query.name
+  local delayed, lines = staged_by_partition(key.staged_delays(name))
+  for i, line in ipairs(lines) do lines[i] = cjson.decode(line) end
+  if #delayed > 0 then delays.measure(name, delayed, lines, query.begun_merged) end
+  local members, event_times, watermarks = staged_columns(query)
+  observation.observe(name, members, event_times, watermarks, (clock.observed_time(name)))
+  if query.input_known_until then clock.observe_until(query, query.input_known_until) end
+  observation.count_rows('reported_rows', staged_by_partition(key.staged_rows(name)))
+  observation.count_future(staged_by_partition(key.staged_future_rows(name)))
+  close(query)
+  query.open = false
+  return idleness.expire(name, query.idle_clock)
+end
+
+-- Retires a query, and treats its open batch as never begun; the batch keeps its pinned watermark for a new begin.
+function batches.give_up(query)
+  if query.open then
+    if query.latest > 0 then
+      redis.call('HSET', key.query(query.name), 'latest', text(query.latest - 1))
+    else
+      redis.call('HDEL', key.query(query.name), 'latest')
+    end
+  end
+  redis.call('HSET', key.query(query.name), 'released', '0', 'retired', '1')
+  redis.call('HDEL', key.query(query.name), 'begun')
+  close(query)
+end
+
+return batches

@@ -1,0 +1,59 @@
+-- @include parts/state
+-- The clock of a job: it never goes back, it recognizes outages, and observed time leaves them out.
+local number, text, refuse = values.number, values.text, values.refuse
+local job = state.job
+local clock = {}
+
+-- The processing time of this command: that of the Redis server, unless a test gives one. Refused if it is later than
+-- the coordinator believes.
+function clock.now()
+  local now = args.now_ms
+  if not now then
+    local time = redis.call('TIME')
+    now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  end
+  if args.latest_now_ms and now > args.latest_now_ms then refuse('clock_jumped', {now_ms = now}) end
+  return now
+end
+
+-- Advances the clock of the job.
+function clock.advance(now)
+  local gap = now - job.clock
+  local is_outage = args.unattended_after_ms and gap > args.unattended_after_ms
+  -- A job that waits for time to pass is evaluated regularly, so a longer gap shows that no coordinator ran.
+  if is_outage and job.next_change then job.unattended, job.outage = job.unattended + gap, gap end
+  job.now = math.max(now, job.clock)
+  job.clock, job.observed_now = job.now, job.now - job.unattended
+end
+
+-- Loads the live job of a command and advances its clock.
+function clock.load()
+  local found = state.read()
+  if not found then refuse('job_not_found') end
+  if found == 'deleted' then refuse('job_deleted') end
+  clock.advance(clock.now())
+end
+
+-- The current time in the observed time of a query, and the outages of that query; for reports without batches, those of
+-- the job. It does not go back when an outage becomes known later.
+function clock.observed_time(query)
+  if query == '' then return job.observed_now, job.unattended end
+  local fields = redis.call('HMGET', key.query(query), 'outage', 'idle_clock')
+  local outage = number(fields[1]) or 0
+  return math.max(job.now - outage, number(fields[2]) or -math.huge), outage
+end
+
+-- Records how long the current run of a loaded query has waited for the coordinator.
+function clock.add_outage(query, waited)
+  query.outage = query.outage + math.max(0, waited - query.waited)
+  query.waited = math.max(waited, query.waited)
+  redis.call('HSET', key.query(query.name), 'waited', text(query.waited), 'outage', text(query.outage))
+end
+
+-- Records that a loaded query has processed all input up to a processing time.
+function clock.observe_until(query, time)
+  query.idle_clock = values.highest(time - query.outage, query.idle_clock)
+  redis.call('HSET', key.query(query.name), 'idle_clock', text(query.idle_clock))
+end
+
+return clock

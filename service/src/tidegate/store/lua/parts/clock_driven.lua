@@ -1,0 +1,220 @@
+-- @include parts/policy
+-- @include parts/history
+-- The state of a substream whose policy follows the clock. An evaluation must not cost a step for each of them, so their
+-- watermarks are not stored but computed. The watermark p of a policy, polled at time t, is  reached + max(0, t - start):
+--
+--   lull         start is the deadline                     constant until then, then advancing with the clock
+--   wall clock   start is reached + wall_clock_lag_ms      likewise
+--   delay        a step function                           constant until its next step
+--
+-- The watermark of the substream itself is  max(own, min(p(t), cap))  over the evaluations (t, cap) since own was last
+-- materialized; cap is that of a report. Only evaluations that no later one supersedes matter: job.capped lists them.
+--
+-- s: own; since, the number of the evaluation at which own was materialized; reached; and deadline, or polled and history.
+local number, text, highest, minus = values.number, values.text, values.highest, values.minus
+local job, config = state.job, state.config
+local clock_driven = {}
+
+-- One table per policy, by its limit. at: the policy's watermark when polled at a time, changing nothing. poll: polls.
+-- observe: applies an event time; max_event_time is the highest with it. catch_up: takes the policy to the last evaluation,
+-- as if every evaluation had polled it. next_change: when it passes `reading`, its watermark now; and, for a watermark that
+-- then advances with the clock, its distance from the clock.
+local lull, wall_clock, delay = {}, {}, {}
+local kinds = {max_lull_ms = lull, wall_clock_lag_ms = wall_clock, max_delay_ms = delay}
+
+function lull.at(s, _, time)
+  if s.reached and s.deadline and time > s.deadline then
+    return math.min(s.reached + (time - s.deadline), values.HIGHEST)
+  end
+  return s.reached
+end
+
+function lull.poll(s, rule, time)
+  s.reached = lull.at(s, rule, time)
+  s.deadline = math.max(s.deadline or time + rule.max_lull_ms, time)
+end
+
+function lull.observe(s, rule, lagged)
+  s.reached, s.deadline = highest(s.reached, lagged), job.observed_now + rule.max_lull_ms
+end
+
+function lull.catch_up(s, rule)
+  s.reached = lull.at(s, rule, job.evaluated)
+  if s.deadline then s.deadline = math.max(s.deadline, job.evaluated) end
+end
+
+function lull.next_change(s, _, reading)
+  if s.reached == nil or s.deadline == nil then return nil end
+  local start = s.deadline + (reading - s.reached)
+  return start, reading - start
+end
+
+function wall_clock.at(s, rule, time, unattended)
+  return highest(s.reached, minus(time + unattended, rule.wall_clock_lag_ms))
+end
+
+function wall_clock.poll(s, rule, time)
+  s.reached = wall_clock.at(s, rule, time, job.unattended)
+end
+
+function wall_clock.observe(s, rule, lagged)
+  s.reached = highest(wall_clock.at(s, rule, job.observed_now, job.unattended), lagged)
+end
+
+function wall_clock.catch_up(s, rule)
+  s.reached = wall_clock.at(s, rule, job.evaluated, job.unattended_at_evaluation)
+end
+
+function wall_clock.next_change(_, rule, reading)
+  local distance = job.unattended - rule.wall_clock_lag_ms
+  if reading == nil then return -math.huge, distance end
+  return reading - distance, distance
+end
+
+function delay.at(s)
+  return s.reached
+end
+
+function delay.poll(s, _, time, max_event_time)
+  s.reached, s.polled = highest(s.reached, history.sample(s.history, time, max_event_time)), time
+end
+
+function delay.observe(s, rule, lagged, max_event_time)
+  s.reached = highest(s.reached, lagged)
+  delay.poll(s, rule, job.observed_now, max_event_time)
+end
+
+-- Evaluations so far apart that a history may have started its slots anew.
+function clock_driven.gaps()
+  local gaps = {}
+  if job.gaps ~= '' then
+    for _, gap in ipairs(history.split(job.gaps, ';')) do
+      local parts = history.split(gap, ',')
+      gaps[#gaps + 1] = {from = tonumber(parts[1]), to = tonumber(parts[2])}
+    end
+  end
+  return gaps
+end
+
+function delay.catch_up(s, _, max_event_time)
+  local h, time = s.history, job.evaluated
+  if h.boundary then
+    for _, gap in ipairs(clock_driven.gaps()) do
+      if s.polled and gap.from >= s.polled and gap.to <= time then
+        history.roll(h, gap.from)
+        history.sample(h, gap.to, max_event_time)
+      end
+    end
+    history.roll(h, time)
+    s.reached = highest(s.reached, h.cells[1] or nil)
+  end
+  s.polled = time
+end
+
+function delay.next_change(s, _, reading)
+  if not s.history.boundary then return -math.huge end
+  return history.next_change(s.history, function(cell) return values.above(cell, reading) end)
+end
+
+function clock_driven.start(rule, own)
+  local s = {own = own, since = job.evaluations or 0}
+  if rule.max_delay_ms then s.history = history.start(rule.max_delay_ms) end
+  return s
+end
+
+function clock_driven.read(line, rule)
+  local parts = history.split(line, ',')
+  local s = {own = number(parts[1]), since = tonumber(parts[2]), reached = number(parts[3])}
+  if rule.max_delay_ms then
+    s.polled, s.history = number(parts[4]), history.read(parts, 5)
+  else
+    s.deadline = number(parts[4])
+  end
+  return s
+end
+
+function clock_driven.line(s)
+  local parts = {text(s.own), text(s.since), text(s.reached), text(s.history and s.polled or s.deadline)}
+  if s.history then parts[5] = history.line(s.history) end
+  return table.concat(parts, ',')
+end
+
+-- The capped evaluations, oldest first: sequence, time, cap.
+function clock_driven.capped()
+  if job.capped_evaluations then return job.capped_evaluations end
+  job.capped_evaluations = {}
+  if job.capped ~= '' then
+    for _, one in ipairs(history.split(job.capped, ';')) do
+      local parts = history.split(one, ',')
+      job.capped_evaluations[#job.capped_evaluations + 1] = {sequence = tonumber(parts[1]), time = tonumber(parts[2]),
+        cap = number(parts[3]) or math.huge}
+    end
+  end
+  return job.capped_evaluations
+end
+
+-- Records the current evaluation; it supersedes those with a cap at or below its own.
+function clock_driven.push_capped(cap)
+  local evaluations, lines = clock_driven.capped(), {}
+  while #evaluations > 0 and evaluations[#evaluations].cap <= cap do evaluations[#evaluations] = nil end
+  evaluations[#evaluations + 1] = {sequence = job.evaluations + 1, time = job.observed_now, cap = cap}
+  for i, one in ipairs(evaluations) do
+    lines[i] = text(one.sequence) .. ',' .. text(one.time) .. ',' .. (one.cap == math.huge and '' or text(one.cap))
+  end
+  job.capped = table.concat(lines, ';')
+  return #evaluations
+end
+
+function clock_driven.clear_capped()
+  job.capped_evaluations, job.capped, job.gaps = {}, '', ''
+end
+
+-- The watermark of the policy when polled now, changing nothing.
+function clock_driven.now(s, rule)
+  return kinds[rule.limit].at(s, rule, job.observed_now, job.unattended)
+end
+
+-- The watermark of the substream after the last evaluation.
+function clock_driven.own_watermark(s, rule)
+  local watermark = s.own
+  for _, one in ipairs(clock_driven.capped()) do
+    if one.sequence > s.since then
+      local polled = kinds[rule.limit].at(s, rule, one.time, job.unattended_at_evaluation)
+      if polled then watermark = highest(watermark, math.min(polled, one.cap)) end
+    end
+  end
+  return watermark
+end
+
+-- Materializes own, and takes the policy to the last evaluation.
+function clock_driven.materialize(s, rule, max_event_time)
+  s.own = clock_driven.own_watermark(s, rule)
+  if job.evaluations > s.since then kinds[rule.limit].catch_up(s, rule, max_event_time) end
+  s.since = job.evaluations
+end
+
+function clock_driven.poll(s, rule, max_event_time)
+  kinds[rule.limit].poll(s, rule, job.observed_now, max_event_time)
+end
+
+-- Returns what the lag alone gives.
+function clock_driven.observe(s, rule, event_time, max_event_time)
+  local lagged = minus(event_time, rule.initial_lag)
+  kinds[rule.limit].observe(s, rule, lagged, max_event_time)
+  return lagged
+end
+
+function clock_driven.next_change(s, rule, reading)
+  return kinds[rule.limit].next_change(s, rule, reading)
+end
+
+-- The shortest history of any policy of the job, in milliseconds.
+function clock_driven.shortest_history()
+  local shortest
+  for _, rule in ipairs(config.policies) do
+    if rule.max_delay_ms then shortest = math.min(shortest or rule.max_delay_ms, rule.max_delay_ms) end
+  end
+  return shortest
+end
+
+return clock_driven

@@ -1,0 +1,87 @@
+-- @include parts/holds
+-- @include parts/throttle
+-- @include parts/advancing
+-- @include parts/clock
+-- Emission: the watermark W that clients get, and what holds it. See tidegate.domain.emission.
+local above = values.above
+local job, config = state.job, state.config
+local emission = {}
+
+-- Moves C, if that is ahead.
+function emission.advance(coalesced_watermark)
+  if above(coalesced_watermark, job.coalesced_watermark) then
+    job.coalesced_watermark, job.coalesced_watermark_since = coalesced_watermark, job.now
+  end
+end
+
+-- Moves W, and C with it, to a watermark that may be emitted or has been.
+function emission.raise_watermark(watermark)
+  emission.advance(watermark)
+  if above(watermark, job.watermark) then job.watermark, job.watermark_since = watermark, job.now end
+end
+
+-- Moves W to C, or to the lowest pinned watermark of an open batch.
+function emission.emit()
+  local watermark = job.coalesced_watermark
+  local query, pinned = values.lowest_of(key.open_pins)
+  if query and above(watermark, pinned) then watermark = pinned end
+  emission.raise_watermark(watermark)
+end
+
+-- The active substream that is furthest behind, and its watermark at the last evaluation; nil without any.
+function emission.slowest()
+  local member, watermark
+  for _, set in ipairs({{key.active, 0}, {key.constant, 0}, {key.advancing, job.evaluated or 0}}) do
+    local other, value = values.lowest_of(set[1])
+    if other then
+      value = value and math.min(value + set[2], values.HIGHEST) or -math.huge
+      if not member or value < watermark or (value == watermark and values.sorts_before(other, member)) then
+        member, watermark = other, value
+      end
+    end
+  end
+  if watermark == -math.huge then watermark = nil end
+  return member, watermark
+end
+
+-- What holds W; nil if the job is complete, or nothing does.
+function emission.held_by()
+  local query, pinned = values.lowest_of(key.open_pins)
+  local member, watermark = emission.slowest()
+  if query and (not member or above(job.coalesced_watermark, pinned)) then
+    local fields = redis.call('HMGET', key.query(query), 'latest', 'begun')
+    return {reason = 'open_batch', query = query, batch_id = tonumber(fields[1]), since_ms = job.watermark_since,
+      begun_ms = tonumber(fields[2])}
+  end
+  if job.is_complete then return nil end
+  local since = job.coalesced_watermark_since
+  local hold, at_most = holds.lowest()
+  local furthest = job.max_watermark
+  if member then furthest = watermark end
+  if hold and above(furthest, at_most) then return {reason = 'hold', query = '', hold = hold, since_ms = since} end
+  if not member then return nil end
+  query = policy.query_of(member)
+  local name = policy.name_of(member)
+  if name == '' then return {reason = 'missing_query', query = query, since_ms = since} end
+  local reason = 'slow'
+  local last_event = tonumber(redis.call('ZSCORE', key.last_events(query), member))
+  local observed, outage = clock.observed_time(query)
+  if config.idle_timeout_ms and observed - last_event >= config.idle_timeout_ms then
+    reason = 'blocked'
+  elseif not watermark and not values.number(redis.call('ZSCORE', key.max_event_times, member)) then
+    reason = 'never_reported'
+  end
+  return {reason = reason, query = query, substream = name, since_ms = since, last_event_ms = last_event + outage}
+end
+
+-- The watermark of the job: tidegate.domain.results.WatermarkState, with further members.
+function emission.watermark_state(members)
+  local found = members or {}
+  local holder = job.held_by or emission.held_by()
+  found.incarnation, found.state_epoch, found.now_ms = job.incarnation, job.state_epoch, job.now
+  found.watermark, found.coalesced_watermark = job.watermark, job.coalesced_watermark
+  found.complete, found.held_by = job.is_complete and true, holder and {map = holder}
+  return {map = found}
+end
+
+return emission

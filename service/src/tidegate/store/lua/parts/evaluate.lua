@@ -1,0 +1,101 @@
+-- @include parts/idleness
+-- @include parts/merge
+-- @include parts/delays
+-- The evaluation: which substreams count, what they merge to, what is emitted. See tidegate.domain.evaluate.
+local text, above = values.text, values.above
+local job, config = state.job, state.config
+local evaluate = {passed = {}}
+
+-- Ends the hold of batches on W that have been open for max_batch_hold_ms.
+local function release_overdue()
+  if not config.max_batch_hold_ms then return end
+  local last = text(job.observed_now - config.max_batch_hold_ms)
+  for _, query in ipairs(redis.call('ZRANGE', key.open_batches, '-inf', last, 'BYSCORE')) do
+    redis.call('ZADD', key.open_batches, '+inf', query)
+    redis.call('ZREM', key.open_pins, query)
+    redis.call('HSET', key.query(query), 'released', '1')
+    journal.count_limit('max_batch_hold_ms')
+    journal.write('batch_released', 'query', query, 'batch_id', redis.call('HGET', key.query(query), 'latest'))
+  end
+end
+
+-- The first members of a set that C has passed, and how many there are. Scores are less than the watermark by offset.
+local function passed_in(name, offset)
+  local last = '(' .. text(job.coalesced_watermark - offset)
+  local count = redis.call('ZCOUNT', name, '-inf', last)
+  local found = redis.call('ZRANGE', name, '-inf', last, 'BYSCORE', 'LIMIT', 0, constants.NAMES_KEPT, 'WITHSCORES')
+  local rows = {}
+  for i = 1, #found, 2 do
+    rows[#rows + 1] = {member = found[i], watermark = (values.number(found[i + 1]) or -math.huge) + offset}
+  end
+  return rows, count
+end
+
+-- Records that a limit let C pass the members of some sets.
+local function record_limit(limit, sets)
+  local rows, count = {}, 0
+  for _, set in ipairs(sets) do
+    local some, more = passed_in(set[1], set[2])
+    for _, row in ipairs(some) do rows[#rows + 1] = row end
+    count = count + more
+  end
+  if count == 0 then return end
+  table.sort(rows, function(a, b)
+    if a.watermark ~= b.watermark then return a.watermark < b.watermark end
+    return values.sorts_before(a.member, b.member)
+  end)
+  local names = {}
+  for i = 1, math.min(#rows, constants.NAMES_KEPT) do names[i] = rows[i].member end
+  journal.count_limit(limit)
+  evaluate.passed[#evaluate.passed + 1] = {limit = limit, count = count, substreams = names}
+end
+
+local function record_limits(is_retained)
+  if is_retained then
+    record_limit('max_retention_ms', {{key.active, 0}, {key.constant, 0}, {key.advancing, job.observed_now}})
+  end
+  if not config.has_clock_driven then return end
+  for _, limit in ipairs(constants.POLICY_LIMITS) do record_limit(limit, {{key.lagged(limit), 0}}) end
+end
+
+local function record_all_idle(was_all_idle)
+  if job.all_idle == was_all_idle then return end
+  if was_all_idle then
+    journal.write('not_all_idle')
+  elseif redis.call('ZCARD', key.max_event_times) == 0
+    or redis.call('ZCARD', key.frozen) > redis.call('ZCARD', key.done) then
+    journal.write('all_idle')
+  end
+end
+
+local function run(cap, is_sweep, has_left)
+  if job.is_complete then return end
+  holds.expire()
+  has_left = idleness.time_out_queries() or has_left
+  has_left = idleness.expire('', job.observed_now, cap ~= nil) or has_left
+  release_overdue()
+  local before, was_all_idle = job.coalesced_watermark, job.all_idle
+  local is_retained = merge.merge(cap, is_sweep, has_left)
+  if above(job.coalesced_watermark, before) then record_limits(is_retained) end
+  record_all_idle(was_all_idle)
+  emission.emit()
+  delays.count_wait(before)
+end
+
+-- Evaluates after a change. has_left: whether a substream that follows the clock has become idle in this command.
+function evaluate.evaluate(has_left)
+  run(nil, false, has_left)
+end
+
+-- Evaluates after a report without a batch; cap: its lowest event time. It takes at most CHUNK of what time has brought
+-- about, so that a report does not pay for all; the rest is due at once.
+function evaluate.after_report(cap)
+  run(cap, false)
+end
+
+-- Evaluates because time has passed; only then retention acts.
+function evaluate.sweep()
+  run(nil, true)
+end
+
+return evaluate

@@ -1,0 +1,119 @@
+-- @include parts/journal
+-- @include parts/advancing
+-- Idleness: which substreams the merged watermark no longer waits for. See tidegate.domain.idleness.
+local number, text, score, highest = values.number, values.text, values.score, values.highest
+local job, config = state.job, state.config
+local idleness = {}
+
+-- Takes active members out of the merge, with the watermarks they have; returns whether any of them follows the clock.
+function idleness.freeze(members)
+  local flat, clock_driven_ones = policy.by_kind(members)
+  local watermarks = bulk.zmscore(key.active, flat)
+  local frozen = {}
+  for i, member in ipairs(flat) do
+    frozen[#frozen + 1], frozen[#frozen + 2] = score(number(watermarks[i])), member
+  end
+  if #clock_driven_ones > 0 then
+    local own = advancing.freeze(clock_driven_ones)
+    for i, member in ipairs(clock_driven_ones) do
+      frozen[#frozen + 1], frozen[#frozen + 2] = score(own[i] or nil), member
+    end
+  end
+  bulk.zadd(key.frozen, nil, frozen)
+  bulk.zrem(key.active, flat)
+  return #clock_driven_ones > 0
+end
+
+-- Makes active members of a query idle; last_events are theirs. Returns whether any follows the clock.
+function idleness.set_idle(query, members, last_events)
+  local has_left, idle = idleness.freeze(members), {}
+  for i, member in ipairs(members) do idle[#idle + 1], idle[#idle + 2] = last_events[i], member end
+  bulk.zadd(key.idle(query), nil, idle)
+  bulk.zrem(key.last_events(query), members)
+  bulk.zadd_all(key.since, text(job.now), members)
+  return has_left
+end
+
+-- Makes those of a query idle whose last event is at or before `until_`. forced: for another reason than silence.
+-- one_chunk: at most CHUNK of them. Returns whether any follows the clock.
+local function make_idle(query, until_, limit, forced, one_chunk)
+  local count, first, has_left = 0, {}, false
+  repeat
+    local found = redis.call('ZRANGE', key.last_events(query), '-inf', text(until_), 'BYSCORE', 'LIMIT', 0, bulk.CHUNK,
+      'WITHSCORES')
+    local members, last_events = {}, {}
+    for i = 1, #found, 2 do
+      members[#members + 1], last_events[#last_events + 1] = found[i], found[i + 1]
+      if #first < constants.NAMES_KEPT then first[#first + 1] = found[i] end
+    end
+    if #members > 0 then
+      has_left = idleness.set_idle(query, members, last_events) or has_left
+      if forced then bulk.zadd_all(key.forced_idle, text(job.observed_now), members) end
+    end
+    count = count + #members
+  until #members < bulk.CHUNK or one_chunk
+  if count > 0 then
+    journal.count_limit(limit)
+    journal.write('idle', 'limit', limit, 'query', query, 'count', count, 'substreams', journal.named(first))
+  end
+  return has_left
+end
+
+-- Makes the substreams of a query idle that its idle clock shows to be silent.
+function idleness.expire(query, idle_clock, one_chunk)
+  if not config.idle_timeout_ms or not idle_clock or job.is_complete then return false end
+  return make_idle(query, idle_clock - config.idle_timeout_ms, 'idle_timeout_ms', false, one_chunk)
+end
+
+-- Makes the substreams of queries idle that made no call for the query timeout.
+function idleness.time_out_queries()
+  if not config.query_timeout_ms then return false end
+  local has_left, last = false, text(job.observed_now - config.query_timeout_ms)
+  for _, query in ipairs(redis.call('ZRANGE', key.last_seen, '-inf', last, 'BYSCORE')) do
+    redis.call('ZREM', key.last_seen, query)
+    has_left = make_idle(query, math.huge, 'query_timeout_ms', true) or has_left
+  end
+  return has_left
+end
+
+-- Makes the idle ones among the members active, with the watermarks they had. under_new_lag: their lag may have changed
+-- since, so that their max event time gives more.
+local function activate(query, members, under_new_lag)
+  local idle, active, last_events = bulk.zmscore(key.idle(query), members), {}, {}
+  for i, member in ipairs(members) do
+    if idle[i] then
+      active[#active + 1] = member
+      last_events[#last_events + 1], last_events[#last_events + 2] = idle[i], member
+    end
+  end
+  if #active == 0 then return active end
+  local flat, clock_driven_ones = policy.by_kind(active)
+  local watermarks, event_times = bulk.zmscore(key.frozen, flat), bulk.zmscore(key.max_event_times, flat)
+  local scored = {}
+  for i, member in ipairs(flat) do
+    local watermark, max_event_time = number(watermarks[i]), number(event_times[i])
+    local lag = under_new_lag and max_event_time and policy.flat_lag(policy.of(member), member)
+    if lag then watermark = highest(watermark, values.minus(max_event_time, lag)) end
+    scored[#scored + 1], scored[#scored + 2] = score(watermark), member
+  end
+  bulk.zadd(key.active, nil, scored)
+  if #clock_driven_ones > 0 then advancing.thaw(clock_driven_ones) end
+  bulk.zadd(key.last_events(query), nil, last_events)
+  for _, name in ipairs({key.frozen, key.idle(query), key.forced_idle}) do bulk.zrem(name, active) end
+  bulk.zadd_all(key.since, text(job.now), active)
+  return active
+end
+
+-- An event came of the members: idle ones become active.
+function idleness.reactivate(query, members)
+  if redis.call('EXISTS', key.idle(query)) == 0 then return end
+  local active = activate(query, members, true)
+  if #active > 0 then journal.write_substreams('active', query, active) end
+end
+
+-- Makes idle members active because a configuration no longer makes them idle.
+function idleness.undo(query, members)
+  activate(query, members, false)
+end
+
+return idleness

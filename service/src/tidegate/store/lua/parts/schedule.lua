@@ -1,0 +1,67 @@
+-- @include parts/merge
+-- When time alone changes a job next, and the sorted set from which sweepers take the jobs that are due.
+local lowest_of, above, text = values.lowest_of, values.above, values.text
+local job, config = state.job, state.config
+local schedule = {}
+
+local function would_be_emitted(watermark)
+  return watermark and above(throttle.candidate(holds.cap(watermark)), job.coalesced_watermark)
+end
+
+local function clock_driven_changes(changes)
+  local member, change = lowest_of(key.next_change)
+  if member then changes[#changes + 1] = math.max(change or job.observed_now, job.observed_now) end
+  if redis.call('EXISTS', key.advancing) == 1 then changes[#changes + 1] = job.observed_now + 1 end
+  -- Wall clocks went on during an outage; substreams that follow one are evaluated after it.
+  local after_outage = job.unattended_at_evaluation and job.unattended_at_evaluation ~= job.unattended
+  if after_outage and redis.call('EXISTS', key.constant, key.advancing) > 0 then
+    changes[#changes + 1] = job.observed_now
+  end
+end
+
+local function retention_change()
+  if job.retention == '' then return would_be_emitted(job.max_watermark) and job.observed_now or nil end
+  local h = history.read(history.split(job.retention, ','), 1)
+  if would_be_emitted(h.cells[1]) then return job.observed_now end
+  return history.next_change(h, would_be_emitted)
+end
+
+-- The time of the first member of a set, plus a limit that is on.
+local function add_first(changes, name, limit)
+  if not limit then return end
+  local member, time = lowest_of(name)
+  if member and time < math.huge then changes[#changes + 1] = time + limit end
+end
+
+-- The observed time from which an evaluation may change something; nil if time alone changes nothing.
+function schedule.next_change()
+  if job.is_complete then return nil end
+  if job.evaluation_due then return job.observed_now end
+  local changes = {}
+  add_first(changes, key.last_events(''), config.idle_timeout_ms)
+  add_first(changes, key.last_seen, config.query_timeout_ms)
+  add_first(changes, key.open_batches, config.max_batch_hold_ms)
+  add_first(changes, key.hold_expiry, -job.unattended)
+  if config.has_clock_driven then clock_driven_changes(changes) end
+  if config.max_retention_ms then changes[#changes + 1] = retention_change() end
+  if #changes == 0 then return nil end
+  return math.min(unpack(changes))
+end
+
+-- Schedules the next sweep. A job that waits for time to pass is evaluated regularly, so that a longer gap shows an outage.
+function schedule.update()
+  job.next_change = schedule.next_change()
+  if args.now_ms then return end
+  if not job.next_change then
+    if job.scheduled then redis.call('ZREM', key.sweeps, key.name) end
+    job.scheduled = nil
+    return
+  end
+  local due = math.min(math.max(job.next_change + job.unattended, job.now), job.now + constants.TOUCH_MS)
+  if not job.scheduled or due < job.scheduled or job.scheduled <= job.now then
+    redis.call('ZADD', key.sweeps, text(due), key.name)
+    job.scheduled = due
+  end
+end
+
+return schedule

@@ -1,0 +1,159 @@
+-- @include parts/state
+-- Sketches of delays: tidegate.domain.sketch, bit for bit. A sketch is stored packed: step, position, buckets, weights.
+-- Buckets are sorted, each beside its weight: a script that touches many sketches has no time to sort them.
+local config = state.config
+local sketch = {}
+local ROW, MAX_WEIGHT, MAX_BUCKETS = constants.ROW, constants.MAX_WEIGHT, constants.MAX_BUCKETS
+local STEPS, HIGHEST_BUCKET, GAMMA = constants.STEPS, constants.HIGHEST_BUCKET, constants.GAMMA
+local edges
+
+-- The edges of the buckets, computed on first use.
+function sketch.edges()
+  if not edges then
+    edges = {[0] = 0, 1}
+    for bucket = 2, HIGHEST_BUCKET do edges[bucket] = edges[bucket - 1] * GAMMA end
+  end
+  return edges
+end
+
+function sketch.bucket_of(delay)
+  if delay <= 0 then return 0 end
+  local low, high = 0, HIGHEST_BUCKET
+  while high - low > 1 do
+    local middle = math.floor((low + high) / 2)
+    if sketch.edges()[middle] < delay then low = middle else high = middle end
+  end
+  return high
+end
+
+function sketch.typical(bucket)
+  return math.floor(sketch.edges()[bucket] * 2 / (GAMMA + 1) + 0.5)
+end
+
+function sketch.decayed(weight, steps)
+  local halvings = math.floor(steps / STEPS)
+  if halvings >= 60 then return 0 end
+  return math.floor(math.floor(weight * constants.DECAY[steps - STEPS * halvings + 1]) * 2 ^ -halvings)
+end
+
+-- An eighth of the half-life.
+function sketch.step()
+  return math.max(1, math.floor(config.delay_half_life_ms / STEPS))
+end
+
+-- How many whole steps a time has, exact on doubles.
+function sketch.steps_in(time, step)
+  local rest = math.fmod(time, step)
+  if rest < 0 then rest = rest + step end
+  local steps = (time - rest) / step
+  local whole = math.floor(steps)
+  return steps - whole < 0.5 and whole or whole + 1
+end
+
+function sketch.unpack(packed)
+  if not packed then return {step = 0, position = 0, buckets = {}, weights = {}} end
+  local kept = cmsgpack.unpack(packed)
+  return {step = kept[1], position = kept[2], buckets = kept[3], weights = kept[4]}
+end
+
+function sketch.pack(s)
+  return cmsgpack.pack({s.step, s.position, s.buckets, s.weights})
+end
+
+-- Decays to a max event time; returns the number of steps.
+function sketch.decay_to(s, max_event_time)
+  local step = sketch.step()
+  local position = sketch.steps_in(max_event_time, step)
+  if step ~= s.step then
+    s.step, s.position = step, position
+    return 0
+  end
+  local steps = position - s.position
+  if steps <= 0 then return 0 end
+  s.position = position
+  local buckets, weights = {}, {}
+  for i, weight in ipairs(s.weights) do
+    weight = sketch.decayed(weight, steps)
+    if weight > 0 then buckets[#buckets + 1], weights[#weights + 1] = s.buckets[i], weight end
+  end
+  s.buckets, s.weights = buckets, weights
+  return steps
+end
+
+-- Where a bucket is, or would be, in a sorted list.
+local function place_of(buckets, bucket)
+  local low, high = 1, #buckets + 1
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if buckets[middle] < bucket then low = middle + 1 else high = middle end
+  end
+  return low
+end
+
+-- Merges the lowest buckets beyond MAX_BUCKETS into the lowest that is kept, apart from bucket 0.
+local function bound(s)
+  local first = s.buckets[1] == 0 and 2 or 1
+  local excess = #s.buckets - (first - 1) - MAX_BUCKETS
+  if excess <= 0 then return end
+  local buckets, weights = {}, {}
+  if first == 2 then buckets[1], weights[1] = 0, s.weights[1] end
+  for i = first + excess, #s.buckets do buckets[#buckets + 1], weights[#weights + 1] = s.buckets[i], s.weights[i] end
+  for i = first, first + excess - 1 do weights[first] = math.min(weights[first] + s.weights[i], MAX_WEIGHT) end
+  s.buckets, s.weights = buckets, weights
+end
+
+local function weight_of_rows(count)
+  return math.min(count, MAX_WEIGHT / ROW) * ROW
+end
+
+-- Adds rows by bucket.
+function sketch.add(s, rows)
+  local buckets, weights, new = s.buckets, s.weights, {}
+  for bucket, count in pairs(rows) do
+    local at = place_of(buckets, bucket)
+    if buckets[at] == bucket then
+      weights[at] = math.min(weights[at] + weight_of_rows(count), MAX_WEIGHT)
+    elseif count > 0 then
+      new[#new + 1] = bucket
+    end
+  end
+  if #new == 0 then return end
+  table.sort(new)
+  local old, left = #buckets, #new
+  for at = old + left, 1, -1 do
+    if left == 0 then break end
+    if old > 0 and buckets[old] > new[left] then
+      buckets[at], weights[at] = buckets[old], weights[old]
+      old = old - 1
+    else
+      buckets[at], weights[at] = new[left], weight_of_rows(rows[new[left]])
+      left = left - 1
+    end
+  end
+  bound(s)
+end
+
+function sketch.weight(s)
+  local total = 0
+  for _, weight in ipairs(s.weights) do total = total + weight end
+  return total
+end
+
+-- The least whole lag beyond which at most this weight lies.
+function sketch.lag_for(s, beyond)
+  local total = 0
+  for i = #s.buckets, 1, -1 do
+    total = total + s.weights[i]
+    if total > beyond then return math.floor(sketch.edges()[s.buckets[i]]) end
+  end
+  return 0
+end
+
+-- A sketch as a reply.
+function sketch.reply(packed)
+  if not packed then return nil end
+  local s = sketch.unpack(packed)
+  return {map = {step = s.step, position = s.position, buckets = s.buckets, weights = s.weights}}
+end
+
+return sketch

@@ -1,0 +1,86 @@
+-- @include parts/observation
+-- Substreams under commands of operators: which are known, which hold for missing queries, and how they are forgotten.
+local text = values.text
+local job, config = state.job, state.config
+local substreams = {}
+
+substreams.ROW_CLASSES = {'reported_rows', 'future_rows', 'on_time', 'updated', 'late', 'null_event_time', 'future',
+  'diverted'}
+
+-- Refuses members that are not known.
+function substreams.check_known(query, members)
+  local known, unknown = bulk.zmscore(key.max_event_times, members), {}
+  for i, member in ipairs(members) do
+    if not known[i] then unknown[#unknown + 1] = member end
+  end
+  if #unknown > 0 then values.refuse('substream_not_found', {query = query, substreams = unknown}) end
+end
+
+-- Forgets members of a query that are known, whatever their state.
+function substreams.forget(query, members)
+  if #members == 0 then return end
+  for _, name in ipairs({key.max_event_times, key.active, key.frozen, key.done, key.forced_idle, key.since,
+    key.last_events(query), key.idle(query)}) do
+    bulk.zrem(name, members)
+  end
+  advancing.remove(members)
+  for _, name in ipairs({key.clock_driven, key.delays, key.learned_lags}) do bulk.hdel(name, members) end
+  for _, class in ipairs(substreams.ROW_CLASSES) do
+    local fields = {}
+    for i, member in ipairs(members) do fields[i] = class .. ' ' .. member end
+    bulk.hdel(key.rows, fields)
+  end
+end
+
+-- All members of a query, also those that are done, without its placeholder.
+function substreams.members_of(query)
+  local members, prefix = {}, query .. '/'
+  for _, name in ipairs({key.last_events(query), key.idle(query)}) do
+    for _, member in ipairs(redis.call('ZRANGE', name, 0, -1)) do
+      if member ~= prefix then members[#members + 1] = member end
+    end
+  end
+  for _, member in ipairs(redis.call('ZRANGE', key.done, 0, -1)) do
+    if string.sub(member, 1, #prefix) == prefix then members[#members + 1] = member end
+  end
+  return members
+end
+
+-- The queries that have keys of their own, '' (reports without batches) first. Not unpacked: there may be many.
+function substreams.query_names()
+  local names = redis.call('SMEMBERS', key.query_names)
+  table.insert(names, 1, '')
+  return names
+end
+
+local function remove_unexpected()
+  local expected = {}
+  for _, query in ipairs(config.expected_queries) do expected[query] = true end
+  for _, query in ipairs(redis.call('SMEMBERS', key.missing_queries)) do
+    if not expected[query] then
+      observation.remove_placeholder(query)
+      if redis.call('HEXISTS', key.query(query), 'run_id') == 0 then redis.call('ZREM', key.last_seen, query) end
+    end
+  end
+end
+
+-- Lets a placeholder hold the watermark for each expected query without substreams, and for no other query.
+function substreams.expect_queries()
+  remove_unexpected()
+  local has_done = {}
+  for _, member in ipairs(redis.call('ZRANGE', key.done, 0, -1)) do has_done[policy.query_of(member)] = true end
+  for _, query in ipairs(config.expected_queries) do
+    local is_known = has_done[query] or redis.call('EXISTS', key.last_events(query), key.idle(query)) > 0
+    if not is_known and redis.call('HGET', key.query(query), 'retired') ~= '1' then
+      local placeholder = query .. '/'
+      redis.call('SADD', key.missing_queries, query)
+      redis.call('SADD', key.query_names, query)
+      redis.call('ZADD', key.max_event_times, '-inf', placeholder)
+      redis.call('ZADD', key.active, '-inf', placeholder)
+      redis.call('ZADD', key.last_events(query), text((clock.observed_time(query))), placeholder)
+      redis.call('ZADD', key.last_seen, 'NX', text(job.observed_now), query)
+    end
+  end
+end
+
+return substreams

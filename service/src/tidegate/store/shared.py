@@ -1,0 +1,39 @@
+"""What the replicas of a coordinator share beside the jobs: the token secret, and the last use of API keys."""
+
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from redis.asyncio import Redis
+
+from tidegate.store.keys import API_KEYS, PROBE, SECRET
+
+PROBE_KEPT_MS = 60_000
+
+
+async def token_secret(redis: Redis) -> bytes:
+    """Return the MAC key of the watermark tokens; the first replica creates it."""
+    await redis.set(SECRET, secrets.token_hex(32), nx=True)
+    return bytes.fromhex(str(await redis.get(SECRET)))
+
+
+async def record_last_use(redis: Redis, last_used: Mapping[str, float]) -> None:
+    """Store when API keys were last used: Unix seconds by the ids of the keys."""
+    if last_used:
+        await redis.hset(API_KEYS, mapping={key_id: str(round(at_s)) for key_id, at_s in last_used.items()})
+
+
+async def last_uses(redis: Redis) -> dict[str, int]:
+    """Return the Unix time in seconds at which each API key was last used, by its id."""
+    found: Any = await redis.hgetall(API_KEYS)
+    return {str(key_id): int(at_s) for key_id, at_s in found.items()}
+
+
+async def check(redis: Redis) -> None:
+    """Check that the server answers, runs scripts and accepts writes.
+
+    Raises:
+        RedisError: If it does not.
+    """
+    await redis.eval("return 1", 0)
+    await redis.set(PROBE, "1", px=PROBE_KEPT_MS)

@@ -4,7 +4,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from tidegate_spark.pinned_watermarks import StoredPinnedWatermark
 
 from tests.support.waiting import until
 from tidegate_spark import teller as telling
@@ -15,6 +14,7 @@ from tidegate_spark.errors import CoordinatorUnavailable
 from tidegate_spark.fold import Fold
 from tidegate_spark.logs import QueryLog
 from tidegate_spark.outage import ONE_ATTEMPT, Patience
+from tidegate_spark.pinned_watermarks import StoredPinnedWatermark
 from tidegate_spark.teller import Teller
 
 FOLD = Fold("by row", ["a"], [5], [1], [0], [0], [0], [0])

@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructField, StructType, TimestampType
-from tidegate_spark.pinned_watermarks import PinnedWatermarks
 
 from tests.support.api import operate
 from tests.support.local import LocalCoordinator
@@ -25,6 +24,7 @@ from tidegate_spark.native import finished, folding, source
 from tidegate_spark.native.finished import Finished, Since
 from tidegate_spark.native.folding import FOLDS, Folded, Folding, documents_of
 from tidegate_spark.native.source import Followed, Following
+from tidegate_spark.pinned_watermarks import PinnedWatermarks
 from tidegate_spark.windows import markers
 from tidegate_spark.windows.frame import Frame
 

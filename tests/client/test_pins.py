@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from tidegate_spark.pinned_watermarks import PinnedWatermarks, StoredPinnedWatermark
-
 from tidegate_spark.checkpoint import Checkpoint
+from tidegate_spark.pinned_watermarks import PinnedWatermarks, StoredPinnedWatermark
 
 
 def test_a_pin_is_found_again_and_none_differs_from_no_watermark(tmp_path: Path) -> None:

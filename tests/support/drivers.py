@@ -3,14 +3,13 @@
 import json
 from pathlib import Path
 
-from tidegate_spark.pinned_watermarks import PinnedWatermarks
-
 from tests.support.clock import VirtualClock
 from tidegate_spark import Job
 from tidegate_spark.checkpoint import Checkpoint
 from tidegate_spark.choice import Choice
 from tidegate_spark.delivery import Delivery, Opened, Settles
 from tidegate_spark.fold import Fold
+from tidegate_spark.pinned_watermarks import PinnedWatermarks
 
 
 def fold(**max_event_times: int) -> Fold:

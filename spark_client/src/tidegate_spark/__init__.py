@@ -3,14 +3,14 @@
 ::
 
     job = tidegate_spark.connect("http://coordinator:8000", job="flights",
-                                  rules=tidegate_spark.limiting_lag(timedelta(minutes=30)))
+                                 config=tidegate_spark.limiting_lag(timedelta(minutes=30)))
     query = (job.stream(flights, event_time="departed_at", substream="dest")
                  .late_output(write_late)
                  .foreach_batch(write)
                  .start(queryName="departures", checkpointLocation=path))
 
-``write(df, batch_id)`` stays as it was: it receives the rows that are on time, and ``batch_id`` also carries
-``batch_id.watermark`` and ``batch_id.job_watermark``.
+``write(df, batch_id)`` gets the rows that are on time. ``batch_id`` also carries ``batch_id.watermark`` and
+``batch_id.job_watermark``.
 """
 
 from importlib import import_module
@@ -91,7 +91,7 @@ HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Imported when asked for (PEP 562): an executor's worker needs the reporter alone, and must not pay for httpx.
+    # Imported on first use (PEP 562): the worker of an executor needs the reporter alone, and must not import httpx.
     if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{HOMES[name]}"), name)

@@ -1,0 +1,1 @@
+"""The state of a query at the coordinator and beside its checkpoint."""

@@ -53,7 +53,7 @@ OF_OTHERS = {
     "livez",
     "readyz",
     "metrics",
-    "disorder",
+    "completeness",
     "late",
 }
 """Calls that Spark jobs do not make: those of people, of the programs that help them, and of supervisors."""

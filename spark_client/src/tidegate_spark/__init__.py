@@ -65,29 +65,16 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-HOMES = {
-    "Batch": "batch",
-    "Committed": "batch",
-    "CoordinatorUnavailable": "errors",
-    "Job": "job",
-    "Holder": "batch",
-    "InvalidUsage": "errors",
-    "JobDeleted": "errors",
-    "JobMissing": "errors",
-    "Limits": "config",
-    "Refused": "errors",
-    "JobConfig": "config",
-    "SOURCE_PARTITION": "substreams",
-    "Stream": "stream",
-    "TidegateError": "errors",
-    "connect": "job",
-    "limiting_lag": "config",
-    "limiting_lag_and_delay": "config",
-    "limiting_lag_and_lull": "config",
-    "limiting_timestamp_and_wall_clock_lag": "config",
-    "target_completeness": "config",
-    "reported": "config",
+_NAMES = {
+    "batch": ("Batch", "Committed", "Holder"),
+    "config": ("JobConfig", "Limits", *(name for name in __all__ if name[0].islower() and name != "connect")),
+    "errors": ("CoordinatorUnavailable", "InvalidUsage", "JobDeleted", "JobMissing", "Refused", "TidegateError"),
+    "job": ("Job", "connect"),
+    "stream": ("Stream",),
+    "substreams": ("SOURCE_PARTITION",),
 }
+HOMES = {name: module for module, names in _NAMES.items() for name in names}
+"""The module of each public name."""
 
 
 def __getattr__(name: str) -> Any:

@@ -2,22 +2,18 @@
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from tidegate_spark.batch import Committed
 from tidegate_spark.columns import Columns
 from tidegate_spark.config import check_id
 from tidegate_spark.errors import InvalidUsage
-from tidegate_spark.hook.batch_function import BatchFunction
-from tidegate_spark.hook.classify import RowRoute
-from tidegate_spark.hook.delays import DelayOrder
-from tidegate_spark.hook.fold import Mode
+from tidegate_spark.hook.batch_function import BatchFunction, BatchOptions
 from tidegate_spark.hook.handler import BatchHandler, RowHandler, UserFunction
 from tidegate_spark.hook.heartbeat import HeartbeatListener
 from tidegate_spark.protocol.checkpoint import Checkpoint
@@ -34,28 +30,18 @@ from tidegate_spark.windows.windowing import Windowing
 
 log = logging.getLogger("tidegate")
 
-REPORT_TASKS = 4
 HEARTBEAT_MS = 1000
 
 
 @dataclass(frozen=True)
-class StreamOptions:
+class StreamOptions(BatchOptions):
     """The options of a stream, as :class:`Stream` describes them."""
 
-    windowed: WindowSettings | None = None
     function: UserFunction | None = None
-    late_function: UserFunction | None = None
-    null_route: RowRoute = "late"
-    future_route: RowRoute = "on_time"
+    windowed: WindowSettings | None = None
     declared: tuple[str, ...] = ()
-    mode: Mode = "executor"
-    persist: bool = True
     rate_limited: bool | None = None
-    report_tasks: int = REPORT_TASKS
     heartbeat_ms: int = HEARTBEAT_MS
-    show_progress: bool = False
-    delays: DelayOrder | Literal["none"] | None = None
-    on_commit: Callable[[Committed], Any] | None = None
     trigger: Mapping[str, Any] = field(default_factory=dict)
     writer: Mapping[str, Any] = field(default_factory=dict)
 
@@ -76,7 +62,8 @@ class QueryStart:
         """Start the query; see :meth:`Stream.start`."""
         spark, options = self.df.sparkSession, self.options
         session = DriverSession(self._settings(), self.checkpoint, owns_files=not is_connect(spark))
-        function = self._batch_function(session)
+        of_timestamps = self.columns.are_timestamps(self.df)
+        function = BatchFunction(session, self.columns, self._handler(), options, of_timestamps)
         session.run(session.protocol.start())
         writer = self._writer(function)
         listener = HeartbeatListener(spark, session)
@@ -115,24 +102,6 @@ class QueryStart:
         results = sorted(f"{name}={aggregate.kind}" for name, aggregate in windowed.aggregates.items())
         return QueryChoices.of(
             columns.event_time, columns.substream, (frame.size, frame.slide, frame.offset), (windowed.by, results)
-        )
-
-    def _batch_function(self, session: DriverSession) -> BatchFunction:
-        options = self.options
-        return BatchFunction(
-            session=session,
-            columns=self.columns,
-            mode=options.mode,
-            handler=self._handler(),
-            late_function=options.late_function,
-            null_route=options.null_route,
-            future_route=options.future_route,
-            persist=options.persist,
-            report_tasks=options.report_tasks,
-            of_timestamps=self.columns.are_timestamps(self.df),
-            show_progress=options.show_progress,
-            delays=options.delays,
-            on_commit=options.on_commit,
         )
 
     def _handler(self) -> BatchHandler:

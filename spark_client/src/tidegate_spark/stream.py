@@ -14,13 +14,14 @@ from tidegate_spark.columns import Columns
 from tidegate_spark.config import event_time_length
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.frame import Frame
+from tidegate_spark.hook.batch_function import REPORT_TASKS
 from tidegate_spark.hook.classify import RowRoute
 from tidegate_spark.hook.delays import DelayOrder
 from tidegate_spark.hook.fold import Mode
 from tidegate_spark.hook.handler import UserFunction
 from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.protocol.connection import JobConnection
-from tidegate_spark.start import HEARTBEAT_MS, REPORT_TASKS, QueryStart, StreamOptions, check_start
+from tidegate_spark.start import HEARTBEAT_MS, QueryStart, StreamOptions, check_start
 from tidegate_spark.substreams import Values, name_of
 from tidegate_spark.windows.builder import WindowBuilder, WindowSettings
 from tidegate_spark.windows.state import StateStore

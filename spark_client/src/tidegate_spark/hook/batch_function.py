@@ -35,27 +35,43 @@ from tidegate_spark.protocol.reporter import SUBSTREAMS_PER_CALL, Reporter, batc
 from tidegate_spark.protocol.retry import RetryPolicy
 from tidegate_spark.protocol.session import DriverSession
 
+REPORT_TASKS = 4
 MOST_NAMES = 5
 """Most substreams that one line of the log names."""
 
 
+@dataclass(frozen=True)
+class BatchOptions:
+    """The options of a batch, as :class:`Stream` describes them."""
+
+    late_function: UserFunction | None = None
+    null_route: RowRoute = "late"
+    future_route: RowRoute = "on_time"
+    mode: Mode = "executor"
+    persist: bool = True
+    report_tasks: int = REPORT_TASKS
+    show_progress: bool = False
+    delays: DelayOrder | Literal["none"] | None = None
+    on_commit: Callable[[Committed], Any] | None = None
+
+
 @dataclass
 class BatchFunction:
-    """The batch function of one run of a query."""
+    """The batch function of one run of a query.
+
+    Attributes:
+        session: The session of the run.
+        columns: The columns of the event time and of the substream.
+        handler: What becomes of the rows.
+        options: The options of the stream.
+        of_timestamps: Whether the event times are timestamps.
+    """
 
     session: DriverSession
     columns: Columns
-    mode: Mode
     handler: BatchHandler
-    late_function: UserFunction | None
-    null_route: RowRoute
-    future_route: RowRoute
-    persist: bool
-    report_tasks: int
+    options: BatchOptions
     of_timestamps: bool
-    show_progress: bool
-    delays: DelayOrder | Literal["none"] | None
-    on_commit: Callable[[Committed], Any] | None
     _starts_plain: bool = True
     """Whether a batch starts with the plain fold."""
     _tasks: int | None = None
@@ -85,7 +101,7 @@ class BatchFunction:
             watermark = self.session.run(self.session.coordinator.coalesced_watermark())
             self.handler.end(df.sparkSession, protocol.batch_without_rows(batch_id, watermark), watermark)
             return
-        if self.persist:
+        if self.options.persist:
             df = df.persist()
         try:
             classifier = self._classifier(opened)
@@ -94,7 +110,7 @@ class BatchFunction:
             after_commit = self.handler.handle(rows)
             self._pass_on_late(rows)
         finally:
-            if self.persist:
+            if self.options.persist:
                 df.unpersist()
         answer = self.session.run(protocol.commit(opened, fold))
         after_commit(None if answer is None else answer["coalesced_watermark"])
@@ -105,9 +121,9 @@ class BatchFunction:
         return RowClassifier(
             opened.stored.pinned_watermark,
             HIGHEST if latest is None else min(latest, HIGHEST),
-            self.null_route,
-            self.future_route,
-            "dropped" if self.late_function is None else "diverted",
+            self.options.null_route,
+            self.options.future_route,
+            "dropped" if self.options.late_function is None else "diverted",
             self.handler.frame,
             self.handler.lateness,
         )
@@ -125,7 +141,7 @@ class BatchFunction:
         fold, reported = found
         self._starts_plain = not (fold.count("late") or fold.count("updated") or fold.count("future"))
         # One task is enough for a few substreams, and each task costs the time of a Python worker.
-        self._tasks = min(self.report_tasks, 1 + len(fold.substream) // SUBSTREAMS_PER_CALL)
+        self._tasks = min(self.options.report_tasks, 1 + len(fold.substream) // SUBSTREAMS_PER_CALL)
         if not reported:
             self.session.run(self.session.protocol.report(opened, fold))
         fold.check_size()
@@ -133,15 +149,15 @@ class BatchFunction:
 
     def _delays(self) -> DelayMeasurement | None:
         config = self.session.protocol.config
-        order = self.delays or ("batch" if needs_delays(config) else "none")
+        order = self.options.delays or ("batch" if needs_delays(config) else "none")
         if order == "none":
             return None
         return DelayMeasurement.of(order, config, self.session.run(self.session.protocol.max_event_times()))
 
     def _fold_by(self, method: FoldMethod, df: DataFrame, opened: OpenBatch) -> tuple[Fold, bool] | None:
         """Return the fold, and whether the executors reported it; None if the method does not suffice."""
-        tasks = self._tasks or self.report_tasks
-        if self.mode != "executor" or not opened.acknowledged:
+        tasks = self._tasks or self.options.report_tasks
+        if self.options.mode != "executor" or not opened.acknowledged:
             fold = on_driver(df, method, tasks)
             return None if fold is None else (fold, False)
         try:
@@ -175,8 +191,8 @@ class BatchFunction:
         late = rows.late()
         if late is None:
             return
-        if self.late_function is not None:
-            call_user(self.late_function, late, rows.batch)
+        if self.options.late_function is not None:
+            call_user(self.options.late_function, late, rows.batch)
             return
         self.session.log.warning(
             "dropped %s rows of %s; late_output() keeps them.",
@@ -212,10 +228,10 @@ class BatchFunction:
             )
         log.info("%s", committed, extra=carried)
         try:
-            if self.show_progress:
+            if self.options.show_progress:
                 print(f"{batch.query} {int(batch)}: {committed}", flush=True)
-            if self.on_commit is not None:
-                self.on_commit(committed)
+            if self.options.on_commit is not None:
+                self.options.on_commit(committed)
         except Exception:
             # The batch is committed, and the user's function cannot change that.
             log.exception("the function of on_commit failed", extra=carried)

@@ -173,11 +173,7 @@ class PartitionFold:
 
     def write(self) -> None:
         """Write the fold for the driver."""
-        document = {
-            "planned_ms": self._planned_ms,
-            "watermark_ms": self._watermark_ms,
-            "fold": self.fold().document(),
-        }
+        document = {"planned_ms": self._planned_ms, "watermark_ms": self._watermark_ms, "fold": self.fold().document()}
         documents_of(self._folding.checkpoint, self._folding.query).write(self._name, document)
 
     def add(self, batch: pa.RecordBatch) -> None:

@@ -90,9 +90,7 @@ class NativeReports:
         self.session = session
         self.finished = FinishedBatches(session, native.frame is None, native.retained)
         self.failures = FailureLog(
-            session.log,
-            "the coordinator refuses finished batches",
-            "the coordinator accepts finished batches again",
+            session.log, "the coordinator refuses finished batches", "the coordinator accepts finished batches again"
         )
         self.heartbeat_failures = FailureLog(session.log, *HEARTBEATS_FAIL)
 

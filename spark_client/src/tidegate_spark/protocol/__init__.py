@@ -21,8 +21,8 @@ States of a query::
                           BACKLOG ──────────────────────► ANNOUNCED
                                    flushed, in the order of the batches
 
-In the state BACKLOG, batches continue with the pinned watermark of the batch before. Whoever reaches the coordinator
-first reports them: the next begin, the flusher, or the next run.
+In the state BACKLOG, batches continue with the pinned watermark of the batch before. The next begin, the
+flusher or the next run reports them, whichever reaches the coordinator first.
 
 Invariants:
 

@@ -6,6 +6,7 @@ again with its pinned watermark, and all its reports are sent again.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from tidegate_spark.batch import Batch
@@ -107,7 +108,8 @@ class BatchCalls:
         policy: RetryPolicy,
     ) -> Procedure[OpenBatch]:
         """Begin a batch at the coordinator, and store its pinned watermark unless it is ``stored``."""
-        answer: Answer = yield Locked(self._announced_begin(batch_id, stored, complete_at, policy))
+        begin = partial(self._begin, batch_id, stored, complete_at, policy)
+        answer: Answer = yield Locked(self._announced(begin, batch_id, policy))
         self._job_watermark = answer["watermark"]
         latest = answer["latest_event_time"]
         self.max_future_skew_ms = None if latest is None else latest - answer["now_ms"]
@@ -123,21 +125,16 @@ class BatchCalls:
             yield from self._pinned_watermarks.write(batch_id, stored)
         return OpenBatch(self.batch(batch_id, stored, replayed), stored, True, self._coordinator.now(), complete_at)
 
-    def _announced_begin(
-        self,
-        batch_id: int,
-        stored: StoredPinnedWatermark | None,
-        complete_at: ProcessingTime | None,
-        policy: RetryPolicy,
+    def _announced(
+        self, begin: Callable[[], Procedure[Answer]], batch_id: int, policy: RetryPolicy
     ) -> Procedure[Answer]:
         yield from self._registration.ensure_announced(policy)
         try:
-            answer = yield from self._begin(batch_id, stored, complete_at, policy)
+            answer = yield from begin()
         except JobMissing as missing:
             yield from self._registration.announce_again(policy, missing)
-            answer = yield from self._begin(batch_id, stored, complete_at, policy)
-        run = yield from self.run()
-        yield from self._registration.began(answer, run, batch_id, policy)
+            answer = yield from begin()
+        yield from self._registration.began(answer, (yield from self.run()), batch_id, policy)
         return answer
 
     def _begin(

@@ -174,14 +174,8 @@ class Coordinator:
     ) -> Procedure[Answer]:
         """Begin a batch.
 
-        Args:
-            query: The query.
-            run: The caller.
-            batch_id: The batch.
-            keep: How many pinned watermarks the coordinator is to keep.
-            pinned_watermark: ``{"pinned_watermark": ...}`` if the client has stored one, else empty.
-            complete_at: Input up to this time is in this batch or in one before it; None if that is not known.
-            policy: How long to try.
+        The coordinator keeps the last ``keep`` pinned watermarks. ``pinned_watermark`` is empty if the client has
+        stored none. Input up to ``complete_at`` is in this batch or in one before it; None if that is not known.
         """
 
         def body(now: ProcessingTime) -> Body:
@@ -204,13 +198,7 @@ class Coordinator:
                 self.waited_s += outage_since(began, self.clock)
 
     def commit(
-        self,
-        query: str,
-        run: Run,
-        batch_id: int,
-        rows: Body | None,
-        reported: int | None,
-        policy: RetryPolicy,
+        self, query: str, run: Run, batch_id: int, rows: Body | None, reported: int | None, policy: RetryPolicy
     ) -> Procedure[Answer]:
         """Commit a batch, with its ``rows`` by class and the number of substreams that were ``reported``."""
         body = {"rows": rows, "reported": reported}

@@ -90,7 +90,7 @@ class ListBatches(Effect):
 
 @dataclass(frozen=True, slots=True)
 class HasCheckpoint(Effect):
-    """Look for Spark's checkpoint. The result is False if this process cannot see one."""
+    """Check that there is a checkpoint. The result is False if this process cannot see one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +123,7 @@ _NO_LOCK = nullcontext()
 
 
 def run(
-    procedure: Procedure[Result],
-    perform: Callable[[Effect], Any],
-    turn: AbstractContextManager[Any] = _NO_LOCK,
+    procedure: Procedure[Result], perform: Callable[[Effect], Any], turn: AbstractContextManager[Any] = _NO_LOCK
 ) -> Result:
     """Run a procedure to its end.
 

@@ -86,6 +86,12 @@ class OnOutage:
         return self.policy.at_most(SHORT_WAIT_S)
 
 
+_GAVE_UP = (
+    "{what}: {state} Gave up after {waited_s:.0f} s. Nothing is lost: start the query again when the coordinator is "
+    "back, or let it wait longer (on_outage)."
+)
+
+
 def outage_since(began: float, clock: Clock) -> float:
     """Return the seconds since ``began`` (monotonic) if an outage delayed the call, else 0."""
     elapsed_s = clock.monotonic() - began
@@ -93,16 +99,13 @@ def outage_since(began: float, clock: Clock) -> float:
 
 
 def call(what: str, request: Callable[[], Request], policy: RetryPolicy, clock: Clock) -> Procedure[dict[str, Any]]:
-    """Send a request until it is answered.
+    """Send a request until it is answered, and return the JSON object of the answer.
 
     Args:
         what: Name of the call, for the log and for errors.
         request: Makes the request, anew for each attempt.
         policy: How long to try.
         clock: Measures how long that was.
-
-    Returns:
-        The JSON object of the answer.
 
     Raises:
         Refused: The answer is a refusal that waiting does not change.
@@ -115,10 +118,9 @@ def call(what: str, request: Callable[[], Request], policy: RetryPolicy, clock: 
         try:
             response: Response = yield Send(request(), min(LONGEST_ATTEMPT_S, max(SHORT_WAIT_S, left_s)))
             if response.status not in RETRIED_STATUSES:
-                answer = _answer_of(response)
                 if attempts > 1:
                     log.warning("The coordinator answers again after %.1f s (%s).", clock.monotonic() - began, what)
-                return answer
+                return _answer_of(response)
             reason = str(refusal_of(response.status, response.body))
             state = f"the coordinator cannot serve the call now ({reason})."
         except NoAnswer as error:
@@ -126,11 +128,7 @@ def call(what: str, request: Callable[[], Request], policy: RetryPolicy, clock: 
             state = f"no answer from the coordinator ({reason}); is the address right?"
         waited_s = clock.monotonic() - began
         if waited_s >= policy.give_up_after_s:
-            raise CoordinatorUnavailable(
-                f"{what}: {state} Gave up after {waited_s:.0f} s. Nothing is lost: start the query again when the "
-                "coordinator is back, or let it wait longer (on_outage).",
-                reason,
-            )
+            raise CoordinatorUnavailable(_GAVE_UP.format(what=what, state=state, waited_s=waited_s), reason)
         if attempts == 1:
             log.warning("%s: %s Waiting for at most %.0f s.", what, state, policy.give_up_after_s)
         if (yield Pause(policy.pause_s(attempts, policy.give_up_after_s - waited_s))):

@@ -38,9 +38,7 @@ class Aggregate:
 
 
 def merged(
-    partial: Callable[[], Column],
-    merge: Callable[[Column], Column],
-    finish: Callable[[Column], Column] = _identity,
+    partial: Callable[[], Column], merge: Callable[[Column], Column], finish: Callable[[Column], Column] = _identity
 ) -> Aggregate:
     """Return any aggregate of Spark that can be merged.
 

@@ -62,7 +62,7 @@ class Backlog:
     1. Batches are reported in ascending order.
     2. A batch is removed after the coordinator has acknowledged its commit.
     3. No batch begins at the coordinator before the backlog is empty.
-    4. At most one thread flushes at a time.
+    4. At most one procedure flushes at a time.
 
     Args:
         coordinator: The calls of the run.
@@ -89,7 +89,7 @@ class Backlog:
             self._unreached_since = max(began, self._reached_at)
 
     def flush(self, policy: RetryPolicy) -> Procedure[bool]:
-        """Report the backlog, unless it is being flushed in the background. Return whether it is empty.
+        """Report the backlog, unless it is being flushed already. Return whether it is empty.
 
         Raises:
             CoordinatorUnavailable: The coordinator does not answer.
@@ -97,8 +97,12 @@ class Backlog:
         """
         if self._flushing:
             return False
-        while (yield from self._flush_next(policy)):
-            pass
+        self._flushing = True
+        try:
+            while (yield from self._flush_next(policy)):
+                pass
+        finally:
+            self._flushing = False
         return True
 
     def flush_before(self, batch_id: int, policy: RetryPolicy) -> Procedure[bool]:

@@ -98,12 +98,12 @@ def test_the_service_knows_nothing_of_the_client() -> None:
 def test_what_executors_import_stays_small() -> None:
     """The fold is unpickled in every Python worker; httpx alone would cost each of them 0.2 s."""
     loaded = subprocess.run(
-        [sys.executable, "-c", "import sys, tidegate_spark.reporter; print(*sys.modules)"],
+        [sys.executable, "-c", "import sys, tidegate_spark.protocol.reporter; print(*sys.modules)"],
         capture_output=True,
         text=True,
         check=True,
     ).stdout.split()
-    assert "tidegate_spark.reporter" in loaded
+    assert "tidegate_spark.protocol.reporter" in loaded
     assert not {module.split(".")[0] for module in loaded} & {"httpx", "pyspark", "pyarrow", "pandas"}
 
 

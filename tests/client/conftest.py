@@ -9,7 +9,7 @@ from tests.support.clock import VirtualClock
 from tests.support.drivers import Runs
 from tests.support.local import LocalCoordinator
 from tidegate.store.embedded import EmbeddedValkey
-from tidegate_spark import teller
+from tidegate_spark.protocol import session
 
 
 @pytest.fixture
@@ -31,4 +31,4 @@ def runs(tmp_path: Path, clock: VirtualClock) -> Runs:
 
 @pytest.fixture(autouse=True)
 def _backlog_is_sent_without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(teller, "PAUSE_S", 0.01)
+    monkeypatch.setattr(session, "FLUSH_EVERY_S", 0.01)

@@ -2,77 +2,90 @@
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tidegate_spark.pinned_watermarks import StoredPinnedWatermark
 
+from tests.support.drivers import on_files
 from tests.support.waiting import until
-from tidegate_spark import teller as telling
-from tidegate_spark.backlog import Backlog, Untold
-from tidegate_spark.checkpoint import Checkpoint
-from tidegate_spark.coordinator import Coordinator, Moment
+from tidegate_spark import connect
+from tidegate_spark.clock import SYSTEM_CLOCK
 from tidegate_spark.errors import CoordinatorUnavailable
-from tidegate_spark.fold import Fold
 from tidegate_spark.logs import QueryLog
-from tidegate_spark.outage import ONE_ATTEMPT, Patience
-from tidegate_spark.teller import Teller
+from tidegate_spark.protocol.backlog import Backlog, BacklogBatch
+from tidegate_spark.protocol.checkpoint import Checkpoint
+from tidegate_spark.protocol.coordinator import Coordinator, ProcessingTime
+from tidegate_spark.protocol.effects import Effect, Pause, Procedure, run
+from tidegate_spark.protocol.files import StoredPinnedWatermark
+from tidegate_spark.protocol.fold import Fold
+from tidegate_spark.protocol.retry import ONE_ATTEMPT, RetryPolicy
+from tidegate_spark.protocol.session import DriverSession, perform_on_files
+from tidegate_spark.protocol.settings import QuerySettings
 
 FOLD = Fold("by row", ["a"], [5], [1], [0], [0], [0], [0])
 
 
-class Listener:
+class Receiver:
     """Receives batches in place of the coordinator; ``away_at`` is a batch that it does not receive."""
 
     def __init__(self, away_at: int | None = None) -> None:
         self.received: list[int] = []
         self.away_at = away_at
 
-    def __call__(self, untold: Untold, since: Moment, patience: Patience) -> None:
-        if untold.batch_id == self.away_at:
+    def __call__(self, batch: BacklogBatch, since: ProcessingTime, policy: RetryPolicy) -> Procedure[None]:
+        yield Pause(0)
+        if batch.batch_id == self.away_at:
             raise CoordinatorUnavailable("away")
-        self.received.append(untold.batch_id)
+        self.received.append(batch.batch_id)
 
 
 @pytest.fixture
-def backlog(tmp_path: Path) -> Backlog:
-    """The batches 10, 9 and 2, written in this order."""
-    kept = Backlog(Checkpoint(str(tmp_path)))
+def checkpoint(tmp_path: Path) -> Checkpoint:
+    """A checkpoint with the batches 10, 9 and 2 in its backlog, written in this order."""
+    checkpoint = Checkpoint(str(tmp_path))
     for batch_id in (10, 9, 2):
-        kept.write(Untold(batch_id, StoredPinnedWatermark(None, None), 0.0, None, FOLD))
-    return kept
+        on_files(checkpoint, BacklogBatch(batch_id, StoredPinnedWatermark(None, None), 0.0, None, FOLD).save())
+    return checkpoint
 
 
-def teller(backlog: Backlog, listener: Listener, *, in_background: bool = False, stopped: bool = False) -> Teller:
-    coordinator = Coordinator("http://127.0.0.1:1", "j", None, ONE_ATTEMPT)
-    coordinator.stopped = lambda: stopped
-    return Teller(backlog, coordinator, listener, in_background=in_background, log=QueryLog("j", "q"))
+def flush(checkpoint: Checkpoint, receiver: Receiver) -> bool:
+    coordinator = Coordinator("http://127.0.0.1:1", "j", ONE_ATTEMPT, SYSTEM_CLOCK)
+    backlog = Backlog(coordinator, receiver, in_background=False, log=QueryLog("j", "q"))
+
+    def perform(effect: Effect) -> Any:
+        return False if isinstance(effect, Pause) else perform_on_files(checkpoint, effect)
+
+    return run(backlog.flush(ONE_ATTEMPT), perform)
 
 
-def test_batches_are_told_in_their_order(backlog: Backlog) -> None:
+def test_batches_are_reported_in_their_order(checkpoint: Checkpoint) -> None:
     """A begin commits the batch before it, so an older batch that comes later is refused."""
-    listener = Listener()
-    assert teller(backlog, listener).tell(ONE_ATTEMPT)
-    assert (listener.received, backlog.batches()) == ([2, 9, 10], [])
+    receiver = Receiver()
+    assert flush(checkpoint, receiver)
+    assert (receiver.received, checkpoint.batches("backlog")) == ([2, 9, 10], [])
 
 
-def test_a_batch_stays_in_the_backlog_until_the_coordinator_has_it(backlog: Backlog) -> None:
-    """The driver may end during an outage; its next start tells what is left."""
-    listener = Listener(away_at=9)
+def test_a_batch_stays_in_the_backlog_until_the_coordinator_has_it(checkpoint: Checkpoint) -> None:
+    """The driver may end during an outage; its next start reports what is left."""
+    receiver = Receiver(away_at=9)
     with pytest.raises(CoordinatorUnavailable):
-        teller(backlog, listener).tell(ONE_ATTEMPT)
-    assert (listener.received, backlog.batches()) == ([2], [9, 10])
-    listener.away_at = None
-    assert teller(backlog, listener).tell(ONE_ATTEMPT)
-    assert listener.received == [2, 9, 10]
+        flush(checkpoint, receiver)
+    assert (receiver.received, checkpoint.batches("backlog")) == ([2], [9, 10])
+    receiver.away_at = None
+    assert flush(checkpoint, receiver)
+    assert receiver.received == [2, 9, 10]
 
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_stopped_query_leaves_its_backlog_to_its_next_run(
-    backlog: Backlog, monkeypatch: pytest.MonkeyPatch, stopped: bool
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, stopped: bool
 ) -> None:
     """A begin from a run that has ended would fence the run that replaced it."""
-    monkeypatch.setattr(telling, "PAUSE_S", 0.01)
-    listener = Listener()
-    teller(backlog, listener, in_background=True, stopped=stopped).go_on()
-    until(lambda: not any(thread.name == "tidegate-teller" for thread in threading.enumerate()), "the thread ended")
-    assert (listener.received, backlog.batches()) == (([], [2, 9, 10]) if stopped else ([2, 9, 10], []))
+    receiver = Receiver()
+    monkeypatch.setattr("tidegate_spark.protocol.batches.BatchCalls.report_backlog_batch", receiver)
+    job = connect("http://127.0.0.1:1", job="j", on_outage="continue")
+    session = DriverSession(QuerySettings(job.connection, "q"), checkpoint)
+    session.stop_when(lambda: stopped)
+    session.run(session.backlog.flush_in_background())
+    until(lambda: not any(thread.name == "tidegate-backlog" for thread in threading.enumerate()), "the thread ended")
+    assert (receiver.received, checkpoint.batches("backlog")) == (([], [2, 9, 10]) if stopped else ([2, 9, 10], []))

@@ -19,7 +19,7 @@ COMMITTED = Committed(
     now_ms=1_357_041_661_500,
     held_by=Holder("slow", "q", "HNL", None, 0),
     seconds=1.5,
-    told=True,
+    acknowledged=True,
     of_timestamps=True,
 )
 
@@ -53,12 +53,14 @@ def test_a_line_says_what_somebody_on_call_wants_to_know() -> None:
     )
     ahead = replace(COMMITTED, watermark=1_357_041_700_000, late=0, null_event_time=0, future=3, held_by=None)
     assert str(ahead) == (
-        "1,003 rows, 3 too far ahead; watermark 2013-01-01 12:01:40 UTC (0:00:39 ahead of the clock), held by nobody"
+        "1,003 rows, 3 too far ahead; watermark 2013-01-01 12:01:40 UTC (0:00:39 ahead of the clock), not held"
     )
     assert "watermark 1357041600000, held" in str(replace(COMMITTED, of_timestamps=False))
     assert "watermark 9007199254740991, held" in str(replace(COMMITTED, watermark=2**53 - 1))
     assert "watermark none yet" in str(replace(COMMITTED, watermark=None))
-    assert str(replace(COMMITTED, told=False)).endswith("1 without event time; the coordinator is told later")
+    assert str(replace(COMMITTED, acknowledged=False)).endswith(
+        "1 without event time; reported when the coordinator is back"
+    )
 
 
 def test_metrics_are_named_numbers() -> None:

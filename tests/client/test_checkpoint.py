@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tidegate_spark.checkpoint import Checkpoint, file_system, is_marker
+from tests.support.drivers import on_files
 from tidegate_spark.errors import InvalidUsage
-from tidegate_spark.reached import Reached
+from tidegate_spark.protocol.checkpoint import Checkpoint, file_system, is_marker
+from tidegate_spark.protocol.progress import Progress
 
 
 def test_the_query_id_is_the_one_of_the_checkpoint(tmp_path: Path) -> None:
@@ -61,33 +62,33 @@ def test_a_file_system_that_cannot_be_used_is_said_to_be() -> None:
 def test_how_far_a_query_has_come_outlives_it(tmp_path: Path) -> None:
     """Also before there is anything to tell."""
     checkpoint = Checkpoint(str(tmp_path))
-    reached = Reached.load("q", checkpoint)
-    assert reached == Reached("q")
-    assert reached.settle_in({"state_epoch": "e", "incarnation": 2})
-    reached.commit(6, {"a": 5, "b": 1}, "2.1.x")
-    reached.commit(7, {"a": 4, "b": 2}, "2.2.y")
-    reached.save(checkpoint)
-    assert Reached.load("q", checkpoint) == Reached("q", 7, "e", 2, {"a": 5, "b": 2}, "2.2.y")
+    progress = on_files(checkpoint, Progress.load("q"))
+    assert progress == Progress("q")
+    assert progress.follow({"state_epoch": "e", "incarnation": 2})
+    progress.commit(6, {"a": 5, "b": 1}, "2.1.x")
+    progress.commit(7, {"a": 4, "b": 2}, "2.2.y")
+    on_files(checkpoint, progress.save())
+    assert on_files(checkpoint, Progress.load("q")) == Progress("q", 7, "e", 2, {"a": 5, "b": 2}, "2.2.y")
 
 
 def test_under_another_name_it_is_another_query(tmp_path: Path) -> None:
     """The coordinator never knew the batches of that one, which must not look as if it had lost them."""
     checkpoint = Checkpoint(str(tmp_path))
-    Reached("old", 7, "e", 2, {"a": 5}, "2.2.y").save(checkpoint)
-    assert Reached.load("new", checkpoint) == Reached("new", None, "e", 2, {"a": 5}, "2.2.y")
+    on_files(checkpoint, Progress("old", 7, "e", 2, {"a": 5}, "2.2.y").save())
+    assert on_files(checkpoint, Progress.load("new")) == Progress("new", None, "e", 2, {"a": 5}, "2.2.y")
 
 
 @pytest.mark.parametrize(("incarnation", "kept"), [(1, True), (2, True), (3, False)])
 def test_only_a_job_that_was_lost_is_told_what_was_known(incarnation: int, kept: bool) -> None:
     """A higher incarnation is somebody's doing: a reset, or a job deleted and made again."""
-    reached = Reached("q", 7, "e", 2, {"a": 5})
-    assert reached.lacking_in({"state_epoch": "e", "incarnation": 2}) == {}
+    progress = Progress("q", 7, "e", 2, {"a": 5})
+    assert progress.missing_in({"state_epoch": "e", "incarnation": 2}) == {}
     answer = {"state_epoch": "f", "incarnation": incarnation}
-    assert reached.lacking_in(answer) == ({"a": 5} if kept else {})
-    assert reached.settle_in(answer)
-    assert (reached.batch_id, reached.max_event_times) == ((7, {"a": 5}) if kept else (None, {}))
-    assert not reached.settle_in(answer)
-    assert reached.lacking_in(answer) == {}
+    assert progress.missing_in(answer) == ({"a": 5} if kept else {})
+    assert progress.follow(answer)
+    assert (progress.batch_id, progress.max_event_times) == ((7, {"a": 5}) if kept else (None, {}))
+    assert not progress.follow(answer)
+    assert progress.missing_in(answer) == {}
 
 
 @pytest.mark.parametrize(
@@ -105,8 +106,8 @@ def test_only_a_job_that_was_lost_is_told_what_was_known(incarnation: int, kept:
 def test_a_commit_that_was_lost_shows_in_what_was_begun_before(
     previous: int | None, was_open: bool, begun: int, lost: bool
 ) -> None:
-    assert Reached("q", 7, "e", 1, {}).lost_by(previous, was_open, begun) == lost
-    assert not Reached("q").lost_by(previous, was_open, begun)
+    assert Progress("q", 7, "e", 1, {}).is_lost_by(previous, was_open, begun) == lost
+    assert not Progress("q").is_lost_by(previous, was_open, begun)
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ from tests.support.drivers import Run, Runs
 from tests.support.local import LocalCoordinator
 from tests.support.streams import LAG
 from tidegate_spark import limiting_lag
-from tidegate_spark.checkpoint import Checkpoint
-from tidegate_spark.delivery import Opened
-from tidegate_spark.fold import Fold
+from tidegate_spark.protocol.batches import OpenBatch
+from tidegate_spark.protocol.checkpoint import Checkpoint
+from tidegate_spark.protocol.fold import Fold
 
 STEP = 100_000
 BATCHES = 3
@@ -113,11 +113,11 @@ class Query:
     def _batch(self, run: Run, batch_id: int) -> None:
         opened = run.begin(batch_id)
         folded = self._judge(opened, batch_id)
-        run.delivery.report(opened, folded)
-        run.delivery.commit(opened, folded)
+        run.report(opened, folded)
+        run.commit(opened, folded)
 
-    def _judge(self, opened: Opened, batch_id: int) -> Fold:
-        pinned_watermark = opened.kept.pinned_watermark
+    def _judge(self, opened: OpenBatch, batch_id: int) -> Fold:
+        pinned_watermark = opened.stored.pinned_watermark
         late = [
             (name, time)
             for name, time in self.rows(batch_id)

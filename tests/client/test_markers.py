@@ -11,15 +11,15 @@ from tests.support.local import LocalCoordinator
 from tests.support.streams import LAG
 from tidegate_spark import Job, limiting_lag
 from tidegate_spark.windows import markers
-from tidegate_spark.windows.markers import Markers, Watermark
+from tidegate_spark.windows.markers import Markers, WatermarkReader
 
 START = {"watermark": None}
 
 
-def looking_at(job: Job, size: int, slide: int, offset: int = 0) -> Watermark:
-    options = {"url": job.coordinator.watermark_url(), "size": size, "slide": slide, "offset": offset}
+def looking_at(job: Job, size: int, slide: int, offset: int = 0) -> WatermarkReader:
+    options = {"url": job.connection.watermark_url, "size": size, "slide": slide, "offset": offset}
     reader = Markers({name: str(value) for name, value in options.items()}).streamReader(None)
-    assert isinstance(reader, Watermark)
+    assert isinstance(reader, WatermarkReader)
     return reader
 
 
@@ -30,7 +30,7 @@ def report(job: Job, event_time: int) -> None:
 
 @pytest.fixture(autouse=True)
 def _each_call_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(markers, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(markers, "POLL_EVERY_S", 0.0)
 
 
 @pytest.fixture

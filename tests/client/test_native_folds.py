@@ -9,24 +9,24 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructField, StructType, TimestampType
-from tidegate_spark.pinned_watermarks import PinnedWatermarks
 
 from tests.support.api import operate
 from tests.support.local import LocalCoordinator
 from tests.support.streams import LAG
 from tests.support.waiting import until
 from tidegate_spark import InvalidUsage, Job, JobDeleted, limiting_lag
-from tidegate_spark.checkpoint import Checkpoint
-from tidegate_spark.choice import Choice
-from tidegate_spark.delivery import Delivery
-from tidegate_spark.fold import Fold
-from tidegate_spark.judgement import HIGHEST
+from tidegate_spark.frame import Frame
+from tidegate_spark.hook.classify import HIGHEST
 from tidegate_spark.native import finished, folding, source
-from tidegate_spark.native.finished import Finished, Since
-from tidegate_spark.native.folding import FOLDS, Folded, Folding, documents_of
-from tidegate_spark.native.source import Followed, Following
+from tidegate_spark.native.finished import CheckResult, FinishedBatches
+from tidegate_spark.native.folding import FOLDS, Folding, PartitionFold, documents_of
+from tidegate_spark.native.source import NativeInput, NativeReader
+from tidegate_spark.protocol.checkpoint import Checkpoint
+from tidegate_spark.protocol.choices import QueryChoices
+from tidegate_spark.protocol.fold import Fold
+from tidegate_spark.protocol.session import DriverSession
+from tidegate_spark.protocol.settings import QuerySettings
 from tidegate_spark.windows import markers
-from tidegate_spark.windows.frame import Frame
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 START_MS = int(START.timestamp() * 1000)
@@ -37,7 +37,7 @@ DAY_MS = 86_400_000
 def folded(frame: Frame | None, watermark_ms: int, *rows: tuple[str, float | None], skew_ms: int | None = 0) -> Fold:
     """The fold of rows of which the first is planned at START; a batch of Arrow for each."""
     latest = HIGHEST if skew_ms is None else START_MS + skew_ms
-    found = Folded(Folding("i", "c", "q", frame, 1, True), "folds/0.run.0", START_MS, watermark_ms, latest)
+    found = PartitionFold(Folding("i", "c", "q", frame, 1, True), "folds/0.run.0", START_MS, watermark_ms, latest)
     schema = pa.schema([("key_0", pa.string()), ("time", pa.timestamp("us", "UTC"))])
     for key, second in rows:
         at = None if second is None else START + timedelta(seconds=second)
@@ -80,12 +80,12 @@ def test_without_a_limit_no_event_time_is_too_far_ahead() -> None:
 def test_folds_of_partitions_are_put_together() -> None:
     one = folded(None, 0, ("a", -1.0), ("b", None))
     other = folded(None, START_MS, ("b", 1.0), ("b", -1.0), ("c", -2.0))
-    both = Fold.together([one, other])
+    both = Fold.merge([one, other])
     assert both.max_event_times() == {"a": START_MS - 1000, "b": START_MS - 1000, "c": START_MS - 2000}
     counts = {name: (rows, late) for name, rows, late in zip(both.substream, both.rows, both.late, strict=True)}
     assert counts == {"a": (1, 0), "b": (3, 1), "c": (1, 1)}
     assert (both.count("null_event_time"), both.count("future"), both.count("on_time")) == (1, 1, 1)
-    assert Fold.together([one]) == one
+    assert Fold.merge([one]) == one
 
 
 class Left:
@@ -113,11 +113,11 @@ class Left:
         lines = ["v1", json.dumps({"batchTimestampMs": START_MS}), *offsets]
         (self.directory / "offsets" / str(batch)).write_text("\n".join(lines))
 
-    def next_run(self, job: Job) -> Finished:
+    def next_run(self, job: Job) -> FinishedBatches:
         checkpoint = documents_of(str(self.directory), "q")
-        delivery = Delivery(job, "q", (), checkpoint, PinnedWatermarks(checkpoint), "each batch", here=True)
-        delivery.start()
-        return Finished(delivery, by_row=True, retained=10)
+        session = DriverSession(QuerySettings(job.connection, "q"), checkpoint)
+        session.run(session.protocol.start_native())
+        return FinishedBatches(session, by_row=True, retained=10)
 
 
 @pytest.fixture
@@ -136,67 +136,67 @@ def test_what_was_finished_and_not_told_is_told_by_the_next_run(job: Job, left: 
     left.commit(0)
     left.fold(1, "first", 0, 5000)
     run = left.next_run(job)
-    assert run.look(1) == Since(True, True, False, True)
+    assert run.report(1) == CheckResult(True, True, False, True)
     assert told(job) == (1000, 1)
-    assert run.look(1) == Since(False, False, True, True)
+    assert run.report(1) == CheckResult(False, False, True, True)
     left.fold(1, "second", 0, 4000)
     left.fold(1, "second", 1, 3000)
     left.commit(1)
-    assert run.look(1) == Since(True, True, False, True)
+    assert run.report(1) == CheckResult(True, True, False, True)
     assert told(job) == (4000, 3), "the run that finished it, with what all its tasks saw"
     assert left.documents.documents(FOLDS) == {}
     left.commit(2)
-    assert run.look(1) == Since(True, False, False, True)
+    assert run.report(1) == CheckResult(True, False, False, True)
 
 
 def test_what_is_in_the_backlog_is_not_told_twice(job: Job, left: Left) -> None:
     """A run had told of a batch, and died before it forgot the fold."""
     left.fold(0, "first", 0, 1000)
     left.commit(0)
-    left.next_run(job).look(1)
+    left.next_run(job).report(1)
     left.fold(0, "first", 0, 1000)
-    left.next_run(job).look(1)
+    left.next_run(job).report(1)
     assert told(job) == (1000, 1)
     assert left.documents.documents(FOLDS) == {}
 
 
 def test_what_is_refused_is_told_when_it_is_taken(job: Job, left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that was complete, and is opened again."""
-    monkeypatch.setattr(finished, "AGAIN_AFTER_S", 0.0)
+    monkeypatch.setattr(finished, "RETRY_AFTER_S", 0.0)
     run = left.next_run(job)
-    run.look(1)
+    run.report(1)
     job.complete()
     left.fold(0, "first", 0, 1000)
     left.commit(0)
     for _ in range(2):
         with pytest.raises(Exception, match="job_complete"):
-            run.look(1)
+            run.report(1)
     operate(job, "POST", ":reopen", {"reason": "not yet"})
-    assert run.look(1) == Since(False, False, False, True)
+    assert run.report(1) == CheckResult(False, False, False, True)
     assert told(job) == (1000, 1)
-    assert run.look(1) == Since(False, False, True, True)
+    assert run.report(1) == CheckResult(False, False, True, True)
 
 
-def following(job: Job, left: Left, monkeypatch: pytest.MonkeyPatch) -> Following:
+def following(job: Job, left: Left, monkeypatch: pytest.MonkeyPatch) -> NativeReader:
     """Return the reader of a query that looks at everything with each call."""
-    monkeypatch.setattr(markers, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(markers, "POLL_EVERY_S", 0.0)
     monkeypatch.setattr(source, "HEARTBEAT_S", 0.0)
-    monkeypatch.setattr(source, "PAUSE_AFTER_A_LOOK", 0)
-    followed = Followed(
+    monkeypatch.setattr(source, "PAUSE_FACTOR", 0)
+    native = NativeInput(
         "input",
-        job.coordinator.url,
-        job.coordinator.job,
-        job.config,
+        job.connection.url,
+        job.connection.job,
+        job.connection.config,
         "q",
         str(left.directory),
         (),
         None,
         None,
         100,
-        asdict(Choice.of("t", "k")),
+        asdict(QueryChoices.of("t", "k")),
         False,
     )
-    return Following(followed, None, StructType([StructField("t", TimestampType())]))
+    return NativeReader(native, None, StructType([StructField("t", TimestampType())]))
 
 
 def test_a_refusal_is_not_followed_by_an_all_clear(
@@ -210,13 +210,13 @@ def test_a_refusal_is_not_followed_by_an_all_clear(
     left.commit(0)
     for _ in range(3):
         reader.latestOffset()
-    said = [record.getMessage() for record in caplog.records if "what was finished" in record.getMessage()]
-    assert len(said) == 1 and "does not take what was finished" in said[0] and "job_complete" in said[0]
-    monkeypatch.setattr(finished, "AGAIN_AFTER_S", 0.0)
+    said = [record.getMessage() for record in caplog.records if "finished batches" in record.getMessage()]
+    assert len(said) == 1 and "the coordinator refuses finished batches" in said[0] and "job_complete" in said[0]
+    monkeypatch.setattr(finished, "RETRY_AFTER_S", 0.0)
     operate(job, "POST", ":reopen", {"reason": "not yet"})
     left.commit(1)
     reader.latestOffset()
-    assert "the coordinator takes what was finished" in caplog.text
+    assert "the coordinator accepts finished batches again" in caplog.text
     assert told(job) == (1000, 1)
 
 
@@ -279,14 +279,14 @@ def test_another_checkpoint_than_that_of_the_query_is_refused(
 def test_what_spark_has_finished_and_forgotten_is_found(job: Job, left: Left) -> None:
     """It keeps the commits of its last batches only, and many may have passed while the coordinator kept us waiting."""
     run = left.next_run(job)
-    run.look(1)
+    run.report(1)
     for batch in range(3):
         left.fold(batch, "first", 0, 1000 * (batch + 1))
     left.commit(2)
-    assert run.look(3) == Since(False, False, True, True), "a few calls cannot have passed by so many batches"
-    assert run.look(1000) == Since(True, True, False, True)
+    assert run.report(3) == CheckResult(False, False, True, True), "a few calls cannot have passed by so many batches"
+    assert run.report(1000) == CheckResult(True, True, False, True)
     assert told(job) == (3000, 3)
-    assert run.look(1000) == Since(False, False, False, True), "not certain without another listing"
+    assert run.report(1000) == CheckResult(False, False, False, True), "not certain without another listing"
 
 
 @pytest.mark.slow
@@ -300,7 +300,7 @@ def test_an_account_that_is_too_large_is_taken_as_a_whole(own: LocalCoordinator,
         document: dict[str, Any] = {"planned_ms": START_MS, "watermark_ms": 0, "fold": fold.document()}
         left.documents.write(f"{FOLDS}/0.first.{partition}", document)
     left.commit(0)
-    left.next_run(job).look(1)
+    left.next_run(job).report(1)
     status = job.status()
     assert (status["rows"]["on_time"], status["rows"]["late"]) == (2 * rows, 2 * rows)
     assert status["substreams"]["active"] == 2 * rows

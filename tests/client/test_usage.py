@@ -8,7 +8,7 @@ import tidegate_spark
 from tests.support.api import operate
 from tidegate.api.schemas.config import JobDocument
 from tidegate_spark import InvalidUsage, Job, limiting_lag
-from tidegate_spark.windows.frame import Frame
+from tidegate_spark.frame import Frame
 
 
 def test_rules_are_refused_where_they_are_written() -> None:
@@ -29,7 +29,7 @@ def test_rules_are_refused_where_they_are_written() -> None:
         limiting_lag(5)  # type: ignore[arg-type]
     with pytest.raises(InvalidUsage, match=r"idle_timout: no such limit; there are frame, .*idle_timeout"):
         limiting_lag(timedelta(0), idle_timout=timedelta(1))  # type: ignore[call-arg]
-    with pytest.raises(InvalidUsage, match="overrides: 'a' needs rules"):
+    with pytest.raises(InvalidUsage, match="overrides: 'a' needs a configuration"):
         limiting_lag(timedelta(0), overrides={"a": timedelta(2)})  # type: ignore[dict-item]
     with pytest.raises(InvalidUsage, match="expected_queries is a list of names"):
         limiting_lag(timedelta(0), expected_queries="ab")
@@ -78,7 +78,7 @@ def test_what_to_do_in_an_outage_is_a_duration_or_one_word() -> None:
     for chosen in ("wait", 600, timedelta(seconds=-1)):
         with pytest.raises(InvalidUsage, match="'continue'; it is"):
             tidegate_spark.connect("http://localhost:1", job="j", on_outage=chosen)  # type: ignore[arg-type]
-    assert tidegate_spark.connect("http://localhost:1", job="j", on_outage="continue").on_outage.goes_on
+    assert tidegate_spark.connect("http://localhost:1", job="j", on_outage="continue").connection.on_outage.continues
 
 
 def test_everything_exported_is_there_and_documented() -> None:

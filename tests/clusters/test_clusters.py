@@ -62,7 +62,7 @@ def test_it_is_the_same_everywhere(
     marks = tmp_path / "marks"
     marks.mkdir()
     job = tidegate.job()
-    settings = Settings(session, tidegate.url, job.coordinator.job, str(tmp_path))
+    settings = Settings(session, tidegate.url, job.connection.job, str(tmp_path))
     if not session.startswith("sc://"):
         settings.conf = CONF
     if tasks:
@@ -104,7 +104,7 @@ def test_silence_is_seen_by_a_client_of_connect(tidegate: CoordinatorProcess, tm
     """There the hook runs in another process than the listener, which speaks for it all the same."""
     job = tidegate.job()
     FileBatches(tmp_path / "input", SCHEMA).add({"k": "a", "t": 100_000}, {"k": "b", "t": 50_000})
-    assert run(Settings(session, tidegate.url, job.coordinator.job, str(tmp_path), until_idle=True)) == 0
+    assert run(Settings(session, tidegate.url, job.connection.job, str(tmp_path), until_idle=True)) == 0
     assert job.status()["watermark"] == 90_000
 
 
@@ -114,7 +114,7 @@ def test_windows_come_out_where_the_query_runs_elsewhere(
 ) -> None:
     """The hook travels to the server, and so does the source that looks at the watermark."""
     job = tidegate.job()
-    settings = Settings(session, tidegate.url, job.coordinator.job, str(tmp_path), windows=10_000)
+    settings = Settings(session, tidegate.url, job.connection.job, str(tmp_path), windows=10_000)
     source = FileBatches(tmp_path / "input", SCHEMA)
     for t in (1000, 2000, 25_000, 3000, 45_000):
         source.add({"k": "a", "t": t})
@@ -140,7 +140,7 @@ def test_sparks_own_windows_follow_everywhere(
 ) -> None:
     """Tasks fold and are run again, and the reader of the markers lives in the driver, or in the server."""
     job = tidegate.job()
-    settings = Settings(session, tidegate.url, job.coordinator.job, str(tmp_path), windows=10_000, native=True)
+    settings = Settings(session, tidegate.url, job.connection.job, str(tmp_path), windows=10_000, native=True)
     if tasks:
         (tmp_path / "marks").mkdir()
         settings.conf, settings.flaky = CONF, str(tmp_path / "marks")
@@ -167,7 +167,7 @@ def test_native_over_connect_needs_a_later_spark(tidegate: CoordinatorProcess, t
     if not pyspark.__version__.startswith(("4.0.", "4.1.")):
         pytest.skip("Spark runs it")
     job = tidegate.job()
-    settings = Settings(session, tidegate.url, job.coordinator.job, str(tmp_path), windows=10_000, native=True)
+    settings = Settings(session, tidegate.url, job.connection.job, str(tmp_path), windows=10_000, native=True)
     FileBatches(tmp_path / "input", SCHEMA).add({"k": "a", "t": 1000})
     assert run(settings) == 1
     assert "with_watermark() over Spark Connect needs Spark 4.2 or later" in (tmp_path / "pipeline.log").read_text()

@@ -37,7 +37,7 @@ def log_of(directory: Path) -> str:
 
 def settings_of(job: Job, session: str, directory: Path, **more: Any) -> Settings:
     conf = {} if session.startswith("sc://") else CONF
-    coordinator = job.coordinator
+    coordinator = job.connection
     return Settings(session, coordinator.url, coordinator.job, str(directory), conf=conf, **more)
 
 

@@ -33,7 +33,7 @@ def test_a_driver_that_is_killed_at_any_point_changes_nothing(
     query no longer.
     """
     job = tidegate.job(config=limiting_lag(LAG))
-    settings = Settings("local[2]", tidegate.url, job.coordinator.job, str(tmp_path))
+    settings = Settings("local[2]", tidegate.url, job.connection.job, str(tmp_path))
     source = FileBatches(tmp_path / "input", SCHEMA)
     source.add(*rows_of(0))
     pinned_watermarks: dict[int, int | None] = {}

@@ -51,7 +51,7 @@ def test_it_is_the_same_as_without_a_crash(spark: SparkSession, tidegate: Coordi
         directory.mkdir()
         batches = fill(directory)
         job = tidegate.job(config=limiting_lag(LAG))
-        settings = Settings("local[2]", tidegate.url, job.coordinator.job, str(directory), windows=SIZE, native=True)
+        settings = Settings("local[2]", tidegate.url, job.connection.job, str(directory), windows=SIZE, native=True)
         for settings.die, settings.of in crashes:
             assert not run_here(spark, settings)
         settings.die = None
@@ -72,7 +72,7 @@ def test_a_replayed_batch_sees_the_same_watermark(
         source.add(*({"k": k, "t": 100_000 + second * 100} for k in "ab"), {"k": "a", "t": 90_000})
     job = tidegate.job(config=limiting_lag(LAG))
     settings = Settings(
-        "local[2]", tidegate.url, job.coordinator.job, str(tmp_path), IN_THE_FUNCTION, 3, windows=4000, native=True
+        "local[2]", tidegate.url, job.connection.job, str(tmp_path), IN_THE_FUNCTION, 3, windows=4000, native=True
     )
     assert not run_here(spark, settings)
     first = {call.batch: call.rows for call in calls(tmp_path)}

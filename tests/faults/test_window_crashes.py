@@ -54,7 +54,7 @@ def test_windows_and_updates_are_the_same_as_without_a_crash(
         directory.mkdir()
         fill(directory)
         job = tidegate.job(config=limiting_lag(LAG))
-        settings = Settings("local[2]", tidegate.url, job.coordinator.job, str(directory), windows=SIZE)
+        settings = Settings("local[2]", tidegate.url, job.connection.job, str(directory), windows=SIZE)
         for batch, point in enumerate(POINTS_WITH_WINDOWS, 1) if crashes else ():
             settings.die, settings.of = point, batch
             assert not run_here(spark, settings)

@@ -10,7 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.support.api import operate
 from tests.support.partitions import BATCHES, PARTITIONS, PER_BATCH, TOTAL, four_partitions
 from tests.support.streams import LAG, Sink, rows, stream_of, to_the_end
-from tidegate_spark import SOURCE_PARTITION, Batch, Job, fold, hook, limiting_lag
+from tidegate_spark import SOURCE_PARTITION, Batch, Job, limiting_lag
+from tidegate_spark.hook import batch_function, fold
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
 
@@ -102,7 +103,7 @@ def test_tasks_that_report_twice_change_nothing(
         fold.on_executors(*args)
         return fold.on_executors(*args)
 
-    monkeypatch.setattr(hook, "on_executors", twice)
+    monkeypatch.setattr(batch_function, "on_executors", twice)
     source.add(*rows(("a", 100_000), ("b", 40_000), ("b", 41_000), ("a", None), ("a", 9_999_999_999_999)))
     sink = Sink()
     to_the_end(sink.after(job.stream(source.stream(spark), event_time="t", substream="k")), checkpoint)

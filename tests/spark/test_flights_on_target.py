@@ -75,7 +75,7 @@ def test_the_flights_with_a_target(
     assert 1 - sum(late) / rows >= TARGET
     lost, _ = by_hand(landings, settings, LimitingLag(settings.lag_minutes * 60_000))
     assert sum(lost) / rows > 0.1
-    told = httpx.get(f"{tidegate.url}/v1/jobs/{job.coordinator.job}/completeness").raise_for_status().json()
+    told = httpx.get(f"{tidegate.url}/v1/jobs/{job.connection.job}/completeness").raise_for_status().json()
     assert told["achieved"] == pytest.approx(1 - sum(late) / rows)
     assert told["target"] == TARGET
     assert told["recommended_lag_ms"] < max(lag for lag in lags.values() if lag is not None)

@@ -139,10 +139,10 @@ def test_logs_and_lines_say_what_a_batch_did(
     assert lines[1].startswith("departures 1: 2 rows, 1 late, 1 without event time; watermark 2013-01-01 11:59:50 UTC")
     told = [record for record in caplog.records if getattr(record, "query", None) == "departures"]
     assert {(record.__dict__["job"], record.levelname) for record in told} == {
-        (job.coordinator.job, "INFO"),
-        (job.coordinator.job, "WARNING"),
+        (job.connection.job, "INFO"),
+        (job.connection.job, "WARNING"),
     }
-    dropped = next(record for record in told if "dropped 1 late, 1 null event time rows, of a, b" in record.message)
+    dropped = next(record for record in told if "dropped 1 late, 1 null event time rows of a, b" in record.message)
     assert dropped.__dict__["batch"] == 1
     committed = [record for record in told if "tidegate.watermark" in record.__dict__]
     assert [record.__dict__["tidegate.late_rows"] for record in committed] == [0, 1]

@@ -132,7 +132,7 @@ def test_nothing_is_claimed_for_a_checkpoint_that_cannot_be_read(
     stream = sink.after(job.stream(source.stream(spark), event_time="t", substream="k"))
     source.add(*rows(("a", 100_000)))
     to_the_end(stream, checkpoint)
-    monkeypatch.setattr("tidegate_spark.checkpoint.Checkpoint.started", lambda self: False)
+    monkeypatch.setattr("tidegate_spark.protocol.checkpoint.Checkpoint.started", lambda self: False)
     clock = job.queries()[0]["idle_clock_ms"]
     with running(stream, checkpoint):
         time.sleep(1.5)

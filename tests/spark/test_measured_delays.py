@@ -13,13 +13,14 @@ from tests.support.streams import Sink, rows, to_the_end
 from tidegate.domain.sketch import bucket_of
 from tidegate_spark import InvalidUsage, Job, target_completeness
 from tidegate_spark.columns import Columns
-from tidegate_spark.fold import Fold, on_driver
-from tidegate_spark.judgement import HIGHEST, Judgement
-from tidegate_spark.measuring import Measuring, Order
-from tidegate_spark.reporter import DELAYS_PER_CALL, in_calls
+from tidegate_spark.frame import Frame
+from tidegate_spark.hook.classify import HIGHEST, RowClassifier
+from tidegate_spark.hook.delays import DelayMeasurement, DelayOrder
+from tidegate_spark.hook.fold import FullFold, on_driver
+from tidegate_spark.protocol.fold import Fold
+from tidegate_spark.protocol.reporter import DELAYS_PER_CALL, in_calls
 from tidegate_spark.substreams import name_of, values_of
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
-from tidegate_spark.windows.frame import Frame
 
 Rows = list[tuple[str | None, int | None, int | None]]
 
@@ -37,7 +38,7 @@ def some_rows(count: int) -> Rows:
 
 
 def by_hand(
-    found: Rows, max_event_times: dict[str, int], frame: Frame | None, order: Order
+    found: Rows, max_event_times: dict[str, int], frame: Frame | None, order: DelayOrder
 ) -> dict[str, dict[int, int]]:
     reached, delays = dict(max_event_times), dict[str, Counter[int]]()
     for word, number, time in found:
@@ -56,7 +57,7 @@ def by_hand(
 
 @pytest.mark.parametrize("order", ["batch", "row"])
 @pytest.mark.parametrize("frame", [None, Frame(10_000, 5_000, 300)])
-def test_spark_counts_as_one_does_by_hand(spark: SparkSession, order: Order, frame: Frame | None) -> None:
+def test_spark_counts_as_one_does_by_hand(spark: SparkSession, order: DelayOrder, frame: Frame | None) -> None:
     found = some_rows(3_000)
     names = {name_of((word, None if number is None else str(number))) for word, number, _ in found}
     # Of what is no name as it is, the values cannot be told from the name.
@@ -64,10 +65,10 @@ def test_spark_counts_as_one_does_by_hand(spark: SparkSession, order: Order, fra
     assert all(name_of(values_of(name, 2)) == name for name in names - marked)
     max_event_times = {name: 20_000 + 5_000 * at for at, name in enumerate(sorted(names)) if at % 4}
     df = spark.createDataFrame(found, "word string, number int, t long").coalesce(1)
-    judgement = Judgement(30_000, 1_000_000)
-    columns, measuring = Columns("t", ["word", "number"]), Measuring(order, max_event_times, frame)
-    measured = on_driver(df, columns, judgement, 2, plain=False, measuring=measuring)
-    plainly = on_driver(df, columns, judgement, 2, plain=False)
+    classifier = RowClassifier(30_000, 1_000_000)
+    columns, measurement = Columns("t", ["word", "number"]), DelayMeasurement(order, max_event_times, frame)
+    measured = on_driver(df, FullFold(columns, classifier, measurement), 2)
+    plainly = on_driver(df, FullFold(columns, classifier), 2)
     assert measured is not None and plainly is not None
     expected = by_hand(found, max_event_times, frame, order)
     for name, delays in zip(measured.substream, measured.delays, strict=True):
@@ -94,14 +95,16 @@ def _without_delays(fold: Fold) -> Any:
 def test_a_stream_that_is_one_substream(spark: SparkSession) -> None:
     found: Rows = [(None, None, time) for time in (1_000, 5_000, 2_000, 9_000, 8_999)]
     df = spark.createDataFrame(found, "word string, number int, t long").coalesce(1)
-    expected: dict[Order, list[int]] = {"batch": [4_000, 0, 3_000, 0, 0], "row": [4_000, 0, 3_000, 0, 1]}
+    expected: dict[DelayOrder, list[int]] = {"batch": [4_000, 0, 3_000, 0, 0], "row": [4_000, 0, 3_000, 0, 1]}
     for order, delays in expected.items():
-        measuring = Measuring(order, {"(all)": 5_000}, None)
-        fold = on_driver(df, Columns("t", None), Judgement(None, HIGHEST), 1, plain=False, measuring=measuring)
+        measurement = DelayMeasurement(order, {"(all)": 5_000}, None)
+        fold = on_driver(df, FullFold(Columns("t", None), RowClassifier(None, HIGHEST), measurement), 1)
         assert fold is not None
         assert dict(map(tuple, fold.delays[0])) == Counter(map(bucket_of, delays))  # type: ignore[arg-type]
     # Of the first batch there is nothing that its rows could be behind.
-    fold = on_driver(df, Columns("t", None), Judgement(None, HIGHEST), 1, False, Measuring("batch", {}, None))
+    fold = on_driver(
+        df, FullFold(Columns("t", None), RowClassifier(None, HIGHEST), DelayMeasurement("batch", {}, None)), 1
+    )
     assert fold is not None and fold.delays == [[]]
 
 
@@ -135,7 +138,7 @@ def test_delays_are_measured_where_they_are_asked_for(
     source.add(*rows(("a", 99_000), ("a", 120_000)))
 
     def known() -> int:
-        found = httpx.get(f"{tidegate.url}/v1/jobs/{job.coordinator.job}/completeness").raise_for_status().json()
+        found = httpx.get(f"{tidegate.url}/v1/jobs/{job.connection.job}/completeness").raise_for_status().json()
         return int(found["rows"])
 
     plain = job.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(lambda df, batch: None)

@@ -15,9 +15,11 @@ from tests.support.local import LocalCoordinator
 from tests.support.points import IN_THE_FUNCTION, POINTS, watch
 from tests.support.streams import LAG, Sink, kill, rows, to_the_end
 from tests.support.waiting import until
-from tidegate_spark import Batch, CoordinatorUnavailable, Job, JobDeleted, Stream, limiting_lag, outage
-from tidegate_spark.coordinator import Coordinator
-from tidegate_spark.outage import OnOutage, Patience
+from tidegate_spark import Batch, Job, JobDeleted, Stream, limiting_lag
+from tidegate_spark.protocol import retry
+from tidegate_spark.protocol.effects import NoAnswer, Request, Response
+from tidegate_spark.protocol.retry import OnOutage, RetryPolicy
+from tidegate_spark.protocol.transport import HttpTransport
 from tidegate_spark.testing import FileBatches
 
 
@@ -160,7 +162,7 @@ def test_a_query_can_be_stopped_while_it_waits(
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch that may go on without its coordinator does so after half a second."""
-    monkeypatch.setattr(outage, "MOMENT_S", 0.5)
+    monkeypatch.setattr(retry, "SHORT_WAIT_S", 0.5)
 
 
 def going_on(own: LocalCoordinator, **limits: Any) -> Job:
@@ -187,7 +189,7 @@ def test_a_query_may_go_on_without_its_coordinator(
         source.add(*rows(("a", 120_000), ("b", 70_000), ("a", None)))
         until(lambda: len(sink.committed) == 4, "another one")
         time.sleep(2.5)
-        assert [committed.told for committed in sink.committed] == [True, True, False, False]
+        assert [committed.acknowledged for committed in sink.committed] == [True, True, False, False]
         own.start()
         until(lambda: job.status()["watermark"] == 60_000, "the coordinator was told")
         assert job.status()["substreams"]["idle"] == 0
@@ -199,7 +201,7 @@ def test_a_query_may_go_on_without_its_coordinator(
     assert sink.late == {2: [("b", 29_999)], 3: [("a", None)], 4: [("b", 59_999)]}
     assert job.status()["rows"] == {"on_time": 10, "updated": 0, "late": 2, "null_event_time": 1, "future": 0}
     assert sum(row["reported"] for row in job.substreams()) == 12
-    assert sink.committed[4].told
+    assert sink.committed[4].acknowledged
 
 
 @pytest.mark.usefixtures("soon")
@@ -246,15 +248,17 @@ def test_a_begin_whose_answer_was_lost_does_not_change_the_judgement(
     source.add(*rows(("a", 100_000)))
     source.add(*rows(("a", 105_000)))
     to_the_end(stream, checkpoint)
-    original = Coordinator.begin
+    send = HttpTransport.send
 
-    def answer_lost(*args: Any) -> Any:
-        original(*args)
-        raise CoordinatorUnavailable("the answer was lost")
+    def answer_lost(self: HttpTransport, request: Request, timeout_s: float) -> Response:
+        response = send(self, request, timeout_s)
+        if request.method == "PUT" and "/batches/" in request.path:
+            raise NoAnswer("the answer was lost")
+        return response
 
     source.add(*rows(("a", 93_000)))
     with monkeypatch.context() as patch:
-        patch.setattr(Coordinator, "begin", answer_lost)
+        patch.setattr(HttpTransport, "send", answer_lost)
         with pytest.raises(StreamingQueryException, match="disk is full"):
             to_the_end(stream, checkpoint)
     assert job.queries()[0]["pinned_watermark"] == 95_000
@@ -270,7 +274,7 @@ def test_the_first_batch_has_nothing_to_go_on_with(
 ) -> None:
     """Without a pin every row would be on time; and there may be no job that could learn of it."""
     job = going_on(own)
-    job.on_outage = OnOutage(Patience(0.3), goes_on=True)
+    job.connection.on_outage = OnOutage(RetryPolicy(0.3), continues=True)
     own.stop()
     source.add(*rows(("a", 100_000)))
     stream: Stream = job.stream(source.stream(spark), event_time="t", substream="k")

@@ -53,7 +53,7 @@ OF_OTHERS = {
     "livez",
     "readyz",
     "metrics",
-    "disorder",
+    "completeness",
     "late",
 }
 """Calls that Spark jobs do not make: those of people, of the programs that help them, and of supervisors."""
@@ -145,7 +145,7 @@ def said(
     tens = stream.windows(10_000).agg("k", rows=windows.count()).allowed_lateness(5000)
     to_the_end(Sink().after(tens), str(folder / "windows"), "windows")
     job.declare("declared", ["a", "b"])
-    job.coordinator.declare("declared", ["c"], "as after a loss", {"c": 90_000})
+    job.connection.run(job.connection.calls.declare("declared", ["c"], "as after a loss", {"c": 90_000}))
     job.done("windows", ["a"], "ended")
     job.hand_over("driver", "driver-2", "renamed")
     job.retire("driver-2", "over")

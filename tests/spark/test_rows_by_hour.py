@@ -11,17 +11,18 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.support.streams import rows, to_the_end
 from tidegate_spark import Batch, Job
 from tidegate_spark.columns import Columns
-from tidegate_spark.fold import HOURS_PER_COMMIT, Fold, on_driver
-from tidegate_spark.judgement import HIGHEST, LOWEST, Judgement
-from tidegate_spark.ledger import HOUR, HOURS_KEPT, Hours, spread, together
-from tidegate_spark.measuring import Measuring
+from tidegate_spark.frame import Frame
+from tidegate_spark.hook.classify import HIGHEST, LOWEST, RowClassifier
+from tidegate_spark.hook.delays import DelayMeasurement
+from tidegate_spark.hook.fold import FullFold, PlainFold, on_driver
+from tidegate_spark.protocol.fold import HOURS_PER_COMMIT, Fold
+from tidegate_spark.protocol.hours import HOUR, HOURS_KEPT, Hours, merge_hours, spread
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
-from tidegate_spark.windows.frame import Frame
 
 LATEST = 50 * HOUR
 
 
-def by_hand(found: list[tuple[str, int | None]], judgement: Judgement) -> dict[str, Hours]:
+def by_hand(found: list[tuple[str, int | None]], classifier: RowClassifier) -> dict[str, Hours]:
     counts = dict[str, dict[int, Counter[str]]]()
     for name, time in found:
         of_each = counts.setdefault(name, {})
@@ -29,9 +30,9 @@ def by_hand(found: list[tuple[str, int | None]], judgement: Judgement) -> dict[s
             continue
         of_hour = of_each.setdefault(time // HOUR, Counter())
         of_hour["rows"] += 1
-        if time < judgement.late_below:
+        if time < classifier.late_below:
             of_hour["late"] += 1
-        elif time < judgement.on_time_from:
+        elif time < classifier.on_time_from:
             of_hour["updated"] += 1
     return {
         name: [[hour, of["rows"], of["updated"], of["late"]] for hour, of in sorted(hours.items())]
@@ -45,12 +46,12 @@ def test_spark_counts_as_one_does_by_hand(spark: SparkSession, frame: Frame | No
     chance = Random(5)  # noqa: S311 - the same rows each time
     edges = [-(2**53), LOWEST, -HOUR, -HOUR - 1, -1, 0, HOUR - 1, LATEST, LATEST + 1, HIGHEST + 9, None]
     found = [(chance.choice("ab"), chance.choice([*edges, *range(-HOUR, 40 * HOUR, HOUR // 7)])) for _ in range(2_000)]
-    judgement = Judgement(20 * HOUR, LATEST, frame=frame, lateness=0 if frame is None else 2 * HOUR)
-    measuring = Measuring("batch", {"a": 30 * HOUR, "b": HOUR}, None) if measured else None
+    classifier = RowClassifier(20 * HOUR, LATEST, frame=frame, lateness=0 if frame is None else 2 * HOUR)
+    delays = DelayMeasurement("batch", {"a": 30 * HOUR, "b": HOUR}, None) if measured else None
     df = spark.createDataFrame(found, "k string, t long")
-    fold = on_driver(df, Columns("t", "k"), judgement, 2, plain=False, measuring=measuring)
+    fold = on_driver(df, FullFold(Columns("t", "k"), classifier, delays), 2)
     assert fold is not None
-    expected = by_hand(found, judgement)
+    expected = by_hand(found, classifier)
     assert dict(zip(fold.substream, fold.hours, strict=True)) == expected
     assert sum(late for hours in expected.values() for *_, late in hours) > 300
     assert sum(fold.late) == sum(late for hours in expected.values() for *_, late in hours) + sum(
@@ -60,8 +61,8 @@ def test_spark_counts_as_one_does_by_hand(spark: SparkSession, frame: Frame | No
 
 def test_a_batch_of_nothing_has_no_hours(spark: SparkSession) -> None:
     df = spark.createDataFrame([], "t long")
-    for measuring in (None, Measuring("batch", {}, None)):
-        fold = on_driver(df, Columns("t", None), Judgement(None, HIGHEST), 1, False, measuring)
+    for delays in (None, DelayMeasurement("batch", {}, None)):
+        fold = on_driver(df, FullFold(Columns("t", None), RowClassifier(None, HIGHEST), delays), 1)
         assert fold is not None
         assert (fold.rows, fold.hours) == ([], [])
 
@@ -69,7 +70,7 @@ def test_a_batch_of_nothing_has_no_hours(spark: SparkSession) -> None:
 def test_rows_on_time_are_spread_over_their_hours(spark: SparkSession) -> None:
     found = [("a", HOUR * at // 4) for at in range(5, 13)] + [("b", HOUR + 5)] * 3 + [("c", None)]
     df = spark.createDataFrame(found, "k string, t long")
-    fold = on_driver(df, Columns("t", "k"), Judgement(0, LATEST), 1, plain=True)
+    fold = on_driver(df, PlainFold(Columns("t", "k"), RowClassifier(0, LATEST)), 1)
     assert fold is not None
     assert dict(zip(fold.substream, fold.hours, strict=True)) == {
         "a": [[1, 3, 0, 0], [2, 4, 0, 0], [3, 1, 0, 0]],
@@ -105,28 +106,28 @@ FEW: Hours = [[1, 5, 0, 1], [2, 9, 0, 0]]
 
 
 def test_an_account_has_its_rows_by_hour() -> None:
-    assert fold(FEW, []).account()["hours"] == [FEW, []]
-    assert fold(FEW).account()["late_disposition"] == "diverted"
-    assert "hours" not in fold([], []).account()
-    assert together([FEW, FEW]) == [[1, 10, 0, 2], [2, 18, 0, 0]]
+    assert fold(FEW, []).row_counts()["hours"] == [FEW, []]
+    assert fold(FEW).row_counts()["late_disposition"] == "diverted"
+    assert "hours" not in fold([], []).row_counts()
+    assert merge_hours([FEW, FEW]) == [[1, 10, 0, 2], [2, 18, 0, 0]]
 
 
 def test_of_a_long_time_there_are_the_hours_that_are_kept() -> None:
     years: Hours = [[hour, 1, 0, 1] for hour in range(30_000)]
-    (told,) = fold(years).account()["hours"]
+    (told,) = fold(years).row_counts()["hours"]
     assert told == years[-HOURS_KEPT:]
 
 
 def test_where_there_are_too_many_the_late_ones_are_told_and_all_of_them_together() -> None:
     many = [[hour, 1, 0, 0] for hour in range(4)]
-    account = fold(FEW, *[many] * (HOURS_PER_COMMIT // 4)).account()
+    account = fold(FEW, *[many] * (HOURS_PER_COMMIT // 4)).row_counts()
     assert account["hours"] == [FEW[:1], *[[]] * (HOURS_PER_COMMIT // 4)]
     rows = HOURS_PER_COMMIT // 4
     assert account["all_hours"] == [[0, rows, 0, 0], [1, rows + 5, 0, 1], [2, rows + 9, 0, 0], [3, rows, 0, 0]]
-    all_late = fold(*[[[hour, 1, 0, 1] for hour in range(4)]] * (HOURS_PER_COMMIT // 4 + 1)).account()
+    all_late = fold(*[[[hour, 1, 0, 1] for hour in range(4)]] * (HOURS_PER_COMMIT // 4 + 1)).row_counts()
     assert "hours" not in all_late
     assert all_late["all_hours"][0] == [0, rows + 1, 0, rows + 1]
-    whole = fold(*[FEW] * 100_001).account()
+    whole = fold(*[FEW] * 100_001).row_counts()
     assert (whole["substreams"], whole["hours"]) == (["(all)"], [[[1, 500_005, 0, 100_001], [2, 900_009, 0, 0]]])
 
 
@@ -134,20 +135,20 @@ def test_hours_make_no_account_too_large() -> None:
     wide = fold(FEW, *[[[2, 9, 0, 0]] for _ in range(8_999)])
     wide.substream[:] = [f"{at:04}" + "é" * 72 for at in range(9_000)]
     assert not wide.is_too_large()
-    account = wide.account()
+    account = wide.row_counts()
     assert account["hours"][:2] == [FEW[:1], []], "with more of these it would be"
     assert account["all_hours"] == [[1, 5, 0, 1], [2, 81_000, 0, 0]]
 
 
 def test_a_fold_of_very_many_hours_is_told_as_one(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate_spark.fold.HOURS_PER_COMMIT", 7)
+    monkeypatch.setattr("tidegate_spark.hook.fold.HOURS_PER_COMMIT", 7)
     found = [(name, at * HOUR) for name in "ab" for at in (3, 6)] + [("c", None)]
     df = spark.createDataFrame(found, "k string, t long")
-    folded = on_driver(df, Columns("t", "k"), Judgement(0, LATEST), 1, plain=True)
+    folded = on_driver(df, PlainFold(Columns("t", "k"), RowClassifier(0, LATEST)), 1)
     assert folded is not None
     assert (folded.hours, folded.all_hours) == ([], [[3, 1, 0, 0], [4, 1, 0, 0], [5, 1, 0, 0], [6, 1, 0, 0]])
-    assert folded.account()["all_hours"] == folded.all_hours
-    assert Fold.together([folded, folded]).all_hours[0] == [3, 2, 0, 0]
+    assert folded.row_counts()["all_hours"] == folded.all_hours
+    assert Fold.merge([folded, folded]).all_hours[0] == [3, 2, 0, 0]
 
 
 @pytest.mark.parametrize("mode", ["executor", "driver"])
@@ -177,7 +178,7 @@ def test_a_silent_loss_is_seen(
         taken.append(df.count())
 
     to_the_end(stream.late_output(take) if goes == "diverted" else stream, checkpoint)
-    found = httpx.get(f"{tidegate.url}/v1/jobs/{job.coordinator.job}/late").raise_for_status().json()
+    found = httpx.get(f"{tidegate.url}/v1/jobs/{job.connection.job}/late").raise_for_status().json()
     nothing = {"updated": 0, "dropped": 0, "diverted": 0}
     assert found["spans"] == [
         {"query": "q", "substream": "HNL", "start": day + 14 * HOUR, "end": day + 16 * HOUR, "rows": 100}

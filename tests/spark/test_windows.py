@@ -231,7 +231,7 @@ def test_a_checkpoint_of_spark_3_5_needs_to_be_replaced(
     """There a query has no source of markers; Spark would only say that the number of sources has changed."""
     source.add(*rows(("a", 1000)))
     with monkeypatch.context() as older:
-        older.setattr("tidegate_spark.stream.PYTHON_SOURCES", (9, 0))
+        older.setattr("tidegate_spark.start.PYTHON_SOURCES", (9, 0))
         to_the_end(tens(job, source, spark, Results()), checkpoint)
     with pytest.raises(InvalidUsage, match=r"started on Spark 3\.5.*Start with a new checkpoint"):
         to_the_end(tens(job, source, spark, Results()), checkpoint)

@@ -19,7 +19,7 @@ FRAMES = {"throttle": {"type": "frame", "size_ms": HOUR, "slide_ms": HOUR, "offs
 
 def operate(job: Job, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
     """Make a call that the client has no method for, such as an operator's; ``path`` is relative to the gate's job."""
-    url = f"{job.coordinator.url}/v1/jobs/{job.coordinator.job}{path}"
+    url = f"{job.connection.url}/v1/jobs/{job.connection.job}{path}"
     answer = httpx.request(method, url, json=body, timeout=30, verify=url.startswith("https:")).raise_for_status()
     found: dict[str, Any] = answer.json() if answer.content else {}
     return found

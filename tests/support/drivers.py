@@ -1,16 +1,22 @@
 """The driver of a query without Spark: what Spark does with a checkpoint and a batch, around the client's protocol."""
 
 import json
+from functools import partial
 from pathlib import Path
-
-from tidegate_spark.pinned_watermarks import PinnedWatermarks
+from typing import TypeVar
 
 from tests.support.clock import VirtualClock
 from tidegate_spark import Job
-from tidegate_spark.checkpoint import Checkpoint
-from tidegate_spark.choice import Choice
-from tidegate_spark.delivery import Delivery, Opened, Settles
-from tidegate_spark.fold import Fold
+from tidegate_spark.protocol.batches import OpenBatch
+from tidegate_spark.protocol.checkpoint import Checkpoint
+from tidegate_spark.protocol.choices import QueryChoices
+from tidegate_spark.protocol.effects import Procedure, run
+from tidegate_spark.protocol.fold import Fold
+from tidegate_spark.protocol.retry import ONE_ATTEMPT
+from tidegate_spark.protocol.session import DriverSession, perform_on_files
+from tidegate_spark.protocol.settings import InputComplete, QuerySettings
+
+Result = TypeVar("Result")
 
 
 def fold(**max_event_times: int) -> Fold:
@@ -18,6 +24,11 @@ def fold(**max_event_times: int) -> Fold:
     names = list(max_event_times)
     none = [0] * len(names)
     return Fold("by row", names, list(max_event_times.values()), [1] * len(names), none, none, none, none)
+
+
+def on_files(checkpoint: Checkpoint, procedure: Procedure[Result]) -> Result:
+    """Run a procedure that only reads and writes documents beside a checkpoint."""
+    return run(procedure, partial(perform_on_files, checkpoint))
 
 
 class Runs:
@@ -39,38 +50,56 @@ class Runs:
         self,
         job: Job,
         query: str = "q",
-        settles: Settles = "each batch",
-        here: bool = True,
-        choice: Choice | None = None,
+        input_complete: InputComplete = InputComplete.PER_BATCH,
+        owns_files: bool = True,
+        choices: QueryChoices | None = None,
         replaces_substreams: bool = False,
     ) -> "Run":
         """Start the query."""
-        checkpoint = Checkpoint(str(self.directory))
-        delivery = Delivery(
-            job, query, (), checkpoint, PinnedWatermarks(checkpoint), settles, here, choice, replaces_substreams
+        settings = QuerySettings(
+            job.connection,
+            query,
+            input_complete=input_complete,
+            choices=choices,
+            replaces_substreams=replaces_substreams,
         )
-        delivery.start()
-        return Run(self, delivery)
+        session = DriverSession(settings, Checkpoint(str(self.directory)), owns_files)
+        session.run(session.protocol.start())
+        return Run(self, session)
 
 
 class Run:
     """One start of the query."""
 
-    def __init__(self, runs: Runs, delivery: Delivery) -> None:
-        self.runs, self.delivery = runs, delivery
+    def __init__(self, runs: Runs, session: DriverSession) -> None:
+        self.runs, self.session = runs, session
 
-    def begin(self, batch_id: int) -> Opened:
+    def begin(self, batch_id: int) -> OpenBatch:
         """Plan and begin a batch."""
         self.runs.plan(batch_id)
-        return self.delivery.begin(batch_id)
+        return self.session.run(self.session.protocol.begin(batch_id))
 
-    def batch(self, batch_id: int, **max_event_times: int) -> Opened:
+    def report(self, opened: OpenBatch, fold: Fold) -> None:
+        """Report an open batch."""
+        self.session.run(self.session.protocol.report(opened, fold))
+
+    def commit(self, opened: OpenBatch, fold: Fold) -> None:
+        """Commit an open batch."""
+        self.session.run(self.session.protocol.commit(opened, fold))
+
+    def batch(self, batch_id: int, **max_event_times: int) -> OpenBatch:
         """Run a whole batch with one row for each substream."""
         opened = self.begin(batch_id)
-        self.delivery.report(opened, fold(**max_event_times))
-        self.delivery.commit(opened, fold(**max_event_times))
+        self.report(opened, fold(**max_event_times))
+        self.commit(opened, fold(**max_event_times))
         return opened
 
     def beat(self, after_batch: int | None, age_s: float = 0.0) -> None:
         """Send a heartbeat."""
-        self.delivery.heartbeat(self.delivery.run(), age_s, after_batch)
+        protocol = self.session.protocol
+        run = self.session.run(protocol.batches.run())
+        self.session.run(protocol.heartbeat(run, age_s, after_batch))
+
+    def flush(self) -> bool:
+        """Try once to report the backlog; return whether it is empty."""
+        return self.session.run(self.session.backlog.flush(ONE_ATTEMPT))

@@ -1,10 +1,12 @@
 """The points of a batch at which something may die, and a way to be told when they are reached."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
-from tidegate_spark import hook
-from tidegate_spark.coordinator import Coordinator
+from tidegate_spark.hook import batch_function
+from tidegate_spark.protocol.effects import Request, Response
+from tidegate_spark.protocol.transport import HttpTransport
 from tidegate_spark.windows.parquet import ParquetState
 from tidegate_spark.windows.windowing import Windowing
 
@@ -44,8 +46,31 @@ def watch(reached: Reached, replace: Callable[[Any, str, Any], None] = setattr) 
 
         replace(owner, name, wrapped)
 
-    around(Coordinator, "begin", "before the pin", "after the pin", lambda *args: args[3])
-    around(hook, "on_executors", None, "after the reports", lambda *args: args[4].batch["batch_id"])
-    around(Coordinator, "commit", "before the commit", "after it", lambda *args: args[3])
+    _watch_calls(reached, replace)
+    around(batch_function, "on_executors", None, "after the reports", lambda *args: args[3].batch["batch_id"])
     around(ParquetState, "write", "before the state", "after the state", lambda *args: args[1])
     around(Windowing, "_give_out", "after the version", "after the function", lambda *args: args[1].batch)
+
+
+_CALLS = {
+    "PUT": (re.compile(r"/queries/[^/]+/batches/(\d+)$"), "before the pin", "after the pin"),
+    "POST": (re.compile(r"/queries/[^/]+/batches/(\d+):commit$"), "before the commit", "after it"),
+}
+
+
+def _watch_calls(reached: Reached, replace: Callable[[Any, str, Any], None]) -> None:
+    """Call ``reached`` before a begin or a commit is sent, and after it was answered."""
+    send = HttpTransport.send
+
+    def watched(self: HttpTransport, request: Request, timeout_s: float) -> Response:
+        pattern, before, after = _CALLS.get(request.method, (None, "", ""))
+        found = pattern.search(request.path) if pattern else None
+        if found is None:
+            return send(self, request, timeout_s)
+        reached(before, int(found[1]))
+        response = send(self, request, timeout_s)
+        if response.status < 300:
+            reached(after, int(found[1]))
+        return response
+
+    replace(HttpTransport, "send", watched)

@@ -17,13 +17,13 @@ from pyspark.sql import SparkSession
 
 from tests.support.pipeline import Died, Settings, execute
 from tests.support.points import watch
-from tidegate_spark.checkpoint import Checkpoint
-from tidegate_spark.coordinator import Coordinator
+from tidegate_spark.protocol.checkpoint import Checkpoint
+from tidegate_spark.protocol.transport import HttpTransport
 from tidegate_spark.testing import ensure_java
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 240
-SILENCED = {Coordinator: ("begin", "report", "commit", "heartbeat"), Checkpoint: ("write", "delete")}
+SILENCED = {HttpTransport: ("send",), Checkpoint: ("write", "delete")}
 """What a dead driver no longer does."""
 
 

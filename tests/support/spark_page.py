@@ -45,7 +45,7 @@ def main() -> None:
     # The query "metered" reads the same flights, and finds the same one late.
     assert page["batches"] == [0, 1]
     assert page["Metrics"].seen[-1]["tidegate.watermark"] is not None
-    assert page["never_stops"].on_outage.goes_on
+    assert page["never_stops"].connection.on_outage.continues
     spark.stop()
 
 

@@ -3,14 +3,14 @@
 ::
 
     job = tidegate_spark.connect("http://coordinator:8000", job="flights",
-                                  rules=tidegate_spark.limiting_lag(timedelta(minutes=30)))
+                                 config=tidegate_spark.limiting_lag(timedelta(minutes=30)))
     query = (job.stream(flights, event_time="departed_at", substream="dest")
                  .late_output(write_late)
                  .foreach_batch(write)
                  .start(queryName="departures", checkpointLocation=path))
 
-``write(df, batch_id)`` stays as it was: it receives the rows that are on time, and ``batch_id`` also carries
-``batch_id.watermark`` and ``batch_id.job_watermark``.
+``write(df, batch_id)`` gets the rows that are on time. ``batch_id`` also carries ``batch_id.watermark`` and
+``batch_id.job_watermark``.
 """
 
 from importlib import import_module
@@ -65,33 +65,20 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-HOMES = {
-    "Batch": "batch",
-    "Committed": "batch",
-    "CoordinatorUnavailable": "errors",
-    "Job": "job",
-    "Holder": "batch",
-    "InvalidUsage": "errors",
-    "JobDeleted": "errors",
-    "JobMissing": "errors",
-    "Limits": "config",
-    "Refused": "errors",
-    "JobConfig": "config",
-    "SOURCE_PARTITION": "substreams",
-    "Stream": "stream",
-    "TidegateError": "errors",
-    "connect": "job",
-    "limiting_lag": "config",
-    "limiting_lag_and_delay": "config",
-    "limiting_lag_and_lull": "config",
-    "limiting_timestamp_and_wall_clock_lag": "config",
-    "target_completeness": "config",
-    "reported": "config",
+_NAMES = {
+    "batch": ("Batch", "Committed", "Holder"),
+    "config": ("JobConfig", "Limits", *(name for name in __all__ if name[0].islower() and name != "connect")),
+    "errors": ("CoordinatorUnavailable", "InvalidUsage", "JobDeleted", "JobMissing", "Refused", "TidegateError"),
+    "job": ("Job", "connect"),
+    "stream": ("Stream",),
+    "substreams": ("SOURCE_PARTITION",),
 }
+HOMES = {name: module for module, names in _NAMES.items() for name in names}
+"""The module of each public name."""
 
 
 def __getattr__(name: str) -> Any:
-    # Imported when asked for (PEP 562): an executor's worker needs the reporter alone, and must not pay for httpx.
+    # Imported on first use (PEP 562): the worker of an executor needs the reporter alone, and must not import httpx.
     if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{HOMES[name]}"), name)

@@ -1,4 +1,4 @@
-"""What a user's function gets to know of its batch, before and after it."""
+"""What a user's function learns about its batch, before and after it."""
 
 import copy
 from collections.abc import Mapping
@@ -8,15 +8,17 @@ from typing import Any, Self
 
 
 class Batch(int):
-    """Spark's batch id, which also knows how its rows were judged.
+    """Spark's batch id, with the watermarks of the batch. It is an ``int``, as a ``foreachBatch`` function expects.
 
-    It is an ``int``, so a function written for ``foreachBatch`` takes it as it always did.
+    Watermarks are in epoch milliseconds, or in the unit of a numeric event time.
 
-    ``pinned_watermark`` (epoch milliseconds, or the unit of a numeric event time): rows with an event time below it
-    are late, in
-    every replay of this batch; None: none is. ``watermark``: what the whole job had emitted when this batch began, as
-    far as this query has heard; for windows, what they are closed by. ``replayed``: the batch was begun before, by a
-    run that did not finish it.
+    Attributes:
+        watermark: The pinned watermark: rows below it are late, in every replay of this batch. None: no row is.
+        job_watermark: The emitted watermark when the batch began, as far as this query knows. In the function for
+            windows: the watermark that closed them.
+        job: The job.
+        query: The query.
+        replayed: Whether an earlier run began the batch and did not finish it.
     """
 
     watermark: int | None
@@ -25,7 +27,7 @@ class Batch(int):
     query: str
     replayed: bool
 
-    # The defaults are for copies and pickles (a batch in the closure of a UDF), which bring the attributes after.
+    # The defaults are for copies and pickles (a batch in the closure of a UDF), which set the attributes afterwards.
     def __new__(
         cls,
         batch_id: int,
@@ -42,7 +44,7 @@ class Batch(int):
         return self
 
     def closing(self, watermark: int) -> "Batch":
-        """The batch as the function for windows gets it, which are closed by this watermark."""
+        """Return the batch for the function that gets the windows closed by ``watermark``."""
         again = copy.copy(self)
         again.job_watermark = watermark
         return again
@@ -50,9 +52,15 @@ class Batch(int):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who keeps the watermark where it is.
+    """What holds the watermark.
 
-    ``reason``: slow, never_reported, blocked, missing_query, open_batch or hold.
+    Attributes:
+        reason: slow, never_reported, blocked, missing_query, open_batch or hold.
+        query: The query.
+        substream: The substream, if one holds it.
+        batch_id: The open batch, if one holds it.
+        since_ms: Since when (epoch milliseconds).
+        hold: The hold, if one does.
     """
 
     reason: str
@@ -64,11 +72,11 @@ class Holder:
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> "Holder | None":
-        """The holder in an answer of the coordinator."""
+        """Return what holds the watermark, from an answer of the coordinator; None: nothing does."""
         held_by = answer["held_by"]
         if held_by is None:
             return None
-        # A coordinator that is newer may say more.
+        # A newer coordinator may send more members.
         return cls(**{member.name: held_by[member.name] for member in fields(cls) if member.name in held_by})
 
     def __str__(self) -> str:
@@ -83,12 +91,21 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A batch after its commit: its rows by what became of them, and the watermark that the job has now.
+    """A batch after its commit: its rows by class, and the job's watermark.
 
-    ``told`` is False where the query went on without its coordinator: the batch is told later, and ``watermark`` is
-    the last that was heard of. ``now_ms``: the coordinator's time at the commit (epoch milliseconds). ``seconds``: how
-    long the batch took. ``of_timestamps``: the event times are timestamps, so that watermarks are epoch milliseconds;
-    those of a numeric column may be, too.
+    Attributes:
+        batch: The batch.
+        on_time: Number of rows on time.
+        updated: Number of rows that changed a closed window.
+        late: Number of late rows.
+        null_event_time: Number of rows without an event time.
+        future: Number of rows too far ahead of the clock.
+        watermark: The emitted watermark after the commit; the last one known if ``acknowledged`` is False.
+        now_ms: The coordinator's time at the commit (epoch milliseconds); None if ``acknowledged`` is False.
+        held_by: What holds the watermark.
+        seconds: Duration of the batch.
+        acknowledged: Whether the coordinator has acknowledged the commit. If not, the batch is in the backlog.
+        of_timestamps: Whether the event times are timestamps, so that watermarks are epoch milliseconds.
     """
 
     batch: Batch
@@ -101,20 +118,21 @@ class Committed:
     now_ms: int | None
     held_by: Holder | None
     seconds: float
-    told: bool
+    acknowledged: bool
     of_timestamps: bool
 
     @property
     def rows(self) -> int:
+        """Number of rows."""
         return self.on_time + self.updated + self.late + self.null_event_time + self.future
 
     @property
     def watermark_lag_ms(self) -> int | None:
-        """How far the watermark is behind the clock; None where either is not known. For epoch milliseconds only."""
+        """The watermark lag; None if it is not known. Only meaningful for epoch milliseconds."""
         return None if self.watermark is None or self.now_ms is None else self.now_ms - self.watermark
 
     def metrics(self) -> dict[str, int | float | None]:
-        """The same as named numbers, for a metrics system, and as attributes of the log's records."""
+        """Return the batch as named numbers, for a metrics system; the log's records carry them too."""
         return {
             "tidegate.pinned_watermark": self.batch.watermark,
             "tidegate.watermark": self.watermark,
@@ -137,9 +155,10 @@ class Committed:
         ):
             if count:
                 rows.append(f"{count:,} {what}")
-        if not self.told:
-            return f"{', '.join(rows)}; the coordinator is told later"
-        return f"{', '.join(rows)}; watermark {self._watermark()}, held by {self.held_by or 'nobody'}"
+        held = "not held" if self.held_by is None else f"held by {self.held_by}"
+        if not self.acknowledged:
+            return f"{', '.join(rows)}; reported when the coordinator is back"
+        return f"{', '.join(rows)}; watermark {self._watermark()}, {held}"
 
     def _watermark(self) -> str:
         if self.watermark is None:

@@ -1,4 +1,4 @@
-"""The clocks of the client, behind one seam: a test or a simulation passes its own."""
+"""The clock of the client. A test or a simulation passes its own."""
 
 import time
 from typing import Protocol

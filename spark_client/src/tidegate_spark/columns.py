@@ -1,4 +1,4 @@
-"""Where a row's event time and its substream stand."""
+"""The columns of the event time and of the substream."""
 
 from dataclasses import dataclass
 
@@ -13,20 +13,20 @@ from tidegate_spark.substreams import SOURCE_PARTITION, Substream
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The event time's column, and what makes a substream."""
+    """The column of the event time, and what makes a substream."""
 
     event_time: str
     substream: Substream
 
     @property
     def substream_columns(self) -> tuple[str, ...]:
-        """The columns whose values make a substream; none where it is the source partition, or the whole stream."""
+        """The columns whose values make a substream; none for the source partition and for a stream as a whole."""
         if self.substream is None or self.substream is SOURCE_PARTITION:
             return ()
         return (self.substream,) if isinstance(self.substream, str) else tuple(self.substream)
 
     def check(self, df: DataFrame) -> None:
-        """:raises InvalidUsage: unless the columns are there and of types that can be used."""
+        """Raise InvalidUsage unless the columns exist and have supported types."""
         types = {field.name: field.dataType for field in df.schema.fields}
         if not self.substream_columns and self.substream not in (None, SOURCE_PARTITION):
             raise InvalidUsage("substream names no column; for a stream that is one substream, say substream=None.")
@@ -45,18 +45,17 @@ class Columns:
                 raise InvalidUsage(f"substream={name!r} is of type {types[name].simpleString()}: {remedy}.")
 
     def are_timestamps(self, df: DataFrame) -> bool:
-        """Whether event times are timestamps, and so epoch milliseconds for certain."""
+        """Return whether event times are timestamps, and thus epoch milliseconds."""
         return not isinstance(df.schema[self.event_time].dataType, LongType)
 
     def time(self, df: DataFrame) -> Column:
-        """The event time of a row as a whole number: epoch milliseconds, rounded down, or the number itself."""
+        """Return the event time of a row as a whole number: epoch milliseconds, rounded down, or the number itself."""
         named = quoted(self.event_time)
         match df.schema[self.event_time].dataType:
             case TimestampType():
                 return F.unix_millis(F.col(named))
             case TimestampNTZType():
-                # From its parts, which are what they say. A cast would read it in the session's time zone, and so
-                # does timestampdiff, which is an hour off in summer.
+                # From its parts. A cast reads it in the session's time zone. timestampdiff does, too.
                 ntz = named
                 return F.expr(
                     f"unix_date(cast({ntz} as date)) * 86400000L + hour({ntz}) * 3600000L + minute({ntz}) * 60000L"
@@ -66,26 +65,26 @@ class Columns:
                 return F.col(named)
 
     def raw_time(self) -> Column:
-        """The event time as it came. It sorts as :meth:`time` does; :func:`whole_times` makes the same of it."""
+        """Return the event time as it is. It sorts as :meth:`time` does, and :func:`whole_times` converts it."""
         return column(self.event_time)
 
     def keys(self) -> list[Column]:
-        """What rows of one substream have in common, as strings."""
+        """Return the columns that rows of one substream have in common, as strings."""
         if self.substream is SOURCE_PARTITION:
             return [F.spark_partition_id().cast("string")]
         return [column(name).cast("string") for name in self.substream_columns]
 
 
 def whole_times(times: pa.Array | pa.ChunkedArray) -> list[int | None]:
-    """What :meth:`Columns.time` makes of event times, where they have come to Arrow."""
+    """Return event times in Arrow as :meth:`Columns.time` has them."""
     if not pa.types.is_timestamp(times.type):
         return list(times.to_pylist())
-    assert times.type.unit == "us", "as Spark's are"
+    assert times.type.unit == "us", "Spark has microseconds"
     return [None if micros is None else micros // 1000 for micros in times.cast(pa.int64()).to_pylist()]
 
 
 def from_time(kind: DataType, time: Column) -> Column:
-    """An event time of a type, from the whole number that :meth:`Columns.time` makes of it."""
+    """Return an event time of a type, from the whole number of :meth:`Columns.time`."""
     match kind:
         case TimestampType():
             return F.timestamp_millis(time)
@@ -99,12 +98,12 @@ def from_time(kind: DataType, time: Column) -> Column:
 
 
 def column(name: str) -> Column:
-    """A column by its very name, whatever characters it has."""
+    """Return a column by its exact name, whatever characters it has."""
     return F.col(quoted(name))
 
 
 def quoted(name: str) -> str:
-    """A name as Spark's parser takes it for what it is."""
+    """Return a name quoted for Spark's parser."""
     return "`" + name.replace("`", "``") + "`"
 
 

@@ -1,33 +1,43 @@
-"""The rules of a job, as the coordinator takes them: a policy, and with each the same throttles and limits."""
+"""The configuration of a job, as the coordinator takes it: a policy, a throttle, and limits."""
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypedDict, Unpack
 
 from tidegate_spark.errors import InvalidUsage
-from tidegate_spark.ids import checked_id
 
 JobConfig = dict[str, Any]
 """The document that ``PUT /v1/jobs/{job}`` takes."""
 
+_ID = re.compile(r"[A-Za-z0-9._~-]{1,128}")
+
+
+def check_id(role: str, name: str) -> str:
+    """Return ``name``; raise InvalidUsage if it has other characters than the API allows in paths."""
+    if not _ID.fullmatch(name):
+        raise InvalidUsage(f"{role} {name!r} must be 1 to 128 letters, digits and . _ ~ -")
+    return name
+
 
 class Limits(TypedDict, total=False):
-    """What every policy may be given beside its own numbers; each is off where it is left out.
+    """What every policy takes besides its own arguments. A limit that is left out is off.
 
-    ``frame``: the size of the windows downstream; the watermark then moves once a frame, from boundary to boundary.
-    ``slide``: the step between windows, where they overlap; ``frame`` by default. ``offset``: the boundaries' distance
-    from the epoch. ``min_step``: in place of a frame, the least step by which the watermark moves.
-
-    ``idle_timeout``: observed silence after which a substream no longer holds the rest back.
-    ``max_retention``: how long slower substreams may hold back what one of them has reached.
-    ``query_timeout``: after so long without a word from a query, its substreams no longer hold the rest back.
-    ``max_batch_hold``: after so long, an open batch no longer holds the watermark at its pin.
-    ``delay_half_life``: while event time goes on by so much, what is known of delays fades to half (a day).
-    ``max_future_skew``: event times further ahead of the clock move nothing (a day; None: any may be, which event
-    times that are no epoch milliseconds need).
-
-    ``overrides``: rules whose policy holds for the substreams that fit a pattern (``*``: any characters); the first
-    counts. ``expected_queries``: each holds the watermark from the start, until it has shown its substreams.
+    Attributes:
+        frame: Size of the windows downstream. The watermark moves from window boundary to window boundary.
+        slide: Step between the windows, if they overlap; default: ``frame``.
+        offset: Distance of the boundaries from the epoch.
+        min_step: In place of a frame: the least step by which the watermark moves.
+        idle_timeout: A substream that is silent for so long no longer holds the watermark.
+        max_retention: How long slower substreams may hold back an event time that one substream has reached.
+        query_timeout: The substreams of a query that is silent for so long no longer hold the watermark.
+        max_batch_hold: An open batch holds the watermark at its pinned watermark for so long at most.
+        delay_half_life: Advance of event time after which measured delays count half (default: a day).
+        max_future_skew: Event times further ahead of the clock move no watermark (default: a day). None: no limit, for
+            event times that are not epoch milliseconds.
+        overrides: By substream name pattern (``*``: any characters), a configuration whose policy holds for the
+            matching substreams. The first match wins.
+        expected_queries: Queries that hold the watermark from the start, until they have reported their substreams.
     """
 
     frame: timedelta
@@ -45,15 +55,20 @@ class Limits(TypedDict, total=False):
 
 
 def limiting_lag(lag: timedelta, **limits: Unpack[Limits]) -> JobConfig:
-    """Fixed lag: each substream's watermark trails its top by ``lag``. With the :class:`Limits` of every policy.
+    """Return a configuration in which a substream's watermark is ``lag`` below its max event time.
 
-    :raises InvalidUsage: for durations that cannot work; so do all the others.
+    Args:
+        lag: The lag.
+        limits: See :class:`Limits`; all policies take them.
+
+    Raises:
+        InvalidUsage: A duration cannot work.
     """
     return _config({"type": "limiting_lag", "lag_ms": milliseconds("lag", lag)}, limits)
 
 
 def limiting_lag_and_delay(lag: timedelta, max_delay: timedelta, **limits: Unpack[Limits]) -> JobConfig:
-    """Fixed lag; and what was a substream's top ``max_delay`` ago is complete by now."""
+    """Return a configuration with a fixed lag, in which a max event time of ``max_delay`` ago is complete by now."""
     return _config(
         {
             "type": "limiting_lag_and_delay",
@@ -65,7 +80,7 @@ def limiting_lag_and_delay(lag: timedelta, max_delay: timedelta, **limits: Unpac
 
 
 def limiting_lag_and_lull(lag: timedelta, max_lull: timedelta, **limits: Unpack[Limits]) -> JobConfig:
-    """Fixed lag; and once a substream saw no event for ``max_lull``, its watermark moves on with the clock."""
+    """Return a configuration with a fixed lag, in which the clock moves a substream without events for ``max_lull``."""
     return _config(
         {
             "type": "limiting_lag_and_lull",
@@ -79,7 +94,7 @@ def limiting_lag_and_lull(lag: timedelta, max_lull: timedelta, **limits: Unpack[
 def limiting_timestamp_and_wall_clock_lag(
     timestamp_lag: timedelta, wall_clock_lag: timedelta, **limits: Unpack[Limits]
 ) -> JobConfig:
-    """A lag behind a substream's top, and another behind the clock: its watermark is the higher of the two."""
+    """Return a configuration with a lag behind the max event time and another behind the clock; the higher wins."""
     return _config(
         {
             "type": "limiting_timestamp_and_wall_clock_lag",
@@ -98,12 +113,18 @@ def target_completeness(
     min_rows: int | None = None,
     **limits: Unpack[Limits],
 ) -> JobConfig:
-    """The least lag under which a share of ``target`` of the rows (0.99) would have been on time: learnt by substream
-    from how far rows come behind, and never less than ``floor`` or more than ``ceiling``.
+    """Return a configuration in which each substream has the least lag that makes a share of its rows be on time.
 
-    It is ``cold_start`` until ``min_rows`` were seen of the substream, or of all together; by default so many that ten
-    are beyond the target. It widens at once and tightens slowly; where the watermark is by then, it stays. With a
-    ``frame`` a row is on time where its window is open.
+    The lag is learned from measured delays. It widens at once and narrows slowly, and no watermark goes back. With a
+    ``frame``, a row is on time if its window is open.
+
+    Args:
+        target: The share, such as 0.99.
+        cold_start: The lag until ``min_rows`` were seen.
+        floor: Least lag.
+        ceiling: Greatest lag; None: no limit.
+        min_rows: Rows of the substream, or of all together. Default: so many that ten are beyond the target.
+        limits: See :class:`Limits`.
     """
     if isinstance(target, bool) or not isinstance(target, (int, float)):
         raise InvalidUsage(f"target must be a share of the rows, like 0.99; it is {target!r}.")
@@ -119,7 +140,7 @@ def target_completeness(
 
 
 def reported(**limits: Unpack[Limits]) -> JobConfig:
-    """Substreams' watermarks are reported ready-made, by a program that knows them; event times move none."""
+    """Return a configuration in which a program reports the watermarks of substreams; event times move none."""
     return _config({"type": "reported"}, limits)
 
 
@@ -146,13 +167,15 @@ def _config(policy: JobConfig, limits: Limits) -> JobConfig:
     if limits.get("expected_queries"):
         if isinstance(limits["expected_queries"], str):
             raise InvalidUsage(f"expected_queries is a list of names; it is {limits['expected_queries']!r}.")
-        config["expected_queries"] = [checked_id("query", query) for query in limits["expected_queries"]]
+        config["expected_queries"] = [check_id("query", query) for query in limits["expected_queries"]]
     return config
 
 
 def _policy_of(pattern: str, override: Any) -> Any:
     if not isinstance(override, dict) or "policy" not in override:
-        raise InvalidUsage(f"overrides: {pattern!r} needs rules, like limiting_lag(...); it has {override!r}.")
+        raise InvalidUsage(
+            f"overrides: {pattern!r} needs a configuration, such as limiting_lag(...); it has {override!r}."
+        )
     return override["policy"]
 
 
@@ -175,26 +198,33 @@ def _throttle(limits: Limits) -> JobConfig:
 
 
 def differing(theirs: JobConfig, ours: JobConfig) -> list[str]:
-    """Which of the things that ``ours`` says are otherwise in ``theirs``; what it leaves out may be anything."""
+    """Return the members of ``ours`` that ``theirs`` has other values for."""
     return [name for name, value in ours.items() if theirs.get(name) != value]
 
 
-def in_the_unit(name: str, duration: Any, of_timestamps: bool, at_least: int = 0) -> int:
-    """A length of event time: a timedelta where event times are timestamps, else a whole number in their unit.
+def event_time_length(name: str, length: Any, of_timestamps: bool, at_least: int = 0) -> int:
+    """Return a length of event time as a number.
 
-    :raises InvalidUsage: for the other of the two, or less than ``at_least``.
+    Args:
+        name: Name of the argument.
+        length: A timedelta if the event times are timestamps, else a whole number in their unit.
+        of_timestamps: Whether the event times are timestamps.
+        at_least: Least value.
+
+    Raises:
+        InvalidUsage: The length is of the other kind, or too small.
     """
     if of_timestamps:
-        return milliseconds(name, duration, at_least)
-    if not isinstance(duration, int) or isinstance(duration, bool) or duration < at_least:
+        return milliseconds(name, length, at_least)
+    if not isinstance(length, int) or isinstance(length, bool) or length < at_least:
         raise InvalidUsage(
-            f"{name} must be a whole number, {at_least} or more, for the event times are; it is {duration!r}."
+            f"{name} must be a whole number, {at_least} or more, for the event times are; it is {length!r}."
         )
-    return duration
+    return length
 
 
 def milliseconds(name: str, duration: Any, at_least: int = 0) -> int:
-    """:raises InvalidUsage: for less than ``at_least`` milliseconds, a fraction of one, or what is no timedelta."""
+    """Return a duration in milliseconds; raise InvalidUsage unless they are a whole number, ``at_least`` or more."""
     if not isinstance(duration, timedelta):
         raise InvalidUsage(f"{name} must be a timedelta; it is {duration!r}.")
     whole, rest = divmod(duration, timedelta(milliseconds=1))

@@ -1,13 +1,13 @@
-"""What can go wrong between a query and its coordinator.
+"""Errors of the client.
 
 ::
 
     TidegateError
-    ├── InvalidUsage            the code that uses this package must be changed
-    ├── CoordinatorUnavailable  nobody answered for as long as the query may wait
-    └── Refused                 the coordinator answered no, and said why
-        └── JobMissing          it does not know the job
-            └── JobDeleted      for the job was deleted
+    ├── InvalidUsage            the program that uses this package must be changed
+    ├── CoordinatorUnavailable  the coordinator did not answer for as long as the query may wait
+    └── Refused                 the coordinator refused a call, and said why
+        └── JobMissing          it has no such job
+            └── JobDeleted      because an operator deleted it
 """
 
 import json
@@ -24,9 +24,10 @@ class InvalidUsage(TidegateError, ValueError):
 
 
 class CoordinatorUnavailable(TidegateError):
-    """Nobody answered in time. Nothing is lost: Spark keeps the input, and the batch is replayed with its pin.
+    """The coordinator did not answer in time. Nothing is lost: Spark replays the batch with its pinned watermark.
 
-    ``reason``: what happened to the last attempt.
+    Attributes:
+        reason: What happened to the last attempt.
     """
 
     def __init__(self, message: str, reason: str = "") -> None:
@@ -37,8 +38,10 @@ class CoordinatorUnavailable(TidegateError):
 class Refused(TidegateError):
     """The coordinator refused a call and changed nothing.
 
-    ``code`` is its stable name (``query_fenced``, ``pinned_watermark_conflict``, ...), ``problem`` the whole answer
-    (RFC 9457).
+    Attributes:
+        status: HTTP status of the answer.
+        code: Its stable name, such as ``query_fenced`` or ``pinned_watermark_conflict``.
+        problem: The whole answer (RFC 9457).
     """
 
     def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
@@ -49,29 +52,29 @@ class Refused(TidegateError):
 
 
 class JobMissing(Refused):
-    """The coordinator does not know the job: it is yet to be created, or was lost."""
+    """The coordinator has no such job: it was never created, or the coordinator has lost it."""
 
     what_to_do = (
-        "The coordinator has no job {job!r}: a query that is started creates it, and so does job.ensure_job(), where "
-        "connect() was given rules."
+        "The coordinator has no job {job!r}: start a query or call job.ensure_job() to create it. Both need a "
+        "configuration: connect(..., config=...)."
     )
 
     def of(self, job: str) -> Self:
-        """The same error, in words that say what to do."""
+        """Return the same error, with a message that says what to do."""
         return type(self)(self.status, {**self.problem, "detail": self.what_to_do.format(job=job)})
 
 
 class JobDeleted(JobMissing):
-    """Somebody deleted the job. It is not created again by a query that is running, only by one that is started."""
+    """An operator deleted the job. A running query does not create it again, the next start of a query does."""
 
     what_to_do = (
-        "Job {job!r} was deleted. A query that is started creates it again, and so does job.ensure_job(), where "
-        "connect() was given rules."
+        "Job {job!r} was deleted: start a query or call job.ensure_job() to create it again. Both need a "
+        "configuration: connect(..., config=...)."
     )
 
 
-def refused(status: int, body: bytes) -> Refused:
-    """The error for an answer that is not 2xx, whoever gave it (a proxy may answer something that is no problem)."""
+def refusal_of(status: int, body: bytes) -> Refused:
+    """Return the error for an answer that is not 2xx; it may come from a proxy and have any body."""
     try:
         problem = json.loads(body)
     except ValueError:

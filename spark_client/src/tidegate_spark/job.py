@@ -1,9 +1,10 @@
-"""The way in: a connection to one job of a coordinator."""
+"""A connection to one job of a coordinator: the start of every program."""
 
 import math
 import os
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Literal
 
 import httpx
@@ -11,38 +12,48 @@ from pyspark.sql import DataFrame
 
 from tidegate_spark.clock import SYSTEM_CLOCK, Clock
 from tidegate_spark.columns import Columns
-from tidegate_spark.config import JobConfig
-from tidegate_spark.coordinator import Coordinator
+from tidegate_spark.config import JobConfig, check_id
 from tidegate_spark.errors import InvalidUsage
-from tidegate_spark.ids import checked_id
-from tidegate_spark.outage import DEFAULT_PATIENCE, OnOutage
-from tidegate_spark.stream import Stream, given
+from tidegate_spark.frame import Frame
+from tidegate_spark.protocol.connection import JobConnection
+from tidegate_spark.protocol.retry import DEFAULT_ON_OUTAGE, OnOutage
+from tidegate_spark.protocol.transport import HttpTransport, check_url
+from tidegate_spark.start import check_start
+from tidegate_spark.stream import Stream
 from tidegate_spark.substreams import Substream, Values, name_of
 from tidegate_spark.versions import check_native, check_session
-from tidegate_spark.windows.frame import Frame
 
 
 class Job:
-    """One job. Queries are started from :meth:`stream`; the rest is for the program that owns the job."""
+    """One job of a coordinator. :meth:`stream` and :meth:`with_watermark` coordinate queries; the rest manages the job.
 
-    def __init__(self, coordinator: Coordinator, config: JobConfig | None, on_outage: OnOutage) -> None:
-        self.coordinator, self.config, self.on_outage = coordinator, config, on_outage
+    Attributes:
+        connection: How this program reaches the job.
+        frames: The windows of the queries that were started from this object.
+    """
+
+    def __init__(self, connection: JobConnection) -> None:
+        self.connection = connection
         self.frames: set[Frame] = set()
-        """Windows of the queries that were started from this."""
 
     def stream(self, df: DataFrame, *, event_time: str, substream: Substream) -> Stream:
-        """Coordinates a streaming DataFrame by its columns.
+        """Coordinate a streaming DataFrame.
 
-        :param event_time: a timestamp, a timestamp_ntz (read as UTC), or a long (epoch milliseconds, or whatever unit
-            the job counts in).
-        :param substream: what makes a part of the input whose events are roughly in order: a column (an airport), a
-            list of columns (``["topic", "partition"]`` of Kafka), :data:`SOURCE_PARTITION`; None: it is all one.
-        :raises InvalidUsage: for columns that are not there, or of a type that cannot be used.
+        Args:
+            df: The stream.
+            event_time: Column of type timestamp, timestamp_ntz (read as UTC), or long (epoch milliseconds, or any unit
+                that the whole job counts in).
+            substream: What makes a part of the input whose events are roughly in order: a column (an airport), a list
+                of columns (``["topic", "partition"]`` of Kafka), or :data:`SOURCE_PARTITION`. None: the stream is one
+                substream.
+
+        Raises:
+            InvalidUsage: A column is missing, or its type is not supported.
         """
         check_session(df.sparkSession)
         columns = Columns(event_time, substream)
         columns.check(df)
-        return Stream(self, df, columns)
+        return Stream(self.connection, self.frames, df, columns)
 
     def with_watermark(
         self,
@@ -59,117 +70,137 @@ class Job:
         rate_limited_source: bool | None = None,
         replaces_substreams: bool = False,
     ) -> DataFrame:
-        """The same stream, with the job's watermark in place of Spark's ``withWatermark``: for windows, deduplication,
-        joins of streams and ``transformWithState``, as Spark has them.
+        """Return the stream with the job's watermark in place of Spark's ``withWatermark``.
 
-        Spark drops the rows that are late, and the job counts them. What the stream saw is reported when Spark has
-        finished a batch, so the watermark moves a batch later than that of :meth:`stream`, as Spark's own does.
+        Spark's own windows, deduplication, stream joins and ``transformWithState`` then follow the job. Spark drops
+        late rows, and the job counts them. A batch is reported when Spark has finished it. So the watermark moves one
+        batch later than with :meth:`stream`, as Spark's own does.
 
-        :param event_time: a timestamp. Rows at the watermark or above are on time.
-        :param substream: as for :meth:`stream`.
-        :param queryName: its stable name in the job, the same after every restart. Where a query has several native
-            inputs, each has a name of its own.
-        :param checkpointLocation: that of the query that is going to be started.
-        :param windows: the size of the windows that come after, where nothing but windows does: then the watermark
-            moves from end to end of them, and all that the job has seen close when it is complete. Without it, it moves
-            by milliseconds, which is right for whatever judges row by row, also where windows come after that. With
-            ``slide`` and ``offset`` as :meth:`Stream.windows` has them.
-        :param declare: substreams that are to hold the watermark back from the start, as :meth:`Stream.declare`.
-        :param rate_limited_source: as :meth:`Stream.rate_limited_source`; None: unless said otherwise.
-        :param replaces_substreams: as for :meth:`Stream.start`.
-        :raises InvalidUsage: for columns that cannot be used, and for streams on which Spark would not follow.
+        Args:
+            df: The stream.
+            event_time: Column of type timestamp. Rows at the watermark or above are on time.
+            substream: As for :meth:`stream`.
+            queryName: Name of the query in the job, the same at every start. If a query has several inputs, each of
+                them needs a name of its own.
+            checkpointLocation: Checkpoint of the query that will be started.
+            windows: Size of the windows, if the query has no other stateful operator. The watermark then moves from
+                window end to window end, and the last windows close when the job is complete. Without it the watermark
+                moves by milliseconds, as all other operators need it.
+            slide: Step between the windows; see :meth:`Stream.windows`.
+            offset: Offset of the windows; see :meth:`Stream.windows`.
+            declare: Substreams that hold the watermark from the start; see :meth:`Stream.declare`.
+            rate_limited_source: As for :meth:`Stream.rate_limited_source`; None: the default.
+            replaces_substreams: As for :meth:`Stream.start`.
+
+        Raises:
+            InvalidUsage: A column cannot be used, or Spark would not follow the watermark on this stream.
         """
-        # Not for PySpark 3.5, which has no data sources in Python.
         check_native(df.sparkSession)
-        from tidegate_spark.native.following import following, frame_of
+        # PySpark 3.5 has no data sources in Python, so the module cannot be imported there.
+        from tidegate_spark.native.following import NativeStream, frame_of
 
-        columns = Columns(event_time, substream)
-        declared = tuple(_names("declare", declare))
+        query, location = check_start("with_watermark", queryName, checkpointLocation)
         frame = frame_of(windows, slide, offset)
-        query, location = given("with_watermark", queryName, checkpointLocation)
-        followed = following(
-            self, df, columns, query, location, frame, declared, rate_limited_source, replaces_substreams
-        )
+        followed = NativeStream(
+            self.connection,
+            df,
+            Columns(event_time, substream),
+            query,
+            location,
+            frame,
+            tuple(_names("declare", declare)),
+            rate_limited_source,
+            replaces_substreams,
+        ).follow()
         if frame is not None:
             self.frames.add(frame)
         return followed
 
+    # -- the job --------------------------------------------------------------------------------------------------
+
     def ensure_job(self) -> None:
-        """Creates the job from the rules given to :func:`connect`, if it is not there; changes nothing otherwise."""
-        self.coordinator.ensure_job(self.config)
+        """Create the job from the configuration of :func:`connect` if it does not exist; else change nothing."""
+        self.connection.run(self.connection.calls.ensure_job(self.connection.config))
 
     def change_config(self, config: JobConfig) -> None:
-        """Puts other rules in force at once. No watermark goes back by it.
+        """Replace the configuration of the job at once. No watermark goes back.
 
-        Queries of this job create the job from these, should the coordinator lose it.
+        If the coordinator loses the job, queries started from this object create it again with ``config``.
         """
-        self.coordinator.change_job(config)
-        self.config = config
+        self.connection.run(self.connection.calls.change_job(config))
+        self.connection.config = config
 
     def declare(self, query: str, substreams: Sequence[Values], reason: str = "") -> None:
-        """Makes substreams of a query known, so that they hold the watermark back before their first row.
+        """Declare substreams of a query, so that they hold the watermark before their first row.
 
-        Each by the value of its column, or by a tuple of the values of its columns.
+        Args:
+            query: The query.
+            substreams: For each substream the value of its column, or a tuple of the values of its columns.
+            reason: Recorded with the action.
         """
-        self.coordinator.declare(query, _names("declare", substreams), reason)
+        self.connection.run(self.connection.calls.declare(query, _names("declare", substreams), reason))
 
     def done(self, query: str, substreams: Sequence[Values], reason: str = "") -> None:
-        """Substreams of a query have ended; they never hold the watermark again."""
-        self.coordinator.done(query, _names("done", substreams), reason)
+        """End substreams of a query: they never hold the watermark again."""
+        self.connection.run(self.connection.calls.done(query, _names("done", substreams), reason))
 
     def hand_over(self, query: str, successor: str, reason: str = "") -> None:
-        """Ends a query whose substreams another one goes on with: it was renamed.
+        """End a query whose substreams another query continues: it was renamed, or starts on a new checkpoint.
 
-        Or it goes on itself, on a new checkpoint: ``successor`` is then its own name. A batch that it left open is
-        given up: the successor reads those rows again, or they are missing.
+        For a new checkpoint, ``successor`` is the name of the query itself. An open batch is abandoned: the successor
+        reads its rows again, or they are missing.
         """
-        self.coordinator.retire(query, successor, reason)
+        self.connection.run(self.connection.calls.retire(query, successor, reason))
 
     def retire(self, query: str, reason: str = "") -> None:
-        """Ends a query for good: its substreams and its open batch no longer hold the watermark."""
-        self.coordinator.retire(query, None, reason)
+        """End a query: its substreams and its open batch no longer hold the watermark."""
+        self.connection.run(self.connection.calls.retire(query, None, reason))
 
     def complete(self, reason: str = "", up_to: datetime | int | None = None) -> int | None:
         """End the input: move the watermark above everything that was seen, and return it.
 
         Args:
-            reason: Kept with the record.
-            up_to: The watermark goes there at least: an aware datetime, or a number in the unit of the event times.
-                Default: the end of the last window that contains the highest event time, over all windows of this
-                job's streams. Other operators of Spark behind :meth:`with_watermark` keep state beyond that (the time
-                bound of
-                a join, a timer); they give it out when the watermark has passed its end.
+            reason: Recorded with the action.
+            up_to: Least watermark: an aware datetime, or a number in the unit of the event times. Default: the end of
+                the last window that contains the highest event time, over all windows of this job's streams. Other
+                operators of Spark behind :meth:`with_watermark` keep state beyond that (the time bound of a join, a
+                timer): they emit it when the watermark has passed its end.
 
         Raises:
-            InvalidUsage: If ``up_to`` has no time zone.
+            InvalidUsage: ``up_to`` has no time zone.
         """
         if isinstance(up_to, datetime):
             if up_to.tzinfo is None:
                 raise InvalidUsage(f"up_to={up_to!r} has no time zone: give it one, such as datetime.UTC.")
             up_to = math.ceil(up_to.timestamp() * 1000)
-        if (
-            up_to is None
-            and self.frames
-            and (max_event_time := self.coordinator.status()["max_event_time"]) is not None
-        ):
-            up_to = max(frame.cut_at_the_end(max_event_time + 1) for frame in self.frames)
-        watermark: int | None = self.coordinator.complete(reason, up_to)["watermark"]
+        if up_to is None and self.frames:
+            max_event_time = self.status()["max_event_time"]
+            if max_event_time is not None:
+                up_to = max(frame.cut_at_the_end(max_event_time + 1) for frame in self.frames)
+        answer = self.connection.run(self.connection.calls.complete(reason, up_to))
+        watermark: int | None = answer["watermark"]
         return watermark
 
+    # -- its state ------------------------------------------------------------------------------------------------
+
     def status(self) -> dict[str, Any]:
-        """The job as the coordinator sees it."""
-        return self.coordinator.status()
+        """Return the status of the job."""
+        return self.connection.run(self.connection.calls.status())
 
     def queries(self) -> list[dict[str, Any]]:
-        """The queries that feed the job, each with its latest batch."""
-        return self.coordinator.queries()
+        """Return the queries of the job, each with its latest batch."""
+        return self.connection.run(self.connection.calls.queries())
+
+    def substreams(self) -> list[dict[str, Any]]:
+        """Return the substreams of the job."""
+        return self.connection.run(self.connection.calls.substreams())
 
     def metrics(self) -> dict[str, int | None]:
-        """The job in named numbers, for a metrics system: from any process, and in any listener of Spark's.
+        """Return the job as named numbers for a metrics system, from any process and any listener of Spark.
 
-        The same names as those of :meth:`Committed.metrics`; the rows are those of all batches so far.
+        The names are those of :meth:`Committed.metrics`; rows are counted over all batches.
         """
-        status = self.coordinator.status()
+        status = self.status()
         watermark, rows = status["watermark"], status["rows"]
         return {
             "tidegate.watermark": watermark,
@@ -180,10 +211,6 @@ class Job:
             "tidegate.null_event_time_rows": rows["null_event_time"],
             "tidegate.future_rows": rows["future"],
         }
-
-    def substreams(self) -> list[dict[str, Any]]:
-        """The table of substreams."""
-        return self.coordinator.substreams()
 
 
 def _names(method: str, substreams: Sequence[Values]) -> list[str]:
@@ -198,26 +225,37 @@ def connect(
     job: str,
     config: JobConfig | None = None,
     key: str | None = None,
-    on_outage: timedelta | Literal["continue"] = DEFAULT_PATIENCE,
+    on_outage: timedelta | Literal["continue"] = DEFAULT_ON_OUTAGE,
     transport: httpx.BaseTransport | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Job:
-    """A job to ``job``. Nothing is sent yet; a query that is started creates the job.
+    """Connect to a job. Nothing is sent yet; the start of a query creates the job.
 
-    :param url: of the coordinator; by default the environment's ``TIDEGATE_URL``.
-    :param rules: to create the job from, where it is not there (:func:`limiting_lag`); None: it must be there.
-    :param key: sent as a bearer key; by default the environment's ``TIDEGATE_TOKEN``.
-    :param on_outage: how long a batch waits for a coordinator that does not answer before its query fails. Or
-        ``"continue"``: it goes on with the pin of the batch before, and the coordinator is told when it is back.
-    :param transport: sends the driver's requests instead of httpx's own transport: for tests, or a proxy that httpx
-        does not know. Executors report over connections of their own.
-    :param clock: the driver's clock; for tests.
-    :raises InvalidUsage: for arguments that cannot work.
+    Args:
+        url: Address of the coordinator; default: the environment's ``TIDEGATE_URL``.
+        job: Name of the job.
+        config: Configuration to create the job with (:func:`limiting_lag`); None: the job must exist.
+        key: Sent as a bearer key; default: the environment's ``TIDEGATE_TOKEN``.
+        on_outage: How long a batch waits for a coordinator that does not answer before its query fails. Or
+            ``"continue"``: the batch goes on with the pinned watermark of the batch before, and is reported later.
+        transport: Sends the driver's requests in place of httpx's own transport, for tests and special proxies.
+            Executors report over connections of their own.
+        clock: The driver's clock, for tests.
+
+    Raises:
+        InvalidUsage: An argument cannot work.
     """
     url = url or os.environ.get("TIDEGATE_URL")
     if not url:
         raise InvalidUsage("Give the coordinator's address: connect('http://host:8000', ...), or set TIDEGATE_URL.")
-    outage = OnOutage.of(on_outage)
-    key = key or os.environ.get("TIDEGATE_TOKEN")
-    coordinator = Coordinator(url, checked_id("job", job), key, outage.patience, transport, clock)
-    return Job(coordinator, config, outage)
+    return Job(
+        JobConnection(
+            check_url(url),
+            check_id("job", job),
+            key or os.environ.get("TIDEGATE_TOKEN"),
+            config,
+            OnOutage.of(on_outage),
+            clock,
+            partial(HttpTransport, transport=transport),
+        )
+    )

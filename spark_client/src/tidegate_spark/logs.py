@@ -1,4 +1,4 @@
-"""Log records that say whom they are about: in their text for people, in their attributes for programs."""
+"""Log records that name their query: in the text for people, in attributes for programs."""
 
 import logging
 from collections.abc import MutableMapping
@@ -6,38 +6,40 @@ from typing import Any
 
 from tidegate_spark.errors import TidegateError
 
+HEARTBEATS_FAIL = "heartbeats fail", "heartbeats succeed again"
+
 
 class QueryLog(logging.LoggerAdapter[logging.Logger]):
-    """What is logged of one query. Each record carries ``job``, ``query`` and, where it is of one, ``batch``.
-
-    A call names its batch, and whatever else is to be carried along, in ``extra``.
-    """
+    """The log of one query. Records carry ``job``, ``query`` and ``batch``; a call names its batch in ``extra``."""
 
     def __init__(self, job: str, query: str) -> None:
         super().__init__(logging.getLogger("tidegate"), {"job": job, "query": query})
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        """Put the job, the query and the batch before the message."""
         assert self.extra is not None
         carried = {"batch": None, **self.extra, **(kwargs.get("extra") or {})}
         where = f"{carried['job']}/{carried['query']}" + ("" if carried["batch"] is None else f" {carried['batch']}")
         return f"{where}: {msg}", {**kwargs, "extra": carried}
 
 
-class Failing:
-    """Logs when something begins to fail, or to fail in another way, and when it works again; not each time between."""
+class FailureLog:
+    """Logs when something starts to fail, fails for another reason, or succeeds again; not each failure in between."""
 
-    def __init__(self, log: QueryLog, fails: str, works: str) -> None:
-        self._log, self._fails, self._works = log, fails, works
-        self._kind: str | None = None
+    def __init__(self, log: QueryLog, fails: str, succeeds: str) -> None:
+        self._log, self._fails, self._succeeds = log, fails, succeeds
+        self._code: str | None = None
 
     def failed(self, error: Exception) -> None:
-        kind = str(getattr(error, "code", type(error).__name__))
-        if kind != self._kind:
-            # What nobody expects is shown with where it came from.
+        """Record a failure."""
+        code = str(getattr(error, "code", type(error).__name__))
+        if code != self._code:
+            # An error that is not of this package is unexpected: log where it came from.
             self._log.warning("%s: %s", self._fails, error, exc_info=not isinstance(error, TidegateError))
-        self._kind = kind
+        self._code = code
 
-    def worked(self) -> None:
-        if self._kind is not None:
-            self._log.warning("%s", self._works)
-        self._kind = None
+    def succeeded(self) -> None:
+        """Record a success."""
+        if self._code is not None:
+            self._log.warning("%s", self._succeeds)
+        self._code = None

@@ -1,4 +1,4 @@
-"""A setting of a Spark session for a moment."""
+"""Settings of a Spark session."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,12 +9,12 @@ IDLE_EVENT_INTERVAL = "spark.sql.streaming.noDataProgressEventInterval"
 BATCHES_RETAINED = "spark.sql.streaming.minBatchesToRetain"
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 ADAPTIVE = "spark.sql.adaptive.enabled"
-"""Off in the session of a streaming query, whose batches then have as many partitions as the setting above says."""
+"""Off in the session of a streaming query, whose batches have as many partitions as SHUFFLE_PARTITIONS says."""
 
 
 @contextmanager
 def setting(spark: SparkSession, name: str, value: str | int) -> Iterator[None]:
-    """Sets ``name`` in the block; after it all is as it was, whether it had been set or not."""
+    """Set ``name`` in the block, and restore it after the block."""
     before = spark.conf.get(name, None)
     spark.conf.set(name, value)
     try:

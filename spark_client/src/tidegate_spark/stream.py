@@ -1,209 +1,206 @@
-"""From a streaming DataFrame to a coordinated query, in the words of Spark's ``DataStreamWriter``."""
+"""From a streaming DataFrame to a coordinated query, in the terms of Spark's ``DataStreamWriter``."""
 
-import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate_spark.batch import Committed
-from tidegate_spark.checkpoint import Checkpoint
-from tidegate_spark.choice import Choice
 from tidegate_spark.columns import Columns
-from tidegate_spark.config import in_the_unit
-from tidegate_spark.delivery import Delivery, settled
+from tidegate_spark.config import event_time_length
 from tidegate_spark.errors import InvalidUsage
-from tidegate_spark.fold import Mode
-from tidegate_spark.heartbeat import Heartbeat
-from tidegate_spark.hook import BatchFunction, Hook
-from tidegate_spark.ids import checked_id
-from tidegate_spark.judgement import Goes
-from tidegate_spark.measuring import Order
-from tidegate_spark.pinned_watermarks import KEPT, PinnedWatermarks
-from tidegate_spark.session import BATCHES_RETAINED, IDLE_EVENT_INTERVAL, setting
+from tidegate_spark.frame import Frame
+from tidegate_spark.hook.batch_function import REPORT_TASKS
+from tidegate_spark.hook.classify import RowRoute
+from tidegate_spark.hook.delays import DelayOrder
+from tidegate_spark.hook.fold import Mode
+from tidegate_spark.hook.handler import UserFunction
+from tidegate_spark.protocol.checkpoint import Checkpoint
+from tidegate_spark.protocol.connection import JobConnection
+from tidegate_spark.start import HEARTBEAT_MS, QueryStart, StreamOptions, check_start
 from tidegate_spark.substreams import Values, name_of
-from tidegate_spark.versions import AVAILABLE_NOW_OF_PYTHON_SOURCES, PYTHON_SOURCES, is_connect, version_of
-from tidegate_spark.windows.builder import Windowed, WindowsOf
-from tidegate_spark.windows.frame import Frame
-from tidegate_spark.windows.parquet import ParquetState
+from tidegate_spark.windows.builder import WindowBuilder, WindowSettings
 from tidegate_spark.windows.state import StateStore
-from tidegate_spark.windows.windowing import Windowing
-
-if TYPE_CHECKING:
-    from tidegate_spark.job import Job
-
-log = logging.getLogger("tidegate")
 
 Word = TypeVar("Word", bound=str)
 
-REPORT_TASKS = 4
-HEARTBEAT_MS = 1000
 MODES = ("executor", "driver", "observe")
-GOES = ("late", "on_time")
+ROUTES = ("late", "on_time")
 DELAYS = ("batch", "row", "none")
 
 
 @dataclass(frozen=True)
 class Stream:
-    """A stream on its way to becoming a query; each method gives a new one."""
+    """A stream before its query is started. Each method returns a new one."""
 
-    job: "Job"
+    connection: JobConnection
+    frames: set[Frame]
     df: DataFrame
     columns: Columns
-    windowed: Windowed | None = None
-    function: BatchFunction | None = None
-    late_function: BatchFunction | None = None
-    null_goes: Goes = "late"
-    future_goes: Goes = "on_time"
-    declared: tuple[str, ...] = ()
-    mode: Mode = "executor"
-    persisted: bool = True
-    limited: bool | None = None
-    report_tasks: int = REPORT_TASKS
-    heartbeat_ms: int = HEARTBEAT_MS
-    progress: bool = False
-    measured: Order | Literal["none"] | None = None
-    on_commit_function: Callable[[Committed], Any] | None = None
-    trigger_options: dict[str, Any] = field(default_factory=dict)
-    options: dict[str, Any] = field(default_factory=dict)
+    options: StreamOptions = field(default_factory=StreamOptions)
 
-    def foreach_batch(self, function: BatchFunction) -> "Stream":
-        """``function(df, batch)`` gets the rows that are on time; ``batch`` is the batch id, with more to tell.
+    def _with(self, **changes: Any) -> "Stream":
+        return replace(self, options=replace(self.options, **changes))
 
-        With :meth:`windows`, it gets the windows that have closed, or have changed since, in batches that have any.
+    # -- rows and results -----------------------------------------------------------------------------------------
+
+    def foreach_batch(self, function: UserFunction) -> "Stream":
+        """Call ``function(df, batch)`` with the rows that are on time.
+
+        ``batch`` is the batch id, and also carries ``batch.watermark`` and ``batch.job_watermark``. With
+        :meth:`windows`, the function gets the windows that have closed or changed, in batches that have any.
         """
-        return replace(self, function=_function("foreach_batch", function))
+        return self._with(function=_checked_function("foreach_batch", function))
+
+    def late_output(self, function: UserFunction) -> "Stream":
+        """Call ``function(df, batch)`` with the late rows, in batches that have any: the side output.
+
+        Without it, late rows are dropped. The coordinator counts them, and the log names their substreams.
+        """
+        return self._with(late_function=_checked_function("late_output", function))
+
+    def null_event_times(self, route: RowRoute) -> "Stream":
+        """Choose where rows without an event time go: with the ``late`` ones (default), or with those ``on_time``.
+
+        They are counted as a class of their own in any case.
+        """
+        return self._with(null_route=_checked_word("null_event_times", route, ROUTES))
+
+    def future_event_times(self, route: RowRoute) -> "Stream":
+        """Choose where rows go whose event time is further ahead of the clock than ``max_future_skew``.
+
+        They go with those ``on_time`` (default) or with the ``late`` ones. In any case they move no watermark and are
+        counted as a class of their own.
+        """
+        return self._with(future_route=_checked_word("future_event_times", route, ROUTES))
+
+    def on_commit(self, function: Callable[[Committed], Any]) -> "Stream":
+        """Call ``function(committed)`` after each commit. Its errors are logged and do not fail the batch."""
+        return self._with(on_commit=_checked_function("on_commit", function))
+
+    def show_progress(self) -> "Stream":
+        """Print a line about each committed batch."""
+        return self._with(show_progress=True)
+
+    # -- windows --------------------------------------------------------------------------------------------------
 
     def windows(
         self, size: timedelta | int, slide: timedelta | int | None = None, offset: timedelta | int | None = None
-    ) -> WindowsOf:
-        """Windows ``[start, start + size)``, one every ``slide`` (``size`` by default), ``offset`` (0) from the epoch.
+    ) -> WindowBuilder["Stream"]:
+        """Make windows ``[start, start + size)``; choose their results with ``.agg(...)``.
 
-        Timedeltas where event times are timestamps, else whole numbers in their unit. Say what to make of them:
-        ``.windows(...).agg(...)``.
+        Lengths are timedeltas if the event times are timestamps, else whole numbers in the unit of the event times.
 
-        :raises InvalidUsage: for windows with gaps between them, or of another unit.
+        Args:
+            size: Length of a window.
+            slide: Step from one window to the next; default: ``size``.
+            offset: Distance of the boundaries from the epoch; default: 0.
+
+        Raises:
+            InvalidUsage: There are gaps between the windows, or a length has another unit.
         """
         frame = Frame.of(size, slide, offset, of_timestamps=self.columns.are_timestamps(self.df))
-        return WindowsOf(self, frame)
+        return WindowBuilder(frame, self.df.columns, self._with_windows)
+
+    def _with_windows(self, windowed: WindowSettings) -> "Stream":
+        # A window far ahead of the clock would be kept until its time has come.
+        return self._with(windowed=windowed, future_route="late")
 
     def allowed_lateness(self, lateness: timedelta | int) -> "Stream":
-        """For how much longer a window takes rows after it was closed: until the watermark is so far beyond its end.
+        """Let a closed window take rows until the watermark is ``lateness`` beyond its end. Only with :meth:`windows`.
 
-        It is then given out again, with its result so far as ``previous``. Only with :meth:`windows`.
+        A window that changes is given out again, with its earlier result as ``previous``.
         """
-        windowed = self._of_windows("allowed_lateness")
-        allowed = in_the_unit("allowed_lateness", lateness, self.columns.are_timestamps(self.df))
-        return replace(self, windowed=replace(windowed, lateness=allowed))
+        windowed = self._windowed("allowed_lateness")
+        allowed = event_time_length("allowed_lateness", lateness, self.columns.are_timestamps(self.df))
+        return self._with(windowed=replace(windowed, lateness=allowed))
 
     def keep_windows_in(self, store: StateStore) -> "Stream":
-        """Keeps windows between batches elsewhere than in Parquet files beside the checkpoint. Only with
-        :meth:`windows`.
-        """
-        return replace(self, windowed=replace(self._of_windows("keep_windows_in"), store=store))
+        """Store windows elsewhere than in Parquet files beside the checkpoint. Only with :meth:`windows`."""
+        return self._with(windowed=replace(self._windowed("keep_windows_in"), store=store))
 
-    def _of_windows(self, method: str) -> Windowed:
-        if self.windowed is None:
+    def _windowed(self, method: str) -> WindowSettings:
+        if self.options.windowed is None:
             raise InvalidUsage(f"{method} is for windows: .windows(...).agg(...) comes before it.")
-        return self.windowed
+        return self.options.windowed
 
-    def late_output(self, function: BatchFunction) -> "Stream":
-        """``function(df, batch)`` gets the late rows, as they came, in batches that have any: the side output.
-
-        Without it they are dropped: counted at the coordinator, and named in the log.
-        """
-        return replace(self, late_function=_function("late_output", function))
-
-    def null_event_times(self, go: Goes) -> "Stream":
-        """Where rows without an event time go: with the ``late`` ones (as by default), or with those ``on_time``.
-
-        They are counted as a class of their own either way.
-        """
-        return replace(self, null_goes=_checked("null_event_times", go, GOES))
-
-    def future_event_times(self, go: Goes) -> "Stream":
-        """Where rows go whose event times are further ahead of the clock than the rules' ``max_future_skew``: with
-        those ``on_time`` (as by default), or with the ``late`` ones.
-
-        They move no watermark, and are counted as a class of their own, either way.
-        """
-        return replace(self, future_goes=_checked("future_event_times", go, GOES))
+    # -- what the coordinator learns ------------------------------------------------------------------------------
 
     def declare(self, *values: Values) -> "Stream":
-        """Substreams that are to hold the watermark back from the start, before their first row.
+        """Declare substreams, so that they hold the watermark before their first row.
 
-        Each by the value of its column, or by a tuple of the values of its columns.
+        Args:
+            values: For each substream the value of its column, or a tuple of the values of its columns.
         """
-        return replace(self, declared=tuple(map(name_of, values)))
+        return self._with(declared=tuple(map(name_of, values)))
 
     def reporting(self, mode: Mode) -> "Stream":
-        """Who reports. ``executor`` (as by default): the executors, each what it folded. ``driver``: the driver, so
-        that executors need neither this package nor a way to the coordinator. ``observe``: the driver, for a stream
-        that is one substream (``substream=None``), from one aggregate without a shuffle by substream.
+        """Choose who reports to the coordinator.
 
-        :raises InvalidUsage: for another word; for ``observe`` where there are several substreams.
+        Args:
+            mode: ``executor`` (default): each executor reports what it folded. ``driver``: the driver reports, so that
+                executors need neither this package nor a connection to the coordinator. ``observe``: the driver
+                reports, for a stream that is one substream (``substream=None``), without a shuffle by substream.
+
+        Raises:
+            InvalidUsage: The mode is unknown, or ``observe`` is chosen for several substreams.
         """
-        _checked("reporting", mode, MODES)
+        _checked_word("reporting", mode, MODES)
         if mode == "observe" and self.columns.substream is not None:
             raise InvalidUsage("reporting('observe') is for a stream that is one substream: substream=None.")
-        return replace(self, mode=mode)
-
-    def persist(self, persist: bool) -> "Stream":
-        """Whether a batch is kept while it is worked on (as by default), or read again for each use of it.
-
-        Reading again pays where the source is cheap to read and the batch large: pruned Parquet, for one.
-        """
-        return replace(self, persisted=persist)
+        return self._with(mode=mode)
 
     def rate_limited_source(self, limited: bool = True) -> "Stream":
-        """Says that the source hands out only so much a batch (``maxFilesPerTrigger``, ``maxOffsetsPerTrigger``, ...).
+        """Say whether the source limits the size of batches (``maxFilesPerTrigger``, ``maxOffsetsPerTrigger``, ...).
 
-        Then a batch without rows of a substream does not show that it was silent, for they may be in the next one;
-        only a look that finds nothing new shows that. To be said where rules have an ``idle_timeout``.
+        A batch of such a source is no evidence that a substream without rows is idle: its rows may be in the next
+        batch. Only a trigger without new data is. Set it if the configuration has an ``idle_timeout``.
 
-        Otherwise a batch is taken to have all that was there as it began, or, under ``availableNow``, as the run did.
-        False says that it is so for each batch under ``availableNow``, too: in a replay whose files stand for moments.
+        By default, a batch is taken to contain all input that existed when it began. Under ``availableNow`` that is
+        all input that existed when the run began. ``False`` says that each batch is complete under ``availableNow``
+        too, as in a replay whose files stand for moments.
         """
-        return replace(self, limited=limited)
+        return self._with(rate_limited=limited)
 
-    def measure_delays(self, order: Order | Literal["none"]) -> "Stream":
-        """Measures how far rows come behind, for the curve of latency against completeness, and for rules that aim at
-        a completeness. Without this, it is done where the rules need it.
+    def measure_delays(self, order: DelayOrder | Literal["none"]) -> "Stream":
+        """Measure how late rows are, for the completeness curve and for ``target_completeness``.
 
-        ``batch``: behind the highest event time that their substream had before the batch, which is what decides
-        whether they are late. ``row``: before the row, in the order in which a task reads them, so that it does not
-        depend on how large batches are; every row then goes through Python, and the workers need NumPy. ``none``: not.
+        By default delays are measured if the configuration needs them. Substreams whose values cannot be names as they
+        are (longer than 200 bytes, or unprintable) have no delays.
 
-        The coordinator takes no names of substreams but those of their values: of values that are no names as they are
-        (longer than 200 bytes, or not to be printed) delays are not measured.
+        Args:
+            order: ``batch``: against the max event time of the substream before the batch, which decides whether a row
+                is late. ``row``: before the row, in the order in which a task reads them, so that the size of batches
+                does not matter; each row then passes through Python, and the workers need NumPy. ``none``: not at all.
         """
-        return replace(self, measured=_checked("delays", order, DELAYS))
+        return self._with(delays=_checked_word("measure_delays", order, DELAYS))
+
+    # -- how the query runs ---------------------------------------------------------------------------------------
+
+    def persist(self, persist: bool) -> "Stream":
+        """Choose whether a batch is cached while it runs (default), or read again for each use.
+
+        Reading again is faster if the source is cheap to read and the batch is large, for example pruned Parquet.
+        """
+        return self._with(persist=persist)
 
     def tuning(self, *, report_tasks: int = REPORT_TASKS, heartbeat_ms: int = HEARTBEAT_MS) -> "Stream":
-        """``report_tasks``: how many tasks report at the most; ``heartbeat_ms``: how often silence is looked at."""
+        """Set the most tasks that report a batch, and the interval of heartbeats."""
         if report_tasks < 1 or heartbeat_ms < 1:
             raise InvalidUsage("report_tasks and heartbeat_ms must be 1 or more.")
-        return replace(self, report_tasks=report_tasks, heartbeat_ms=heartbeat_ms)
-
-    def on_commit(self, function: Callable[[Committed], Any]) -> "Stream":
-        """``function(committed)`` is told of every batch that was committed; it is not part of the batch."""
-        return replace(self, on_commit_function=_function("on_commit", function))
+        return self._with(report_tasks=report_tasks, heartbeat_ms=heartbeat_ms)
 
     def trigger(self, **trigger: Any) -> "Stream":
-        """As ``DataStreamWriter.trigger``."""
-        return replace(self, trigger_options=trigger)
+        """Set the trigger, as ``DataStreamWriter.trigger`` does."""
+        return self._with(trigger=trigger)
 
     def option(self, key: str, value: Any) -> "Stream":
-        """As ``DataStreamWriter.option``."""
-        return replace(self, options={**self.options, key: value})
-
-    def show_progress(self) -> "Stream":
-        """Prints a line about every batch that was committed."""
-        return replace(self, progress=True)
+        """Set an option, as ``DataStreamWriter.option`` does."""
+        return self._with(writer={**self.options.writer, key: value})
 
     def start(
         self,
@@ -213,165 +210,41 @@ class Stream:
         replaces_substreams: bool = False,
         **options: Any,
     ) -> StreamingQuery:
-        """Starts the query. ``queryName`` is its stable name in the job: the same after every restart.
+        """Start the query.
 
-        ``replaces_substreams``: go on with this checkpoint although ``event_time`` or ``substream`` names other columns
-        than before. The job no longer waits for the substreams that the query had.
+        Args:
+            queryName: Name of the query in the job, the same at every start.
+            checkpointLocation: Checkpoint of the query.
+            replaces_substreams: Continue with this checkpoint although ``event_time`` or ``substream`` names other
+                columns than before. The job no longer waits for the substreams that the query had.
+            options: Options, as ``DataStreamWriter.options`` takes them.
 
-        :raises InvalidUsage: for arguments that cannot work, and for choices that this checkpoint cannot go on with.
-        :raises JobMissing: where there is no such job, and no rules to create it from.
+        Raises:
+            InvalidUsage: An argument cannot work, or the query cannot continue with this checkpoint.
+            JobMissing: There is no such job, and no configuration to create it from.
         """
-        query_name, location = given("start", queryName, checkpointLocation)
-        if self.function is None:
+        query, location = check_start("start", queryName, checkpointLocation)
+        if self.options.function is None:
             raise InvalidUsage("Say what to do with a batch: .foreach_batch(function) before .start().")
-        if self.windowed is not None and self.null_goes != "late":
+        if self.options.windowed is not None and self.options.null_route != "late":
             raise InvalidUsage("A row without an event time is in no window: null_event_times('late').")
-        checked_id("queryName", query_name)
-        spark = self.df.sparkSession
-        checkpoint = Checkpoint(location)
-        retained = int(spark.conf.get(BATCHES_RETAINED) or 0)
-        pinned_watermarks = PinnedWatermarks(checkpoint, max(KEPT, retained))
-        here = not is_connect(spark)
-        settles = settled(self.limited, bool(self.trigger_options.get("availableNow")))
-        delivery = Delivery(
-            self.job,
-            query_name,
-            self.declared,
-            checkpoint,
-            pinned_watermarks,
-            settles,
-            here,
-            self._choice(),
-            replaces_substreams,
+        chosen = replace(self.options, writer={**self.options.writer, **options})
+        start = QueryStart(
+            self.connection, self.df, self.columns, chosen, query, Checkpoint(location), replaces_substreams
         )
-        hook = Hook(
-            delivery=delivery,
-            columns=self.columns,
-            mode=self.mode,
-            function=self._into_windows(checkpoint),
-            late_function=self.late_function,
-            null_goes=self.null_goes,
-            future_goes=self.future_goes,
-            persist=self.persisted,
-            report_tasks=self.report_tasks,
-            of_timestamps=self.columns.are_timestamps(self.df),
-            progress=self.progress,
-            delays=self.measured,
-            on_commit=self.on_commit_function,
-        )
-        delivery.start()
-        source = self._with_markers(checkpoint)
-        if self.windowed is not None:
-            self.job.frames.add(self.windowed.frame)
-        writer = (
-            source.writeStream.foreachBatch(hook)
-            .queryName(query_name)
-            .option("checkpointLocation", location)
-            .options(**{**self.options, **options})
-        )
-        if self.trigger_options:
-            writer = writer.trigger(**self.trigger_options)
-        heartbeat = Heartbeat(spark, delivery)
-        spark.streams.addListener(heartbeat)
-        try:
-            # A query takes a copy of the session's settings when it starts.
-            with setting(spark, IDLE_EVENT_INTERVAL, f"{self.heartbeat_ms}ms"):
-                query = writer.start()
-        except BaseException:
-            heartbeat.leave()
-            raise
-        # Spark waits for the function of a batch that is under way, and that may be waiting for its coordinator.
-        delivery.coordinator.stopped = lambda: not query.isActive
-        heartbeat.listen_to(query)
-        delivery.started()
-        return query
-
-    def _choice(self) -> Choice:
-        windowed = self.windowed
-        if windowed is None:
-            return Choice.of(self.columns.event_time, self.columns.substream)
-        frame = windowed.frame
-        return Choice.of(
-            self.columns.event_time,
-            self.columns.substream,
-            (frame.size, frame.slide, frame.offset),
-            (windowed.by, sorted(f"{name}={aggregate.kind}" for name, aggregate in windowed.aggregates.items())),
-        )
-
-    def _into_windows(self, checkpoint: Checkpoint) -> BatchFunction | Windowing:
-        assert self.function is not None
-        if self.windowed is None:
-            return self.function
-        windowed = self.windowed
-        kind = self.df.schema[self.columns.event_time].dataType
-        store = windowed.store or ParquetState(checkpoint)
-        return Windowing(
-            windowed.frame,
-            windowed.by,
-            windowed.aggregates,
-            windowed.lateness,
-            self.columns,
-            kind,
-            self.function,
-            checkpoint,
-            store,
-        )
-
-    def _with_markers(self, checkpoint: Checkpoint) -> DataFrame:
-        """With windows, a stream that has a batch when only the watermark moves, too."""
-        if self.windowed is None:
-            return self.df
-        spark = self.df.sparkSession
-        without = version_of(spark) < PYTHON_SOURCES
-        # A client of Spark Connect may not be able to read the checkpoint.
-        had_markers = None if is_connect(spark) else checkpoint.has_markers()
-        if had_markers is not None and had_markers == without:
-            other = "4.0 or later" if without else "3.5"
-            raise InvalidUsage(
-                f"This checkpoint was started on Spark {other}, where a query with windows has other sources. "
-                "Start with a new checkpoint, after job.hand_over() of the query to itself."
-            )
-        if without:
-            log.warning(
-                "%s: Spark %s runs no batch when only the watermark moves. Windows close with the next batch that has "
-                "rows, and those that are open at complete() are not given out. Spark 4.0 and later need no rows.",
-                self.job.coordinator.job,
-                spark.version,
-            )
-            return self.df
-        if self.trigger_options.get("availableNow") and version_of(spark) < AVAILABLE_NOW_OF_PYTHON_SOURCES:
-            log.warning(
-                "%s: Spark %s runs windows under availableNow as a single batch and ignores limits such as "
-                "maxFilesPerTrigger. For several batches, use Spark 4.2 or later, or a processing-time trigger.",
-                self.job.coordinator.job,
-                spark.version,
-            )
-        # Not for PySpark 3.5, which has no data sources in Python.
-        from tidegate_spark.windows.marked import markers_of
-
-        return self.df.union(markers_of(self.job.coordinator, self.df, self.windowed.frame))
+        running = start.start()
+        if self.options.windowed is not None:
+            self.frames.add(self.options.windowed.frame)
+        return running
 
 
-def given(method: str, query: str | None, checkpoint: str | os.PathLike[str] | None) -> tuple[str, str]:
-    """Return the name of a query and its checkpoint.
-
-    Raises:
-        InvalidUsage: If one of them is missing.
-    """
-    if query is None:
-        raise InvalidUsage(f"{method}() needs queryName: the name of the query in the job, the same at every start.")
-    if checkpoint is None:
-        raise InvalidUsage(f"{method}() needs checkpointLocation: pinned watermarks are kept beside the checkpoint.")
-    return query, os.fspath(checkpoint)
-
-
-def _function(method: str, function: Any) -> Any:
+def _checked_function(method: str, function: Any) -> Any:
     if not callable(function):
         raise InvalidUsage(f"{method} takes a function; it is {function!r}.")
     return function
 
 
-def _checked(method: str, word: Word, words: tuple[str, ...]) -> Word:
+def _checked_word(method: str, word: Word, words: tuple[str, ...]) -> Word:
     if word not in words:
         raise InvalidUsage(f"{method} takes one of {', '.join(map(repr, words))}; it is {word!r}.")
     return word

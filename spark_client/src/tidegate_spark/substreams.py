@@ -1,7 +1,7 @@
-"""What makes a substream: the values of columns, the source partition, or the stream as a whole; and their names.
+"""Substreams: the values of columns, the source partition, or the stream as a whole; and their names.
 
-A coordinator takes names that can be printed, of 200 bytes at the most. Values of columns may be anything, and none may
-stop a query or be mistaken for another, so what cannot be a name is given one that stands for it alone.
+The coordinator takes printable names of up to 200 bytes. Values of columns may be anything. A value that cannot be a
+name gets one of its own, so that no value stops a query or is taken for another.
 """
 
 import hashlib
@@ -15,38 +15,38 @@ WHOLE = "(all)"
 LONGEST_BYTES = 200
 _MARK_DIGITS = 16
 
-# What the coordinator takes for unprintable: control characters and lone surrogates.
+# What the coordinator considers unprintable: control characters and lone surrogates.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 class SourcePartition(Enum):
-    """The substream is the partition of the source: see :data:`SOURCE_PARTITION`."""
+    """The type of :data:`SOURCE_PARTITION`."""
 
     SOURCE_PARTITION = "source partition"
 
 
 SOURCE_PARTITION = SourcePartition.SOURCE_PARTITION
-"""In place of a column: each partition that the source reads is a substream, named by its number.
+"""In place of a column: each partition of the source is a substream, named by its number.
 
-For sources whose partitions mean the same in every batch. Those of files do not: which file lands in which one is a
-matter of sizes. With Kafka, the columns ``["topic", "partition"]`` say the same and hold through every repartition.
+For sources whose partitions mean the same in every batch. Partitions of files do not: they depend on file sizes. With
+Kafka, the columns ``["topic", "partition"]`` are equivalent and survive a repartition.
 """
 
 Substream = str | Sequence[str] | SourcePartition | None
-"""A column, several columns, :data:`SOURCE_PARTITION`, or None: the whole stream is one."""
+"""A column, several columns, :data:`SOURCE_PARTITION`, or None for a stream that is one substream."""
 
 Value = str | int | None
 Values = Value | tuple[Value, ...]
-"""The value of the substream's column, or of each of its columns; None where it is null."""
+"""The value of the substream's column, or of each of its columns; None for null."""
 
 
 def name_of(values: Values) -> str:
-    """The name of the substream with these values, as a coordinator takes it: one for each, for ever the same.
+    """Return the name of the substream with these values: unique, and always the same.
 
-    A single value that can be a name is its own. Several are joined by ``/``; a ``/`` within one of them becomes
-    ``%2F``. Null is ``(null)``, the empty string ``(empty)``. What is too long or cannot be printed is shortened,
-    escaped, and marked by a digest; so is a value, in a tuple, that reads ``(null)`` or ``(empty)``. Given by itself, a
-    name stands for the substream that has it.
+    A single value that can be a name is the name. Several values are joined by ``/``; a ``/`` within one of them
+    becomes ``%2F``. Null is ``(null)``, the empty string ``(empty)``. Long or unprintable names are shortened, escaped
+    and marked by a digest. So is a tuple with the text ``(null)`` or ``(empty)``; as a single value, that text is the
+    name of the substream.
     """
     parts = values if isinstance(values, tuple) else (values,)
     name = "/".join(_part(part).replace("%", "%25").replace("/", "%2F") for part in parts)
@@ -59,9 +59,9 @@ def name_of(values: Values) -> str:
 
 
 def values_of(name: str, columns: int) -> tuple[str | None, ...]:
-    """The values, as strings, that give a name, of so many columns.
+    """Return the values, as strings, that a name of so many columns was made from.
 
-    Of names that were shortened or escaped the values are lost; what comes for them are values that no row has.
+    For a name that was shortened or escaped, they are values that no row has.
     """
     if columns == 0:
         return ()

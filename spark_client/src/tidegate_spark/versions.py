@@ -31,23 +31,19 @@ def is_connect(spark: SparkSession) -> bool:
 def check_session(spark: SparkSession) -> None:
     """Raise InvalidUsage if queries of this session cannot be coordinated."""
     if is_connect(spark) and version_of(spark) < (4, 0):
-        raise InvalidUsage(
-            f"Spark Connect needs Spark 4.0 or later, and this is {spark.version}: use a classic session."
-        )
+        raise InvalidUsage(f"Spark Connect needs Spark 4.0 or later; this is {spark.version}. Use a classic session.")
 
 
 def check_native(spark: SparkSession) -> None:
     """Raise InvalidUsage if ``with_watermark()`` does not work in this session."""
     if version_of(spark) < PYTHON_SOURCES:
         raise InvalidUsage(
-            f"with_watermark() needs Spark 4.0 or later, and this is {spark.version}: use stream(), which works with "
-            f"it."
+            f"with_watermark() needs Spark 4.0 or later, and this is {spark.version}: use stream(), which it supports."
         )
     if is_connect(spark) and version_of(spark) < AVAILABLE_NOW_OF_PYTHON_SOURCES:
         raise InvalidUsage(
-            f"with_watermark() over Spark Connect needs Spark 4.2 or later, and this is {spark.version}: use "
-            f"stream(), or a "
-            "classic session."
+            f"with_watermark() over Spark Connect needs Spark 4.2 or later, and this is {spark.version}: use stream(), "
+            "or a classic session."
         )
 
 

@@ -1,8 +1,8 @@
-"""What the executors see of a batch: its event times, folded to a row per substream and left beside the checkpoint.
+"""Folds the event times of a native batch, in the tasks that read it.
 
-They lie there, in ``<checkpointLocation>/tidegate/native/<query>/folds``, until Spark has finished the batch and the
-coordinator was told (:mod:`tidegate_spark.native.finished`). A task that runs twice writes the same file twice, and a
-batch that is replayed by another run of the query writes files of its own.
+The folds lie in ``<checkpointLocation>/tidegate/native/<query>/folds`` until Spark has finished the batch and they are
+in the backlog (:mod:`tidegate_spark.native.finished`). A task that runs twice writes the same file twice. A replay by
+another run of the query writes files of its own.
 """
 
 import hashlib
@@ -16,23 +16,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from tidegate_spark.checkpoint import Checkpoint, Planned
 from tidegate_spark.errors import InvalidUsage
-from tidegate_spark.fold import Fold
-from tidegate_spark.judgement import HIGHEST, LOWEST
-from tidegate_spark.ledger import HOUR, Hours, together
+from tidegate_spark.frame import Frame
+from tidegate_spark.hook.classify import HIGHEST, LOWEST
+from tidegate_spark.protocol.checkpoint import Checkpoint, Planned
+from tidegate_spark.protocol.fold import Fold
+from tidegate_spark.protocol.hours import HOUR, Hours, merge_hours
 from tidegate_spark.substreams import WHOLE, name_of
-from tidegate_spark.windows.frame import Frame
 
 FOLDS = "folds"
-"""The kind of document that a fold is. Their names: ``<batch>.<run>.<partition>``."""
+"""Kind of the documents of folds. Their names are ``<batch>.<run>.<partition>``."""
 
-WORD = "word"
-"""The document that the driver leaves for the tasks."""
+TASK_SETTINGS = "task_settings"
+"""Document that the driver writes for the tasks."""
 
 ROWS_AT_A_TIME = 200_000
 MICROS = 1000
-"""In a millisecond. Spark's timestamps are in microseconds, and so is what it compares with its watermark."""
+"""Microseconds in a millisecond. Spark compares microseconds with its watermark."""
 
 _NO_LIMIT = 2**63 - 1
 _MEASURES = ("max_event_time", "rows", "timed", "late", "future")
@@ -40,7 +40,7 @@ _HOUR = HOUR * MICROS
 
 
 def documents_of(checkpoint: str, query: str) -> Checkpoint:
-    """The documents of one native input: there may be several on a checkpoint, which do not share them."""
+    """Return the documents of one native input. Several inputs may share a checkpoint, each under its own name."""
     return Checkpoint(checkpoint, f"tidegate/native/{query}")
 
 
@@ -53,7 +53,7 @@ def another_checkpoint(location: str) -> InvalidUsage:
 
 
 def check_policy(policy: str | None) -> None:
-    """:raises InvalidUsage: where Spark would take the highest of several watermarks."""
+    """Raise InvalidUsage if Spark would follow the highest of several watermarks."""
     if policy == "max":
         raise InvalidUsage(
             "spark.sql.streaming.multipleWatermarkPolicy is max: any other watermark of the query would overrule the "
@@ -63,14 +63,18 @@ def check_policy(policy: str | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Folding:
-    """A function for ``mapInArrow`` over the columns ``planned_ms``, ``partition``, ``key_0`` …, ``time``. It gives out
-    no rows.
+    """A function for ``mapInArrow`` over the columns ``planned_ms``, ``partition``, ``key_0`` …, ``time``.
 
-    ``input``: stands for this input in this run of its program. ``checkpoint``, ``query``: where the folds go.
-    ``frame``: the windows that rows are judged by; None: they are judged one by one. ``keys``: how many columns name
-    the substream.
-    ``late_by_the_batch_before``: Spark judges the rows of a batch by the watermark of the one before, and closes
-    windows by its own; so it does unless ``spark.sql.streaming.statefulOperator.allowMultiple`` is off.
+    It returns no rows.
+
+    Attributes:
+        input: Identifies this input in this run of its program.
+        checkpoint: The checkpoint that the folds are stored beside.
+        query: The name that they are stored under.
+        frame: The windows that rows are judged by; None: they are judged by row.
+        keys: Number of columns that name the substream.
+        late_by_the_batch_before: Whether Spark judges the rows of a batch by the watermark of the batch before. It does
+            unless ``spark.sql.streaming.statefulOperator.allowMultiple`` is off.
     """
 
     input: str
@@ -81,38 +85,41 @@ class Folding:
     late_by_the_batch_before: bool
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        folded: Folded | None = None
+        folded: PartitionFold | None = None
         for batch in batches:
             if batch.num_rows:
                 folded = folded or self._begin(batch)
                 folded.add(batch)
         if folded is not None:
-            folded.leave()
+            folded.write()
         return iter(())
 
-    def _begin(self, rows: pa.RecordBatch) -> "Folded":
+    def _begin(self, rows: pa.RecordBatch) -> "PartitionFold":
         planned_ms, partition = (rows.column(name)[0].as_py() for name in ("planned_ms", "partition"))
         batch_id, planned, before = _planned(self.checkpoint, planned_ms)
         judging = before if self.late_by_the_batch_before else planned
         context = TaskContext.get()
-        # Spark runs what belongs to one run of a query as one group of jobs, unless it is told otherwise.
+        # Spark runs the jobs of one run of a query as one group.
         group = None if context is None else context.getLocalProperty("spark.jobGroup.id")
         run = hashlib.sha256(f"{self.input} {group}".encode()).hexdigest()[:16]
-        word = documents_of(self.checkpoint, self.query).read(WORD)
-        if word is None:
-            raise InvalidUsage(f"Beside {self.checkpoint!r} is nothing of what the driver left for its tasks.")
-        skew_ms = word["max_future_skew_ms"]
+        settings = documents_of(self.checkpoint, self.query).read(TASK_SETTINGS)
+        if settings is None:
+            raise InvalidUsage(
+                f"The checkpoint {self.checkpoint!r}, as this task sees it, lacks the driver's settings: it must be on "
+                "a file system that all executors share."
+            )
+        skew_ms = settings["max_future_skew_ms"]
         latest = HIGHEST if skew_ms is None else min(planned_ms + skew_ms, HIGHEST)
         watermark_ms = 0 if judging is None else judging.watermark_ms
-        return Folded(self, f"{FOLDS}/{batch_id}.{run}.{partition}", planned_ms, watermark_ms, latest)
+        return PartitionFold(self, f"{FOLDS}/{batch_id}.{run}.{partition}", planned_ms, watermark_ms, latest)
 
     @property
     def rule(self) -> str:
-        """The name of the rule that rows are judged by, as the coordinator keeps it with the counts."""
+        """The rule that rows are judged by, as the coordinator stores it with the counts."""
         return "row: event_time <= Spark's watermark" if self.frame is None else "window: end <= Spark's watermark"
 
     def late_below(self, watermark_ms: int) -> int:
-        """The lowest event time, in microseconds, of rows that are not late by Spark's watermark.
+        """Return the lowest event time, in microseconds, of rows that are not late by Spark's watermark.
 
         Spark drops a row at its watermark or below, and a window that ends there.
         """
@@ -123,12 +130,13 @@ class Folding:
 
 @lru_cache(maxsize=16)
 def _planned(location: str, planned_ms: int) -> tuple[int, Planned, Planned | None]:
-    """The batch that Spark planned at a moment (epoch milliseconds), its plan, and that of the one before it.
+    """Return the batch that Spark planned at a time (epoch milliseconds), its plan, and that of the batch before.
 
-    The moment is what a batch is known by to its tasks, wherever they come from: in a function of ``foreachBatch``
-    under Spark Connect, they bear neither the batch's number nor the query's id.
+    A task knows its batch by that time alone: under Spark Connect, a task of a ``foreachBatch`` function has neither
+    the batch id nor the query id.
 
-    :raises InvalidUsage: for another checkpoint than that of the query.
+    Raises:
+        InvalidUsage: The query has another checkpoint.
     """
     checkpoint = Checkpoint(location)
     for batch_id in sorted(checkpoint.planned_batches(), reverse=True):
@@ -141,8 +149,16 @@ def _planned(location: str, planned_ms: int) -> tuple[int, Planned, Planned | No
     raise another_checkpoint(location)
 
 
-class Folded:
-    """The event times of one partition of the source, in one batch. ``latest``: what is beyond cannot be true."""
+class PartitionFold:
+    """Folds the event times of one partition of the source, in one batch.
+
+    Args:
+        folding: The function that it belongs to.
+        name: Name of the document.
+        planned_ms: When Spark planned the batch (epoch milliseconds).
+        watermark_ms: Spark's watermark that the rows are judged by.
+        latest: Highest event time that can be true, in milliseconds.
+    """
 
     def __init__(self, folding: Folding, name: str, planned_ms: int, watermark_ms: int, latest: int) -> None:
         self._folding, self._name = folding, name
@@ -155,12 +171,13 @@ class Folded:
         self._waiting_rows = 0
         self._folded: list[pa.Table] = []
 
-    def leave(self) -> None:
-        """Leaves the fold for the driver."""
-        said = {"planned_ms": self._planned_ms, "watermark_ms": self._watermark_ms, "fold": self.fold().document()}
-        documents_of(self._folding.checkpoint, self._folding.query).write(self._name, said)
+    def write(self) -> None:
+        """Write the fold for the driver."""
+        document = {"planned_ms": self._planned_ms, "watermark_ms": self._watermark_ms, "fold": self.fold().document()}
+        documents_of(self._folding.checkpoint, self._folding.query).write(self._name, document)
 
     def add(self, batch: pa.RecordBatch) -> None:
+        """Add rows."""
         self._waiting.append(batch)
         self._waiting_rows += batch.num_rows
         if self._waiting_rows >= ROWS_AT_A_TIME:
@@ -186,12 +203,12 @@ class Folded:
 
     def _grouped(self, table: pa.Table, keys: list[str]) -> pa.Table:
         how = [(name, "max" if name == "max_event_time" else "sum") for name in _MEASURES]
-        # One thread, for a task has one core; and with more, groups come in another order each time.
+        # A task has one core. With several threads the order of groups would change from run to run.
         grouped = table.group_by(keys, use_threads=False).aggregate(how)
         return pa.table({key: grouped[key] for key in keys} | {name: grouped[f"{name}_{kind}"] for name, kind in how})
 
     def _hours(self, folded: pa.Table) -> dict[tuple[str | None, ...], Hours]:
-        """By the keys of a substream."""
+        """Return the hours by the keys of a substream."""
         found: dict[tuple[str | None, ...], Hours] = {}
         by_hour = folded.filter(pc.is_valid(folded["hour"])).to_pydict()
         keys = zip(*(by_hour[key] for key in self._keys), strict=True) if self._keys else repeat(())
@@ -200,7 +217,7 @@ class Folded:
         return found
 
     def fold(self) -> Fold:
-        """What became of all the rows that were added."""
+        """Return the fold of all rows that were added."""
         if self._waiting:
             self._fold()
         folded = pa.concat_tables(self._folded)
@@ -218,11 +235,11 @@ class Folded:
             late=[late or 0 for late in found["late"]],
             null_event_time=[rows - timed for rows, timed in zip(found["rows"], found["timed"], strict=True)],
             future=[future or 0 for future in found["future"]],
-            hours=[together([hours.get(key, [])]) for key in by_key],
+            hours=[merge_hours([hours.get(key, [])]) for key in by_key],
         )
 
 
 def _hour_of(micros: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Whole hours, rounded down: Arrow's own division of whole numbers goes towards zero."""
+    """Return whole hours, rounded down; Arrow's own division of whole numbers rounds towards zero."""
     quotient = pc.divide(micros, _HOUR)
     return pc.subtract(quotient, pc.cast(pc.less(micros, pc.multiply(quotient, _HOUR)), pa.int64()))

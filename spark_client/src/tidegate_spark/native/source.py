@@ -1,7 +1,7 @@
-"""The source of the markers: its offset is the watermark, and where that has moved it has one row.
+"""The source of the markers: its offset is the watermark, and it has one row whenever the watermark has moved.
 
-Its reader lives in the driver, and Spark asks it for the latest offset between two batches. That is when a batch is
-finished for certain, so it is then that the coordinator is told of it (:mod:`tidegate_spark.native.finished`).
+Spark asks its reader, in the driver, for the latest offset between two batches. By then a batch is certainly finished,
+so that is when it is reported (:mod:`tidegate_spark.native.finished`).
 """
 
 import json
@@ -15,40 +15,51 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from tidegate_spark.checkpoint import Checkpoint
-from tidegate_spark.choice import Choice
+from tidegate_spark.clock import SYSTEM_CLOCK
 from tidegate_spark.config import JobConfig
-from tidegate_spark.delivery import Delivery, settled
 from tidegate_spark.errors import InvalidUsage, JobDeleted, Refused, TidegateError
-from tidegate_spark.heartbeat import HEARTBEATS_FAIL
-from tidegate_spark.logs import Failing
-from tidegate_spark.native.finished import Finished, Since
-from tidegate_spark.native.folding import WORD, another_checkpoint, documents_of
+from tidegate_spark.logs import HEARTBEATS_FAIL, FailureLog
+from tidegate_spark.native.finished import CheckResult, FinishedBatches
+from tidegate_spark.native.folding import TASK_SETTINGS, another_checkpoint, documents_of
 from tidegate_spark.native.triggers import check_trigger
-from tidegate_spark.pinned_watermarks import PinnedWatermarks
-from tidegate_spark.windows.markers import RUNS_TO_THE_END, Watermark
+from tidegate_spark.protocol.checkpoint import Checkpoint
+from tidegate_spark.protocol.choices import QueryChoices
+from tidegate_spark.protocol.connection import JobConnection
+from tidegate_spark.protocol.retry import OnOutage
+from tidegate_spark.protocol.session import DriverSession
+from tidegate_spark.protocol.settings import InputComplete, QuerySettings
+from tidegate_spark.windows.markers import RUNS_TO_THE_END, WatermarkReader
 
 HEARTBEAT_S = 1.0
-PAUSE_AFTER_A_LOOK = 9
+PAUSE_FACTOR = 9
 """Pause after a check that finds no finished batches, as a multiple of the check's duration."""
 
-LOOKS_OF_A_RUN = 2
-"""After how many batches a run over what is there looks for the watermark that its rows have moved: the second time for
-what other inputs of the same query have told meanwhile.
-"""
+POLLS_OF_A_RUN = 2
+"""Number of batches of a run under ``availableNow`` after which it reads the watermark that its rows have moved. The
+second time is for what other inputs of the same query have reported meanwhile."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST_MS = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
-"""Spark's timestamps go on, Python's do not."""
+"""Latest time that Python can represent; Spark's timestamps go further."""
 
 
 @dataclass(frozen=True)
-class Followed:
-    """What is followed, by which query; in values that JSON has.
+class NativeInput:
+    """One input of a native query, in JSON values.
 
-    ``input``: stands for one input in one run of its program. ``frame``: size, slide and offset of the windows whose
-    ends the watermark moves by; None: it moves by milliseconds. ``limited``: as in :meth:`Stream.rate_limited_source`.
-    ``retained``: how many batches Spark remembers. ``choice``: what the checkpoint depends on, see :class:`Choice`.
+    Attributes:
+        input: Identifies this input in this run of its program.
+        url: Address of the coordinator.
+        job: The job that it follows.
+        config: Configuration to create the job with.
+        query: The query.
+        checkpoint: Location of its checkpoint.
+        declared: Substreams that hold the watermark from the start.
+        rate_limited: As in :meth:`Stream.rate_limited_source`.
+        frame: Size, slide and offset of the windows whose ends the watermark moves by; None: by milliseconds.
+        retained: Number of batches that Spark remembers.
+        choices: What the checkpoint depends on; see :class:`QueryChoices`.
+        replaces_substreams: As in :meth:`Stream.start`.
     """
 
     input: str
@@ -58,10 +69,10 @@ class Followed:
     query: str
     checkpoint: str
     declared: Sequence[str]
-    limited: bool | None
+    rate_limited: bool | None
     frame: Mapping[str, int] | None
     retained: int
-    choice: Mapping[str, Any]
+    choices: Mapping[str, Any]
     replaces_substreams: bool
 
 
@@ -72,208 +83,216 @@ class Marker(InputPartition):
         self.watermark_ms = watermark_ms
 
 
-class Talk:
-    """What the driver's reader talks by."""
+class NativeReports:
+    """What the driver's reader reports: finished batches and heartbeats."""
 
-    def __init__(self, delivery: Delivery, finished: Finished) -> None:
-        self.delivery, self.finished = delivery, finished
-        self.telling = Failing(
-            delivery.log, "the coordinator does not take what was finished", "the coordinator takes what was finished"
+    def __init__(self, session: DriverSession, native: NativeInput) -> None:
+        self.session = session
+        self.finished = FinishedBatches(session, native.frame is None, native.retained)
+        self.failures = FailureLog(
+            session.log, "the coordinator refuses finished batches", "the coordinator accepts finished batches again"
         )
-        self.beating = Failing(delivery.log, *HEARTBEATS_FAIL)
+        self.heartbeat_failures = FailureLog(session.log, *HEARTBEATS_FAIL)
 
 
-class Following(Watermark):
-    """The reader. It is made in the driver, where it talks, and in an executor, where it only reads a marker."""
+class NativeReader(WatermarkReader):
+    """Reads the watermark in the driver, where it also reports, and the rows of markers in executors."""
 
-    def __init__(self, followed: Followed, key: str | None, schema: StructType) -> None:
-        # Here, for the job's own module has to do with this one.
-        from tidegate_spark.job import connect
-
-        self._followed = followed
-        self._gate = connect(followed.url, job=followed.job, config=followed.config, key=key, on_outage="continue")
-        coordinator = self._gate.coordinator
-        options = {"url": coordinator.watermark_url()}
-        if coordinator.authorization:
-            options["authorization_token"] = coordinator.authorization
-        frame = followed.frame or {"size": 1, "slide": 1, "offset": 0}
+    def __init__(self, native: NativeInput, key: str | None, schema: StructType) -> None:
+        self._native = native
+        on_outage = OnOutage.of("continue")
+        self._connection = JobConnection(native.url, native.job, key, native.config, on_outage, SYSTEM_CLOCK)
+        options = {"url": self._connection.watermark_url}
+        if self._connection.authorization:
+            options["authorization_token"] = self._connection.authorization
+        frame = native.frame or {"size": 1, "slide": 1, "offset": 0}
         super().__init__(options | {name: str(value) for name, value in frame.items()})
         self._columns = schema.fieldNames()
         self._run = uuid.uuid4().hex
-        self._talk: Talk | None = None
+        self._reports: NativeReports | None = None
         self._skew_ms: int | None = None
         self._returned: tuple[float | None, float | None] = (None, None)
-        self._looks = LOOKS_OF_A_RUN
-        self._tell_again = self._beat_again = 0.0
+        self._polls = POLLS_OF_A_RUN
+        self._report_at = self._heartbeat_at = 0.0
         self._calls = 0
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._only_what_is_there = True
+        """Prepare a run over the input that exists; its watermark is read after its batches."""
+        self._available_now = True
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
-        """Tells of what is finished, and gives the watermark.
+        """Report what is finished, and return the watermark.
 
-        Under ``availableNow`` it goes on with the watermark that the run itself moves, and comes to an end with it:
-        where others move it, that is for the next run.
+        Under ``availableNow`` the run continues with the watermark that its own rows move, and ends with it. What
+        others move is for the next run.
 
-        :raises Refused: where there is no job, and no rules to create it from.
-        :raises JobDeleted: if the job was deleted; the next start of the query creates it again.
+        Raises:
+            Refused: There is no job, and no configuration to create it from.
+            JobDeleted: The job was deleted; the next start of the query creates it again.
         """
-        if self._only_what_is_there:
-            since = self._tell()
-            if since.rows:
-                self._looks = LOOKS_OF_A_RUN
-            if since.batches and self._looks:
-                self._looks -= 1
-                self._look()
+        if self._available_now:
+            result = self._report()
+            if result.rows:
+                self._polls = POLLS_OF_A_RUN
+            if result.batches and self._polls:
+                self._polls -= 1
+                self._poll()
         else:
             # Report in every call: a query that is stopped after its last batch does not call this again.
-            quiet = self._tell_unless_paused()
-            if self._is_time():
-                self._look()
-                if quiet:
-                    self._beat()
+            inactive = self._report_unless_paused()
+            if self._is_poll_due():
+                self._poll()
+                if inactive:
+                    self._send_heartbeat()
         self._returned = self._returned[1], time.time()
         self._calls += 1
         return self._offset_after(start)
 
-    def _tell_unless_paused(self) -> bool:
+    def _report_unless_paused(self) -> bool:
         """Report finished batches; return whether Spark has certainly finished none since the last check."""
         began = time.monotonic()
-        if began < self._tell_again and not self._is_time():
+        if began < self._report_at and not self._is_poll_due():
             return False
-        quiet = self._tell().quiet
-        if quiet:
+        inactive = self._report().inactive
+        if inactive:
             # Spark waits for the file system meanwhile.
             ended = time.monotonic()
-            self._tell_again = ended + PAUSE_AFTER_A_LOOK * (ended - began)
-        return quiet
+            self._report_at = ended + PAUSE_FACTOR * (ended - began)
+        return inactive
 
     def _offset_after(self, start: dict[str, Any] | None) -> dict[str, Any]:
-        """Each run of the query begins with a marker, for Spark forgets with the end of one where each of several
-        watermarks has been, and until it knows again it takes all of them for zero.
+        """Return the offset, with the id of the run, so that each run begins with a marker.
+
+        At the end of a run Spark forgets each of several watermarks, and takes them all for zero until it sees them.
         """
         offset = super()._offset_after(start)
         return offset if offset["watermark"] is None else offset | {"run": self._run}
 
-    def _reached(self, state: dict[str, Any]) -> int | None:
+    def _closed_by(self, state: dict[str, Any]) -> int | None:
         watermark: int | None = state["watermark"]
-        if self._followed.frame is not None:
-            watermark = super()._reached(state)
+        if self._native.frame is not None:
+            watermark = super()._closed_by(state)
         elif watermark is not None:
-            watermark -= 1  # Spark takes what is at its watermark for late
+            watermark -= 1  # to Spark a row at its watermark is late
         return None if watermark is None else min(watermark, _LATEST_MS)
 
-    def _tell(self) -> Since:
-        talk = self._talking()
+    # -- reports --------------------------------------------------------------------------------------------------
+
+    def _report(self) -> CheckResult:
+        reports = self._started_reports()
+        session = reports.session
         try:
-            since = talk.finished.look(self._calls)
+            result = reports.finished.report(self._calls)
             self._calls = 0
-            if since.batches:
-                self._check_name(talk.delivery.checkpoint)
-                if talk.delivery.max_future_skew_ms != self._skew_ms:
-                    self._leave_word(talk.delivery)
+            if result.batches:
+                self._check_name(session.checkpoint)
+                if session.protocol.batches.max_future_skew_ms != self._skew_ms:
+                    self._write_task_settings(session)
         except JobDeleted:
             raise
         except Refused as refusal:
-            talk.telling.failed(refusal)
-            return Since(True, False, False, False)
-        if since.reported:
-            talk.telling.worked()
-            talk.delivery.adopt_choice()
-        return since
+            reports.failures.failed(refusal)
+            return CheckResult(True, False, False, False)
+        if result.reported:
+            reports.failures.succeeded()
+            session.run(session.protocol.adopt_choices())
+        return result
 
-    def _leave_word(self, delivery: Delivery) -> None:
-        """Says to the tasks what the job's rules say, as far as it matters to them."""
-        self._skew_ms = delivery.max_future_skew_ms
-        said = {"input": self._followed.input, "max_future_skew_ms": self._skew_ms}
-        delivery.checkpoint.write(WORD, said)
+    def _write_task_settings(self, session: DriverSession) -> None:
+        self._skew_ms = session.protocol.batches.max_future_skew_ms
+        session.checkpoint.write(TASK_SETTINGS, {"input": self._native.input, "max_future_skew_ms": self._skew_ms})
 
     def _check_name(self, documents: Checkpoint) -> None:
-        """:raises InvalidUsage: where another input of the query has begun to keep its documents here as well."""
-        if (documents.read(WORD) or {}).get("input") != self._followed.input:
+        """Raise InvalidUsage if another input of the query uses the same name."""
+        if (documents.read(TASK_SETTINGS) or {}).get("input") != self._native.input:
             raise InvalidUsage(
-                f"Two native inputs of this query have queryName={self._followed.query!r}. Give each a name of its own."
+                f"Two native inputs of this query have queryName={self._native.query!r}. Give each a name of its own."
             )
 
-    def _beat(self) -> None:
-        """Tells that the query is caught up, as of the last moment that is known of.
+    def _send_heartbeat(self) -> None:
+        """Report that the query is caught up.
 
-        Since the call before this one Spark has run no batch: it found nothing new when it looked, which was after the
-        call before that.
+        Since the call before this one Spark has run no batch. So a trigger has found no new data, after the call before
+        that.
         """
-        looked_at, _ = self._returned
+        observed_at, _ = self._returned
         began = time.monotonic()
-        if looked_at is None or began < self._beat_again:
+        if observed_at is None or began < self._heartbeat_at:
             return
-        talk = self._talking()
+        reports = self._started_reports()
+        session, protocol = reports.session, reports.session.protocol
         try:
-            talk.delivery.heartbeat(talk.delivery.run(), time.time() - looked_at, talk.delivery.told_up_to)
+            run = session.run(protocol.batches.run())
+            after_batch = session.run(protocol.last_acknowledged_batch())
+            session.run(protocol.heartbeat(run, time.time() - observed_at, after_batch))
         except JobDeleted:
             raise
         except TidegateError as error:
-            talk.beating.failed(error)
+            reports.heartbeat_failures.failed(error)
         else:
-            talk.beating.worked()
+            reports.heartbeat_failures.succeeded()
         ended = time.monotonic()
         # Spark waits meanwhile.
-        self._beat_again = ended + max(HEARTBEAT_S, 10 * (ended - began))
+        self._heartbeat_at = ended + max(HEARTBEAT_S, 10 * (ended - began))
 
-    def _talking(self) -> Talk:
-        """Begins to talk with the first call: only now is it clear that this is the driver, and under which trigger."""
-        if self._talk is None:
-            followed = self._followed
-            settles = settled(followed.limited, self._only_what_is_there)
-            checkpoint = documents_of(followed.checkpoint, followed.query)
+    def _started_reports(self) -> NativeReports:
+        """Start to report with the first call: not before is it known that this is the driver, and the trigger."""
+        if self._reports is None:
+            native = self._native
+            checkpoint = documents_of(native.checkpoint, native.query)
             if not checkpoint.started():
-                raise another_checkpoint(followed.checkpoint)
+                raise another_checkpoint(native.checkpoint)
             if not RUNS_TO_THE_END:
                 check_trigger(checkpoint)
-            pinned_watermarks = PinnedWatermarks(checkpoint)
-            delivery = Delivery(
-                self._gate,
-                followed.query,
-                tuple(followed.declared),
-                checkpoint,
-                pinned_watermarks,
-                settles,
-                here=True,
-                choice=Choice(**followed.choice),
-                replaces_substreams=followed.replaces_substreams,
+            settings = QuerySettings(
+                self._connection,
+                native.query,
+                tuple(native.declared),
+                InputComplete.of(native.rate_limited, self._available_now),
+                choices=QueryChoices(**native.choices),
+                replaces_substreams=native.replaces_substreams,
             )
-            delivery.start(adopts=False)  # folds of earlier runs come first
-            self._leave_word(delivery)
-            self._talk = Talk(delivery, Finished(delivery, followed.frame is None, followed.retained))
-        return self._talk
+            session = DriverSession(settings, checkpoint)
+            session.run(session.protocol.start_native())
+            self._write_task_settings(session)
+            self._reports = NativeReports(session, native)
+        return self._reports
+
+    # -- markers --------------------------------------------------------------------------------------------------
 
     def commit(self, end: dict[str, Any]) -> None:
-        # Spark has planned another batch: what it finishes is to be reported in the next call.
-        self._tell_again = 0.0
+        """Note that Spark has planned another batch: what it finishes is reported in the next call."""
+        self._report_at = 0.0
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        self._tell_again = 0.0
+        """Return a marker if the watermark has moved."""
+        self._report_at = 0.0
         watermark = end["watermark"]
-        # Spark's watermark begins at the epoch, and a marker from before it would move nothing.
+        # Spark's watermark begins at the epoch, so a marker from before it would move nothing.
         return [Marker(watermark)] if start != end and watermark is not None and watermark > 0 else []
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        """Return the row of a marker."""
         assert isinstance(partition, Marker)
         at = _EPOCH + timedelta(milliseconds=partition.watermark_ms)
-        event_time = self._followed.choice["event_time"]
+        event_time = self._native.choices["event_time"]
         yield tuple(at if name == event_time else None for name in self._columns)
 
     def stop(self) -> None:
-        if self._talk is not None:
-            self._talk.delivery.close()
+        """End the session: the query has ended."""
+        if self._reports is not None:
+            self._reports.session.close()
 
 
-class Markers(DataSource):
-    """Rows of any schema: null, but for the event time."""
+class MarkerSource(DataSource):
+    """Markers, as rows of any schema: all columns but the event time are null."""
 
     @classmethod
     def name(cls) -> str:
+        """Return the name of the source."""
         return "tidegate-native"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        followed = Followed(**json.loads(self.options["followed"]))
-        return Following(followed, self.options.get("authorization_token"), schema)
+        """Return the reader."""
+        native = NativeInput(**json.loads(self.options["native"]))
+        return NativeReader(native, self.options.get("authorization_token"), schema)

@@ -11,8 +11,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from tidegate_spark.checkpoint import Checkpoint
 from tidegate_spark.errors import InvalidUsage
+from tidegate_spark.protocol.checkpoint import Checkpoint
 
 TRIGGER = "trigger"
 """The document of a run's trigger, among those of a native input."""
@@ -46,9 +46,8 @@ def check_trigger(documents: Checkpoint) -> None:
     if document["trigger"] == "AvailableNowTrigger":
         raise InvalidUsage(
             f"with_watermark() does not support trigger(availableNow=True) on Spark {document['version']}, which runs "
-            f"a "
-            "single batch. Use Spark 4.2 or later, or a processing-time trigger: call query.processAllAvailable(), "
-            "then query.stop()."
+            "a single batch: use Spark 4.2 or later, or a processing-time trigger with query.processAllAvailable() and "
+            "query.stop()."
         )
 
 

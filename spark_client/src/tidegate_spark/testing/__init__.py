@@ -1,6 +1,6 @@
-"""What tests, demos and laptops need around a coordinated query: a coordinator of their own, batches, and a Java.
+"""A coordinator, input batches and a Java, for tests and demos.
 
-For pytest there are fixtures, in :mod:`tidegate_spark.testing.fixtures`.
+:mod:`tidegate_spark.testing.fixtures` has fixtures for pytest.
 """
 
 from tidegate_spark.testing.batches import FileBatches

@@ -10,10 +10,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 
 class FileBatches:
-    """A directory that Spark reads as a stream: one file a batch, in the order in which they were written.
+    """A directory that Spark reads as a stream: one file for each batch, in the order in which they were written.
 
-    ``add`` before the query starts or while it runs. The same directory gives the same batches again, also to another
-    query, and after a restart.
+    Files may be added before the query starts or while it runs. The same directory gives the same batches to every
+    query, also after a restart.
     """
 
     def __init__(self, directory: Path, schema: str) -> None:
@@ -21,14 +21,14 @@ class FileBatches:
         directory.mkdir(parents=True, exist_ok=True)
 
     def add(self, *rows: Mapping[str, Any]) -> None:
-        """Another batch, of rows as JSON has them: a timestamp is written as ``"2013-01-01T12:00:00Z"``."""
+        """Add a batch of rows in JSON values; a timestamp is written as ``"2013-01-01T12:00:00Z"``."""
         number = 1 + sum(1 for _ in self.directory.glob("*.json"))
         partial = self.directory / ".partial"
         partial.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        # Spark reads the oldest first, and a second is a long time in a test.
+        # Spark reads the oldest file first, by whole seconds.
         os.utime(partial, (1_000_000_000 + number,) * 2)
         partial.rename(self.directory / f"{number:05d}.json")
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        """The streaming DataFrame."""
+        """Return the streaming DataFrame."""
         return spark.readStream.schema(self.schema).option("maxFilesPerTrigger", 1).json(str(self.directory))

@@ -2,8 +2,8 @@
 
     pytest_plugins = ["tidegate_spark.testing.fixtures"]
 
-``tidegate`` is a coordinator with an embedded Valkey, one for the whole run; ``tidegate.job(rules=...)`` connects to
-a new job of it. It needs the distribution ``tidegate`` beside this one.
+``tidegate`` is a coordinator with an embedded Valkey, one for the whole run. ``tidegate.job(config=...)`` connects to a
+new job of it. It needs the distribution ``tidegate``.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ from tidegate_spark.testing.server import CoordinatorProcess
 
 @pytest.fixture(scope="session")
 def tidegate_settings() -> Mapping[str, str]:
-    """The coordinator's settings, ``TIDEGATE_<NAME>`` by name; to be overridden by a project that wants others."""
+    """Return the coordinator's settings, ``TIDEGATE_<NAME>`` by name; override it for others."""
     return {"sweep_interval_ms": "50"}
 
 
@@ -23,6 +23,6 @@ def tidegate_settings() -> Mapping[str, str]:
 def tidegate(
     tmp_path_factory: pytest.TempPathFactory, tidegate_settings: Mapping[str, str]
 ) -> Iterator[CoordinatorProcess]:
-    """A coordinator for the whole run. Tests do not see one another's jobs: each connects to new ones."""
+    """Yield a coordinator for the whole run; each test connects to jobs of its own."""
     with CoordinatorProcess(tmp_path_factory.mktemp("tidegate"), 0, **tidegate_settings) as coordinator:
         yield coordinator

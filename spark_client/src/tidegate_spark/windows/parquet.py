@@ -1,8 +1,8 @@
-"""The state of windows as Parquet files beside the checkpoint: what is used where nothing else is said."""
+"""The state of windows as Parquet files beside the checkpoint: the default."""
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidegate_spark.checkpoint import Checkpoint
+from tidegate_spark.protocol.checkpoint import Checkpoint
 
 
 class ParquetState:
@@ -12,12 +12,15 @@ class ParquetState:
         self._checkpoint = checkpoint
 
     def write(self, version: int, rows: DataFrame) -> None:
+        """Write rows as a version."""
         rows.write.mode("overwrite").parquet(self._path(version))
 
     def read(self, spark: SparkSession, version: int) -> DataFrame:
+        """Return the rows of a version."""
         return spark.read.parquet(self._path(version))
 
     def delete(self, version: int) -> None:
+        """Delete a version, if it exists."""
         self._checkpoint.delete_directory(f"state/{version}")
 
     def _path(self, version: int) -> str:

@@ -1,4 +1,4 @@
-"""Where the state of windows lies between batches: a version for each batch that changed it, whole or overwritten."""
+"""Where the state of windows is stored between batches."""
 
 from typing import Protocol
 
@@ -6,18 +6,18 @@ from pyspark.sql import DataFrame, SparkSession
 
 
 class StateStore(Protocol):
-    """Versions of a table, by number. A table format (Delta, Iceberg) may keep them as well as files do.
+    """Versions of a table, by number: files, or a table format such as Delta or Iceberg.
 
-    Versions are written by one query at a time. It reads a version only after it was written as a whole, and writes a
-    number again only where it has not come to use it: then what was there is to go. It is asked for in any process that
-    runs the query's batch function, and so can be pickled.
+    One query at a time writes versions. It reads a version only after it was written completely. It writes a number
+    again if it has not used that version yet; the new rows replace the old ones. The store must be picklable: it is
+    used in any process that runs the query's batch function.
     """
 
     def write(self, version: int, rows: DataFrame) -> None:
-        """Keeps rows as a version, in place of what may lie under that number."""
+        """Store rows as a version, in place of the one that may exist."""
 
     def read(self, spark: SparkSession, version: int) -> DataFrame:
-        """The rows of a version, in the schema in which they were written."""
+        """Return the rows of a version, in the schema in which they were written."""
 
     def delete(self, version: int) -> None:
-        """Forgets a version, if there is one."""
+        """Delete a version, if it exists."""

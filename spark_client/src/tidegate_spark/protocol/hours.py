@@ -1,38 +1,25 @@
-"""Rows by hour of event time, as a coordinator's ledger of late rows takes them."""
+"""Rows by hour of event time, as the coordinator counts them."""
 
 from collections.abc import Iterable, Sequence
-
-from pyspark.sql import Column
-from pyspark.sql import functions as F
-
-from tidegate_spark.judgement import credible
 
 HOUR = 3_600_000
 """Units of event time."""
 HOURS_KEPT = 168
-"""That many a coordinator keeps; rows that are not late are not told of for more."""
+"""Number of hours that a coordinator keeps."""
 
 Hours = list[list[int]]
-"""Hours, counted from 0; of each how many rows there are, how many are *updated*, and how many *late*."""
-
-
-def hour_of(time: Column, latest: Column) -> Column:
-    """The hour of an event time; null where it has none that can be true."""
-    known = credible(time, latest)
-    return ((known - F.pmod(known, F.lit(HOUR))) / F.lit(HOUR)).cast("long")
+"""For each hour: its number, counted from 0; its rows; how many of them are *updated*, and how many *late*."""
 
 
 def hours_between(min_event_time: int | None, max_event_time: int | None) -> int:
-    """How many hours :func:`spread` may give."""
-    return (
-        0
-        if min_event_time is None or max_event_time is None
-        else min(max_event_time // HOUR - min_event_time // HOUR + 1, HOURS_KEPT)
-    )
+    """Return the most hours that :func:`spread` may return."""
+    if min_event_time is None or max_event_time is None:
+        return 0
+    return min(max_event_time // HOUR - min_event_time // HOUR + 1, HOURS_KEPT)
 
 
 def spread(min_event_time: int | None, max_event_time: int | None, rows: int) -> Hours:
-    """Rows that are on time, spread evenly from the lowest to the highest event time among them."""
+    """Spread rows that are on time evenly from their lowest to their highest event time."""
     if min_event_time is None or max_event_time is None or not rows:
         return []
     last = max_event_time // HOUR
@@ -46,8 +33,8 @@ def spread(min_event_time: int | None, max_event_time: int | None, rows: int) ->
     return [counted for counted in found if counted[1]]
 
 
-def together(lists: Iterable[Sequence[Sequence[int]]]) -> Hours:
-    """The hours of several lists, each once."""
+def merge_hours(lists: Iterable[Sequence[Sequence[int]]]) -> Hours:
+    """Add up several lists, so that each hour occurs once."""
     found: dict[int, list[int]] = {}
     for hours in lists:
         for hour, *counts in hours:

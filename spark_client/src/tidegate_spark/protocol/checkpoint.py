@@ -1,4 +1,4 @@
-"""A query's checkpoint: what Spark wrote, and small documents of ours, under ``<checkpointLocation>/tidegate``."""
+"""A query's checkpoint: Spark's log, and the client's documents under ``<checkpointLocation>/tidegate``."""
 
 import json
 import os
@@ -16,27 +16,30 @@ from tidegate_spark.errors import InvalidUsage
 _DOCUMENT = re.compile(r"(\d+)\.json")
 _NUMBER = re.compile(r"(\d+)")
 
-
 NO_OFFSET = "-"
-"""What Spark's log has for a source that has no offset yet."""
+"""Stands in Spark's log for a source that has no offset yet."""
 
 
 def is_marker(offset: str) -> bool:
-    """Return whether an offset in Spark's log is one of our sources of markers, ``{"watermark": 1, ...}``."""
+    """Return whether an offset in Spark's log is that of a source of markers, ``{"watermark": 1, ...}``."""
     if offset == NO_OFFSET:
         return False
     try:
         parsed = json.loads(offset)
     except ValueError:
         return False
-    # Offsets of Kafka are by topic, and a topic may be called "watermark".
+    # Kafka has offsets by topic, and a topic may be called "watermark".
     return isinstance(parsed, dict) and "watermark" in parsed and not isinstance(parsed["watermark"], dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What Spark wrote of a batch before it ran it: when it settled what is in it (epoch milliseconds, by its driver's
-    clock), the watermark in force for it (0: none yet), and how it makes one of several.
+    """What Spark logged of a batch before it ran it.
+
+    Attributes:
+        at_ms: When it planned the batch (epoch milliseconds, by its driver's clock).
+        watermark_ms: Its watermark for the batch; 0: none yet.
+        watermark_policy: How it merges several watermarks.
     """
 
     at_ms: int
@@ -45,10 +48,14 @@ class Planned:
 
 
 class Checkpoint:
-    """A query's checkpoint, on any file system that Arrow knows: local, S3, HDFS, GCS, Azure."""
+    """A query's checkpoint, on any file system that Arrow supports: local, S3, HDFS, GCS, Azure.
+
+    Args:
+        location: The location that the query was given.
+        folder: The folder of the client's documents under it.
+    """
 
     def __init__(self, location: str, folder: str = "tidegate") -> None:
-        """``folder``: where under it our documents lie."""
         self.location, self._folder = location, folder
 
     def __getstate__(self) -> dict[str, Any]:
@@ -60,9 +67,10 @@ class Checkpoint:
 
     @cached_property
     def query_id(self) -> str:
-        """The id that Spark gave this checkpoint: it is in the checkpoint's metadata once the query was started.
+        """The id that Spark gave this checkpoint when it started the query.
 
-        :raises InvalidUsage: where Spark has no checkpoint of a query.
+        Raises:
+            InvalidUsage: There is no checkpoint of a query.
         """
         metadata = self._read("metadata")
         if metadata is None:
@@ -74,20 +82,20 @@ class Checkpoint:
         return str(json.loads(metadata)["id"])
 
     def started(self) -> bool:
-        """Whether Spark has a checkpoint of a query here, as seen from this process."""
+        """Return whether this process sees a checkpoint of a query."""
         return self._read("metadata") is not None
 
     def planned(self, batch_id: int) -> Planned | None:
-        """What Spark settled of a batch, before it ran; None where it does not say."""
+        """Return what Spark planned for a batch; None if its log does not say."""
         planned = self._read(f"offsets/{batch_id}")
         if planned is None:
             return None
         _version, metadata, *_offsets = planned.decode().splitlines()
-        said = json.loads(metadata)
-        if "batchTimestampMs" not in said:
+        known = json.loads(metadata)
+        if "batchTimestampMs" not in known:
             return None
-        policy = (said.get("conf") or {}).get("spark.sql.streaming.multipleWatermarkPolicy")
-        return Planned(said["batchTimestampMs"], said.get("batchWatermarkMs", 0), policy)
+        policy = (known.get("conf") or {}).get("spark.sql.streaming.multipleWatermarkPolicy")
+        return Planned(known["batchTimestampMs"], known.get("batchWatermarkMs", 0), policy)
 
     def source_offsets(self, batch_id: int) -> list[str] | None:
         """Return where each source of a batch ends, as Spark's log has it; None if Spark has forgotten the batch."""
@@ -103,20 +111,20 @@ class Checkpoint:
         return any(map(is_marker, offsets))
 
     def planned_batches(self) -> list[int]:
-        """The batches that Spark has planned, of those it has not forgotten."""
+        """Return the batches that Spark has planned and not forgotten."""
         return self._numbered("offsets", _NUMBER)
 
     def planned_ms(self, batch_id: int) -> int | None:
-        """When Spark settled what is in a batch; see :class:`Planned`."""
+        """Return when Spark planned a batch; see :class:`Planned`."""
         planned = self.planned(batch_id)
         return None if planned is None else planned.at_ms
 
     def finished(self) -> int | None:
-        """The last batch that Spark has finished."""
+        """Return the last batch that Spark has finished; None if there is none."""
         return max(self._numbered("commits", _NUMBER), default=None)
 
     def has_finished(self, batch_id: int) -> bool:
-        """Whether Spark has finished a batch, of those it has not forgotten."""
+        """Return whether Spark has finished a batch, and not forgotten it."""
         files, root = self._place
         found = files.get_file_info(f"{root}/commits/{batch_id}")
         return bool(found.type == fs.FileType.File)
@@ -124,12 +132,12 @@ class Checkpoint:
     # -- documents ------------------------------------------------------------------------------------------------
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """A document, None where there is none. Those of batches are called ``<kind>/<batch>``."""
+        """Return a document; None if it does not exist. Those of batches are named ``<kind>/<batch>``."""
         document = self._read(f"{self._folder}/{name}.json")
         return None if document is None else dict(json.loads(document))
 
     def documents(self, kind: str) -> dict[str, float]:
-        """The names that documents of a kind have, and when each was written (Unix time, in seconds)."""
+        """Return the names of the documents of a kind, and when each was written (Unix time)."""
         suffix = ".json"
         return {
             info.base_name.removesuffix(suffix): info.mtime_ns / 1e9
@@ -138,7 +146,7 @@ class Checkpoint:
         }
 
     def write(self, name: str, document: dict[str, Any]) -> None:
-        """Keeps a document, whole or not at all, in place of the one before."""
+        """Write a document completely or not at all, in place of the one before."""
         files, root = self._place
         directory, _, last = f"{root}/{self._folder}/{name}".rpartition("/")
         files.create_dir(directory, recursive=True)
@@ -148,19 +156,19 @@ class Checkpoint:
         files.move(partial, f"{directory}/{last}.json")
 
     def delete(self, name: str) -> None:
-        """Forgets a document, if there is one."""
+        """Delete a document, if it exists."""
         files, root = self._place
         with suppress(FileNotFoundError):
             files.delete_file(f"{root}/{self._folder}/{name}.json")
 
     def delete_directory(self, name: str) -> None:
-        """Forgets a directory of files, if there is one."""
+        """Delete a directory of files, if it exists."""
         files, root = self._place
         with suppress(FileNotFoundError):
             files.delete_dir(f"{root}/{self._folder}/{name}")
 
     def batches(self, kind: str) -> list[int]:
-        """The batches that have a document of a kind, in order."""
+        """Return the batches that have a document of a kind, in ascending order."""
         return sorted(self._numbered(f"{self._folder}/{kind}", _DOCUMENT))
 
     def _read(self, path: str) -> bytes | None:
@@ -181,9 +189,10 @@ class Checkpoint:
 
 
 def file_system(path: str) -> tuple[fs.FileSystem, str]:
-    """Where a Hadoop path lies, in Arrow's terms.
+    """Return Arrow's file system and path for a path of Hadoop.
 
-    :raises InvalidUsage: for a scheme that Arrow does not know.
+    Raises:
+        InvalidUsage: Arrow does not support its scheme.
     """
     scheme, colon, rest = path.partition(":")
     if not colon or "/" in scheme:
@@ -195,7 +204,7 @@ def file_system(path: str) -> tuple[fs.FileSystem, str]:
         files, root = fs.FileSystem.from_uri(f"{arrow_scheme}:{rest}")
     except (ValueError, NotImplementedError, OSError) as error:
         raise InvalidUsage(
-            f"checkpointLocation {path!r} cannot be used from here ({error}). Pins are kept there, by way of Arrow, "
-            "which knows local paths, s3a://, hdfs://, gs://, and abfss://."
+            f"checkpointLocation {path!r} cannot be used from here ({error}): pinned watermarks are kept there with "
+            "Arrow, which supports local paths, s3a://, hdfs://, gs://, and abfss://."
         ) from None
     return files, root.rstrip("/")

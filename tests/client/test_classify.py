@@ -1,15 +1,15 @@
-"""The times at which a row stops being on time, without Spark; tests/e2e judges real rows by them."""
+"""The times at which a row stops being on time, without Spark; tests/spark classifies real rows by them."""
 
 import pytest
 
-from tidegate_spark.judgement import HIGHEST, LOWEST, Judgement
-from tidegate_spark.windows.frame import Frame
+from tidegate_spark.frame import Frame
+from tidegate_spark.hook.classify import HIGHEST, LOWEST, RowClassifier
 
 
 def test_a_row_at_the_pinned_watermark_is_on_time_and_one_below_is_late() -> None:
     """The watermark says that no event below it is expected; one at the watermark still is."""
-    judgement = Judgement(1000, latest=5000)
-    assert (judgement.late_below, judgement.on_time_from) == (1000, 1000)
+    classifier = RowClassifier(1000, latest=5000)
+    assert (classifier.late_below, classifier.on_time_from) == (1000, 1000)
 
 
 @pytest.mark.parametrize(
@@ -27,13 +27,13 @@ def test_the_plain_fold_is_used_only_if_all_rows_are_on_time(
     pinned_watermark: int | None, min_event_time: int | None, max_event_time: int | None, plain: bool
 ) -> None:
     """The plain fold tests no row, so it would count a late row as on time."""
-    assert Judgement(pinned_watermark, latest=5000).is_plain(min_event_time, max_event_time) is plain
+    assert RowClassifier(pinned_watermark, latest=5000).all_on_time(min_event_time, max_event_time) is plain
 
 
 def test_by_windows_a_row_is_updated_until_the_allowed_lateness_ends() -> None:
     """At 35, windows of 10 are closed up to 30; with a lateness of 20 those that end above 15 still take rows."""
-    judgement = Judgement(35, HIGHEST, frame=Frame(10, 10), lateness=20)
-    assert (judgement.on_time_from, judgement.late_below) == (30, 10)
+    classifier = RowClassifier(35, HIGHEST, frame=Frame(10, 10), lateness=20)
+    assert (classifier.on_time_from, classifier.late_below) == (30, 10)
 
 
 @pytest.mark.parametrize("frame", [Frame(10, 10), Frame(10, 10, 3), Frame(25, 10, 4)])

@@ -15,7 +15,8 @@ from tests.support.local import LocalCoordinator
 from tests.support.streams import LAG, known
 from tests.support.waiting import until
 from tidegate_spark import Job, limiting_lag
-from tidegate_spark.outage import ONE_ATTEMPT, OnOutage
+from tidegate_spark.protocol.retry import OnOutage
+from tidegate_spark.protocol.settings import InputComplete
 
 
 def new_job(own: LocalCoordinator, **limits: Any) -> Job:
@@ -36,12 +37,12 @@ def test_reports_in_the_lost_end_of_the_log_are_reported_again(own: LocalCoordin
     run.batch(0, a=100_000)
     opened = run.begin(1)
     before_the_report = own.state()
-    run.delivery.report(opened, fold(a=200_000, b=100_000))
+    run.report(opened, fold(a=200_000, b=100_000))
     own.restore(before_the_report)
-    run.delivery.commit(opened, fold(a=200_000, b=100_000))
+    run.commit(opened, fold(a=200_000, b=100_000))
     assert known(job) == {"a": 200_000, "b": 100_000}
     run.batch(2, a=300_000)
-    assert run.begin(3).kept.pinned_watermark == 90_000
+    assert run.begin(3).stored.pinned_watermark == 90_000
 
 
 def test_a_restored_job_reports_the_slowest_substream_first(own: LocalCoordinator, runs: Runs) -> None:
@@ -51,7 +52,7 @@ def test_a_restored_job_reports_the_slowest_substream_first(own: LocalCoordinato
     run.batch(0, **{f"s{number:05}": 1_000_000 for number in range(12_000)}, z=500_000)
     assert job.status()["watermark"] == 490_000
     own.empty()
-    assert runs.run(job).begin(1).kept.pinned_watermark == 490_000
+    assert runs.run(job).begin(1).stored.pinned_watermark == 490_000
 
 
 @pytest.mark.parametrize("first", ["a batch", "a heartbeat"])
@@ -68,7 +69,7 @@ def test_the_next_run_proves_the_last_watermark(own: LocalCoordinator, runs: Run
     if first == "a heartbeat":
         run.beat(1)
         assert job.status()["watermark"] == 91_000
-    assert run.begin(2).kept.pinned_watermark == 91_000
+    assert run.begin(2).stored.pinned_watermark == 91_000
 
 
 def test_a_job_that_was_reset_while_its_query_is_quiet_stays_clean(own: LocalCoordinator, runs: Runs) -> None:
@@ -93,7 +94,7 @@ def test_a_coordinator_may_lose_everything_twice(own: LocalCoordinator, runs: Ru
     run.batch(0, a=100_000, b=40_000)
     for _ in range(2):
         own.empty()
-        run.delivery.coordinator.watermark_token = None  # as with a new secret
+        run.session.coordinator.watermark_token = None  # as with a new secret
         run.beat(0)
         assert known(job) == {"a": 100_000, "b": 40_000}
         assert job.status()["watermark"] is None or job.status()["watermark"] == 30_000
@@ -141,7 +142,7 @@ def test_a_batch_waits_for_the_coordinator_and_its_substreams_stay_active(
     run.batch(0, a=100_000, b=40_000)
     own.stop()
     clock.after(10, own.start)
-    assert run.batch(1, a=110_000).kept.pinned_watermark == 30_000
+    assert run.batch(1, a=110_000).stored.pinned_watermark == 30_000
     assert job.status()["substreams"] == {"active": 2, "idle": 0, "done": 0, "all_idle": False}
     assert job.status()["watermark"] == 30_000
 
@@ -155,9 +156,9 @@ def test_an_outage_may_be_longer_than_pins_are_kept(own: LocalCoordinator, runs:
     for batch_id in range(1, 120):
         run.batch(batch_id, a=1_000_000 + batch_id)
     own.start()
-    until(lambda: run.delivery.teller.tell(ONE_ATTEMPT), "the backlog was sent")
+    until(lambda: run.flush(), "the backlog was sent")
     assert job.status()["watermark"] == 990_119
-    assert run.batch(120, a=1_000_500).kept.pinned_watermark == 990_119
+    assert run.batch(120, a=1_000_500).stored.pinned_watermark == 990_119
     assert job.status()["rows"]["on_time"] == 121
 
 
@@ -173,11 +174,11 @@ def test_an_outage_that_ends_within_a_batch_is_not_silence(
     clock.advance(6)
     opened = run.begin(2)
     own.start()
-    until(lambda: run.delivery.teller.tell(ONE_ATTEMPT), "the backlog was sent")
+    until(lambda: run.flush(), "the backlog was sent")
     clock.advance(6)
-    run.delivery.report(opened, fold(a=102_000))
-    run.delivery.commit(opened, fold(a=102_000))
-    until(lambda: run.delivery.teller.tell(ONE_ATTEMPT), "the last batch of the outage was sent")
+    run.report(opened, fold(a=102_000))
+    run.commit(opened, fold(a=102_000))
+    until(lambda: run.flush(), "the last batch of the outage was sent")
     run.batch(3, a=103_000)
     assert job.status()["substreams"]["idle"] == 0
     assert job.status()["watermark"] == 30_000
@@ -190,20 +191,20 @@ def test_under_connect_the_hooks_waiting_is_its_own(own: LocalCoordinator, runs:
     earlier.batch(0, a=100_000, b=40_000)
     own.stop()
     earlier.batch(1, a=101_000)
-    earlier.delivery.close()
+    earlier.session.close()
     clock.advance(3)
-    client = runs.run(job, here=False)
-    hook = Run(runs, cloudpickle.loads(cloudpickle.dumps(client.delivery)))  # type: ignore[no-untyped-call]
-    client.delivery.started()
+    client = runs.run(job, owns_files=False)
+    hook = Run(runs, cloudpickle.loads(cloudpickle.dumps(client.session)))  # type: ignore[no-untyped-call]
+    client.session.run(client.session.protocol.started())
     own.start()
     clock.advance(2)
     hook.batch(2, a=102_000, b=41_000)
-    hook.delivery.on_outage = OnOutage.of(timedelta(minutes=1))
+    hook.session.settings.connection.on_outage = OnOutage.of(timedelta(minutes=1))
     opened = hook.begin(3)
     own.stop()
     clock.after(4, own.start)
-    hook.delivery.report(opened, fold(a=103_000))
-    hook.delivery.commit(opened, fold(a=103_000))
+    hook.report(opened, fold(a=103_000))
+    hook.commit(opened, fold(a=103_000))
     hook.batch(4, a=104_000)
     assert job.status()["substreams"]["idle"] == 0
     assert job.status()["watermark"] == 31_000
@@ -214,7 +215,7 @@ def test_the_wait_for_another_thread_is_not_silence(own: LocalCoordinator, runs:
     job = new_job(own, idle_timeout=timedelta(seconds=2))
     run = runs.run(job)
     run.batch(0, a=100_000, b=40_000)
-    with run.delivery.registration.lock:
+    with run.session.lock:
         blocked = threading.Thread(target=run.batch, args=(1,), kwargs={"a": 110_000})
         blocked.start()
         until(lambda: (runs.directory / "offsets" / "1").exists(), "the batch was planned")
@@ -232,12 +233,12 @@ def test_under_available_now_a_batch_says_that_input_is_complete_up_to_the_start
 ) -> None:
     """Spark fixes the input when the run starts; none of its batches has what came later."""
     job = new_job(own, idle_timeout=timedelta(seconds=2))
-    run = runs.run(job, settles="the run")
+    run = runs.run(job, input_complete=InputComplete.PER_RUN)
     run.batch(0, a=100_000, b=40_000)
     clock.advance(2.5)
     run.batch(1, a=110_000)
     assert job.status()["watermark"] == 30_000
-    run = runs.run(job, settles="the run")
+    run = runs.run(job, input_complete=InputComplete.PER_RUN)
     run.batch(2, a=120_000)
     assert job.status()["watermark"] == 110_000, "b was silent from the first run to the second"
 
@@ -247,11 +248,11 @@ def test_an_earlier_run_under_available_now_says_nothing_about_silence(
 ) -> None:
     """The batch that it planned has the input of the time when that run started, which is unknown."""
     job = new_job(own, idle_timeout=timedelta(seconds=1))
-    run = runs.run(job, settles="the run")
+    run = runs.run(job, input_complete=InputComplete.PER_RUN)
     run.batch(0, a=100_000, b=40_000)
     clock.advance(1.5)
     runs.plan(1)
     clock.advance(0.1)
-    run = runs.run(job, settles="the run")
+    run = runs.run(job, input_complete=InputComplete.PER_RUN)
     run.batch(1, a=110_000)
     assert job.status()["watermark"] == 30_000

@@ -1,22 +1,23 @@
-"""What a query was started with, kept beside its checkpoint: a restart with something else would go wrong silently.
+"""What a query was started with, stored beside its checkpoint.
 
-With another substream column, the substreams of the column before stay active and hold the watermark for ever. With
-another event time, window or aggregate, the pinned watermarks and the kept windows mean something else.
+A restart with other choices would go wrong without an error. With another substream column, the old substreams stay
+active and hold the watermark for ever. With another event time, window or aggregate, the stored pinned watermarks and
+windows have another meaning.
 """
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Self
 
-from tidegate_spark.checkpoint import Checkpoint
 from tidegate_spark.errors import InvalidUsage
+from tidegate_spark.protocol.effects import Procedure, Read, Write
 from tidegate_spark.substreams import SourcePartition, Substream
 
-_DOCUMENT = "choice"
+_NAME = "choices"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class QueryChoices:
     """The choices of a query that its checkpoint depends on.
 
     Attributes:
@@ -41,7 +42,7 @@ class Choice:
         windows: Sequence[int] | None = None,
         results: Sequence[Sequence[str]] | None = None,
     ) -> Self:
-        """Return the choices as they are kept."""
+        """Return the choices as they are stored."""
         if substream is None or isinstance(substream, SourcePartition):
             columns = None
         else:
@@ -55,28 +56,28 @@ class Choice:
         )
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint) -> Self | None:
+    def load(cls) -> Procedure[Self | None]:
         """Return the choices of the run before; None if there was none, or an older version ran it."""
-        document: dict[str, Any] | None = checkpoint.read(_DOCUMENT)
+        document = yield Read(_NAME)
         return None if document is None else cls(**document)
 
-    def save(self, checkpoint: Checkpoint) -> None:
-        """Keep the choices beside the checkpoint."""
-        checkpoint.write(_DOCUMENT, asdict(self))
+    def save(self) -> Procedure[None]:
+        """Store the choices."""
+        yield Write(_NAME, asdict(self))
 
-    def replaces(self, before: "Choice") -> bool:
-        """Return whether the substreams of the run before are other ones."""
+    def replaces(self, before: "QueryChoices") -> bool:
+        """Return whether these choices make other substreams than those of the run before."""
         return (self.event_time, self.substream, self.by_source_partition) != (
             before.event_time,
             before.substream,
             before.by_source_partition,
         )
 
-    def check(self, before: "Choice", replaces_substreams: bool) -> None:
-        """Check that a query may go on with these choices.
+    def check(self, before: "QueryChoices", replaces_substreams: bool) -> None:
+        """Check that a query of these choices may continue the run before.
 
         Raises:
-            InvalidUsage: If it may not; the message says what to do.
+            InvalidUsage: It may not; the message says what to do.
         """
         of_windows = (self.windows, self.results, self.event_time if self.windows else None)
         if of_windows != (before.windows, before.results, before.event_time if before.windows else None):

@@ -1,0 +1,243 @@
+"""The function that Spark calls for every batch.
+
+Begin and pin the watermark, fold and report, pass on the rows on time, pass on the late rows, commit. With windows, the
+results of those that close are given out after the commit.
+
+Invariants:
+
+1. A batch is judged by one pinned watermark for ever, stored beside the checkpoint before a row is judged by it.
+2. Every row has exactly one class: on time, updated, late, future, or without an event time.
+3. What a batch reported becomes effective after its rows are handled: the user's functions have returned, or the rows
+   are in the state of the windows.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from pyspark.errors import PythonException
+from pyspark.sql import DataFrame
+
+from tidegate_spark.batch import Batch, Committed, Holder
+from tidegate_spark.columns import Columns
+from tidegate_spark.errors import InvalidUsage, Refused, TidegateError
+from tidegate_spark.hook.classify import HIGHEST, RowClassifier, RowRoute
+from tidegate_spark.hook.delays import DelayMeasurement, DelayOrder, needs_delays
+from tidegate_spark.hook.fold import FoldMethod, FullFold, Mode, PlainFold, on_driver, on_executors
+from tidegate_spark.hook.handler import BatchHandler, BatchRows, UserFunction, UserFunctionError, call_user
+from tidegate_spark.protocol import retry
+from tidegate_spark.protocol.batches import OpenBatch
+from tidegate_spark.protocol.coordinator import Answer
+from tidegate_spark.protocol.fold import Fold
+from tidegate_spark.protocol.reporter import SUBSTREAMS_PER_CALL, Reporter, batch_reference
+from tidegate_spark.protocol.retry import RetryPolicy
+from tidegate_spark.protocol.session import DriverSession
+
+REPORT_TASKS = 4
+MOST_NAMES = 5
+"""Most substreams that one line of the log names."""
+
+
+@dataclass(frozen=True)
+class BatchOptions:
+    """The options of a batch, as :class:`Stream` describes them."""
+
+    late_function: UserFunction | None = None
+    null_route: RowRoute = "late"
+    future_route: RowRoute = "on_time"
+    mode: Mode = "executor"
+    persist: bool = True
+    report_tasks: int = REPORT_TASKS
+    show_progress: bool = False
+    delays: DelayOrder | Literal["none"] | None = None
+    on_commit: Callable[[Committed], Any] | None = None
+
+
+@dataclass
+class BatchFunction:
+    """The batch function of one run of a query.
+
+    Attributes:
+        session: The session of the run.
+        columns: The columns of the event time and of the substream.
+        handler: What becomes of the rows.
+        options: The options of the stream.
+        of_timestamps: Whether the event times are timestamps.
+    """
+
+    session: DriverSession
+    columns: Columns
+    handler: BatchHandler
+    options: BatchOptions
+    of_timestamps: bool
+    _starts_plain: bool = True
+    """Whether a batch starts with the plain fold."""
+    _tasks: int | None = None
+    """How many tasks report a batch; None: not known yet."""
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Run a batch."""
+        try:
+            self._run(df, batch_id)
+        except UserFunctionError as raised:
+            raise raised.error from raised.error.__cause__
+        except TidegateError as error:
+            level = logging.INFO if self.session.is_stopped() else logging.ERROR
+            self.session.log.log(level, "the batch failed: %s", error, extra={"batch": batch_id})
+            # Spark prints the traceback of a failed batch three times, and messages of TidegateError need none.
+            raise error.with_traceback(None) from error.__cause__
+
+    def _run(self, df: DataFrame, batch_id: int) -> None:
+        began = time.monotonic()
+        protocol = self.session.protocol
+        try:
+            opened = self.session.run(protocol.begin(batch_id))
+        except Refused as refusal:
+            if refusal.code != "job_complete" or not self.handler.has_results_at_end or not df.isEmpty():
+                raise
+            # After the end of the input a batch without rows needs no begin.
+            watermark = self.session.run(self.session.coordinator.coalesced_watermark())
+            self.handler.end(df.sparkSession, protocol.batch_without_rows(batch_id, watermark), watermark)
+            return
+        if self.options.persist:
+            df = df.persist()
+        try:
+            classifier = self._classifier(opened)
+            fold = self._fold(df, classifier, opened)
+            rows = BatchRows(df, self.columns, classifier, fold, opened.batch)
+            after_commit = self.handler.handle(rows)
+            self._pass_on_late(rows)
+        finally:
+            if self.options.persist:
+                df.unpersist()
+        answer = self.session.run(protocol.commit(opened, fold))
+        after_commit(None if answer is None else answer["coalesced_watermark"])
+        self._announce_commit(self._committed(opened.batch, fold, answer, time.monotonic() - began), fold)
+
+    def _classifier(self, opened: OpenBatch) -> RowClassifier:
+        latest = opened.stored.latest_event_time
+        return RowClassifier(
+            opened.stored.pinned_watermark,
+            HIGHEST if latest is None else min(latest, HIGHEST),
+            self.options.null_route,
+            self.options.future_route,
+            "dropped" if self.options.late_function is None else "diverted",
+            self.handler.frame,
+            self.handler.lateness,
+        )
+
+    # -- folding --------------------------------------------------------------------------------------------------
+
+    def _fold(self, df: DataFrame, classifier: RowClassifier, opened: OpenBatch) -> Fold:
+        """Fold the batch and stage the fold, unless the batch continues without the coordinator."""
+        delays = self._delays()
+        found = None
+        if self._starts_plain and delays is None:
+            found = self._fold_by(PlainFold(self.columns, classifier), df, opened)
+        found = found or self._fold_by(FullFold(self.columns, classifier, delays), df, opened)
+        assert found is not None, "the full fold judges every row"
+        fold, reported = found
+        self._starts_plain = not (fold.count("late") or fold.count("updated") or fold.count("future"))
+        # One task is enough for a few substreams, and each task costs the time of a Python worker.
+        self._tasks = min(self.options.report_tasks, 1 + len(fold.substream) // SUBSTREAMS_PER_CALL)
+        if not reported:
+            self.session.run(self.session.protocol.report(opened, fold))
+        fold.check_size()
+        return fold
+
+    def _delays(self) -> DelayMeasurement | None:
+        config = self.session.protocol.config
+        order = self.options.delays or ("batch" if needs_delays(config) else "none")
+        if order == "none":
+            return None
+        return DelayMeasurement.of(order, config, self.session.run(self.session.protocol.max_event_times()))
+
+    def _fold_by(self, method: FoldMethod, df: DataFrame, opened: OpenBatch) -> tuple[Fold, bool] | None:
+        """Return the fold, and whether the executors reported it; None if the method does not suffice."""
+        tasks = self._tasks or self.options.report_tasks
+        if self.options.mode != "executor" or not opened.acknowledged:
+            fold = on_driver(df, method, tasks)
+            return None if fold is None else (fold, False)
+        try:
+            found = on_executors(df, method, tasks, self._reporter(opened))
+        except PythonException as error:
+            if "ModuleNotFoundError" in str(error):
+                raise InvalidUsage(
+                    "The Python of Spark's workers lacks a package that reporting needs. Set PYSPARK_PYTHON (or "
+                    "spark.pyspark.python) to one that has tidegate-spark, or choose reporting('driver')."
+                ) from error
+            raise
+        if found is None:
+            return None
+        self.session.coordinator.waited_s += found[1].waited_s
+        return found[0], found[1].complete
+
+    def _reporter(self, opened: OpenBatch) -> Reporter:
+        connection, run = self.session.settings.connection, self.session.run(self.session.protocol.batches.run())
+        return Reporter(
+            connection.url,
+            connection.report_path,
+            connection.headers,
+            batch_reference(self.session.settings.query, asdict(run), opened.batch_id),
+            self.session.coordinator.watermark_token or "",
+            RetryPolicy(retry.SHORT_WAIT_S),
+        )
+
+    # -- rows and results -----------------------------------------------------------------------------------------
+
+    def _pass_on_late(self, rows: BatchRows) -> None:
+        late = rows.late()
+        if late is None:
+            return
+        if self.options.late_function is not None:
+            call_user(self.options.late_function, late, rows.batch)
+            return
+        self.session.log.warning(
+            "dropped %s rows of %s; late_output() keeps them.",
+            ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in rows.routed_late.items()),
+            _first_names(name for row_class in rows.routed_late for name in rows.fold.substreams_with(row_class)),
+            extra={"batch": int(rows.batch)},
+        )
+
+    def _committed(self, batch: Batch, fold: Fold, answer: Answer | None, seconds: float) -> Committed:
+        return Committed(
+            batch,
+            fold.count("on_time"),
+            fold.count("updated"),
+            fold.count("late"),
+            fold.count("null_event_time"),
+            fold.count("future"),
+            watermark=batch.job_watermark if answer is None else answer["watermark"],
+            now_ms=None if answer is None else answer["now_ms"],
+            held_by=None if answer is None else Holder.of(answer),
+            seconds=seconds,
+            acknowledged=answer is not None,
+            of_timestamps=self.of_timestamps,
+        )
+
+    def _announce_commit(self, committed: Committed, fold: Fold) -> None:
+        log, batch = self.session.log, committed.batch
+        carried = {"batch": int(batch), **committed.metrics()}
+        if committed.future:
+            log.warning(
+                "event times too far ahead of the clock, in rows of %s: they move no watermark.",
+                _first_names(fold.substreams_with("future")),
+                extra=carried,
+            )
+        log.info("%s", committed, extra=carried)
+        try:
+            if self.options.show_progress:
+                print(f"{batch.query} {int(batch)}: {committed}", flush=True)
+            if self.options.on_commit is not None:
+                self.options.on_commit(committed)
+        except Exception:
+            # The batch is committed, and the user's function cannot change that.
+            log.exception("the function of on_commit failed", extra=carried)
+
+
+def _first_names(names: Iterable[str]) -> str:
+    distinct = list(dict.fromkeys(names))
+    more = len(distinct) - MOST_NAMES
+    return ", ".join(distinct[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

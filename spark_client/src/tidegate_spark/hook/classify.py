@@ -1,0 +1,133 @@
+"""The class of each row of a batch, by its pinned watermark: the same in every replay.
+
+A row is *late*, *updated*, *null_event_time* (it has none), *future* (too far ahead of the clock to be true, so it
+moves no watermark), or *on time*.
+
+By row, it is late below the pinned watermark. By window, it is on time if all of its windows are open, updated if one
+is closed and all of them still take it (allowed lateness), and late if one does not. If windows overlap, the others may
+still take a late row.
+"""
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import Literal
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tidegate_spark.frame import Frame
+from tidegate_spark.protocol.fold import LateDisposition
+from tidegate_spark.protocol.hours import HOUR
+
+HIGHEST = 2**53 - 1
+LOWEST = -HIGHEST
+"""Event times that the coordinator can hold exactly."""
+
+_BELOW_ALL = -(2**63)
+"""No long is below it."""
+
+RowRoute = Literal["late", "on_time"]
+"""Which of the user's functions gets the rows of a class."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowClassifier:
+    """Classifies the rows of one batch.
+
+    Attributes:
+        pinned_watermark: The watermark that rows are judged by; None: no row is late.
+        latest: Highest event time that can be true.
+        null_route: Where rows without an event time go.
+        future_route: Where rows go that are too far ahead of the clock.
+        late_disposition: What becomes of the late rows.
+        frame: The windows that rows are judged by; None: they are judged by row.
+        lateness: How far the watermark may be beyond the end of a window that still takes rows.
+    """
+
+    pinned_watermark: int | None
+    latest: int
+    null_route: RowRoute = "late"
+    future_route: RowRoute = "on_time"
+    late_disposition: LateDisposition = "dropped"
+    frame: Frame | None = None
+    lateness: int = 0
+
+    @property
+    def rule(self) -> str:
+        """The rule, as the coordinator stores it with the counts."""
+        if self.frame is None:
+            return "row: event_time < pin"
+        return "window: end <= pin" if not self.lateness else f"window: end + {self.lateness} <= pin"
+
+    @property
+    def on_time_from(self) -> int:
+        """The lowest event time of rows that are on time."""
+        return self._cut(0)
+
+    @property
+    def late_below(self) -> int:
+        """Rows below it are late; rows from here on that are not on time are updated."""
+        return self._cut(self.lateness)
+
+    def _cut(self, lateness: int) -> int:
+        if self.pinned_watermark is None:
+            return _BELOW_ALL
+        return self.pinned_watermark if self.frame is None else self.frame.cut(self.pinned_watermark - lateness)
+
+    @property
+    def classes_routed_late(self) -> list[str]:
+        """The classes whose rows go with the late ones."""
+        routes = {"late": "late", "null_event_time": self.null_route, "future": self.future_route}
+        return [row_class for row_class, route in routes.items() if route == "late"]
+
+    def is_routed_late(self, time: Column) -> Column:
+        """Return whether a row goes with the late ones. Never null."""
+        tests = {
+            "late": is_late(time, F.lit(self.late_below)),
+            "null_event_time": time.isNull(),
+            "future": is_future(time, F.lit(self.on_time_from), F.lit(self.latest)),
+        }
+        return reduce(Column.__or__, (tests[row_class] for row_class in self.classes_routed_late))
+
+    def all_on_time(self, min_event_time: int | None, max_event_time: int | None) -> bool:
+        """Return whether every row between two event times is on time."""
+        if min_event_time is None or max_event_time is None:
+            return True
+        return min_event_time >= max(LOWEST, self.on_time_from) and max_event_time <= self.latest
+
+    def bounds(self, spark: SparkSession) -> DataFrame:
+        """Return one row with the longs ``late_below``, ``on_time_from`` and ``latest``.
+
+        They are data of a relation. Spark would put columns of literals in place wherever they are used.
+        """
+        return spark.sql(
+            "SELECT * FROM VALUES (CAST(:late_below AS BIGINT), CAST(:on_time_from AS BIGINT), CAST(:latest AS BIGINT))"
+            " AS bounds (late_below, on_time_from, latest)",
+            {"late_below": self.late_below, "on_time_from": self.on_time_from, "latest": self.latest},
+        )
+
+
+def is_late(time: Column, late_below: Column) -> Column:
+    """Return whether a row is late. Never null."""
+    return F.coalesce(time < late_below, F.lit(False))
+
+
+def is_updated(time: Column, late_below: Column, on_time_from: Column) -> Column:
+    """Return whether a row changes the result of a closed window. Never null."""
+    return F.coalesce((time >= late_below) & (time < on_time_from), F.lit(False))
+
+
+def is_future(time: Column, on_time_from: Column, latest: Column) -> Column:
+    """Return whether a row is too far ahead of the clock. Never null."""
+    return F.coalesce((time > latest) & (time >= on_time_from), F.lit(False))
+
+
+def credible(time: Column, latest: Column) -> Column:
+    """Return the event time; null if it moves no watermark: too far ahead, or beyond what a coordinator can hold."""
+    return F.when((time >= LOWEST) & (time <= latest), time)
+
+
+def hour_of(time: Column, latest: Column) -> Column:
+    """Return the hour of an event time; null if the event time is not credible."""
+    known = credible(time, latest)
+    return ((known - F.pmod(known, F.lit(HOUR))) / F.lit(HOUR)).cast("long")

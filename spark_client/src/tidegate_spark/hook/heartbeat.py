@@ -1,0 +1,135 @@
+"""Listens to Spark's events of one query, and sends its heartbeats."""
+
+import atexit
+import queue
+import threading
+import time
+from dataclasses import dataclass
+from datetime import datetime
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tidegate_spark.errors import TidegateError
+from tidegate_spark.logs import HEARTBEATS_FAIL, FailureLog
+from tidegate_spark.protocol.coordinator import Run
+from tidegate_spark.protocol.heartbeat import HeartbeatDecision
+from tidegate_spark.protocol.session import DriverSession
+from tidegate_spark.versions import is_connect
+
+CONNECT_PAUSE_S = 5.0
+"""Pause before a listener of Spark Connect is removed.
+
+Its client waits for its event thread under a lock that the thread needs, too. If the program stops the session at that
+moment, as many do when their query has ended, it never ends.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event of a run."""
+
+    run_id: str
+
+
+class Terminated(Event):
+    """The run has terminated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished(Event):
+    """The run has finished a batch."""
+
+    batch_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Idle(Event):
+    """A trigger found no new data, at a time (Unix time)."""
+
+    at_s: float
+
+
+class HeartbeatListener(StreamingQueryListener):
+    """Sends the heartbeats of one query from a thread of its own: Spark's event bus must not wait for a network."""
+
+    def __init__(self, spark: SparkSession, session: DriverSession) -> None:
+        self._spark, self._session = spark, session
+        self._pause_s = CONNECT_PAUSE_S if is_connect(spark) else 0.0
+        # The run's id is known once it has started. It may have sent events by then, so events of all runs are kept.
+        self._run_id: str | None = None
+        self._decision = HeartbeatDecision()
+        self._failures = FailureLog(session.log, *HEARTBEATS_FAIL)
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+
+    def listen_to(self, query: StreamingQuery) -> None:
+        """Begin to send heartbeats for this run of the query."""
+        # The id is not from the checkpoint, which a client of Spark Connect may not be able to read.
+        run = self._session.run_of(str(query.id))
+        self._run_id = str(query.runId)
+        name = f"tidegate-heartbeat-{query.name}"
+        threading.Thread(target=self._handle_events, args=(self._run_id, run), name=name, daemon=True).start()
+        # If the program ends without stopping Spark, Spark must not keep a listener of a process that is gone.
+        atexit.register(self.leave)
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        pass
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        # Without "addBatch" no batch ran: the progress of a trigger without data has the number of the next batch.
+        if "addBatch" in event.progress.durationMs:
+            self._put(Finished(str(event.progress.runId), event.progress.batchId))
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        at = datetime.fromisoformat(event.timestamp.replace("Z", "+00:00"))
+        self._put(Idle(str(event.runId), at.timestamp()))
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        self._put(Terminated(str(event.runId)))
+
+    def _put(self, event: Event) -> None:
+        if self._run_id in (None, event.run_id):
+            self._events.put(event)
+
+    def leave(self) -> None:
+        """Stop listening."""
+        self._spark.streams.removeListener(self)
+
+    def _handle_events(self, spark_run_id: str, run: Run) -> None:
+        while not isinstance(event := self._next(spark_run_id), Terminated):
+            if isinstance(event, Finished):
+                self._decision.finished(event.batch_id)
+            elif isinstance(event, Idle) and self._events.empty():
+                self._send(run, event)
+        self._session.close()
+        atexit.unregister(self.leave)
+        time.sleep(self._pause_s)
+        self.leave()
+
+    def _next(self, spark_run_id: str) -> Event:
+        while (event := self._events.get()).run_id != spark_run_id:
+            pass
+        return event
+
+    def _send(self, run: Run, idle: Idle) -> None:
+        # A heartbeat that fails is not repeated: the next idle event carries newer evidence.
+        try:
+            checkpoint = self._session.checkpoint
+            if self._decision.needs_last_batch and checkpoint.started():
+                self._decision.finished(checkpoint.finished())
+            heartbeat = self._decision.idle(idle.at_s, time.time())
+            if heartbeat is None:
+                return
+            protocol = self._session.protocol
+            self._session.run(protocol.heartbeat(run, heartbeat.age_s, heartbeat.after_batch))
+        except (TidegateError, OSError) as error:  # an OSError of the checkpoint's file system
+            self._failures.failed(error)
+        else:
+            self._failures.succeeded()

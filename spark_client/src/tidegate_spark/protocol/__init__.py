@@ -1,0 +1,36 @@
+"""The protocol between a query and the coordinator: a state machine without I/O of its own.
+
+A query's registration, batches, progress and backlog are *procedures* (:mod:`~tidegate_spark.protocol.effects`). They
+decide what to send, what to store and what to raise. A shell performs that: :class:`~.session.DriverSession` in a
+driver, :class:`~.reporter.Reporter` in the task of an executor, and anything in a test. The code between two effects
+runs without interruption, whatever the number of threads.
+
+States of a query::
+
+                  announce                    begin acknowledged
+    UNANNOUNCED ───────────► ANNOUNCED ◄──────────────────────────┐
+         ▲                   │   ▲                                │
+         │ the job is lost,  │   │ commit acknowledged            │
+         │ or reset          │   │                                │
+         └───────────────────┤   │                                │
+                             ▼   │            the batch is lost   │
+                          BATCH OPEN ─────────────────────────────┘
+                             │               (begin and report again)
+                             │ no answer, and on_outage="continue"
+                             ▼
+                          BACKLOG ──────────────────────► ANNOUNCED
+                                   flushed, in the order of the batches
+
+In the state BACKLOG, batches continue with the pinned watermark of the batch before. The next begin, the
+flusher or the next run reports them, whichever reaches the coordinator first.
+
+Invariants:
+
+1. The pinned watermark of a batch is stored beside the checkpoint before it is used.
+2. When a commit returns, the coordinator or the backlog has all reports of the batch and its rows by class.
+3. No batch begins at the coordinator before the backlog is empty, and the backlog is reported in the order of batches.
+4. The progress is stored after the coordinator has acknowledged the commit, and a batch leaves the backlog after that.
+5. Time that the query waits for the coordinator, or that the coordinator is not reached, is reported as waited. It does
+   not count towards ``idle_timeout``.
+6. A driver may die between any two effects. The next run restores everything from the files beside the checkpoint.
+"""

@@ -1,0 +1,183 @@
+"""The backlog: batches that were processed without the coordinator, and not yet reported.
+
+They lie beside the checkpoint until the coordinator has them. They are reported before the next batch begins if the
+coordinator answers, else in the background.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from tidegate_spark.errors import CoordinatorUnavailable, TidegateError
+from tidegate_spark.logs import QueryLog
+from tidegate_spark.protocol.coordinator import Coordinator, ProcessingTime
+from tidegate_spark.protocol.effects import Document, ListBatches, Pause, Procedure, Read, Remove, StartFlusher, Write
+from tidegate_spark.protocol.files import StoredPinnedWatermark
+from tidegate_spark.protocol.fold import Fold
+from tidegate_spark.protocol.retry import ONE_ATTEMPT, RetryPolicy
+
+_KIND = "backlog"
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogBatch:
+    """A batch that was processed and not yet reported.
+
+    Attributes:
+        batch_id: The batch.
+        stored: The pinned watermark that its rows were judged by.
+        began_s: When it began (Unix time).
+        complete_s: Input up to this time (Unix time) is in this batch or in one before it; None if that is not known.
+        fold: What it contained.
+    """
+
+    batch_id: int
+    stored: StoredPinnedWatermark
+    began_s: float
+    complete_s: float | None
+    fold: Fold
+
+    @classmethod
+    def of(cls, document: Document) -> "BacklogBatch":
+        """Return the batch of a document."""
+        stored, fold = StoredPinnedWatermark(**document["stored"]), Fold.of(document["fold"])
+        return cls(**{**document, "stored": stored, "fold": fold})
+
+    def save(self) -> Procedure[None]:
+        """Write the batch to the backlog."""
+        yield Write(f"{_KIND}/{self.batch_id}", asdict(self))
+
+
+ReportBatch = Callable[[BacklogBatch, ProcessingTime, RetryPolicy], Procedure[None]]
+"""Reports one batch to a coordinator that was not reached since a time."""
+
+
+class Backlog:
+    """The backlog of one run.
+
+    While there is any, the coordinator learns nothing of the query. That time counts as waiting, and not towards
+    ``idle_timeout``.
+
+    Invariants:
+
+    1. Batches are reported in ascending order.
+    2. A batch is removed after the coordinator has acknowledged its commit.
+    3. No batch begins at the coordinator before the backlog is empty.
+    4. At most one procedure flushes at a time.
+
+    Args:
+        coordinator: The calls of the run.
+        report_batch: Reports one batch.
+        in_background: Whether the backlog is flushed beside the batches that continue without the coordinator.
+        log: The log of the query.
+    """
+
+    def __init__(self, coordinator: Coordinator, report_batch: ReportBatch, in_background: bool, log: QueryLog) -> None:
+        self._coordinator, self._report_batch, self._log = coordinator, report_batch, log
+        self._in_background = in_background
+        self._pending: set[int] | None = None
+        self._unreached_since: ProcessingTime | None = None
+        self._reached_at = ProcessingTime(0.0, 0.0)
+        self._flushing = False
+        self._warned = False
+
+    def keep(self, batch: BacklogBatch, began: ProcessingTime) -> Procedure[None]:
+        """Store a batch that began at ``began``, without the coordinator."""
+        pending = yield from self._load()
+        yield from batch.save()
+        pending.add(batch.batch_id)
+        if self._unreached_since is None:
+            self._unreached_since = max(began, self._reached_at)
+
+    def flush(self, policy: RetryPolicy) -> Procedure[bool]:
+        """Report the backlog, unless it is being flushed already. Return whether it is empty.
+
+        Raises:
+            CoordinatorUnavailable: The coordinator does not answer.
+            Refused: It refuses a batch.
+        """
+        if self._flushing:
+            return False
+        self._flushing = True
+        try:
+            while (yield from self._flush_next(policy)):
+                pass
+        finally:
+            self._flushing = False
+        return True
+
+    def flush_before(self, batch_id: int, policy: RetryPolicy) -> Procedure[bool]:
+        """Report the backlog before a batch begins; if the coordinator does not answer, continue in the background."""
+        if not self._flushing:
+            yield from self._remove(batch_id)  # a batch that is replayed is reported anew
+        try:
+            return (yield from self.flush(policy))
+        except CoordinatorUnavailable:
+            yield from self.flush_in_background()
+            raise
+
+    def flush_in_background(self) -> Procedure[None]:
+        """Start the flusher if it is wanted, not running, and may have something to do."""
+        if self._in_background and not self._flushing and self._pending != set():
+            self._flushing = True
+            yield StartFlusher()
+
+    def flush_again(self) -> Procedure[bool]:
+        """Try once to report the backlog in the background. Return whether to try again after a pause.
+
+        If the coordinator refuses a batch, the next begin reports it, and fails with the same error.
+        """
+        try:
+            # After its end the query may have been replaced by another run, which a begin would fence.
+            while not (yield Pause(0)) and (yield from self._flush_next(ONE_ATTEMPT)):
+                pass
+        except CoordinatorUnavailable:
+            return True
+        except TidegateError as error:
+            self._log.error("the coordinator refused a batch of the backlog: %s", error)
+        except OSError:  # of the checkpoint's file system, which may recover
+            if not self._warned:
+                self._log.exception("the backlog cannot be flushed; trying again")
+            self._warned = True
+            return True
+        self.stop_flusher()
+        return False
+
+    def stop_flusher(self) -> None:
+        """Record that no flusher is running."""
+        self._flushing = False
+
+    def _flush_next(self, policy: RetryPolicy) -> Procedure[bool]:
+        """Report the earliest batch. Return whether there are more."""
+        if self._pending == set():
+            return False
+        pending = yield from self._load()
+        if pending:
+            yield from self._flush_batch(min(pending), policy)
+        if not pending:
+            self._unreached_since, self._reached_at = None, self._coordinator.now()
+        return bool(pending)
+
+    def _flush_batch(self, batch_id: int, policy: RetryPolicy) -> Procedure[None]:
+        document = yield Read(f"{_KIND}/{batch_id}")
+        if document is not None:
+            batch = BacklogBatch.of(document)
+            now = self._coordinator.now()
+            # An earlier run has left it, if this run has always reached the coordinator.
+            since = self._unreached_since or ProcessingTime(batch.began_s, now.waited_s)
+            self._unreached_since = since
+            self._coordinator.waited_s = max(now.waited_s, since.waited_s + max(0.0, now.at_s - since.at_s))
+            yield from self._report_batch(batch, since, policy)
+            self._log.info("the backlog's batch was reported", extra={"batch": batch_id})
+        yield from self._remove(batch_id)
+
+    def _remove(self, batch_id: int) -> Procedure[None]:
+        pending = yield from self._load()
+        if batch_id in pending:
+            yield Remove(f"{_KIND}/{batch_id}")
+            pending.discard(batch_id)
+
+    def _load(self) -> Procedure[set[int]]:
+        if self._pending is None:
+            listed = yield ListBatches(_KIND)
+            self._pending = set(listed) if self._pending is None else self._pending
+        return self._pending

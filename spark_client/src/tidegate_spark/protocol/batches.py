@@ -1,0 +1,213 @@
+"""Begin, report and commit of batches, whatever the coordinator loses meanwhile.
+
+The coordinator may lose an open batch between any two calls, alone or with everything else. The batch is then begun
+again with its pinned watermark, and all its reports are sent again.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from tidegate_spark.batch import Batch
+from tidegate_spark.errors import CoordinatorUnavailable, JobMissing, Refused
+from tidegate_spark.logs import QueryLog
+from tidegate_spark.protocol.backlog import BacklogBatch
+from tidegate_spark.protocol.coordinator import Answer, Coordinator, ProcessingTime, Run
+from tidegate_spark.protocol.effects import Locked, Procedure, ReadQueryId
+from tidegate_spark.protocol.files import StoredPinnedWatermark
+from tidegate_spark.protocol.fold import Fold
+from tidegate_spark.protocol.registration import QueryRegistration
+from tidegate_spark.protocol.retry import RetryPolicy
+from tidegate_spark.protocol.settings import QuerySettings
+
+MAX_FUTURE_SKEW_MS = 24 * 60 * 60 * 1000
+"""The coordinator's default for ``max_future_skew_ms``."""
+
+RESENDS = 3
+"""How often a batch is sent again to a coordinator that keeps losing it, before the query fails."""
+
+LOST_BATCH = frozenset({"batch_not_begun", "reports_missing"})
+"""Codes of a coordinator that has lost an open batch, or a part of it."""
+
+Result = TypeVar("Result")
+
+
+@dataclass(slots=True)
+class OpenBatch:
+    """A batch that Spark has begun and the coordinator has not yet committed.
+
+    Attributes:
+        batch: The batch, as the user's function gets it.
+        stored: The pinned watermark that its rows are judged by.
+        acknowledged: Whether the coordinator has acknowledged its begin, and gets its reports and its commit. If not,
+            it goes to the backlog.
+        began: When it began.
+        complete_at: Input up to this time is in this batch or in one before it; None if that is not known.
+    """
+
+    batch: Batch
+    stored: StoredPinnedWatermark
+    acknowledged: bool
+    began: ProcessingTime
+    complete_at: ProcessingTime | None
+
+    @property
+    def batch_id(self) -> int:
+        """The batch id."""
+        return int(self.batch)
+
+
+Call = Callable[[OpenBatch, Fold, RetryPolicy], Procedure[Result]]
+
+
+class BatchCalls:
+    """The calls about the batches of one run.
+
+    Attributes:
+        max_future_skew_ms: How far ahead of the clock an event time may be: the coordinator's limit, as far as it is
+            known. None: without limit.
+    """
+
+    def __init__(
+        self,
+        settings: QuerySettings,
+        run_id: str,
+        coordinator: Coordinator,
+        registration: QueryRegistration,
+        log: QueryLog,
+    ) -> None:
+        self._query, self._pinned_watermarks = settings.query, settings.pinned_watermarks
+        self._run_id, self._coordinator, self._registration, self._log = run_id, coordinator, registration, log
+        self._query_id: str | None = None
+        self._job_watermark: int | None = None
+        self.max_future_skew_ms: int | None = registration.config.get("max_future_skew_ms", MAX_FUTURE_SKEW_MS)
+
+    def run(self) -> Procedure[Run]:
+        """Return what identifies this run."""
+        if self._query_id is None:
+            self._query_id = yield ReadQueryId()
+        return Run(self._query_id, self._run_id)
+
+    def batch(self, batch_id: int, stored: StoredPinnedWatermark, replayed: bool) -> Batch:
+        """Return a batch as the user's function gets it."""
+        return Batch(
+            batch_id,
+            watermark=stored.pinned_watermark,
+            job_watermark=self._job_watermark,
+            job=self._coordinator.job,
+            query=self._query,
+            replayed=replayed,
+        )
+
+    def begin(
+        self,
+        batch_id: int,
+        stored: StoredPinnedWatermark | None,
+        complete_at: ProcessingTime | None,
+        policy: RetryPolicy,
+    ) -> Procedure[OpenBatch]:
+        """Begin a batch at the coordinator, and store its pinned watermark unless it is ``stored``."""
+        begin = partial(self._begin, batch_id, stored, complete_at, policy)
+        answer: Answer = yield Locked(self._announced(begin, batch_id, policy))
+        self._job_watermark = answer["watermark"]
+        latest = answer["latest_event_time"]
+        self.max_future_skew_ms = None if latest is None else latest - answer["now_ms"]
+        if answer["joined"]:
+            self._log.warning(
+                "joins the job at the watermark %s: its rows below that are late. To make the job wait for it, name it "
+                "in expected_queries of the configuration.",
+                answer["coalesced_watermark"],
+            )
+        replayed = answer["replayed"] or stored is not None
+        if stored is None:
+            stored = StoredPinnedWatermark(answer["pinned_watermark"], answer["watermark_token"], latest)
+            yield from self._pinned_watermarks.write(batch_id, stored)
+        return OpenBatch(self.batch(batch_id, stored, replayed), stored, True, self._coordinator.now(), complete_at)
+
+    def _announced(
+        self, begin: Callable[[], Procedure[Answer]], batch_id: int, policy: RetryPolicy
+    ) -> Procedure[Answer]:
+        yield from self._registration.ensure_announced(policy)
+        try:
+            answer = yield from begin()
+        except JobMissing as missing:
+            yield from self._registration.announce_again(policy, missing)
+            answer = yield from begin()
+        yield from self._registration.began(answer, (yield from self.run()), batch_id, policy)
+        return answer
+
+    def _begin(
+        self,
+        batch_id: int,
+        stored: StoredPinnedWatermark | None,
+        complete_at: ProcessingTime | None,
+        policy: RetryPolicy,
+    ) -> Procedure[Answer]:
+        run, keep = (yield from self.run()), self._pinned_watermarks.kept
+
+        def begin(pinned_watermark: dict[str, int | None]) -> Procedure[Answer]:
+            return self._coordinator.begin(self._query, run, batch_id, keep, pinned_watermark, complete_at, policy)
+
+        if stored is None:
+            if batch_id == 0:
+                yield from self._warn_of_another_checkpoint(run, policy)
+            return (yield from begin({}))
+        try:
+            return (yield from begin({"pinned_watermark": stored.pinned_watermark}))
+        except Refused as refusal:
+            if refusal.code != "pinned_watermark_conflict" or not stored.assumed:
+                raise
+            # The begin arrived although its answer was lost. The rows are judged by the assumed pinned watermark.
+            self._log.warning("was begun with another pinned watermark than the assumed one", extra={"batch": batch_id})
+            return (yield from begin({}))
+
+    def _warn_of_another_checkpoint(self, run: Run, policy: RetryPolicy) -> Procedure[None]:
+        for known in (yield from self._coordinator.queries(policy)):
+            if known["query"] == self._query and known["query_id"] != run.query_id:
+                self._log.warning(
+                    "ran on another checkpoint before (%s). The job keeps its watermark, so rows below it that are "
+                    "read again are late. To start from the beginning, use another job.",
+                    known["query_id"],
+                )
+
+    def report(self, batch: OpenBatch, fold: Fold, policy: RetryPolicy) -> Procedure[None]:
+        """Stage what was observed in a batch."""
+        run = yield from self.run()
+        yield from self._coordinator.report(self._query, run, batch.batch_id, fold.reports(), policy)
+
+    def commit(self, batch: OpenBatch, fold: Fold, policy: RetryPolicy) -> Procedure[Answer]:
+        """Commit a batch."""
+        run = yield from self.run()
+        answer = yield from self._coordinator.commit(
+            self._query, run, batch.batch_id, fold.row_counts(), fold.reported(), policy
+        )
+        self._job_watermark = answer["watermark"]
+        yield from self._registration.committed(answer, batch.batch_id, fold.max_event_times())
+        return answer
+
+    def resending(self, call: Call[Result], batch: OpenBatch, fold: Fold, policy: RetryPolicy) -> Procedure[Result]:
+        """Make a call about an open batch; send the batch again if the coordinator has lost it, and repeat the call."""
+        for _ in range(RESENDS):
+            try:
+                return (yield from call(batch, fold, policy))
+            except JobMissing as missing:
+                yield from self._registration.announce_again(policy, missing)
+            except Refused as refusal:
+                if refusal.code not in LOST_BATCH:
+                    raise
+            self._log.warning("the coordinator has lost this batch; sending it again", extra={"batch": batch.batch_id})
+            yield from self.begin(batch.batch_id, batch.stored, batch.complete_at, policy)
+            yield from self.report(batch, fold, policy)
+        return (yield from call(batch, fold, policy))
+
+    def report_backlog_batch(self, batch: BacklogBatch, since: ProcessingTime, policy: RetryPolicy) -> Procedure[None]:
+        """Begin, report and commit a batch that was processed while the coordinator was not reached, ``since`` then."""
+        complete_at = None if batch.complete_s is None else ProcessingTime(batch.complete_s, since.waited_s)
+        opened = yield from self.begin(batch.batch_id, batch.stored, complete_at, policy)
+        yield from self.resending(self.report, opened, batch.fold, policy)
+        yield from self.resending(self.commit, opened, batch.fold, policy)
+
+    def log_continuing(self, batch_id: int | None, error: CoordinatorUnavailable) -> None:
+        """Log that a batch goes on without the coordinator."""
+        self._log.warning("going on without the coordinator (%s)", error.reason, extra={"batch": batch_id})

@@ -1,0 +1,79 @@
+"""How a program reaches one job of a coordinator."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from tidegate_spark.clock import Clock
+from tidegate_spark.config import JobConfig
+from tidegate_spark.protocol.coordinator import Coordinator
+from tidegate_spark.protocol.effects import Effect, Pause, Procedure, Send, run
+from tidegate_spark.protocol.retry import OnOutage
+from tidegate_spark.protocol.transport import HttpTransport
+
+Result = TypeVar("Result")
+
+
+class JobConnection:
+    """One job of a coordinator, as a program reaches it.
+
+    The queries of the job share it: they create the job from ``config``, which the program may change meanwhile.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        job: str,
+        key: str | None,
+        config: JobConfig | None,
+        on_outage: OnOutage,
+        clock: Clock,
+        new_transport: Callable[[str, dict[str, str]], HttpTransport] = HttpTransport,
+    ) -> None:
+        self.url, self.job, self.key = url, job, key
+        self.config, self.on_outage, self.clock = config, on_outage, clock
+        self._new_transport = new_transport
+        self._transport = self.transport()
+        self.calls = self.coordinator()
+
+    @property
+    def authorization(self) -> str | None:
+        """The value of the header that carries the key."""
+        return f"Bearer {self.key}" if self.key else None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of every request."""
+        headers = {"Content-Type": "application/json"}
+        return headers if self.authorization is None else {**headers, "Authorization": self.authorization}
+
+    @property
+    def watermark_url(self) -> str:
+        """The address of the job's watermark."""
+        return f"{self.url}/v1/jobs/{self.job}/watermark"
+
+    @property
+    def report_path(self) -> str:
+        """The path of reports, after the address of the coordinator."""
+        return f"/v1/jobs/{self.job}:report"
+
+    def transport(self) -> HttpTransport:
+        """Return a transport with connections of its own."""
+        return self._new_transport(self.url, self.headers)
+
+    def coordinator(self) -> Coordinator:
+        """Return the calls for one run of a query."""
+        return Coordinator(self.url, self.job, self.on_outage.policy, self.clock)
+
+    def run(self, procedure: Procedure[Result]) -> Result:
+        """Run a procedure of :attr:`calls`, outside of any query."""
+        return run(procedure, self._perform)
+
+    def _perform(self, effect: Effect) -> Any:
+        match effect:
+            case Send(request, timeout_s):
+                return self._transport.send(request, timeout_s)
+            case Pause(seconds):
+                self.clock.sleep(seconds)
+                return False
+            case _:
+                raise TypeError(f"a call outside of a query cannot perform {effect!r}")

@@ -1,0 +1,150 @@
+"""Effects: what a procedure of the protocol asks its shell to do.
+
+A *procedure* is a generator. It yields effects, receives the result of each one (or the exception that it raised), and
+returns a result of its own. It performs no I/O, so that a test can run it against anything.
+"""
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
+
+Result = TypeVar("Result")
+
+Document = dict[str, Any]
+"""A JSON object."""
+
+
+class NoAnswer(Exception):
+    """A request got no answer; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An HTTP request to the coordinator; ``path`` comes after the address."""
+
+    method: str
+    path: str
+    body: Mapping[str, Any] | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An HTTP response."""
+
+    status: int
+    body: bytes
+
+
+class Effect:
+    """Base of all effects."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Send(Effect):
+    """Send a request once. The result is a :class:`Response`; without one the shell raises :class:`NoAnswer`."""
+
+    request: Request
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pause(Effect):
+    """Wait. The result is True, at once, if the query was stopped."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Read(Effect):
+    """Read a document beside the checkpoint. The result is None if it does not exist."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Write(Effect):
+    """Write a document beside the checkpoint: completely or not at all."""
+
+    name: str
+    document: Document
+
+
+@dataclass(frozen=True, slots=True)
+class Remove(Effect):
+    """Remove a document beside the checkpoint, if it exists."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListBatches(Effect):
+    """List the batches that have a document of a kind. The result is a list of batch ids."""
+
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class HasCheckpoint(Effect):
+    """Check that there is a checkpoint. The result is False if this process cannot see one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadQueryId(Effect):
+    """Read the id that Spark gave the checkpoint. The shell raises ``InvalidUsage`` if there is no checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlannedMs(Effect):
+    """Read when Spark planned a batch. The result is in epoch milliseconds; None if Spark's log does not say."""
+
+    batch_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartFlusher(Effect):
+    """Call the procedure ``Backlog.flush_again`` every second or so, until it returns False."""
+
+
+@dataclass(frozen=True, slots=True)
+class Locked(Effect):
+    """Run a procedure while no other thread runs a locked one. The result is that of the procedure."""
+
+    procedure: "Generator[Effect, Any, Any]"
+
+
+Procedure: TypeAlias = Generator[Effect, Any, Result]
+
+_NO_LOCK = nullcontext()
+
+
+def run(
+    procedure: Procedure[Result], perform: Callable[[Effect], Any], turn: AbstractContextManager[Any] = _NO_LOCK
+) -> Result:
+    """Run a procedure to its end.
+
+    Args:
+        procedure: What to run.
+        perform: Performs one effect and returns its result.
+        turn: Held while the procedure decides, and not while an effect is performed. A lock makes everything that a
+            procedure does between two effects atomic.
+
+    Returns:
+        The result of the procedure.
+    """
+    advance: Callable[[], Effect] = partial(next, procedure)
+    while True:
+        try:
+            with turn:
+                effect = advance()
+        except StopIteration as stop:
+            result: Result = stop.value
+            return result
+        try:
+            advance = partial(procedure.send, perform(effect))
+        except BaseException as error:  # noqa: BLE001 - the procedure decides what becomes of it
+            advance = partial(procedure.throw, error)

@@ -1,0 +1,175 @@
+"""The fold of a batch: its rows, reduced to one entry for each substream."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Self
+
+from tidegate_spark.errors import InvalidUsage
+from tidegate_spark.protocol.hours import HOURS_KEPT, Hours, merge_hours
+from tidegate_spark.protocol.reporter import reports_of
+from tidegate_spark.substreams import WHOLE
+
+MOST_SUBSTREAMS = 100_000
+LARGEST_COUNTS_BYTES = 4 * 1024 * 1024 - 1024
+"""Size of the row counts of a commit: the limit of a call's body, less the rest of the body."""
+SUBSTREAMS_THAT_FIT = 3_000
+"""Number of substreams whose counts fit into a commit whatever their names and hours."""
+HOURS_PER_COMMIT = 30_000
+"""Most hours, of all substreams together, in one commit."""
+
+CLASSES = ("updated", "late", "null_event_time", "future")
+"""The row classes but ``on_time``."""
+
+LateDisposition = Literal["dropped", "diverted"]
+"""What becomes of late rows: dropped, or written to a side output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Columns of equal length, with an entry for each substream of a batch.
+
+    Attributes:
+        rule: The rule that the rows were judged by, as the coordinator stores it.
+        substream: Names of the substreams.
+        max_event_time: Highest credible event time; None without one.
+        rows: Number of rows.
+        updated: Number of rows that changed a closed window.
+        late: Number of late rows.
+        null_event_time: Number of rows without an event time.
+        future: Number of rows too far ahead of the clock.
+        hours: Rows by hour. If none is late, they are spread evenly. Empty if that would be too much.
+        all_hours: Rows of all substreams by hour, if ``hours`` is empty.
+        delays: Pairs of a delay bucket and the number of rows in it. Empty if delays were not measured.
+        late_disposition: What becomes of the late rows.
+    """
+
+    rule: str
+    substream: list[str]
+    max_event_time: list[int | None]
+    rows: list[int]
+    updated: list[int]
+    late: list[int]
+    null_event_time: list[int]
+    future: list[int]
+    hours: list[Hours] = field(default_factory=list)
+    all_hours: Hours = field(default_factory=list)
+    delays: list[list[list[int]]] = field(default_factory=list)
+    late_disposition: LateDisposition = "dropped"
+
+    def document(self) -> dict[str, Any]:
+        """Return the fold as a JSON object."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, document: dict[str, Any]) -> Self:
+        """Return the fold of a document."""
+        return cls(**document)
+
+    @classmethod
+    def merge(cls, folds: Sequence[Self]) -> Self:
+        """Return the fold of all rows of one or more folds by the same rule."""
+        max_event_times: dict[str, int | None] = {}
+        counts: dict[str, list[int]] = {}
+        hours: dict[str, list[Hours]] = {}
+        for fold in folds:
+            for name, of_each in zip(fold.substream, fold.hours, strict=False):
+                hours.setdefault(name, []).append(of_each)
+            measures = zip(*(getattr(fold, name) for name in ("rows", *CLASSES)), strict=True)
+            for name, max_event_time, counted in zip(fold.substream, fold.max_event_time, measures, strict=True):
+                known = [time for time in (max_event_time, max_event_times.get(name)) if time is not None]
+                max_event_times[name] = max(known, default=None)
+                counts[name] = [*map(sum, zip(counts.get(name, [0] * len(counted)), counted, strict=True))]
+        columns = zip(("rows", *CLASSES), map(list, zip(*counts.values(), strict=True)), strict=True)
+        return cls(
+            rule=folds[0].rule,
+            late_disposition=folds[0].late_disposition,
+            substream=list(max_event_times),
+            max_event_time=list(max_event_times.values()),
+            hours=[merge_hours(hours.get(name, [])) for name in max_event_times],
+            all_hours=merge_hours(fold.all_hours for fold in folds),
+            **dict(columns),
+        )
+
+    def reports(self) -> Iterator[dict[str, list[Any]]]:
+        """Return the reports of the fold, each of a size that fits into one call."""
+        return reports_of(self.document())
+
+    def reported(self) -> int:
+        """Return the number of substreams in :meth:`reports`."""
+        return sum(len(report["substreams"]) for report in self.reports())
+
+    def max_event_times(self) -> dict[str, int]:
+        """Return the max event time of each substream that has one."""
+        times = zip(self.substream, self.max_event_time, strict=True)
+        return {name: max_event_time for name, max_event_time in times if max_event_time is not None}
+
+    def count(self, row_class: str) -> int:
+        """Return the number of rows of a class: ``on_time``, or one of :data:`CLASSES`."""
+        if row_class == "on_time":
+            return sum(self.rows) - sum(self.count(other) for other in CLASSES)
+        counts: list[int] = getattr(self, row_class)
+        return sum(counts)
+
+    def substreams_with(self, row_class: str) -> list[str]:
+        """Return the substreams that have rows of one of :data:`CLASSES`."""
+        counts = getattr(self, row_class)
+        return sorted({name for name, count in zip(self.substream, counts, strict=True) if count})
+
+    def check_size(self) -> None:
+        """Raise InvalidUsage if the counts by substream do not fit into a commit."""
+        if self.is_too_large():
+            raise InvalidUsage(
+                f"This batch has {len(self.substream):,} substreams: a commit takes the counts of {MOST_SUBSTREAMS:,}, "
+                f"in {LARGEST_COUNTS_BYTES:,} bytes. Choose a coarser substream, or smaller batches "
+                "(maxFilesPerTrigger, maxOffsetsPerTrigger)."
+            )
+
+    def is_too_large(self) -> bool:
+        """Return whether the counts by substream do not fit into a commit."""
+        return not self._fits(self._counts_by_substream())
+
+    def _fits(self, counts: dict[str, Any]) -> bool:
+        if len(self.substream) < SUBSTREAMS_THAT_FIT:
+            return True
+        return len(self.substream) <= MOST_SUBSTREAMS and len(json.dumps(counts)) <= LARGEST_COUNTS_BYTES
+
+    def row_counts(self) -> dict[str, Any]:
+        """Return the rows by class, as a commit takes them: as detailed as fits into one call."""
+        if self.is_too_large():
+            totals = {name: [self.count(name)] for name in ("on_time", *CLASSES)}
+            whole = {"rule": self.rule, "substreams": [WHOLE], "late_disposition": self.late_disposition, **totals}
+            return whole | {"hours": [self._merged_hours()]}
+        counts = self._counts_by_substream()
+        return next(detailed for by_hour in self._by_hour() if self._fits(detailed := counts | by_hour))
+
+    def _merged_hours(self) -> Hours:
+        return merge_hours([self.all_hours, *self.hours])[-HOURS_KEPT:]  # the coordinator keeps no more
+
+    def _by_hour(self) -> Iterator[dict[str, Any]]:
+        """Yield the hours that may go with the counts, the most detailed first."""
+        merged = self._merged_hours()
+        if not merged:
+            yield {}
+            return
+        first = merged[0][0]
+        kept = [[entry for entry in hours if entry[0] >= first] for hours in self.hours]
+        if kept and sum(map(len, kept)) <= HOURS_PER_COMMIT:
+            yield {"hours": kept}
+        late = [[entry for entry in hours if any(entry[2:])] for hours in kept]
+        if any(late) and sum(map(len, late)) <= HOURS_PER_COMMIT:
+            yield {"hours": late, "all_hours": merged}
+        yield {"all_hours": merged}
+        yield {}
+
+    def _counts_by_substream(self) -> dict[str, Any]:
+        columns = {name: getattr(self, name) for name in CLASSES}
+        others = zip(*columns.values(), strict=True)
+        on_time = [rows - sum(counts) for rows, counts in zip(self.rows, others, strict=True)]
+        return {
+            "rule": self.rule,
+            "substreams": self.substream,
+            "on_time": on_time,
+            "late_disposition": self.late_disposition,
+            **columns,
+        }

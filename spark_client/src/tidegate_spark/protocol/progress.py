@@ -1,0 +1,84 @@
+"""How far a query has come, stored beside its checkpoint.
+
+A coordinator that has lost state is restored from it, by the same run or by the next one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+from tidegate_spark.protocol.effects import Procedure, Read, Write
+
+_NAME = "progress"
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a query has come.
+
+    Attributes:
+        query: Name of the query.
+        batch_id: The last batch whose commit the coordinator acknowledged.
+        state_epoch: The state that knows this progress; it changes when a coordinator loses state. None: none yet.
+        incarnation: The incarnation of the job that knows it. It changes when an operator resets or deletes the job.
+        max_event_times: The max event time of each substream, over all acknowledged batches.
+        watermark_token: The token of the last commit's answer.
+        restoring: The coordinator has lost a commit; the open batch reports the max event times again.
+    """
+
+    query: str
+    batch_id: int | None = None
+    state_epoch: str | None = None
+    incarnation: int | None = None
+    max_event_times: dict[str, int] = field(default_factory=dict)
+    watermark_token: str | None = None
+    restoring: bool = False
+
+    @classmethod
+    def load(cls, query: str) -> Procedure[Self]:
+        """Read the progress of a query."""
+        progress = cls(**((yield Read(_NAME)) or {"query": query}))
+        if progress.query != query:
+            # The query was renamed and its substreams handed over. The coordinator has no batches under the new name.
+            progress.query, progress.batch_id, progress.restoring = query, None, False
+        return progress
+
+    def save(self) -> Procedure[None]:
+        """Write the progress."""
+        yield Write(_NAME, asdict(self))
+
+    def missing_in(self, answer: Mapping[str, Any]) -> dict[str, int]:
+        """Return the max event times that the answering job has lost: all of them, or none."""
+        return {} if self._is_known_to(answer) or self._was_reset(answer) else self.max_event_times
+
+    def follow(self, answer: Mapping[str, Any]) -> bool:
+        """Follow the answering job: it knows this progress, or was reset. Return whether its state is another one."""
+        changed = not self._is_known_to(answer)
+        if changed and self._was_reset(answer):
+            self.batch_id, self.max_event_times, self.watermark_token, self.restoring = None, {}, None, False
+        self.state_epoch, self.incarnation = answer["state_epoch"], answer["incarnation"]
+        return changed
+
+    def _is_known_to(self, answer: Mapping[str, Any]) -> bool:
+        return bool(answer["state_epoch"] == self.state_epoch)
+
+    def _was_reset(self, answer: Mapping[str, Any]) -> bool:
+        return self.incarnation is not None and bool(answer["incarnation"] > self.incarnation)
+
+    def commit(self, batch_id: int, max_event_times: Mapping[str, int], watermark_token: str | None) -> None:
+        """Record an acknowledged commit."""
+        self.batch_id, self.watermark_token, self.restoring = batch_id, watermark_token, False
+        for name, max_event_time in max_event_times.items():
+            self.max_event_times[name] = max(max_event_time, self.max_event_times.get(name, max_event_time))
+
+    def is_lost_by(self, previous: int | None, was_open: bool, batch_id: int) -> bool:
+        """Return whether the coordinator has lost the last acknowledged commit.
+
+        Args:
+            previous: The latest batch that it knew when ``batch_id`` began.
+            was_open: Whether that batch was open.
+            batch_id: The batch that began.
+        """
+        if self.batch_id is None or self.batch_id >= batch_id:
+            return False
+        return previous is None or previous < self.batch_id or (previous == self.batch_id and was_open)

@@ -1,0 +1,280 @@
+"""One run of a query: the procedures that a driver runs."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from tidegate_spark.batch import Batch
+from tidegate_spark.config import JobConfig
+from tidegate_spark.errors import CoordinatorUnavailable, JobMissing
+from tidegate_spark.logs import QueryLog
+from tidegate_spark.protocol.backlog import Backlog, BacklogBatch
+from tidegate_spark.protocol.batches import BatchCalls, Call, OpenBatch
+from tidegate_spark.protocol.choices import QueryChoices
+from tidegate_spark.protocol.coordinator import Answer, Coordinator, ProcessingTime, Run
+from tidegate_spark.protocol.effects import HasCheckpoint, Locked, Procedure, ReadPlannedMs
+from tidegate_spark.protocol.files import StoredPinnedWatermark
+from tidegate_spark.protocol.fold import Fold
+from tidegate_spark.protocol.registration import QueryRegistration
+from tidegate_spark.protocol.retry import ONE_ATTEMPT, OnOutage, RetryPolicy
+from tidegate_spark.protocol.settings import InputComplete, QuerySettings
+
+Result = TypeVar("Result")
+
+
+class QueryProtocol:
+    """One run of a query: see the package for its states and invariants.
+
+    Args:
+        settings: The query.
+        run_id: Identifies this run.
+        coordinator: The calls of this run.
+        owns_files: Whether this process writes the files beside the checkpoint.
+    """
+
+    def __init__(self, settings: QuerySettings, run_id: str, coordinator: Coordinator, owns_files: bool) -> None:
+        self._settings, self._coordinator, self._owns_files = settings, coordinator, owns_files
+        self.log = QueryLog(coordinator.job, settings.query)
+        self.registration = QueryRegistration(settings, coordinator, owns_files, self.log)
+        self.batches = BatchCalls(settings, run_id, coordinator, self.registration, self.log)
+        in_background = self._on_outage.continues
+        self.backlog = Backlog(coordinator, self.batches.report_backlog_batch, in_background, self.log)
+        self._started = coordinator.now()
+        self._has_begun = self._choices_adopted = False
+
+    @property
+    def config(self) -> JobConfig:
+        """The configuration of the job: the coordinator's, as far as it is known, else the program's."""
+        return self.registration.config
+
+    @property
+    def _on_outage(self) -> OnOutage:
+        return self._settings.connection.on_outage
+
+    # -- the query ------------------------------------------------------------------------------------------------
+
+    def start(self) -> Procedure[None]:
+        """Announce the query, flush the backlog of earlier runs, and adopt the choices.
+
+        Raises:
+            CoordinatorUnavailable: The coordinator does not answer, and the query may not start without it.
+            Refused: It refuses a call.
+            InvalidUsage: The query cannot continue the run before with other columns or windows.
+        """
+        yield from self._start(self._announce_and_adopt)
+
+    def start_native(self) -> Procedure[None]:
+        """Do the same without adopting the choices: folds of earlier runs are to be reported first."""
+        yield from self._start(self._announce)
+
+    def _start(self, announce: Callable[[RetryPolicy], Procedure[object]]) -> Procedure[None]:
+        if self._owns_files and (yield HasCheckpoint()):
+            yield from self._check_choices()
+        on_outage = self._on_outage
+        try:
+            yield from announce(on_outage.policy_before_continuing if on_outage.continues else on_outage.policy)
+        except CoordinatorUnavailable as error:
+            if not on_outage.continues:
+                raise
+            self.log.warning("starts without the coordinator (%s)", error.reason)
+
+    def _announce(self, policy: RetryPolicy) -> Procedure[bool]:
+        yield from self.registration.announce(policy)
+        self.batches.max_future_skew_ms = self.config["max_future_skew_ms"]
+        return (yield from self.backlog.flush(policy))
+
+    def _announce_and_adopt(self, policy: RetryPolicy) -> Procedure[None]:
+        if (yield from self._announce(policy)):
+            yield from self.adopt_choices()
+
+    def started(self) -> Procedure[None]:
+        """Flush in the background what :meth:`start` could not."""
+        if self._owns_files:
+            yield from self.backlog.flush_in_background()
+
+    def _check_choices(self) -> Procedure[None]:
+        choices = self._settings.choices
+        if choices is not None and not self._choices_adopted:
+            before = yield from QueryChoices.load()
+            if before is not None:
+                choices.check(before, self._settings.replaces_substreams)
+
+    def adopt_choices(self) -> Procedure[None]:
+        """Store the choices of the query, and stop waiting for substreams that they replace.
+
+        Run it when everything that earlier runs left is reported: a report makes a substream count again.
+        """
+        choices = self._settings.choices
+        if choices is None or self._choices_adopted or not self._owns_files or not (yield HasCheckpoint()):
+            return
+        before = yield from QueryChoices.load()
+        if before is not None and choices.replaces(before):
+            yield from self.registration.forget_substreams("replaced: the query was started with other columns")
+        if before != choices:
+            yield from choices.save()
+        self._choices_adopted = True
+
+    # -- a batch --------------------------------------------------------------------------------------------------
+
+    def begin(self, batch_id: int) -> Procedure[OpenBatch]:
+        """Begin a batch and pin its watermark.
+
+        The batch waits for the coordinator. If it may continue without, it takes the pinned watermark of the batch
+        before after a short wait.
+
+        Raises:
+            CoordinatorUnavailable: The coordinator does not answer, and the batch may not continue without it.
+            Refused: The coordinator refuses the batch.
+        """
+        yield from self._check_choices()
+        yield from self.registration.load_token()
+        pinned_watermarks = self._settings.pinned_watermarks
+        stored = yield from pinned_watermarks.read(batch_id)
+        before = stored
+        if stored is None and batch_id:
+            before = yield from pinned_watermarks.read(batch_id - 1)
+        complete_at = yield from self._input_complete_at(batch_id)
+        if not self._on_outage.continues or before is None:
+            policy = self._on_outage.policy
+            if (yield from self.backlog.flush_before(batch_id, policy)):
+                yield from self.adopt_choices()
+            return (yield from self.batches.begin(batch_id, stored, complete_at, policy))
+        policy = self._on_outage.policy_before_continuing
+        try:
+            if (yield from self.backlog.flush_before(batch_id, policy)):
+                yield from self.adopt_choices()
+                return (yield from self.batches.begin(batch_id, stored, complete_at, policy))
+        except CoordinatorUnavailable as error:
+            self.batches.log_continuing(batch_id, error)
+        if stored is None:
+            stored = replace(before, watermark_token=self._coordinator.watermark_token, assumed=True)
+            yield from pinned_watermarks.write(batch_id, stored)
+        batch = self.batches.batch(batch_id, stored, replayed=before is stored)
+        return OpenBatch(batch, stored, False, self._coordinator.now(), complete_at)
+
+    def report(self, batch: OpenBatch, fold: Fold) -> Procedure[None]:
+        """Stage what was observed in a batch. Raises as :meth:`begin` does."""
+        yield from self._call_or_continue(self.batches.report, batch, fold)
+
+    def commit(self, batch: OpenBatch, fold: Fold) -> Procedure[Answer | None]:
+        """Commit a batch; return the answer, or None if the batch went to the backlog. Raises as :meth:`begin` does."""
+        answer = yield from self._call_or_continue(self.batches.commit, batch, fold)
+        if answer is None:
+            complete_s = None if batch.complete_at is None else batch.complete_at.at_s
+            kept = BacklogBatch(batch.batch_id, batch.stored, batch.began.at_s, complete_s, fold)
+            yield from self.backlog.keep(kept, batch.began)
+            yield from self.backlog.flush_in_background()
+        return answer
+
+    def _call_or_continue(self, call: Call[Result], batch: OpenBatch, fold: Fold) -> Procedure[Result | None]:
+        """Make a call about a batch; return None if the batch continues without the coordinator."""
+        if not batch.acknowledged:
+            return None
+        if not self._on_outage.continues:
+            return (yield from self.batches.resending(call, batch, fold, self._on_outage.policy))
+        try:
+            return (yield from self.batches.resending(call, batch, fold, self._on_outage.policy_before_continuing))
+        except CoordinatorUnavailable as error:
+            self.batches.log_continuing(batch.batch_id, error)
+            batch.acknowledged = False
+            return None
+
+    def batch_without_rows(self, batch_id: int, pinned_watermark: int | None) -> Batch:
+        """Return a batch that the coordinator need not know."""
+        return self.batches.batch(batch_id, StoredPinnedWatermark(pinned_watermark, None), replayed=False)
+
+    def _input_complete_at(self, batch_id: int) -> Procedure[ProcessingTime | None]:
+        """Return the time up to which all input is in a batch that begins now, or before it; None if not known."""
+        first, self._has_begun = not self._has_begun, True
+        if self._settings.input_complete is InputComplete.UNKNOWN:
+            return None
+        now = self._coordinator.now()
+        # An earlier run may have planned the first batch.
+        planned_ms = (yield ReadPlannedMs(batch_id)) if first else int(1000 * now.at_s)
+        return None if planned_ms is None else self._complete_at(planned_ms, now)
+
+    def _complete_at(self, planned_ms: int, now: ProcessingTime) -> ProcessingTime | None:
+        match self._settings.input_complete:
+            case InputComplete.UNKNOWN:
+                return None
+            case InputComplete.PER_BATCH:
+                return ProcessingTime(min(planned_ms / 1000, now.at_s), now.waited_s)
+            case InputComplete.PER_RUN:
+                return self._started if planned_ms / 1000 >= self._started.at_s else None
+
+    # -- batches that Spark has finished --------------------------------------------------------------------------
+
+    def last_acknowledged_batch(self) -> Procedure[int | None]:
+        """Return the last batch whose commit the coordinator has acknowledged; None if there is none."""
+        progress = yield from self.registration.progress()
+        return progress.batch_id
+
+    def max_event_times(self) -> Procedure[dict[str, int]]:
+        """Return the max event time of each substream, over all batches that the coordinator has acknowledged."""
+        progress = yield from self.registration.progress()
+        return dict(progress.max_event_times)
+
+    def keep_finished(
+        self, batch_id: int, pinned_watermark: int | None, planned_ms: int, fold: Fold
+    ) -> Procedure[None]:
+        """Put a batch that Spark itself has judged and finished into the backlog.
+
+        Args:
+            batch_id: The batch.
+            pinned_watermark: Rows below it were late.
+            planned_ms: When Spark planned the batch (epoch milliseconds).
+            fold: What it contained.
+        """
+        now = self._coordinator.now()
+        stored = StoredPinnedWatermark(pinned_watermark, self._coordinator.watermark_token)
+        complete_at = self._complete_at(planned_ms, now)
+        yield from self._settings.pinned_watermarks.write(batch_id, stored)
+        complete_s = None if complete_at is None else complete_at.at_s
+        yield from self.backlog.keep(BacklogBatch(batch_id, stored, now.at_s, complete_s, fold), now)
+
+    def report_finished(self) -> Procedure[bool]:
+        """Report the backlog: now or, if the coordinator does not answer, in the background.
+
+        Returns:
+            Whether the coordinator has all of it.
+
+        Raises:
+            Refused: It refuses a batch, which stays in the backlog.
+        """
+        try:
+            return (yield from self.backlog.flush(self._on_outage.policy_before_continuing))
+        except CoordinatorUnavailable as error:
+            self.batches.log_continuing(None, error)
+            yield from self.backlog.flush_in_background()
+            return False
+
+    # -- heartbeats -----------------------------------------------------------------------------------------------
+
+    def heartbeat(self, run: Run, age_s: float, after_batch: int | None) -> Procedure[None]:
+        """Report that the query was caught up ``age_s`` ago, and restore what the coordinator has lost.
+
+        Args:
+            run: The caller.
+            age_s: Age of the observation, in seconds.
+            after_batch: The last batch that the query had finished by then.
+
+        Raises:
+            TidegateError: The coordinator did not take it; the next heartbeat carries the same news.
+        """
+        yield from self.registration.load_token()
+        try:
+            answer = yield from self._coordinator.heartbeat(self._settings.query, run, age_s, after_batch)
+        except JobMissing as missing:
+            yield Locked(self._restore_job(missing, run, after_batch))
+            return
+        if not answer["applied"] or not self.registration.is_announced_in(answer):
+            yield Locked(self._follow_heartbeat(answer, run, after_batch))
+
+    def _restore_job(self, missing: JobMissing, run: Run, after_batch: int | None) -> Procedure[None]:
+        yield from self.registration.announce_again(ONE_ATTEMPT, missing)
+        yield from self.registration.restore(run, after_batch, ONE_ATTEMPT)
+
+    def _follow_heartbeat(self, answer: Answer, run: Run, after_batch: int | None) -> Procedure[None]:
+        yield from self.registration.follow(answer, ONE_ATTEMPT)
+        if not answer["applied"]:
+            yield from self.registration.restore(run, after_batch, ONE_ATTEMPT)

@@ -1,0 +1,197 @@
+"""What the coordinator knows of a query, apart from its batches.
+
+The coordinator may lose state in two ways. If it has lost everything (an emptied Redis), the job is created again and
+the query's substreams are declared with their max event times. If it has lost the end of its log, the max event times
+are reported with the next batch. Its next answer shows which of the two happened. A job that an operator reset is not
+restored.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tidegate_spark.config import JobConfig
+from tidegate_spark.errors import JobDeleted, JobMissing
+from tidegate_spark.logs import QueryLog
+from tidegate_spark.protocol.coordinator import Coordinator, Run
+from tidegate_spark.protocol.effects import HasCheckpoint, Locked, Procedure
+from tidegate_spark.protocol.progress import Progress
+from tidegate_spark.protocol.reporter import reports_of_max_event_times
+from tidegate_spark.protocol.retry import RetryPolicy
+from tidegate_spark.protocol.settings import QuerySettings
+
+Answer = Mapping[str, Any]
+
+
+class QueryRegistration:
+    """The registration of one query: announced, declared, and restored after a loss.
+
+    Args:
+        settings: The query.
+        coordinator: The calls of the run.
+        owns_files: Whether this process writes the files beside the checkpoint. Under Spark Connect the process of the
+            hook does, so the client's process reads the progress again when it needs it.
+        log: The log of the query.
+    """
+
+    def __init__(self, settings: QuerySettings, coordinator: Coordinator, owns_files: bool, log: QueryLog) -> None:
+        self._settings, self._coordinator, self._owns_files, self._log = settings, coordinator, owns_files, log
+        self._query, self._pinned_watermarks = settings.query, settings.pinned_watermarks
+        self._progress: Progress | None = None
+        self._announced_in: str | None = None
+        self._config: JobConfig = {}
+        self._revision: int | None = None
+
+    @property
+    def config(self) -> JobConfig:
+        """The configuration of the job: the coordinator's, as far as it is known, else the program's."""
+        return self._config or self._settings.connection.config or {}
+
+    def progress(self) -> Procedure[Progress]:
+        """Return how far the query has come."""
+        if self._progress is None:
+            loaded = yield from Progress.load(self._query)
+            self._progress = self._progress or loaded
+        return self._progress
+
+    # -- announcing -----------------------------------------------------------------------------------------------
+
+    def load_token(self) -> Procedure[None]:
+        """Load the latest stored watermark token, unless this run has received one."""
+        if self._coordinator.watermark_token is None:
+            yield Locked(self._load_token())
+
+    def _load_token(self) -> Procedure[None]:
+        progress = yield from self.progress()
+        newest = yield from self._pinned_watermarks.newest()
+        token = progress.watermark_token
+        if newest is not None and (progress.batch_id is None or newest[0] > progress.batch_id):
+            token = newest[1].watermark_token
+        self._coordinator.watermark_token = token
+
+    def ensure_announced(self, policy: RetryPolicy) -> Procedure[None]:
+        """Announce the query unless this process has."""
+        yield from self.load_token()
+        if self._announced_in is None:
+            yield from self.announce(policy)
+
+    def announce(self, policy: RetryPolicy) -> Procedure[None]:
+        """Create the job if it does not exist, and declare the query's substreams."""
+        yield Locked(self._announce(policy))
+
+    def announce_again(self, policy: RetryPolicy, missing: JobMissing) -> Procedure[None]:
+        """Create the job that the coordinator has lost.
+
+        Raises:
+            JobMissing: An operator deleted it, or the program has no configuration for it.
+        """
+        if self._settings.connection.config is None or isinstance(missing, JobDeleted):
+            raise missing
+        self._log.warning("the coordinator does not know the job any more; creating it again")
+        yield from self.announce(policy)
+
+    def _announce(self, policy: RetryPolicy) -> Procedure[None]:
+        status = yield from self._coordinator.ensure_job(self._settings.connection.config, policy)
+        self._keep_config(status)
+        yield from self.follow(status, policy)
+
+    def _keep_config(self, status: Answer) -> None:
+        self._config, self._revision = status["config"], status["revision"]
+
+    def is_announced_in(self, answer: Answer) -> bool:
+        """Return whether the answering job is the one that the query was announced in."""
+        return bool(answer["state_epoch"] == self._announced_in)
+
+    def follow(self, answer: Answer, policy: RetryPolicy) -> Procedure[None]:
+        """Declare the query's substreams in the answering job, unless it is the one that knows them.
+
+        They are the declared ones and, if the job was lost, all substreams with their max event times.
+        """
+        announced = self.is_announced_in(answer)
+        if not announced:
+            self._forget_progress_of_others()
+        progress = yield from self.progress()
+        if not announced:
+            max_event_times = progress.missing_in(answer)
+            reason = "the query has begun"
+            if max_event_times:
+                self._log.warning("the coordinator has lost the job; declaring its substreams again")
+                reason = "the job was lost, or reset: how far the query had come"
+            names = list(dict.fromkeys([*self._settings.declared, *max_event_times]))
+            yield from self._coordinator.declare(self._query, names, reason, max_event_times, policy)
+            self._announced_in = answer["state_epoch"]
+        if progress.follow(answer) and self._owns_files and (yield HasCheckpoint()):
+            yield from progress.save()
+
+    def _forget_progress_of_others(self) -> None:
+        if not self._owns_files:
+            self._progress = None
+
+    # -- batches --------------------------------------------------------------------------------------------------
+
+    def began(self, answer: Answer, run: Run, batch_id: int, policy: RetryPolicy) -> Procedure[None]:
+        """Follow the answer to a begin, and restore with the batch what the coordinator has lost before it."""
+        yield from self.follow(answer, policy)
+        if answer["revision"] != self._revision:
+            self._keep_config((yield from self._coordinator.status(policy)))
+        progress = yield from self.progress()
+        lost = progress.is_lost_by(answer["previous_batch_id"], answer["previous_open"], batch_id)
+        if lost and not progress.restoring:
+            self._log.warning(
+                "the coordinator has lost the commit of batch %s; reporting the max event times again",
+                progress.batch_id,
+                extra={"batch": batch_id},
+            )
+            # Stored, because the next run drops what this one stages.
+            progress.restoring = True
+            yield from progress.save()
+        if progress.restoring:
+            yield from self._report_max_event_times(run, batch_id, policy)
+
+    def committed(self, answer: Answer, batch_id: int, max_event_times: Mapping[str, int]) -> Procedure[None]:
+        """Record that the coordinator has acknowledged a commit."""
+        yield Locked(self._committed(answer, batch_id, max_event_times))
+
+    def _committed(self, answer: Answer, batch_id: int, max_event_times: Mapping[str, int]) -> Procedure[None]:
+        progress = yield from self.progress()
+        progress.commit(batch_id, max_event_times, answer["watermark_token"])
+        yield from progress.save()
+
+    def restore(self, run: Run, batch_id: int | None, policy: RetryPolicy) -> Procedure[None]:
+        """Repeat the last acknowledged batch with the max event times, if the coordinator has lost it.
+
+        If it has not, this changes nothing. A batch in the backlog and a job that was reset are left alone.
+        """
+        self._forget_progress_of_others()
+        stored = None if batch_id is None else (yield from self._pinned_watermarks.read(batch_id))
+        progress = yield from self.progress()
+        if batch_id is None or stored is None or batch_id != progress.batch_id:
+            return
+        pinned_watermark, keep = {"pinned_watermark": stored.pinned_watermark}, self._pinned_watermarks.kept
+        yield from self._coordinator.begin(self._query, run, batch_id, keep, pinned_watermark, None, policy)
+        yield from self._report_max_event_times(run, batch_id, policy)
+        yield from self._coordinator.commit(self._query, run, batch_id, None, None, policy)
+
+    def _report_max_event_times(self, run: Run, batch_id: int, policy: RetryPolicy) -> Procedure[None]:
+        progress = yield from self.progress()
+        reports = reports_of_max_event_times(progress.max_event_times)
+        yield from self._coordinator.report(self._query, run, batch_id, reports, policy)
+
+    def forget_substreams(self, reason: str) -> Procedure[None]:
+        """Stop waiting for all substreams of the query; those that report again count again.
+
+        Raises:
+            CoordinatorUnavailable: The coordinator does not answer; nothing is forgotten.
+        """
+        yield Locked(self._forget_substreams(reason))
+
+    def _forget_substreams(self, reason: str) -> Procedure[None]:
+        try:
+            rows = yield from self._coordinator.substreams()
+        except JobMissing:
+            rows = []  # the next begin creates it, without them
+        names = [row["substream"] for row in rows if row["query"] == self._query and row["state"] != "done"]
+        if names:
+            yield from self._coordinator.idle(self._query, names, reason)
+        progress = yield from self.progress()
+        progress.max_event_times.clear()
+        yield from progress.save()

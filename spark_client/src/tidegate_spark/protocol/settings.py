@@ -1,0 +1,46 @@
+"""What a query is started with, and stays the same in all processes of a run."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tidegate_spark.protocol.choices import QueryChoices
+from tidegate_spark.protocol.connection import JobConnection
+from tidegate_spark.protocol.files import PinnedWatermarks
+
+
+class InputComplete(Enum):
+    """When Spark settles what input the batches of a run contain: evidence for idle substreams."""
+
+    PER_BATCH = "as each batch is planned"
+    PER_RUN = "for all batches of the run, as it starts"
+    UNKNOWN = "never: the source limits the size of batches"
+
+    @classmethod
+    def of(cls, rate_limited: bool | None, available_now: bool) -> "InputComplete":
+        """Return the value for a query; ``rate_limited`` is None unless its user has set it."""
+        if rate_limited is None:
+            return cls.PER_RUN if available_now else cls.PER_BATCH
+        return cls.UNKNOWN if rate_limited else cls.PER_BATCH
+
+
+@dataclass(frozen=True, slots=True)
+class QuerySettings:
+    """What a query is started with.
+
+    Attributes:
+        connection: The job. Its configuration may be replaced while the query runs.
+        query: Name of the query.
+        declared: Substreams that hold the watermark from the start.
+        input_complete: When Spark settles the input of a batch.
+        pinned_watermarks: The pinned watermarks beside the checkpoint.
+        choices: The choices that the checkpoint depends on; None: they are not checked.
+        replaces_substreams: Whether the query may continue with other substream columns.
+    """
+
+    connection: JobConnection
+    query: str
+    declared: tuple[str, ...] = ()
+    input_complete: InputComplete = InputComplete.PER_BATCH
+    pinned_watermarks: PinnedWatermarks = field(default_factory=PinnedWatermarks)
+    choices: QueryChoices | None = None
+    replaces_substreams: bool = False

@@ -1,0 +1,64 @@
+"""The only place of the client that speaks HTTP from the driver."""
+
+import weakref
+from typing import Any
+
+import httpx
+
+from tidegate_spark.errors import InvalidUsage
+from tidegate_spark.protocol.effects import NoAnswer, Request, Response
+
+CONNECT_S = 5.0
+
+
+class HttpTransport:
+    """Sends requests to one coordinator, over connections of its own.
+
+    It can be pickled: Spark Connect runs the hook in another process, which makes its own connections.
+    """
+
+    def __init__(self, url: str, headers: dict[str, str], transport: httpx.BaseTransport | None = None) -> None:
+        self._url, self._headers, self._transport = url, headers, transport
+        self._client: httpx.Client | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_client": None}
+
+    def send(self, request: Request, timeout_s: float) -> Response:
+        """Send a request once.
+
+        Raises:
+            NoAnswer: There was no answer within ``timeout_s``.
+        """
+        try:
+            response = self._connected().request(
+                request.method,
+                self._url + request.path,
+                json=request.body,
+                headers=dict(request.headers),
+                timeout=httpx.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s)),
+            )
+        except httpx.TransportError as error:
+            raise NoAnswer(f"{self._url}: {error or type(error).__name__}") from error
+        return Response(response.status_code, response.content)
+
+    def _connected(self) -> httpx.Client:
+        if self._client is None:
+            # Loading the certificate authorities takes 30 ms, which plain HTTP does not need.
+            secured = self._url.startswith("https:")
+            self._client = httpx.Client(headers=self._headers, transport=self._transport, verify=secured)
+            # A program may run for long while queries come and go: close their connections with them.
+            weakref.finalize(self, self._client.close)
+        return self._client
+
+
+def check_url(url: str) -> str:
+    """Return the address of a coordinator without a slash at its end.
+
+    Raises:
+        InvalidUsage: It is not an http or https address.
+    """
+    parts = httpx.URL(url)
+    if parts.scheme not in ("http", "https") or not parts.host:
+        raise InvalidUsage(f"{url!r} is not the address of a coordinator; it looks like http://host:8000.")
+    return url.rstrip("/")

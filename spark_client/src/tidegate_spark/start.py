@@ -1,0 +1,179 @@
+"""Starts a coordinated query."""
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from tidegate_spark.columns import Columns
+from tidegate_spark.config import check_id
+from tidegate_spark.errors import InvalidUsage
+from tidegate_spark.hook.batch_function import BatchFunction, BatchOptions
+from tidegate_spark.hook.handler import BatchHandler, RowHandler, UserFunction
+from tidegate_spark.hook.heartbeat import HeartbeatListener
+from tidegate_spark.protocol.checkpoint import Checkpoint
+from tidegate_spark.protocol.choices import QueryChoices
+from tidegate_spark.protocol.connection import JobConnection
+from tidegate_spark.protocol.files import KEPT, PinnedWatermarks
+from tidegate_spark.protocol.session import DriverSession
+from tidegate_spark.protocol.settings import InputComplete, QuerySettings
+from tidegate_spark.session import BATCHES_RETAINED, IDLE_EVENT_INTERVAL, setting
+from tidegate_spark.versions import AVAILABLE_NOW_OF_PYTHON_SOURCES, PYTHON_SOURCES, is_connect, version_of
+from tidegate_spark.windows.builder import WindowSettings
+from tidegate_spark.windows.parquet import ParquetState
+from tidegate_spark.windows.windowing import Windowing
+
+log = logging.getLogger("tidegate")
+
+HEARTBEAT_MS = 1000
+
+
+@dataclass(frozen=True)
+class StreamOptions(BatchOptions):
+    """The options of a stream, as :class:`Stream` describes them."""
+
+    function: UserFunction | None = None
+    windowed: WindowSettings | None = None
+    declared: tuple[str, ...] = ()
+    rate_limited: bool | None = None
+    heartbeat_ms: int = HEARTBEAT_MS
+    trigger: Mapping[str, Any] = field(default_factory=dict)
+    writer: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class QueryStart:
+    """One start of a query."""
+
+    connection: JobConnection
+    df: DataFrame
+    columns: Columns
+    options: StreamOptions
+    query: str
+    checkpoint: Checkpoint
+    replaces_substreams: bool
+
+    def start(self) -> StreamingQuery:
+        """Start the query; see :meth:`Stream.start`."""
+        spark, options = self.df.sparkSession, self.options
+        session = DriverSession(self._settings(), self.checkpoint, owns_files=not is_connect(spark))
+        of_timestamps = self.columns.are_timestamps(self.df)
+        function = BatchFunction(session, self.columns, self._handler(), options, of_timestamps)
+        session.run(session.protocol.start())
+        writer = self._writer(function)
+        listener = HeartbeatListener(spark, session)
+        spark.streams.addListener(listener)
+        try:
+            # A query copies the session's settings when it starts.
+            with setting(spark, IDLE_EVENT_INTERVAL, f"{options.heartbeat_ms}ms"):
+                query = writer.start()
+        except BaseException:
+            listener.leave()
+            raise
+        # Spark waits for the function of the running batch, which may be waiting for the coordinator.
+        session.stop_when(lambda: not query.isActive)
+        listener.listen_to(query)
+        session.run(session.protocol.started())
+        return query
+
+    def _settings(self) -> QuerySettings:
+        options = self.options
+        retained = int(self.df.sparkSession.conf.get(BATCHES_RETAINED) or 0)
+        return QuerySettings(
+            self.connection,
+            self.query,
+            options.declared,
+            InputComplete.of(options.rate_limited, bool(options.trigger.get("availableNow"))),
+            PinnedWatermarks(max(KEPT, retained)),
+            self._choices(),
+            self.replaces_substreams,
+        )
+
+    def _choices(self) -> QueryChoices:
+        windowed, columns = self.options.windowed, self.columns
+        if windowed is None:
+            return QueryChoices.of(columns.event_time, columns.substream)
+        frame = windowed.frame
+        results = sorted(f"{name}={aggregate.kind}" for name, aggregate in windowed.aggregates.items())
+        return QueryChoices.of(
+            columns.event_time, columns.substream, (frame.size, frame.slide, frame.offset), (windowed.by, results)
+        )
+
+    def _handler(self) -> BatchHandler:
+        function, windowed = self.options.function, self.options.windowed
+        assert function is not None
+        if windowed is None:
+            return RowHandler(function)
+        return Windowing(
+            windowed.frame,
+            windowed.by,
+            windowed.aggregates,
+            windowed.lateness,
+            self.df.schema[self.columns.event_time].dataType,
+            function,
+            self.checkpoint,
+            windowed.store or ParquetState(self.checkpoint),
+        )
+
+    def _writer(self, function: BatchFunction) -> DataStreamWriter:
+        writer = (
+            self._with_markers()
+            .writeStream.foreachBatch(function)
+            .queryName(self.query)
+            .option("checkpointLocation", self.checkpoint.location)
+            .options(**self.options.writer)
+        )
+        return writer.trigger(**self.options.trigger) if self.options.trigger else writer
+
+    def _with_markers(self) -> DataFrame:
+        """Return the stream; with windows, one that also has a batch when only the watermark moves."""
+        if self.options.windowed is None:
+            return self.df
+        spark = self.df.sparkSession
+        version = version_of(spark)
+        has_sources = version >= PYTHON_SOURCES
+        # A client of Spark Connect may not be able to read the checkpoint.
+        had_markers = None if is_connect(spark) else self.checkpoint.has_markers()
+        if had_markers is not None and had_markers != has_sources:
+            other = "3.5" if has_sources else "4.0 or later"
+            raise InvalidUsage(
+                f"This checkpoint was started on Spark {other}, where a query with windows has other sources. "
+                "Start with a new checkpoint, after job.hand_over() of the query to itself."
+            )
+        if not has_sources:
+            log.warning(
+                "%s: Spark %s runs no batch when only the watermark moves. Windows close with the next batch that has "
+                "rows, and windows that are open at complete() are not given out. Spark 4.0 and later need no rows.",
+                self.connection.job,
+                spark.version,
+            )
+            return self.df
+        if self.options.trigger.get("availableNow") and version < AVAILABLE_NOW_OF_PYTHON_SOURCES:
+            log.warning(
+                "%s: Spark %s runs windows under availableNow as a single batch and ignores limits such as "
+                "maxFilesPerTrigger. For several batches, use Spark 4.2 or later, or a processing-time trigger.",
+                self.connection.job,
+                spark.version,
+            )
+        # PySpark 3.5 has no data sources in Python, so the module cannot be imported there.
+        from tidegate_spark.windows.markers_stream import markers_stream
+
+        return self.df.union(markers_stream(self.connection, self.df, self.options.windowed.frame))
+
+
+def check_start(method: str, query: str | None, checkpoint: str | os.PathLike[str] | None) -> tuple[str, str]:
+    """Return the name of a query and the location of its checkpoint.
+
+    Raises:
+        InvalidUsage: One of them is missing, or the name has other characters than the API allows.
+    """
+    if query is None:
+        raise InvalidUsage(f"{method}() needs queryName: the name of the query in the job, the same at every start.")
+    if checkpoint is None:
+        raise InvalidUsage(f"{method}() needs checkpointLocation: pinned watermarks are kept beside the checkpoint.")
+    return check_id("queryName", query), os.fspath(checkpoint)

@@ -1,0 +1,126 @@
+"""Imports of the client point downwards, also those under TYPE_CHECKING and inside functions."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import tidegate_spark
+
+ROOT = Path(tidegate_spark.__file__).parent
+
+LAYERS = [
+    ["testing"],
+    ["job"],
+    ["stream"],
+    ["start", "native"],
+    ["windows"],
+    ["hook"],
+    ["protocol"],
+    ["batch", "columns", "frame", "session", "versions", "logs"],
+    ["config", "substreams", "clock", "errors"],
+]
+"""From top to bottom. A module may import from its own layer and from those below; within a layer, without a circle."""
+
+WITHOUT_SPARK = ["batch", "config", "substreams", "clock", "errors", "logs"]
+"""What the protocol may import besides itself."""
+
+
+def module_of(file: Path) -> str:
+    """Return the name of a module, relative to the package; the package itself is the empty string."""
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {module_of(file): file for file in sorted(ROOT.rglob("*.py"))}
+
+
+def imports_of(file: Path) -> list[tuple[str, str]]:
+    """Return every import statement of a file, wherever it stands: the module, and the name if one is imported."""
+    found = []
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, "") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: import by the full name"
+            found += [(node.module or "", alias.name) for alias in node.names]
+    return found
+
+
+def own_imports(file: Path) -> set[str]:
+    """Return the modules of the package that a file imports."""
+    found = set()
+    for module, name in imports_of(file):
+        if module.split(".")[0] == "tidegate_spark":
+            inner = module.partition(".")[2]
+            submodule = f"{inner}.{name}".lstrip(".")
+            found.add(submodule if submodule in FILES else inner)
+    return found
+
+
+def layer_of(module: str) -> int:
+    """Return the number of a module's layer, from the top."""
+    top = module.split(".")[0]
+    return next(number for number, names in enumerate(LAYERS) if top in names)
+
+
+GRAPH = {module: own_imports(file) for module, file in FILES.items() if module}
+
+
+def path_back(start: str, graph: dict[str, set[str]]) -> list[str] | None:
+    """Return a path from a module back to itself; None if there is none."""
+    waiting, seen = [[start]], {start}
+    while waiting:
+        path = waiting.pop()
+        for following in graph.get(path[-1], set()):
+            if following == start:
+                return [*path, start]
+            if following not in seen:
+                seen.add(following)
+                waiting.append([*path, following])
+    return None
+
+
+@pytest.mark.parametrize("module", GRAPH)
+def test_imports_point_downwards(module: str) -> None:
+    """A module can be understood, and tested, with those below it alone."""
+    for imported in GRAPH[module]:
+        assert imported in GRAPH, f"{module} imports {imported or 'the package itself'}"
+        assert layer_of(imported) >= layer_of(module), f"{module} imports {imported}, which is above it"
+
+
+@pytest.mark.parametrize("module", GRAPH)
+def test_no_module_imports_itself_by_way_of_others(module: str) -> None:
+    """A circle makes its modules one, whatever their files are called."""
+    assert path_back(module, GRAPH) is None
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from tidegate_spark.job import Job",
+        "def f():\n    from tidegate_spark.job import connect",
+        "def f():\n    import tidegate_spark.job",
+        "from tidegate_spark import job",
+    ],
+)
+def test_a_hidden_import_is_found(source: str, tmp_path: Path) -> None:
+    """An upward import must not hide where only type checkers or callers see it."""
+    file = tmp_path / "hidden.py"
+    file.write_text(source)
+    assert own_imports(file) == {"job"}
+
+
+def test_a_circle_is_found() -> None:
+    """Also one over several modules."""
+    assert path_back("a", {"a": {"b"}, "b": {"c"}, "c": {"a"}}) == ["a", "b", "c", "a"]
+
+
+@pytest.mark.parametrize("module", [module for module in GRAPH if module.split(".")[0] == "protocol"])
+def test_the_protocol_needs_no_spark_and_one_module_speaks_http(module: str) -> None:
+    """It runs in tests and simulations without Java, and against any transport."""
+    libraries = {name.split(".")[0] for name, _ in imports_of(FILES[module])}
+    assert "pyspark" not in libraries
+    assert "httpx" not in libraries or module == "protocol.transport"
+    for imported in GRAPH[module]:
+        assert imported.split(".")[0] in ["protocol", *WITHOUT_SPARK], f"{module} imports {imported}"

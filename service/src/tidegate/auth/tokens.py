@@ -1,8 +1,8 @@
-"""Watermark tokens: proof that the coordinator once emitted a watermark, kept by clients for its bad days.
+"""Watermark tokens: proofs that the coordinator emitted a watermark.
 
-A token is a MAC (HMAC-SHA256, RFC 2104) over job, incarnation and watermark. A client sends its last one along with
-every call; where the store has lost what it had emitted, a valid token heals it. Nobody without the key can make one,
-so no client can push a job ahead.
+A token is a MAC (HMAC-SHA256, RFC 2104) over job, incarnation and watermark. Clients send their latest token with every
+call. If the store has lost state, a valid token restores the watermark. Only a coordinator can issue a valid token, so
+a client cannot push a job forward.
 """
 
 import hashlib
@@ -13,20 +13,21 @@ from tidegate.domain.records import Answer
 from tidegate.store.redis import TokenClaim
 
 PROVES_NOTHING = TokenClaim(0, None)
-"""What an invalid token comes to: older than any incarnation, so it is ignored, and counted with the job."""
+"""Claim of an invalid token. It is older than any incarnation, so the store ignores and counts it."""
 
 
 class Tokens:
-    """Issues and checks tokens under one key."""
+    """Watermark tokens under one key."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
 
     def issue(self, job: str, answer: Answer) -> str:
+        """Return the token of an answer."""
         return self._token(job, answer.incarnation, "" if answer.watermark is None else str(answer.watermark))
 
     def claim(self, job: str, token: str | None) -> TokenClaim | None:
-        """What the token proves; None where there is none."""
+        """Return what a token proves, or None without a token."""
         if token is None:
             return None
         incarnation, _, rest = token.partition(".")

@@ -1,4 +1,4 @@
-"""Open HTTP connections of a replica, limited in number and by a client timeout."""
+"""Limits on the open HTTP connections of a replica."""
 
 import ipaddress
 import logging
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tidegate.api.problems import Problem
 from tidegate.auth.usage import network, parsed_address
 from tidegate.runtime.metrics import Metrics
+from tidegate.web.problems import Problem
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ MAX_HEADERS = 100
 LOG_INTERVAL_S = 10.0
 ADDRESSES_LOGGED = 3
 REASONS = {
-    "malformed": "no valid HTTP",
+    "malformed": "not valid HTTP",
     "head_too_large": f"request head over {MAX_HEAD_BYTES // 1024} KiB or {MAX_HEADERS} headers",
     "url_too_long": "URL too long",
     "request_timeout": "request not complete within TIDEGATE_REQUEST_TIMEOUT_S",
@@ -26,7 +26,7 @@ REASONS = {
     "too_many_connections": "over TIDEGATE_MAX_CONNECTIONS",
     "too_many_from_address": "over TIDEGATE_MAX_CONNECTIONS_PER_ADDRESS",
 }
-"""Why a connection is refused or cut off, by the code of the problem and the label of the metric."""
+"""Reasons to refuse or close a connection, by the label of the metric."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -38,8 +38,8 @@ class ConnectionLimits:
     Attributes:
         connections: Open connections.
         per_address: Open connections from one IPv4 address, or the /64 of an IPv6 address.
-        request_timeout_s: Seconds in which a client must send a request, or take some of its answer.
-        trusted_proxies: Networks to which ``per_address`` does not apply, because many clients share their addresses.
+        request_timeout_s: Time in which a client must send a request, or read a part of its answer.
+        trusted_proxies: Networks without a limit per address, because many clients share their addresses.
     """
 
     connections: int
@@ -49,10 +49,10 @@ class ConnectionLimits:
 
 
 class Timed(Protocol):
-    """A connection whose client must not take too long."""
+    """A connection with a timeout for its client."""
 
     def check(self, now: float, timeout_s: float) -> None:
-        """Close the connection if its client takes longer than ``timeout_s``. ``now`` is monotonic time in seconds."""
+        """Close the connection if its client is slower than ``timeout_s``. ``now`` is monotonic time in seconds."""
 
 
 class Connections:
@@ -64,24 +64,23 @@ class Connections:
         self._by_network: Counter[str] = Counter()
         self._closed: Counter[tuple[str, str]] = Counter()
         self._next_log = 0.0
-        metrics.watch_connections(lambda: len(self._open), limits.connections, REASONS)
+        metrics.observe_connections(lambda: len(self._open), limits.connections, REASONS)
 
     def admit(self, connection: Timed, address: str) -> Problem | None:
-        """Count a new connection, or return why it is refused."""
-        later = {"Retry-After": "5"}
+        """Count a new connection, or return the reason to refuse it."""
         if len(self._open) >= self._limits.connections:
-            detail = f"This replica has {len(self._open)} connections, its limit. Try again later."
-            return Problem(503, "too_many_connections", detail, later)
+            detail = f"This replica has {len(self._open)} connections, its limit; try again later."
+            return Problem("too_many_connections", detail)
         of = network(address)
         if self._by_network[of] >= self._limits.per_address and not self._is_trusted(address):
-            detail = f"{of} has {self._by_network[of]} connections here, its limit. Use fewer."
-            return Problem(503, "too_many_from_address", detail, later)
+            detail = f"{of} has {self._by_network[of]} connections here, its limit; use fewer connections."
+            return Problem("too_many_from_address", detail)
         self._open.add(connection)
         self._by_network[of] += 1
         return None
 
     def remove(self, connection: Timed, address: str) -> None:
-        """Forget a connection that was lost."""
+        """Stop counting a connection that ended."""
         if connection in self._open:
             self._open.remove(connection)
             of = network(address)
@@ -90,12 +89,12 @@ class Connections:
                 del self._by_network[of]
 
     def closed(self, address: str, reason: str) -> None:
-        """Count a connection that this replica refused or cut off."""
+        """Count a connection that this replica refused or closed."""
         self._metrics.refused_connections.labels(reason).inc()
         self._closed[reason, address] += 1
 
     def check(self, now: float) -> None:
-        """Close connections whose clients are too slow, and log what was closed; called once a second.
+        """Close connections of clients that are too slow, and log closed connections.
 
         Args:
             now: Monotonic time in seconds.
@@ -108,7 +107,7 @@ class Connections:
             self._closed.clear()
 
     def _summary(self) -> str:
-        """Return the number of closed connections for each reason, with the addresses that have most of them."""
+        """Return the closed connections by reason, with the most frequent addresses."""
         by_reason: dict[str, Counter[str]] = {}
         for (reason, address), number in self._closed.items():
             by_reason.setdefault(reason, Counter())[address] += number

@@ -1,7 +1,7 @@
-"""HTTP/1.1 for one connection, with limits on how large and how slow a request may be.
+"""HTTP/1.1 for one connection, with limits on the size and the duration of a request.
 
-uvicorn bounds neither the head of a request nor the time that a client takes to send it. No key is needed to open a
-connection, so both are bounded here, before a request is read.
+uvicorn limits neither the head of a request nor the time in which a client must send it. A client needs no key to open
+a connection, so this module limits both before a request is read.
 """
 
 from asyncio import AbstractEventLoop, Transport
@@ -14,12 +14,12 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from tidegate.api.connections import MAX_HEAD_BYTES, MAX_HEADERS, Connections
-from tidegate.api.problems import Problem
+from tidegate.web.connections import MAX_HEAD_BYTES, MAX_HEADERS, Connections
+from tidegate.web.problems import Problem
 
 
 def protocol_of(connections: Connections) -> Callable[..., "Connection"]:
-    """Return what uvicorn calls for each new connection."""
+    """Return the factory that uvicorn calls for each new connection."""
 
     def connection(
         config: Config, server_state: ServerState, app_state: dict[str, Any], _loop: AbstractEventLoop | None = None
@@ -30,7 +30,7 @@ def protocol_of(connections: Connections) -> Callable[..., "Connection"]:
 
 
 class _Trailers(list[tuple[bytes, bytes]]):
-    """Trailers of a request, which nothing reads: no more than there may be headers."""
+    """Trailers of a request. They are not read, and limited like headers."""
 
     def append(self, trailer: tuple[bytes, bytes]) -> None:
         if len(self) >= MAX_HEADERS:
@@ -39,7 +39,7 @@ class _Trailers(list[tuple[bytes, bytes]]):
 
 
 class Connection(HttpToolsProtocol):
-    """A connection whose requests are bounded in size and in time."""
+    """A connection with limits on the size and the duration of requests."""
 
     def __init__(
         self,
@@ -53,15 +53,15 @@ class Connection(HttpToolsProtocol):
         self._connections = connections
         self._address = ""
         self._problem: Problem | None = None
-        self._serving: RequestResponseCycle | None = None  # uvicorn's `cycle` is the newest, which may be queued
+        self._serving: RequestResponseCycle | None = None  # uvicorn's `cycle` is the newest one, which may be queued
         self._head_open = self._head_split = False
-        self._head_bytes = 0  # at least so many of a head that came in several pieces
+        self._head_bytes = 0  # lower bound for a head that arrived in several pieces
         self._piece_bytes = 0
         self._progress = False
         self._stalled_bytes = 0
         self._closing_since: float | None = None
         self._requests = 0
-        # When the client began to owe something: what it was (see :meth:`_owed`), and since when.
+        # What the client has to do next (see `_owed`), and since when.
         self._owed_before: tuple[object, ...] | None = None
         self._owed_since = 0.0
 
@@ -74,7 +74,7 @@ class Connection(HttpToolsProtocol):
             self._refuse(problem)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Give the place of the connection to another one, and tell the request that is served."""
+        """Stop counting the connection, and notify the request that is served."""
         self._connections.remove(self, self._address)
         serving = self._serving
         super().connection_lost(exc)
@@ -83,13 +83,13 @@ class Connection(HttpToolsProtocol):
             serving.message_event.set()
 
     def data_received(self, data: bytes) -> None:
-        """Parse some bytes, and refuse a head, or trailers, that are too large before all of it has come."""
+        """Parse received bytes, and refuse a head or trailers that are too large before they are complete."""
         self._piece_bytes, self._progress = len(data), False
         self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            return  # there is nothing to upgrade to; the request is served as it is
+            return  # upgrades are not supported; the request is served without one
         except httptools.HttpParserError:
             if self._problem is not None:
                 self._refuse(self._problem)
@@ -108,18 +108,18 @@ class Connection(HttpToolsProtocol):
             self._refuse(self._head_too_large())
 
     def on_message_begin(self) -> None:
-        """Begin the head of a request."""
+        """Start to count the head of a request."""
         self._head_open, self._head_split, self._head_bytes = True, False, 0
         self._requests += 1
         super().on_message_begin()
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of a body."""
+        """Note progress of a body."""
         self._progress = True
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """End a request."""
+        """Note the end of a request."""
         self._progress = True
         super().on_message_complete()
 
@@ -127,24 +127,24 @@ class Connection(HttpToolsProtocol):
         """Serve a request whose head is within the limits.
 
         Raises:
-            ValueError: If it is not. The parser ends with it, and :meth:`data_received` answers.
+            ValueError: If the head is too large. The parser stops, and :meth:`data_received` answers.
         """
         self._head_open, self._progress = False, True
-        # The exact size is only summed up where it may be over the limit.
+        # The exact size is computed only if it can be over the limit.
         may_be_large = self._head_split or self._piece_bytes > MAX_HEAD_BYTES
         if len(self.headers) > MAX_HEADERS or (may_be_large and self._head_size() > MAX_HEAD_BYTES):
             self._problem = self._head_too_large()
             raise ValueError(self._problem.code)
         super().on_headers_complete()
-        self.headers = _Trailers()  # what comes from now on belongs to no request
+        self.headers = _Trailers()  # further headers are trailers
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._serving = cycle
         super()._start_asgi_task(cycle, app)
 
     def check(self, now: float, timeout_s: float) -> None:
-        """Close the connection if its client has sent no request, or taken no answer, for too long."""
-        if self.transport.is_closing():  # and what was written is not read
+        """Close the connection if its client has not sent its request, or read its answer, within ``timeout_s``."""
+        if self.transport.is_closing():  # but the client does not read the last answer
             if self._closing_since is None:
                 self._closing_since = now
             elif now - self._closing_since >= timeout_s:
@@ -155,14 +155,14 @@ class Connection(HttpToolsProtocol):
             self._owed_before, self._owed_since = owed, now
         elif now - self._owed_since >= timeout_s:
             if owed[0] == "request":
-                detail = f"The request did not arrive within {timeout_s:g} s."
-                self._refuse(Problem(408, "request_timeout", detail))
+                detail = f"The request did not arrive within {timeout_s:g} s; send it again."
+                self._refuse(Problem("request_timeout", detail))
             else:
                 self._connections.closed(self._address, "response_timeout")
                 self.transport.abort()
 
     def _owed(self) -> tuple[object, ...] | None:
-        """Return what the client has to do next and how far it is, or None while this replica has to act."""
+        """Return what the client has to do next, and its progress; None while this replica has to act."""
         if self.flow.write_paused:
             return "response", self._requests, self.transport.get_write_buffer_size()
         serving = self._served()
@@ -171,7 +171,7 @@ class Connection(HttpToolsProtocol):
         return "request", self._requests
 
     def _served(self) -> RequestResponseCycle | None:
-        """Return the request whose answer is due."""
+        """Return the request that has no complete answer yet."""
         serving = self._serving
         return None if serving is None or serving.response_complete else serving
 
@@ -180,12 +180,12 @@ class Connection(HttpToolsProtocol):
 
     def _head_too_large(self) -> Problem:
         if len(self.url) > MAX_HEAD_BYTES // 2:
-            return Problem(414, "url_too_long", "Send a shorter URL.")
+            return Problem("url_too_long", "Send a shorter URL.")
         detail = f"Send at most {MAX_HEADERS} headers, and {MAX_HEAD_BYTES // 1024} KiB of URL and headers."
-        return Problem(431, "head_too_large", detail)
+        return Problem("head_too_large", detail)
 
     def _refuse(self, problem: Problem) -> None:
-        """Answer with a problem document unless another request's answer is due, and close the connection."""
+        """Close the connection, with a problem document unless an answer has started."""
         self._connections.closed(self._address, problem.code)
         if self.transport.is_closing():
             return
@@ -198,7 +198,7 @@ class Connection(HttpToolsProtocol):
             "content-type": "application/problem+json",
             "content-length": str(len(body)),
             "connection": "close",
-            **(problem.headers or {}),
+            **problem.headers,
         }
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self.transport.write(STATUS_LINE[problem.status] + lines.encode() + b"\r\n" + body)

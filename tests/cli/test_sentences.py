@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.wording import details, loss, lost, plain, sentence
+from tidegate.reads.sentences import late_span_sentence, plain_text, record_details, share_text, status_sentence
 
 NOW, W = 1_357_552_900_000, 1_357_552_800_000
 HELD: dict[str, Any] = {
@@ -26,50 +26,54 @@ def told(held_by: dict[str, Any] | None, *until: tuple[str, int, bool], **more: 
     ]
     answer: dict[str, Any] = {"watermark": W, "complete": False, "now_ms": NOW, "held_by": held_by}
     held = [] if held_by is None else [{**held_by, "until": limits}]
-    return plain(sentence(answer | {"holders": held} | more), NOW)
+    return plain_text(status_sentence(answer | {"holders": held} | more), NOW)
 
 
 @pytest.mark.parametrize(
     ("held_by", "until", "says"),
     [
-        ({}, [("idle_timeout_ms", NOW + 12_000, False)], "ANC of departures, silent for 48 s; it goes idle in 12 s."),
+        (
+            {},
+            [("idle_timeout_ms", NOW + 12_000, False)],
+            "ANC of departures, silent for 48 s; it becomes idle in 12 s.",
+        ),
         (
             {},
             [("idle_timeout_ms", NOW + 12_000, True)],
-            "ANC of departures, silent for 48 s; it goes idle in 12 s, if its query says that there was nothing.",
+            "ANC of departures, silent for 48 s; it becomes idle in 12 s, if its query confirms that it has no data.",
         ),
-        ({"last_event_ms": NOW - 4_999, "query": ""}, [], "ANC, the furthest behind."),
+        ({"last_event_ms": NOW - 4_999, "query": ""}, [], "ANC, the slowest substream."),
         (
             {},
             [("max_retention_ms", NOW + 1000, False)],
-            "ANC of departures, silent for 48 s; it is passed by retention in 1 s.",
+            "ANC of departures, silent for 48 s; retention excludes it in 1 s.",
         ),
         (
             {"reason": "blocked"},
             [("idle_timeout_ms", NOW - 1, True)],
-            "ANC of departures, silent for 48 s; it goes idle as soon as its query says that there was nothing.",
+            "ANC of departures, silent for 48 s; it becomes idle as soon as its query confirms that it has no data.",
         ),
         (
             {"reason": "blocked"},
             [],
-            "ANC of departures, silent for 48 s, whose query has not said that there was nothing.",
+            "ANC of departures, silent for 48 s; its query has not confirmed that it has no data.",
         ),
-        ({"reason": "never_reported"}, [], "ANC of departures, of which nothing was seen yet."),
+        ({"reason": "never_reported"}, [], "ANC of departures, which has no events yet."),
         (
             {"reason": "missing_query", "substream": None},
             [("query_timeout_ms", NOW + 60_000, False)],
-            "the query departures, which is expected and has shown no substreams yet; the watermark goes on without it "
+            "the query departures, which is expected and has no substreams yet; the watermark advances without it "
             "in 1 min.",
         ),
         (
             {"reason": "open_batch", "substream": None, "batch_id": 7, "begun_ms": NOW - 61_000},
             [("max_batch_hold_ms", NOW + 9_000, False)],
-            "batch 7 of departures, open for 1 min 1 s; the watermark goes on without it in 9 s.",
+            "batch 7 of departures, open for 1 min 1 s; the watermark advances without it in 9 s.",
         ),
         (
             {"reason": "hold", "query": "", "substream": None, "hold": "audit"},
             [("expires_ms", NOW + 3_600_000, False)],
-            "the hold audit, an operator's; the hold expires in 1 h.",
+            "the hold audit, set by an operator; the hold expires in 1 h.",
         ),
     ],
 )
@@ -80,10 +84,10 @@ def test_held(held_by: dict[str, Any], until: list[tuple[str, int, bool]], says:
 
 def test_not_held() -> None:
     counts = {"active": 0, "idle": 2, "done": 0, "all_idle": True}
-    assert told(None) == "Complete up to 2013-01-07 10:00:00Z; nobody holds it back."
-    assert told(None, substreams=counts).endswith(": all substreams are idle, and none is waited for.")
-    assert told(None, substreams=counts | {"idle": 0}, watermark=None) == "Nothing was reported yet."
-    assert told(None, watermark=None) == "No watermark yet; nobody holds it back."
+    assert told(None) == "Complete up to 2013-01-07 10:00:00Z; nothing holds it."
+    assert told(None, substreams=counts).endswith(": all substreams are idle.")
+    assert told(None, substreams=counts | {"idle": 0}, watermark=None) == "No data reported yet."
+    assert told(None, watermark=None) == "No watermark yet; nothing holds it."
     assert told(None, complete=True) == "Complete: the input has ended at 2013-01-07 10:00:00Z."
     assert told(None, complete=True, watermark=None) == "Complete: the input has ended."
 
@@ -92,12 +96,12 @@ def test_what_a_record_says() -> None:
     """Names of substreams without batches stand alone; what is not there is not said."""
 
     def said(**record: Any) -> str:
-        return plain(details({"kind": "action", **record}), NOW)
+        return plain_text(record_details({"kind": "action", **record}), NOW)
 
     assert said(substreams=["/a", "q/b"], count=5, actor="me", reason="why") == "a, q/b and 3 more; by me; (why)"
     assert said(
         kind="emission", watermark=W, held_by="slow", query="q", substream="s", limits=[{"limit": "x", "count": 2}]
-    ) == ("2013-01-07 10:00:00Z; held by s of q; past 2 by x")
+    ) == ("2013-01-07 10:00:00Z; held by s of q; x passed 2")
     assert said(hold="h", at_most=W) == "hold h; at most 2013-01-07 10:00:00Z"
     assert said() == ""
 
@@ -116,30 +120,30 @@ def test_what_a_record_says() -> None:
     ],
 )
 def test_a_share_is_neither_nothing_nor_all_unless_it_is(share: float, says: str) -> None:
-    assert lost(share) == says
+    assert share_text(share) == says
 
 
 @pytest.mark.parametrize(
     ("counts", "says"),
     [
-        ({"dropped": 3000, "diverted": 0}, "HNL lost 3,000 rows between"),
-        ({"dropped": 0, "diverted": 1}, "HNL had 1 rows diverted between"),
-        ({"dropped": 2, "diverted": 1}, "HNL lost 2 rows, and had 1 diverted, between"),
+        ({"dropped": 3000, "diverted": 0}, "HNL: 3,000 rows dropped between"),
+        ({"dropped": 0, "diverted": 1}, "HNL: 1 rows diverted between"),
+        ({"dropped": 2, "diverted": 1}, "HNL: 2 rows dropped and 1 diverted between"),
     ],
 )
 def test_a_loss_of_unknown_share_is_a_sentence(counts: dict[str, int], says: str) -> None:
     span = {"query": "", "substream": "HNL", "start": W, "end": W + 3_600_000, "rows": None, "updated": 0} | counts
-    assert plain(loss(span), NOW) == f"{says} 2013-01-07 10:00:00Z and 2013-01-07 11:00:00Z."
+    assert plain_text(late_span_sentence(span), NOW) == f"{says} 2013-01-07 10:00:00Z and 2013-01-07 11:00:00Z."
 
 
 @pytest.mark.parametrize(
     ("counts", "says"),
     [
-        ({"dropped": 3, "diverted": 0}, "HNL of q lost 3 % of its 100 rows between"),
-        ({"dropped": 0, "diverted": 1}, "HNL of q had 1 % of its 100 rows diverted between"),
-        ({"dropped": 2, "diverted": 1}, "HNL of q lost 2 % of its 100 rows, and had 1 % diverted, between"),
+        ({"dropped": 3, "diverted": 0}, "HNL of q: 3 % of 100 rows dropped between"),
+        ({"dropped": 0, "diverted": 1}, "HNL of q: 1 % of 100 rows diverted between"),
+        ({"dropped": 2, "diverted": 1}, "HNL of q: 2 % of 100 rows dropped and 1 % diverted between"),
     ],
 )
 def test_a_loss_is_a_sentence(counts: dict[str, int], says: str) -> None:
     span = {"query": "q", "substream": "HNL", "start": W, "end": W + 7_200_000, "rows": 100, "updated": 0} | counts
-    assert plain(loss(span), NOW) == f"{says} 2013-01-07 10:00:00Z and 2013-01-07 12:00:00Z."
+    assert plain_text(late_span_sentence(span), NOW) == f"{says} 2013-01-07 10:00:00Z and 2013-01-07 12:00:00Z."

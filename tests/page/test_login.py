@@ -74,7 +74,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 def test_a_key_becomes_a_cookie(guarded: Guarded, visitor: Visitor) -> None:
     """Out of reach of scripts and of other sites; and one comes to where one wanted to go."""
     page = visitor.window()
-    page.goto(f"{guarded.process.url}/jobs/mine?sort=top")
+    page.goto(f"{guarded.process.url}/jobs/mine?sort=max_event_time")
     expect(page.locator("h1")).to_have_text("Log in")
     page.get_by_label("Key").fill("tdg_000000000000_wrong")
     page.get_by_role("button", name="Log in").click()
@@ -83,7 +83,7 @@ def test_a_key_becomes_a_cookie(guarded: Guarded, visitor: Visitor) -> None:
     page.get_by_label("Key").fill(guarded.keys["operate"])
     page.get_by_role("button", name="Log in").click()
     expect(page.locator("h1")).to_have_text("mine")
-    assert page.url.endswith("/jobs/mine?sort=top")
+    assert page.url.endswith("/jobs/mine?sort=max_event_time")
     expect(page.locator("#connection")).to_have_text("live")
     [cookie] = page.context.cookies()
     assert (cookie["name"], cookie["httpOnly"], cookie["sameSite"]) == (COOKIE, True, "Strict")

@@ -91,14 +91,7 @@ def create_app(
     )
     app.state.metrics = replica.metrics
     _add_calls(app)
-    app.add_middleware(
-        Guard,
-        max_body_bytes=settings.max_body_bytes,
-        keyring=keyring,
-        usage=replica.usage,
-        loopback_only=keyring is None and settings.host in LOOPBACK,
-    )
-    app.add_middleware(Observed, metrics=replica.metrics, traces=replica.traces)
+    _add_middleware(app, replica)
     app.mount("/static", Files(packages=[("tidegate.page", "static")]), name="static")
     # The document takes a tenth of a second to build.
     app.openapi = cache(lambda: openapi_document(app))  # type: ignore[method-assign]
@@ -112,6 +105,18 @@ def _add_calls(app: FastAPI) -> None:
         app.include_router(resource.router)
     check_roles(calls)
     register(app, calls)
+
+
+def _add_middleware(app: FastAPI, replica: _Replica) -> None:
+    settings, keyring = replica.settings, replica.keyring
+    app.add_middleware(
+        Guard,
+        max_body_bytes=settings.max_body_bytes,
+        keyring=keyring,
+        usage=replica.usage,
+        loopback_only=keyring is None and settings.host in LOOPBACK,
+    )
+    app.add_middleware(Observed, metrics=replica.metrics, traces=replica.traces)
 
 
 @asynccontextmanager

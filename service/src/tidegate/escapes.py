@@ -14,5 +14,5 @@ _INVISIBLE = re.compile(
 
 
 def visible(text: str) -> str:
-    """Return a text of one line with an escape (``\\x1b``, ``\\u202e``) for each invisible character."""
+    r"""Return a text of one line with an escape (``\x1b``, ``\u202e``) for each invisible character."""
     return _INVISIBLE.sub(lambda match: match.group().encode("unicode_escape").decode("ascii"), text)

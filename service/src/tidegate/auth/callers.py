@@ -1,4 +1,4 @@
-"""Callers: who makes a call, and what they are allowed to do."""
+"""Callers of requests, and their permissions."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

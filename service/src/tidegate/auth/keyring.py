@@ -40,7 +40,7 @@ class Keyring:
         self._version, self._keys = self._read()
         self._next_check = time.monotonic() + RELOAD_S
         if not self._keys:
-            raise KeysUnusable(f"{path} has no keys, so no call would be allowed; create one with tidegate keys create.")
+            raise KeysUnusable(f"{path} has no keys, so every call would be refused; create one: tidegate keys create")
 
     def key(self, presented: str) -> Key | None:
         """Return the key that was presented, valid or expired, or None if it does not exist."""

@@ -54,7 +54,7 @@ class Completeness(WatermarkState):
     that it would have without any lag.
     """
 
-    rows: int = Field(description="Rows that the measurement stands for; 0: no report has delays.", examples=[52811])
+    rows: int = Field(description="Weighted number of measured rows; 0: no report has delays.", examples=[52811])
     relative_error: float = Field(
         description="Relative error of a delay; the error of a lag can be twice as large.", examples=[0.01]
     )

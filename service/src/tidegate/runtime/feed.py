@@ -5,7 +5,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from redis.exceptions import RedisError
 
@@ -102,29 +102,26 @@ class Feed:
             JobDeleted: When the job is deleted.
         """
         await self._positioned.wait()
-        at, discontinuous, generation = known, known is not None, -1
-        resumes = known is not None
+        at, generation = known, -1
+        discontinuous = resumes = known is not None
         while not self.ended:
             entries = self._entries_after(at) if at is not None and generation == self._generation else None
             if entries is None:
                 read_in = self._generation
-                watched = await self._read(at)
+                watched = await self._read(at, resumes=resumes)
                 if watched is None:
                     yield []
                     continue
-                generation = read_in
-                # The connection may have ended between a reset and the state after it.
-                reset = resumes and watched.known is not None and _is_reset(watched.known)
-                resumes = False
-                if watched.known is None or reset:
+                generation, resumes = read_in, False
+                if watched.known is None:
                     yield State(watched.newest, watched.answer, discontinuous)
                     at, discontinuous = watched.newest, True
                     continue
                 entries = [Entry(*record) for record in watched.records]
             if entries:
-                end = next((i for i, entry in enumerate(entries, 1) if _is_reset(entry.record)), None)
-                yield entries[:end]
-                at = entries[-1].id if end is None else None
+                entries, has_reset = _up_to_reset(entries)
+                yield entries
+                at = None if has_reset else entries[-1].id
             elif not await self._rings_within(pause_s):
                 yield []
         if self._end_reason is not None:
@@ -143,13 +140,22 @@ class Feed:
             newer.append(entry)
         return newer[::-1]
 
-    async def _read(self, known: str | None) -> Watched | None:
-        """Return the records after ``known`` from the store, or None after a pause if the store fails."""
+    async def _read(self, known: str | None, *, resumes: bool) -> Watched | None:
+        """Return the records after ``known`` from the store, or None after a pause if the store fails.
+
+        Args:
+            known: Id of the last record that the follower has.
+            resumes: Whether the follower had another connection before. That connection may have ended between a reset
+                and the state after it, so a reset counts as not known.
+        """
         try:
-            return await self._store.watch(self._job, known, RECORDS_AT_ONCE)
+            watched = await self._store.watch(self._job, known, RECORDS_AT_ONCE)
         except (RedisError, ClockJumped):
             await asyncio.sleep(RETRY_S)
             return None
+        if resumes and watched.known is not None and _is_reset(watched.known):
+            return replace(watched, known=None)
+        return watched
 
     async def _rings_within(self, timeout_s: float) -> bool:
         bell: Waiter = asyncio.get_running_loop().create_future()
@@ -240,6 +246,12 @@ async def _wake(waiters: list[Waiter], answer: Answer | None = None) -> None:
 def _resolve(waiter: Waiter, answer: Answer | None) -> None:
     if not waiter.done():
         waiter.set_result(answer)
+
+
+def _up_to_reset(entries: list[Entry]) -> tuple[list[Entry], bool]:
+    """Return the entries up to the first reset, and whether there is one."""
+    end = next((index for index, entry in enumerate(entries, 1) if _is_reset(entry.record)), None)
+    return entries[:end], end is not None
 
 
 def _is_reset(record: Record) -> bool:

@@ -85,7 +85,7 @@ class Report(Request):
     delays: list[DelayCounts | None] | None = Field(
         default=None,
         description="Pairs of a delay bucket and its rows. A delay is the distance of a row behind the max event time "
-        "of its substream before the batch; with a frame, the last moment of the row's window stands for the row. "
+        "of its substream before the batch; with a frame, the end of the row's window replaces its event time. "
         "Bucket 0 is for rows without delay; a delay `d` is in bucket `ceil(log(d) / log(101 / 99)) + 1`. A repetition "
         "replaces them in a batch, and adds to them without one.",
         examples=[[[[0, 97], [720, 3]], [[0, 312]]]],

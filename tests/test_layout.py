@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -17,8 +18,22 @@ ROOT = Path(__file__).parents[1]
 SERVICE = ROOT / "service" / "src" / "tidegate"
 CLIENT = ROOT / "spark_client" / "src" / "tidegate_spark"
 
-# A package may import from itself and from those after it; app and settings wire and configure.
-LAYERS = ["cli", "page", "api", "runtime", "auth", "store", "domain"]
+# What each part of the service may import beside itself and LEAVES. Parts that are not listed are wiring: they put the
+# service together, and no part may import them.
+FACES = ("cli", "page", "api")
+MAY_IMPORT: dict[str, set[str]] = {
+    "domain": set(),
+    "store": {"domain"},
+    "reads": {"store", "domain"},
+    "auth": {"store", "domain"},
+    "runtime": {"auth", "store", "domain"},
+    "web": {"reads", "runtime", "auth", "store", "domain"},
+    **{face: {"web", "reads", "runtime", "auth", "store", "domain"} for face in FACES},
+}
+LEAVES = {"settings", "times", "escapes"}
+"""Modules that import nothing of the service."""
+WIRING = ("__main__", "server", "app")
+"""The entry points, the process and the application, top to bottom: the only modules that import faces."""
 
 
 def imported(file: Path) -> set[str]:
@@ -39,16 +54,64 @@ def files(root: Path) -> list[Path]:
     return listed
 
 
-@pytest.mark.parametrize("file", files(SERVICE), ids=lambda file: str(file.relative_to(SERVICE)))
-def test_the_service_imports_downwards(file: Path) -> None:
-    """The machine must be readable without the web, and the web replaceable without the machine."""
-    layer = file.relative_to(SERVICE).parts[0]
-    if layer not in LAYERS:
-        return
-    for module in imported(file):
-        parts = module.split(".")
-        if parts[0] == "tidegate" and len(parts) > 1 and parts[1] in LAYERS:
-            assert LAYERS.index(parts[1]) >= LAYERS.index(layer), f"{layer} imports {module}"
+def part_of(module: str) -> str:
+    """The part of the service that a module belongs to; "" for the package itself."""
+    return module.split(".")[1] if "." in module else ""
+
+
+def modules() -> dict[str, Path]:
+    """The modules of the service by name."""
+    named = {}
+    for file in files(SERVICE):
+        parts = file.relative_to(SERVICE.parent).with_suffix("").parts
+        named[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return named
+
+
+MODULES = modules()
+
+
+def imported_modules(file: Path) -> set[str]:
+    """The modules of the service that a file imports, also within functions and for types only."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module or ""}
+    return found & MODULES.keys()
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_service_imports_downwards(module: str) -> None:
+    """The machine must be readable without the web, and each face replaceable without the others."""
+    part = part_of(module)
+    for other in imported_modules(MODULES[module]):
+        target = part_of(other)
+        if part in WIRING:
+            assert target not in WIRING[: WIRING.index(part)], f"{module} imports {other}"
+        elif target not in ("", part, *LEAVES):
+            assert part not in LEAVES and target in MAY_IMPORT[part], f"{module} imports {other}"
+
+
+def test_no_face_imports_another() -> None:
+    """What two faces need is below them; `serve` and `openapi`, which need all faces, are wiring and not of the CLI."""
+    for face in FACES:
+        assert not MAY_IMPORT[face] & {*FACES, *WIRING}
+    assert {part_of(module) for module in MODULES} == {"", *MAY_IMPORT, *LEAVES, *WIRING}
+
+
+def test_the_service_has_no_circle_of_imports() -> None:
+    """Neither of parts nor of modules, also not one that local imports or `TYPE_CHECKING` hide."""
+    tuple(TopologicalSorter(MAY_IMPORT).static_order())
+    graph = {module: imported_modules(file) - {module} for module, file in MODULES.items()}
+    tuple(TopologicalSorter(graph).static_order())
+
+
+@pytest.mark.parametrize("file", files(SERVICE / "reads"), ids=lambda file: file.name)
+def test_views_need_no_web_framework(file: Path) -> None:
+    """The command line and programs read them, too."""
+    assert not {module.split(".")[0] for module in imported(file)} & {"fastapi", "starlette", "uvicorn"}
 
 
 @pytest.mark.parametrize("file", files(SERVICE / "domain"), ids=lambda file: file.name)

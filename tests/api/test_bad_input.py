@@ -38,15 +38,15 @@ def test_errors_are_in_words_of_the_request(http: httpx.Client, make_job: Make) 
     """Whoever reads them knows nothing of models and tags."""
     path = make_job()
     for body, detail in (
-        ({"policy": {"type": "sliding"}}, "policy.type: may be one of 'limiting_lag', 'limiting_lag_and_delay', "),
+        ({"policy": {"type": "sliding"}}, "policy.type: must be one of 'limiting_lag', 'limiting_lag_and_delay', "),
         ({"policy": {"lag_ms": 5}}, "policy.type: is missing"),
         ({"policy": {"type": "limiting_lag"}}, "policy.lag_ms: is missing"),
-        (CONFIG | {"idle_timout_ms": 5}, "idle_timout_ms: there is no such member"),
+        (CONFIG | {"idle_timout_ms": 5}, "idle_timout_ms: is not a known member"),
     ):
         answer = http.put(path, json=body, headers={"If-Match": "*"})
         assert problem(answer, 422, "invalid_request")["detail"].startswith(detail)
     broken = http.post(f"{path}:report", content=b'{"substreams": [', headers=JSON)
-    assert problem(broken, 422, "invalid_request")["detail"].startswith("this is no JSON (EOF")
+    assert problem(broken, 422, "invalid_request")["detail"].startswith("the body is not valid JSON (EOF")
 
 
 @pytest.mark.parametrize(

@@ -131,8 +131,8 @@ def test_a_misspelt_parameter_is_refused_everywhere(http: httpx.Client, make_job
     path = make_job()
     answer = http.get(f"{path}/watermark?atleast=5")
     assert answer.status_code == 422
-    assert answer.json()["detail"] == "atleast: this call has no such parameter; it takes at_least, timeout_s."
-    assert http.delete(f"{path}?reason=old").json()["detail"].endswith("it takes none.")
+    assert answer.json()["detail"] == "atleast: this call has no such parameter; its parameters: at_least, timeout_s."
+    assert http.delete(f"{path}?reason=old").json()["detail"].endswith("its parameters: none.")
     assert http.get(path).status_code == 200
 
 

@@ -14,7 +14,7 @@ from tests.support.api import CONFIG, login, problem
 from tests.support.events import watching
 from tests.support.waiting import until
 from tidegate.auth import keyring
-from tidegate.auth.keyring import Quotas
+from tidegate.auth.keys import Quotas
 from tidegate.auth.roles import Role
 from tidegate_spark.testing import CoordinatorProcess
 

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from tests.support.api import HOUR, RUN, commit_rows, problem, read
-from tidegate.api.schemas.batches import RowAccounting
+from tidegate.api.schemas.accounting import RowAccounting
 
 Make = Callable[..., str]
 
@@ -126,7 +126,7 @@ def test_rows_without_hours_are_in_the_totals(http: httpx.Client, make_job: Make
         ({"hours": [[[1, 0, 0, 1]]]}, "hours: has more rows of a"),
         ({"hours": [[[1, 1, 0, 0], [2, 1, 0, 0]]]}, "hours: has more rows of a"),
         ({"all_hours": [[1, 2, 0, 0]]}, "all_hours: has more rows, or more updated or late ones, than the counts"),
-        ({"hours": [[[1, 1, 0, 0]]], "all_hours": [[2, 1, 0, 0]]}, "all_hours: has less of the hour 1 than"),
+        ({"hours": [[[1, 1, 0, 0]]], "all_hours": [[2, 1, 0, 0]]}, "all_hours: has fewer rows of hour 1 than"),
         ({"hours": [[[1, 5, 3]]]}, "hours.0.0.3: is missing"),
         ({"hours": [[[2**52, 5, 0, 0]]]}, "hours.0.0.0"),
         ({"late_disposition": "lost"}, "late_disposition: Input should be 'dropped' or 'diverted'"),
@@ -144,7 +144,7 @@ def test_what_cannot_be_is_refused(http: httpx.Client, make_job: Make, rows: dic
 
 @pytest.mark.parametrize(
     ("hours", "says"),
-    [(50_001, "at most 50000 items"), (9_000, "has 54000 entries; the most that are taken are 50000")],
+    [(50_001, "at most 50000 items"), (9_000, "has 54000 entries; the limit is 50000")],
 )
 def test_an_account_of_too_many_hours_is_refused(hours: int, says: str) -> None:
     """It would keep Redis from all else for a while."""

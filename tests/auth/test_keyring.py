@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tidegate.auth import keyring
-from tidegate.auth.keyring import Keyring, KeysUnusable
+from tidegate.auth.keyring import Keyring
+from tidegate.auth.keys import KeysUnusable
 from tidegate.auth.roles import Role
 
 
@@ -41,7 +42,7 @@ def test_what_changes_in_the_file_is_seen(tmp_path: Path, monkeypatch: pytest.Mo
     assert keys.key(two) is not None
     keyring.revoke(path, "one")
     assert keys.key(one) is None
-    assert not keys.stands(found)
+    assert not keys.is_valid(found)
     path.write_text("{")
     assert keys.key(two) is not None, "a broken file locks nobody out"
     path.unlink()
@@ -60,7 +61,7 @@ def test_a_file_that_stays_broken_is_logged_once(
         path.write_text(text)
         for _ in range(3):
             assert ring.key(presented) is not None
-        assert caplog.text.count("The keys stay as they were") == logged
+        assert caplog.text.count("the previous ones stay in force") == logged
 
 
 def test_two_at_once_lose_nothing(tmp_path: Path) -> None:
@@ -76,17 +77,17 @@ def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:
     with pytest.raises(KeysUnusable, match=r"keys create"):
         Keyring(path)
     keyring.create(path, "one", Role.READ, "")
-    with pytest.raises(KeysUnusable, match="has a key one already"):
+    with pytest.raises(KeysUnusable, match="already has a key one"):
         keyring.create(path, "one", Role.READ, "")
     for name, prefix in (("a b", ""), ("", ""), ("two", "flights/"), ("two", "x" * 129)):
         with pytest.raises(KeysUnusable, match="letters, digits"):
             keyring.create(path, name, Role.READ, prefix)
-    with pytest.raises(KeysUnusable, match="no key two; it has one"):
+    with pytest.raises(KeysUnusable, match="no key two; its keys: one"):
         keyring.revoke(path, "two")
     with pytest.raises(KeysUnusable, match="Cannot write"):
         keyring.create(path / "below", "one", Role.READ, "")
     keyring.revoke(path, "one")
-    with pytest.raises(KeysUnusable, match="holds no key"):
+    with pytest.raises(KeysUnusable, match="has no keys"):
         Keyring(path)
 
 
@@ -94,7 +95,7 @@ def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:
 def test_a_broken_file_is_named_without_what_is_in_it(tmp_path: Path, text: str) -> None:
     path = tmp_path / "keys.json"
     path.write_text(text)
-    with pytest.raises(KeysUnusable, match="is no file of keys"):
+    with pytest.raises(KeysUnusable, match="is not a file of keys"):
         Keyring(path)
 
 

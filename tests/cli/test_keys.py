@@ -30,7 +30,7 @@ def test_a_key_from_its_making_to_its_end(tmp_path: Path) -> None:
     made = keys(tmp_path, "create", "spark", "--role", "report", "--prefix", "flights", TIDEGATE_KEYS_FILE=file)
     assert made.returncode == 0, made.stderr
     [key] = made.stdout.splitlines()
-    assert "spark may report jobs flights*" in made.stderr
+    assert "spark with the role report for jobs flights*" in made.stderr
     listed = keys(tmp_path, "list", "--file", file)
     name, role, jobs, _, *rest = listed.stdout.splitlines()[1].split()
     assert (name, role, jobs, rest) == ("spark", "report", "flights*", ["never", "none"])
@@ -57,7 +57,7 @@ def test_a_key_from_its_making_to_its_end(tmp_path: Path) -> None:
         assert (refused.returncode, "Set TIDEGATE_TOKEN" in refused.stderr) == (1, True)
     assert keys(tmp_path, "revoke", "boss", "--file", file).returncode == 0
     assert keys(tmp_path, "revoke", "spark", "--file", file).returncode == 0
-    assert "holds no key" in fails(tmp_path, TIDEGATE_KEYS_FILE=file)
+    assert "has no keys" in fails(tmp_path, TIDEGATE_KEYS_FILE=file)
 
 
 def test_what_cannot_be_done_is_one_line(tmp_path: Path) -> None:
@@ -80,5 +80,5 @@ def test_a_coordinator_without_its_keys_does_not_start(tmp_path: Path) -> None:
     """Nor as one that lets everybody in."""
     assert "keys create" in fails(tmp_path, TIDEGATE_KEYS_FILE=str(tmp_path / "keys.json"))
     (tmp_path / "keys.json").write_text("{}")
-    assert "is no file of keys" in fails(tmp_path, TIDEGATE_KEYS_FILE=str(tmp_path / "keys.json"))
+    assert "is not a file of keys" in fails(tmp_path, TIDEGATE_KEYS_FILE=str(tmp_path / "keys.json"))
     assert "TIDEGATE_KEYS_FILE" in fails(tmp_path, TIDEGATE_HOST="127.0.0.2")

@@ -62,7 +62,7 @@ def test_settings_may_come_from_files(tmp_path: Path) -> None:
     # What the environment has comes first.
     line = fails(tmp_path, TIDEGATE_SECRETS_DIR=str(tmp_path), TIDEGATE_REDIS_URL="redis://127.0.0.1:2/0")
     assert "redis://127.0.0.1:2/0" in line
-    assert "is no directory" in fails(tmp_path, TIDEGATE_SECRETS_DIR=str(tmp_path / "none"))
+    assert "is not a directory" in fails(tmp_path, TIDEGATE_SECRETS_DIR=str(tmp_path / "none"))
 
 
 def test_a_restart_finds_the_state_and_accepts_the_tokens(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_without_its_valkey_it_ends_and_says_why(tmp_path: Path) -> None:
     valkey.kill()
     started.wait(60)
     process.stop()
-    assert "The embedded Valkey ended by itself" in (tmp_path / "coordinator.log").read_text().splitlines()[-1]
+    assert "The embedded Valkey ended unexpectedly" in (tmp_path / "coordinator.log").read_text().splitlines()[-1]
     with process:
         assert httpx.get(f"{process.url}/readyz").status_code == 200
 

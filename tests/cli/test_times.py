@@ -1,10 +1,10 @@
-"""Moments and durations, as people write and read them."""
+"""Times and durations as users write and read them."""
 
 import pytest
 import typer
 
-from tidegate.cli.times import duration_s, moment
-from tidegate.times import for_how_long, shown
+from tidegate.cli.options import duration_s, time
+from tidegate.times import format_duration, format_time
 
 MIDNIGHT = 1_358_121_600_000
 
@@ -21,15 +21,15 @@ MIDNIGHT = 1_358_121_600_000
         ("1969-12-31T23:59:59.999Z", -1),
     ],
 )
-def test_a_moment(text: str, at_ms: int) -> None:
-    assert moment(text) == at_ms
+def test_a_time(text: str, at_ms: int) -> None:
+    assert time(text) == at_ms
 
 
 @pytest.mark.parametrize("text", ["", "tomorrow", "2013-01-14T00:00", "2013-13-01", "1e3", "12:00Z"])
-def test_no_moment(text: str) -> None:
-    """One without a time zone would be an hour off for half of those who write it."""
+def test_no_time(text: str) -> None:
+    """A time without a time zone would be an hour off for half of the users."""
     with pytest.raises(typer.BadParameter):
-        moment(text)
+        time(text)
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,9 @@ def test_no_duration(text: str) -> None:
 
 
 def test_what_is_shown() -> None:
-    """A moment can be read back from what is shown of it."""
+    """A printed time can be parsed again."""
     for at_ms in (0, -1, MIDNIGHT, MIDNIGHT + 7, -62_135_596_800_000, 253_402_300_799_999):
-        assert moment(shown(at_ms).replace(" ", "T")) == at_ms
-    assert (shown(None), shown(2**53 - 1), shown(-(2**53))) == ("-", str(2**53 - 1), str(-(2**53)))
-    told = [for_how_long(ms) for ms in (-5, 0, 999, 1000, 60_000, 61_500, 3_600_000, 3_660_000, 90_061_000)]
+        assert time(format_time(at_ms).replace(" ", "T")) == at_ms
+    assert (format_time(None), format_time(2**53 - 1), format_time(-(2**53))) == ("-", str(2**53 - 1), str(-(2**53)))
+    told = [format_duration(ms) for ms in (-5, 0, 999, 1000, 60_000, 61_500, 3_600_000, 3_660_000, 90_061_000)]
     assert told == ["0 ms", "0 ms", "999 ms", "1 s", "1 min", "1 min 1 s", "1 h", "1 h 1 min", "1 d 1 h"]

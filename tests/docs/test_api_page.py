@@ -1,15 +1,24 @@
 """``docs/api.md``: its tables say what the code does."""
 
+import ast
 import re
 from itertools import takewhile
 from pathlib import Path
 
+import pytest
+
+import tidegate
 from tests.support.roles import MAY
-from tidegate.api import problems
-from tidegate.domain import errors
+from tidegate.auth.errors import AccessDenied
+from tidegate.auth.usage import QuotaExceeded
+from tidegate.domain.errors import DomainError
+from tidegate.reads.errors import FrameInForce
+from tidegate.runtime.wakeups import TooManyWaiting
+from tidegate.web.problems import STORE_ERRORS
+from tidegate.web.statuses import ERRORS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
-SOURCE = Path(problems.__file__).parents[1]
+SERVICE = Path(tidegate.__file__).parent
 
 
 def rows(header: str) -> list[list[str]]:
@@ -38,10 +47,33 @@ def test_every_code_of_an_error_is_told_with_its_status() -> None:
         for status in statuses.split(", ")
         for code in re.findall(r"`(\w+)`", codes)
     }
-    of_domain = {(problems.STATUS_OF[error], error.code) for error in errors.DomainError.__subclasses__()}
-    text = "\n".join(path.read_text() for path in (SOURCE / "api").rglob("*.py"))
-    of_api = {(int(status), code) for status, code in re.findall(r'Problem\(\s*(\d{3}),\s*"(\w+)"', text)}
-    of_api |= {(status, code) for status, (code, _) in problems.STARLETTE_PROBLEMS.items()}
-    codes = {code for _, code in of_domain | of_api}
-    assert {code for _, code in told} == codes
-    assert of_domain | of_api <= told
+    assert {code for _, code in told} == ERRORS.keys()
+    assert {(kind.status, code) for code, kind in ERRORS.items()} <= told
+
+
+def test_every_error_that_is_raised_has_its_status() -> None:
+    """Without one, the call would be answered with 500."""
+    raised = {error.code for error in DomainError.__subclasses__()} | {QuotaExceeded.code, TooManyWaiting.code}
+    raised |= {error.code for error in AccessDenied.__subclasses__()} | {FrameInForce.code} | {*STORE_ERRORS}
+    text = "\n".join(path.read_text() for path in SERVICE.rglob("*.py"))
+    raised |= set(re.findall(r'Problem\(\s*"(\w+)"', text))
+    assert raised == ERRORS.keys()
+
+
+@pytest.mark.parametrize("file", sorted(SERVICE.rglob("*.py")), ids=lambda file: str(file.relative_to(SERVICE)))
+def test_only_the_table_names_the_status_of_an_error(file: Path) -> None:
+    """Two places that name one would differ some day."""
+    if file.name == "statuses.py" or file.is_relative_to(SERVICE / "store") or file.is_relative_to(SERVICE / "domain"):
+        return
+    for node in ast.walk(ast.parse(file.read_text())):
+        named: list[ast.AST] = []
+        if isinstance(node, ast.Compare):
+            named = [*ast.walk(node)]
+        elif isinstance(node, ast.Call):
+            named = [
+                *node.args,
+                *(keyword.value for keyword in node.keywords if keyword.arg in ("status", "status_code")),
+            ]
+        for number in named:
+            if isinstance(number, ast.Constant) and type(number.value) is int:
+                assert not 400 <= number.value < 600, f"{file.name}:{number.lineno} names {number.value}"

@@ -9,9 +9,9 @@ from playwright.sync_api import expect
 from tests.page.conftest import open_job
 from tests.support.api import BASE, FRAMES, HOUR, create, report
 from tests.support.browser import PHONE, Visitor, shoot
-from tidegate.api.schemas.completeness import CompletenessRecord, PointRecord
 from tidegate.domain.sketch import bucket_of
-from tidegate.page.drawing import plot
+from tidegate.page.charts import completeness_chart
+from tidegate.reads.completeness import Completeness, CompletenessPoint
 from tidegate_spark.testing import CoordinatorProcess
 
 MINUTE = 60_000
@@ -30,9 +30,9 @@ def delayed(http: httpx.Client, job: str, rows: int, mean: int) -> None:
         http.post(f"/v1/jobs/{job}:report", json=body).raise_for_status()
 
 
-def known(**but: object) -> CompletenessRecord:
+def known(**but: object) -> Completeness:
     shares = [(0, 0.6), (10, 0.9), (100, 0.99), (1000, 1.0)]
-    points = [PointRecord(lag_ms=lag, completeness=share, latency_ms=None) for lag, share in shares]
+    points = [CompletenessPoint(lag_ms=lag, completeness=share, latency_ms=None) for lag, share in shares]
     fields = {
         "job": "j",
         "incarnation": 1,
@@ -53,11 +53,11 @@ def known(**but: object) -> CompletenessRecord:
         "quantiles": [],
         "points": points,
     }
-    return CompletenessRecord.model_validate(fields | but)
+    return Completeness.model_validate(fields | but)
 
 
 def test_the_picture_has_all_that_is_marked_in_it() -> None:
-    drawn = plot(known())
+    drawn = completeness_chart(known())
     assert drawn is not None
     # To where nearly all is on time, and a quarter further; from the lowest share, in tenths.
     assert drawn.lags == ((0, 0.0), (500, 40.0), (1000, 80.0))
@@ -65,24 +65,24 @@ def test_the_picture_has_all_that_is_marked_in_it() -> None:
     assert drawn.points.split(" ")[:3] == ["0.0,100.0", "0.8,100.0", "0.8,25.0"]
     assert drawn.points.split(" ")[-1] == "100.0,0.0"
     assert (drawn.in_force, drawn.recommended, drawn.target, drawn.achieved) == (1.6, None, None, None)
-    far = plot(known(lag_ms=4000, target=0.9, recommended_lag_ms=10, achieved=0.5))
+    far = completeness_chart(known(lag_ms=4000, target=0.9, recommended_lag_ms=10, achieved=0.5))
     assert far is not None
     assert (far.lags[-1], far.in_force, far.recommended) == ((4000, 80.0), 80.0, 0.2)
     assert (far.target, far.achieved) == (25.0, None)  # what is below the picture is not in it
-    assert plot(known(points=[])) is None
-    years = plot(known(lag_ms=10**12))
+    assert completeness_chart(known(points=[])) is None
+    years = completeness_chart(known(lag_ms=10**12))
     assert years is not None and 3 <= len(years.lags) <= 5
 
 
 def test_it_is_on_the_page(tidegate: CoordinatorProcess, visitor: Visitor, http: httpx.Client, job_name: str) -> None:
     create(http, job_name, policy=AIM, **FRAMES)
     page = open_job(visitor, tidegate, job_name)
-    section = page.locator("#curve")
-    expect(section).to_contain_text("the lag is that of a cold start, 2 h")
+    section = page.locator("#completeness")
+    expect(section).to_contain_text("the lag is the cold start lag, 2 h")
     delayed(http, job_name, 2000, 30 * MINUTE)
     expect(section.locator("polyline")).to_be_attached()  # without a reload
     expect(section).to_contain_text("target99 %")
-    expect(section).to_contain_text("by lag, of the last 2,000 rows")
+    expect(section).to_contain_text("share by lag, of the last 2,000 rows")
     expect(page.locator("#facts")).to_contain_text("target completeness 99 %")
     shoot(visitor, f"{tidegate.url}/jobs/{job_name}", "job-completeness", "#connection.on")
     shoot(
@@ -101,4 +101,4 @@ def test_without_delays_it_says_how_to_have_them(
     create(http, job_name, **FRAMES)
     report(http, job_name, {"BOS": BASE})
     page = open_job(visitor, tidegate, job_name)
-    expect(page.locator("#curve")).to_contain_text("Reports with delays bring it")
+    expect(page.locator("#completeness")).to_contain_text("Reports with delays are needed")

@@ -83,7 +83,7 @@ def test_stale(tmp_path: Path, visitor: Visitor) -> None:
         shoot(visitor, f"{coordinator.url}/jobs/quiet", "job-stale", LIVE)
         page = visitor.window()
         page.goto(f"{coordinator.url}/jobs/quiet")
-        expect(page.locator("#headline")).to_contain_text("No client has spoken for this job for")
+        expect(page.locator("#headline")).to_contain_text("No client contact for")
 
 
 def test_no_jobs(tmp_path: Path, visitor: Visitor) -> None:
@@ -91,7 +91,7 @@ def test_no_jobs(tmp_path: Path, visitor: Visitor) -> None:
         shoot(visitor, coordinator.url, "no-jobs", LIVE)
         page = visitor.window()
         page.goto(coordinator.url)
-        expect(page.locator("main")).to_contain_text("There is no job yet.")
+        expect(page.locator("main")).to_contain_text("No jobs yet.")
         with httpx.Client(base_url=coordinator.url, timeout=30) as http:
             create(http, "first")
         expect(page.get_by_role("link", name="first")).to_be_visible()  # by itself
@@ -155,4 +155,4 @@ def test_a_job_that_goes(visitor: Visitor, tidegate: CoordinatorProcess, http: h
     http.delete(f"/v1/jobs/{job_name}").raise_for_status()
     expect(page.locator("h1")).to_have_text("This job was deleted")
     page.goto(f"{tidegate.url}/jobs/never-there")
-    expect(page.locator("h1")).to_have_text("There is no such job")
+    expect(page.locator("h1")).to_have_text("Job not found")

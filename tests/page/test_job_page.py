@@ -30,7 +30,7 @@ def test_it_says_who_holds_the_watermark(tidegate: CoordinatorProcess, visitor: 
     page = open_job(visitor, tidegate, held)
     sentence = page.locator(".sentence")
     expect(sentence).to_contain_text(re.compile(r"Held at 2013-01-07 09:00:00Z by ANC of departures, (the|silent)"))
-    expect(sentence).to_contain_text("it goes idle in 9 h 59 min")
+    expect(sentence).to_contain_text("it becomes idle in 9 h 59 min")
     row = page.locator("tr.holds")
     expect(row).to_have_count(1)
     expect(row).to_contain_text("ANC")
@@ -58,15 +58,15 @@ def test_evict(tidegate: CoordinatorProcess, visitor: Visitor, http: httpx.Clien
     """Asked first, with what it would do and a reason; done then; and on record."""
     page = open_job(visitor, tidegate, held)
     page.locator("tr.holds").get_by_role("link", name="evict").click()
-    expect(page.locator("h1")).to_have_text("Forget ANC")
+    expect(page.locator("h1")).to_have_text("Evict ANC")
     main = page.locator("main")
-    expect(main).to_contain_text("Afterwards it would be at 2013-01-07 11:00:00Z, held by BOS of departures")
-    page.get_by_role("button", name="Evict it").click()
-    expect(page.locator("h1")).to_have_text("Forget ANC")  # not without a reason
+    expect(main).to_contain_text("Afterwards: 2013-01-07 11:00:00Z, held by BOS of departures")
+    page.get_by_role("button", name="Evict").click()
+    expect(page.locator("h1")).to_have_text("Evict ANC")  # not without a reason
     assert http.get(f"/v1/jobs/{held}").json()["substreams"]["active"] == 3
     page.get_by_label("Reason").fill("the <b>station</b> is closed")
-    page.get_by_role("button", name="Evict it").click()
-    expect(page.locator(".banner.good")).to_have_text("It is evicted.")
+    page.get_by_role("button", name="Evict").click()
+    expect(page.locator(".banner.good")).to_have_text("The substream is evicted.")
     expect(page.locator(".sentence")).to_contain_text("Held at 2013-01-07 11:00:00Z by BOS")
     expect(page.locator("#history li.action").first).to_contain_text("the <b>station</b> is closed")
     record = http.get(f"/v1/jobs/{held}/history", params={"kind": "action"}).json()["records"][0]
@@ -85,34 +85,36 @@ def test_every_action_does_what_it_says(
         expect(page.locator(".banner.good")).to_have_text(done)
 
     page.get_by_role("row", name=re.compile("BOS")).get_by_role("link", name="idle").click()
-    expect(page.locator("main")).to_contain_text("It does not hold the watermark now")
-    do("Make it idle", "It is idle.")
+    expect(page.locator("main")).to_contain_text("It does not hold the watermark")
+    do("Declare idle", "The substream is idle.")
     page.get_by_role("row", name=re.compile("ANC")).get_by_role("link", name="done").click()
-    do("It is done", "It is done.")
-    page.get_by_role("link", name="Hold it").click()
+    do("Mark as done", "The substream is done.")
+    page.get_by_role("link", name="Hold watermark").click()
     page.get_by_label("At most").fill("tomorrow")
     page.get_by_label("Reason").fill("a test")
-    page.get_by_role("button", name="Hold it").click()
+    page.get_by_role("button", name="Hold watermark").click()
     visitor.expect("422")
-    expect(page.locator("main .banner.bad")).to_contain_text("at_most: 'tomorrow' is no moment: 2013-01-14T00:00Z")
-    do("Hold it", "The hold stands.", **{"At most": "2013-01-20", "For": "2h", "Name": "audit"})
-    expect(page.locator("#facts")).to_contain_text("Hold audit: not beyond 2013-01-20 00:00:00Z")
+    expect(page.locator("main .banner.bad")).to_contain_text(
+        "at_most: 'tomorrow' is not a time: write 2013-01-14T00:00Z"
+    )
+    do("Hold watermark", "The watermark is held.", **{"At most": "2013-01-20", "Duration": "2h", "Name": "audit"})
+    expect(page.locator("#facts")).to_contain_text("Hold audit at 2013-01-20 00:00:00Z")
     page.get_by_role("link", name="Release").click()
-    do("Release it", "The hold is released.")
+    do("Release hold", "The hold is released.")
     page.get_by_role("link", name="retire").click()
-    do("Retire it", "It is retired.", Successor="arrivals")
+    do("Retire query", "The query is retired.", Successor="arrivals")
     page.get_by_role("link", name="Complete").click()
-    do("Complete the job", "The job is complete.")
+    do("Complete job", "The job is complete.")
     expect(page.locator(".badge").first).to_have_text("complete")
     page.get_by_role("link", name="Reopen").click()
-    do("Reopen the job", "The job is open again.")
+    do("Reopen job", "The job is open again.")
     page.get_by_role("link", name="Reset").click()
-    page.get_by_label("The job's name").fill("another")
+    page.get_by_label("Name of the job").fill("another")
     page.get_by_label("Reason").fill("a test")
-    page.get_by_role("button", name="Reset the job").click()
+    page.get_by_role("button", name="Reset job").click()
     visitor.expect("422")
     expect(page.locator("main .banner.bad")).to_contain_text(f"type {held}")
-    do("Reset the job", "The job began anew.", **{"The job's name": held})
+    do("Reset job", "The job is reset.", **{"Name of the job": held})
     records = http.get(f"/v1/jobs/{held}/history", params={"kind": "action"}).json()["records"]
     assert [record["action"] for record in records[::-1]] == [
         "idle",
@@ -141,10 +143,10 @@ def test_names_are_text_wherever_they_are(
     expect(page.locator("#facts")).to_contain_text(MARKUP)
     expect(page.locator("#history")).to_contain_text(f"</li><script>alert(2)</script>{MARKUP}")
     row.get_by_role("link", name="evict").click()
-    expect(page.locator("h1")).to_have_text(f"Forget {MARKUP}")
+    expect(page.locator("h1")).to_have_text(f"Evict {MARKUP}")
     assert page.locator("main img, main script").count() == 0
     page.goto(f"{tidegate.url}/?name={MARKUP}")
-    expect(page.locator("#jobs")).to_contain_text(f"No job is called {MARKUP}")
+    expect(page.locator("#jobs")).to_contain_text(f"No job matches {MARKUP}")
     # What somebody might yet bring into the page is stopped by its policy.
     page.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.ran = 1\">')")
     page.evaluate("document.body.append(document.createElement('script'))")
@@ -190,7 +192,7 @@ def test_the_table_is_sorted_and_filtered(
     page.wait_for_function("row => !row.isConnected", arg=shown)
     expect(page.get_by_label("State")).to_have_value("done")
     page.get_by_role("button", name="Show").click()
-    expect(page.locator("#substreams")).to_contain_text("No substream is like that.")
+    expect(page.locator("#substreams")).to_contain_text("No substream matches.")
 
 
 def test_more_substreams_than_a_page(
@@ -213,7 +215,7 @@ def test_by_keyboard_alone(tidegate: CoordinatorProcess, visitor: Visitor, http:
     """To the action and through it, while the page goes on changing under the focus."""
     page = open_job(visitor, tidegate, held)
     page.keyboard.press("Tab")
-    expect(page.get_by_role("link", name="To the content")).to_be_focused()
+    expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
     link = page.locator("tr.holds").get_by_role("link", name="evict")
     for _ in range(60):
         page.keyboard.press("Tab")
@@ -227,7 +229,7 @@ def test_by_keyboard_alone(tidegate: CoordinatorProcess, visitor: Visitor, http:
     expect(page.get_by_label("Reason")).to_be_focused()
     page.keyboard.type("by hand")
     page.keyboard.press("Enter")
-    expect(page.locator(".banner.good")).to_have_text("It is evicted.")
+    expect(page.locator(".banner.good")).to_have_text("The substream is evicted.")
 
 
 def test_what_is_being_written_stays(
@@ -248,7 +250,7 @@ def test_without_scripts(tidegate: CoordinatorProcess, visitor: Visitor, http: h
     expect(page.locator(".sentence")).to_contain_text("Held at 2013-01-07 09:00:00Z by ANC")
     page.locator("tr.holds").get_by_role("link", name="idle").click()
     page.get_by_label("Reason").fill("no scripts")
-    page.get_by_role("button", name="Make it idle").click()
+    page.get_by_role("button", name="Declare idle").click()
     expect(page.locator(".sentence")).to_contain_text("Held at 2013-01-07 11:00:00Z by BOS")
 
 
@@ -291,5 +293,5 @@ def test_only_event_times_from_the_future(
     job = make()
     report(http, job, {"a": 2**53 - 1})
     page = open_job(visitor, tidegate, job)
-    expect(page.locator(".sentence")).to_contain_text("event times from the future, which are not believed")
-    expect(page.locator("#facts")).to_contain_text("1 from the future")
+    expect(page.locator(".sentence")).to_contain_text("event times too far in the future, which are ignored")
+    expect(page.locator("#facts")).to_contain_text("1 in the future")

@@ -8,22 +8,24 @@ from playwright.sync_api import expect
 from tests.page.conftest import open_job
 from tests.support.api import BASE, FRAMES, HOUR, commit_rows, create
 from tests.support.browser import PHONE, Visitor, shoot
-from tidegate.api.schemas.late import HourRecord
-from tidegate.page.drawing import LEAST_SHARE, bars
+from tidegate.page.charts import LEAST_SHARE, late_chart
+from tidegate.reads.late import LateHour
 from tidegate_spark.testing import CoordinatorProcess
 
 FIRST = BASE // HOUR
 
 
-def hour(at: int, rows: int, updated: int = 0, dropped: int = 0, diverted: int = 0) -> HourRecord:
-    return HourRecord(start=at * HOUR, rows=rows, updated=updated, dropped=dropped, diverted=diverted)
+def hour(at: int, rows: int, updated: int = 0, dropped: int = 0, diverted: int = 0) -> LateHour:
+    return LateHour(start=at * HOUR, rows=rows, updated=updated, dropped=dropped, diverted=diverted)
 
 
 def test_each_hour_has_its_bar_at_its_place() -> None:
-    drawn = bars([hour(0, 100), hour(1, 200, dropped=10, diverted=20, updated=10), hour(3, 50, dropped=10), hour(4, 9)])
+    drawn = late_chart(
+        [hour(0, 100), hour(1, 200, dropped=10, diverted=20, updated=10), hour(3, 50, dropped=10), hour(4, 9)]
+    )
     assert drawn is not None
     assert (drawn.first, drawn.last, drawn.highest, drawn.width) == (0, 5 * HOUR, 0.2, 18.0)
-    assert [(bar.start, bar.x, bar.said, bar.parts) for bar in drawn.bars] == [
+    assert [(bar.start, bar.x, bar.title, bar.parts) for bar in drawn.bars] == [
         (
             HOUR,
             20.0,
@@ -32,12 +34,12 @@ def test_each_hour_has_its_bar_at_its_place() -> None:
         ),
         (3 * HOUR, 60.0, "10 dropped of 50 rows", (("dropped", 0.0, 100.0),)),
     ]
-    assert bars([hour(0, 100)]) is None
-    assert bars([]) is None
-    little = bars([hour(0, 10_000, dropped=1)])
+    assert late_chart([hour(0, 100)]) is None
+    assert late_chart([]) is None
+    little = late_chart([hour(0, 10_000, dropped=1)])
     assert little is not None
     assert little.highest == LEAST_SHARE
-    far = bars([hour(0, 10, dropped=1), hour(10**8, 10, dropped=1)])
+    far = late_chart([hour(0, 10, dropped=1), hour(10**8, 10, dropped=1)])
     assert far is not None
     assert [bar.x for bar in far.bars] == [0.0, 50.0], "hours of two centuries are drawn side by side"
 
@@ -49,9 +51,9 @@ def test_a_loss_is_on_the_page(
     path = f"/v1/jobs/{job_name}"
     page = open_job(visitor, tidegate, job_name)
     section = page.locator("#late")
-    expect(section).to_contain_text("No rows were accounted for yet.")
+    expect(section).to_contain_text("No committed rows yet.")
     commit_rows(http, path, 0, substreams=["HNL"], on_time=[1000], hours=[[[FIRST, 1000, 0, 0]]])
-    expect(section).to_contain_text("None of 1,000 rows were late.")
+    expect(section).to_contain_text("None of 1,000 rows are late.")
     chance = Random(2)  # noqa: S311 - the same picture each time
     for at in range(1, 40):
         lost = {4: 8, 5: 1, 23: 15}.get(at, 0)
@@ -70,7 +72,7 @@ def test_a_loss_is_on_the_page(
                 [[FIRST + at, rows + at % 3, 0, at % 3]],
             ],
         )
-    expect(section).to_contain_text("HNL of q lost")
+    expect(section).to_contain_text("HNL of q: ")
     expect(section).to_contain_text("between 2013-01-07 14:00:00Z and 2013-01-07 16:00:00Z.")
     expect(section).to_contain_text("<b>SFO</b> of q")
     assert section.locator("rect.dropped").count() == 20

@@ -14,17 +14,17 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import Request, Response
+from itsdangerous import timed
 from playwright.sync_api import Page, expect
 
 from tests.support.api import CONFIG
 from tests.support.browser import Visitor
-from tidegate.auth import keyring
+from tidegate.auth import keyring, sessions
 from tidegate.auth.roles import Role
-from tidegate.page import sessions
-from tidegate.page.sessions import COOKIE
+from tidegate.auth.sessions import COOKIE
 from tidegate_spark.testing import CoordinatorProcess
 
-TOKEN = re.compile(r'name="token" value="(\w+)"')
+TOKEN = re.compile(r'name="token" value="([^"]+)"')
 
 
 @dataclass
@@ -74,7 +74,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 def test_a_key_becomes_a_cookie(guarded: Guarded, visitor: Visitor) -> None:
     """Out of reach of scripts and of other sites; and one comes to where one wanted to go."""
     page = visitor.window()
-    page.goto(f"{guarded.process.url}/jobs/mine?sort=top")
+    page.goto(f"{guarded.process.url}/jobs/mine?sort=max_event_time")
     expect(page.locator("h1")).to_have_text("Log in")
     page.get_by_label("Key").fill("tdg_000000000000_wrong")
     page.get_by_role("button", name="Log in").click()
@@ -83,7 +83,7 @@ def test_a_key_becomes_a_cookie(guarded: Guarded, visitor: Visitor) -> None:
     page.get_by_label("Key").fill(guarded.keys["operate"])
     page.get_by_role("button", name="Log in").click()
     expect(page.locator("h1")).to_have_text("mine")
-    assert page.url.endswith("/jobs/mine?sort=top")
+    assert page.url.endswith("/jobs/mine?sort=max_event_time")
     expect(page.locator("#connection")).to_have_text("live")
     [cookie] = page.context.cookies()
     assert (cookie["name"], cookie["httpOnly"], cookie["sameSite"]) == (COOKIE, True, "Strict")
@@ -117,7 +117,7 @@ def test_a_key_sees_its_jobs_and_may_what_its_role_may(guarded: Guarded, visitor
     assert page.get_by_role("link", name="Reset").count() == 0
     page.goto(f"{guarded.process.url}/jobs/mine/act/idle?query=&substream=b")
     page.get_by_label("Reason").fill("whose name is kept")
-    page.get_by_role("button", name="Make it idle").click()
+    page.get_by_role("button", name="Declare idle").click()
     expect(page.locator("#history li.action")).to_contain_text("by key-operate; (whose name is kept)")
     page = visitor.window()
     guarded.log_in(page, "root")
@@ -216,7 +216,7 @@ def test_forms_are_judged_as_the_api_judges(guarded: Guarded) -> None:
         refused("retire", "There is no query", query="never", successor="zz")
         refused("release", "reason: ", hold="h", reason="y" * 1001)
         refused("release", "hold: ", hold="")
-        refused("hold", "is no duration", at_most="0", lasts="9" * 400 + "d")
+        refused("hold", "is not a duration", at_most="0", lasts="9" * 400 + "d")
         refused("hold", "duration_ms: ", at_most="0", lasts="9" * 30 + "d")
         refused("hold", "at_most: ", at_most=str(2**53))
         refused("evict", "names: ", query="", substream="")
@@ -248,18 +248,19 @@ def test_a_cookie_ends(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> Non
             pass  # until the coordinator has read the file again
     with guarded.client(name) as http:
         cookie = http.cookies[COOKIE]
-        key_id, expires, nonce, mac = cookie.split(".")
+        key_id, nonce, signed_at, mac = cookie.split(".")
+        later = "z" + signed_at[1:]
         for changed in (
             "",
             "...",
-            f"{key_id}.{int(expires) + 1}.{nonce}.{mac}",
-            f"{key_id}.{expires}.{nonce}.{mac[:-1]}",
-            f"{'0' * 12}.{expires}.{nonce}.{mac}",
-            f"{key_id}.{expires}.{nonce}.\xe9",
+            f"{key_id}.{nonce}.{later}.{mac}",
+            f"{key_id}.{nonce}.{signed_at}.{mac[:-1]}",
+            f"{'0' * 12}.{nonce}.{signed_at}.{mac}",
+            f"{key_id}.{nonce}.{signed_at}.\xe9",
         ):
             answer = httpx.get(guarded.process.url, headers={b"Cookie": f"{COOKIE}={changed}".encode("latin-1")})
             assert answer.headers["location"] == "/login?next=%2F", changed
-        monkeypatch.setattr(sessions, "time", SimpleNamespace(time=lambda: time.time() + sessions.LASTS_S))
+        monkeypatch.setattr(timed, "time", SimpleNamespace(time=lambda: time.time() + sessions.SESSION_S))
         ended = sessions.Sessions(b"key", keyring.Keyring(guarded.file))
         made, request = (
             Response(),
@@ -269,10 +270,10 @@ def test_a_cookie_ends(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> Non
         ended.open(request, made, known)
         set_cookie = made.headers["set-cookie"]
         assert "; Secure" in set_cookie and "; HttpOnly" in set_cookie
-        later = Request({"type": "http", "headers": [(b"cookie", set_cookie.partition(";")[0].encode())]})
-        assert ended.caller(later) is not None
-        monkeypatch.setattr(sessions, "time", SimpleNamespace(time=lambda: time.time() + 2 * sessions.LASTS_S))
-        assert ended.caller(later) is None
+        returning = Request({"type": "http", "headers": [(b"cookie", set_cookie.partition(";")[0].encode())]})
+        assert ended.caller(returning) is not None
+        monkeypatch.setattr(timed, "time", SimpleNamespace(time=lambda: time.time() + 2 * sessions.SESSION_S + 1))
+        assert ended.caller(returning) is None
         with http.stream("GET", "/jobs/mine/live") as stream:
             lines = stream.iter_lines()
             assert next(lines) == "event: page"

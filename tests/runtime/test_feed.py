@@ -53,7 +53,7 @@ def test_a_message_that_is_none_of_ours_stops_nothing(
     valkey: EmbeddedValkey, job_name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Others may use the same Redis, and any channel."""
-    monkeypatch.setattr(feed, "LOOK_S", 600)
+    monkeypatch.setattr(feed, "POLL_S", 600)
 
     async def run(store: JobStore) -> None:
         await store.configure(job_name, JobConfig(LimitingLag(0)), {}, None)
@@ -91,7 +91,7 @@ def test_a_store_that_is_away_hides_no_gap(
     valkey: EmbeddedValkey, job_name: str, monkeypatch: pytest.MonkeyPatch, failing: set[int]
 ) -> None:
     """An id that was never found is none to go on from, however often one had to ask."""
-    monkeypatch.setattr(feed, "RENEW_S", 0.01)
+    monkeypatch.setattr(feed, "RETRY_S", 0.01)
 
     async def run(plain: JobStore) -> None:
         store = Flaky(plain.redis)
@@ -105,7 +105,7 @@ def test_a_store_that_is_away_hides_no_gap(
             if step:
                 found = step
                 break
-        assert isinstance(found, State) and found.anew
+        assert isinstance(found, State) and found.discontinuous
         assert found.answer.watermark == 5
         followed.end()
         await task

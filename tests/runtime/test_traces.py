@@ -91,11 +91,11 @@ def test_nothing_of_it_is_loaded_where_it_is_not_configured() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "[]"
-    assert not traces.configured({}).on
+    assert not traces.configured_traces({}).enabled
 
 
 def test_asked_for_without_its_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     """One line says which to install."""
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(CannotTrace, match=r"pip install 'tidegate\[traces\]'"):
-        traces.configured({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"})
+        traces.configured_traces({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"})

@@ -3,7 +3,7 @@
 import pytest
 
 from tidegate.domain.journal import Record
-from tidegate.page.drawing import HEIGHT, WIDTH, axis, spark
+from tidegate.page.charts import HEIGHT, WIDTH, axis, lag_chart
 
 
 def places(*at: int | None) -> dict[str, float]:
@@ -50,11 +50,11 @@ def emission(at_ms: int, watermark: int | None) -> Record:
 
 
 def test_the_lag_grows_with_time_and_falls_with_emissions() -> None:
-    drawn = spark([emission(0, None), emission(100, 50), emission(200, 180)], 300)
+    drawn = lag_chart([emission(0, None), emission(100, 50), emission(200, 180)], 300)
     assert drawn is not None
     assert (drawn.from_ms, drawn.lowest_ms, drawn.highest_ms, drawn.latest_ms) == (100, 20, 150, 120)
     points = [tuple(map(float, point.split(","))) for point in drawn.points.split(" ")]
     assert [x for x, _ in points] == [0, WIDTH / 2, WIDTH / 2, WIDTH]
     heights = [HEIGHT - HEIGHT * (lag - 20) / 130 for lag in (50, 150, 20, 120)]
     assert [y for _, y in points] == [round(height, 1) for height in heights]
-    assert spark([emission(100, 50)], 300) is None
+    assert lag_chart([emission(100, 50)], 300) is None

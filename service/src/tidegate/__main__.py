@@ -1,32 +1,48 @@
-"""``tidegate`` and ``python -m tidegate``."""
+"""The entry point of ``tidegate`` and ``python -m tidegate``."""
 
 import json
+from typing import Annotated
 
 import typer
 
-from tidegate.cli import act, look
+from tidegate.cli import actions, history, views
 from tidegate.cli.completeness import completeness
 from tidegate.cli.keys import keys
 from tidegate.cli.late import late
-from tidegate.cli.serve import serve
 from tidegate.cli.simulate import simulate
 
 cli = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
-cli.command()(serve)
-for look_ in (look.jobs, look.status, look.explain, look.history, look.watch, look.wait, completeness, late):
-    cli.command(rich_help_panel="Look")(look_)
-for act_ in (act.declare, act.idle, act.done, act.evict, act.retire, act.hold, act.release, act.complete, act.reopen):
-    cli.command(rich_help_panel="Act")(act_)
-cli.command(rich_help_panel="Try")(simulate)
-cli.add_typer(keys, name="keys")
 
 
 @cli.callback()
 def tidegate() -> None:
-    """A watermark coordinator for Spark."""
+    """Coordinate the watermarks of Spark jobs."""
 
 
-@cli.command()
+@cli.command(rich_help_panel="Service")
+def serve(
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Serve an address other than loopback without keys.")
+    ] = False,
+    stop_with_stdin: Annotated[
+        bool, typer.Option("--stop-with-stdin", help="Stop at the end of standard input.")
+    ] = False,
+) -> None:
+    """Serve the coordinator. Its settings come from environment variables, TIDEGATE_<NAME>."""
+    # Other commands must not wait for the web framework, so it is imported here.
+    from tidegate.auth.keys import KeysUnusable
+    from tidegate.server import CannotServe, serve
+    from tidegate.settings import SettingsError
+    from tidegate.store.connection import StoreUnavailable
+
+    try:
+        serve(insecure=insecure, stop_with_stdin=stop_with_stdin)
+    except (CannotServe, KeysUnusable, SettingsError, StoreUnavailable) as error:
+        typer.echo(f"tidegate: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+@cli.command(rich_help_panel="Service")
 def openapi() -> None:
     """Print the OpenAPI document of this version."""
     from tidegate.app import create_app
@@ -35,7 +51,35 @@ def openapi() -> None:
     typer.echo(json.dumps(create_app(Settings(), "redis://localhost").openapi(), indent=2))
 
 
+cli.add_typer(keys, name="keys", rich_help_panel="Service")
+for view in (
+    views.jobs,
+    views.status,
+    views.explain,
+    history.history,
+    history.watch,
+    history.wait,
+    completeness,
+    late,
+):
+    cli.command(rich_help_panel="Views")(view)
+for action in (
+    actions.declare,
+    actions.idle,
+    actions.done,
+    actions.evict,
+    actions.retire,
+    actions.hold,
+    actions.release,
+    actions.complete,
+    actions.reopen,
+):
+    cli.command(rich_help_panel="Actions")(action)
+cli.command(rich_help_panel="Simulation")(simulate)
+
+
 def main() -> None:
+    """Run the command line."""
     cli()
 
 

@@ -1,34 +1,32 @@
-"""Wires a replica: the store below, the routes above, the tasks beside them."""
+"""The application of a replica: its parts, calls and tasks."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from functools import cache
 
 from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
 
 from tidegate import __version__
-from tidegate.api import documents, problems
-from tidegate.api.access import authorised, check_roles
-from tidegate.api.context import Context
-from tidegate.api.guard import Guard
-from tidegate.api.observed import Observed
-from tidegate.api.parameters import known_parameters
-from tidegate.api.routes import actions, explain, health, history, jobs, keys, reports, state, watch
-from tidegate.api.routes import metrics as scrape
-from tidegate.api.tokens import Tokens
+from tidegate.api.openapi import openapi_document
+from tidegate.api.parameters import refuse_unknown
+from tidegate.api.routes import actions, explain, health, history, jobs, keys, metrics, reports, state, watch
 from tidegate.auth.keyring import Keyring
 from tidegate.auth.revocation import Revocation
+from tidegate.auth.sessions import Sessions
+from tidegate.auth.tokens import Tokens
 from tidegate.auth.usage import KeyUsage
-from tidegate.page import routes as page
-from tidegate.page.sessions import Sessions
+from tidegate.page import action_forms, live, login, pages
+from tidegate.page.frame import Files
+from tidegate.reads.overview import Overview
+from tidegate.reads.reader import Reader
 from tidegate.runtime.key_recorder import KeyRecorder
 from tidegate.runtime.metrics import Metrics
-from tidegate.runtime.overview import Overview
 from tidegate.runtime.sweeper import Sweeper
 from tidegate.runtime.tasks import end
-from tidegate.runtime.traces import Traces, configured
+from tidegate.runtime.traces import Traces, configured_traces
 from tidegate.runtime.wakeups import WakeUps
 from tidegate.settings import LOOPBACK, Settings
 from tidegate.store import shared
@@ -37,9 +35,32 @@ from tidegate.store.connection import connect
 from tidegate.store.jobs import JobStore, Limits
 from tidegate.store.keys import TOUCH_MS
 from tidegate.store.scripts import AroundCommand
+from tidegate.web.access import authorise, check_roles
+from tidegate.web.context import Context
+from tidegate.web.guard import Guard
+from tidegate.web.observed import Observed
+from tidegate.web.problems import register
 
-ABSENT_TOUCHES = 3
-"""So many times the interval at which a waiting job is looked at: who was not by then was looked after by nobody."""
+MISSED_TOUCHES = 3
+MISSED_SWEEPS = 10
+"""Missed intervals after which a job counts as unattended: of its evaluation while it waits, and of the sweeper."""
+
+RESOURCES = (jobs, reports, state, explain, watch, history, actions, keys, health, metrics)
+PAGES = (pages, live, action_forms, login)
+
+
+@dataclass(frozen=True)
+class _Replica:
+    """What the application needs before and while it runs."""
+
+    settings: Settings
+    redis_url: str
+    token_key: bytes | None
+    keyring: Keyring | None
+    clock: Callable[[], int] | None
+    metrics: Metrics = field(default_factory=Metrics)
+    traces: Traces = field(default_factory=configured_traces)
+    usage: KeyUsage = field(default_factory=KeyUsage)
 
 
 def create_app(
@@ -49,84 +70,103 @@ def create_app(
     keyring: Keyring | None = None,
     clock: Callable[[], int] | None = None,
 ) -> FastAPI:
-    """A replica on the Redis at ``redis_url``.
+    """Return the application of a replica.
 
-    ``token_key`` None: the one that is kept in that Redis. ``keyring`` None: anybody may call. ``clock``: returns the
-    processing time in Unix milliseconds, for tests; None: Redis's own.
+    Args:
+        settings: Settings of the service.
+        redis_url: Address of the store.
+        token_key: Key of the watermark tokens; None for the one that is kept in Redis.
+        keyring: API keys; None if calls need no key.
+        clock: Returns the processing time in Unix milliseconds, for tests; None for the clock of Redis.
     """
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        redis = connect(redis_url)
-        limits = Limits(settings.max_jobs, settings.max_substreams)
-        guard = ClockGuard(settings.max_clock_step_ms)
-        unattended_after_ms = max(ABSENT_TOUCHES * TOUCH_MS, 10 * settings.sweep_interval_ms)
-        store = JobStore(redis, unattended_after_ms, guard, limits, _around_commands(metrics, traces), clock)
-        wakeups = WakeUps(redis, store, settings.max_waiting, settings.max_wait_s)
-        metrics.count_waiting(lambda: wakeups.waiting, settings.max_waiting)
-        key = token_key or await shared.token_secret(redis)
-        stale_after_ms = round(settings.stale_after_s * 1000)
-        app.state.context = Context(
-            store,
-            Tokens(key),
-            wakeups,
-            keyring,
-            Overview(store),
-            metrics,
-            usage,
-            revocation,
-            stale_after_ms,
-            settings.max_scraped_substreams,
-        )
-        app.state.sessions = Sessions(key, keyring)
-        tasks = [
-            asyncio.create_task(wakeups.run(), name="wakeups"),
-            asyncio.create_task(revocation.run(), name="revocation"),
-            asyncio.create_task(KeyRecorder(store, usage).run(), name="key-recorder"),
-            asyncio.create_task(Sweeper(store, settings.sweep_interval_ms, metrics).run(), name="sweeper"),
-        ]
-        yield
-        await end(tasks)
-        await redis.aclose()
-        traces.close()
-
-    metrics, traces, usage, revocation = Metrics(), configured(), KeyUsage(), Revocation(keyring)
+    replica = _Replica(settings, redis_url, token_key, keyring, clock)
     app = FastAPI(
         title="Tidegate",
         version=__version__,
-        lifespan=lifespan,
+        lifespan=lambda app: _lifespan(app, replica),
         redirect_slashes=False,
         openapi_url="/v1/openapi.json",
         docs_url=None,
-        dependencies=[Depends(authorised), Depends(known_parameters)],
+        dependencies=[Depends(authorise), Depends(refuse_unknown)],
         redoc_url=None,
         generate_unique_id_function=lambda route: route.name,
     )
-    app.state.metrics = metrics
+    app.state.metrics = replica.metrics
+    _add_calls(app)
+    _add_middleware(app, replica)
+    app.mount("/static", Files(packages=[("tidegate.page", "static")]), name="static")
+    # The document takes a tenth of a second to build.
+    app.openapi = cache(lambda: openapi_document(app))  # type: ignore[method-assign]
+    return app
+
+
+def _add_calls(app: FastAPI) -> None:
     calls: list[APIRoute] = []
-    for resource in (jobs, reports, state, explain, watch, history, actions, keys, health, scrape, page):
+    for resource in (*RESOURCES, *PAGES):
         calls += [route for route in resource.router.routes if isinstance(route, APIRoute)]
         app.include_router(resource.router)
     check_roles(calls)
-    problems.register(app, calls)
+    register(app, calls)
 
+
+def _add_middleware(app: FastAPI, replica: _Replica) -> None:
+    settings, keyring = replica.settings, replica.keyring
     app.add_middleware(
         Guard,
         max_body_bytes=settings.max_body_bytes,
         keyring=keyring,
-        usage=usage,
+        usage=replica.usage,
         loopback_only=keyring is None and settings.host in LOOPBACK,
     )
-    app.add_middleware(Observed, metrics=metrics, traces=traces)
-    app.mount("/static", page.Files(packages=[("tidegate.page", "static")]), name="static")
-    app.openapi = cache(lambda: documents.openapi(app))  # type: ignore[method-assign]  # a tenth of a second each
-    return app
+    app.add_middleware(Observed, metrics=replica.metrics, traces=replica.traces)
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI, replica: _Replica) -> AsyncIterator[None]:
+    settings, keyring, metrics, usage = replica.settings, replica.keyring, replica.metrics, replica.usage
+    redis = connect(replica.redis_url)
+    unattended_after_ms = max(MISSED_TOUCHES * TOUCH_MS, MISSED_SWEEPS * settings.sweep_interval_ms)
+    store = JobStore(
+        redis,
+        unattended_after_ms,
+        ClockGuard(settings.max_clock_step_ms),
+        Limits(settings.max_jobs, settings.max_substreams),
+        _around_commands(metrics, replica.traces),
+        replica.clock,
+    )
+    wakeups = WakeUps(redis, store, settings.max_waiting, settings.max_wait_s)
+    metrics.observe_waiting(lambda: wakeups.waiting, settings.max_waiting)
+    token_key = replica.token_key or await shared.token_secret(redis)
+    tokens, revocation = Tokens(token_key), Revocation(keyring)
+    app.state.context = Context(
+        store=store,
+        reader=Reader(store, tokens.issue, round(settings.stale_after_s * 1000)),
+        tokens=tokens,
+        wakeups=wakeups,
+        keyring=keyring,
+        sessions=Sessions(token_key, keyring),
+        overview=Overview(store),
+        metrics=metrics,
+        usage=usage,
+        revocation=revocation,
+        max_scraped_substreams=settings.max_scraped_substreams,
+    )
+    tasks = [
+        asyncio.create_task(wakeups.run(), name="wakeups"),
+        asyncio.create_task(revocation.run(), name="revocation"),
+        asyncio.create_task(KeyRecorder(store, usage).run(), name="key-recorder"),
+        asyncio.create_task(Sweeper(store, settings.sweep_interval_ms, metrics).run(), name="sweeper"),
+    ]
+    yield
+    await end(tasks)
+    await redis.aclose()
+    replica.traces.close()
 
 
 def _around_commands(metrics: Metrics, traces: Traces) -> AroundCommand:
     @contextmanager
-    def both(command: str) -> Iterator[None]:
+    def traced(command: str) -> Iterator[None]:
         with traces.command(command), metrics.command(command):
             yield
 
-    return both if traces.on else metrics.command
+    return traced if traces.enabled else metrics.command

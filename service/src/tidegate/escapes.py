@@ -1,7 +1,7 @@
-"""Characters that a terminal or a browser does not show, as escapes.
+"""Escapes for characters that a terminal or a browser does not show.
 
-Names may hold any printable character, and records that were stored by an older version may hold control characters. A
-control character can take over a terminal; a bidirectional or zero-width one makes two different names look alike.
+Names may contain any printable character, and records of older versions may contain control characters. A control
+character can take over a terminal. A bidirectional or zero-width character makes two different names look alike.
 """
 
 import re
@@ -14,9 +14,5 @@ _INVISIBLE = re.compile(
 
 
 def visible(text: str) -> str:
-    """Return a text of one line with an escape (``\\x1b``, ``\\u202e``) for each character that is not visible."""
-    return _INVISIBLE.sub(_escape, text)
-
-
-def _escape(found: re.Match[str]) -> str:
-    return found.group().encode("unicode_escape").decode("ascii")
+    r"""Return a text of one line with an escape (``\x1b``, ``\u202e``) for each invisible character."""
+    return _INVISIBLE.sub(lambda match: match.group().encode("unicode_escape").decode("ascii"), text)

@@ -1,4 +1,4 @@
-"""What an operator can set, all of it from the environment as ``TIDEGATE_<NAME>``, or from files of that name."""
+"""The settings of the service: environment variables ``TIDEGATE_<NAME>``, or files with these names."""
 
 import os
 from pathlib import Path
@@ -11,71 +11,77 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def _split(text: Any) -> Any:
-    """Return the parts of a comma-separated list."""
     return [part.strip() for part in text.split(",") if part.strip()] if isinstance(text, str) else text
 
 
 class Settings(BaseSettings):
-    """Defaults suit a laptop: loopback, and an embedded Valkey."""
+    """The settings of the service. The defaults suit a laptop: loopback, and an embedded Valkey."""
 
     model_config = SettingsConfigDict(env_prefix="TIDEGATE_", extra="ignore", frozen=True)
 
     secrets_dir: Path | None = Field(
-        default=None, description="files named tidegate_<name> in it are settings that the environment does not have"
+        default=None,
+        description="Directory of files named tidegate_<name>, for settings that are not in the environment.",
     )
-    host: str = "127.0.0.1"
-    port: int = Field(default=8000, ge=0, le=65535, description="0: any free port")
-    redis_url: str | None = Field(default=None, description="unset: an embedded Valkey in data_dir")
-    data_dir: Path = Path("tidegate-data")
+    host: str = Field(default="127.0.0.1", description="Address to serve.")
+    port: int = Field(default=8000, ge=0, le=65535, description="Port to serve; 0: any free one.")
+    redis_url: str | None = Field(default=None, description="Address of Redis. Unset: an embedded Valkey.")
+    data_dir: Path = Field(default=Path("tidegate-data"), description="Directory of the embedded Valkey.")
     token_secret: SecretStr | None = Field(
-        default=None, min_length=16, description="key of the watermark tokens; unset: made once and kept with the state"
+        default=None,
+        min_length=16,
+        description="Key of the watermark tokens. Unset: created once and kept with the state.",
     )
-    keys_file: Path | None = Field(default=None, description="who may call; unset: anybody, on loopback alone")
-    sweep_interval_ms: int = Field(default=200, ge=10, le=60_000)
+    keys_file: Path | None = Field(default=None, description="File of the API keys. Unset: calls need no key.")
+    sweep_interval_ms: int = Field(default=200, ge=10, le=60_000, description="Interval of sweeps.")
     max_clock_step_ms: int = Field(
-        default=60_000, ge=1000, description="a clock of Redis that goes ahead by more at once is not believed"
+        default=60_000, ge=1000, description="Longest forward step of the Redis clock that is accepted."
     )
-    max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
+    max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024, description="Longest request body.")
     max_connections: int = Field(
-        default=12_000, ge=10, description="open HTTP connections of one replica, as far as its open-file limit allows"
+        default=12_000, ge=10, description="Open HTTP connections of one replica, within its limit on open files."
     )
     max_connections_per_address: int = Field(
-        default=4_000, ge=1, description="open HTTP connections from one client address; at most half of all"
+        default=4_000, ge=1, description="Open HTTP connections from one client address; at most half of all."
     )
     request_timeout_s: float = Field(
-        default=20, gt=0, description="time in which a client must send a request, or read some of its answer"
+        default=20, gt=0, description="Time in which a client must send a request, or read a part of its answer."
     )
     trusted_proxies: Annotated[tuple[IPvAnyNetwork, ...], NoDecode, BeforeValidator(_split)] = Field(
         default=(),
-        description="addresses or networks of proxies, separated by commas: their X-Forwarded headers are believed, "
-        "and the limit per address does not apply to them",
+        description="Addresses or networks of proxies, separated by commas. Their X-Forwarded headers are accepted, "
+        "and the limit per address does not apply to them.",
     )
-    max_jobs: int = Field(default=10_000, ge=1)
-    max_substreams: int = Field(default=250_000, ge=1, description="of one job")
+    max_jobs: int = Field(default=10_000, ge=1, description="Jobs of the store.")
+    max_substreams: int = Field(default=250_000, ge=1, description="Substreams of one job.")
     max_scraped_substreams: int = Field(
-        default=20_000, ge=1, description="substreams that one call of /metrics?substreams= may return"
+        default=20_000, ge=1, description="Substreams that one call of /metrics?substreams= can return."
     )
-    max_wait_s: float = Field(default=300, gt=0, description="longer, nobody waits for a watermark in one call")
-    max_waiting: int = Field(default=10_000, ge=1, description="clients that wait for something at once, by replica")
+    max_wait_s: float = Field(default=300, gt=0, description="Longest time for which a call can wait for a watermark.")
+    max_waiting: int = Field(default=10_000, ge=1, description="Waiting clients of one replica.")
     stale_after_s: float = Field(
-        default=300, gt=0, description="a job that no client has spoken for so long is stale, unless a batch is open"
+        default=300, gt=0, description="Time without client contact after which a job without open batches is stale."
     )
-    log_level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
-    log_format: Literal["text", "json"] = "text"
+    log_level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="Least level to log.")
+    log_format: Literal["text", "json"] = Field(default="text", description="Format of the log.")
     audit_file: Path | None = Field(
-        default=None, description="file of the audit log, as JSON; unset: in the log, as the logger tidegate.audit"
+        default=None, description="JSON file of the audit log. Unset: the logger tidegate.audit of the log."
     )
 
 
 class SettingsError(Exception):
-    """A setting that cannot be used; the message names its variable and says what it takes."""
+    """A setting that is not valid. The message names its variable, and says what to change."""
 
 
 def load_settings() -> Settings:
-    """:raises SettingsError: for the first setting that cannot be used."""
+    """Return the settings of the environment.
+
+    Raises:
+        SettingsError: For the first setting that is not valid.
+    """
     secrets = os.environ.get("TIDEGATE_SECRETS_DIR")
     if secrets is not None and not Path(secrets).is_dir():
-        raise SettingsError(f"TIDEGATE_SECRETS_DIR: {secrets} is no directory.")
+        raise SettingsError(f"TIDEGATE_SECRETS_DIR: {secrets} is not a directory.")
     try:
         return Settings(_secrets_dir=secrets)
     except ValidationError as error:

@@ -1,28 +1,54 @@
-"""Parameters of the query string that no call takes are refused: a misspelt limit must not be a limit that is off."""
+"""Parameters of calls, and the refusal of unknown ones."""
 
-from fastapi import Request
+from typing import Annotated
+
+from fastapi import Path, Query, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
-from tidegate.api.problems import Problem
+from tidegate.domain.numbers import EXACT_DOUBLE
+from tidegate.reads.types import ID, MAX_NAME_BYTES
+from tidegate.web.problems import Problem
+
+QueryId = Annotated[str, Path(pattern=ID, description="Name of the query.", examples=["departures"])]
+BatchId = Annotated[int, Path(ge=0, le=EXACT_DOUBLE.highest, description="Number of the batch.", examples=[41])]
+SubstreamName = Annotated[
+    str | None,
+    Query(
+        min_length=1,
+        max_length=MAX_NAME_BYTES,
+        description="Name of a substream; left out for the whole job.",
+        examples=["HNL"],
+    ),
+]
+SubstreamQuery = Annotated[
+    str,
+    Query(
+        pattern=rf"^$|{ID}",
+        description="Query of the substream; empty for reports without batches.",
+        examples=["departures"],
+    ),
+]
 
 
-async def known_parameters(request: Request) -> None:
-    """:raises Problem: naming the first parameter that the call does not take."""
+async def refuse_unknown(request: Request) -> None:
+    """Check that the call has every parameter of the query string. A misspelt limit must not be ignored.
+
+    Raises:
+        Problem: For the first unknown parameter.
+    """
     if not request.scope["query_string"]:
         return
     route = request.scope["route"]
     assert isinstance(route, APIRoute)
-    known = _known(route.dependant)
+    known = _parameters(route.dependant)
     for name in request.query_params:
         if name not in known:
-            takes = f"it takes {', '.join(known)}" if known else "it takes none"
-            raise Problem(
-                422, "invalid_request", f"{name}: this call has no such parameter; {takes}.", members={"field": name}
-            )
+            detail = f"this call has no such parameter; its parameters: {', '.join(known) or 'none'}."
+            raise Problem.of_field(name, detail)
 
 
-def _known(dependant: Dependant) -> list[str]:
-    """Those of a call, and of what it depends on."""
-    found = [parameter.alias for parameter in dependant.query_params]
-    return found + [name for other in dependant.dependencies for name in _known(other)]
+def _parameters(dependant: Dependant) -> list[str]:
+    """Return the query parameters of a call and of its dependencies."""
+    names = [parameter.alias for parameter in dependant.query_params]
+    return names + [name for dependency in dependant.dependencies for name in _parameters(dependency)]

@@ -1,1 +1,1 @@
-"""Who may call the coordinator, and what for."""
+"""Authentication and authorisation: keys, roles, quotas, sessions, watermark tokens."""

@@ -1,10 +1,11 @@
-"""Ends the event streams of keys that were revoked or have expired."""
+"""The end of event streams whose keys are no longer valid."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from typing import TypeVar
 
-from tidegate.auth.keyring import Key, Keyring
+from tidegate.auth.keyring import Keyring
+from tidegate.auth.keys import Key
 
 Item = TypeVar("Item")
 
@@ -12,9 +13,9 @@ CHECK_S = 0.5
 
 
 class Revocation:
-    """Ends streams whose keys no longer stand.
+    """A task that ends streams whose keys were revoked or have expired.
 
-    :meth:`run` it as a task. A stream may be silent for long, so keys are checked beside it, for all streams at once.
+    A stream may have no events for a long time, so one task checks the keys of all streams.
     """
 
     def __init__(self, keyring: Keyring | None) -> None:
@@ -22,8 +23,12 @@ class Revocation:
         self._waiting: dict[asyncio.Task[object], Key] = {}
         self._ended: set[asyncio.Task[object]] = set()
 
+    def is_valid(self, key: Key | None) -> bool:
+        """Return whether a key is still valid. None is a caller without a key."""
+        return self._keyring is None or key is None or self._keyring.is_valid(key)
+
     async def while_valid(self, items: AsyncIterator[Item], key: Key | None) -> AsyncIterator[Item]:
-        """Yield items until their end, or until the key no longer stands; None is a caller without a key."""
+        """Yield items until their end, or until the key is no longer valid. None is a caller without a key."""
         while True:
             try:
                 item = await (anext(items) if key is None else self._next(items, key))
@@ -31,13 +36,18 @@ class Revocation:
                 return
             yield item
 
-    async def _next(self, items: AsyncIterator[Item], key: Key) -> Item:
-        """Return the next item.
+    async def run(self) -> None:
+        """Check keys until cancelled."""
+        while self._keyring is not None:
+            await asyncio.sleep(CHECK_S)
+            self._keyring.refresh()
+            for task, key in list(self._waiting.items()):
+                if not self._keyring.is_valid(key) and task not in self._ended:
+                    self._ended.add(task)
+                    task.cancel()
 
-        Raises:
-            StopAsyncIteration: If there is none, or the key no longer stands.
-        """
-        if self._keyring is None or not self._keyring.stands(key):
+    async def _next(self, items: AsyncIterator[Item], key: Key) -> Item:
+        if self._keyring is None or not self._keyring.is_valid(key):
             raise StopAsyncIteration
         task = asyncio.current_task()
         assert task is not None
@@ -52,13 +62,3 @@ class Revocation:
         finally:
             del self._waiting[task]
             self._ended.discard(task)
-
-    async def run(self) -> None:
-        """Check keys until cancelled."""
-        while self._keyring is not None:
-            await asyncio.sleep(CHECK_S)
-            self._keyring.refresh()
-            for task, key in list(self._waiting.items()):
-                if not self._keyring.stands(key) and task not in self._ended:
-                    self._ended.add(task)
-                    task.cancel()

@@ -4,11 +4,16 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """What a key may be used for. ``report`` is for a Spark job: it creates jobs and reports to them, and changes no
-    configuration.
-    """
+    """A role of a key. ``report`` is for Spark: it can create jobs and report, but not change a configuration."""
 
     READ = "read"
     REPORT = "report"
     OPERATE = "operate"
     ADMIN = "admin"
+
+
+READERS = (Role.READ, Role.REPORT, Role.OPERATE, Role.ADMIN)
+REPORTERS = (Role.REPORT, Role.ADMIN)
+OPERATORS = (Role.OPERATE, Role.ADMIN)
+REPORTERS_AND_OPERATORS = (Role.REPORT, Role.OPERATE, Role.ADMIN)
+ADMINS = (Role.ADMIN,)

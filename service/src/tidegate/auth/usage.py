@@ -1,18 +1,22 @@
-"""How keys are used at one replica: when last, how often, and by how many waiting clients."""
+"""Usage of keys at one replica, and limits on the events of clients."""
 
 import ipaddress
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import ClassVar
 
-from tidegate.auth.keyring import Key
+from tidegate.auth.keys import Key
 
 MAX_CLIENTS = 10_000
+"""Clients that a limit remembers; the least recent one is forgotten first."""
 
 
 class QuotaExceeded(Exception):
-    """A key has used up one of its quotas."""
+    """A key that has used up one of its quotas."""
+
+    code: ClassVar[str] = "quota_exceeded"
 
     def __init__(self, key: Key, quota: str, limit: int) -> None:
         super().__init__(f"The key {key.name} has used up its quota {quota} of {limit}.")
@@ -20,7 +24,7 @@ class QuotaExceeded(Exception):
 
 
 class TokenBucket:
-    """A limit on events: ``burst`` at once, and ``per_s`` a second in the long run."""
+    """A limit on events: ``burst`` at once, and ``per_s`` per second on average."""
 
     __slots__ = ("_burst", "_per_s", "_tokens", "_updated")
 
@@ -34,7 +38,7 @@ class TokenBucket:
         return self._tokens >= 1
 
     def take(self, now: float) -> bool:
-        """Count an event, unless there are too many."""
+        """Count an event; return False, without counting it, if there are too many."""
         if not self.has_room(now):
             return False
         self._tokens -= 1
@@ -42,7 +46,7 @@ class TokenBucket:
 
 
 class KeyUsage:
-    """Counts the calls of keys against their quotas. Keys of one name count as one: one replaces the other."""
+    """The calls and waiting clients of keys. Keys with one name share their quotas, because a rotation replaces one."""
 
     def __init__(self) -> None:
         self._buckets: dict[tuple[str, int], TokenBucket] = {}
@@ -53,7 +57,7 @@ class KeyUsage:
         """Count a call.
 
         Raises:
-            QuotaExceeded: If there were too many within the last second.
+            QuotaExceeded: If the key made too many calls.
         """
         self._last_used[key.id] = time.time()
         limit = key.quotas.requests_per_s
@@ -68,10 +72,10 @@ class KeyUsage:
 
     @contextmanager
     def waiting(self, key: Key | None) -> Iterator[None]:
-        """Count a client that waits, for as long as the block lasts.
+        """Count a waiting client while the block runs.
 
         Raises:
-            QuotaExceeded: If as many clients of the key wait already as may.
+            QuotaExceeded: If too many clients of the key are waiting.
         """
         if key is None:
             yield
@@ -88,13 +92,13 @@ class KeyUsage:
                 del self._waiting[key.name]
 
     def take_last_used(self) -> dict[str, float]:
-        """Return the Unix time in seconds at which each key was last used, since the call before, by its id."""
+        """Return the last uses of keys since the previous call: Unix time in seconds by key id."""
         taken, self._last_used = self._last_used, {}
         return taken
 
 
 def parsed_address(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return an address, an IPv4 one also if it is mapped into IPv6; None for the peer of a unix socket."""
+    """Return an IP address, or None for the peer of a unix socket. An IPv4 address mapped into IPv6 becomes IPv4."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
@@ -111,10 +115,7 @@ def network(address: str) -> str:
 
 
 class Limit:
-    """A limit on events of each client: ``burst`` at once, and ``per_s`` a second in the long run.
-
-    A client is named by the caller, by its key or its :func:`network`.
-    """
+    """A limit on the events of each client: ``burst`` at once, and ``per_s`` per second on average."""
 
     def __init__(self, per_s: float, burst: float) -> None:
         self._per_s, self._burst = per_s, burst
@@ -126,7 +127,7 @@ class Limit:
         return bucket is None or bucket.has_room(time.monotonic())
 
     def take(self, client: str) -> bool:
-        """Count an event of a client, unless there are too many."""
+        """Count an event of a client; return False, without counting it, if there are too many."""
         now = time.monotonic()
         bucket = self._buckets.setdefault(client, TokenBucket(self._per_s, self._burst, now))
         self._buckets.move_to_end(client)

@@ -11,72 +11,76 @@ import typer
 
 from tidegate import times
 
-Cell = Decimal | str | None
 MS_PER_UNIT = {"s": Decimal(1000), "ms": Decimal(1), "us": Decimal("0.001"), "ns": Decimal("0.000001")}
 
 
-def amount(text: str) -> Decimal:
-    """A length of time: a number, in the unit of the file's times; or 90s, 30m, 2h, 1d, which are milliseconds then.
+def parse_amount(text: str) -> Decimal:
+    """Return a duration: a number in the unit of the file, or milliseconds from 90s, 30m, 2h, 1d.
 
-    :raises ValueError: for anything else.
+    Raises:
+        ValueError: For any other text.
     """
     try:
         return _finite(Decimal(text))
     except InvalidOperation:
-        return Decimal(str(times.duration_s(text))) * times.MS
+        return Decimal(str(times.parse_duration_s(text))) * times.MS
 
 
-def instant(value: Any) -> Decimal | None:
-    """A number as it is written, or a moment in ISO 8601 or of Parquet, in epoch milliseconds; None for nothing.
+def parse_instant(value: Any) -> Decimal | None:
+    """Return a time: a number as it is, or Unix milliseconds from ISO 8601 or a time of Parquet; None for no value.
 
-    :raises ValueError: for anything else.
+    Raises:
+        ValueError: For any other value.
     """
     if value is None or value == "":
         return None
     if isinstance(value, datetime):
-        return Decimal(times.moment(value.isoformat() if value.tzinfo else f"{value.isoformat()}Z"))
+        return Decimal(times.parse_time(value.isoformat() if value.tzinfo else f"{value.isoformat()}Z"))
     if isinstance(value, date):
-        return Decimal(times.moment(value.isoformat()))
+        return Decimal(times.parse_time(value.isoformat()))
     try:
-        # A float is taken for the shortest number that reads as it: 0.1 is 0.1.
+        # The shortest decimal that reads as the float: 0.1 is 0.1.
         return _finite(Decimal(repr(value) if isinstance(value, float) else str(value)))
     except InvalidOperation:
-        return Decimal(times.moment(str(value)))
+        return Decimal(times.parse_time(str(value)))
 
 
-def read(path: Path, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """The values of these columns, row by row, in the order of the file.
+def read_columns(path: Path, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """Yield the values of these columns, row by row.
 
-    :raises typer.BadParameter: for a file that cannot be read, or has no such column.
+    Raises:
+        typer.BadParameter: If the file cannot be read, or has no such column.
     """
     try:
-        yield from (_parquet if path.suffix == ".parquet" else _csv)(path, names)
+        yield from (_read_parquet if path.suffix == ".parquet" else _read_csv)(path, names)
     except OSError as error:
         raise typer.BadParameter(f"cannot read {path} ({error.strerror or error})") from None
 
 
-def _csv(path: Path, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+def _read_csv(path: Path, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     with open(path, newline="", encoding="utf-8-sig") as file:
         rows = csv.reader(file)
         header = next(rows, [])
-        _check(path, names, header)
+        _check_columns(path, names, header)
         places = [header.index(name) for name in names]
         for row in rows:
             if row:
                 yield tuple(row[place] if place < len(row) else None for place in places)
 
 
-def _parquet(path: Path, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+def _read_parquet(path: Path, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     try:
         from pyarrow import types
         from pyarrow.parquet import ParquetFile
     except ImportError:
-        raise typer.BadParameter("Parquet needs pyarrow: pip install 'tidegate[parquet]', or write CSV") from None
+        raise typer.BadParameter(
+            "Parquet needs pyarrow: install it with pip install 'tidegate[parquet]', or use CSV"
+        ) from None
     with ParquetFile(path) as file:
         schema = file.schema_arrow
-        _check(path, names, schema.names)
-        units = [schema.field(name).type for name in names]
-        scales = [MS_PER_UNIT[kind.unit] if types.is_timestamp(kind) else None for kind in units]
+        _check_columns(path, names, schema.names)
+        column_types = [schema.field(name).type for name in names]
+        scales = [MS_PER_UNIT[kind.unit] if types.is_timestamp(kind) else None for kind in column_types]
         for batch in file.iter_batches(columns=list(dict.fromkeys(names))):
             columns = [
                 batch.column(name) if scale is None else batch.column(name).cast("int64")
@@ -89,13 +93,13 @@ def _parquet(path: Path, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
                 )
 
 
-def _check(path: Path, names: Sequence[str], there: Sequence[str]) -> None:
+def _check_columns(path: Path, names: Sequence[str], existing: Sequence[str]) -> None:
     for name in names:
-        if name not in there:
-            raise typer.BadParameter(f"{path} has no column {name!r}; it has {', '.join(there) or 'none'}")
+        if name not in existing:
+            raise typer.BadParameter(f"{path} has no column {name!r}; its columns: {', '.join(existing) or 'none'}")
 
 
 def _finite(number: Decimal) -> Decimal:
     if not number.is_finite():
-        raise ValueError(f"{number} is no time")
+        raise ValueError(f"{number} is not a time")
     return number

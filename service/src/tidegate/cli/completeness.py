@@ -1,155 +1,161 @@
-"""What a lag gives and what it costs, as measured on the rows of a job; and which lag to choose."""
+"""The command for the completeness curve, which also chooses a lag."""
 
 import math
 import re
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
-from tidegate.cli.coordinator import HERE, NOT_REACHED, AsJson, Coordinator, Url
-from tidegate.cli.output import print_json, table_of, tell
-from tidegate.cli.times import duration_s
+from tidegate.cli.coordinator import NOT_REACHED, Coordinator
+from tidegate.cli.options import LOCAL_URL, AsJson, Job, Substream, SubstreamQuery, Url, duration_ms
+from tidegate.cli.output import show, show_json, table_of
 from tidegate.domain.policy.target_completeness import HIGHEST_TARGET, LOWEST_TARGET
-from tidegate.times import MS, for_how_long
+from tidegate.times import format_duration
 
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999, 0.99999)
-"""The table has the least lag for each of these."""
-BAR = 20
+"""Levels of completeness for which the table has the least lag."""
+BAR_WIDTH = 20
+NOT_MEASURED = (
+    "No delays are measured: no report has any (in Spark: Stream.measure_delays), or all substreams report watermarks."
+)
+
+Choice = tuple[int | None, str]
+"""The lag that was chosen, if there is one, and a sentence about it."""
 
 
 def completeness(
-    job: Annotated[str, typer.Argument(help="The job.")],
-    most_latency: Annotated[
-        str | None,
-        typer.Option("--max-latency", help="Choose a lag that costs this at most: 90s, 30m, 250 (ms)."),
-    ] = None,
-    least_completeness: Annotated[
+    job: Job,
+    max_latency: Annotated[str | None, typer.Option(help="Choose a lag with at most this latency: 90s, 30m.")] = None,
+    min_completeness: Annotated[
         float | None,
-        typer.Option("--min-completeness", min=LOWEST_TARGET, max=HIGHEST_TARGET, help="Choose one that gives this."),
+        typer.Option(min=LOWEST_TARGET, max=HIGHEST_TARGET, help="Choose a lag with at least this completeness: 0.99."),
     ] = None,
-    substream: Annotated[str | None, typer.Option(help="Of this substream, not of the job.")] = None,
-    query: Annotated[str, typer.Option(help="The query whose substream it is.")] = "",
+    substream: Substream = None,
+    query: SubstreamQuery = "",
     window: Annotated[
-        str | None,
-        typer.Option(help="By windows of this size, where the job has no frame; else by row."),
+        str | None, typer.Option(help="Size of the windows by which rows are classified, without a frame: 1h.")
     ] = None,
-    url: Url = HERE,
+    url: Url = LOCAL_URL,
     as_json: AsJson = False,
 ) -> None:
-    """What a lag gives, and what it costs: completeness against latency, as measured on the rows.
+    """Show completeness and latency by lag, as measured on the rows of a job.
 
-    With --max-latency, --min-completeness, or both: the lag that meets them; exit status 3 where none does.
+    With --max-latency, --min-completeness or both, choose the lag that meets them. Exit status 3: no lag does.
     """
-    asked: dict[str, Any] = {"query": query}
-    if substream is not None:
-        asked["substream"] = substream
-    if window is not None:
-        asked["window_ms"] = _milliseconds(window)
-    if least_completeness is not None:
-        asked["target"] = least_completeness
-    limit = None if most_latency is None else _milliseconds(most_latency)
-    coordinator = Coordinator(url)
-
-    def ask(**more: Any) -> dict[str, Any]:
-        told: dict[str, Any] = coordinator.job("GET", job, "/completeness", params=asked | more)
-        return told
-
-    told = ask()
-    chosen = None
-    if not told["rows"]:
-        why = (
-            "Nothing is known of delays: none were reported with the rows (in Spark: Stream.measure_delays), or only "
-            "of "
-            "substreams that report their watermarks themselves."
-        )
-    else:
-        chosen, why = _choose(told, ask, limit, least_completeness)
+    parameters = {
+        "query": query,
+        "substream": substream,
+        "window_ms": None if window is None else _milliseconds(window),
+        "target": min_completeness,
+    }
+    parameters = {name: value for name, value in parameters.items() if value is not None}
+    latency_ms = None if max_latency is None else _milliseconds(max_latency)
+    curve = _Curve(Coordinator(url), job, parameters)
+    lag_ms, sentence = curve.choose(latency_ms, min_completeness)
     if as_json:
-        print_json(told | {"chosen_lag_ms": chosen})
+        show_json(curve.measured | {"chosen_lag_ms": lag_ms})
     else:
-        _show(told, ask)
-    if why:
-        typer.echo(why, err=True)
-    if chosen is None and (most_latency, least_completeness) != (None, None):
+        curve.show()
+    if sentence:
+        typer.echo(sentence, err=True)
+    if lag_ms is None and (max_latency, min_completeness) != (None, None):
         raise typer.Exit(NOT_REACHED)
 
 
-def _milliseconds(text: str) -> int:
-    return int(text) if re.fullmatch(r"[0-9]{1,15}", text) else round(duration_s(text) * MS)
+@dataclass
+class _Curve:
+    """The completeness curve of a job."""
 
+    coordinator: Coordinator
+    job: str
+    parameters: dict[str, Any]
 
-def _choose(
-    told: dict[str, Any], ask: Any, most_latency: int | None, least_completeness: float | None
-) -> tuple[int | None, str]:
-    """The lag that meets both, and a sentence on it, or on why there is none."""
-    wait = told["wait_ms"]
-    if most_latency is not None and wait is None:
-        return None, "The watermark has not moved yet, so nothing is known of latency."
-    if least_completeness is not None:
-        lag = told["recommended_lag_ms"]
-        if most_latency is None or wait + lag <= most_latency:
-            return lag, f"The least lag that is complete enough is {_shown(lag)}{_at(ask, lag)}."
-        least = f"{_share(least_completeness)} takes a latency of {_shown(wait + lag)}"
-        if wait > most_latency:
-            return None, f"None is both: {least}; even without any lag it is {_shown(wait)}."
-        return None, f"None is both: {least}; {_shown(most_latency)} gives {_share(_given(ask, most_latency - wait))}."
-    if most_latency is not None:
-        if wait > most_latency:
-            return None, f"None is quick enough: even without any lag the latency is {_shown(wait)}."
-        lag = most_latency - wait
-        return lag, f"The longest lag that is quick enough is {_shown(lag)}{_at(ask, lag)}."
-    return None, ""
+    def __post_init__(self) -> None:
+        self.measured = self._read()
 
-
-def _given(ask: Any, lag: int) -> float:
-    """The completeness under a lag."""
-    return float(ask(lag_ms=[lag])["points"][0]["completeness"])
-
-
-def _at(ask: Any, lag: int) -> str:
-    point = ask(lag_ms=[lag])["points"][0]
-    latency = "" if point["latency_ms"] is None else f", at a latency of {_shown(point['latency_ms'])}"
-    return f": {_share(point['completeness'])} complete{latency}"
-
-
-def _show(told: dict[str, Any], ask: Any) -> None:
-    facts = table_of("", "")
-    for name, value in (
-        ("rows", f"{told['rows']:,}"),
-        ("lag in force", _shown(told["lag_ms"])),
-        ("target", _share(told["target"])),
-        ("lag for the target", _shown(told["recommended_lag_ms"])),
-        ("achieved", _share(told["achieved"])),
-    ):
-        facts.add_row(name, value)
-    tell(facts)
-    if not told["points"]:
-        return
-    reaching = {
-        level: next((point["lag_ms"] for point in told["points"] if point["completeness"] >= level), None)
-        for level in (0.0, *LEVELS)
-    }
-    marks = {told["recommended_lag_ms"]: "for the target", told["lag_ms"]: "in force"}
-    lags = sorted({lag for lag in (*reaching.values(), *marks, told["points"][-1]["lag_ms"]) if lag is not None})
-    table = table_of("lag", "completeness", "", "latency", "")
-    for point in ask(lag_ms=lags)["points"]:
-        full = math.floor(point["completeness"] * BAR)
-        table.add_row(
-            _shown(point["lag_ms"]),
-            _share(point["completeness"]),
-            "█" * full + "·" * (BAR - full),
-            _shown(point["latency_ms"]),
-            marks.get(point["lag_ms"], ""),
+    def _read(self, **parameters: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = self.coordinator.job(
+            "GET", self.job, "/completeness", params=self.parameters | parameters
         )
-    tell(table)
+        return answer
+
+    def _at(self, lag_ms: int) -> dict[str, Any]:
+        point: dict[str, Any] = self._read(lag_ms=[lag_ms])["points"][0]
+        return point
+
+    def choose(self, max_latency_ms: int | None, min_completeness: float | None) -> Choice:
+        """Return the lag that meets both bounds."""
+        if not self.measured["rows"]:
+            return None, NOT_MEASURED
+        wait_ms, lag_ms = self.measured["wait_ms"], self.measured["recommended_lag_ms"]
+        if max_latency_ms is not None and wait_ms is None:
+            return None, "The watermark has not moved yet, so the latency is not known."
+        if min_completeness is None:
+            return (None, "") if max_latency_ms is None else self._longest_lag(wait_ms, max_latency_ms)
+        if max_latency_ms is None or wait_ms + lag_ms <= max_latency_ms:
+            return lag_ms, f"The least lag with this completeness is {_duration(lag_ms)}{self._point(lag_ms)}."
+        needed = f"{_share(min_completeness)} needs a latency of {_duration(wait_ms + lag_ms)}"
+        if wait_ms > max_latency_ms:
+            return None, f"No lag meets both: {needed}; without any lag the latency is {_duration(wait_ms)}."
+        given = _share(self._at(max_latency_ms - wait_ms)["completeness"])
+        return None, f"No lag meets both: {needed}; {_duration(max_latency_ms)} gives {given}."
+
+    def _longest_lag(self, wait_ms: int, max_latency_ms: int) -> Choice:
+        if wait_ms > max_latency_ms:
+            return None, f"No lag has this latency: without any lag it is {_duration(wait_ms)}."
+        lag_ms = max_latency_ms - wait_ms
+        return lag_ms, f"The longest lag with this latency is {_duration(lag_ms)}{self._point(lag_ms)}."
+
+    def _point(self, lag_ms: int) -> str:
+        point = self._at(lag_ms)
+        latency = "" if point["latency_ms"] is None else f", latency {_duration(point['latency_ms'])}"
+        return f": completeness {_share(point['completeness'])}{latency}"
+
+    def show(self) -> None:
+        """Print the measured values, and the curve."""
+        measured = self.measured
+        facts = table_of("", "")
+        facts.add_row("rows", f"{measured['rows']:,}")
+        facts.add_row("lag in force", _duration(measured["lag_ms"]))
+        facts.add_row("target", _share(measured["target"]))
+        facts.add_row("lag for the target", _duration(measured["recommended_lag_ms"]))
+        facts.add_row("achieved", _share(measured["achieved"]))
+        show(facts)
+        points = measured["points"]
+        if not points:
+            return
+        least_lags = [
+            next((point["lag_ms"] for point in points if point["completeness"] >= level), None)
+            for level in (0.0, *LEVELS)
+        ]
+        marks = {measured["recommended_lag_ms"]: "for the target", measured["lag_ms"]: "in force"}
+        lags = sorted({lag for lag in (*least_lags, *marks, points[-1]["lag_ms"]) if lag is not None})
+        table = table_of("lag", "completeness", "", "latency", "")
+        for point in self._read(lag_ms=lags)["points"]:
+            filled = math.floor(point["completeness"] * BAR_WIDTH)
+            table.add_row(
+                _duration(point["lag_ms"]),
+                _share(point["completeness"]),
+                "█" * filled + "·" * (BAR_WIDTH - filled),
+                _duration(point["latency_ms"]),
+                marks.get(point["lag_ms"], ""),
+            )
+        show(table)
 
 
-def _shown(ms: int | None) -> str:
-    return "-" if ms is None else "0" if ms == 0 else for_how_long(ms) if ms > 0 else f"-{for_how_long(-ms)}"
+def _milliseconds(text: str) -> int:
+    return int(text) if re.fullmatch(r"[0-9]{1,15}", text) else duration_ms(text)
+
+
+def _duration(ms: int | None) -> str:
+    if ms is None:
+        return "-"
+    return "0" if ms == 0 else format_duration(ms) if ms > 0 else f"-{format_duration(-ms)}"
 
 
 def _share(share: float | None) -> str:
-    """Rounded down: what is not all is not shown as all."""
+    """Return a share in per cent, rounded down, so that 100 % means all."""
     if share is None:
         return "-"
     return f"{math.floor(share * 1_000_000) / 10_000:.2f} %" if share < 0.999 or share == 1 else f"{100 * share:.4f} %"

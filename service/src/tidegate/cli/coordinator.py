@@ -1,9 +1,9 @@
-"""The coordinator as the command line sees it: calls, and what becomes of those that fail."""
+"""Calls of the command line to a coordinator."""
 
 import json
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import quote
 
 import typer
@@ -13,59 +13,47 @@ from tidegate.escapes import visible
 if TYPE_CHECKING:
     import httpx
 
-REFUSED, NOT_REACHED, NO_ANSWER = 1, 3, 4
-"""Exit statuses: the coordinator refused; a wait came to its end; nobody answered. (2: the command line is wrong.)"""
+REFUSED, USAGE, NOT_REACHED, NO_ANSWER = 1, 2, 3, 4
+"""Exit statuses: refused by the coordinator, wrong command line, goal not reached, no answer."""
 CONNECT_S, READ_S = 5.0, 60.0
-
-Url = Annotated[str, typer.Option(envvar="TIDEGATE_URL", help="The coordinator.", rich_help_panel="Which coordinator")]
-AsJson = Annotated[bool, typer.Option("--json", help="For programs: the answer as it came.")]
-HERE = "http://127.0.0.1:8000"
 
 
 class Coordinator:
-    """Calls for one command; ``TIDEGATE_TOKEN`` is the key.
+    """The coordinator that a command calls, with the key in ``TIDEGATE_TOKEN``.
 
-    httpx is imported by the first call: ``--help`` does not wait for it.
+    httpx is imported by the first call, so that ``--help`` does not wait for it.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
 
-    def _client(self) -> "httpx.Client":
-        import httpx
+    def job(self, method: str, job: str, path: str = "", read_s: float = READ_S, **options: Any) -> Any:
+        """Return the answer to a call of a job. Exit if the call is refused, or the coordinator does not answer."""
+        return self.call(method, f"/v1/jobs/{quote(job, safe='')}{path}", read_s, **options)
 
-        key = os.environ.get("TIDEGATE_TOKEN")
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        try:
-            return httpx.Client(base_url=self.url, headers=headers, timeout=httpx.Timeout(READ_S, connect=CONNECT_S))
-        except (httpx.InvalidURL, UnicodeEncodeError) as error:
-            _fail(f"{self.url!r} is no address of a coordinator, or TIDEGATE_TOKEN no key ({error}).", 2)
-
-    def job(self, method: str, job: str, path: str = "", read_s: float = READ_S, **sent: Any) -> Any:
-        """One call; ends the program where it is refused, or nobody answers."""
-        return self.call(method, f"/v1/jobs/{quote(job, safe='')}{path}", read_s, **sent)
-
-    def call(self, method: str, path: str, read_s: float = READ_S, **sent: Any) -> Any:
+    def call(self, method: str, path: str, read_s: float = READ_S, **options: Any) -> Any:
+        """Return the answer to a call. Exit if the call is refused, or the coordinator does not answer."""
         import httpx
 
         try:
             with self._client() as http:
-                answer = http.request(method, path, timeout=httpx.Timeout(read_s, connect=CONNECT_S), **sent)
+                response = http.request(method, path, timeout=httpx.Timeout(read_s, connect=CONNECT_S), **options)
         except (httpx.TransportError, httpx.InvalidURL) as error:
-            _fail(f"No answer from {self.url} ({error or type(error).__name__}); is it TIDEGATE_URL?", NO_ANSWER)
-        return self._read(answer)
+            _fail(f"No answer from {self.url} ({error or type(error).__name__}); check TIDEGATE_URL.", NO_ANSWER)
+        return self._content(response)
 
     def events(self, job: str, last_id: str | None, **parameters: Any) -> Iterator[tuple[str, str, dict[str, Any]]]:
-        """Id, name and data of what happens; ends when the connection does.
+        """Yield the id, name and data of each event of a job, until the connection ends.
 
-        :raises httpx.TransportError: where it broke.
+        Raises:
+            httpx.TransportError: If the connection fails.
         """
         headers = {} if last_id is None else {"Last-Event-ID": last_id}
         path = f"/v1/jobs/{quote(job, safe='')}/watermark:watch"
         with self._client() as http, http.stream("GET", path, headers=headers, params=parameters) as response:
-            if response.status_code != 200:
+            if not response.is_success:
                 response.read()
-                self._read(response)
+                self._content(response)
             event_id, name, data = last_id or "", "", ""
             for line in response.iter_lines():
                 field, _, value = line.partition(": ")
@@ -79,19 +67,36 @@ class Coordinator:
                     yield event_id, name, json.loads(data)
                     name, data = "", ""
 
-    def _read(self, answer: "httpx.Response") -> Any:
+    def _client(self) -> "httpx.Client":
+        import httpx
+
+        key = os.environ.get("TIDEGATE_TOKEN")
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
         try:
-            told = answer.json()
+            return httpx.Client(base_url=self.url, headers=headers, timeout=httpx.Timeout(READ_S, connect=CONNECT_S))
+        except (httpx.InvalidURL, UnicodeEncodeError) as error:
+            _fail(f"{self.url!r} is not the URL of a coordinator, or TIDEGATE_TOKEN is not a key ({error}).", USAGE)
+
+    def _content(self, response: "httpx.Response") -> Any:
+        try:
+            content = response.json()
         except ValueError:
-            _fail(f"{self.url} answered {answer.status_code}, and no JSON: it is no coordinator.", NO_ANSWER)
-        if not answer.is_success:
-            if not isinstance(told, dict) or "code" not in told:
-                _fail(f"{self.url} answered {answer.status_code}, but not as a coordinator does.", NO_ANSWER)
-            if answer.status_code == 401:
-                told["detail"] += f" Set TIDEGATE_TOKEN to a key that {self.url} knows."
-            away = answer.status_code in (502, 503, 504)
-            _fail(f"{told['detail']} [{told['code']}]", NO_ANSWER if away else REFUSED)
-        return told
+            _fail(f"{self.url} answered {response.status_code} without JSON: it is not a coordinator.", NO_ANSWER)
+        if not response.is_success:
+            self._fail_refused(response, content)
+        return content
+
+    def _fail_refused(self, response: "httpx.Response", content: Any) -> NoReturn:
+        from httpx import codes
+
+        status = response.status_code
+        if not isinstance(content, dict) or "code" not in content:
+            _fail(f"{self.url} answered {status}, but not like a coordinator.", NO_ANSWER)
+        detail = content["detail"]
+        if status == codes.UNAUTHORIZED:
+            detail += f" Set TIDEGATE_TOKEN to a key that {self.url} knows."
+        unavailable = status in (codes.BAD_GATEWAY, codes.SERVICE_UNAVAILABLE, codes.GATEWAY_TIMEOUT)
+        _fail(f"{detail} [{content['code']}]", NO_ANSWER if unavailable else REFUSED)
 
 
 def _fail(line: str, status: int) -> NoReturn:

@@ -1,59 +1,58 @@
-"""What became of rows that came too late: of which substreams, and of which hours of event time they were."""
+"""The command for late rows."""
 
 from typing import Annotated, Any
 
 import typer
 
-from tidegate.cli.coordinator import HERE, AsJson, Coordinator, Url
-from tidegate.cli.output import print_json, table_of, tell
-from tidegate.times import shown
-from tidegate.wording import lost
+from tidegate.cli.coordinator import Coordinator
+from tidegate.cli.options import LOCAL_URL, AsJson, Job, Substream, SubstreamQuery, Url
+from tidegate.cli.output import show, show_json, table_of
+from tidegate.reads.sentences import share_text
+from tidegate.times import format_time
 
-WENT = ("dropped", "diverted", "updated")
+CLASSES = ("dropped", "diverted", "updated")
 
 
 def late(
-    job: Annotated[str, typer.Argument(help="The job.")],
-    substream: Annotated[str | None, typer.Option(help="Of this substream, not of the job.")] = None,
-    query: Annotated[str, typer.Option(help="The query whose substream it is.")] = "",
-    hours: Annotated[bool, typer.Option("--hours", help="Each hour, too.")] = False,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="So many losses at the most.")] = 20,
-    url: Url = HERE,
+    job: Job,
+    substream: Substream = None,
+    query: SubstreamQuery = "",
+    hours: Annotated[bool, typer.Option("--hours", help="Show each hour too.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Number of spans to list.")] = 20,
+    url: Url = LOCAL_URL,
     as_json: AsJson = False,
 ) -> None:
-    """What became of late rows: how many were dropped, diverted, or changed a result; where, and when."""
-    asked: dict[str, Any] = {"query": query, "limit": limit}
+    """Show updated, dropped and diverted rows, by substream and hour of event time."""
+    parameters: dict[str, Any] = {"query": query, "limit": limit}
     if substream is not None:
-        asked["substream"] = substream
-    told: dict[str, Any] = Coordinator(url).job("GET", job, "/late", params=asked)
+        parameters["substream"] = substream
+    answer: dict[str, Any] = Coordinator(url).job("GET", job, "/late", params=parameters)
     if as_json:
-        print_json(told)
+        show_json(answer)
         return
-    rows = told["rows"]
-    judged = rows["on_time"] + rows["updated"] + rows["late"]
-    totals = table_of("rows", *WENT)
-    counts = (told["dropped"], told["diverted"], rows["updated"])
-    totals.add_row(f"{judged:,}", *(_of(count, judged) for count in counts))
-    tell(totals)
-    if told["spans"]:
-        table = table_of("query", "substream", "from", "to", "rows", *WENT)
-        for span in told["spans"]:
-            table.add_row(
-                span["query"] or "-", span["substream"], shown(span["start"]), shown(span["end"]), *_counted(span)
-            )
-        tell(table)
-    if hours and told["hours"]:
-        table = table_of("hour", "rows", *WENT)
-        for hour in told["hours"]:
-            table.add_row(shown(hour["start"]), *_counted(hour))
-        tell(table)
+    rows = answer["rows"]
+    classified = rows["on_time"] + rows["updated"] + rows["late"]
+    totals = table_of("rows", *CLASSES)
+    totals.add_row(*_cells({**answer, "rows": classified, "updated": rows["updated"]}))
+    show(totals)
+    if answer["spans"]:
+        table = table_of("query", "substream", "from", "to", "rows", *CLASSES)
+        for span in answer["spans"]:
+            place = span["query"] or "-", span["substream"]
+            table.add_row(*place, format_time(span["start"]), format_time(span["end"]), *_cells(span))
+        show(table)
+    if hours and answer["hours"]:
+        table = table_of("hour", "rows", *CLASSES)
+        for hour in answer["hours"]:
+            table.add_row(format_time(hour["start"]), *_cells(hour))
+        show(table)
 
 
-def _counted(counts: dict[str, Any]) -> list[str]:
+def _cells(counts: dict[str, Any]) -> list[str]:
     rows = counts["rows"]
-    return ["-" if rows is None else f"{rows:,}", *(_of(counts[what], rows) for what in WENT)]
+    return ["-" if rows is None else f"{rows:,}", *(_count(counts[row_class], rows) for row_class in CLASSES)]
 
 
-def _of(count: int, rows: int | None) -> str:
-    share = f" ({lost(count / rows)})" if rows else ""
+def _count(count: int, rows: int | None) -> str:
+    share = f" ({share_text(count / rows)})" if rows else ""
     return f"{count:,}{share}" if count else "-"

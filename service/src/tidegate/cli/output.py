@@ -1,4 +1,4 @@
-"""What commands print: text and tables for people, JSON for programs."""
+"""Output of commands: text, tables, JSON."""
 
 import json
 import sys
@@ -15,20 +15,20 @@ from rich.table import Table
 from tidegate.escapes import visible
 
 WIDE = WIDEST = 10_000
-FOLDED = ("", "job", "query", "substream", "held by", "because", "until at most", "what", "quotas", "name", "jobs")
-"""Columns of words and names, which may take several lines."""
+FOLDED = ("", "job", "query", "substream", "held by", "reason", "limits", "event", "quotas", "name", "jobs")
+"""Columns of words and names, which can take several lines."""
 FOLDED_WIDTH = 12
 
 
 class _Plain(Table):
-    """A table whose cells are text: names may hold what rich would take for markup."""
+    """A table whose cells are plain text. Names can contain what rich would interpret as markup."""
 
     def add_row(self, *cells: Any, **options: Any) -> None:
         super().add_row(*(escape(visible(cell)) for cell in cells), **options)
 
 
 def table_of(*columns: str) -> Table:
-    """Return a table that shows every cell in full: names are folded, and numbers and moments stay in one line."""
+    """Return a table that shows every cell in full: names are folded, numbers and times stay on one line."""
     table = _Plain(box=None, header_style="bold", pad_edge=False)
     for column in columns:
         if column in FOLDED:
@@ -38,9 +38,9 @@ def table_of(*columns: str) -> Table:
     return table
 
 
-def tell(what: Table | str) -> None:
-    """Print a text or a table. A table that does not fit is wider than the terminal, rather than cut off."""
-    # What goes to a file or another program is not cut to the width of a terminal that isn't there.
+def show(what: Table | str) -> None:
+    """Print a text or a table. A table that does not fit is wider than the terminal, and not cut off."""
+    # Files and pipes have no width.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
     if isinstance(what, Table):
         for column in what.columns:
@@ -51,5 +51,6 @@ def tell(what: Table | str) -> None:
     console.print(escape(visible(what)) if isinstance(what, str) else what, soft_wrap=isinstance(what, str))
 
 
-def print_json(what: Iterable[Any]) -> None:
+def show_json(what: Iterable[Any]) -> None:
+    """Print JSON."""
     typer.echo(json.dumps(what, indent=2))

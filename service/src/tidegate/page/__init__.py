@@ -1,1 +1,1 @@
-"""The operators' page: rendered here, kept up to date by a stream of events, without a build step."""
+"""The operators' page: HTML from templates, kept up to date by an event stream, without a build step."""

@@ -1,6 +1,5 @@
-"""What operators can do on the page: the calls of the API, with a form and a reason."""
+"""The actions of the page: their forms, and the commands that they run."""
 
-import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -8,260 +7,271 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from tidegate import times
-from tidegate.api.access import ROLES
-from tidegate.api.bodies import invalid
-from tidegate.api.problems import Problem
-from tidegate.api.routes import actions as calls
-from tidegate.api.schemas.actions import Action as ActionRequest
-from tidegate.api.schemas.actions import HoldRequest, Retirement, SubstreamAction
-from tidegate.api.schemas.types import Id
-from tidegate.auth.roles import Role
+from tidegate.auth.roles import ADMINS, OPERATORS, REPORTERS_AND_OPERATORS, Role
 from tidegate.domain.journal import AuditInfo
-from tidegate.domain.results import CommandResult
+from tidegate.reads.types import Id
 from tidegate.store.jobs import JobStore
+from tidegate.web import actions as commands
+from tidegate.web.actions import ActionRequest, CompleteRequest, HoldRequest, RetireRequest, SubstreamActionRequest
+from tidegate.web.bodies import invalid_body
+from tidegate.web.problems import Problem
 
 Form = Mapping[str, str]
+Value = TypeVar("Value")
+Request = TypeVar("Request", bound=BaseModel)
 
 
-class OfQuery(ActionRequest):
-    """Which query, and why."""
+class QueryChoice(ActionRequest):
+    """The query of an action."""
 
     query: Id
 
 
-class OfHold(ActionRequest):
-    """Which hold, and why."""
+class HoldChoice(ActionRequest):
+    """The hold of an action."""
 
     hold: Id
 
 
-Request = TypeVar("Request", bound=BaseModel)
-
-
 @dataclass(frozen=True, slots=True)
-class Doing:
-    """An action, once it is known to what, and why. Whatever the form says is judged as the API judges it."""
+class Submission:
+    """A submitted form of an action. It is validated as the API validates a request."""
 
     store: JobStore
     job: str
-    why: AuditInfo
+    audit: AuditInfo
     form: Form
 
-    def read(self, model: type[Request], **members: Any) -> Request:
-        """:raises Problem: naming the field that is wrong."""
+    def validated(self, model: type[Request], **members: Any) -> Request:
+        """Return the request with these members and the reason of the form.
+
+        Raises:
+            Problem: If a member is not valid.
+        """
         try:
-            return model.model_validate(members | {"reason": self.why.reason})
+            return model.model_validate(members | {"reason": self.audit.reason})
         except ValidationError as error:
-            raise invalid(error) from None
+            raise invalid_body(error) from None
+
+    def parsed(self, parse: Callable[[str], Value], name: str) -> Value:
+        """Return the parsed text of a field.
+
+        Raises:
+            Problem: If the text is not valid.
+        """
+        try:
+            return parse(self.text(name))
+        except ValueError as error:
+            raise Problem.of_field(name, f"{error}.") from None
+
+    def text(self, name: str) -> str:
+        """Return the text of a field, empty if there is none."""
+        return self.form.get(name, "").strip()
 
     @property
-    def substream(self) -> SubstreamAction:
-        return self.read(SubstreamAction, names=[self.form.get("substream", "")], query=self.form.get("query", ""))
+    def substream(self) -> SubstreamActionRequest:
+        """The request for an action on the substream of the form."""
+        names, query = [self.form.get("substream", "")], self.form.get("query", "")
+        return self.validated(SubstreamActionRequest, names=names, query=query)
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Something to fill in. ``needed``: the form is not sent without."""
+    """A field of a form."""
 
     name: str
     label: str
     hint: str = ""
-    needed: bool = False
+    required: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """``of``: the parts of the address that say what it is done to. ``takes_away``: afterwards its object holds the
-    watermark no longer, so the page can say where that would go. ``call``: the one of the API that does the same.
+    """An action of the page.
+
+    Attributes:
+        verb: Name of the action in addresses.
+        title: Title of the form.
+        button: Label of the button that sends the form.
+        effect: What the action does.
+        result: What the page says afterwards.
+        roles: Roles that may use the action.
+        run: Carries out the action.
+        target: Parts of the address that name what the action applies to.
+        fields: Fields of the form beside the reason.
+        releases: Whether the target no longer holds the watermark afterwards. The form then shows the new watermark.
+        dangerous: Whether the button is marked as dangerous.
     """
 
     verb: str
     title: str
     button: str
-    says: str
-    done: str
-    call: Callable[..., Any]
-    run: Callable[[Doing], Awaitable[object]]
-    of: tuple[str, ...] = ()
+    effect: str
+    result: str
+    roles: tuple[Role, ...]
+    run: Callable[[Submission], Awaitable[object]]
+    target: tuple[str, ...] = ()
     fields: tuple[Field, ...] = ()
-    takes_away: bool = False
-    grave: bool = False
-
-    @property
-    def roles(self) -> tuple[Role, ...]:
-        return ROLES[self.call]
+    releases: bool = False
+    dangerous: bool = False
 
 
-async def _idle(doing: Doing) -> CommandResult:
-    at = doing.substream
-    return await doing.store.idle(doing.job, at.query, at.names, doing.why)
+async def _idle(form: Submission) -> object:
+    return await commands.idle(form.store, form.job, form.substream, form.audit)
 
 
-async def _done(doing: Doing) -> CommandResult:
-    at = doing.substream
-    return await doing.store.done(doing.job, at.query, at.names, doing.why)
+async def _done(form: Submission) -> object:
+    return await commands.done(form.store, form.job, form.substream, form.audit)
 
 
-async def _evict(doing: Doing) -> CommandResult:
-    at = doing.substream
-    return await doing.store.evict(doing.job, at.query, at.names, doing.why)
+async def _evict(form: Submission) -> object:
+    return await commands.evict(form.store, form.job, form.substream, form.audit)
 
 
-async def _retire(doing: Doing) -> CommandResult:
-    successor = doing.form.get("successor", "").strip() or None
-    told = doing.read(Retirement, successor=successor, evict=successor is None)
-    query = doing.read(OfQuery, query=doing.form.get("query", "")).query
-    return await doing.store.retire(doing.job, query, told.successor, doing.why)
+async def _retire(form: Submission) -> object:
+    successor = form.text("successor") or None
+    request = form.validated(RetireRequest, successor=successor, evict=successor is None)
+    query = form.validated(QueryChoice, query=form.form.get("query", "")).query
+    return await commands.retire(form.store, form.job, query, request, form.audit)
 
 
-async def _hold(doing: Doing) -> CommandResult:
-    lasts = doing.form.get("lasts", "").strip()
-    told = doing.read(
+async def _hold(form: Submission) -> object:
+    lasts = form.text("lasts")
+    request = form.validated(
         HoldRequest,
-        at_most=_read(times.moment, "at_most", doing.form),
-        duration_ms=round(_read(times.duration_s, "lasts", doing.form) * times.MS) if lasts else None,
-        hold=doing.form.get("name", "").strip() or None,
+        at_most=form.parsed(times.parse_time, "at_most"),
+        duration_ms=round(form.parsed(times.parse_duration_s, "lasts") * times.MS) if lasts else None,
+        hold=form.text("name") or None,
     )
-    return await doing.store.hold(
-        doing.job, told.hold or secrets.token_hex(4), told.at_most, told.duration_ms, doing.why
-    )
+    return await commands.hold(form.store, form.job, request, form.audit)
 
 
-async def _release(doing: Doing) -> object:
-    hold = doing.read(OfHold, hold=doing.form.get("hold", "")).hold
-    return await doing.store.release(doing.job, hold, doing.why)
+async def _release(form: Submission) -> object:
+    hold = form.validated(HoldChoice, hold=form.form.get("hold", "")).hold
+    return await commands.release(form.store, form.job, hold, form.audit)
 
 
-async def _complete(doing: Doing) -> CommandResult:
-    doing.read(ActionRequest)
-    return await doing.store.complete(doing.job, doing.why)
+async def _complete(form: Submission) -> object:
+    return await commands.complete(form.store, form.job, form.validated(CompleteRequest), form.audit)
 
 
-async def _reopen(doing: Doing) -> CommandResult:
-    doing.read(ActionRequest)
-    return await doing.store.reopen(doing.job, doing.why)
+async def _reopen(form: Submission) -> object:
+    form.validated(ActionRequest)
+    return await commands.reopen(form.store, form.job, form.audit)
 
 
-async def _reset(doing: Doing) -> object:
-    doing.read(ActionRequest)
-    if doing.form.get("name", "") != doing.job:
-        raise Problem(422, "invalid_request", f"name: type {doing.job}, to say that it is this one.")
-    return await doing.store.reset(doing.job, doing.why)
-
-
-def _read(read: Callable[[str], Any], name: str, form: Form) -> Any:
-    try:
-        return read(form.get(name, "").strip())
-    except ValueError as error:
-        raise Problem(422, "invalid_request", f"{name}: {error}.") from None
+async def _reset(form: Submission) -> object:
+    form.validated(ActionRequest)
+    if form.form.get("name", "") != form.job:
+        raise Problem.of_field("name", f"type {form.job} to confirm.")
+    return await commands.reset(form.store, form.job, form.audit)
 
 
 SUBSTREAM = ("query", "substream")
 
-ACTIONS = {
-    action.verb: action
-    for action in (
-        Action(
-            "idle",
-            "Wait no longer for {substream}",
-            "Make it idle",
-            "It counts again as soon as something comes of it; what it brings from below the watermark is late.",
-            "It is idle.",
-            calls.idle,
-            _idle,
-            SUBSTREAM,
-            takes_away=True,
+_ACTIONS = (
+    Action(
+        verb="idle",
+        title="Declare {substream} idle",
+        button="Declare idle",
+        effect="The substream does not hold the watermark until its next event. Rows below the watermark are late.",
+        result="The substream is idle.",
+        roles=REPORTERS_AND_OPERATORS,
+        run=_idle,
+        target=SUBSTREAM,
+        releases=True,
+    ),
+    Action(
+        verb="done",
+        title="Mark {substream} as done",
+        button="Mark as done",
+        effect="The substream has ended permanently. Further reports of it are refused.",
+        result="The substream is done.",
+        roles=REPORTERS_AND_OPERATORS,
+        run=_done,
+        target=SUBSTREAM,
+        releases=True,
+    ),
+    Action(
+        verb="evict",
+        title="Evict {substream}",
+        button="Evict",
+        effect="The substream and its state are removed. The watermark does not move back. The substream can return as "
+        "a new one.",
+        result="The substream is evicted.",
+        roles=OPERATORS,
+        run=_evict,
+        target=SUBSTREAM,
+        releases=True,
+    ),
+    Action(
+        verb="retire",
+        title="Retire the query {query}",
+        button="Retire query",
+        effect="The open batch of the query is abandoned, and its run is fenced. The successor takes over its "
+        "substreams. Name the query itself to continue on another checkpoint. Without a successor, the substreams are "
+        "evicted.",
+        result="The query is retired.",
+        roles=OPERATORS,
+        run=_retire,
+        target=("query",),
+        fields=(Field("successor", "Successor", "query that takes over the substreams; empty: none"),),
+    ),
+    Action(
+        verb="hold",
+        title="Hold the watermark",
+        button="Hold watermark",
+        effect="The watermark stays at or below this value until the hold is released or expires. It never moves back.",
+        result="The watermark is held.",
+        roles=OPERATORS,
+        run=_hold,
+        fields=(
+            Field("at_most", "At most", "2013-01-14T00:00Z, or Unix milliseconds", required=True),
+            Field("lasts", "Duration", "30m, 2h, 1d; empty: until it is released"),
+            Field("name", "Name", "name of the hold; empty: chosen by the coordinator"),
         ),
-        Action(
-            "done",
-            "{substream} has ended",
-            "It is done",
-            "For good: nothing more is expected of it, and nothing more is taken.",
-            "It is done.",
-            calls.done,
-            _done,
-            SUBSTREAM,
-            takes_away=True,
-        ),
-        Action(
-            "evict",
-            "Forget {substream}",
-            "Evict it",
-            "All that is known of it goes; what it led to goes on counting. It may come back, as a new one.",
-            "It is evicted.",
-            calls.evict,
-            _evict,
-            SUBSTREAM,
-            takes_away=True,
-        ),
-        Action(
-            "retire",
-            "Retire the query {query}",
-            "Retire it",
-            "Its open batch is given up, and its run is fenced. Its substreams go to the query that you name (itself: "
-            "it goes on with another checkpoint); if you name none, they are evicted.",
-            "It is retired.",
-            calls.retire,
-            _retire,
-            ("query",),
-            (Field("successor", "Successor", "the query that goes on with its substreams; empty: nobody"),),
-        ),
-        Action(
-            "hold",
-            "Hold the watermark",
-            "Hold it",
-            "It goes no further than this until the hold is released, or expires. It never goes back.",
-            "The hold stands.",
-            calls.hold,
-            _hold,
-            (),
-            (
-                Field("at_most", "At most", "2013-01-14T00:00Z, or epoch milliseconds", needed=True),
-                Field("lasts", "For", "30m, 2h, 1d; empty: until it is released"),
-                Field("name", "Name", "by which it is released; empty: one is made up"),
-            ),
-        ),
-        Action(
-            "release",
-            "Release the hold {hold}",
-            "Release it",
-            "The watermark goes where the data says.",
-            "The hold is released.",
-            calls.release,
-            _release,
-            ("hold",),
-        ),
-        Action(
-            "complete",
-            "The input has ended",
-            "Complete the job",
-            "All substreams are done. The watermark goes to the end of the last frame, past the throttle; reports are "
-            "refused from then on.",
-            "The job is complete.",
-            calls.complete,
-            _complete,
-        ),
-        Action(
-            "reopen",
-            "The input goes on",
-            "Reopen the job",
-            "Reports are taken again. The watermark stays: what comes from below it is late.",
-            "The job is open again.",
-            calls.reopen,
-            _reopen,
-        ),
-        Action(
-            "reset",
-            "Begin anew",
-            "Reset the job",
-            "Everything that is known is forgotten, the watermark too: the only way back from one that is wrong. "
-            "Windows that were closed by it stay closed downstream.",
-            "The job began anew.",
-            calls.reset,
-            _reset,
-            (),
-            (Field("name", "The job's name", "to say that it is this one", needed=True),),
-            grave=True,
-        ),
-    )
-}
+    ),
+    Action(
+        verb="release",
+        title="Release the hold {hold}",
+        button="Release hold",
+        effect="The watermark follows the data again.",
+        result="The hold is released.",
+        roles=OPERATORS,
+        run=_release,
+        target=("hold",),
+    ),
+    Action(
+        verb="complete",
+        title="Complete the job",
+        button="Complete job",
+        effect="The input has ended: all substreams are done, the watermark moves to the end of the last frame, and "
+        "further reports are refused.",
+        result="The job is complete.",
+        roles=OPERATORS,
+        run=_complete,
+    ),
+    Action(
+        verb="reopen",
+        title="Reopen the job",
+        button="Reopen job",
+        effect="Reports are accepted again. The watermark stays, so rows below it are late.",
+        result="The job is open again.",
+        roles=OPERATORS,
+        run=_reopen,
+    ),
+    Action(
+        verb="reset",
+        title="Reset the job",
+        button="Reset job",
+        effect="All state is deleted, the watermark included. This is the only way to move a watermark back. Windows "
+        "that consumers have closed stay closed.",
+        result="The job is reset.",
+        roles=ADMINS,
+        run=_reset,
+        fields=(Field("name", "Name of the job", "to confirm", required=True),),
+        dangerous=True,
+    ),
+)
+ACTIONS = {action.verb: action for action in _ACTIONS}
+"""Actions by verb."""

@@ -1,4 +1,4 @@
-"""Templates, and what they need: everything that is not markup of their own is escaped."""
+"""Templates and their filters. All values are escaped, except markup of these filters."""
 
 import math
 from collections.abc import Iterable
@@ -9,72 +9,92 @@ from markupsafe import Markup, escape
 
 from tidegate import __version__
 from tidegate.escapes import visible
-from tidegate.times import EARLIEST_MS, LATEST_MS, MS, for_how_long, shown
-from tidegate.wording import At, Name, Piece, Since, Until, details, holding, loss, lost
+from tidegate.reads.sentences import (
+    Elapsed,
+    Name,
+    Piece,
+    Remaining,
+    Time,
+    holder,
+    late_span_sentence,
+    record_details,
+    share_text,
+)
+from tidegate.times import EARLIEST_MS, LATEST_MS, MS, format_duration, format_time
 
 
-def moment(at_ms: int | None) -> Markup:
-    """A moment in UTC, to the second; exactly, where the pointer rests on it. The reader can have it in local time."""
+def time(at_ms: int | None) -> Markup:
+    """Return a time in UTC to the second, with the exact time as its title. The script can show it in local time."""
     if at_ms is None:
         return Markup('<span class="none">none</span>')
     if not EARLIEST_MS <= at_ms <= LATEST_MS:
         return Markup("{}").format(at_ms)
-    exact, text = shown(at_ms), shown(at_ms // MS * MS)
+    exact, text = format_time(at_ms), format_time(at_ms // MS * MS)
     return Markup('<time data-ms="{}" datetime="{}" title="{}">{}</time>').format(
         at_ms, exact.replace(" ", "T"), exact, text
     )
 
 
-def on_axis(at_ms: int) -> Markup:
-    """The same in a drawing."""
+def svg_time(at_ms: int) -> Markup:
+    """Return a time in UTC to the second, for text in SVG."""
     if not EARLIEST_MS <= at_ms <= LATEST_MS:
         return Markup("{}").format(at_ms)
-    return Markup('<tspan data-ms="{}">{}</tspan>').format(at_ms, shown(at_ms // MS * MS))
+    return Markup('<tspan data-ms="{}">{}</tspan>').format(at_ms, format_time(at_ms // MS * MS))
 
 
-def ago(at_ms: int | None, now_ms: int) -> Markup:
-    """How long ago, going on by itself."""
+def elapsed(at_ms: int | None, now_ms: int) -> Markup:
+    """Return the duration since a time. The script counts it up."""
     if at_ms is None:
         return Markup('<span class="none">never</span>')
-    return Markup('<span data-since="{}">{}</span>').format(at_ms, for_how_long(now_ms - at_ms))
+    return Markup('<span data-since="{}">{}</span>').format(at_ms, format_duration(now_ms - at_ms))
 
 
-def left(at_ms: int, now_ms: int) -> Markup:
-    """How long until then, going down by itself."""
-    return Markup('<span data-until="{}">{}</span>').format(at_ms, for_how_long(at_ms - now_ms))
+def remaining(at_ms: int, now_ms: int) -> Markup:
+    """Return the duration until a time. The script counts it down."""
+    return Markup('<span data-until="{}">{}</span>').format(at_ms, format_duration(at_ms - now_ms))
 
 
 def duration(ms: int | None) -> str:
+    """Return a duration, negative ones with a sign; ``none`` for None."""
     if ms is None:
         return "none"
-    return f"-{for_how_long(-ms)}" if ms < 0 else for_how_long(ms)
+    return f"-{format_duration(-ms)}" if ms < 0 else format_duration(ms)
+
+
+def number(count: int) -> str:
+    """Return a number with separators."""
+    return f"{count:,}"
+
+
+def words(identifier: str) -> str:
+    """Return an identifier as words."""
+    return identifier.replace("_", " ")
 
 
 def percent(share: float) -> str:
-    """Rounded down: what is not all is not shown as all."""
+    """Return a share in per cent, rounded down, so that 100 % means all."""
     return f"{math.floor(share * 1_000_000) / 10_000:.4f}".rstrip("0").rstrip(".") + " %"
 
 
-def told(pieces: Iterable[Piece], now_ms: int) -> Markup:
-    """A sentence."""
-    found = Markup()
+def sentence(pieces: Iterable[Piece], now_ms: int) -> Markup:
+    """Return the markup of a sentence."""
+    markup = Markup()
     for piece in pieces:
         match piece:
-            case At(ms):
-                found += moment(ms)
-            case Since(ms):
-                found += ago(ms, now_ms)
-            case Until(ms):
-                found += left(ms, now_ms)
+            case Time(ms):
+                markup += time(ms)
+            case Elapsed(since_ms):
+                markup += elapsed(since_ms, now_ms)
+            case Remaining(until_ms):
+                markup += remaining(until_ms, now_ms)
             case Name(text):
-                found += Markup("<b>{}</b>").format(visible(text))
+                markup += Markup("<b>{}</b>").format(visible(text))
             case _:
-                found += escape(visible(piece))
-    return found
+                markup += escape(visible(piece))
+    return markup
 
 
-def _shown(value: Any) -> Any:
-    """Escape the invisible characters of every text that is not markup of our own."""
+def _finalize(value: Any) -> Any:
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -85,23 +105,20 @@ _templates = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
     auto_reload=False,
-    finalize=_shown,
+    finalize=_finalize,
 )
 _templates.globals["version"] = __version__
+_filters = (time, svg_time, elapsed, remaining, duration, number, words, percent, sentence)
+_templates.filters |= {function.__name__: function for function in _filters}
 _templates.filters |= {
-    "moment": moment,
-    "on_axis": on_axis,
-    "ago": ago,
-    "left": left,
-    "duration": duration,
-    "percent": percent,
-    "lost": lost,
-    "instant": shown,
-    "loss": loss,
-    "told": told,
+    "plain_time": format_time,
+    "share": share_text,
+    "holder": holder,
+    "record_details": record_details,
+    "late_span": late_span_sentence,
 }
-_templates.filters |= {"details": details, "holding": holding}
 
 
 def render(template: str, **values: Any) -> str:
+    """Return a template with these values."""
     return _templates.get_template(template).render(**values)

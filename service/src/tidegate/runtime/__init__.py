@@ -1,1 +1,1 @@
-"""What goes on between requests: waking those who wait, moving what only time moves."""
+"""Background tasks, notifications, metrics, logs and traces of a replica."""

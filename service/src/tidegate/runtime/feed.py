@@ -1,11 +1,11 @@
-"""What happens to one job, read once for all who wait for it at this replica."""
+"""The records of one job, read once for all clients that follow the job at this replica."""
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from redis.exceptions import RedisError
 
@@ -17,17 +17,21 @@ from tidegate.store.replies import order
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 5.0
-RENEW_S = 0.5
+POLL_S = 5.0
+RETRY_S = 0.5
 RECORDS_AT_ONCE = 500
 RECORDS_KEPT = 1000
 WOKEN_AT_ONCE = 100
-"""After so many others get their turn: were thousands woken at once, the first of them would wait for the last."""
+"""Number of waiters to wake before other tasks run. Without the pause, thousands of waiters would block the loop."""
 
 
 @dataclass(slots=True)
 class Entry:
-    """A record as those who watch get it. ``wire``: what it looks like on the way, made once for all of them."""
+    """A record with its id.
+
+    Attributes:
+        wire: The record as it is sent, encoded once for all followers.
+    """
 
     id: str
     record: Record
@@ -36,40 +40,44 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Where a job is after the record with that id. ``anew``: what was known of it before does not lead there."""
+    """The watermark of a job after the record ``id``.
+
+    Attributes:
+        discontinuous: Whether records are missing between what the follower knows and this state.
+    """
 
     id: str
     answer: WatermarkState
-    anew: bool
+    discontinuous: bool
 
 
 Step = State | list[Entry]
-"""What a follower gets: where the job is, or what happened next; an empty list where nothing did for a while."""
+"""A state, or the next records. An empty list means that nothing happened for a while."""
 
 Waiter = asyncio.Future[WatermarkState | None]
-"""Somebody who waits: for an answer, or (None) for word that there is something to look at."""
+"""A waiting client. Its result is an answer, or None if the client has to read the state itself."""
 
 
 class Feed:
-    """:meth:`run` it as a task for as long as anybody waits."""
+    """The records of one job; :meth:`run` it as a task while clients use it."""
 
     def __init__(self, store: JobStore, job: str) -> None:
+        self.entries: deque[Entry] = deque(maxlen=RECORDS_KEPT)
+        self.ended = False
         self._store, self._job = store, job
         self._news, self._positioned = asyncio.Event(), asyncio.Event()
         self._position: str | None = None
-        self.entries: deque[Entry] = deque(maxlen=RECORDS_KEPT)
         self._floor = ""
         self._generation = 0
         self._goals: dict[Waiter, int] = {}
         self._bells: dict[Waiter, None] = {}
-        self._gone: type[JobNotFound] | type[JobDeleted] | None = None
-        self.ended = False
+        self._end_reason: type[JobNotFound] | type[JobDeleted] | None = None
 
-    # -- for those who wait ---------------------------------------------------------------------------------------
+    # -- for clients ----------------------------------------------------------------------------------------------
 
     @contextmanager
     def expect(self, at_least: int) -> Iterator[Waiter]:
-        """The answer in which the watermark has come so far; None where it is better to ask for oneself."""
+        """Yield a waiter for the answer in which the watermark is at least ``at_least``."""
         waiter: Waiter = asyncio.get_running_loop().create_future()
         self._goals[waiter] = at_least
         if self.ended:
@@ -80,68 +88,80 @@ class Feed:
             self._goals.pop(waiter, None)
 
     async def follow(self, known: str | None, pause_s: float) -> AsyncGenerator[Step, None]:
-        """What happens after the record with the id ``known``; without one, where the job is, and what happens then.
+        """Yield the records after the record ``known``, until the feed ends.
 
-        After a reset, or where what came after ``known`` is not kept: where the job is, anew. An empty list after each
-        ``pause_s`` without news. Ends with the feed. Who is slow holds up nobody: each reads at its own pace.
+        Without ``known``, after a reset, or if the records after ``known`` are no longer kept, the first step is a
+        state. Each follower reads at its own pace.
 
-        :raises JobNotFound, JobDeleted: once there is no such job any more.
+        Args:
+            known: Id of the last record that the follower has.
+            pause_s: Seconds without records after which an empty list is yielded.
+
+        Raises:
+            JobNotFound: When the job does not exist any more.
+            JobDeleted: When the job is deleted.
         """
         await self._positioned.wait()
-        at, anew, generation = known, known is not None, -1
-        resumes = known is not None
+        at, generation = known, -1
+        discontinuous = resumes = known is not None
         while not self.ended:
-            entries = self._after(at) if at is not None and generation == self._generation else None
+            entries = self._entries_after(at) if at is not None and generation == self._generation else None
             if entries is None:
                 read_in = self._generation
-                watched = await self._read(at)
+                watched = await self._read(at, resumes=resumes)
                 if watched is None:
                     yield []
                     continue
-                generation = read_in
-                # Who was told of a reset may not have been told yet where it led.
-                reset = resumes and watched.known is not None and _is_reset(watched.known)
-                resumes = False
-                if watched.known is None or reset:
-                    yield State(watched.newest, watched.state, anew)
-                    at, anew = watched.newest, True
+                generation, resumes = read_in, False
+                if watched.known is None:
+                    yield State(watched.newest, watched.state, discontinuous)
+                    at, discontinuous = watched.newest, True
                     continue
-                entries = [Entry(*found) for found in watched.records]
+                entries = [Entry(*record) for record in watched.records]
             if entries:
-                until = next((i for i, entry in enumerate(entries, 1) if _is_reset(entry.record)), None)
-                yield entries[:until]
-                at = entries[-1].id if until is None else None
-            elif not await self._heard(pause_s):
+                entries, has_reset = _up_to_reset(entries)
+                yield entries
+                at = None if has_reset else entries[-1].id
+            elif not await self._rings_within(pause_s):
                 yield []
-        if self._gone is not None:
+        if self._end_reason is not None:
             if at is not None and generation == self._generation:
-                yield self._after(at) or []
-            raise self._gone
+                yield self._entries_after(at) or []
+            raise self._end_reason
 
-    def _after(self, known: str) -> list[Entry] | None:
-        """The entries after that one; None where not all of them are here."""
+    def _entries_after(self, known: str) -> list[Entry] | None:
+        """Return the entries after ``known``, or None if some of them are not kept here."""
         if self._position is None or order(known) < order(self._floor):
             return None
-        found: list[Entry] = []
+        newer: list[Entry] = []
         for entry in reversed(self.entries):
             if order(entry.id) <= order(known):
                 break
-            found.append(entry)
-        return found[::-1]
+            newer.append(entry)
+        return newer[::-1]
 
-    async def _read(self, known: str | None) -> Watched | None:
-        """The same from the store; None, after a while, where it cannot say."""
+    async def _read(self, known: str | None, *, resumes: bool) -> Watched | None:
+        """Return the records after ``known`` from the store, or None after a pause if the store fails.
+
+        Args:
+            known: Id of the last record that the follower has.
+            resumes: Whether the follower had another connection before. That connection may have ended between a reset
+                and the state after it, so a reset counts as not known.
+        """
         try:
-            return await self._store.watch(self._job, known, RECORDS_AT_ONCE)
+            watched = await self._store.watch(self._job, known, RECORDS_AT_ONCE)
         except (RedisError, ClockJumped):
-            await asyncio.sleep(RENEW_S)
+            await asyncio.sleep(RETRY_S)
             return None
+        if resumes and watched.known is not None and _is_reset(watched.known):
+            return replace(watched, known=None)
+        return watched
 
-    async def _heard(self, within_s: float) -> bool:
+    async def _rings_within(self, timeout_s: float) -> bool:
         bell: Waiter = asyncio.get_running_loop().create_future()
         self._bells[bell] = None
         try:
-            async with asyncio.timeout(within_s):
+            async with asyncio.timeout(timeout_s):
                 await bell
         except TimeoutError:
             return False
@@ -149,68 +169,71 @@ class Feed:
             self._bells.pop(bell, None)
         return True
 
-    # -- for those who run it -------------------------------------------------------------------------------------
+    # -- for the task ---------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """There may be news."""
+        """Make the task read the store now."""
         self._news.set()
 
     async def run(self) -> None:
-        """Looks when it is woken, and now and then, until there is no such job any more."""
+        """Read the store when woken, and every ``POLL_S``, until the job does not exist any more."""
         try:
-            # Asked again and again: a cancellation that meets a command of the store's client may be lost in it.
+            # The condition is checked often: a cancellation can be lost in a command of the Redis client.
             while not self.ended:
                 self._news.clear()
                 try:
-                    await self._look()
+                    await self._advance()
                 except (RedisError, ClockJumped) as error:
-                    log.debug("Job %s: %s", self._job, error)
+                    log.debug("Cannot read job %s, trying again: %s", self._job, error)
                     self._positioned.set()
-                    # They ask for themselves, and are told what is the matter.
+                    # Waiting clients read the store themselves, and get its error.
                     await _wake(list(self._goals))
-                    await asyncio.sleep(RENEW_S)
+                    await asyncio.sleep(RETRY_S)
                     continue
                 self._positioned.set()
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_S):
+                    async with asyncio.timeout(POLL_S):
                         await self._news.wait()
         except (JobNotFound, JobDeleted) as error:
-            self._gone = type(error)
+            self._end_reason = type(error)
         except Exception:
-            # Those who wait begin anew with another feed; nobody else would ever hear of this.
+            # Waiting clients start another feed, so this is the only sign of the failure.
             log.exception("The feed of job %s failed.", self._job)
         finally:
             self.end()
 
     def end(self) -> None:
-        """Sends all home who wait."""
+        """End the feed, and wake all waiters."""
         self.ended = True
         self._positioned.set()
         self._news.set()
         for waiter in [*self._goals, *self._bells]:
             _resolve(waiter, None)
 
-    async def _look(self) -> None:
-        """Takes in what is new, and wakes those who wait for it."""
+    async def _advance(self) -> None:
+        """Read new records, and wake the clients that wait for them."""
         while True:
             watched = await self._store.watch(self._job, self._position, RECORDS_AT_ONCE)
-            if watched.known is not None:
-                self.entries.extend(Entry(*found) for found in watched.records)
-                if len(self.entries) == RECORDS_KEPT:
-                    self._floor = self.entries[0].id
-                if watched.records:
-                    self._position = watched.records[-1][0]
-            else:
-                self.entries.clear()
-                self._position = self._floor = watched.newest
-                self._generation += 1
-            reached = watched.state.watermark
-            if reached is not None:
-                await _wake([waiter for waiter, goal in self._goals.items() if goal <= reached], watched.state)
+            self._take(watched)
+            watermark = watched.state.watermark
+            if watermark is not None:
+                await _wake([waiter for waiter, goal in self._goals.items() if goal <= watermark], watched.state)
             if watched.records or watched.known is None:
                 await _wake(list(self._bells))
             if self._position == watched.newest or self.ended:
                 return
+
+    def _take(self, watched: Watched) -> None:
+        if watched.known is None:
+            self.entries.clear()
+            self._position = self._floor = watched.newest
+            self._generation += 1
+            return
+        self.entries.extend(Entry(*record) for record in watched.records)
+        if len(self.entries) == RECORDS_KEPT:
+            self._floor = self.entries[0].id
+        if watched.records:
+            self._position = watched.records[-1][0]
 
 
 async def _wake(waiters: list[Waiter], answer: WatermarkState | None = None) -> None:
@@ -223,6 +246,12 @@ async def _wake(waiters: list[Waiter], answer: WatermarkState | None = None) -> 
 def _resolve(waiter: Waiter, answer: WatermarkState | None) -> None:
     if not waiter.done():
         waiter.set_result(answer)
+
+
+def _up_to_reset(entries: list[Entry]) -> tuple[list[Entry], bool]:
+    """Return the entries up to the first reset, and whether there is one."""
+    end = next((index for index, entry in enumerate(entries, 1) if _is_reset(entry.record)), None)
+    return entries[:end], end is not None
 
 
 def _is_reset(record: Record) -> bool:

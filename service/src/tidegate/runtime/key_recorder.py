@@ -1,4 +1,4 @@
-"""Stores when keys were last used."""
+"""A task that stores when keys were last used."""
 
 import asyncio
 import logging
@@ -15,13 +15,13 @@ INTERVAL_S = 30.0
 
 
 class KeyRecorder:
-    """Writes the last use of each key to the store now and then: not with every call."""
+    """A task that writes the last use of each key to the store, every ``INTERVAL_S`` rather than with every call."""
 
     def __init__(self, store: JobStore, usage: KeyUsage) -> None:
         self._store, self._usage = store, usage
 
     async def run(self) -> None:
-        """Write until cancelled, and once more then."""
+        """Write until cancelled, and once more at the end."""
         try:
             while True:
                 await asyncio.sleep(INTERVAL_S)
@@ -33,4 +33,4 @@ class KeyRecorder:
         try:
             await shared.record_last_use(self._store.redis, self._usage.take_last_used())
         except RedisError as error:
-            log.warning("The last use of keys was not stored: %s", error or type(error).__name__)
+            log.warning("Cannot store the last use of keys: %s", error or type(error).__name__)

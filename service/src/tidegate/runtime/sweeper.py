@@ -1,8 +1,7 @@
-"""Moves what only time moves: without it, a job nobody reports to and nobody reads would never fall idle.
+"""A task that applies the changes that time alone causes, such as idle timeouts.
 
-A job in which time can change something is entered, by the script that finds so, where sweepers look for what is due;
-others cost nothing. Every replica sweeps; a sweep is one atomic script that changes nothing the second time, so they
-need not agree.
+The scripts enter a job into a list of due jobs when a later time can change it. Other jobs cost nothing. Every replica
+sweeps. A sweep is one atomic script and changes nothing the second time, so replicas need no coordination.
 """
 
 import asyncio
@@ -19,49 +18,52 @@ log = logging.getLogger(__name__)
 
 
 class Sweeper:
-    """:meth:`run` it as a task."""
+    """A task that sweeps all due jobs at an interval."""
 
     def __init__(self, store: JobStore, interval_ms: int, metrics: Metrics) -> None:
         self._store, self._interval_s, self._metrics = store, interval_ms / 1000, metrics
+        self._clock_jumped = False
+        self._error = ""
+        """The last error of Redis. Each error is logged once, because it recurs at every interval."""
 
     async def run(self) -> None:
-        """Sweeps until cancelled; a Redis that is away is waited for, and so is one whose clock cannot be believed."""
-        jumped, failed = False, ""
+        """Sweep until cancelled. Errors of Redis and of its clock are logged, and the next sweep tries again."""
         while True:
             try:
                 await self.sweep()
-                self._metrics.swept.set_to_current_time()
-                if failed:
-                    log.warning("Sweeping works again.")
-                failed = ""
-                if jumped:
-                    log.error("The clock of Redis is back where it should be.")
-                jumped = False
+                self._succeeded()
             except ClockJumped as error:
-                if not jumped:
+                if not self._clock_jumped:
                     log.critical("%s", error)
-                jumped = True
+                self._clock_jumped = True
             except RedisError as error:
-                # Once for each reason: this comes again with every interval.
                 reason = str(error) or type(error).__name__
-                if reason != failed:
+                if reason != self._error:
                     log.warning("Sweep failed, trying again: %s", reason)
-                failed = reason
+                self._error = reason
             except Exception:
-                # A sweeper that ended would be missed by nobody until a watermark did not move.
+                # If this task ended, watermarks would stop without any other sign.
                 log.exception("Sweep failed, trying again.")
-            self._metrics.clock_jumped.set(jumped)
+            self._metrics.clock_jumped.set(self._clock_jumped)
             await asyncio.sleep(self._interval_s)
 
     async def sweep(self) -> None:
-        """One round: every job that is due by now."""
+        """Sweep every job that is due now."""
         for job in await self._store.due():
             try:
                 await self._store.sweep(job)
-            except (JobNotFound, JobDeleted):  # since we learnt that it was due
+            except (JobNotFound, JobDeleted):  # deleted since the list was read
                 pass
             except ResponseError as error:
                 if not is_failed_script(error):
                     raise
-                # What is wrong with one job must not keep the others waiting.
-                log.exception("Job %s could not be swept.", job)
+                # One broken job must not stop the sweeps of the others.
+                log.exception("Cannot sweep job %s.", job)
+
+    def _succeeded(self) -> None:
+        self._metrics.swept.set_to_current_time()
+        if self._error:
+            log.warning("Sweeping works again.")
+        if self._clock_jumped:
+            log.error("The clock of Redis is correct again.")
+        self._error, self._clock_jumped = "", False

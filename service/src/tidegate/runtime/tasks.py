@@ -1,4 +1,4 @@
-"""The end of tasks that talk to the store."""
+"""Cancellation of tasks that use the store."""
 
 import asyncio
 from collections.abc import Iterable
@@ -6,7 +6,10 @@ from typing import Any
 
 
 async def end(tasks: "Iterable[asyncio.Task[Any]]") -> None:
-    """Cancels tasks until they have ended: a cancellation that meets a client's own time-out may be lost in it."""
+    """Cancel tasks repeatedly until all have ended.
+
+    A single cancellation can be lost when it coincides with a timeout of the Redis client.
+    """
     running = set(tasks)
     while running:
         for task in running:

@@ -1,11 +1,11 @@
-"""Traces by OpenTelemetry, where an exporter is configured the way that has (``OTEL_EXPORTER_OTLP_ENDPOINT``).
+"""OpenTelemetry traces, if an exporter is configured (``OTEL_EXPORTER_OTLP_ENDPOINT``).
 
-Its packages come with ``tidegate[traces]``; without an endpoint none of them is loaded.
+The packages come with ``tidegate[traces]``, and are imported only if an endpoint is configured.
 """
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -17,18 +17,18 @@ ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
 class CannotTrace(Exception):
-    """Why there can be no traces although they are asked for; the message says what to do."""
+    """Traces that are configured but not possible. The message says what to do."""
 
 
 class Call(Protocol):
-    """A call that is traced."""
+    """The trace of one call."""
 
-    def named(self, name: str, attributes: Mapping[str, str | int]) -> None:
-        """What it turned out to be."""
+    def finish(self, name: str, attributes: Mapping[str, str | int], *, failed: bool) -> None:
+        """Set the name and the attributes of the call, and whether the service failed."""
 
 
 class _Untraced:
-    def named(self, name: str, attributes: Mapping[str, str | int]) -> None:
+    def finish(self, name: str, attributes: Mapping[str, str | int], *, failed: bool) -> None:
         pass
 
 
@@ -36,24 +36,28 @@ _UNTRACED = nullcontext(_Untraced())
 
 
 class Traces:
-    """Nothing is traced."""
+    """The traces of a replica. This class traces nothing."""
 
-    on = False
+    enabled = False
 
-    def call(self, method: str, headers: Headers) -> Any:
-        """Goes around a call, and gives a :class:`Call`. It belongs to the trace that ``headers`` name."""
+    def call(self, method: str, headers: Headers) -> AbstractContextManager[Call]:
+        """Return the context of a call, within the trace that the headers name."""
         return _UNTRACED
 
-    def command(self, name: str) -> Any:
-        """Goes around a command to the store."""
+    def command(self, name: str) -> AbstractContextManager[object]:
+        """Return the context of a command of the store."""
         return nullcontext()
 
     def close(self) -> None:
-        """Sends what is left."""
+        """Export the remaining spans."""
 
 
-def configured(environment: Mapping[str, str] = os.environ) -> Traces:
-    """:raises CannotTrace: where an endpoint is configured, but the packages are missing."""
+def configured_traces(environment: Mapping[str, str] = os.environ) -> Traces:
+    """Return the traces that the environment configures.
+
+    Raises:
+        CannotTrace: If an endpoint is configured, but the packages are missing.
+    """
     if not any(environment.get(name) for name in ENDPOINTS):
         return Traces()
     try:
@@ -63,17 +67,17 @@ def configured(environment: Mapping[str, str] = os.environ) -> Traces:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
         raise CannotTrace(
-            f"{ENDPOINTS[1]} is set, but the packages for traces are missing: pip install 'tidegate[traces]', or "
-            "unset it."
+            f"{ENDPOINTS[1]} is set, but the packages for traces are missing: install them with "
+            "pip install 'tidegate[traces]', or unset it."
         ) from None
     name = environment.get("OTEL_SERVICE_NAME", "tidegate")
     provider = TracerProvider(resource=Resource.create({"service.name": name}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    return _Otel(provider)
+    return _OpenTelemetry(provider)
 
 
-class _Otel(Traces):
-    on = True
+class _OpenTelemetry(Traces):
+    enabled = True
 
     def __init__(self, provider: "TracerProvider") -> None:
         from opentelemetry import propagate
@@ -85,8 +89,8 @@ class _Otel(Traces):
 
     @contextmanager
     def call(self, method: str, headers: Headers) -> Iterator[Call]:
-        told = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
-        with self._tracer.start_as_current_span(method, self._extract(told), self._server) as span:
+        texts = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+        with self._tracer.start_as_current_span(method, self._extract(texts), self._server) as span:
             yield _Traced(span)
 
     def command(self, name: str) -> Any:
@@ -100,11 +104,10 @@ class _Traced:
     def __init__(self, span: "Span") -> None:
         self._span = span
 
-    def named(self, name: str, attributes: Mapping[str, str | int]) -> None:
+    def finish(self, name: str, attributes: Mapping[str, str | int], *, failed: bool) -> None:
         from opentelemetry.trace import StatusCode
 
         self._span.update_name(name)
         self._span.set_attributes(attributes)
-        status = attributes.get("http.response.status_code")
-        if isinstance(status, int) and status >= 500:
+        if failed:
             self._span.set_status(StatusCode.ERROR)

@@ -1,8 +1,8 @@
-"""Waiting for a watermark without asking again and again.
+"""Notifications of clients that wait for a watermark.
 
-A command that leaves a record announces so on a channel of Redis, whichever replica ran it; one subscription per
-replica wakes the feeds of the jobs that somebody waits for here. An announcement may be lost (Redis keeps none), so
-feeds also look for themselves every few seconds, and all of them after the subscription was renewed.
+A script that writes a record announces it on a Redis channel. One subscription for each replica wakes the feeds of the
+jobs that clients follow here. Redis does not keep announcements, so feeds also poll, and all of them read the store
+after the subscription was renewed.
 """
 
 import asyncio
@@ -15,68 +15,82 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from tidegate.domain.results import WatermarkState
-from tidegate.runtime.feed import LOOK_S, RENEW_S, Feed, Step
+from tidegate.runtime.feed import POLL_S, RETRY_S, Feed, Step
 from tidegate.store.jobs import JobStore
 from tidegate.store.keys import WAKE
 
 log = logging.getLogger(__name__)
 
 
-class TooManyWait(Exception):
-    """As many wait at this replica as may, which is ``most``."""
+class TooManyWaiting(Exception):
+    """A replica with as many waiting clients as its limit allows."""
 
-    def __init__(self, most: int) -> None:
-        super().__init__(f"{most} clients wait")
-        self.most = most
+    code = "too_many_waiting"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"{limit} clients are waiting at this replica, its limit; try again later, or raise TIDEGATE_MAX_WAITING."
+        )
 
 
 class WakeUps:
-    """:meth:`run` it as a task; :meth:`wait` and :meth:`follow` from requests; :meth:`close` sends all home who wait.
+    """The waiting clients of a replica; :meth:`run` it as a task.
 
-    ``most_waiting``: how many may wait at once; ``longest_wait_s``: for how long, for a watermark.
+    Args:
+        redis: Client for the subscription.
+        store: The store of all jobs.
+        max_waiting: Number of clients that can wait at the same time.
+        max_wait_s: Longest time in seconds for which a client can wait for a watermark.
     """
 
-    def __init__(self, redis: Redis, store: JobStore, most_waiting: int, longest_wait_s: float) -> None:
-        self._redis, self._store = redis, store
-        self._most_waiting, self._longest_wait_s = most_waiting, longest_wait_s
-        self._feeds: dict[str, _Running] = {}
-        self._closing = False
+    def __init__(self, redis: Redis, store: JobStore, max_waiting: int, max_wait_s: float) -> None:
         self.waiting = 0
+        self.closing = False
+        self._redis, self._store = redis, store
+        self._max_waiting, self._max_wait_s = max_waiting, max_wait_s
+        self._feeds: dict[str, _Running] = {}
 
     async def wait(self, job: str, at_least: int | None, timeout_s: float) -> WatermarkState:
-        """The state of the watermark once it is ``at_least`` that, or after ``timeout_s``, or at once without a goal.
+        """Return the state of a job when its watermark is at least ``at_least``, or after ``timeout_s`` seconds.
 
-        :raises JobNotFound, JobDeleted: see the errors.
-        :raises TooManyWait: for one who would have to wait.
+        Raises:
+            JobNotFound: If the job does not exist.
+            JobDeleted: If it was deleted.
+            TooManyWaiting: If the call would have to wait, and too many clients are waiting.
         """
-        deadline = time.monotonic() + min(timeout_s, self._longest_wait_s)
+        deadline = time.monotonic() + min(timeout_s, self._max_wait_s)
         answer = await self._store.sweep(job)
-        while at_least is not None and not _reached(answer, at_least):
-            left_s = deadline - time.monotonic()
-            if left_s <= 0 or self._closing:
+        while at_least is not None and not _has_reached(answer, at_least):
+            if deadline <= time.monotonic() or self.closing:
                 return answer
             with self._feed(job) as feed, feed.expect(at_least) as waiter:
-                # Expected first and asked then: what comes in between is not missed.
+                # Reads after the waiter is registered, so that no advance in between is missed.
                 answer = await self._store.sweep(job)
-                if _reached(answer, at_least):
+                if _has_reached(answer, at_least):
                     return answer
                 try:
                     async with asyncio.timeout(deadline - time.monotonic()):
-                        told = await waiter
+                        result = await waiter
                 except TimeoutError:
-                    told = None
-            answer = told or await self._store.sweep(job)
+                    result = None
+            answer = result or await self._store.sweep(job)
         return answer
 
     async def follow(
         self, job: str, known: str | None, pause_s: float, quota: AbstractContextManager[None]
     ) -> AsyncGenerator[Step, None]:
-        """What happens to a job, see :meth:`Feed.follow`; first an empty list. Ends when this replica does.
+        """Yield an empty list, then the steps of :meth:`Feed.follow`, until this replica closes.
 
-        ``quota`` is entered for as long as it lasts.
+        Args:
+            job: Name of the job.
+            known: Id of the last record that the client has.
+            pause_s: Seconds without records after which an empty list is yielded.
+            quota: Entered while the client follows the job.
 
-        :raises JobNotFound, JobDeleted: once there is no such job any more.
-        :raises TooManyWait: at the first step.
+        Raises:
+            JobNotFound: When the job does not exist any more.
+            JobDeleted: When the job is deleted.
+            TooManyWaiting: At the first step, if too many clients are waiting.
         """
         with quota, self._feed(job) as feed:
             yield []
@@ -85,43 +99,38 @@ class WakeUps:
                     yield step
 
     async def run(self) -> None:
-        """Listens for announcements until cancelled."""
+        """Receive announcements until cancelled."""
         while True:
             try:
                 async with self._redis.pubsub() as subscription:
                     await subscription.psubscribe(WAKE + "*")
                     self._wake(*self._feeds)
                     while True:
-                        message = await subscription.get_message(ignore_subscribe_messages=True, timeout=LOOK_S)
+                        message = await subscription.get_message(ignore_subscribe_messages=True, timeout=POLL_S)
                         if message is not None:
                             self._wake(message["channel"].removeprefix(WAKE))
             except RedisError as error:
-                log.warning("Lost the channel of announcements, renewing it: %s", error or type(error).__name__)
-                await asyncio.sleep(RENEW_S)
+                log.warning("Lost the subscription to announcements, renewing it: %s", error or type(error).__name__)
             except Exception:
-                # Somebody else's message, for one: without this task all would wait for the next look.
-                log.exception("The channel of announcements failed, renewing it.")
-                await asyncio.sleep(RENEW_S)
+                # Such as a foreign message on the channel. Without this task, clients would wait for the next poll.
+                log.exception("The subscription to announcements failed, renewing it.")
+            await asyncio.sleep(RETRY_S)
 
     def close(self) -> None:
-        """From now on nobody waits: requests under way answer with what there is, and streams of events end."""
-        self._closing = True
+        """Answer all waiting clients now, end all event streams, and let no client wait from now on."""
+        self.closing = True
         for running in self._feeds.values():
             running.feed.end()
 
-    @property
-    def closing(self) -> bool:
-        """Whether nobody may wait any more."""
-        return self._closing
-
     @contextmanager
     def place(self) -> Iterator[None]:
-        """One more who waits, for as long as this lasts.
+        """Count one more waiting client while the block runs.
 
-        :raises TooManyWait: where there are as many as may.
+        Raises:
+            TooManyWaiting: If too many clients are waiting.
         """
-        if self.waiting >= self._most_waiting:
-            raise TooManyWait(self._most_waiting)
+        if self.waiting >= self._max_waiting:
+            raise TooManyWaiting(self._max_waiting)
         self.waiting += 1
         try:
             yield
@@ -135,12 +144,12 @@ class WakeUps:
 
     @contextmanager
     def _feed(self, job: str) -> Iterator[Feed]:
-        """The feed of a job, which runs as long as anybody uses it."""
+        """Yield the feed of a job, which runs while clients use it."""
         with self.place():
             running = self._feeds.get(job)
             if running is None or running.feed.ended:
                 running = self._feeds[job] = _Running(Feed(self._store, job))
-                if self._closing:
+                if self.closing:
                     running.feed.end()
             running.users += 1
             try:
@@ -160,5 +169,5 @@ class _Running:
         self.task = asyncio.create_task(feed.run(), name="feed")
 
 
-def _reached(answer: WatermarkState, at_least: int) -> bool:
+def _has_reached(answer: WatermarkState, at_least: int) -> bool:
     return answer.watermark is not None and answer.watermark >= at_least

@@ -1,1 +1,1 @@
-"""The calls, by resource."""
+"""The calls of the API, by resource."""

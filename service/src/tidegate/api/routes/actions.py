@@ -1,130 +1,192 @@
-"""What clients and operators do to a job from outside the stream. Repeating any of these is 200 and changes nothing."""
+"""Actions of operators and clients on a job. A repetition changes nothing."""
 
-import secrets
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from tidegate.api.access import ADMINS, OPERATORS, REPORTERS_AND_OPERATORS, Who, allowed
-from tidegate.api.bodies import answer, body_of, read
-from tidegate.api.context import Context, Ctx, JobId, QueryId
-from tidegate.api.schemas.actions import (
-    Action,
-    Completion,
-    Declaration,
+from tidegate.api.parameters import QueryId
+from tidegate.auth.roles import ADMINS, OPERATORS, REPORTERS_AND_OPERATORS
+from tidegate.reads.types import ID, Text
+from tidegate.reads.watermark import CommandResult, HoldResult, WatermarkState
+from tidegate.web import actions
+from tidegate.web.access import CallerOf, allowed
+from tidegate.web.actions import (
+    ActionRequest,
+    CompleteRequest,
+    DeclareRequest,
     HoldRequest,
-    Restoration,
-    Retirement,
-    SubstreamAction,
+    RestoreRequest,
+    RetireRequest,
+    SubstreamActionRequest,
 )
-from tidegate.api.schemas.jobs import EffectRecord, HoldEffectRecord, WatermarkRecord
-from tidegate.api.schemas.types import ID, Text
-from tidegate.domain.results import CommandResult
+from tidegate.web.bodies import body_of, json_answer, read_body
+from tidegate.web.context import ContextOf, JobId
 
 router = APIRouter(prefix="/v1/jobs", tags=["actions"])
-HoldId = Annotated[str, Path(pattern=ID)]
+HoldName = Annotated[str, Path(pattern=ID, description="Name of the hold.", examples=["audit"])]
 
 
-def _effect(ctx: Context, job: str, effect: CommandResult) -> Response:
-    return answer(EffectRecord(**ctx.watermark(job, effect.state), applied=effect.applied))
-
-
-@router.post("/{job:id}:declare", response_model=EffectRecord, openapi_extra=body_of(Declaration))
+@router.post(
+    "/{job:id}:declare",
+    response_model=CommandResult,
+    openapi_extra=body_of(DeclareRequest),
+    summary="Declare substreams",
+)
 @allowed(*REPORTERS_AND_OPERATORS)
-async def declare(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
-    """Makes substreams known before their first event, so that they hold the watermark back from the start."""
-    body = await read(request, Declaration)
-    with who.within_quotas() as quotas:
-        effect = await ctx.store.declare(
-            job, body.query, body.names, body.known_event_times, who.why(body.reason), quota=quotas.substreams
+async def declare(job: JobId, request: Request, context: ContextOf, caller: CallerOf) -> Response:
+    """Declare substreams before their first event, so that they hold the watermark from the start."""
+    body = await read_body(request, DeclareRequest)
+    with caller.within_quotas() as quotas:
+        effect = await context.store.declare(
+            job,
+            body.query,
+            body.names,
+            body.known_event_times,
+            caller.audit_info(body.reason),
+            quota=quotas.substreams,
         )
-    return _effect(ctx, job, effect)
+    return json_answer(context.reader.command_result(job, effect))
 
 
-@router.post("/{job:id}:restore", response_model=EffectRecord, openapi_extra=body_of(Restoration))
+@router.post(
+    "/{job:id}:restore",
+    response_model=CommandResult,
+    openapi_extra=body_of(RestoreRequest),
+    summary="Restore watermarks of substreams",
+)
 @allowed(*OPERATORS)
-async def restore(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
-    """Takes over watermarks from elsewhere, for substreams that are known; all of those named, or none."""
-    body = await read(request, Restoration)
-    return _effect(ctx, job, await ctx.store.restore(job, body.query, body.values, who.why(body.reason)))
+async def restore(job: JobId, request: Request, context: ContextOf, caller: CallerOf) -> Response:
+    """Set the watermarks of known substreams from another system. If one is unknown, nothing changes."""
+    body = await read_body(request, RestoreRequest)
+    audit = caller.audit_info(body.reason)
+    effect = await context.store.restore(job, body.query, body.watermark_of, audit)
+    return json_answer(context.reader.command_result(job, effect))
 
 
-@router.post("/{job:id}/substreams:idle", response_model=EffectRecord, openapi_extra=body_of(SubstreamAction))
+@router.post(
+    "/{job:id}/substreams:idle",
+    response_model=CommandResult,
+    openapi_extra=body_of(SubstreamActionRequest),
+    summary="Declare substreams idle",
+)
 @allowed(*REPORTERS_AND_OPERATORS)
-async def idle(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
-    """Declares substreams idle: the rest no longer waits for them until something comes of them. All, or none."""
-    body = await read(request, SubstreamAction)
-    return _effect(ctx, job, await ctx.store.idle(job, body.query, body.names, who.why(body.reason)))
+async def idle(job: JobId, request: Request, context: ContextOf, caller: CallerOf) -> Response:
+    """Exclude substreams from the minimum until their next event. If one is unknown, nothing changes."""
+    body = await read_body(request, SubstreamActionRequest)
+    effect = await actions.idle(context.store, job, body, caller.audit_info(body.reason))
+    return json_answer(context.reader.command_result(job, effect))
 
 
-@router.post("/{job:id}/substreams:done", response_model=EffectRecord, openapi_extra=body_of(SubstreamAction))
+@router.post(
+    "/{job:id}/substreams:done",
+    response_model=CommandResult,
+    openapi_extra=body_of(SubstreamActionRequest),
+    summary="Mark substreams as done",
+)
 @allowed(*REPORTERS_AND_OPERATORS)
-async def done(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
-    """Marks substreams as ended, for good; all of those named, or none where one is not known."""
-    body = await read(request, SubstreamAction)
-    return _effect(ctx, job, await ctx.store.done(job, body.query, body.names, who.why(body.reason)))
+async def done(job: JobId, request: Request, context: ContextOf, caller: CallerOf) -> Response:
+    """Mark substreams as permanently ended. If one is unknown, nothing changes."""
+    body = await read_body(request, SubstreamActionRequest)
+    effect = await actions.done(context.store, job, body, caller.audit_info(body.reason))
+    return json_answer(context.reader.command_result(job, effect))
 
 
-@router.post("/{job:id}/substreams:evict", response_model=EffectRecord, openapi_extra=body_of(SubstreamAction))
+@router.post(
+    "/{job:id}/substreams:evict",
+    response_model=CommandResult,
+    openapi_extra=body_of(SubstreamActionRequest),
+    summary="Evict substreams",
+)
 @allowed(*OPERATORS)
-async def evict(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
-    """Forgets substreams; what they led to goes on counting. They may come back, as new ones."""
-    body = await read(request, SubstreamAction)
-    return _effect(ctx, job, await ctx.store.evict(job, body.query, body.names, who.why(body.reason)))
+async def evict(job: JobId, request: Request, context: ContextOf, caller: CallerOf) -> Response:
+    """Remove substreams from the job. The watermark does not move back, and they can return as new substreams."""
+    body = await read_body(request, SubstreamActionRequest)
+    effect = await actions.evict(context.store, job, body, caller.audit_info(body.reason))
+    return json_answer(context.reader.command_result(job, effect))
 
 
-@router.post("/{job:id}/queries/{query:id}:retire", response_model=EffectRecord, openapi_extra=body_of(Retirement))
+@router.post(
+    "/{job:id}/queries/{query:id}:retire",
+    response_model=CommandResult,
+    openapi_extra=body_of(RetireRequest),
+    summary="Retire a query",
+)
 @allowed(*OPERATORS)
-async def retire(job: JobId, query: QueryId, request: Request, ctx: Ctx, who: Who) -> Response:
-    """Ends a query and gives up its open batch. Its substreams go to the successor, or are evicted. Its own successor,
-    it keeps them, and may begin on another checkpoint.
-    """
-    body = await read(request, Retirement)
-    return _effect(ctx, job, await ctx.store.retire(job, query, body.successor, who.why(body.reason)))
+async def retire(job: JobId, query: QueryId, request: Request, context: ContextOf, caller: CallerOf) -> Response:
+    """End a query and abandon its open batch. A successor takes over its substreams, or they are evicted."""
+    body = await read_body(request, RetireRequest)
+    effect = await actions.retire(context.store, job, query, body, caller.audit_info(body.reason))
+    return json_answer(context.reader.command_result(job, effect))
 
 
-@router.post("/{job:id}:complete", response_model=EffectRecord, openapi_extra=body_of(Completion))
+@router.post(
+    "/{job:id}:complete",
+    response_model=CommandResult,
+    openapi_extra=body_of(CompleteRequest),
+    summary="Complete a job",
+)
 @allowed(*OPERATORS)
-async def complete(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
-    """End of input: all substreams are done, the watermark goes to the first frame boundary above the job's top."""
-    body = await read(request, Completion)
-    return _effect(ctx, job, await ctx.store.complete(job, who.why(body.reason), up_to=body.up_to))
+async def complete(job: JobId, request: Request, context: ContextOf, caller: CallerOf) -> Response:
+    """Declare the end of the input: all substreams are done, and the watermark passes the max event time."""
+    body = await read_body(request, CompleteRequest)
+    effect = await actions.complete(context.store, job, body, caller.audit_info(body.reason))
+    return json_answer(context.reader.command_result(job, effect))
 
 
-@router.post("/{job:id}:reopen", response_model=EffectRecord, openapi_extra=body_of(Action))
+@router.post(
+    "/{job:id}:reopen",
+    response_model=CommandResult,
+    openapi_extra=body_of(ActionRequest),
+    summary="Reopen a job",
+)
 @allowed(*OPERATORS)
-async def reopen(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
-    """Takes an end of input back, but not the watermark: what comes from below it is late."""
-    body = await read(request, Action)
-    return _effect(ctx, job, await ctx.store.reopen(job, who.why(body.reason)))
+async def reopen(job: JobId, request: Request, context: ContextOf, caller: CallerOf) -> Response:
+    """Accept reports again after the end of the input. The watermark stays, so earlier rows are late."""
+    body = await read_body(request, ActionRequest)
+    effect = await actions.reopen(context.store, job, caller.audit_info(body.reason))
+    return json_answer(context.reader.command_result(job, effect))
 
 
-@router.post("/{job:id}:reset", response_model=WatermarkRecord, openapi_extra=body_of(Action))
+@router.post(
+    "/{job:id}:reset",
+    response_model=WatermarkState,
+    openapi_extra=body_of(ActionRequest),
+    summary="Reset a job",
+)
 @allowed(*ADMINS)
-async def reset(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
-    """Begins a new incarnation under the same rules: all that was known is forgotten, the watermark too. The only way
-    back from a watermark that is wrong; a repetition resets again.
+async def reset(job: JobId, request: Request, context: ContextOf, caller: CallerOf) -> Response:
+    """Start a new incarnation with the same configuration. It is the only way to move a watermark back.
+
+    All state is deleted, the watermark included. A repetition resets the job again.
     """
-    body = await read(request, Action)
-    found = await ctx.store.reset(job, who.why(body.reason))
-    return answer(WatermarkRecord(**ctx.watermark(job, found)))
+    body = await read_body(request, ActionRequest)
+    answer = await actions.reset(context.store, job, caller.audit_info(body.reason))
+    return json_answer(context.reader.watermark(job, answer))
 
 
-@router.post("/{job:id}/holds", response_model=HoldEffectRecord, openapi_extra=body_of(HoldRequest))
+@router.post(
+    "/{job:id}/holds", response_model=HoldResult, openapi_extra=body_of(HoldRequest), summary="Hold a watermark"
+)
 @allowed(*OPERATORS)
-async def hold(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
-    """Keeps the watermark at or below a value; where it is beyond already, where it is."""
-    body = await read(request, HoldRequest)
-    name = body.hold or secrets.token_hex(4)
-    effect = await ctx.store.hold(job, name, body.at_most, body.duration_ms, who.why(body.reason))
-    return answer(HoldEffectRecord(**ctx.watermark(job, effect.state), applied=effect.applied, hold=name))
+async def hold(job: JobId, request: Request, context: ContextOf, caller: CallerOf) -> Response:
+    """Keep the watermark at or below a value. If it is higher already, it stays where it is."""
+    body = await read_body(request, HoldRequest)
+    name, effect = await actions.hold(context.store, job, body, caller.audit_info(body.reason))
+    return json_answer(HoldResult(**context.reader.members(job, effect.state), applied=effect.applied, hold=name))
 
 
-@router.delete("/{job:id}/holds/{hold:id}", response_model=WatermarkRecord)
+@router.delete("/{job:id}/holds/{hold:id}", response_model=WatermarkState, summary="Release a hold")
 @allowed(*OPERATORS)
 async def release(
-    job: JobId, hold: HoldId, ctx: Ctx, who: Who, reason: Annotated[Text, Query(max_length=1000)] = ""
+    job: JobId,
+    hold: HoldName,
+    context: ContextOf,
+    caller: CallerOf,
+    reason: Annotated[
+        Text,
+        Query(max_length=1000, description="Reason of the action. The history keeps it.", examples=["Audit finished"]),
+    ] = "",
 ) -> Response:
-    """Ends a hold."""
-    found = await ctx.store.release(job, hold, who.why(reason))
-    return answer(WatermarkRecord(**ctx.watermark(job, found)))
+    """Release a hold before it expires."""
+    answer = await actions.release(context.store, job, hold, caller.audit_info(reason))
+    return json_answer(context.reader.watermark(job, answer))

@@ -1,29 +1,26 @@
-"""Whether this replica lives, and whether it can serve."""
+"""Probes of a replica."""
 
 from fastapi import APIRouter, Response
-from redis.exceptions import RedisError
 
-from tidegate.api.access import allowed
-from tidegate.api.context import Ctx
-from tidegate.api.problems import of_store
+from tidegate.api.schemas.health import Liveness, Readiness
 from tidegate.store import shared
+from tidegate.web.access import allowed
+from tidegate.web.bodies import json_answer
+from tidegate.web.context import ContextOf
 
 router = APIRouter(tags=["health"])
 
 
-@router.get("/livez")
+@router.get("/livez", response_model=Liveness, summary="Check that the process is alive")
 @allowed()
-async def livez() -> dict[str, str]:
-    """The process answers. Says nothing of Redis: restarting this replica would not mend that."""
-    return {"status": "alive"}
+async def livez() -> Response:
+    """Answer without a check of Redis, because a restart of the replica would not repair Redis."""
+    return json_answer(Liveness())
 
 
-@router.get("/readyz")
+@router.get("/readyz", response_model=Readiness, summary="Check that the replica can serve calls")
 @allowed()
-async def readyz(ctx: Ctx) -> Response:
-    """Redis answers, runs scripts and takes writes."""
-    try:
-        await shared.check(ctx.store.redis)
-    except RedisError as error:
-        raise of_store(error) from None
-    return Response('{"status":"ready"}', media_type="application/json")
+async def readyz(context: ContextOf) -> Response:
+    """Check that Redis answers, runs scripts and takes writes."""
+    await shared.check(context.store.redis)
+    return json_answer(Readiness())

@@ -1,32 +1,50 @@
-"""What happened to a job, and what was known at a moment."""
+"""The history of a job."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from tidegate.api import views
-from tidegate.api.access import READERS, allowed
-from tidegate.api.bodies import answer
-from tidegate.api.context import Ctx, JobId
-from tidegate.api.schemas.history import RECORD_ID, HistoryPage
+from tidegate.auth.roles import READERS
 from tidegate.domain.journal import Kind
+from tidegate.domain.numbers import EXACT_DOUBLE
+from tidegate.reads.history import RECORD_ID, HistoryPage, HistorySelection, read_history
+from tidegate.web.access import allowed
+from tidegate.web.bodies import compact_answer
+from tidegate.web.context import ContextOf, JobId
 
 router = APIRouter(prefix="/v1/jobs", tags=["state"])
 
 
-@router.get("/{job:id}/history", response_model=HistoryPage, response_model_exclude_unset=True)
+@router.get(
+    "/{job:id}/history",
+    response_model=HistoryPage,
+    response_model_exclude_unset=True,
+    summary="Get the history of a job",
+)
 @allowed(*READERS)
 async def history(
     job: JobId,
-    ctx: Ctx,
-    as_of: Annotated[int | None, Query(ge=0, le=2**53 - 1, description="nothing that came after it")] = None,
-    from_ms: Annotated[int, Query(ge=0, le=2**53 - 1, description="nothing that came before it")] = 0,
-    kind: Annotated[list[Kind] | None, Query(description="of these kinds only")] = None,
-    before: Annotated[str | None, Query(pattern=RECORD_ID, description="the `next` of the page before")] = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    context: ContextOf,
+    as_of: Annotated[
+        int | None,
+        Query(
+            ge=0,
+            le=EXACT_DOUBLE.highest,
+            description="Latest processing time of records. The answer has the watermark that was in force then.",
+            examples=[1357554660000],
+        ),
+    ] = None,
+    from_ms: Annotated[
+        int,
+        Query(ge=0, le=EXACT_DOUBLE.highest, description="Earliest processing time of records.", examples=[0]),
+    ] = 0,
+    kind: Annotated[list[Kind] | None, Query(description="Kinds of records.", examples=[["emission"]])] = None,
+    before: Annotated[
+        str | None,
+        Query(pattern=RECORD_ID, description="The `next` of the previous page.", examples=["1357554600000-0"]),
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=1000, description="Records of a page.", examples=[100])] = 100,
 ) -> Response:
-    """What happened, the latest first; `as_of` a moment, also which watermark was in force then, and who held it."""
-    page = await views.history_page(
-        ctx, job, as_of=as_of, from_ms=from_ms, kinds=kind or (), before=before, limit=limit
-    )
-    return answer(page, whole=False)
+    """Return what happened to a job, latest first."""
+    selection = HistorySelection(as_of, from_ms, kind or (), before, limit)
+    return compact_answer(await read_history(context.reader, job, selection))

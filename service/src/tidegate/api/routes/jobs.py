@@ -1,107 +1,113 @@
-"""Jobs: create, change, list, read, delete."""
+"""Jobs: create, configure, list, get, delete."""
 
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, Query, Request, Response
+from starlette.status import HTTP_200_OK, HTTP_201_CREATED, HTTP_204_NO_CONTENT
 
-from tidegate.api import views
-from tidegate.api.access import ADMINS, OPERATORS, READERS, REPORTERS_AND_OPERATORS, Who, allowed
-from tidegate.api.bodies import answer, body_of, read
-from tidegate.api.context import Context, Ctx, JobId
-from tidegate.api.problems import Problem
-from tidegate.api.schemas.config import JobDocument
-from tidegate.api.schemas.jobs import JobList, JobRecord
-from tidegate.api.schemas.types import ID
-from tidegate.domain.errors import JobDeleted, JobNotFound, RevisionMismatch
+from tidegate.auth.roles import ADMINS, OPERATORS, READERS, REPORTERS_AND_OPERATORS
+from tidegate.domain.errors import RevisionMismatch
+from tidegate.reads.config import JobDocument
+from tidegate.reads.status import JobList, JobStatus, read_job_list, read_status
+from tidegate.reads.types import ID
 from tidegate.store.jobs import JobQuota
+from tidegate.web.access import CallerOf, allowed
+from tidegate.web.bodies import body_of, json_answer, read_body
+from tidegate.web.context import Context, ContextOf, JobId
+from tidegate.web.problems import Problem
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
-
-def _etag(incarnation: int, revision: int) -> str:
-    return f'"{incarnation}-{revision}"'
-
-
-async def _answer(ctx: Context, job: str, code: int = 200) -> Response:
-    status = await ctx.store.reads.status(job)
-    return answer(views.job_record(ctx, job, status), code, ETag=_etag(status.state.incarnation, status.revision))
+IfMatch = Annotated[
+    str | None, Header(description="ETag of the job as the client read it; `*` for any.", examples=['"1-1"'])
+]
 
 
-async def _revision(ctx: Context, job: str, if_match: str) -> int:
-    """The revision that the job is at, if that is the one named.
+def _etag(job: JobStatus) -> str:
+    return f'"{job.incarnation}-{job.revision}"'
 
-    :raises RevisionMismatch: if it isn't.
+
+async def _answer(context: Context, job: str, status: int = HTTP_200_OK) -> Response:
+    record = await read_status(context.reader, job)
+    return json_answer(record, status, ETag=_etag(record))
+
+
+async def _matching_revision(context: Context, job: str, if_match: str) -> int:
+    """Return the current revision of a job, if its ETag is the one of the header.
+
+    Raises:
+        RevisionMismatch: If the ETag is another one.
     """
-    current = await ctx.store.reads.status(job)
-    if if_match.strip() not in (_etag(current.state.incarnation, current.revision), "*"):
+    current = await read_status(context.reader, job)
+    if if_match.strip() not in (_etag(current), "*"):
         raise RevisionMismatch(current.revision)
     return current.revision
 
 
 @router.put(
-    "/{job:id}", response_model=JobRecord, openapi_extra=body_of(JobDocument), responses={201: {"model": JobRecord}}
+    "/{job:id}",
+    response_model=JobStatus,
+    openapi_extra=body_of(JobDocument),
+    responses={HTTP_201_CREATED: {"model": JobStatus, "description": "The job was created."}},
+    summary="Create or configure a job",
 )
 @allowed(*REPORTERS_AND_OPERATORS)
 async def put_job(
     job: JobId,
     request: Request,
-    ctx: Ctx,
-    who: Who,
-    if_match: Annotated[str | None, Header()] = None,
-    if_none_match: Annotated[Literal["*"] | None, Header()] = None,
+    context: ContextOf,
+    caller: CallerOf,
+    if_match: IfMatch = None,
+    if_none_match: Annotated[
+        Literal["*"] | None, Header(description="`*`: create the job, and fail if it exists.", examples=["*"])
+    ] = None,
 ) -> Response:
-    """Creates a job (`If-None-Match: *`), or changes its rules (`If-Match` with its ETag)."""
-    if if_none_match is None:
-        who.check(*OPERATORS)  # a reporter creates its job, and changes none
-    document = await read(request, JobDocument)
-    if if_none_match is None and if_match is None:
-        raise Problem(
-            428,
-            "precondition_required",
-            "Say whether to create the job (If-None-Match: *) or to change the one you read (If-Match: its ETag).",
+    """Create a job (`If-None-Match: *`), or replace its configuration (`If-Match` with its ETag)."""
+    creates = if_none_match is not None
+    if not creates:
+        caller.require_role(*OPERATORS)  # reporters may create jobs, but not change them
+    document = await read_body(request, JobDocument)
+    revision = None
+    if not creates:
+        if if_match is None:
+            raise Problem(
+                "precondition_required",
+                "Send If-None-Match: * to create the job, or If-Match with its ETag to change it.",
+            )
+        revision = await _matching_revision(context, job, if_match)
+    with caller.within_quotas() as quotas:
+        quota = None if quotas.jobs is None else JobQuota(caller.prefix, quotas.jobs)
+        stored = await context.store.configure(
+            job, document.config(), document.model_dump(), revision, caller.audit_info(), quota=quota
         )
-    revision = None if if_none_match is not None or if_match is None else await _revision(ctx, job, if_match)
-    with who.within_quotas() as quotas:
-        quota = None if quotas.jobs is None else JobQuota(who.prefix, quotas.jobs)
-        stored = await ctx.store.configure(
-            job, document.config(), document.model_dump(), revision, who.why(), quota=quota
-        )
-    return await _answer(ctx, job, 201 if stored.created else 200)
+    return await _answer(context, job, HTTP_201_CREATED if stored.created else HTTP_200_OK)
 
 
-@router.get("", response_model=JobList)
+@router.get("", response_model=JobList, summary="List jobs")
 @allowed(*READERS)
 async def list_jobs(
-    ctx: Ctx,
-    who: Who,
-    after: Annotated[str, Query(pattern=rf"^$|{ID}")] = "",
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    context: ContextOf,
+    caller: CallerOf,
+    after: Annotated[
+        str, Query(pattern=rf"^$|{ID}", description="The `next` of the previous page.", examples=["flights"])
+    ] = "",
+    limit: Annotated[int, Query(ge=1, le=1000, description="Jobs of a page.", examples=[100])] = 100,
 ) -> Response:
-    """All jobs by name, with their status, a page at a time; those that the key is for."""
-    found: list[JobRecord] = []
-    for job in await ctx.store.reads.jobs():
-        if job <= after or not job.startswith(who.prefix):
-            continue
-        try:
-            record = views.job_record(ctx, job, await ctx.store.reads.status(job))
-        except (JobNotFound, JobDeleted):  # since its name was read
-            continue
-        if len(found) == limit:
-            return answer(JobList(jobs=found, next=found[-1].job))
-        found.append(record)
-    return answer(JobList(jobs=found, next=None))
+    """Return the jobs of the caller's prefix with their status, by name."""
+    return json_answer(await read_job_list(context.reader, caller.prefix, after, limit))
 
 
-@router.get("/{job:id}", response_model=JobRecord)
+@router.get("/{job:id}", response_model=JobStatus, summary="Get a job")
 @allowed(*READERS)
-async def get_job(job: JobId, ctx: Ctx) -> Response:
-    """The status of a job. Its ETag is what a change must name."""
-    return await _answer(ctx, job)
+async def get_job(job: JobId, context: ContextOf) -> Response:
+    """Return the status of a job. Send its ETag in `If-Match` to change the configuration."""
+    return await _answer(context, job)
 
 
-@router.delete("/{job:id}", status_code=204)
+@router.delete("/{job:id}", status_code=HTTP_204_NO_CONTENT, summary="Delete a job")
 @allowed(*ADMINS)
-async def delete_job(job: JobId, ctx: Ctx, if_match: Annotated[str | None, Header()] = None) -> Response:
-    """Deletes a job; with `If-Match`, only as it was read. Reports get 410 until a PUT starts a new incarnation."""
-    await ctx.store.delete(job, None if if_match is None else await _revision(ctx, job, if_match))
-    return Response(status_code=204)
+async def delete_job(job: JobId, context: ContextOf, if_match: IfMatch = None) -> Response:
+    """Delete a job. Reports get 410 until a PUT creates a new incarnation."""
+    revision = None if if_match is None else await _matching_revision(context, job, if_match)
+    await context.store.delete(job, revision)
+    return Response(status_code=HTTP_204_NO_CONTENT)

@@ -2,24 +2,25 @@
 
 from fastapi import APIRouter, Response
 
-from tidegate.api.access import ADMINS, Who, allowed
-from tidegate.api.bodies import answer
-from tidegate.api.context import Ctx
-from tidegate.api.schemas.keys import KeyList, KeyRecord
+from tidegate.api.schemas.keys import ApiKey, ApiKeyList
+from tidegate.auth.roles import ADMINS
 from tidegate.store import shared
+from tidegate.web.access import CallerOf, allowed
+from tidegate.web.bodies import json_answer
+from tidegate.web.context import ContextOf
 
 router = APIRouter(prefix="/v1", tags=["keys"])
 
 
-@router.get("/keys", response_model=KeyList)
+@router.get("/keys", response_model=ApiKeyList, summary="List keys")
 @allowed(*ADMINS)
-async def list_keys(ctx: Ctx, who: Who) -> Response:
-    """The keys, without anything secret, and when each was last used."""
-    keys = [] if ctx.keyring is None else ctx.keyring.keys()
-    last_used = await shared.last_uses(ctx.store.redis)
+async def list_keys(context: ContextOf, caller: CallerOf) -> Response:
+    """Return the keys without their secrets, and when each was last used."""
+    keys = [] if context.keyring is None else context.keyring.keys()
+    last_used = await shared.last_uses(context.store.redis)
     listed = [
-        KeyRecord(**key.model_dump(exclude={"sha256"}), last_used_s=last_used.get(key.id))
+        ApiKey(**key.model_dump(exclude={"sha256"}), last_used_s=last_used.get(key.id))
         for key in keys
-        if key.prefix.startswith(who.prefix)
+        if key.prefix.startswith(caller.prefix)
     ]
-    return answer(KeyList(keys=listed))
+    return json_answer(ApiKeyList(keys=listed))

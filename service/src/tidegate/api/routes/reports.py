@@ -1,80 +1,104 @@
-"""What reporters and Spark's batches say."""
+"""Reports, batches and heartbeats of clients."""
 
 from fastapi import APIRouter, Request, Response
 from structlog.contextvars import bind_contextvars
 
-from tidegate.api.access import READERS, REPORTERS, Who, allowed
-from tidegate.api.bodies import answer, body_of, read
-from tidegate.api.context import BatchId, Ctx, JobId, QueryId
-from tidegate.api.problems import Problem
-from tidegate.api.schemas.batches import BatchRecord, Begin, BeginRecord, Commit, Heartbeat, Report
-from tidegate.api.schemas.jobs import EffectRecord
-from tidegate.domain.errors import QueryNotFound
+from tidegate.api.parameters import BatchId, QueryId
+from tidegate.api.schemas.batches import (
+    BatchReference,
+    BeginRequest,
+    BeginResult,
+    CommitRequest,
+    HeartbeatRequest,
+    Report,
+    RunReference,
+)
+from tidegate.auth.roles import READERS, REPORTERS
+from tidegate.domain import results
 from tidegate.domain.state import Run
+from tidegate.reads.queries import BatchStatus, read_batch
+from tidegate.reads.watermark import CommandResult
+from tidegate.web.access import CallerOf, allowed
+from tidegate.web.bodies import body_of, json_answer, read_body
+from tidegate.web.context import Context, ContextOf, JobId
+from tidegate.web.problems import Problem
 
 router = APIRouter(prefix="/v1/jobs", tags=["reports"])
 BATCH = "/{job:id}/queries/{query:id}/batches/{batch:id}"
 
 
-@router.post("/{job:id}:report", response_model=EffectRecord, openapi_extra=body_of(Report))
+def _run(query: str, body: RunReference | BatchReference) -> Run:
+    return Run(query, body.query_id, body.run_id)
+
+
+@router.post(
+    "/{job:id}:report",
+    response_model=CommandResult,
+    openapi_extra=body_of(Report),
+    summary="Report event times",
+)
 @allowed(*REPORTERS)
-async def report(job: JobId, request: Request, ctx: Ctx, who: Who) -> Response:
-    """Reports highest event times by substream, staged under a batch or at once."""
-    body = await read(request, Report)
-    claim = ctx.tokens.claim(job, body.watermark_token)
-    delays = body.delayed_rows()
-    max_event_times, watermarks = body.column(body.max_event_times), body.column(body.watermarks)
-    with who.within_quotas() as quotas:
+async def report(job: JobId, request: Request, context: ContextOf, caller: CallerOf) -> Response:
+    """Report the highest event times of substreams, staged under a batch or with immediate effect."""
+    body = await read_body(request, Report)
+    with caller.within_quotas() as quotas:
         if body.batch is None:
-            effect = await ctx.store.report(
-                job,
-                max_event_times,
-                min_event_times=body.column(body.min_event_times),
-                watermarks=watermarks,
-                delays=delays,
-                token=claim,
-                quota=quotas.substreams,
-            )
+            effect = await _report(context, job, body, quotas.substreams)
         else:
-            at = body.batch
-            bind_contextvars(query=at.query, batch=at.batch_id)
-            effect = await ctx.store.stage(
-                job,
-                Run(at.query, at.query_id, at.run_id),
-                at.batch_id,
-                at.partition,
-                max_event_times,
-                body.column(body.counts),
-                watermarks=watermarks,
-                future_rows=body.column(body.future_counts),
-                delays=delays,
-                token=claim,
-                quota=quotas.substreams,
-            )
-    ctx.metrics.reported(job)
-    return answer(EffectRecord(**ctx.watermark(job, effect.state), applied=effect.applied))
+            effect = await _report_staged(context, job, body, body.batch, quotas.substreams)
+    context.metrics.reported(job)
+    return json_answer(context.reader.command_result(job, effect))
 
 
-@router.put(BATCH, response_model=BeginRecord, openapi_extra=body_of(Begin))
-@allowed(*REPORTERS)
-async def begin(job: JobId, query: QueryId, batch: BatchId, request: Request, ctx: Ctx) -> Response:
-    """Begins a batch and pins it; a batch that was begun before gets the pin it had."""
-    body = await read(request, Begin)
-    run = Run(query, body.query_id, body.run_id)
-    claim = ctx.tokens.claim(job, body.watermark_token)
-    begun = await ctx.store.begin(
+async def _report(context: Context, job: str, body: Report, quota: int | None) -> results.CommandResult:
+    return await context.store.report(
         job,
-        run,
+        body.column(body.max_event_times),
+        min_event_times=body.column(body.min_event_times),
+        watermarks=body.column(body.watermarks),
+        delays=body.delayed_rows(),
+        token=context.tokens.claim(job, body.watermark_token),
+        quota=quota,
+    )
+
+
+async def _report_staged(
+    context: Context, job: str, body: Report, batch: BatchReference, quota: int | None
+) -> results.CommandResult:
+    bind_contextvars(query=batch.query, batch=batch.batch_id)
+    return await context.store.stage(
+        job,
+        _run(batch.query, batch),
+        batch.batch_id,
+        batch.partition,
+        body.column(body.max_event_times),
+        body.column(body.counts),
+        watermarks=body.column(body.watermarks),
+        future_rows=body.column(body.future_counts),
+        delays=body.delayed_rows(),
+        token=context.tokens.claim(job, body.watermark_token),
+        quota=quota,
+    )
+
+
+@router.put(BATCH, response_model=BeginResult, openapi_extra=body_of(BeginRequest), summary="Begin a batch")
+@allowed(*REPORTERS)
+async def begin(job: JobId, query: QueryId, batch: BatchId, request: Request, context: ContextOf) -> Response:
+    """Begin a batch and pin its watermark. A batch that began before keeps its pinned watermark."""
+    body = await read_body(request, BeginRequest)
+    begun = await context.store.begin(
+        job,
+        _run(query, body),
         batch,
         body.known_pinned_watermark,
         body.pinned_watermarks_to_keep,
         body.waited_ms,
         body.input_age_ms,
-        claim,
+        context.tokens.claim(job, body.watermark_token),
     )
-    return answer(
-        BeginRecord(
-            **ctx.watermark(job, begun.state),
+    return json_answer(
+        BeginResult(
+            **context.reader.members(job, begun.state),
             pinned_watermark=begun.pinned_watermark,
             latest_event_time=begun.latest_event_time,
             replayed=begun.replayed,
@@ -86,50 +110,44 @@ async def begin(job: JobId, query: QueryId, batch: BatchId, request: Request, ct
     )
 
 
-@router.get(BATCH, response_model=BatchRecord)
+@router.get(BATCH, response_model=BatchStatus, summary="Get a batch")
 @allowed(*READERS)
-async def get_batch(job: JobId, query: QueryId, batch: BatchId, ctx: Ctx) -> Response:
-    """A batch that was begun: its pin, and whether it is open. Those older than the pins kept are forgotten."""
-    found, rows = await ctx.store.reads.queries(job)
-    row = next((row for row in rows if row.query == query), None)
-    if row is None:
-        raise QueryNotFound(query)
-    pinned_watermark = await ctx.store.reads.pinned_watermark(job, query, batch)
-    if pinned_watermark is None:
-        raise Problem(404, "batch_not_found", "This batch was not begun, or so long ago that its pin is not kept.")
-    latest = row.batch_id == batch
-    return answer(
-        BatchRecord(
-            **ctx.watermark(job, found),
-            query=query,
-            query_id=row.query_id,
-            batch_id=batch,
-            pinned_watermark=pinned_watermark.value,
-            open=latest and row.batch_open,
-            released=latest and row.batch_released,
-            begun_ms=row.begun_ms if latest else None,
-        )
-    )
+async def get_batch(job: JobId, query: QueryId, batch: BatchId, context: ContextOf) -> Response:
+    """Return the pinned watermark of a batch, and whether the batch is open. Old batches are not kept."""
+    record = await read_batch(context.reader, job, query, batch)
+    if record is None:
+        raise Problem("batch_not_found", "This batch never began, or its pinned watermark is no longer kept.")
+    return json_answer(record)
 
 
-@router.post(BATCH + ":commit", response_model=EffectRecord, openapi_extra=body_of(Commit))
+@router.post(
+    BATCH + ":commit",
+    response_model=CommandResult,
+    openapi_extra=body_of(CommitRequest),
+    summary="Commit a batch",
+)
 @allowed(*REPORTERS)
-async def commit(job: JobId, query: QueryId, batch: BatchId, request: Request, ctx: Ctx) -> Response:
-    """Commits a batch: what it staged takes effect, its rows are accounted for. Committing again changes nothing."""
-    body = await read(request, Commit)
-    run = Run(query, body.query_id, body.run_id)
+async def commit(job: JobId, query: QueryId, batch: BatchId, request: Request, context: ContextOf) -> Response:
+    """Commit a batch: its staged reports take effect, and its rows are counted. A repetition changes nothing."""
+    body = await read_body(request, CommitRequest)
     accounting = None if body.rows is None else body.rows.accounting()
-    claim = ctx.tokens.claim(job, body.watermark_token)
-    effect = await ctx.store.commit(job, run, batch, accounting, body.waited_ms, body.reported, claim)
-    return answer(EffectRecord(**ctx.watermark(job, effect.state), applied=effect.applied))
+    token = context.tokens.claim(job, body.watermark_token)
+    effect = await context.store.commit(job, _run(query, body), batch, accounting, body.waited_ms, body.reported, token)
+    return json_answer(context.reader.command_result(job, effect))
 
 
-@router.post("/{job:id}/queries/{query:id}:heartbeat", response_model=EffectRecord, openapi_extra=body_of(Heartbeat))
+@router.post(
+    "/{job:id}/queries/{query:id}:heartbeat",
+    response_model=CommandResult,
+    openapi_extra=body_of(HeartbeatRequest),
+    summary="Confirm that a query has no new data",
+)
 @allowed(*REPORTERS)
-async def heartbeat(job: JobId, query: QueryId, request: Request, ctx: Ctx) -> Response:
-    """Caught up, no new data: the only way in which a query's silence comes to count."""
-    body = await read(request, Heartbeat)
-    run = Run(query, body.query_id, body.run_id)
-    claim = ctx.tokens.claim(job, body.watermark_token)
-    effect = await ctx.store.heartbeat(job, run, body.observed_ms, body.waited_ms, body.after_batch, claim)
-    return answer(EffectRecord(**ctx.watermark(job, effect.state), applied=effect.applied))
+async def heartbeat(job: JobId, query: QueryId, request: Request, context: ContextOf) -> Response:
+    """Confirm that a query has no new data, so that its silence counts towards the idle timeout."""
+    body = await read_body(request, HeartbeatRequest)
+    token = context.tokens.claim(job, body.watermark_token)
+    effect = await context.store.heartbeat(
+        job, _run(query, body), body.observed_ms, body.waited_ms, body.after_batch, token
+    )
+    return json_answer(context.reader.command_result(job, effect))

@@ -1,118 +1,164 @@
-"""What may be relied on, and who holds it: the watermark, the substreams, the queries."""
+"""The watermark of a job, and the state behind it."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
-from tidegate.api import views
-from tidegate.api.access import READERS, Who, allowed, unknown_key
-from tidegate.api.bodies import answer
-from tidegate.api.context import Ctx, JobId
-from tidegate.api.disconnects import to_nobody, while_there
-from tidegate.api.schemas.batches import QueryTable, SubstreamTable
-from tidegate.api.schemas.completeness import CompletenessRecord
-from tidegate.api.schemas.jobs import WaitRecord
-from tidegate.api.schemas.late import LateRecord
-from tidegate.api.schemas.types import ID
-from tidegate.api.tables import PLACE, Column
+from tidegate.api.parameters import SubstreamName, SubstreamQuery
+from tidegate.auth.errors import KeyUnknown
+from tidegate.auth.roles import READERS
 from tidegate.domain.numbers import EXACT_DOUBLE
 from tidegate.domain.policy.target_completeness import HIGHEST_TARGET, LOWEST_TARGET
 from tidegate.domain.results import SubstreamState, WatermarkState
+from tidegate.reads.completeness import Completeness, CurveSelection, read_completeness
+from tidegate.reads.late import LateRows, read_late
+from tidegate.reads.queries import QueryTable, read_queries
+from tidegate.reads.substreams import CURSOR, Column, Selection, SubstreamTable, read_substreams
+from tidegate.reads.types import ID
+from tidegate.reads.watermark import WaitResult
+from tidegate.web.access import CallerOf, allowed
+from tidegate.web.bodies import json_answer
+from tidegate.web.context import ContextOf, JobId
+from tidegate.web.disconnects import disconnected_answer, while_connected
 
 router = APIRouter(prefix="/v1/jobs", tags=["state"])
 Lag = Annotated[int, Field(ge=0, le=EXACT_DOUBLE.highest)]
-OneSubstream = Annotated[
-    str | None, Query(min_length=1, max_length=200, description="of this substream, not of the job")
-]
-ItsQuery = Annotated[str, Query(pattern=rf"^$|{ID}", description="whose it is")]
 
 
-@router.get("/{job:id}/watermark", response_model=WaitRecord)
+@router.get("/{job:id}/watermark", response_model=WaitResult, summary="Get or wait for a watermark")
 @allowed(*READERS)
 async def watermark(
     job: JobId,
     request: Request,
-    ctx: Ctx,
-    who: Who,
-    at_least: Annotated[int | None, Query(ge=EXACT_DOUBLE.lowest, le=EXACT_DOUBLE.highest)] = None,
-    timeout_s: Annotated[float, Query(ge=0, le=300)] = 30,
+    context: ContextOf,
+    caller: CallerOf,
+    at_least: Annotated[
+        int | None,
+        Query(
+            ge=EXACT_DOUBLE.lowest,
+            le=EXACT_DOUBLE.highest,
+            description="Wait until the watermark is at least this value. Left out: do not wait.",
+            examples=[1357552800000],
+        ),
+    ] = None,
+    timeout_s: Annotated[
+        float, Query(ge=0, le=300, description="Seconds to wait before `reached` is false.", examples=[30])
+    ] = 30,
 ) -> Response:
-    """The watermark now; with `at_least`, as soon as it is there, or with `reached: false` after `timeout_s`."""
-    waiting = ctx.wakeups.wait(job, at_least, timeout_s)
+    """Return the watermark now, or wait until it reaches `at_least`."""
+    waiting = context.wakeups.wait(job, at_least, timeout_s)
     if at_least is None:
-        found: WatermarkState | None = await waiting
+        answer: WatermarkState | None = await waiting
     else:
-        with ctx.usage.waiting(who.key):
-            found = await while_there(request, waiting)
-    if found is None:
-        return to_nobody()
-    if not ctx.stands(who):
-        raise unknown_key()
-    reached = at_least is None or (found.watermark is not None and found.watermark >= at_least)
-    return answer(WaitRecord(**ctx.watermark(job, found), reached=reached))
+        with context.usage.waiting(caller.key):
+            answer = await while_connected(request, waiting)
+    if answer is None:
+        return disconnected_answer()
+    if not context.revocation.is_valid(caller.key):
+        raise KeyUnknown
+    reached = at_least is None or (answer.watermark is not None and answer.watermark >= at_least)
+    return json_answer(WaitResult(**context.reader.members(job, answer), reached=reached))
 
 
-@router.get("/{job:id}/substreams", response_model=SubstreamTable)
+@router.get("/{job:id}/substreams", response_model=SubstreamTable, summary="List substreams")
 @allowed(*READERS)
 async def substreams(
     job: JobId,
     request: Request,
-    ctx: Ctx,
-    name: Annotated[str, Query(max_length=200, description="those of this name; `*` stands for any characters")] = "*",
+    context: ContextOf,
+    name: Annotated[
+        str,
+        Query(max_length=200, description="Pattern of names; `*` stands for any characters.", examples=["HN*"]),
+    ] = "*",
     query: Annotated[
-        str | None, Query(pattern=rf"^$|{ID}", description='those of this query; "": of reports without batches')
+        str | None,
+        Query(
+            pattern=rf"^$|{ID}",
+            description="Query of the substreams; empty for reports without batches.",
+            examples=["departures"],
+        ),
     ] = None,
-    state: Annotated[list[SubstreamState] | None, Query(description="those in one of these states")] = None,
-    sort: Annotated[Column, Query(description="by which column; equals by query and name")] = "name",
-    descending: bool = False,
-    after: Annotated[str, Query(pattern=PLACE, max_length=400, description="the `next` of the page before")] = "",
-    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+    state: Annotated[
+        list[SubstreamState] | None, Query(description="States of the substreams.", examples=[["active", "blocked"]])
+    ] = None,
+    sort: Annotated[
+        Column,
+        Query(description="Column to sort by; rows with equal values by query and name.", examples=["watermark"]),
+    ] = "name",
+    descending: Annotated[bool, Query(description="Return the highest value first.", examples=[False])] = False,
+    after: Annotated[
+        str,
+        Query(
+            pattern=CURSOR,
+            max_length=400,
+            description="The `next` of the previous page.",
+            examples=["1357552800000:departures/HNL"],
+        ),
+    ] = "",
+    limit: Annotated[int, Query(ge=1, le=10_000, description="Substreams of a page.", examples=[100])] = 1000,
 ) -> Response:
-    """The table of substreams, a page at a time."""
-    of = views.Selection(name, query, state, sort, descending, after, limit)
-    table = await while_there(request, views.substream_table(ctx, job, of))
-    return answer(table) if table is not None else to_nobody()
+    """Return a page of the table of substreams."""
+    selection = Selection(name, query, state, sort, descending, after, limit)
+    table = await while_connected(request, read_substreams(context.reader, job, selection))
+    return json_answer(table) if table is not None else disconnected_answer()
 
 
-@router.get("/{job:id}/completeness", response_model=CompletenessRecord)
+@router.get("/{job:id}/completeness", response_model=Completeness, summary="Get the completeness curve")
 @allowed(*READERS)
 async def completeness(
     job: JobId,
-    ctx: Ctx,
-    substream: OneSubstream = None,
-    query: ItsQuery = "",
+    context: ContextOf,
+    substream: SubstreamName = None,
+    query: SubstreamQuery = "",
     window_ms: Annotated[
         int,
-        Query(ge=0, le=EXACT_DOUBLE.highest, description="rows are judged by windows of this size; 0: by themselves"),
+        Query(
+            ge=0,
+            le=EXACT_DOUBLE.highest,
+            description="Size of the windows by which rows are classified; 0: by row. Not allowed with a frame.",
+            examples=[3600000],
+        ),
     ] = 0,
     target: Annotated[
-        float | None, Query(ge=LOWEST_TARGET, le=HIGHEST_TARGET, description="to recommend a lag for")
+        float | None,
+        Query(
+            ge=LOWEST_TARGET,
+            le=HIGHEST_TARGET,
+            description="Share of rows on time to recommend a lag for.",
+            examples=[0.99],
+        ),
     ] = None,
     lag_ms: Annotated[
-        list[Lag] | None, Query(max_length=200, description="the curve at these lags, not at all that differ")
+        list[Lag] | None,
+        Query(
+            max_length=200,
+            description="Lags of the curve in milliseconds. Left out: all lags at which it changes.",
+            examples=[[0, 1800000, 3600000]],
+        ),
     ] = None,
 ) -> Response:
-    """How far rows come out of order; what share of them a lag has on time, and what it costs."""
-    of = None if substream is None else (query, substream)
-    return answer(await views.completeness(ctx, job, of, window_ms, target, lag_ms))
+    """Return how late rows arrive, and the share of rows on time and the latency under each lag."""
+    key = None if substream is None else (query, substream)
+    return json_answer(await read_completeness(context.reader, job, CurveSelection(key, window_ms, target, lag_ms)))
 
 
-@router.get("/{job:id}/late", response_model=LateRecord)
+@router.get("/{job:id}/late", response_model=LateRows, summary="Get late rows")
 @allowed(*READERS)
 async def late(
     job: JobId,
-    ctx: Ctx,
-    substream: OneSubstream = None,
-    query: ItsQuery = "",
-    limit: Annotated[int, Query(ge=1, le=1000, description="so many spans at the most")] = 20,
+    context: ContextOf,
+    substream: SubstreamName = None,
+    query: SubstreamQuery = "",
+    limit: Annotated[int, Query(ge=1, le=1000, description="Number of spans to list.", examples=[20])] = 20,
 ) -> Response:
-    """What became of rows that came too late, and of which hours of event time they were."""
-    return answer(await views.late(ctx, job, None if substream is None else (query, substream), limit))
+    """Return updated, dropped and diverted rows, by hour of event time and by substream."""
+    key = None if substream is None else (query, substream)
+    return json_answer(await read_late(context.reader, job, key, limit))
 
 
-@router.get("/{job:id}/queries", response_model=QueryTable)
+@router.get("/{job:id}/queries", response_model=QueryTable, summary="List queries")
 @allowed(*READERS)
-async def queries(job: JobId, ctx: Ctx) -> Response:
-    """The queries that feed the job, with their latest batches and since when those are open."""
-    return answer(await views.query_table(ctx, job))
+async def queries(job: JobId, context: ContextOf) -> Response:
+    """Return the queries of a job with their latest batches."""
+    return json_answer(await read_queries(context.reader, job))

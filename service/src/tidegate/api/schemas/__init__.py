@@ -1,1 +1,1 @@
-"""What goes over the wire, in pydantic models: names, units, ranges."""
+"""Bodies of requests, and answers that no other face shows."""

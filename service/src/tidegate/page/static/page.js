@@ -1,38 +1,38 @@
-// Keeps the page up to date. All markup comes from the server, where everything that is not its own is escaped; without
-// this script the page is as it was when it was loaded.
+// Keeps the page up to date. The server renders all markup, and escapes all values. Without this script the page shows
+// the state at its load.
 "use strict";
 
 const body = document.body;
-// Of what is shown, by the coordinator's clock: this machine's own may be wrong.
-let serverMs = Number(body.dataset.now), heardMs = performance.now();
-const now = () => serverMs + performance.now() - heardMs;
+// Processing time of the coordinator: the clock of this machine may be wrong.
+let serverMs = Number(body.dataset.now), receivedMs = performance.now();
+const now = () => serverMs + performance.now() - receivedMs;
 
-// -- times: how long ago, until when, and in whose zone
+// -- times and durations
 
 const UNITS = [["y", 31536000], ["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
 
-function forHowLong(ms) {
+function formatDuration(ms) {
   let seconds = Math.floor(Math.max(ms, 0) / 1000);
   if (seconds < 1) return `${Math.max(Math.round(ms), 0)} ms`;
-  const found = [];
+  const parts = [];
   for (const [unit, size] of UNITS) {
     const number = Math.floor(seconds / size);
     seconds %= size;
-    if (number || found.length) found.push(`${number} ${unit}`);
+    if (number || parts.length) parts.push(`${number} ${unit}`);
   }
-  return found.slice(0, 2).filter((part) => !part.startsWith("0 ")).join(" ");
+  return parts.slice(0, 2).filter((part) => !part.startsWith("0 ")).join(" ");
 }
 
-function tick() {
-  for (const one of document.querySelectorAll("[data-since]")) one.textContent = forHowLong(now() - one.dataset.since);
-  for (const one of document.querySelectorAll("[data-until]")) one.textContent = forHowLong(one.dataset.until - now());
+function updateDurations() {
+  for (const one of document.querySelectorAll("[data-since]")) one.textContent = formatDuration(now() - one.dataset.since);
+  for (const one of document.querySelectorAll("[data-until]")) one.textContent = formatDuration(one.dataset.until - now());
 }
 
 const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
 const two = (number) => String(number).padStart(2, "0");
 let local = localStorage.getItem("tidegate.times") === "local";
 
-function shown(ms) {
+function formatTime(ms) {
   const at = new Date(ms);
   if (!local) return at.toISOString().replace("T", " ").replace(/\.\d+Z$/, "Z");
   const day = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
@@ -40,7 +40,7 @@ function shown(ms) {
 }
 
 function showTimes(within) {
-  for (const one of within.querySelectorAll("[data-ms]")) one.textContent = shown(Number(one.dataset.ms));
+  for (const one of within.querySelectorAll("[data-ms]")) one.textContent = formatTime(Number(one.dataset.ms));
 }
 
 const times = document.getElementById("times");
@@ -56,14 +56,14 @@ if (times) {
   name();
 }
 if (local) showTimes(document);
-setInterval(tick, 1000);
+setInterval(updateDurations, 1000);
 
-// -- the stream: what has changed
+// -- the event stream
 
 const trouble = document.getElementById("trouble"), connection = document.getElementById("connection");
-let waiting = {};
+let pending = {};
 
-function say(text) {
+function showTrouble(text) {
   trouble.hidden = !text;
   if (trouble.textContent !== text) trouble.textContent = text;
   body.classList.toggle("cut", Boolean(text));
@@ -71,7 +71,7 @@ function say(text) {
   connection.classList.toggle("on", !text);
 }
 
-// Somebody reads with the mouse, is about to click, or fills in a form: what they are at stays until they are done.
+// A section does not change while the user selects text in it, presses a button, or fills in a form.
 let pressed = false;
 
 function busy(section) {
@@ -81,8 +81,8 @@ function busy(section) {
     || (section.contains(focus) && ["INPUT", "SELECT"].includes(focus.tagName));
 }
 
-// What was chosen and not sent off yet, by the names of the fields.
-function chosen(section) {
+// Values of fields that the user has changed and not sent yet.
+function changedFields(section) {
   const first = (field) => [...field.options].find((option) => option.defaultSelected) || field.options[0];
   const before = (field) => field.tagName === "SELECT" ? first(field).value : field.defaultValue;
   const fields = [...section.querySelectorAll("input[name], select[name]")];
@@ -94,7 +94,7 @@ function replace(id, markup) {
   if (!section) return true;
   if (busy(section)) return false;
   const focus = document.activeElement, inside = section.contains(focus);
-  const address = inside && focus.getAttribute("href"), fields = chosen(section);
+  const address = inside && focus.getAttribute("href"), fields = changedFields(section);
   section.innerHTML = markup;
   for (const [name, value] of fields) {
     const field = section.querySelector(`[name="${CSS.escape(name)}"]`);
@@ -109,30 +109,30 @@ function replace(id, markup) {
 }
 
 function replaceAll() {
-  for (const [id, markup] of Object.entries(waiting)) if (replace(id, markup)) delete waiting[id];
+  for (const [id, markup] of Object.entries(pending)) if (replace(id, markup)) delete pending[id];
 }
 
 if (body.dataset.live) {
   const stream = new EventSource(body.dataset.live);
-  const cut = "Not connected to the coordinator: this is how it was when it last answered. Connecting again.";
+  const disconnected = "Not connected to the coordinator. The page shows the last known state. Connecting again.";
   stream.addEventListener("page", (event) => {
-    const told = JSON.parse(event.data);
-    serverMs = told.now;
-    heardMs = performance.now();
-    waiting = { ...waiting, ...told.sections };
-    say("");
+    const update = JSON.parse(event.data);
+    serverMs = update.now;
+    receivedMs = performance.now();
+    pending = { ...pending, ...update.sections };
+    showTrouble("");
     replaceAll();
-    tick();
+    updateDurations();
   });
-  stream.addEventListener("down", () => say("Redis does not answer: this is how it was when it last did. Trying again."));
+  stream.addEventListener("down", () => showTrouble("Redis does not answer. The page shows the last known state. Trying again."));
   stream.addEventListener("gone", () => { stream.close(); location.reload(); });
   stream.addEventListener("error", () => {
-    say(stream.readyState === EventSource.CLOSED ? "No longer kept up to date: load the page again." : cut);
+    showTrouble(stream.readyState === EventSource.CLOSED ? "Updates have stopped: load the page again." : disconnected);
   });
   document.addEventListener("focusout", () => setTimeout(replaceAll, 0));
   document.addEventListener("pointerdown", () => { pressed = true; });
   for (const end of ["pointerup", "pointercancel"]) {
-    // After the click that it may be.
+    // After the click event of the same gesture.
     document.addEventListener(end, () => setTimeout(() => { pressed = false; replaceAll(); }, 0));
   }
   document.addEventListener("selectionchange", () => setTimeout(replaceAll, 0));

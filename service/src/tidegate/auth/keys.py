@@ -1,0 +1,80 @@
+"""API keys: their members, quotas and hashes.
+
+A key is ``tdg_<id>_<secret>``. Its secret has 256 random bits, so one round of SHA-256 hides it; slow hashes are for
+secrets that can be guessed.
+"""
+
+import hashlib
+import hmac
+import secrets
+import time
+from typing import Any
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+from tidegate.auth.roles import Role
+
+ID = r"^[A-Za-z0-9._~-]{1,128}$"
+SCHEME = "tdg"
+
+
+class KeysUnusable(Exception):
+    """A file of keys that cannot be used. The message says why, and what to do."""
+
+
+class Quotas(BaseModel):
+    """The limits of one key. None: only the limits of the service apply."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    requests_per_s: int | None = Field(
+        default=None, ge=1, description="Calls per second at one replica.", examples=[50]
+    )
+    waiting: int | None = Field(default=None, ge=1, description="Waiting clients at one replica.", examples=[20])
+    jobs: int | None = Field(default=None, ge=1, description="Jobs with the prefix of the key.", examples=[10])
+    substreams: int | None = Field(default=None, ge=1, description="Substreams of one job.", examples=[1000])
+
+
+NO_QUOTAS = Quotas()
+
+
+class Key(BaseModel):
+    """A key as the file stores it, for jobs whose names begin with ``prefix``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(pattern=ID)
+    role: Role
+    prefix: str = Field(default="", pattern=r"^[A-Za-z0-9._~-]{0,128}$")
+    id: str = Field(pattern=r"^[0-9a-f]{12}$")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    created: AwareDatetime
+    expires: AwareDatetime | None = None
+    quotas: Quotas = NO_QUOTAS
+
+    def has_expired(self) -> bool:
+        """Return whether the key is no longer valid."""
+        return self.expires is not None and self.expires.timestamp() <= time.time()
+
+
+def new_key(**members: Any) -> tuple[str, Key]:
+    """Return a new key as its user presents it, and as the file stores it."""
+    key_id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
+    return f"{SCHEME}_{key_id}_{secret}", Key(id=key_id, sha256=_hash(secret), **members)
+
+
+def split_key(presented: str) -> tuple[str, str, str]:
+    """Return the scheme, the id and the secret of a presented key."""
+    scheme, _, rest = presented.partition("_")
+    key_id, _, secret = rest.partition("_")
+    return scheme, key_id, secret
+
+
+def has_secret(key: Key | None, secret: str) -> bool:
+    """Return whether a secret belongs to a key. The time it takes does not depend on the secret or the key."""
+    genuine = hmac.compare_digest(_hash(secret), key.sha256 if key else _hash(""))
+    return genuine and key is not None
+
+
+def _hash(secret: str) -> str:
+    return hashlib.sha256(secret.encode(errors="surrogateescape")).hexdigest()

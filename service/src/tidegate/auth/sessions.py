@@ -1,0 +1,83 @@
+"""Sessions of the operators' page: signed cookies, and signed forms.
+
+All replicas share the signing key, so any replica accepts the cookies and forms of another. Nothing is stored.
+"""
+
+import hashlib
+import secrets
+
+from fastapi import Request, Response
+from itsdangerous import BadSignature, Signer, TimestampSigner
+
+from tidegate.auth.callers import Caller
+from tidegate.auth.keyring import Keyring
+from tidegate.auth.keys import Key
+from tidegate.auth.usage import Limit
+
+COOKIE = "tidegate_session"
+SESSION_S = 12 * 3600
+FAILURES_PER_MINUTE = 10
+
+
+class Sessions:
+    """The sessions of the page.
+
+    Args:
+        key: Key that all replicas share.
+        keyring: The API keys. None: the page needs no login.
+    """
+
+    def __init__(self, key: bytes, keyring: Keyring | None) -> None:
+        self._key = key
+        self.keyring = keyring
+        self.failed_logins = Limit(FAILURES_PER_MINUTE / 60, FAILURES_PER_MINUTE)
+
+    def open(self, request: Request, response: Response, key: Key) -> None:
+        """Set a session cookie, valid for ``SESSION_S`` unless the key is revoked or expires."""
+        response.set_cookie(
+            COOKIE,
+            self._cookie_signer(key).sign(f"{key.id}.{secrets.token_hex(8)}").decode(),
+            max_age=SESSION_S,
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
+
+    def close(self, response: Response) -> None:
+        """Delete the session cookie."""
+        response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+
+    def caller(self, request: Request) -> Caller | None:
+        """Return the caller of a request, or None if it has no valid session."""
+        if self.keyring is None:
+            return Caller(None)
+        cookie = request.cookies.get(COOKIE, "")
+        key = self.keyring.key_with_id(cookie.partition(".")[0])
+        if key is None:
+            return None
+        try:
+            self._cookie_signer(key).unsign(cookie, max_age=SESSION_S)
+        except (BadSignature, UnicodeError):
+            return None
+        return Caller(key)
+
+    def form_token(self, request: Request) -> str:
+        """Return the token of a form. It is bound to the session, and other sites cannot read it."""
+        return self._form_signer.get_signature(_cookie_bytes(request)).decode()
+
+    def accepts_form(self, request: Request, token: str) -> bool:
+        """Return whether a form token belongs to the session of the request."""
+        signature = token.encode(errors="surrogateescape")
+        return self._form_signer.verify_signature(_cookie_bytes(request), signature)
+
+    @property
+    def _form_signer(self) -> Signer:
+        return Signer(self._key, salt="form", digest_method=hashlib.sha256)
+
+    def _cookie_signer(self, key: Key) -> TimestampSigner:
+        # The salt contains the hash of the secret: an id with another secret is another key.
+        return TimestampSigner(self._key, salt=f"session {key.sha256}", digest_method=hashlib.sha256)
+
+
+def _cookie_bytes(request: Request) -> bytes:
+    return request.cookies.get(COOKIE, "").encode(errors="surrogateescape")

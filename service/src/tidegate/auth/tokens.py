@@ -1,0 +1,45 @@
+"""Watermark tokens: proofs that the coordinator emitted a watermark.
+
+A token is a MAC (HMAC-SHA256, RFC 2104) over job, incarnation and watermark. Clients send their latest token with every
+call. If the store has lost state, a valid token restores the watermark. Only a coordinator can issue a valid token, so
+a client cannot push a job forward.
+"""
+
+import hashlib
+import hmac
+from base64 import urlsafe_b64encode
+
+from tidegate.domain.results import WatermarkState
+from tidegate.domain.state import TokenClaim
+
+PROVES_NOTHING = TokenClaim(0, None)
+"""Claim of an invalid token. It is older than any incarnation, so the store ignores and counts it."""
+
+
+class Tokens:
+    """Watermark tokens under one key."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def issue(self, job: str, answer: WatermarkState) -> str:
+        """Return the token of an answer."""
+        return self._token(job, answer.incarnation, "" if answer.watermark is None else str(answer.watermark))
+
+    def claim(self, job: str, token: str | None) -> TokenClaim | None:
+        """Return what a token proves, or None without a token."""
+        if token is None:
+            return None
+        incarnation, _, rest = token.partition(".")
+        watermark = rest.rpartition(".")[0]
+        try:
+            claimed = TokenClaim(int(incarnation), int(watermark) if watermark else None)
+        except ValueError:
+            return PROVES_NOTHING
+        # Both sides as bytes: compare_digest refuses text that is not ASCII.
+        genuine = hmac.compare_digest(self._token(job, claimed.incarnation, watermark).encode(), token.encode())
+        return claimed if genuine else PROVES_NOTHING
+
+    def _token(self, job: str, incarnation: int, watermark: str) -> str:
+        mac = hmac.new(self._key, f"{job}\n{incarnation}\n{watermark}".encode(), hashlib.sha256).digest()
+        return f"{incarnation}.{watermark}.{urlsafe_b64encode(mac[:18]).decode()}"

@@ -1,0 +1,177 @@
+"""Commands that change a job. The history keeps the reason of each."""
+
+from typing import Annotated, Any
+
+import typer
+
+from tidegate.cli.coordinator import Coordinator
+from tidegate.cli.options import LOCAL_URL, AsJson, Job, Url, duration_ms, time
+from tidegate.cli.output import show, show_json
+from tidegate.cli.views import job_sentence
+
+Names = Annotated[list[str], typer.Argument(help="Names of the substreams.")]
+Reason = Annotated[str, typer.Option(help="Reason of the action. The history keeps it.", prompt="Reason")]
+QueryOfSubstreams = Annotated[
+    str | None,
+    typer.Option(
+        "--query",
+        help="Query of the substreams; required only if several queries have them. --query '' selects substreams that "
+        "report without batches.",
+    ),
+]
+
+
+def declare(
+    job: Job,
+    names: Names,
+    reason: Reason,
+    query: Annotated[str, typer.Option(help="Query of the substreams; left out for reports without batches.")] = "",
+    url: Url = LOCAL_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Declare substreams, so that they hold the watermark from the start."""
+    _act_on_substreams(url, job, ":declare", names, query, reason, as_json)
+
+
+def idle(
+    job: Job,
+    names: Names,
+    reason: Reason,
+    query: QueryOfSubstreams = None,
+    url: Url = LOCAL_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Exclude substreams from the minimum until their next event."""
+    _act_on_substreams(url, job, "/substreams:idle", names, query, reason, as_json)
+
+
+def done(
+    job: Job,
+    names: Names,
+    reason: Reason,
+    query: QueryOfSubstreams = None,
+    url: Url = LOCAL_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Mark substreams as permanently ended."""
+    _act_on_substreams(url, job, "/substreams:done", names, query, reason, as_json)
+
+
+def evict(
+    job: Job,
+    names: Names,
+    reason: Reason,
+    query: QueryOfSubstreams = None,
+    url: Url = LOCAL_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Remove substreams; they can return as new ones."""
+    _act_on_substreams(url, job, "/substreams:evict", names, query, reason, as_json)
+
+
+def retire(
+    job: Job,
+    query: Annotated[str, typer.Argument(help="Name of the query.")],
+    reason: Reason,
+    successor: Annotated[
+        str | None,
+        typer.Option(help="Query that takes over the substreams; the query itself to continue on another checkpoint."),
+    ] = None,
+    evict: Annotated[bool, typer.Option("--evict", help="Evict the substreams instead.")] = False,
+    url: Url = LOCAL_URL,
+    as_json: AsJson = False,
+) -> None:
+    """End a query that was stopped or renamed, or has lost its checkpoint."""
+    if (successor is None) != evict:
+        raise typer.BadParameter("give either --successor QUERY or --evict")
+    choice: dict[str, Any] = {"evict": True} if successor is None else {"successor": successor}
+    _post(url, job, f"/queries/{query}:retire", {**choice, "reason": reason}, as_json)
+
+
+def hold(
+    job: Job,
+    at_most: Annotated[str, typer.Option(help="Highest watermark: 2013-01-14T00:00Z, or Unix milliseconds.")],
+    reason: Reason,
+    name: Annotated[str | None, typer.Option(help="Name of the hold; left out, the coordinator chooses one.")] = None,
+    lasts: Annotated[str | None, typer.Option(help="Duration: 30m, 2h; left out, until it is released.")] = None,
+    url: Url = LOCAL_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Keep the watermark at or below a value."""
+    body = {"at_most": time(at_most), "reason": reason, "hold": name}
+    body["duration_ms"] = None if lasts is None else duration_ms(lasts)
+    _post(url, job, "/holds", body, as_json)
+
+
+def release(
+    job: Job,
+    name: Annotated[str, typer.Argument(help="Name of the hold.")],
+    reason: Reason,
+    url: Url = LOCAL_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Release a hold."""
+    result = Coordinator(url).job("DELETE", job, f"/holds/{name}", params={"reason": reason})
+    _show_result(result, as_json)
+
+
+def complete(
+    job: Job,
+    reason: Reason,
+    up_to: Annotated[
+        str | None, typer.Option(help="Least final watermark: 2013-01-14T00:00Z, or Unix milliseconds.")
+    ] = None,
+    url: Url = LOCAL_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Declare the end of the input: all substreams are done."""
+    body = {"reason": reason, "up_to": None if up_to is None else time(up_to)}
+    _post(url, job, ":complete", body, as_json)
+
+
+def reopen(job: Job, reason: Reason, url: Url = LOCAL_URL, as_json: AsJson = False) -> None:
+    """Undo the end of the input. The watermark does not move back."""
+    _post(url, job, ":reopen", {"reason": reason}, as_json)
+
+
+def _act_on_substreams(
+    url: str, job: str, path: str, names: list[str], query: str | None, reason: str, as_json: bool
+) -> None:
+    if query is None:
+        query = _query_of(Coordinator(url), job, names)
+    _post(url, job, path, {"names": names, "query": query, "reason": reason}, as_json)
+
+
+def _query_of(coordinator: Coordinator, job: str, names: list[str]) -> str:
+    """Return the one query that has all of these substreams, or an empty text if one of them is unknown.
+
+    Raises:
+        typer.BadParameter: If several queries have them, or no query has all of them.
+    """
+    queries_by_name: list[set[str]] = []
+    for name in names:
+        # A name can contain `*`, which matches other names too.
+        rows = coordinator.job("GET", job, "/substreams", params={"name": name, "limit": 10_000})["substreams"]
+        queries_by_name.append({row["query"] for row in rows if row["substream"] == name})
+    if not all(queries_by_name):
+        return ""  # the coordinator's error names the unknown substreams
+    common = set.intersection(*queries_by_name)
+    if len(common) == 1:
+        return common.pop()
+    listed = ", ".join(repr(query) for query in sorted(set.union(*queries_by_name)))
+    raise typer.BadParameter(f"several queries have these substreams; choose one with --query: {listed}")
+
+
+def _post(url: str, job: str, path: str, body: dict[str, Any], as_json: bool) -> None:
+    _show_result(Coordinator(url).job("POST", job, path, json=body), as_json)
+
+
+def _show_result(result: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        show_json(result)
+        return
+    if result.get("applied") is False:
+        show("Nothing changed: the job already has this state.")
+    if "hold" in result:
+        show(f"Name of the hold: {result['hold']}")
+    show(job_sentence(result))

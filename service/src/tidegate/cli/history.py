@@ -1,0 +1,120 @@
+"""Commands over time: history, watch, wait."""
+
+import json
+import time as clock
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from tidegate.cli.coordinator import NOT_REACHED, Coordinator
+from tidegate.cli.options import LOCAL_URL, AsJson, Job, Url, duration_s, time
+from tidegate.cli.output import show, show_json, table_of
+from tidegate.cli.views import job_sentence
+from tidegate.domain.journal import Kind
+from tidegate.reads.sentences import holder, plain_text, record_details
+from tidegate.times import format_time
+
+Kinds = Annotated[list[Kind] | None, typer.Option("--kind", help="Show only records of this kind; repeatable.")]
+MAX_POLL_S = 60.0
+ANSWER_S = 30.0
+RECONNECT_S = 1.0
+
+
+def history(
+    job: Job,
+    as_of: Annotated[
+        str | None, typer.Option(help="Processing time: show records up to then, and the watermark at that time.")
+    ] = None,
+    kind: Kinds = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Number of records, latest first.")] = 20,
+    url: Url = LOCAL_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Show what happened to a job, with actors and reasons."""
+    parameters: dict[str, Any] = {"limit": limit, "kind": kind or []}
+    if as_of is not None:
+        parameters["as_of"] = time(as_of)
+    page = Coordinator(url).job("GET", job, "/history", params=parameters)
+    if as_json:
+        show_json(page)
+        return
+    now_ms = page["now_ms"]
+    if as_of is not None:
+        show(f"At {format_time(time(as_of))} {_watermark_then(page['as_of'], now_ms)}.")
+    table = table_of("time", "event", "")
+    for record in page["records"]:
+        event = record.get("action", record["kind"])
+        table.add_row(format_time(record["at_ms"]), event, plain_text(record_details(record), now_ms))
+    show(table)
+
+
+def _watermark_then(movement: Mapping[str, Any] | None, now_ms: int) -> str:
+    if movement is None:
+        return "there was no watermark, or it is no longer kept"
+    watermark = f"the watermark was {format_time(movement.get('watermark'))}"
+    if not movement.get("held_by"):
+        return f"{watermark}, and nothing held it"
+    return f"{watermark}, held by {plain_text(holder({**movement, 'reason': movement['held_by']}), now_ms)}"
+
+
+def watch(job: Job, kind: Kinds = None, url: Url = LOCAL_URL, as_json: AsJson = False) -> None:
+    """Show what happens to a job until Ctrl-C. After a reconnection no record is missing."""
+    import httpx
+
+    coordinator = Coordinator(url)
+    coordinator.job("GET", job)
+    last_id: str | None = None
+    while True:
+        try:
+            for event_id, name, data in coordinator.events(job, last_id, kind=kind or []):
+                last_id = event_id
+                if as_json:
+                    typer.echo(json.dumps({"event": name, **data}))
+                else:
+                    _show_event(name, data)
+                    if name == "deleted":
+                        return
+        except httpx.TransportError as error:
+            typer.echo(f"tidegate: {error or type(error).__name__}; connecting again.", err=True)
+        except KeyboardInterrupt:
+            return
+        clock.sleep(RECONNECT_S)
+
+
+def _show_event(name: str, data: Mapping[str, Any]) -> None:
+    if name == "deleted":
+        show("The job was deleted.")
+    elif name in ("state", "reset"):
+        show(f"{format_time(data['now_ms'])}  {name:<12} {job_sentence(data)}")
+    else:
+        at_ms = data["at_ms"]
+        show(f"{format_time(at_ms)}  {data.get('action', name):<12} {plain_text(record_details(data), at_ms)}")
+
+
+def wait(
+    job: Job,
+    at_least: Annotated[str, typer.Option(help="Watermark to wait for: 2013-01-14T00:00Z, or Unix milliseconds.")],
+    timeout: Annotated[str, typer.Option(help="Longest wait: 90s, 30m, 2h, 1d.")] = "1h",
+    url: Url = LOCAL_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Wait until the watermark reaches a value. Exit status 3: not reached in time.
+
+    tidegate wait flights --at-least 2013-01-14T00:00Z --timeout 2h && run-batch
+    """
+    coordinator, goal = Coordinator(url), time(at_least)
+    deadline = clock.monotonic() + duration_s(timeout)
+    while True:
+        left_s = max(0.0, deadline - clock.monotonic())
+        poll_s = min(left_s, MAX_POLL_S)
+        parameters = {"at_least": goal, "timeout_s": poll_s}
+        result = coordinator.job("GET", job, "/watermark", read_s=poll_s + ANSWER_S, params=parameters)
+        if result["reached"] or left_s == 0:
+            break
+    if as_json:
+        show_json(result)
+    else:
+        show(job_sentence(result))
+    if not result["reached"]:
+        raise typer.Exit(NOT_REACHED)

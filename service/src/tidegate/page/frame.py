@@ -1,0 +1,127 @@
+"""What all pages share: security headers, sessions, the frame of a page, and errors as pages."""
+
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from fastapi import Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.routing import APIRoute
+from starlette.staticfiles import StaticFiles
+from starlette.status import HTTP_303_SEE_OTHER
+
+from tidegate.auth.callers import Caller
+from tidegate.page.render import render
+from tidegate.web.bodies import raw_body
+from tidegate.web.context import context_of
+from tidegate.web.problems import HANDLED, Problem, problem_of, refuse
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+WITHOUT_SESSION = ("login", "log_in")
+"""Calls that need no session."""
+UNCOUNTED = ("login", "log_in", "log_out", "jobs_live", "job_live")
+"""Calls that do not count towards the quota of a key: browsers do not retry a refused event stream."""
+MAX_FIELDS = 20
+
+
+class PageRoute(APIRoute):
+    """A call of the page: without a session it leads to the login, and errors are pages."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler of the call."""
+        serve = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            answer = await self._answer(request, serve)
+            answer.headers.update(HEADERS)
+            return answer
+
+        return handle
+
+    async def _answer(self, request: Request, serve: Callable[[Request], Awaitable[Response]]) -> Response:
+        context = context_of(request)
+        caller = context.sessions.caller(request)
+        if caller is None and self.name not in WITHOUT_SESSION:
+            return _to_login(request)
+        request.scope["caller"] = caller or Caller(None)
+        try:
+            if request.method == "POST" and not _is_same_origin(request):
+                raise Problem("foreign_origin", "A page of another site sent this form.")
+            if caller is not None and caller.key is not None and self.name not in UNCOUNTED:
+                context.usage.request(caller.key)
+            return await serve(request)
+        except HANDLED as error:
+            return error_page(request, problem_of(error))
+
+
+class Files(StaticFiles):
+    """The style sheet and the script of the pages. Browsers check each time whether they have changed."""
+
+    def file_response(self, *arguments: Any, **options: Any) -> Response:
+        """Return a file."""
+        answer = super().file_response(*arguments, **options)
+        answer.headers.update({"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"})
+        return answer
+
+
+def frame(request: Request) -> dict[str, Any]:
+    """Return the values that the template of every page needs."""
+    sessions = context_of(request).sessions
+    caller: Caller = request.scope.get("caller") or Caller(None)
+    return {
+        "key": caller.key,
+        "token": sessions.form_token(request),
+        "now": 0,
+        "live": "",
+    }
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """Return the fields of a form of this page.
+
+    Raises:
+        Problem: If the form is not valid, or does not belong to the session.
+    """
+    raw = await raw_body(request)
+    try:
+        form = dict(parse_qsl(raw.decode("ascii"), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict"))
+    except ValueError:
+        raise Problem("invalid_request", "This is not a form of the page.") from None
+    if not context_of(request).sessions.accepts_form(request, form.get("token", "")):
+        raise Problem("form_expired", "This form belongs to another session; load the page again and repeat it.")
+    return form
+
+
+def error_page(request: Request, problem: Problem) -> Response:
+    """Return the page of an error. A stream gets a problem document."""
+    if request.url.path.endswith("/live"):
+        return refuse(request, problem)
+    request.scope["problem"] = problem.code
+    retries = problem.code == "job_not_found" or "Retry-After" in problem.headers
+    page = render("error.html", problem=problem, retries=retries, **frame(request))
+    headers = {name: value for name, value in problem.headers.items() if name != "WWW-Authenticate"}
+    return HTMLResponse(page, problem.status, headers)
+
+
+def _is_same_origin(request: Request) -> bool:
+    """Return whether a form comes from this page. This also holds before a login, against forged logins."""
+    headers = request.headers
+    if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        return False
+    return "origin" not in headers or headers["origin"].partition("://")[2] == headers.get("host")
+
+
+def _to_login(request: Request) -> Response:
+    if request.method != "GET" or request.url.path.endswith("/live"):
+        return error_page(request, Problem("key_required", "You are not logged in, or no longer; log in again."))
+    address = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    if request.headers.get("sec-fetch-site") == "cross-site":
+        # The browser sends a strict cookie along a link of this site only, so this page links to the address again.
+        return HTMLResponse(render("continue.html", address=address))
+    return RedirectResponse(f"/login?{urlencode({'next': address})}", HTTP_303_SEE_OTHER)

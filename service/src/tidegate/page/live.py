@@ -1,0 +1,116 @@
+"""The event streams that keep pages up to date."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+
+from fastapi import APIRouter, Request
+from fastapi.responses import StreamingResponse
+from redis.exceptions import RedisError
+
+from tidegate.auth.roles import READERS
+from tidegate.domain.errors import ClockJumped, JobDeleted, JobNotFound
+from tidegate.page import sections
+from tidegate.page.frame import PageRoute
+from tidegate.page.pages import JobPattern, JobViewOf
+from tidegate.page.sections import Sections
+from tidegate.web.access import CallerOf, allowed, caller_of
+from tidegate.web.context import Context, ContextOf, JobId
+
+router = APIRouter(include_in_schema=False, route_class=PageRoute)
+
+POLL_S = 2.0
+"""Interval at which the store is read for changes that leave no record, such as max event times."""
+SETTLE_S = 0.2
+"""Least time between two updates."""
+REST_FACTOR = 10
+"""A page rests this many times the duration of its last read, so that slow reads happen less often."""
+
+Read = Callable[[], Awaitable[Sections]]
+
+
+@router.get("/live")
+@allowed(*READERS)
+async def jobs_live(
+    request: Request, context: ContextOf, caller: CallerOf, name: JobPattern = "*"
+) -> StreamingResponse:
+    """Stream updates of the list of jobs."""
+
+    async def read() -> Sections:
+        return await sections.job_list(context, caller, name)
+
+    async def polls() -> AsyncGenerator[None, None]:
+        with context.usage.waiting(caller.key), context.wakeups.place():
+            yield
+            while not context.wakeups.closing:
+                yield
+                await asyncio.sleep(POLL_S)
+
+    return await _stream(_updates(request, context, polls(), read))
+
+
+@router.get("/jobs/{job:id}/live")
+@allowed(*READERS)
+async def job_live(
+    request: Request, job: JobId, context: ContextOf, caller: CallerOf, view: JobViewOf
+) -> StreamingResponse:
+    """Stream updates of the page of a job."""
+
+    async def read() -> Sections:
+        return await sections.job(context, caller, job, view)
+
+    await context.store.sweep(job)  # answers with an error, before the stream starts, if there is no such job
+    changes = context.wakeups.follow(job, None, POLL_S, context.usage.waiting(caller.key))
+    return await _stream(_updates(request, context, changes, read))
+
+
+async def _stream(events: AsyncGenerator[bytes, None]) -> StreamingResponse:
+    await anext(events)  # answers with an error, before the stream starts, if too many clients are waiting
+    return StreamingResponse(events, headers={"X-Accel-Buffering": "no"}, media_type="text/event-stream")
+
+
+async def _updates(
+    request: Request, context: Context, changes: AsyncGenerator[object, None], read: Read
+) -> AsyncGenerator[bytes, None]:
+    """Yield nothing first, then an event for each change.
+
+    Events are ``page`` with the sections that changed, ``down`` if the store cannot be read, and ``gone`` as the last
+    one, if the job does not exist any more or the session has ended.
+    """
+    shown: dict[str, str] = {}
+    async with aclosing(changes):
+        try:
+            await anext(changes)
+            yield b""
+            async for _ in context.revocation.while_valid(changes, caller_of(request).key):
+                if context.sessions.caller(request) is None:
+                    break
+                began = time.monotonic()
+                try:
+                    current = await read()
+                except (RedisError, ClockJumped):
+                    yield _event("down", {})
+                    shown.clear()
+                    continue
+                changed = {name: markup for name, markup in current.markup.items() if shown.get(name) != markup}
+                shown |= changed
+                yield _event("page", {"now": current.now_ms, "sections": changed})
+                await _rest(request, context, time.monotonic() - began)
+        except (JobNotFound, JobDeleted):
+            pass
+        else:
+            if context.wakeups.closing:
+                return  # the browser reconnects to another replica, or to this one after its restart
+    yield _event("gone", {})
+
+
+async def _rest(request: Request, context: Context, read_s: float) -> None:
+    end = time.monotonic() + max(SETTLE_S, REST_FACTOR * read_s)
+    while context.sessions.caller(request) and not context.wakeups.closing and time.monotonic() < end:
+        await asyncio.sleep(max(0.0, min(POLL_S, end - time.monotonic())))
+
+
+def _event(name: str, data: Mapping[str, object]) -> bytes:
+    return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode()

@@ -1,0 +1,68 @@
+"""Login and logout."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+from starlette.status import HTTP_303_SEE_OTHER
+from structlog.contextvars import bind_contextvars
+
+from tidegate.auth.errors import KeyUnknown
+from tidegate.auth.roles import READERS
+from tidegate.auth.usage import network
+from tidegate.page.frame import PageRoute, frame, read_form
+from tidegate.page.render import render
+from tidegate.web.access import allowed
+from tidegate.web.context import ContextOf
+from tidegate.web.guard import PAGES
+from tidegate.web.problems import Problem, problem_of
+
+router = APIRouter(include_in_schema=False, route_class=PageRoute)
+
+
+@router.get("/login")
+@allowed()
+async def login(
+    request: Request, context: ContextOf, address: Annotated[str, Query(alias="next", max_length=2000)] = "/"
+) -> Response:
+    """Show the form for a key."""
+    if context.keyring is None:
+        return RedirectResponse("/", HTTP_303_SEE_OTHER)
+    return HTMLResponse(render("login.html", address=address, problem=None, **frame(request)))
+
+
+@router.post("/login")
+@allowed()
+async def log_in(request: Request, context: ContextOf) -> Response:
+    """Exchange a key for a session cookie. The browser does not keep the key."""
+    form = await read_form(request)
+    address, client = form.get("next", "/"), network(request.client.host if request.client else "")
+    if not context.sessions.failed_logins.has_room(client):
+        raise Problem("too_many_logins", "Too many logins failed; try again in a minute.")
+    key = context.keyring.key(form.get("key", "").strip()) if context.keyring else None
+    if key is None or key.has_expired():
+        context.sessions.failed_logins.take(client)
+        problem = problem_of(KeyUnknown())
+        request.scope["problem"] = problem.code
+        page = render("login.html", address=address, problem=problem, **frame(request))
+        return HTMLResponse(page, problem.status)
+    bind_contextvars(key=key.name)
+    answer = RedirectResponse(address if _is_own_page(address) else "/", HTTP_303_SEE_OTHER)
+    context.sessions.open(request, answer, key)
+    return answer
+
+
+@router.post("/logout")
+@allowed(*READERS)
+async def log_out(request: Request, context: ContextOf) -> Response:
+    """Delete the session cookie."""
+    await read_form(request)
+    answer = RedirectResponse("/login", HTTP_303_SEE_OTHER)
+    context.sessions.close(answer)
+    return answer
+
+
+def _is_own_page(address: str) -> bool:
+    """Return whether an address is a page of this service; a link could lead to another site after the login."""
+    path = address.partition("?")[0]
+    return address[1:2] not in ("/", "\\") and PAGES.fullmatch(path) is not None

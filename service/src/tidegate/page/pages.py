@@ -1,0 +1,66 @@
+"""The job list and the page of a job."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import HTMLResponse
+from markupsafe import Markup
+
+from tidegate.auth.roles import READERS
+from tidegate.domain.results import SubstreamState
+from tidegate.page import sections
+from tidegate.page.actions import ACTIONS
+from tidegate.page.frame import PageRoute, frame
+from tidegate.page.render import render
+from tidegate.page.sections import JobView, Sections
+from tidegate.reads.history import RECORD_ID
+from tidegate.reads.substreams import CURSOR, Column
+from tidegate.web.access import CallerOf, allowed
+from tidegate.web.context import ContextOf, JobId
+
+router = APIRouter(include_in_schema=False, route_class=PageRoute)
+
+JobPattern = Annotated[str, Query(max_length=128)]
+
+
+async def job_view(
+    name: Annotated[str, Query(max_length=200)] = "*",
+    state: SubstreamState | Literal["", "any"] = "",
+    sort: Column | None = None,
+    descending: bool = False,
+    after: Annotated[str, Query(pattern=CURSOR, max_length=400)] = "",
+    before: Annotated[str, Query(pattern=rf"^$|{RECORD_ID}")] = "",
+) -> JobView:
+    """Return the parts of a job's page that the parameters select."""
+    return JobView(name or "*", state, sort, descending, after, before)
+
+
+JobViewOf = Annotated[JobView, Depends(job_view)]
+
+
+@router.get("/")
+@allowed(*READERS)
+async def jobs_page(request: Request, context: ContextOf, caller: CallerOf, name: JobPattern = "*") -> Response:
+    """Show the list of jobs, worst health first."""
+    shown = await sections.job_list(context, caller, name or "*")
+    return _page(request, "jobs.html", shown, {"name": name, "live": "/live?" + urlencode({"name": name or "*"})})
+
+
+@router.get("/jobs/{job:id}")
+@allowed(*READERS)
+async def job_page(
+    request: Request, job: JobId, context: ContextOf, caller: CallerOf, view: JobViewOf, did: str = ""
+) -> Response:
+    """Show one job: its watermark, what holds it, and the actions of the caller."""
+    shown = await sections.job(context, caller, job, view)
+    action = ACTIONS.get(did)
+    parameters = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != "did"])
+    values = {"job": job, "result": action.result if action else "", "live": f"/jobs/{job}/live?{parameters}"}
+    return _page(request, "job.html", shown, values)
+
+
+def _page(request: Request, template: str, shown: Sections, values: Mapping[str, Any]) -> Response:
+    markup = {name: Markup(text) for name, text in shown.markup.items()}  # noqa: S704 - rendered by our templates
+    return HTMLResponse(render(template, **frame(request) | {"now": shown.now_ms, "sections": markup, **values}))

@@ -1,0 +1,154 @@
+"""The sections of pages, as markup."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tidegate.auth.callers import Caller
+from tidegate.domain.health import WORST_FIRST, health
+from tidegate.domain.pattern import matches
+from tidegate.domain.results import SubstreamState
+from tidegate.page.actions import ACTIONS
+from tidegate.page.charts import axis, completeness_chart, lag_chart, late_chart
+from tidegate.page.render import render
+from tidegate.reads.job_page import ACTIVE, JobPage, JobPageSelection, read_job_page
+from tidegate.reads.sentences import status_sentence
+from tidegate.reads.status import job_status
+from tidegate.reads.substreams import Column
+from tidegate.web.context import Context
+
+JOBS_SHOWN = 200
+SPANS_SHOWN = 5
+
+HOLDER_NOTES = {
+    "slow": "holds the watermark",
+    "never_reported": "holds the watermark: no events yet",
+    "blocked": "holds the watermark: not confirmed idle",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sections:
+    """Sections of a page.
+
+    Attributes:
+        now_ms: Processing time of the coordinator when the sections were read.
+        markup: Markup by the id of the element that contains it.
+    """
+
+    now_ms: int
+    markup: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """Which parts of a job's page are shown.
+
+    Attributes:
+        name: Pattern of substream names.
+        state: State of the substreams; empty for the active ones, if there are any.
+        sort: Column to sort by; None for the default.
+        descending: Whether the highest value comes first.
+        after: Cursor of the table of substreams.
+        before: Cursor of the history.
+    """
+
+    name: str = "*"
+    state: SubstreamState | Literal["", "any"] = ""
+    sort: Column | None = None
+    descending: bool = False
+    after: str = ""
+    before: str = ""
+
+    def selection(self) -> JobPageSelection:
+        """Return the selection to read."""
+        states: Sequence[SubstreamState] | None
+        match self.state:
+            case "":
+                states = None
+            case "any":
+                states = ()
+            case state:
+                states = (state,)
+        return JobPageSelection(
+            self.name, states, self.sort, self.descending, self.after, self.before or None, spans=SPANS_SHOWN + 1
+        )
+
+
+async def job_list(context: Context, caller: Caller, name: str) -> Sections:
+    """Return the list of the jobs whose names match, worst health first."""
+
+    def is_shown(job: str) -> bool:
+        return job.startswith(caller.prefix) and matches(name, job)
+
+    jobs = []
+    for job, status in (await context.overview.statuses()).items():
+        if is_shown(job):
+            held_by = status.state.held_by
+            rank = WORST_FIRST.index(health(status.state, status.summary, context.reader.stale_after_ms))
+            jobs.append((rank, held_by.since_ms if held_by else 0, job, status))
+    jobs.sort(key=lambda ranked: ranked[:3])
+    # Only shown jobs become records, because there may be thousands of others.
+    records = [job_status(context.reader, job, status).model_dump() for _, _, job, status in jobs[:JOBS_SHOWN]]
+    markup = render(
+        "_jobs.html",
+        jobs=[record | {"sentence": status_sentence(record)} for record in records],
+        more=len(jobs) - len(records),
+        name=name,
+        unreadable=sorted(filter(is_shown, context.overview.unreadable)),
+    )
+    return Sections(max((status.state.now_ms for *_, status in jobs), default=0), {"jobs": markup})
+
+
+async def job(context: Context, caller: Caller, name: str, view: JobView) -> Sections:
+    """Return the sections of a job's page.
+
+    Raises:
+        JobNotFound: If the job does not exist.
+        JobDeleted: If it was deleted.
+    """
+    page = await read_job_page(context.reader, name, view.selection())
+    record = page.status.model_dump() | page.explanation.model_dump()
+    now_ms = record["now_ms"]
+    actions = {verb: action for verb, action in ACTIONS.items() if caller.has_role(*action.roles)}
+    common = {"job": record, "now": now_ms, "actions": actions}
+    markup = {
+        "headline": render("_headline.html", sentence=status_sentence(record), **common),
+        "axis": render("_axis.html", axis=_axis(record), **common),
+        "lag": render("_lag.html", chart=lag_chart(page.emissions, now_ms), **common),
+        "facts": render("_facts.html", **common),
+        "completeness": render(
+            "_completeness.html", measured=page.completeness, chart=completeness_chart(page.completeness), **common
+        ),
+        "late": render("_late.html", late=page.late, chart=late_chart(page.late.hours), shown=SPANS_SHOWN, **common),
+        "queries": render("_queries.html", queries=page.queries.model_dump()["queries"], **common),
+        "substreams": render("_substreams.html", **_substreams(page, record, view), **common),
+        "history": render("_history.html", page=page.history.model_dump(), view=view, **common),
+    }
+    return Sections(now_ms, markup)
+
+
+def _axis(record: Mapping[str, Any]) -> Any:
+    return axis(record["watermark"], record["coalesced_watermark"], record["max_event_time"], record["now_ms"])
+
+
+def _substreams(page: JobPage, record: Mapping[str, Any], view: JobView) -> dict[str, Any]:
+    return {
+        "rows": [row | _note(row, record["held_by"]) for row in page.substreams.model_dump()["substreams"]],
+        "next": page.substreams.next,
+        "known": page.known,
+        "only_active": page.selection.states == ACTIVE,
+        "sort": page.selection.sort,
+        "view": view,
+    }
+
+
+def _note(row: Mapping[str, Any], held_by: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return whether a substream holds the watermark, and a note on its state."""
+    if held_by is not None and (held_by["query"], held_by["substream"]) == (row["query"], row["substream"]):
+        return {"is_holder": True, "note": HOLDER_NOTES[held_by["reason"]]}
+    if row["state"] == "blocked":
+        return {"is_holder": False, "note": "not confirmed idle"}
+    if row["state"] == "active" and row["max_event_time"] is None:
+        return {"is_holder": False, "note": "no events yet"}
+    return {"is_holder": False, "note": ""}

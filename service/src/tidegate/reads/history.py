@@ -1,0 +1,176 @@
+"""The history of a job: the records that explain every watermark."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Self
+
+from pydantic import ConfigDict, Field
+
+from tidegate.domain.journal import MOVEMENTS, RECORDS_KEPT, Kind
+from tidegate.domain.journal import Record as JournalRecord
+from tidegate.reads.reader import Reader
+from tidegate.reads.types import Record
+from tidegate.reads.watermark import WatermarkState
+from tidegate.store.replies import order
+
+RECORD_ID = r"^[0-9]{1,16}-[0-9]{1,19}$"
+
+_KINDS = (
+    "`created`: the job or a new incarnation was created. `config`: the configuration changed. `emission`: the "
+    "watermark moved. `coalesced_watermark`: only the coalesced watermark moved. `idle`: substreams were excluded. "
+    "`active`: substreams count again. `all_idle`: no substream is active any more. `not_all_idle`: a substream is "
+    "active again. `batch_released`: an open batch no longer holds the watermark. `joined`: an unexpected query began. "
+    "`fenced`: a run was replaced by a newer one. `future`: event times too far in the future were ignored. "
+    "`relearning`: delays grew, and their measurement starts again. `watermark_restored`: a token proved a watermark "
+    "that the store had lost. `unattended`: an outage of the coordinator that does not count as silence. "
+    "`hold_expired`: a hold ended. `action`: an operator or client acted."
+)
+
+
+class PassedSubstreams(Record):
+    """The substreams that a limit let the watermark pass."""
+
+    limit: str = Field(description="Name of the limit.", examples=["max_retention_ms"])
+    count: int = Field(description="Number of substreams.", examples=[2])
+    substreams: list[str] = Field(
+        description="The first 20 of them, as `query/substream`.", examples=[["departures/HNL", "departures/ANC"]]
+    )
+
+
+class HistoryRecord(Record):
+    """One event in the history of a job. Members that do not apply to its kind are absent."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "id": "1357554600000-0",
+                    "at_ms": 1357554600000,
+                    "kind": "emission",
+                    "coalesced_watermark": 1357554600000,
+                    "watermark": 1357552800000,
+                    "held_by": "slow",
+                    "query": "departures",
+                    "substream": "HNL",
+                }
+            ]
+        }
+    )
+
+    id: str = Field(description="Id of the record. Ids of one job are ordered by time.", examples=["1357554600000-0"])
+    at_ms: int = Field(description="Processing time of the event.", examples=[1357554600000])
+    kind: Kind = Field(description=_KINDS, examples=["emission"])
+    watermark: int | None = Field(
+        default=None, description="Watermark after the event; null: none.", examples=[1357552800000]
+    )
+    coalesced_watermark: int | None = Field(
+        default=None, description="Coalesced watermark after the event.", examples=[1357554600000]
+    )
+    held_by: str | None = Field(default=None, description="Reason for which the watermark is held.", examples=["slow"])
+    query: str | None = Field(default=None, description="Query of the event or the holder.", examples=["departures"])
+    substream: str | None = Field(default=None, description="Substream that holds the watermark.", examples=["HNL"])
+    batch_id: int | None = Field(default=None, description="Batch of the event or the holder.", examples=[41])
+    hold: str | None = Field(default=None, description="Hold of the event or the holder.", examples=["audit"])
+    limits: list[PassedSubstreams] | None = Field(
+        default=None, description="Limits that let the watermark pass substreams."
+    )
+    limit: str | None = Field(default=None, description="Limit that acted.", examples=["idle_timeout_ms"])
+    count: int | None = Field(default=None, description="Number of substreams concerned.", examples=[1])
+    substreams: list[str] | None = Field(
+        default=None,
+        description="The first 20 substreams concerned, as `query/substream`.",
+        examples=[["departures/HNL"]],
+    )
+    run_id: str | None = Field(
+        default=None, description="Run that took over.", examples=["c2f7a9d4-51f0-4c2f-a3de-1b7f60d0a9e1"]
+    )
+    unattended_ms: int | None = Field(default=None, description="Length of the outage.", examples=[120000])
+    action: str | None = Field(default=None, description="Name of the action.", examples=["evict"])
+    successor: str | None = Field(
+        default=None, description="Query that took over the substreams.", examples=["departures-v2"]
+    )
+    at_most: int | None = Field(default=None, description="Value of the hold.", examples=[1357552800000])
+    up_to: int | None = Field(default=None, description="Requested end of the input.", examples=[1357603200000])
+    actor: str | None = Field(default=None, description="Name of the key that acted.", examples=["operations"])
+    reason: str | None = Field(
+        default=None, description="Reason that the actor gave.", examples=["Closed for the winter"]
+    )
+
+    @classmethod
+    def of(cls, record_id: str, record: JournalRecord) -> Self:
+        """Return a record of the journal with its id. An unknown member is an error."""
+        members = {"id": record_id, "at_ms": record.at_ms, "kind": record.kind, **record.details}
+        if record.kind in MOVEMENTS:
+            members.setdefault("watermark", None)
+        return cls.model_validate(members, extra="forbid")
+
+
+class HistoryPage(WatermarkState):
+    """A page of the history, latest record first."""
+
+    as_of: HistoryRecord | None = Field(
+        description="Movement of the watermark that was in force at the requested time. Null: there was no watermark, "
+        "or the record is no longer kept."
+    )
+    kept_from_ms: int | None = Field(
+        description="Processing time of the oldest record that is kept.", examples=[1356949800000]
+    )
+    records: list[HistoryRecord] = Field(description="Records, latest first.")
+    next: str | None = Field(
+        description="Value of `before` for the next page. Null: this is the last.", examples=["1357554600000-0"]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HistorySelection:
+    """Which records of a history, and which page of them.
+
+    Attributes:
+        as_of: Latest processing time of records; None for no bound.
+        from_ms: Earliest processing time of records.
+        kinds: Kinds of records; empty for all kinds.
+        before: Cursor: the ``next`` of the previous page.
+        limit: Records of a page.
+    """
+
+    as_of: int | None = None
+    from_ms: int = 0
+    kinds: Collection[str] = ()
+    before: str | None = None
+    limit: int = 100
+
+
+async def read_history(reader: Reader, job: str, selection: HistorySelection) -> HistoryPage:
+    """Return a page of the history of a job.
+
+    Raises:
+        JobNotFound: If the job does not exist.
+        JobDeleted: If it was deleted.
+    """
+    store, as_of, limit = reader.store, selection.as_of, selection.limit
+    status = await store.reads.status(job)
+    entries = await store.reads.history(job, selection.before, selection.from_ms, as_of, selection.kinds, limit + 1)
+    records = [HistoryRecord.of(*entry) for entry in entries[:limit]]
+    oldest = await store.reads.records(job, limit=1)
+    return HistoryPage(
+        **reader.members(job, status.state),
+        as_of=await _movement_in_force(reader, job, as_of),
+        kept_from_ms=oldest[0][1].at_ms if oldest else None,
+        records=records,
+        next=records[-1].id if len(entries) > limit else None,
+    )
+
+
+async def _movement_in_force(reader: Reader, job: str, at_ms: int | None) -> HistoryRecord | None:
+    """Return the last movement up to ``at_ms``, unless a reset followed: a new incarnation has no watermark."""
+    movements = await reader.store.reads.history(job, to_ms=at_ms, kinds=MOVEMENTS, limit=1)
+    if not movements:
+        return None
+    movement = HistoryRecord.of(*movements[0])
+    actions = await reader.store.reads.history(
+        job, from_ms=movement.at_ms, to_ms=at_ms, kinds=(Kind.ACTION,), limit=RECORDS_KEPT
+    )
+    was_reset = any(
+        action.details["action"] == "reset" and order(action_id) > order(movement.id) for action_id, action in actions
+    )
+    return None if was_reset else movement

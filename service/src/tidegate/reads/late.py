@@ -1,0 +1,107 @@
+"""Late rows of a job or a substream, by hour of event time."""
+
+from dataclasses import asdict
+from typing import Self
+
+from pydantic import Field
+
+from tidegate.domain import rows as rows_of_domain
+from tidegate.domain.errors import SubstreamNotFound
+from tidegate.domain.ledger import HOUR, Span, spans
+from tidegate.domain.names import SubstreamKey
+from tidegate.domain.rows import HourCounts
+from tidegate.reads.reader import Reader
+from tidegate.reads.status import RowCounts
+from tidegate.reads.types import Record
+from tidegate.reads.watermark import WatermarkState
+
+
+class LateCounts(Record):
+    """Numbers of rows that were not on time, or changed a written result."""
+
+    rows: int | None = Field(description="All rows. Null: not known for all substreams.", examples=[1921])
+    updated: int = Field(description="Rows that changed a result that was already written.", examples=[12])
+    dropped: int = Field(description="Late rows that were dropped.", examples=[3])
+    diverted: int = Field(description="Late rows that were written to a side output.", examples=[0])
+
+
+class LateHour(LateCounts):
+    """Rows of one hour of event time."""
+
+    start: int = Field(description="Event time at which the hour starts.", examples=[1357552800000])
+
+    @classmethod
+    def with_rows(cls, hour: int, counts: HourCounts) -> Self:
+        """Return the record of an hour whose number of rows is known."""
+        return cls(start=hour * HOUR, **asdict(counts))
+
+    @classmethod
+    def without_rows(cls, hour: int, counts: HourCounts) -> Self:
+        """Return the record of an hour whose number of rows is not known."""
+        return cls(start=hour * HOUR, **asdict(counts) | {"rows": None})
+
+
+class LateSpan(LateCounts):
+    """Consecutive hours in which a substream had late rows."""
+
+    query: str = Field(description="Query; empty for reports without batches.", examples=["departures"])
+    substream: str = Field(description="Name of the substream.", examples=["HNL"])
+    start: int = Field(description="Event time at which the first hour starts.", examples=[1357552800000])
+    end: int = Field(description="Event time at which the last hour ends.", examples=[1357556400000])
+
+    @classmethod
+    def of(cls, span: Span) -> Self:
+        """Return the record of a span of the ledger."""
+        counts = asdict(span.counts) if span.whole else asdict(span.counts) | {"rows": None}
+        return cls(query=span.key[0], substream=span.key[1], start=span.start, end=span.end, **counts)
+
+
+class LateRows(WatermarkState):
+    """Late rows of a job or of one substream.
+
+    Rows by hour are as exact as the client's accounting: if no row of a batch is late, the Spark hook spreads its rows
+    evenly over the event times of the batch.
+    """
+
+    rows: RowCounts = Field(description="All committed rows by row class.")
+    dropped: int = Field(description="Late rows that were dropped.", examples=[57])
+    diverted: int = Field(description="Late rows that were written to a side output.", examples=[0])
+    hours: list[LateHour] = Field(
+        description="The latest hours of event time that have rows, oldest first. Earlier hours are in the totals only."
+    )
+    spans: list[LateSpan] = Field(description="Substreams and times with late rows, most dropped rows first.")
+
+
+async def read_late(reader: Reader, job: str, substream: SubstreamKey | None = None, max_spans: int = 20) -> LateRows:
+    """Return the late rows of a job, or of a substream, which may be evicted already.
+
+    Raises:
+        JobNotFound: If the job does not exist.
+        JobDeleted: If it was deleted.
+        SubstreamNotFound: If the substream is not known, and no hour has rows of it.
+    """
+    status = await reader.store.reads.status(job)
+    known = await reader.store.reads.late(job, substream)
+    rows, diverted = known.counts, known.diverted
+    if substream is not None and not (await reader.store.reads.substreams(job, [substream])).rows:
+        if not known.hours:
+            raise SubstreamNotFound(substream[0], [substream[1]])
+        total = sum(known.hours.values(), HourCounts())
+        in_time = total.rows - total.updated - total.late
+        rows, diverted = rows_of_domain.RowCounts(in_time, total.updated, total.late), total.diverted
+    # Rows that no substream accounts for make the number of rows of an hour unknown for a single substream only.
+    hours = [
+        LateHour.with_rows(hour, counts)
+        if substream is None or hour not in known.unattributed
+        else LateHour.without_rows(hour, counts)
+        for hour, counts in sorted(known.hours.items())
+    ]
+    entries = (entry for entry in known.entries if substream in (None, entry[0]))
+    return LateRows(
+        **reader.members(job, status.state),
+        rows=RowCounts.model_validate(rows),
+        dropped=rows.late - diverted,
+        diverted=diverted,
+        hours=hours,
+        spans=[LateSpan.of(span) for span in spans(entries, known.unattributed)[:max_spans]],
+    )

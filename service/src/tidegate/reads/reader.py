@@ -1,0 +1,49 @@
+"""What the views read from."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from tidegate.domain import results
+from tidegate.reads.watermark import CommandResult, WatermarkState
+from tidegate.store.jobs import JobStore
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """The store, and the means to turn its replies into records.
+
+    Attributes:
+        store: The store of all jobs.
+        issue_token: Returns the watermark token of a job's state.
+        stale_after_ms: Time without a contact after which a job is stale.
+        bulk_reads: Held while all substreams of a large job are read. One such read at a time bounds the memory.
+    """
+
+    store: JobStore
+    issue_token: Callable[[str, results.WatermarkState], str]
+    stale_after_ms: int
+    bulk_reads: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def members(self, job: str, state: results.WatermarkState) -> dict[str, Any]:
+        """Return the members of a :class:`WatermarkState`."""
+        return {
+            "job": job,
+            "watermark": state.watermark,
+            "coalesced_watermark": state.coalesced_watermark,
+            "complete": state.complete,
+            "now_ms": state.now_ms,
+            "state_epoch": state.state_epoch,
+            "incarnation": state.incarnation,
+            "watermark_token": self.issue_token(job, state),
+            "held_by": None if state.held_by is None else asdict(state.held_by),
+        }
+
+    def watermark(self, job: str, state: results.WatermarkState) -> WatermarkState:
+        """Return the watermark of a job as a record."""
+        return WatermarkState(**self.members(job, state))
+
+    def command_result(self, job: str, result: results.CommandResult) -> CommandResult:
+        """Return the result of a command as a record."""
+        return CommandResult(**self.members(job, result.state), applied=result.applied)

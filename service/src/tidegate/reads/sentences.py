@@ -1,0 +1,219 @@
+"""Sentences about jobs, with the same words on the command line and on the page.
+
+A sentence is a list of pieces. Times, durations and names are pieces of their own, because each face formats them in
+its own way.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate.domain.journal import MOVEMENTS, Kind
+from tidegate.times import format_duration, format_time
+
+SILENT_MS = 5_000
+"""Time without reports after which a sentence calls a substream silent."""
+
+HOLDER_REASONS = {
+    "slow": "lowest watermark of the active substreams",
+    "never_reported": "no events yet",
+    "blocked": "silent, and its query has not confirmed that it has no data",
+    "missing_query": "expected query without substreams",
+    "open_batch": "open batch",
+    "hold": "hold by an operator",
+}
+
+LIMIT_EFFECTS = {
+    "idle_timeout_ms": "it becomes idle",
+    "query_timeout_ms": "the watermark advances without its query",
+    "max_retention_ms": "retention excludes it",
+    "max_batch_hold_ms": "the watermark advances without it",
+    "max_delay_ms": "its policy advances",
+    "max_lull_ms": "its policy advances",
+    "wall_clock_lag_ms": "its policy advances",
+    "expires_ms": "the hold expires",
+}
+
+CONFIRMATION = "its query confirms that it has no data"
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """An event time or a processing time."""
+
+    ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Elapsed:
+    """The duration since a processing time."""
+
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """The duration until a processing time."""
+
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A name or text that a user chose."""
+
+    text: str
+
+
+Piece = str | Time | Elapsed | Remaining | Name
+
+
+def plain_text(pieces: Iterable[Piece], now_ms: int) -> str:
+    """Return a sentence as text, with times in UTC."""
+    texts = []
+    for piece in pieces:
+        match piece:
+            case Time(ms):
+                texts.append(format_time(ms))
+            case Elapsed(since_ms):
+                texts.append(format_duration(now_ms - since_ms))
+            case Remaining(until_ms):
+                texts.append(format_duration(until_ms - now_ms))
+            case Name(text):
+                texts.append(text)
+            case _:
+                texts.append(piece)
+    return "".join(texts)
+
+
+def status_sentence(job: Mapping[str, Any]) -> list[Piece]:
+    """Return where the watermark of a job is, and what holds it.
+
+    Args:
+        job: The members of any answer with a watermark. An explanation also gives the time at which a limit acts, and
+            a status the numbers of substreams.
+    """
+    watermark, held_by, now_ms = job["watermark"], job["held_by"], job["now_ms"]
+    if job["complete"]:
+        end: list[Piece] = [] if watermark is None else [" at ", Time(watermark)]
+        return ["Complete: the input has ended", *end, "."]
+    if held_by is None:
+        return _not_held(watermark, job.get("substreams"), job.get("future_rows", 0))
+    start: list[Piece] = ["No watermark yet: held by "] if watermark is None else ["Held at ", Time(watermark), " by "]
+    deadline = _next_deadline(job.get("holders"), now_ms)
+    return [*start, *holder(held_by), *_explanation(held_by, now_ms, has_deadline=bool(deadline)), *deadline, "."]
+
+
+def holder(held_by: Mapping[str, Any]) -> list[Piece]:
+    """Return the name of a holder."""
+    match held_by["reason"]:
+        case "open_batch":
+            return [f"batch {held_by['batch_id']} of ", Name(held_by["query"])]
+        case "missing_query":
+            return ["the query ", Name(held_by["query"])]
+        case "hold":
+            return ["the hold ", Name(held_by["hold"])]
+        case _:
+            return _substream(held_by)
+
+
+def record_details(record: Mapping[str, Any]) -> list[Piece]:
+    """Return the details of a record of the history, without its time and kind."""
+    parts = _movement_details(record) if record["kind"] in MOVEMENTS else _event_details(record)
+    if record.get("actor"):
+        parts.append(["by ", Name(record["actor"])])
+    if record.get("reason"):
+        parts.append(["(", Name(record["reason"]), ")"])
+    return [piece for part in parts for piece in ("; ", *part)][1:]
+
+
+def share_text(share: float) -> str:
+    """Return a share of rows in per cent. Only an exact 0 is printed as 0 %, and only an exact 1 as 100 %."""
+    if 0 < share < 0.0001:
+        return "less than 0.01 %"
+    return f"{100 * share if share in (0, 1) else min(100 * share, 99.9):.3g} %"
+
+
+def late_span_sentence(span: Mapping[str, Any]) -> list[Piece]:
+    """Return how many rows of a substream were dropped and diverted, and when."""
+    rows = span["rows"]
+    counts = [(span[disposition], disposition) for disposition in ("dropped", "diverted") if span[disposition]]
+    texts = [f"{count:,}" if rows is None else share_text(count / rows) for count, _ in counts]
+    texts[0] += " rows" if rows is None else f" of {rows:,} rows"
+    losses = " and ".join(f"{text} {disposition}" for text, (_, disposition) in zip(texts, counts, strict=True))
+    return [*_substream(span), f": {losses} between ", Time(span["start"]), " and ", Time(span["end"]), "."]
+
+
+def _substream(member: Mapping[str, Any]) -> list[Piece]:
+    name = Name(member["substream"])
+    return [name, " of ", Name(member["query"])] if member.get("query") else [name]
+
+
+def _movement_details(record: Mapping[str, Any]) -> list[list[Piece]]:
+    parts: list[list[Piece]] = []
+    moved = "watermark" if record["kind"] == Kind.EMISSION else "coalesced_watermark"
+    if record.get(moved) is not None:
+        parts.append([Time(record[moved])])
+    if record.get("held_by"):
+        parts.append(["held by ", *holder({**record, "reason": record["held_by"]})])
+    return parts + [[f"{limit['limit']} passed {limit['count']}"] for limit in record.get("limits") or ()]
+
+
+def _event_details(record: Mapping[str, Any]) -> list[list[Piece]]:
+    parts: list[list[Piece]] = []
+    names = [name.removeprefix("/") for name in record.get("substreams") or []]
+    more = (record.get("count") or len(names)) - len(names)
+    if names:
+        parts.append([Name(", ".join(names)), f" and {more} more" if more > 0 else ""])
+    for member in ("limit", "query", "run_id", "batch_id", "hold", "successor"):
+        if record.get(member) is not None and not (member == "query" and names):
+            parts.append([f"{member} ", Name(str(record[member]))])
+    for member in ("watermark", "at_most", "up_to"):
+        if record.get(member) is not None:
+            parts.append([f"{member.replace('_', ' ')} ", Time(record[member])])
+    return parts
+
+
+def _not_held(watermark: int | None, substreams: Mapping[str, Any] | None, future_rows: int) -> list[Piece]:
+    known = None if substreams is None else substreams["active"] + substreams["idle"] + substreams["done"]
+    if known == 0 and watermark is None:
+        ignored = ", except event times too far in the future, which are ignored" if future_rows else ""
+        return [f"No data reported yet{ignored}."]
+    start: list[Piece] = ["No watermark yet"] if watermark is None else ["Complete up to ", Time(watermark)]
+    if substreams is not None and substreams["all_idle"]:
+        return [*start, ": all substreams are idle."]
+    return [*start, "; nothing holds it."]
+
+
+def _explanation(held_by: Mapping[str, Any], now_ms: int, *, has_deadline: bool) -> list[Piece]:
+    last_event_ms = held_by["last_event_ms"]
+    match held_by["reason"]:
+        case "slow" if now_ms - last_event_ms < SILENT_MS:
+            return [", the slowest substream"]
+        case "slow":
+            return [", silent for ", Elapsed(last_event_ms)]
+        case "blocked":
+            silent: list[Piece] = [", silent for ", Elapsed(last_event_ms)]
+            return silent if has_deadline else [*silent, "; its query has not confirmed that it has no data"]
+        case "never_reported":
+            return [", which has no events yet"]
+        case "missing_query":
+            return [", which is expected and has no substreams yet"]
+        case "open_batch":
+            return [", open for ", Elapsed(held_by["begun_ms"])]
+        case _:
+            return [", set by an operator"]
+
+
+def _next_deadline(holders: list[Mapping[str, Any]] | None, now_ms: int) -> list[Piece]:
+    if not holders or not holders[0]["until"]:
+        return []
+    deadline = holders[0]["until"][0]
+    effect = LIMIT_EFFECTS[deadline["limit"]]
+    if holders[0]["reason"] == "missing_query":
+        effect = effect.replace("its query", "it")
+    if not deadline["needs_query_report"]:
+        return [f"; {effect} in ", Remaining(deadline["at_ms"])]
+    if deadline["at_ms"] <= now_ms:
+        return [f"; {effect} as soon as {CONFIRMATION}"]
+    return [f"; {effect} in ", Remaining(deadline["at_ms"]), f", if {CONFIRMATION}"]

@@ -1,0 +1,123 @@
+"""Types of the members of requests and answers, with their limits."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+
+from tidegate.domain.ledger import ENTRIES_KEPT, HOUR
+from tidegate.domain.numbers import EXACT_DOUBLE
+from tidegate.domain.sketch import HIGHEST_BUCKET
+
+MAX_NAMES = 100_000
+MAX_NAME_BYTES = 200
+ID = r"^[A-Za-z0-9._~-]{1,128}$"
+
+# Control characters, line and paragraph separators, and lone surrogates.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+PRINTABLE = "[^\\u0000-\\u001f\\u007f-\\u009f\\u2028\\u2029]"
+"""One printable character, as a pattern of JSON Schema."""
+
+Id = Annotated[str, Field(pattern=ID)]
+"""Name of a job, a query, a checkpoint or a run."""
+
+EventTime = Annotated[int, Field(strict=True, ge=EXACT_DOUBLE.lowest, le=EXACT_DOUBLE.highest)]
+"""Event time or watermark, within the integers that an IEEE double holds exactly."""
+
+BatchNumber = Annotated[int, Field(strict=True, ge=0, le=EXACT_DOUBLE.highest)]
+Count = Annotated[int, Field(strict=True, ge=0, le=10**12)]
+"""Number of rows of one batch. The bound keeps sums exact."""
+
+Bucket = Annotated[int, Field(strict=True, ge=0, le=HIGHEST_BUCKET)]
+DelayCounts = Annotated[list[tuple[Bucket, Count]], Field(max_length=HIGHEST_BUCKET + 1)]
+"""Pairs of a delay bucket and its number of rows."""
+
+Hour = Annotated[int, Field(strict=True, ge=EXACT_DOUBLE.lowest // HOUR, le=EXACT_DOUBLE.highest // HOUR)]
+"""Hour of event time, counted from the epoch."""
+
+RowsByHour = Annotated[list[tuple[Hour, Count, Count, Count]], Field(max_length=ENTRIES_KEPT)]
+"""Tuples of an hour, its rows, its updated rows and its late rows."""
+
+WaitMs = Annotated[int, Field(strict=True, ge=0, le=366 * 24 * 3_600_000)]
+"""Time that a client waited: at most a year."""
+
+DurationMs = Annotated[int, Field(strict=True, ge=0, le=EXACT_DOUBLE.highest)]
+PositiveMs = Annotated[int, Field(strict=True, ge=1, le=EXACT_DOUBLE.highest)]
+
+
+def _check_names(names: list[str]) -> list[str]:
+    for index, name in enumerate(names):
+        if not 1 <= len(name.encode(errors="surrogatepass")) <= MAX_NAME_BYTES:
+            raise ValueError(f"name {index} must be 1 to {MAX_NAME_BYTES} bytes long")
+        if _UNPRINTABLE.search(name):
+            raise ValueError(f"name {index} contains a character that is not printable")
+    if len(set(names)) != len(names):
+        raise ValueError("a name occurs twice; merge its values before you send them")
+    return names
+
+
+def _check_printable(text: str) -> str:
+    if _UNPRINTABLE.search(text):
+        raise ValueError("must be one line of printable characters")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_check_printable), Field(json_schema_extra={"pattern": f"^{PRINTABLE}*$"})]
+"""One line of text. Control characters are refused because they could take over a terminal."""
+
+Names = Annotated[
+    list[str],
+    Field(max_length=MAX_NAMES),
+    AfterValidator(_check_names),
+    WithJsonSchema(
+        {
+            "type": "array",
+            "maxItems": MAX_NAMES,
+            "uniqueItems": True,
+            "items": {
+                "type": "string",
+                "pattern": f"^{PRINTABLE}{{1,{MAX_NAME_BYTES}}}$",
+                "description": f"At most {MAX_NAME_BYTES} bytes of UTF-8.",
+            },
+        }
+    ),
+]
+"""Distinct names of substreams: 1 to 200 bytes of UTF-8 each, without control characters."""
+
+
+class Request(BaseModel):
+    """A request body. Unknown members are refused, so that a misspelt limit cannot be ignored."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Record(BaseModel):
+    """A part of an answer."""
+
+    model_config = ConfigDict(from_attributes=True, frozen=True)
+
+
+class FieldError(ValueError):
+    """A validation error that involves several fields.
+
+    Args:
+        field: The field that the client has to change.
+        message: What is wrong with it.
+    """
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+def check_equal_lengths(columns: Mapping[str, Sequence[object] | None], size: int, of: str) -> None:
+    """Check that every column that is present has ``size`` values.
+
+    Raises:
+        FieldError: For the first column of another length.
+    """
+    for name, values in columns.items():
+        if values is not None and len(values) != size:
+            raise FieldError(name, f"has {len(values)} values for {size} {of}; the columns must be equally long")

@@ -1,0 +1,283 @@
+"""A replica as a process, with an embedded Valkey unless a Redis is configured."""
+
+import asyncio
+import logging
+import os
+import resource
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import typer
+import uvicorn
+from fastapi import FastAPI
+
+from tidegate.app import create_app
+from tidegate.auth.keyring import Keyring
+from tidegate.runtime.logs import configure
+from tidegate.settings import LOOPBACK, Settings, load_settings
+from tidegate.store.connection import check, connect, without_password
+from tidegate.store.embedded import EmbeddedValkey
+from tidegate.web.connections import ConnectionLimits, Connections
+from tidegate.web.http_protocol import protocol_of
+
+log = logging.getLogger(__name__)
+
+SHUTDOWN_S = 10
+BACKLOG = 2048
+FILES_BESIDE_CONNECTIONS = 256
+"""Open files that a replica needs beside its HTTP connections: for Redis, logs, libraries."""
+MIN_CONNECTIONS = 10
+
+
+class CannotServe(Exception):
+    """A service that cannot start. The message is one line that says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Store:
+    """The store of a replica.
+
+    Attributes:
+        url: Its address.
+        description: Its address for the log, without a password.
+        token_key: Key of the watermark tokens; None for the one in Redis.
+        valkey: The embedded server, if there is one.
+    """
+
+    url: str
+    description: str
+    token_key: bytes | None
+    valkey: EmbeddedValkey | None
+
+
+def serve(*, insecure: bool, stop_with_stdin: bool) -> None:
+    """Serve until a signal ends the process.
+
+    Args:
+        insecure: Allow addresses other than loopback without keys.
+        stop_with_stdin: Stop at the end of standard input.
+
+    Raises:
+        CannotServe: If the address, a file or the embedded Valkey cannot be used.
+        KeysUnusable: If the file of the keys is not valid.
+        SettingsError: If a setting is not valid.
+        StoreUnavailable: If Redis cannot be used.
+    """
+    settings = load_settings()
+    _configure_logs(settings)
+    keyring = _keyring(settings, insecure)
+    _on_end_signals(_exit)
+    with ExitStack() as stack:
+        listening = stack.enter_context(_listen(settings.host, settings.port))
+        store = _open_store(settings, stack)
+        server = _Server(create_app(settings, store.url, store.token_key, keyring), settings)
+        _on_end_signals(server.handle_exit)
+        if store.valkey is not None:
+            _start_thread(server.stop_after, store.valkey)
+        if stop_with_stdin:
+            _start_thread(server.stop_after_stdin)
+        host, port = listening.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        typer.echo(f"tidegate: serving on http://{shown}:{port}, state in {store.description}")
+        sys.stdout.flush()
+        server.run(sockets=[listening])
+        if server.valkey_ended:
+            raise CannotServe(
+                f"The embedded Valkey ended unexpectedly; its log is {settings.data_dir / 'valkey.log'}. No answered "
+                "call is lost: start the service again."
+            )
+
+
+def _configure_logs(settings: Settings) -> None:
+    try:
+        configure(settings.log_level, settings.log_format, settings.audit_file)
+    except OSError as error:
+        raise CannotServe(
+            f"Cannot write {settings.audit_file} ({error.strerror}); correct TIDEGATE_AUDIT_FILE."
+        ) from None
+
+
+def _keyring(settings: Settings, insecure: bool) -> Keyring | None:
+    if settings.keys_file is not None:
+        return Keyring(settings.keys_file)
+    if settings.host not in LOOPBACK and not insecure:
+        raise CannotServe(
+            f"TIDEGATE_HOST is {settings.host}, and there are no keys: every client that reaches it could move "
+            "watermarks. Set TIDEGATE_KEYS_FILE (tidegate keys create), use 127.0.0.1, or --insecure on a trusted "
+            "network."
+        )
+    return None
+
+
+def _open_store(settings: Settings, stack: ExitStack) -> _Store:
+    secret = settings.token_secret
+    token_key = secret.get_secret_value().encode(errors="surrogateescape") if secret else None
+    if settings.redis_url is not None:
+        asyncio.run(_check(settings.redis_url))
+        return _Store(settings.redis_url, without_password(settings.redis_url), token_key, None)
+    valkey = stack.enter_context(EmbeddedValkey(settings.data_dir))
+    description = f"embedded Valkey in {settings.data_dir}"
+    return _Store(valkey.url, description, token_key or _stored_secret(settings.data_dir), valkey)
+
+
+class _Server(uvicorn.Server):
+    """A server that answers waiting clients and finishes reports before it ends."""
+
+    def __init__(self, app: FastAPI, settings: Settings) -> None:
+        max_connections = _max_connections(settings.max_connections)
+        limits = ConnectionLimits(
+            connections=max_connections,
+            per_address=min(settings.max_connections_per_address, max_connections // 2),
+            request_timeout_s=settings.request_timeout_s,
+            trusted_proxies=settings.trusted_proxies,
+        )
+        self._connections = Connections(limits, app.state.metrics)
+        # On a socket for IPv4 and IPv6, an IPv4 client has a mapped address.
+        proxies = [str(network) for network in settings.trusted_proxies]
+        proxies += [
+            f"::ffff:{network.network_address}/{96 + network.prefixlen}"
+            for network in settings.trusted_proxies
+            if network.version == 4
+        ]
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=protocol_of(self._connections),  # type: ignore[arg-type]  # any factory works
+                ws="none",
+                server_header=False,
+                access_log=False,
+                log_config=None,
+                proxy_headers=bool(proxies),
+                forwarded_allow_ips=proxies,
+                timeout_graceful_shutdown=SHUTDOWN_S,
+                lifespan="on",
+            )
+        )
+        self._app = app
+        self.valkey_ended = False
+
+    async def on_tick(self, counter: int) -> bool:
+        """Check connections once a second; uvicorn calls this every 100 ms."""
+        if counter % 10 == 0:
+            self._connections.check(time.monotonic())
+        return await super().on_tick(counter)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to this program.
+
+        uvicorn would raise the signal again at the end, and end the process before the embedded Valkey is stopped.
+        """
+        yield
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """End the server, and answer waiting clients."""
+        super().handle_exit(sig, frame)
+        self._close_waiting()
+
+    def stop_after_stdin(self) -> None:
+        """Stop at the end of standard input."""
+        while os.read(0, 4096):
+            pass
+        self.should_exit = True
+
+    def stop_after(self, valkey: EmbeddedValkey) -> None:
+        """Stop when the embedded Valkey ends. A supervisor then restarts both."""
+        valkey.wait()
+        if not self.should_exit:
+            self.valkey_ended = True
+            self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer waiting clients, and shut down."""
+        self._close_waiting()
+        await super().shutdown(sockets)
+
+    def _close_waiting(self) -> None:
+        context = getattr(self._app.state, "context", None)
+        if context is not None:
+            context.wakeups.close()
+
+
+def _max_connections(wanted: int) -> int:
+    """Raise the limit on open files as far as possible, and return the connections for which it suffices."""
+    needed = wanted + FILES_BESIDE_CONNECTIONS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return wanted
+    possible = max(MIN_CONNECTIONS, soft - FILES_BESIDE_CONNECTIONS)
+    log.warning(
+        "Serving at most %d connections, not TIDEGATE_MAX_CONNECTIONS=%d: the process may open %d files. "
+        "Raise that limit (LimitNOFILE= in systemd, ulimit -Hn in a shell).",
+        possible,
+        wanted,
+        soft,
+    )
+    return possible
+
+
+def _start_thread(target: Callable[..., None], *arguments: object) -> None:
+    threading.Thread(target=target, args=arguments, daemon=True, name=target.__name__).start()
+
+
+def _on_end_signals(handler: Callable[[int, FrameType | None], None]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handler)
+
+
+def _exit(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(0)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return the bound socket. It is bound before anything is started, so that a port in use leaves nothing behind."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen(BACKLOG)
+    except OSError as error:
+        listening.close()
+        raise CannotServe(
+            f"Cannot listen on {host}:{port} ({error.strerror}); set TIDEGATE_PORT (0: any free one) or TIDEGATE_HOST."
+        ) from None
+    return listening
+
+
+async def _check(redis_url: str) -> None:
+    redis = connect(redis_url)
+    try:
+        await check(redis, redis_url)
+    finally:
+        await redis.aclose()
+
+
+def _stored_secret(data_dir: Path) -> bytes:
+    """Return the key of the tokens. It is not part of the state, so that tokens can restore a state that was lost."""
+    path = data_dir / "token.secret"
+    try:
+        return bytes.fromhex(path.read_text())
+    except (ValueError, IsADirectoryError, PermissionError):
+        raise CannotServe(
+            f"{path} is not the key of the watermark tokens; restore the file, or delete it, which makes all issued "
+            "tokens invalid."
+        ) from None
+    except FileNotFoundError:
+        key = secrets.token_bytes(32)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(key.hex())
+        return key

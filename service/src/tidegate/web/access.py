@@ -1,0 +1,70 @@
+"""Authorisation of calls: the roles that each call needs, and the jobs of a key.
+
+Without keys, every caller has every role. Such a service therefore binds to loopback.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Depends, Request
+from fastapi.routing import APIRoute
+from structlog.contextvars import bind_contextvars
+
+from tidegate.auth.callers import Caller
+from tidegate.auth.roles import Role
+
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
+
+ROLES: dict[Callable[..., Any], tuple[Role, ...]] = {}
+"""Roles that may call each endpoint. Empty: the call needs no key."""
+
+
+def allowed(*roles: Role) -> Callable[[Endpoint], Endpoint]:
+    """Declare the roles that may call an endpoint. The service does not start if an endpoint declares none."""
+
+    def register(endpoint: Endpoint) -> Endpoint:
+        ROLES[endpoint] = roles
+        return endpoint
+
+    return register
+
+
+def check_roles(calls: Iterable[APIRoute]) -> None:
+    """Check that every call declares its roles.
+
+    Raises:
+        TypeError: If a call does not.
+    """
+    for call in calls:
+        if call.endpoint not in ROLES:
+            raise TypeError(f"{call.name} does not declare its roles; add @allowed(...)")
+
+
+def caller_of(request: Request) -> Caller:
+    """Return the caller of a request."""
+    caller: Caller = request.scope["caller"]
+    return caller
+
+
+CallerOf = Annotated[Caller, Depends(caller_of)]
+
+
+async def authorise(request: Request) -> None:
+    """Check the caller of a request, before anything else of the call runs.
+
+    Raises:
+        RoleNotAllowed: If the role of the key does not allow the call.
+        JobNotAllowed: If the key is not for the job.
+    """
+    route = request.scope["route"]
+    assert isinstance(route, APIRoute)
+    roles = ROLES[route.endpoint]
+    if not roles:
+        return
+    caller = caller_of(request)
+    members = {name: value for name, value in request.path_params.items() if isinstance(value, str | int)}
+    bind_contextvars(**members, **({"key": caller.key.name} if caller.key else {}))
+    job = request.path_params.get("job")
+    if job is not None:
+        caller.require_job(job)
+    caller.require_role(*roles)

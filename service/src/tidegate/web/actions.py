@@ -1,0 +1,179 @@
+"""Actions of operators and clients: request bodies, roles, and the commands that carry them out."""
+
+import secrets
+from typing import Literal, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from tidegate.domain.journal import AuditInfo
+from tidegate.domain.results import CommandResult, WatermarkState
+from tidegate.reads.types import EventTime, FieldError, Id, Names, PositiveMs, Request, Text, check_equal_lengths
+from tidegate.store.jobs import JobStore
+
+REASON = Field(
+    default="",
+    max_length=1000,
+    description="Reason of the action. The history keeps it.",
+    examples=["Honolulu is closed for the winter"],
+)
+
+
+class ActionRequest(Request):
+    """An action on a whole job."""
+
+    reason: Text = REASON
+
+
+class CompleteRequest(ActionRequest):
+    """The end of the input of a job."""
+
+    up_to: EventTime | None = Field(
+        default=None,
+        description="The watermark moves at least to this value. Use it if operators of Spark keep state beyond the "
+        "last event time, such as the time bound of a join. It also moves a job that is complete already.",
+        examples=[1357603200000],
+    )
+
+
+class SubstreamActionRequest(Request):
+    """An action on substreams of one query."""
+
+    names: Names = Field(description="Names of the substreams.", examples=[["HNL"]])
+    query: Id | Literal[""] = Field(
+        default="", description="Query of the substreams; empty for reports without batches.", examples=["departures"]
+    )
+    reason: Text = REASON
+
+
+class DeclareRequest(SubstreamActionRequest):
+    """Substreams that hold the watermark from the start."""
+
+    max_event_times: list[EventTime | None] | None = Field(
+        default=None,
+        description="Their highest event times, if the client knows them and the job has lost them. They have no "
+        "effect on substreams that have event times.",
+        examples=[[1357552800000]],
+    )
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> Self:
+        check_equal_lengths({"max_event_times": self.max_event_times}, len(self.names), "names")
+        return self
+
+    @property
+    def known_event_times(self) -> dict[str, int]:
+        """The event times that are not null, by substream."""
+        pairs = zip(self.names, self.max_event_times or [], strict=False)
+        return {name: time for name, time in pairs if time is not None}
+
+
+class RestoreRequest(SubstreamActionRequest):
+    """Watermarks of substreams from another system."""
+
+    watermarks: list[EventTime] = Field(description="A watermark for each of the names.", examples=[[1357552800000]])
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> Self:
+        check_equal_lengths({"watermarks": self.watermarks}, len(self.names), "names")
+        return self
+
+    @property
+    def watermark_of(self) -> dict[str, int]:
+        """The watermarks by substream."""
+        return dict(zip(self.names, self.watermarks, strict=True))
+
+
+class RetireRequest(Request):
+    """The end of a query, and what happens to its substreams."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [
+                {"properties": {"successor": {"type": "string"}, "evict": {"const": False}}, "required": ["successor"]},
+                {"properties": {"successor": {"type": "null"}, "evict": {"const": True}}, "required": ["evict"]},
+            ],
+            "examples": [{"successor": "departures-v2", "reason": "Renamed with the new pipeline"}],
+        }
+    )
+
+    successor: Id | None = Field(
+        default=None,
+        description="Query that takes over the substreams; the query itself to continue on another checkpoint.",
+        examples=["departures-v2"],
+    )
+    evict: bool = Field(default=False, description="Evict the substreams instead.", examples=[False])
+    reason: Text = REASON
+
+    @model_validator(mode="after")
+    def _check_choice(self) -> Self:
+        if (self.successor is None) == (not self.evict):
+            raise FieldError("successor", 'name the query that takes over the substreams, or send "evict": true')
+        return self
+
+
+class HoldRequest(Request):
+    """A hold on the watermark."""
+
+    at_most: EventTime = Field(
+        description="The watermark stays at or below this value. It never moves back.", examples=[1357552800000]
+    )
+    reason: Text = Field(
+        min_length=1,
+        max_length=1000,
+        description="Reason of the hold. The status of the job shows it.",
+        examples=["Audit of January"],
+    )
+    hold: Id | None = Field(
+        default=None, description="Name of the hold. Null: the coordinator chooses one.", examples=["audit"]
+    )
+    duration_ms: PositiveMs | None = Field(
+        default=None,
+        description="Processing time after which the hold ends. Null: when it is released.",
+        examples=[7200000],
+    )
+
+
+async def idle(store: JobStore, job: str, request: SubstreamActionRequest, audit: AuditInfo) -> CommandResult:
+    """Declare substreams idle."""
+    return await store.idle(job, request.query, request.names, audit)
+
+
+async def done(store: JobStore, job: str, request: SubstreamActionRequest, audit: AuditInfo) -> CommandResult:
+    """Mark substreams as done."""
+    return await store.done(job, request.query, request.names, audit)
+
+
+async def evict(store: JobStore, job: str, request: SubstreamActionRequest, audit: AuditInfo) -> CommandResult:
+    """Evict substreams."""
+    return await store.evict(job, request.query, request.names, audit)
+
+
+async def retire(store: JobStore, job: str, query: str, request: RetireRequest, audit: AuditInfo) -> CommandResult:
+    """Retire a query."""
+    return await store.retire(job, query, request.successor, audit)
+
+
+async def hold(store: JobStore, job: str, request: HoldRequest, audit: AuditInfo) -> tuple[str, CommandResult]:
+    """Hold the watermark, and return the name of the hold with the result."""
+    name = request.hold or secrets.token_hex(4)
+    return name, await store.hold(job, name, request.at_most, request.duration_ms, audit)
+
+
+async def release(store: JobStore, job: str, name: str, audit: AuditInfo) -> WatermarkState:
+    """Release a hold."""
+    return await store.release(job, name, audit)
+
+
+async def complete(store: JobStore, job: str, request: CompleteRequest, audit: AuditInfo) -> CommandResult:
+    """Declare the end of the input."""
+    return await store.complete(job, audit, up_to=request.up_to)
+
+
+async def reopen(store: JobStore, job: str, audit: AuditInfo) -> CommandResult:
+    """Undo the end of the input."""
+    return await store.reopen(job, audit)
+
+
+async def reset(store: JobStore, job: str, audit: AuditInfo) -> WatermarkState:
+    """Start a new incarnation of a job."""
+    return await store.reset(job, audit)

@@ -1,0 +1,123 @@
+"""Limits on the open HTTP connections of a replica."""
+
+import ipaddress
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tidegate.auth.usage import network, parsed_address
+from tidegate.runtime.metrics import Metrics
+from tidegate.web.problems import Problem
+
+log = logging.getLogger(__name__)
+
+MAX_HEAD_BYTES = 64 * 1024
+MAX_HEADERS = 100
+LOG_INTERVAL_S = 10.0
+ADDRESSES_LOGGED = 3
+REASONS = {
+    "malformed": "not valid HTTP",
+    "head_too_large": f"request head over {MAX_HEAD_BYTES // 1024} KiB or {MAX_HEADERS} headers",
+    "url_too_long": "URL too long",
+    "request_timeout": "request not complete within TIDEGATE_REQUEST_TIMEOUT_S",
+    "response_timeout": "answer not read within TIDEGATE_REQUEST_TIMEOUT_S",
+    "too_many_connections": "over TIDEGATE_MAX_CONNECTIONS",
+    "too_many_from_address": "over TIDEGATE_MAX_CONNECTIONS_PER_ADDRESS",
+}
+"""Reasons to refuse or close a connection, by the label of the metric."""
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Limits of one replica.
+
+    Attributes:
+        connections: Open connections.
+        per_address: Open connections from one IPv4 address, or the /64 of an IPv6 address.
+        request_timeout_s: Time in which a client must send a request, or read a part of its answer.
+        trusted_proxies: Networks without a limit per address, because many clients share their addresses.
+    """
+
+    connections: int
+    per_address: int
+    request_timeout_s: float
+    trusted_proxies: Sequence[Network] = ()
+
+
+class Timed(Protocol):
+    """A connection with a timeout for its client."""
+
+    def check(self, now: float, timeout_s: float) -> None:
+        """Close the connection if its client is slower than ``timeout_s``. ``now`` is monotonic time in seconds."""
+
+
+class Connections:
+    """The open connections of a replica."""
+
+    def __init__(self, limits: ConnectionLimits, metrics: Metrics) -> None:
+        self._limits, self._metrics = limits, metrics
+        self._open: set[Timed] = set()
+        self._by_network: Counter[str] = Counter()
+        self._closed: Counter[tuple[str, str]] = Counter()
+        self._next_log = 0.0
+        metrics.observe_connections(lambda: len(self._open), limits.connections, REASONS)
+
+    def admit(self, connection: Timed, address: str) -> Problem | None:
+        """Count a new connection, or return the reason to refuse it."""
+        if len(self._open) >= self._limits.connections:
+            detail = f"This replica has {len(self._open)} connections, its limit; try again later."
+            return Problem("too_many_connections", detail)
+        of = network(address)
+        if self._by_network[of] >= self._limits.per_address and not self._is_trusted(address):
+            detail = f"{of} has {self._by_network[of]} connections here, its limit; use fewer connections."
+            return Problem("too_many_from_address", detail)
+        self._open.add(connection)
+        self._by_network[of] += 1
+        return None
+
+    def remove(self, connection: Timed, address: str) -> None:
+        """Stop counting a connection that ended."""
+        if connection in self._open:
+            self._open.remove(connection)
+            of = network(address)
+            self._by_network[of] -= 1
+            if not self._by_network[of]:
+                del self._by_network[of]
+
+    def closed(self, address: str, reason: str) -> None:
+        """Count a connection that this replica refused or closed."""
+        self._metrics.refused_connections.labels(reason).inc()
+        self._closed[reason, address] += 1
+
+    def check(self, now: float) -> None:
+        """Close connections of clients that are too slow, and log closed connections.
+
+        Args:
+            now: Monotonic time in seconds.
+        """
+        for connection in list(self._open):
+            connection.check(now, self._limits.request_timeout_s)
+        if self._closed and now >= self._next_log:
+            self._next_log = now + LOG_INTERVAL_S
+            log.warning("Closed connections: %s.", self._summary())
+            self._closed.clear()
+
+    def _summary(self) -> str:
+        """Return the closed connections by reason, with the most frequent addresses."""
+        by_reason: dict[str, Counter[str]] = {}
+        for (reason, address), number in self._closed.items():
+            by_reason.setdefault(reason, Counter())[address] += number
+        texts = []
+        for reason, addresses in sorted(by_reason.items()):
+            named = ", ".join(f"{number} from {address}" for address, number in addresses.most_common(ADDRESSES_LOGGED))
+            more = len(addresses) - ADDRESSES_LOGGED
+            texts.append(f"{REASONS[reason]} ({named}{f', {more} more addresses' if more > 0 else ''})")
+        return "; ".join(texts)
+
+    def _is_trusted(self, address: str) -> bool:
+        parsed = parsed_address(address)
+        return parsed is not None and any(parsed in proxies for proxies in self._limits.trusted_proxies)

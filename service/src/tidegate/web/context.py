@@ -1,0 +1,72 @@
+"""The parts of a replica that calls use."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Path, Request
+from starlette.convertors import Convertor, register_url_convertor
+
+from tidegate.auth.keyring import Keyring
+from tidegate.auth.revocation import Revocation
+from tidegate.auth.sessions import Sessions
+from tidegate.auth.tokens import Tokens
+from tidegate.auth.usage import KeyUsage
+from tidegate.reads.overview import Overview
+from tidegate.reads.reader import Reader
+from tidegate.reads.types import ID
+from tidegate.runtime.metrics import Metrics
+from tidegate.runtime.wakeups import WakeUps
+from tidegate.store.jobs import JobStore
+
+
+class _IdConvertor(Convertor[str]):
+    """A part of a path, up to a slash or to the colon before a verb."""
+
+    regex = "[^/:]+"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("id", _IdConvertor())
+
+JobId = Annotated[
+    str, Path(pattern=ID, description="Name of the job: letters, digits and . _ ~ -", examples=["flights"])
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The parts of a replica that calls use.
+
+    Attributes:
+        max_scraped_substreams: Substreams that one call of ``/metrics`` can return.
+    """
+
+    store: JobStore
+    reader: Reader
+    tokens: Tokens
+    wakeups: WakeUps
+    keyring: Keyring | None
+    sessions: Sessions
+    overview: Overview
+    metrics: Metrics
+    usage: KeyUsage
+    revocation: Revocation
+    max_scraped_substreams: int
+
+
+def context_of(request: Request) -> Context:
+    """Return the context of the replica that serves a request."""
+    context: Context = request.app.state.context
+    return context
+
+
+async def _context(request: Request) -> Context:
+    return context_of(request)
+
+
+ContextOf = Annotated[Context, Depends(_context)]

@@ -1,0 +1,155 @@
+"""Checks before a request is read: host, origin, key, size and content type.
+
+This is plain ASGI, because a middleware on Starlette's base class costs more than the requests that it guards.
+"""
+
+import re
+from collections.abc import Mapping
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tidegate.auth.callers import authenticate
+from tidegate.auth.errors import AccessDenied
+from tidegate.auth.keyring import Keyring
+from tidegate.auth.usage import KeyUsage, QuotaExceeded
+from tidegate.web.problems import Problem, problem_of
+
+LOOPBACK_HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?")
+PAGES = re.compile(r"/|/(login|logout|live)|/(jobs|static)/.*")
+"""Paths of the operators' page, whose users are identified by a cookie, and whose forms carry a token."""
+WITH_BODY = ("POST", "PUT", "PATCH")
+PUBLIC = ("/livez", "/readyz")
+"""Paths for probes, which have no key."""
+FORM = b"application/x-www-form-urlencoded"
+
+Headers = Mapping[bytes, bytes]
+
+
+class Guard:
+    """A middleware that refuses requests before they are read.
+
+    Without keys, a page of another site in a user's browser must not be able to act. Such a page can send requests to
+    127.0.0.1, but none with the content type ``application/json`` without a preflight request. The browser also sends
+    the ``Origin`` of the page. A host name of the page that resolves to 127.0.0.1 fails the check of ``Host``.
+
+    Args:
+        app: The application.
+        max_body_bytes: Longest body.
+        keyring: The keys; None if the service has no keys.
+        usage: Counts the calls of keys.
+        loopback_only: Whether to accept only requests to a loopback host.
+    """
+
+    def __init__(
+        self, app: ASGIApp, max_body_bytes: int, keyring: Keyring | None, usage: KeyUsage, loopback_only: bool
+    ) -> None:
+        self.app, self.max_body_bytes, self.keyring, self.loopback_only = app, max_body_bytes, keyring, loopback_only
+        self.usage = usage
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request, or answer with the reason for which it is refused."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        problem = self._refusal(scope)
+        if problem is None:
+            began = False
+
+            async def begin(message: Message) -> None:
+                nonlocal began
+                began = True
+                await send(message)
+
+            try:
+                await self.app(scope, self._limited(receive), begin)
+                return
+            except _TooLarge:
+                if began:  # the call does not read its body, and was answered
+                    return
+                problem = self._too_large()
+        scope["problem"] = problem.code
+        await problem.response()(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> Problem | None:
+        headers = dict(scope["headers"])
+        return (
+            self._foreign_host(scope)
+            or self._foreign_origin(scope, headers)
+            or self._denied_access(scope, headers)
+            or self._unsuitable_body(scope, headers)
+        )
+
+    def _foreign_host(self, scope: Scope) -> Problem | None:
+        if not self.loopback_only:
+            return None
+        hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        if len(hosts) == 1 and LOOPBACK_HOST.fullmatch(hosts[0].lower()):
+            return None
+        detail = f"This coordinator has no keys, so it serves this machine only, and not the host {', '.join(hosts)!r}."
+        return Problem("foreign_host", detail)
+
+    def _foreign_origin(self, scope: Scope, headers: Headers) -> Problem | None:
+        if self.keyring is not None:
+            return None
+        origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site", b"none")
+        foreign = site not in (b"none", b"same-origin") and not _opens_page(scope, headers)
+        if not foreign and origin in (None, b"http://" + headers.get(b"host", b"")):
+            return None
+        return Problem("foreign_origin", "This coordinator has no keys, so it refuses requests from other sites.")
+
+    def _denied_access(self, scope: Scope, headers: Headers) -> Problem | None:
+        if scope["path"] in PUBLIC or _is_page(scope):
+            return None
+        try:
+            caller = scope["caller"] = authenticate(headers.get(b"authorization", b"").decode("latin-1"), self.keyring)
+            if caller.key is not None:
+                self.usage.request(caller.key)
+        except (AccessDenied, QuotaExceeded) as error:
+            return problem_of(error)
+        return None
+
+    def _unsuitable_body(self, scope: Scope, headers: Headers) -> Problem | None:
+        size = headers.get(b"content-length", b"0")
+        if size.isdigit() and int(size) > self.max_body_bytes:
+            return self._too_large()
+        has_body = size != b"0" or b"transfer-encoding" in headers or self.keyring is None
+        content_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        if _is_page(scope) and content_type == FORM:
+            return None
+        if scope["method"] in WITH_BODY and has_body and content_type != b"application/json":
+            return Problem("not_json", "Send the body as application/json.")
+        return None
+
+    def _limited(self, receive: Receive) -> Receive:
+        received = 0
+
+        async def limited() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self.max_body_bytes:
+                raise _TooLarge
+            return message
+
+        return limited
+
+    def _too_large(self) -> Problem:
+        detail = (
+            f"The body is over {self.max_body_bytes} bytes; report fewer substreams at once, or raise "
+            "TIDEGATE_MAX_BODY_BYTES."
+        )
+        return Problem("body_too_large", detail, members={"max_body_bytes": self.max_body_bytes})
+
+
+def _is_page(scope: Scope) -> bool:
+    return PAGES.fullmatch(scope["path"]) is not None
+
+
+def _opens_page(scope: Scope, headers: Headers) -> bool:
+    """Return whether a user follows a link to the page. The site that has the link cannot read the answer."""
+    target = headers.get(b"sec-fetch-mode"), headers.get(b"sec-fetch-dest")
+    return scope["method"] == "GET" and target == (b"navigate", b"document") and _is_page(scope)
+
+
+class _TooLarge(Exception):
+    pass

@@ -1,0 +1,135 @@
+"""Metrics, traces and log of every call. This is plain ASGI, around everything else."""
+
+import logging
+import re
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from structlog.contextvars import bind_contextvars, clear_contextvars
+
+from tidegate.auth.usage import Limit, network
+from tidegate.runtime.logs import AUDIT
+from tidegate.runtime.metrics import Metrics
+from tidegate.runtime.traces import Traces
+from tidegate.web.statuses import ACCESS_DENIED, ERRORS, is_error, is_server_error
+
+log = logging.getLogger(__name__)
+
+audit = logging.getLogger(AUDIT)
+
+REQUEST_ID = b"x-request-id"
+SAFE_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
+"""Headers of every answer that does not set them: browsers must not guess types, and proxies must not cache."""
+_VALID_REQUEST_ID = re.compile(r"[A-Za-z0-9._~-]{1,128}")
+NO_CALL = "none"
+"""Name in metrics and logs of requests that no call serves."""
+WRITES = ("POST", "PUT", "PATCH", "DELETE")
+LOGIN_CALLS = ("log_in", "log_out")
+MAX_PATH = 200
+REFUSALS_PER_S = 5
+REFUSALS_AT_ONCE = 50
+"""Refusals of one client that are logged at once, before ``REFUSALS_PER_S`` applies."""
+
+
+class Observed:
+    """A middleware that gives each request an id, and measures, traces and logs it.
+
+    The id is the client's (``X-Request-ID``) if it sends a valid one.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, traces: Traces) -> None:
+        self.app, self.metrics, self.traces = app, metrics, traces
+        self._refusals, self._not_logged = Limit(REFUSALS_PER_S, REFUSALS_AT_ONCE), 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request_id = _request_id(scope)
+        clear_contextvars()
+        bind_contextvars(request=request_id)
+        began, status = time.perf_counter(), 0
+
+        async def begin(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                _add_headers(message, request_id)
+                self.metrics.answered(_call(scope), status, time.perf_counter() - began)
+            await send(message)
+
+        with self.traces.call(scope["method"], scope["headers"]) as trace:
+            try:
+                await self.app(scope, receive, begin)
+            except Exception:
+                if not status:  # the server answers the request
+                    self.metrics.answered(_call(scope), ERRORS["internal"].status, time.perf_counter() - began)
+                raise
+            name = f"{scope['method']} {_path(scope)}"
+            trace.finish(name, _attributes(scope, status), failed=is_server_error(status))
+        if status in ACCESS_DENIED or scope["method"] in WRITES:
+            self._log(scope, status)
+
+    def _log(self, scope: Scope, status: int) -> None:
+        """Log refused calls and actions. Successful reports are not logged, because there are too many of them."""
+        address = scope["client"][0] if scope.get("client") else ""
+        members: dict[str, Any] = {"call": _call(scope), "status": status, "client": address}
+        is_login = members["call"] in LOGIN_CALLS
+        if not is_error(status):
+            if is_login:
+                audit.info("Logged in or out.", extra=members)
+            elif "reports" not in getattr(scope.get("route"), "tags", ()):
+                audit.info("Done.", extra=members)
+            return
+        if is_server_error(status) or not self._may_log(scope, address):
+            return
+        not_logged, self._not_logged = self._not_logged, 0
+        members |= {"code": scope.get("problem", "")} | ({"not_logged": not_logged} if not_logged else {})
+        if is_login:
+            audit.info("Login refused.", extra=members)
+        elif status in ACCESS_DENIED:
+            audit.warning("Access refused.", extra=members | {"path": scope["path"][:MAX_PATH]})
+        else:
+            log.info("Refused.", extra={name: value for name, value in members.items() if name != "client"})
+
+    def _may_log(self, scope: Scope, address: str) -> bool:
+        """Return whether a refusal may be logged. Without this limit, one client could fill the disk."""
+        key = getattr(scope.get("caller"), "key", None)
+        if self._refusals.take(network(address) if key is None else f"key {key.name}"):
+            return True
+        self._not_logged += 1
+        return False
+
+
+def _request_id(scope: Scope) -> str:
+    sent = next((value for name, value in scope["headers"] if name == REQUEST_ID), b"").decode("latin-1")
+    return sent if _VALID_REQUEST_ID.fullmatch(sent) else secrets.token_hex(8)
+
+
+def _add_headers(message: Message, request_id: str) -> None:
+    names = {name.lower() for name, _ in message["headers"]}
+    missing = [header for header in SAFE_HEADERS if header[0] not in names]
+    message["headers"] = [*message["headers"], *missing, (REQUEST_ID, request_id.encode())]
+
+
+def _call(scope: Scope) -> str:
+    return getattr(scope.get("route"), "name", None) or NO_CALL
+
+
+def _path(scope: Scope) -> str:
+    path: str = getattr(scope.get("route"), "path_format", "")
+    return path or NO_CALL
+
+
+def _attributes(scope: Scope, status: int) -> Mapping[str, str | int]:
+    attributes: dict[str, str | int] = {
+        "http.request.method": scope["method"],
+        "http.route": _path(scope),
+        "http.response.status_code": status,
+    }
+    parts = scope.get("path_params", {}).items()
+    return attributes | {f"tidegate.{name}": value for name, value in parts if isinstance(value, str | int)}

@@ -1,0 +1,186 @@
+"""Errors as ``application/problem+json`` (RFC 9457).
+
+``type`` is ``urn:tidegate:problem:<code>`` and stable. ``detail`` says what to change. Further members carry values
+that a program needs, such as the offending field or the current run.
+"""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from redis.exceptions import RedisError
+from starlette.exceptions import HTTPException
+
+from tidegate.auth.errors import AccessDenied
+from tidegate.auth.usage import QuotaExceeded
+from tidegate.domain.errors import DomainError, EventTimeMissing
+from tidegate.reads.errors import FrameInForce
+from tidegate.runtime.wakeups import TooManyWaiting
+from tidegate.store.connection import is_failed_script, is_full, is_read_only
+from tidegate.web.statuses import ERRORS
+
+log = logging.getLogger(__name__)
+
+ROUTING_ERRORS = {
+    "no_such_path": "There is no such path; GET /v1/openapi.json lists all paths.",
+    "method_not_allowed": "This path does not support this method; GET /v1/openapi.json lists its methods.",
+}
+"""Errors that Starlette raises, with their details."""
+
+STORE_ERRORS = {
+    "store_full": "The coordinator's Redis has reached its maxmemory and takes no writes. Nothing was changed; raise "
+    "maxmemory, or delete jobs, and send the call again.",
+    "store_read_only": "The coordinator's Redis takes no writes: it is a replica, misses replicas, or cannot write to "
+    "its disk. Nothing was changed; its log says why. Send the call again when Redis takes writes.",
+    "store_unavailable": "No answer from the coordinator's Redis. Send the call again; a repetition changes nothing.",
+    "internal": "The coordinator failed at this request; its log says where.",
+}
+
+
+class Problem(Exception):
+    """An error of a request.
+
+    Args:
+        code: Code of the error, one of :data:`~tidegate.web.statuses.ERRORS`.
+        detail: What is wrong, and what to change.
+        headers: Further headers of the answer.
+        members: Further members of the problem document.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        detail: str,
+        headers: Mapping[str, str] | None = None,
+        members: Mapping[str, object] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        kind = ERRORS[code]
+        self.code, self.detail, self.members = code, detail, members or {}
+        self.status, self.title = kind.status, kind.title
+        retry = {} if kind.retry_after_s is None else {"Retry-After": str(kind.retry_after_s)}
+        self.headers = retry | dict(headers or {})
+
+    @classmethod
+    def of_field(cls, field: str, message: str) -> "Problem":
+        """Return the problem of an invalid member or parameter of a request."""
+        return cls("invalid_request", f"{field}: {message}" if field else message, members={"field": field})
+
+    def body(self) -> bytes:
+        """Return the problem document."""
+        document = {
+            "type": f"urn:tidegate:problem:{self.code}",
+            "title": self.title,
+            "status": self.status,
+            "code": self.code,
+            "detail": self.detail,
+            **self.members,
+        }
+        return json.dumps(document).encode()
+
+    def response(self) -> Response:
+        """Return the answer to the request."""
+        return Response(self.body(), self.status, self.headers, "application/problem+json")
+
+
+HANDLED = (
+    Problem,
+    DomainError,
+    AccessDenied,
+    QuotaExceeded,
+    TooManyWaiting,
+    FrameInForce,
+    RequestValidationError,
+    RedisError,
+)
+"""Exceptions that :func:`problem_of` turns into problems."""
+
+
+def problem_of(error: Exception) -> Problem:
+    """Return the problem of an exception, and log errors of the store. Raise other exceptions again."""
+    match error:
+        case Problem():
+            return error
+        case DomainError():
+            # `problem` is the detail itself.
+            members = {name: value for name, value in error.details.items() if name != "problem"}
+            if isinstance(error, EventTimeMissing):
+                members["field"] = "max_event_times"
+            return Problem(error.code, str(error), members=members)
+        case AccessDenied():
+            headers = {"WWW-Authenticate": error.challenge} if error.challenge else None
+            return Problem(error.code, str(error), headers, error.details)
+        case QuotaExceeded():
+            return Problem(
+                error.code,
+                str(error),
+                members={"quota": error.quota, "limit": error.limit, "key": error.key.name},
+            )
+        case TooManyWaiting():
+            return Problem(error.code, str(error))
+        case FrameInForce():
+            return Problem(error.code, str(error), members={"field": error.field})
+        case RequestValidationError():
+            first = error.errors()[0]
+            return Problem.of_field(str(first["loc"][-1]), first["msg"])
+        case RedisError():
+            return _store_problem(error)
+        case _:
+            raise error
+
+
+def _store_problem(error: RedisError) -> Problem:
+    if is_failed_script(error):
+        log.error("A script failed.", exc_info=error)
+        code = "internal"
+    else:
+        log.error("Redis: %s", error or type(error).__name__)
+        full, read_only = is_full(error), is_read_only(error)
+        code = "store_full" if full else "store_read_only" if read_only else "store_unavailable"
+    return Problem(code, STORE_ERRORS[code])
+
+
+def refuse(request: Request, problem: Problem) -> Response:
+    """Return the answer with a problem, and note its code with the request for the log."""
+    request.scope["problem"] = problem.code
+    return problem.response()
+
+
+def register(app: FastAPI, calls: Sequence[APIRoute]) -> None:
+    """Answer every failed request with a problem.
+
+    Args:
+        app: The application.
+        calls: All calls of the application, for the ``Allow`` header.
+    """
+
+    async def handled(request: Request, error: Exception) -> Response:
+        return refuse(request, problem_of(error))
+
+    async def routing_failed(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return _routing_problem(request, error, calls).response()
+
+    async def failed(_request: Request, _error: Exception) -> Response:
+        # Starlette raises the error again after this, so the server logs it.
+        return Problem("internal", STORE_ERRORS["internal"]).response()
+
+    for kind in HANDLED:
+        app.add_exception_handler(kind, handled)
+    app.add_exception_handler(HTTPException, routing_failed)
+    app.add_exception_handler(Exception, failed)
+
+
+def _routing_problem(request: Request, error: HTTPException, calls: Sequence[APIRoute]) -> Problem:
+    headers = dict(error.headers or {})
+    if error.status_code == ERRORS["method_not_allowed"].status:
+        methods = {method for call in calls if call.path_regex.match(request.url.path) for method in call.methods or ()}
+        headers["Allow"] = ", ".join(sorted(methods))
+        return Problem("method_not_allowed", ROUTING_ERRORS["method_not_allowed"], headers)
+    if error.status_code == ERRORS["no_such_path"].status:
+        return Problem("no_such_path", ROUTING_ERRORS["no_such_path"], headers)
+    log.error("Unexpected HTTP error %d: %s", error.status_code, error.detail)
+    return Problem("internal", STORE_ERRORS["internal"])

@@ -82,7 +82,7 @@ def test_a_stopped_query_leaves_its_backlog_to_its_next_run(
 ) -> None:
     """A begin from a run that has ended would fence the run that replaced it."""
     receiver = Receiver()
-    monkeypatch.setattr("tidegate_spark.protocol.batches.BatchCalls.report_backlog_batch", receiver)
+    monkeypatch.setattr("tidegate_spark.protocol.batches.Batches.report_backlog_batch", receiver)
     job = connect("http://127.0.0.1:1", job="j", on_outage="continue")
     session = DriverSession(QuerySettings(job.connection, "q"), checkpoint)
     session.stop_when(lambda: stopped)

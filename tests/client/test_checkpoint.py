@@ -79,7 +79,7 @@ def test_under_another_name_it_is_another_query(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("incarnation", "kept"), [(1, True), (2, True), (3, False)])
-def test_only_a_job_that_was_lost_is_told_what_was_known(incarnation: int, kept: bool) -> None:
+def test_only_a_job_that_was_lost_is_restored(incarnation: int, kept: bool) -> None:
     """A higher incarnation is somebody's doing: a reset, or a job deleted and made again."""
     progress = Progress("q", 7, "e", 2, {"a": 5})
     assert progress.missing_in({"state_epoch": "e", "incarnation": 2}) == {}
@@ -100,7 +100,7 @@ def test_only_a_job_that_was_lost_is_told_what_was_known(incarnation: int, kept:
         (None, False, 8, True),
         (8, True, 8, False),  # begun before, its answer was lost
         (7, False, 7, False),  # a replay of what was committed
-        (6, False, 7, False),  # it is told of that one now
+        (6, False, 7, False),  # that batch is reported now
     ],
 )
 def test_a_commit_that_was_lost_shows_in_what_was_begun_before(
@@ -121,6 +121,6 @@ def test_a_commit_that_was_lost_shows_in_what_was_begun_before(
         ("-", False),
     ],
 )
-def test_offsets_of_markers_are_told_from_others(offset: str, expected: bool) -> None:
+def test_offsets_of_markers_are_recognized(offset: str, expected: bool) -> None:
     """Also from those of a Kafka topic of that name."""
     assert is_marker(offset) == expected

@@ -75,7 +75,7 @@ def test_substreams_are_replaced_if_the_user_says_so(runs: Runs, job: Job) -> No
     states = {row["substream"]: row["state"] for row in job.substreams()}
     assert states == {"HNL": "idle", "BOS": "active", "JFK": "active"}
     assert job.status()["watermark"] == 240_000
-    # The choice is kept: the next start is an ordinary one, and a lost job is not told of the old ones.
+    # The choice is kept: the next start is an ordinary one, and a lost job is restored without the old ones.
     runs.run(job, choices=now).batch(2, JFK=310_000)
     assert asdict(now) == Checkpoint(str(runs.directory)).read("choices")
 
@@ -95,7 +95,7 @@ def test_what_earlier_runs_left_is_reported_before_substreams_are_replaced(runs:
     assert (job.status()["watermark"], job.status()["rows"]["on_time"]) == (290_000, 3)
 
 
-def test_a_lost_job_is_not_told_of_replaced_substreams(runs: Runs, job: Job, own: LocalCoordinator) -> None:
+def test_a_lost_job_is_restored_without_replaced_substreams(runs: Runs, job: Job, own: LocalCoordinator) -> None:
     runs.run(job, choices=DEST).batch(0, HNL=100_000)
     now = QueryChoices.of("departed_at", "origin")
     runs.run(job, choices=now, replaces_substreams=True).batch(1, JFK=300_000)

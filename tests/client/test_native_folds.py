@@ -125,42 +125,42 @@ def left(tmp_path: Path) -> Left:
     return Left(tmp_path / "checkpoint")
 
 
-def told(job: Job) -> tuple[int | None, int]:
+def known_of(job: Job) -> tuple[int | None, int]:
     status = job.status()
     return status["max_event_time"], status["rows"]["on_time"]
 
 
-def test_what_was_finished_and_not_told_is_told_by_the_next_run(job: Job, left: Left) -> None:
+def test_what_was_finished_and_not_reported_is_reported_by_the_next_run(job: Job, left: Left) -> None:
     """Spark had committed a batch, and the driver died; another was not committed, and will be run again."""
     left.fold(0, "first", 0, 1000)
     left.commit(0)
     left.fold(1, "first", 0, 5000)
     run = left.next_run(job)
     assert run.report(1) == CheckResult(True, True, False, True)
-    assert told(job) == (1000, 1)
+    assert known_of(job) == (1000, 1)
     assert run.report(1) == CheckResult(False, False, True, True)
     left.fold(1, "second", 0, 4000)
     left.fold(1, "second", 1, 3000)
     left.commit(1)
     assert run.report(1) == CheckResult(True, True, False, True)
-    assert told(job) == (4000, 3), "the run that finished it, with what all its tasks saw"
+    assert known_of(job) == (4000, 3), "the run that finished it, with what all its tasks saw"
     assert left.documents.documents(FOLDS) == {}
     left.commit(2)
     assert run.report(1) == CheckResult(True, False, False, True)
 
 
-def test_what_is_in_the_backlog_is_not_told_twice(job: Job, left: Left) -> None:
-    """A run had told of a batch, and died before it forgot the fold."""
+def test_what_is_in_the_backlog_is_not_reported_twice(job: Job, left: Left) -> None:
+    """A run reported a batch, and died before it removed the fold."""
     left.fold(0, "first", 0, 1000)
     left.commit(0)
     left.next_run(job).report(1)
     left.fold(0, "first", 0, 1000)
     left.next_run(job).report(1)
-    assert told(job) == (1000, 1)
+    assert known_of(job) == (1000, 1)
     assert left.documents.documents(FOLDS) == {}
 
 
-def test_what_is_refused_is_told_when_it_is_taken(job: Job, left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_refused_is_reported_when_it_is_accepted(job: Job, left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that was complete, and is opened again."""
     monkeypatch.setattr(finished, "RETRY_AFTER_S", 0.0)
     run = left.next_run(job)
@@ -173,7 +173,7 @@ def test_what_is_refused_is_told_when_it_is_taken(job: Job, left: Left, monkeypa
             run.report(1)
     operate(job, "POST", ":reopen", {"reason": "not yet"})
     assert run.report(1) == CheckResult(False, False, False, True)
-    assert told(job) == (1000, 1)
+    assert known_of(job) == (1000, 1)
     assert run.report(1) == CheckResult(False, False, True, True)
 
 
@@ -217,7 +217,7 @@ def test_a_refusal_is_not_followed_by_an_all_clear(
     left.commit(1)
     reader.latestOffset()
     assert "the coordinator accepts finished batches again" in caplog.text
-    assert told(job) == (1000, 1)
+    assert known_of(job) == (1000, 1)
 
 
 @pytest.mark.parametrize("finishes", [True, False], ids=["a batch", "nothing"])
@@ -234,7 +234,7 @@ def test_a_deleted_job_fails_the_query(job: Job, left: Left, monkeypatch: pytest
         until(lambda: reader.latestOffset() is None, "the query fails", 30)
     again = following(job, left, monkeypatch)
     again.latestOffset()
-    assert told(job) == ((1000, 1) if finishes else (None, 0))
+    assert known_of(job) == ((1000, 1) if finishes else (None, 0))
 
 
 def test_a_batch_whose_rows_no_task_has_read_is_named(
@@ -285,7 +285,7 @@ def test_what_spark_has_finished_and_forgotten_is_found(job: Job, left: Left) ->
     left.commit(2)
     assert run.report(3) == CheckResult(False, False, True, True), "a few calls cannot have passed by so many batches"
     assert run.report(1000) == CheckResult(True, True, False, True)
-    assert told(job) == (3000, 3)
+    assert known_of(job) == (3000, 3)
     assert run.report(1000) == CheckResult(False, False, False, True), "not certain without another listing"
 
 

@@ -97,8 +97,7 @@ class Run:
     def beat(self, after_batch: int | None, age_s: float = 0.0) -> None:
         """Send a heartbeat."""
         protocol = self.session.protocol
-        run = self.session.run(protocol.batches.run())
-        self.session.run(protocol.heartbeat(run, age_s, after_batch))
+        self.session.run(protocol.heartbeat(age_s, after_batch))
 
     def flush(self) -> bool:
         """Try once to report the backlog; return whether it is empty."""

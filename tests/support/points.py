@@ -1,4 +1,4 @@
-"""The points of a batch at which something may die, and a way to be told when they are reached."""
+"""The points of a batch at which something may die, and a callback that is called at each."""
 
 import re
 from collections.abc import Callable
@@ -28,7 +28,7 @@ AFTER_SPARKS_COMMIT = "after Spark's commit"
 """Where a native query has no hook; it can die in its function, too."""
 
 Reached = Callable[[str, int], None]
-"""Is told the point, and the batch."""
+"""Gets the point and the batch."""
 
 
 def watch(reached: Reached, replace: Callable[[Any, str, Any], None] = setattr) -> None:

@@ -287,4 +287,4 @@ class Driver:
 
     def heartbeat(self, after_batch: int | None) -> None:
         """Send a heartbeat."""
-        self.run(self.protocol.heartbeat(self.run(self.protocol.batches.run()), 0.0, after_batch))
+        self.run(self.protocol.heartbeat(0.0, after_batch))

@@ -14,7 +14,7 @@ Invariants:
 import logging
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pyspark.errors import PythonException
@@ -31,7 +31,7 @@ from tidegate_spark.protocol import retry
 from tidegate_spark.protocol.batches import OpenBatch
 from tidegate_spark.protocol.coordinator import Answer
 from tidegate_spark.protocol.fold import Fold
-from tidegate_spark.protocol.reporter import SUBSTREAMS_PER_CALL, Reporter, batch_reference
+from tidegate_spark.protocol.reporter import SUBSTREAMS_PER_CALL, Reporter
 from tidegate_spark.protocol.retry import RetryPolicy
 from tidegate_spark.protocol.session import DriverSession
 
@@ -175,12 +175,12 @@ class BatchFunction:
         return found[0], found[1].complete
 
     def _reporter(self, opened: OpenBatch) -> Reporter:
-        connection, run = self.session.settings.connection, self.session.run(self.session.protocol.batches.run())
+        connection = self.session.settings.connection
         return Reporter(
             connection.url,
             connection.report_path,
             connection.headers,
-            batch_reference(self.session.settings.query, asdict(run), opened.batch_id),
+            self.session.run(self.session.protocol.calls.batch_reference(opened.batch_id)),
             self.session.coordinator.watermark_token or "",
             RetryPolicy(retry.SHORT_WAIT_S),
         )

@@ -19,7 +19,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate_spark.errors import TidegateError
 from tidegate_spark.logs import HEARTBEATS_FAIL, FailureLog
-from tidegate_spark.protocol.coordinator import Run
 from tidegate_spark.protocol.heartbeat import HeartbeatDecision
 from tidegate_spark.protocol.session import DriverSession
 from tidegate_spark.versions import is_connect
@@ -71,11 +70,11 @@ class HeartbeatListener(StreamingQueryListener):
 
     def listen_to(self, query: StreamingQuery) -> None:
         """Begin to send heartbeats for this run of the query."""
-        # The id is not from the checkpoint, which a client of Spark Connect may not be able to read.
-        run = self._session.run_of(str(query.id))
+        # A client of Spark Connect may not be able to read the id from the checkpoint.
+        self._session.protocol.calls.identify(str(query.id))
         self._run_id = str(query.runId)
         name = f"tidegate-heartbeat-{query.name}"
-        threading.Thread(target=self._handle_events, args=(self._run_id, run), name=name, daemon=True).start()
+        threading.Thread(target=self._handle_events, args=(self._run_id,), name=name, daemon=True).start()
         # If the program ends without stopping Spark, Spark must not keep a listener of a process that is gone.
         atexit.register(self.leave)
 
@@ -102,23 +101,23 @@ class HeartbeatListener(StreamingQueryListener):
         """Stop listening."""
         self._spark.streams.removeListener(self)
 
-    def _handle_events(self, spark_run_id: str, run: Run) -> None:
-        while not isinstance(event := self._next(spark_run_id), Terminated):
+    def _handle_events(self, run_id: str) -> None:
+        while not isinstance(event := self._next(run_id), Terminated):
             if isinstance(event, Finished):
                 self._decision.finished(event.batch_id)
             elif isinstance(event, Idle) and self._events.empty():
-                self._send(run, event)
+                self._send(event)
         self._session.close()
         atexit.unregister(self.leave)
         time.sleep(self._pause_s)
         self.leave()
 
-    def _next(self, spark_run_id: str) -> Event:
-        while (event := self._events.get()).run_id != spark_run_id:
+    def _next(self, run_id: str) -> Event:
+        while (event := self._events.get()).run_id != run_id:
             pass
         return event
 
-    def _send(self, run: Run, idle: Idle) -> None:
+    def _send(self, idle: Idle) -> None:
         # A heartbeat that fails is not repeated: the next idle event carries newer evidence.
         try:
             checkpoint = self._session.checkpoint
@@ -128,7 +127,7 @@ class HeartbeatListener(StreamingQueryListener):
             if heartbeat is None:
                 return
             protocol = self._session.protocol
-            self._session.run(protocol.heartbeat(run, heartbeat.age_s, heartbeat.after_batch))
+            self._session.run(protocol.heartbeat(heartbeat.age_s, heartbeat.after_batch))
         except (TidegateError, OSError) as error:  # an OSError of the checkpoint's file system
             self._failures.failed(error)
         else:

@@ -222,9 +222,8 @@ class NativeReader(WatermarkReader):
         reports = self._started_reports()
         session, protocol = reports.session, reports.session.protocol
         try:
-            run = session.run(protocol.batches.run())
             after_batch = session.run(protocol.last_acknowledged_batch())
-            session.run(protocol.heartbeat(run, time.time() - observed_at, after_batch))
+            session.run(protocol.heartbeat(time.time() - observed_at, after_batch))
         except JobDeleted:
             raise
         except TidegateError as error:

@@ -13,8 +13,9 @@ from tidegate_spark.batch import Batch
 from tidegate_spark.errors import CoordinatorUnavailable, JobMissing, Refused
 from tidegate_spark.logs import QueryLog
 from tidegate_spark.protocol.backlog import BacklogBatch
-from tidegate_spark.protocol.coordinator import Answer, Coordinator, ProcessingTime, Run
-from tidegate_spark.protocol.effects import Locked, Procedure, ReadQueryId
+from tidegate_spark.protocol.calls import QueryCalls
+from tidegate_spark.protocol.coordinator import Answer, Coordinator, ProcessingTime
+from tidegate_spark.protocol.effects import Locked, Procedure
 from tidegate_spark.protocol.files import StoredPinnedWatermark
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.registration import QueryRegistration
@@ -61,8 +62,8 @@ class OpenBatch:
 Call = Callable[[OpenBatch, Fold, RetryPolicy], Procedure[Result]]
 
 
-class BatchCalls:
-    """The calls about the batches of one run.
+class Batches:
+    """The batches of one run.
 
     Attributes:
         max_future_skew_ms: How far ahead of the clock an event time may be: the coordinator's limit, as far as it is
@@ -72,22 +73,15 @@ class BatchCalls:
     def __init__(
         self,
         settings: QuerySettings,
-        run_id: str,
         coordinator: Coordinator,
+        calls: QueryCalls,
         registration: QueryRegistration,
         log: QueryLog,
     ) -> None:
         self._query, self._pinned_watermarks = settings.query, settings.pinned_watermarks
-        self._run_id, self._coordinator, self._registration, self._log = run_id, coordinator, registration, log
-        self._query_id: str | None = None
+        self._coordinator, self._calls, self._registration, self._log = coordinator, calls, registration, log
         self._job_watermark: int | None = None
         self.max_future_skew_ms: int | None = registration.config.get("max_future_skew_ms", MAX_FUTURE_SKEW_MS)
-
-    def run(self) -> Procedure[Run]:
-        """Return what identifies this run."""
-        if self._query_id is None:
-            self._query_id = yield ReadQueryId()
-        return Run(self._query_id, self._run_id)
 
     def batch(self, batch_id: int, stored: StoredPinnedWatermark, replayed: bool) -> Batch:
         """Return a batch as the user's function gets it."""
@@ -134,7 +128,7 @@ class BatchCalls:
         except JobMissing as missing:
             yield from self._registration.announce_again(policy, missing)
             answer = yield from begin()
-        yield from self._registration.began(answer, (yield from self.run()), batch_id, policy)
+        yield from self._registration.began(answer, batch_id, policy)
         return answer
 
     def _begin(
@@ -144,25 +138,22 @@ class BatchCalls:
         complete_at: ProcessingTime | None,
         policy: RetryPolicy,
     ) -> Procedure[Answer]:
-        run, keep = (yield from self.run()), self._pinned_watermarks.kept
-
-        def begin(pinned_watermark: dict[str, int | None]) -> Procedure[Answer]:
-            return self._coordinator.begin(self._query, run, batch_id, keep, pinned_watermark, complete_at, policy)
-
         if stored is None:
             if batch_id == 0:
-                yield from self._warn_of_another_checkpoint(run, policy)
-            return (yield from begin({}))
+                yield from self._warn_of_another_checkpoint(policy)
+            return (yield from self._calls.begin(batch_id, {}, complete_at, policy))
         try:
-            return (yield from begin({"pinned_watermark": stored.pinned_watermark}))
+            pinned_watermark = {"pinned_watermark": stored.pinned_watermark}
+            return (yield from self._calls.begin(batch_id, pinned_watermark, complete_at, policy))
         except Refused as refusal:
             if refusal.code != "pinned_watermark_conflict" or not stored.assumed:
                 raise
             # The begin arrived although its answer was lost. The rows are judged by the assumed pinned watermark.
             self._log.warning("was begun with another pinned watermark than the assumed one", extra={"batch": batch_id})
-            return (yield from begin({}))
+            return (yield from self._calls.begin(batch_id, {}, complete_at, policy))
 
-    def _warn_of_another_checkpoint(self, run: Run, policy: RetryPolicy) -> Procedure[None]:
+    def _warn_of_another_checkpoint(self, policy: RetryPolicy) -> Procedure[None]:
+        run = yield from self._calls.run()
         for known in (yield from self._coordinator.queries(policy)):
             if known["query"] == self._query and known["query_id"] != run.query_id:
                 self._log.warning(
@@ -173,15 +164,11 @@ class BatchCalls:
 
     def report(self, batch: OpenBatch, fold: Fold, policy: RetryPolicy) -> Procedure[None]:
         """Stage what was observed in a batch."""
-        run = yield from self.run()
-        yield from self._coordinator.report(self._query, run, batch.batch_id, fold.reports(), policy)
+        yield from self._calls.report(batch.batch_id, fold.reports(), policy)
 
     def commit(self, batch: OpenBatch, fold: Fold, policy: RetryPolicy) -> Procedure[Answer]:
         """Commit a batch."""
-        run = yield from self.run()
-        answer = yield from self._coordinator.commit(
-            self._query, run, batch.batch_id, fold.row_counts(), fold.reported(), policy
-        )
+        answer = yield from self._calls.commit(batch.batch_id, fold.row_counts(), fold.reported(), policy)
         self._job_watermark = answer["watermark"]
         yield from self._registration.committed(answer, batch.batch_id, fold.max_event_times())
         return answer

@@ -1,30 +1,23 @@
-"""The calls of the API: one procedure for each."""
+"""The calls about a job: one procedure for each call of the API."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 from tidegate_spark.clock import Clock
 from tidegate_spark.config import JobConfig, differing
 from tidegate_spark.errors import InvalidUsage, JobMissing, Refused
+from tidegate_spark.protocol import retry
 from tidegate_spark.protocol.effects import Procedure, Request
-from tidegate_spark.protocol.reporter import batch_reference, in_calls
-from tidegate_spark.protocol.retry import ONE_ATTEMPT, RetryPolicy, call, outage_since
+from tidegate_spark.protocol.reporter import in_calls
+from tidegate_spark.protocol.retry import RetryPolicy
 
 log = logging.getLogger("tidegate")
 
 Body = Mapping[str, Any]
 Answer = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Identifies the caller: the query's checkpoint and the current run."""
-
-    query_id: str
-    run_id: str
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -57,6 +50,11 @@ class Coordinator:
         # The coordinator's time in its last answer, and when that arrived (monotonic).
         self._answered: tuple[int, float] = (0, clock.monotonic())
 
+    def observed_ms(self, age_s: float) -> int:
+        """Return an instant ``age_s`` ago in the coordinator's time; it is never too late."""
+        answered_ms, arrived = self._answered  # the answer was on its way before it arrived
+        return max(0, answered_ms + int(1000 * (self.clock.monotonic() - age_s - arrived)))
+
     def now(self) -> ProcessingTime:
         """Return the processing time."""
         return ProcessingTime(self.clock.time(), self.waited_s)
@@ -66,7 +64,7 @@ class Coordinator:
     def create_job(self, config: JobConfig, policy: RetryPolicy | None = None) -> Procedure[Answer | None]:
         """Create the job; return None, and change nothing, if it exists."""
         try:
-            return (yield from self._call("PUT", "", config, policy, headers={"If-None-Match": "*"}))
+            return (yield from self.call("PUT", "", config, policy, headers={"If-None-Match": "*"}))
         except Refused as refusal:
             if refusal.code != "job_exists":
                 raise
@@ -74,7 +72,7 @@ class Coordinator:
 
     def change_job(self, config: JobConfig) -> Procedure[Answer]:
         """Replace the configuration of the job."""
-        return self._call("PUT", "", config, headers={"If-Match": "*"})
+        return self.call("PUT", "", config, headers={"If-Match": "*"})
 
     def ensure_job(self, config: JobConfig | None, policy: RetryPolicy | None = None) -> Procedure[Answer]:
         """Create the job if it does not exist, and return its status. An existing job keeps its configuration.
@@ -100,7 +98,7 @@ class Coordinator:
 
     def status(self, policy: RetryPolicy | None = None) -> Procedure[Answer]:
         """Return the status of the job."""
-        return self._call("GET", "", policy=policy)
+        return self.call("GET", "", policy=policy)
 
     def declare(
         self,
@@ -118,30 +116,30 @@ class Coordinator:
         if max_event_times:
             columns["max_event_times"] = [max_event_times.get(name) for name in ordered]
         for part in in_calls(columns):
-            yield from self._call("POST", ":declare", {"query": query, "reason": reason, **part}, policy)
+            yield from self.call("POST", ":declare", {"query": query, "reason": reason, **part}, policy)
 
     def done(self, query: str, names: Sequence[str], reason: str) -> Procedure[Answer]:
         """End substreams of a query."""
-        return self._call("POST", "/substreams:done", {"query": query, "names": list(names), "reason": reason})
+        return self.call("POST", "/substreams:done", {"query": query, "names": list(names), "reason": reason})
 
     def idle(self, query: str, names: Sequence[str], reason: str) -> Procedure[None]:
         """Stop waiting for substreams of a query until they report again."""
         for part in in_calls({"names": list(names)}):
-            yield from self._call("POST", "/substreams:idle", {"query": query, "reason": reason, **part})
+            yield from self.call("POST", "/substreams:idle", {"query": query, "reason": reason, **part})
 
     def complete(self, reason: str, up_to: int | None = None) -> Procedure[Answer]:
         """End the input of the job."""
-        return self._call("POST", ":complete", {"reason": reason, "up_to": up_to})
+        return self.call("POST", ":complete", {"reason": reason, "up_to": up_to})
 
     def coalesced_watermark(self) -> Procedure[int | None]:
         """Return the coalesced watermark."""
-        answer = yield from self._call("GET", "/watermark")
+        answer = yield from self.call("GET", "/watermark")
         watermark: int | None = answer["coalesced_watermark"]
         return watermark
 
     def queries(self, policy: RetryPolicy | None = None) -> Procedure[list[Answer]]:
         """Return the queries of the job."""
-        answer = yield from self._call("GET", "/queries", policy=policy)
+        answer = yield from self.call("GET", "/queries", policy=policy)
         rows: list[Answer] = answer["queries"]
         return rows
 
@@ -150,7 +148,7 @@ class Coordinator:
         rows: list[Answer] = []
         after: str | None = ""
         while after is not None:
-            page = yield from self._call("GET", f"/substreams?limit=1000&after={quote(after, safe='')}")
+            page = yield from self.call("GET", f"/substreams?limit=1000&after={quote(after, safe='')}")
             rows += page["substreams"]
             after = page["next"]
         return rows
@@ -158,94 +156,11 @@ class Coordinator:
     def retire(self, query: str, successor: str | None, reason: str) -> Procedure[Answer]:
         """End a query; its substreams pass to ``successor``, or are evicted."""
         body: Body = {"evict": True} if successor is None else {"successor": successor}
-        return self._call("POST", f"/queries/{query}:retire", {**body, "reason": reason})
-
-    # -- batches --------------------------------------------------------------------------------------------------
-
-    def begin(
-        self,
-        query: str,
-        run: Run,
-        batch_id: int,
-        keep: int,
-        pinned_watermark: Mapping[str, int | None],
-        complete_at: ProcessingTime | None,
-        policy: RetryPolicy,
-    ) -> Procedure[Answer]:
-        """Begin a batch.
-
-        The coordinator keeps the last ``keep`` pinned watermarks. ``pinned_watermark`` is empty if the client has
-        stored none. Input up to ``complete_at`` is in this batch or in one before it; None if that is not known.
-        """
-
-        def body(now: ProcessingTime) -> Body:
-            age_ms = None if complete_at is None else complete_at.age_ms(now)
-            return {"pinned_watermarks_to_keep": keep, "input_age_ms": age_ms, **pinned_watermark}
-
-        return self._call_of_batch("PUT", query, run, batch_id, "", body, policy)
-
-    def report(
-        self, query: str, run: Run, batch_id: int, reports: Iterable[Body], policy: RetryPolicy
-    ) -> Procedure[None]:
-        """Stage what was observed in an open batch. If it raises, some of the reports may be staged."""
-        for columns in reports:
-            batch = batch_reference(query, asdict(run), batch_id)
-            body = {**columns, "batch": batch, "watermark_token": self.watermark_token}
-            began = self.clock.monotonic()
-            try:
-                self._keep_token((yield from self._call("POST", ":report", body, policy)))
-            finally:
-                self.waited_s += outage_since(began, self.clock)
-
-    def commit(
-        self, query: str, run: Run, batch_id: int, rows: Body | None, reported: int | None, policy: RetryPolicy
-    ) -> Procedure[Answer]:
-        """Commit a batch, with its ``rows`` by class and the number of substreams that were ``reported``."""
-        body = {"rows": rows, "reported": reported}
-        return self._call_of_batch("POST", query, run, batch_id, ":commit", lambda _: body, policy)
-
-    def heartbeat(self, query: str, run: Run, age_s: float, after_batch: int | None) -> Procedure[Answer]:
-        """Report that the query was caught up ``age_s`` ago, after ``after_batch``. It is sent once: see below."""
-        # In the coordinator's time. The answer was on its way before it arrived, so this is never too late.
-        answered_ms, arrived = self._answered
-        observed_ms = max(0, answered_ms + int(1000 * (self.clock.monotonic() - age_s - arrived)))
-        body = self._with_caller(run, self.waited_s, {"observed_ms": observed_ms, "after_batch": after_batch})
-        # The next heartbeat carries the same news.
-        answer = yield from self._call("POST", f"/queries/{query}:heartbeat", body, ONE_ATTEMPT)
-        self._keep_token(answer)
-        return answer
+        return self.call("POST", f"/queries/{query}:retire", {**body, "reason": reason})
 
     # -- one call -------------------------------------------------------------------------------------------------
 
-    def _with_caller(self, run: Run, waited_s: float, body: Body) -> Body:
-        waited_ms = int(1000 * waited_s)
-        return {**asdict(run), "watermark_token": self.watermark_token, "waited_ms": waited_ms, **body}
-
-    def _call_of_batch(
-        self,
-        method: str,
-        query: str,
-        run: Run,
-        batch_id: int,
-        verb: str,
-        body: Callable[[ProcessingTime], Body],
-        policy: RetryPolicy,
-    ) -> Procedure[Answer]:
-        """Make a call that the query waits for; ``body`` is made for each attempt, from the time of the attempt."""
-        began = self.clock.monotonic()
-
-        def attempt() -> Body:
-            waited_s = self.waited_s + outage_since(began, self.clock)
-            return self._with_caller(run, waited_s, body(ProcessingTime(self.clock.time(), waited_s)))
-
-        try:
-            answer = yield from self._call(method, f"/queries/{query}/batches/{batch_id}{verb}", attempt, policy)
-        finally:
-            self.waited_s += outage_since(began, self.clock)
-        self._keep_token(answer)
-        return answer
-
-    def _call(
+    def call(
         self,
         method: str,
         path: str,
@@ -267,7 +182,7 @@ class Coordinator:
 
         what = f"{method} {self.job}{path.partition('?')[0]}"
         try:
-            answer = yield from call(what, request, policy or self.policy, self.clock)
+            answer = yield from retry.call(what, request, policy or self.policy, self.clock)
         except JobMissing as missing:
             raise missing.of(self.job) from None
         except Refused as refusal:
@@ -280,7 +195,7 @@ class Coordinator:
             self._answered = answer["now_ms"], self.clock.monotonic()
         return answer
 
-    def _keep_token(self, answer: Answer) -> None:
+    def keep_token(self, answer: Answer) -> None:
         """Keep the token of an answer to a call that carried the last one, unless it proves less.
 
         Answers to other calls may come from a coordinator that has lost state and was not yet restored. An answer that

@@ -9,9 +9,10 @@ from tidegate_spark.config import JobConfig
 from tidegate_spark.errors import CoordinatorUnavailable, JobMissing
 from tidegate_spark.logs import QueryLog
 from tidegate_spark.protocol.backlog import Backlog, BacklogBatch
-from tidegate_spark.protocol.batches import BatchCalls, Call, OpenBatch
+from tidegate_spark.protocol.batches import Batches, Call, OpenBatch
+from tidegate_spark.protocol.calls import QueryCalls
 from tidegate_spark.protocol.choices import QueryChoices
-from tidegate_spark.protocol.coordinator import Answer, Coordinator, ProcessingTime, Run
+from tidegate_spark.protocol.coordinator import Answer, Coordinator, ProcessingTime
 from tidegate_spark.protocol.effects import HasCheckpoint, Locked, Procedure, ReadPlannedMs
 from tidegate_spark.protocol.files import StoredPinnedWatermark
 from tidegate_spark.protocol.fold import Fold
@@ -35,8 +36,9 @@ class QueryProtocol:
     def __init__(self, settings: QuerySettings, run_id: str, coordinator: Coordinator, owns_files: bool) -> None:
         self._settings, self._coordinator, self._owns_files = settings, coordinator, owns_files
         self.log = QueryLog(coordinator.job, settings.query)
-        self.registration = QueryRegistration(settings, coordinator, owns_files, self.log)
-        self.batches = BatchCalls(settings, run_id, coordinator, self.registration, self.log)
+        self.calls = QueryCalls(settings, run_id, coordinator)
+        self.registration = QueryRegistration(settings, coordinator, self.calls, owns_files, self.log)
+        self.batches = Batches(settings, coordinator, self.calls, self.registration, self.log)
         in_background = self._on_outage.continues
         self.backlog = Backlog(coordinator, self.batches.report_backlog_batch, in_background, self.log)
         self._started = coordinator.now()
@@ -250,11 +252,10 @@ class QueryProtocol:
 
     # -- heartbeats -----------------------------------------------------------------------------------------------
 
-    def heartbeat(self, run: Run, age_s: float, after_batch: int | None) -> Procedure[None]:
+    def heartbeat(self, age_s: float, after_batch: int | None) -> Procedure[None]:
         """Report that the query was caught up ``age_s`` ago, and restore what the coordinator has lost.
 
         Args:
-            run: The caller.
             age_s: Age of the observation, in seconds.
             after_batch: The last batch that the query had finished by then.
 
@@ -263,18 +264,18 @@ class QueryProtocol:
         """
         yield from self.registration.load_token()
         try:
-            answer = yield from self._coordinator.heartbeat(self._settings.query, run, age_s, after_batch)
+            answer = yield from self.calls.heartbeat(age_s, after_batch)
         except JobMissing as missing:
-            yield Locked(self._restore_job(missing, run, after_batch))
+            yield Locked(self._restore_job(missing, after_batch))
             return
         if not answer["applied"] or not self.registration.is_announced_in(answer):
-            yield Locked(self._follow_heartbeat(answer, run, after_batch))
+            yield Locked(self._follow_heartbeat(answer, after_batch))
 
-    def _restore_job(self, missing: JobMissing, run: Run, after_batch: int | None) -> Procedure[None]:
+    def _restore_job(self, missing: JobMissing, after_batch: int | None) -> Procedure[None]:
         yield from self.registration.announce_again(ONE_ATTEMPT, missing)
-        yield from self.registration.restore(run, after_batch, ONE_ATTEMPT)
+        yield from self.registration.restore(after_batch, ONE_ATTEMPT)
 
-    def _follow_heartbeat(self, answer: Answer, run: Run, after_batch: int | None) -> Procedure[None]:
+    def _follow_heartbeat(self, answer: Answer, after_batch: int | None) -> Procedure[None]:
         yield from self.registration.follow(answer, ONE_ATTEMPT)
         if not answer["applied"]:
-            yield from self.registration.restore(run, after_batch, ONE_ATTEMPT)
+            yield from self.registration.restore(after_batch, ONE_ATTEMPT)

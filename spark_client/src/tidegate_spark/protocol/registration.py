@@ -12,7 +12,8 @@ from typing import Any
 from tidegate_spark.config import JobConfig
 from tidegate_spark.errors import JobDeleted, JobMissing
 from tidegate_spark.logs import QueryLog
-from tidegate_spark.protocol.coordinator import Coordinator, Run
+from tidegate_spark.protocol.calls import QueryCalls
+from tidegate_spark.protocol.coordinator import Coordinator
 from tidegate_spark.protocol.effects import HasCheckpoint, Locked, Procedure
 from tidegate_spark.protocol.progress import Progress
 from tidegate_spark.protocol.reporter import reports_of_max_event_times
@@ -27,14 +28,18 @@ class QueryRegistration:
 
     Args:
         settings: The query.
-        coordinator: The calls of the run.
+        coordinator: The calls about the job.
+        calls: The calls of the run.
         owns_files: Whether this process writes the files beside the checkpoint. Under Spark Connect the process of the
             hook does, so the client's process reads the progress again when it needs it.
         log: The log of the query.
     """
 
-    def __init__(self, settings: QuerySettings, coordinator: Coordinator, owns_files: bool, log: QueryLog) -> None:
-        self._settings, self._coordinator, self._owns_files, self._log = settings, coordinator, owns_files, log
+    def __init__(
+        self, settings: QuerySettings, coordinator: Coordinator, calls: QueryCalls, owns_files: bool, log: QueryLog
+    ) -> None:
+        self._settings, self._coordinator, self._calls = settings, coordinator, calls
+        self._owns_files, self._log = owns_files, log
         self._query, self._pinned_watermarks = settings.query, settings.pinned_watermarks
         self._progress: Progress | None = None
         self._announced_in: str | None = None
@@ -128,7 +133,7 @@ class QueryRegistration:
 
     # -- batches --------------------------------------------------------------------------------------------------
 
-    def began(self, answer: Answer, run: Run, batch_id: int, policy: RetryPolicy) -> Procedure[None]:
+    def began(self, answer: Answer, batch_id: int, policy: RetryPolicy) -> Procedure[None]:
         """Follow the answer to a begin, and restore with the batch what the coordinator has lost before it."""
         yield from self.follow(answer, policy)
         if answer["revision"] != self._revision:
@@ -145,7 +150,7 @@ class QueryRegistration:
             progress.restoring = True
             yield from progress.save()
         if progress.restoring:
-            yield from self._report_max_event_times(run, batch_id, policy)
+            yield from self._report_max_event_times(batch_id, policy)
 
     def committed(self, answer: Answer, batch_id: int, max_event_times: Mapping[str, int]) -> Procedure[None]:
         """Record that the coordinator has acknowledged a commit."""
@@ -156,7 +161,7 @@ class QueryRegistration:
         progress.commit(batch_id, max_event_times, answer["watermark_token"])
         yield from progress.save()
 
-    def restore(self, run: Run, batch_id: int | None, policy: RetryPolicy) -> Procedure[None]:
+    def restore(self, batch_id: int | None, policy: RetryPolicy) -> Procedure[None]:
         """Repeat the last acknowledged batch with the max event times, if the coordinator has lost it.
 
         If it has not, this changes nothing. A batch in the backlog and a job that was reset are left alone.
@@ -166,15 +171,14 @@ class QueryRegistration:
         progress = yield from self.progress()
         if batch_id is None or stored is None or batch_id != progress.batch_id:
             return
-        pinned_watermark, keep = {"pinned_watermark": stored.pinned_watermark}, self._pinned_watermarks.kept
-        yield from self._coordinator.begin(self._query, run, batch_id, keep, pinned_watermark, None, policy)
-        yield from self._report_max_event_times(run, batch_id, policy)
-        yield from self._coordinator.commit(self._query, run, batch_id, None, None, policy)
+        yield from self._calls.begin(batch_id, {"pinned_watermark": stored.pinned_watermark}, None, policy)
+        yield from self._report_max_event_times(batch_id, policy)
+        yield from self._calls.commit(batch_id, None, None, policy)
 
-    def _report_max_event_times(self, run: Run, batch_id: int, policy: RetryPolicy) -> Procedure[None]:
+    def _report_max_event_times(self, batch_id: int, policy: RetryPolicy) -> Procedure[None]:
         progress = yield from self.progress()
         reports = reports_of_max_event_times(progress.max_event_times)
-        yield from self._coordinator.report(self._query, run, batch_id, reports, policy)
+        yield from self._calls.report(batch_id, reports, policy)
 
     def forget_substreams(self, reason: str) -> Procedure[None]:
         """Stop waiting for all substreams of the query; those that report again count again.

@@ -9,7 +9,6 @@ from typing import Any, Self, TypeVar
 from tidegate_spark.logs import QueryLog
 from tidegate_spark.protocol.backlog import Backlog
 from tidegate_spark.protocol.checkpoint import Checkpoint
-from tidegate_spark.protocol.coordinator import Run
 from tidegate_spark.protocol.effects import (
     Effect,
     HasCheckpoint,
@@ -82,10 +81,6 @@ class DriverSession:
     def backlog(self) -> Backlog:
         """The backlog of the query."""
         return self.protocol.backlog
-
-    def run_of(self, query_id: str) -> Run:
-        """Return what identifies this run, for a checkpoint that this process may not be able to read."""
-        return Run(query_id, self.run_id)
 
     def stop_when(self, stopped: Callable[[], bool]) -> None:
         """Give up waiting for the coordinator when ``stopped`` returns True."""

@@ -1,5 +1,6 @@
 """Jobs: nobody's rules are overwritten by accident, and a deleted job says so."""
 
+import re
 from collections.abc import Callable
 
 import httpx
@@ -53,6 +54,17 @@ def test_the_list_is_paged_by_name(http: httpx.Client, job_name: str) -> None:
             break
         after = page["next"]
     assert found == [name for name in names if name != names[2]]
+
+
+def test_a_page_of_the_list_is_one_read_of_the_store(http: httpx.Client, job_name: str) -> None:
+    """With a read for each job, a thousand jobs would make the list slow."""
+    for number in range(5):
+        assert http.put(f"/v1/jobs/{job_name}-{number}", json=CONFIG, headers={"If-None-Match": "*"}).status_code == 201
+    counted = re.compile(r'tidegate_store_command_duration_seconds_count{command="status"} (\S+)')
+    before = counted.findall(http.get("/metrics").text)
+    listed = http.get("/v1/jobs", params={"after": f"{job_name}-", "limit": 5}).json()["jobs"]
+    assert [job["job"] for job in listed] == [f"{job_name}-{number}" for number in range(5)]
+    assert counted.findall(http.get("/metrics").text) == before
 
 
 def test_a_token_heals_a_job_and_a_forged_one_does_nothing(http: httpx.Client, make_job: Make) -> None:

@@ -14,6 +14,7 @@ from tests.support.events import watching
 from tests.support.roles import MAY
 from tidegate.auth import keyring
 from tidegate.auth.roles import Role
+from tidegate.page.actions import ACTIONS
 from tidegate_spark.testing import CoordinatorProcess
 
 CREATE = {"If-None-Match": "*"}
@@ -133,6 +134,12 @@ def test_without_a_key_that_is_known_nothing_is_answered(guarded: Guarded, opera
         assert known not in answer.text
         problem(answer, 401, code)
         assert answer.headers["WWW-Authenticate"].startswith("Bearer")
+
+
+def test_the_page_asks_for_the_roles_of_the_api() -> None:
+    """Else the page would be a way around a role, or hide what a role may do."""
+    for verb, action in ACTIONS.items():
+        assert set(action.roles) == MAY[verb], verb
 
 
 def test_a_list_has_the_jobs_that_a_key_is_for(guarded: Guarded) -> None:

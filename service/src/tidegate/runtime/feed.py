@@ -90,8 +90,7 @@ class Feed:
     async def follow(self, known: str | None, pause_s: float) -> AsyncGenerator[Step, None]:
         """Yield the records after the record ``known``, until the feed ends.
 
-        Without ``known``, after a reset, or if the records after ``known`` are no longer kept, the first step is a
-        state. Each follower reads at its own pace.
+        The first step is a state without ``known``, after a reset, or if later records are no longer kept.
 
         Args:
             known: Id of the last record that the follower has.

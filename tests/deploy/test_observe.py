@@ -185,7 +185,7 @@ def test_counts_are_those_of_the_job(scraped: CoordinatorProcess) -> None:
         "tidegate_job_throttled_total": status["throttled"],
         "tidegate_job_future_rows_total": 1,
         "tidegate_job_tokens_ignored_total": 1,
-        "tidegate_job_watermark_seconds": status["watermark"] / 1000,
+        "tidegate_job_watermark_timestamp_seconds": status["watermark"] / 1000,
         "tidegate_job_holds": 1,
         "tidegate_reports_total": 5,
     }

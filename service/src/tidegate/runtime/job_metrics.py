@@ -17,12 +17,18 @@ Value = Callable[[Status], int | float | None]
 
 # A job is `job_name`, because Prometheus itself uses the label `job`.
 _GAUGES: dict[str, tuple[str, Value]] = {
-    "watermark_seconds": ("Emitted watermark", lambda s: _seconds(s.state.watermark)),
-    "coalesced_seconds": ("Coalesced watermark", lambda s: _seconds(s.state.coalesced_watermark)),
-    "top_seconds": ("Highest event time", lambda s: _seconds(s.summary.max_event_time)),
-    "lead_seconds": ("Highest substream watermark that ever counted", lambda s: _seconds(s.summary.max_watermark)),
-    "clock_seconds": ("Processing time of the coordinator", lambda s: _seconds(s.state.now_ms)),
-    "last_contact_seconds": ("Time of the last contact with a client", lambda s: _seconds(s.summary.last_contact_ms)),
+    "watermark_timestamp_seconds": ("Emitted watermark", lambda s: _seconds(s.state.watermark)),
+    "coalesced_watermark_timestamp_seconds": ("Coalesced watermark", lambda s: _seconds(s.state.coalesced_watermark)),
+    "max_event_timestamp_seconds": ("Highest event time", lambda s: _seconds(s.summary.max_event_time)),
+    "max_watermark_timestamp_seconds": (
+        "Highest substream watermark that ever counted",
+        lambda s: _seconds(s.summary.max_watermark),
+    ),
+    "clock_timestamp_seconds": ("Processing time of the coordinator", lambda s: _seconds(s.state.now_ms)),
+    "last_contact_timestamp_seconds": (
+        "Time of the last contact with a client",
+        lambda s: _seconds(s.summary.last_contact_ms),
+    ),
     "open_batches": ("Open batches", lambda s: s.summary.open_batches),
     "holds": ("Holds by operators", lambda s: len(s.summary.holds)),
     "missing_queries": ("Expected queries without substreams", lambda s: len(s.summary.missing_queries)),

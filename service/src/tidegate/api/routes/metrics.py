@@ -35,9 +35,9 @@ router = APIRouter(tags=["health"])
 END_OF_OPENMETRICS = b"# EOF\n"
 JOBS = r"^[A-Za-z0-9._~*-]{1,128}$"
 EXAMPLE = (
-    "# HELP tidegate_job_watermark_seconds Emitted watermark\n"
-    "# TYPE tidegate_job_watermark_seconds gauge\n"
-    'tidegate_job_watermark_seconds{job_name="flights"} 1.3575528e+09\n'
+    "# HELP tidegate_job_watermark_timestamp_seconds Emitted watermark\n"
+    "# TYPE tidegate_job_watermark_timestamp_seconds gauge\n"
+    'tidegate_job_watermark_timestamp_seconds{job_name="flights"} 1.3575528e+09\n'
 )
 Encode = Callable[[Any], bytes]
 

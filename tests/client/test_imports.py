@@ -1,6 +1,8 @@
 """Imports of the client point downwards, also those under TYPE_CHECKING and inside functions."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -124,3 +126,12 @@ def test_the_protocol_needs_no_spark_and_one_module_speaks_http(module: str) -> 
     assert "httpx" not in libraries or module == "protocol.transport"
     for imported in GRAPH[module]:
         assert imported.split(".")[0] in ["protocol", *WITHOUT_SPARK], f"{module} imports {imported}"
+
+
+@pytest.mark.parametrize("module", ["hook.fold", "native.folding"])
+def test_what_tasks_run_imports_no_httpx(module: str) -> None:
+    """It would cost every Python worker 0.2 s."""
+    program = f"import sys, tidegate_spark.{module}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert f"tidegate_spark.{module}" in loaded
+    assert "httpx" not in loaded

@@ -1,4 +1,4 @@
-# Every target does its own set-up, from a bare python3 (3.11 or later); with nothing left to do it is quick.
+# Every target does its own set-up, from a bare python3 (3.11 or later).
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,10 +9,10 @@ SETUP_LOG := $(VENV)/setup.log
 .PHONY: help setup demo test test-rest test-all test-versions conformance mutants bench lateness lint format openapi figures \
   pictures lock clean
 
-help: ## this list
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(READY) ## .venv with both distributions and what they need
+setup: $(READY) ## create .venv with both distributions and their dependencies
 
 PIP = $(BIN)/python -m pip --disable-pip-version-check
 LOCKED = --require-hashes --no-deps --requirement
@@ -36,14 +36,14 @@ $(READY): requirements.lock service/pyproject.toml spark_client/pyproject.toml
 	  { tail -n 20 $(SETUP_LOG); echo "Cannot install requirements.lock: the full log is $(SETUP_LOG)."; exit 1; } >&2
 	@touch $(READY)
 
-demo: $(READY) ## the flights of 2013 through an embedded Valkey, the coordinator and a local Spark
+demo: $(READY) ## run the flights of 2013 through an embedded Valkey, the coordinator and a local Spark
 	@$(BIN)/python -m examples.flights
 
 # Older versions of Spark, each with an environment of its own: the packages of tests/versions/, and the others of
 # requirements.lock.
 VERSIONS := 3.5 4.0 4.1
 VERSIONS_READY := $(VERSIONS:%=$(VENV)/spark-%/.ready)
-# What they run: tests of the hook and of Connect, and those that hold on every version.
+# Tests for older versions: the hook, Spark Connect, and the guarantees.
 OF_VERSIONS := tests/versions tests/guarantees/test_progress.py tests/guarantees/test_rows.py \
   tests/spark/test_hook.py tests/spark/test_measured_delays.py tests/spark/test_modes.py \
   tests/clusters/test_clusters.py::test_it_is_the_same_everywhere[connect] \
@@ -70,40 +70,40 @@ JOBS ?= 3
 PYTEST = $(BIN)/python -m pytest --quiet --numprocesses $(JOBS) --durations 10
 COVER = $(if $(COVERAGE),--cov --cov-report=)
 
-test: $(READY) ## lint, types and the default tier of tests; a slice of all tests with MARK=browser or PATHS=tests/api
+test: $(READY) ## run lint, types and the default tier of tests; MARK=browser or PATHS=tests/api for a part of all tests
 	@$(MAKE) --no-print-directory lint
 	@rm -rf out/test .coverage
 	@$(PYTEST) $(COVER) -p no:randomly -m '$(MARK)' --junitxml out/test/default.xml $(PATHS)
 
-test-rest: $(READY) ## the tests that the default tier leaves out, in random order
+test-rest: $(READY) ## run the tests that are not in the default tier, in random order
 	@$(PYTEST) -m '$(REST)' --junitxml out/test/rest.xml
 
-test-versions: $(READY) $(VERSIONS_READY) ## tests of the client on older versions of Spark (VERSIONS=4.1 for one)
+test-versions: $(READY) $(VERSIONS_READY) ## run client tests on older versions of Spark (VERSIONS=4.1 for one)
 	@for version in $(VERSIONS); do \
 	  echo "Spark $$version:"; \
 	  $(VENV)/spark-$$version/bin/python -m pytest --quiet $(OF_OLD_SPARK) --junitxml out/test/spark-$$version.xml \
 	    $(OF_VERSIONS) || failed=yes; \
 	done; test -z "$$failed"
 
-test-all: $(READY) ## all tests: the default tier, the rest, and older versions of Spark
+test-all: $(READY) ## run all tests: the default tier, the rest, and older versions of Spark
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory test-rest
 	@$(MAKE) --no-print-directory test-versions
 	@$(BIN)/python -m tests.summary
 
-conformance: $(READY) ## the reference's traces, or those of CONFORMANCE_DIR, on both forms of the machine
+conformance: $(READY) ## run the traces of Hazelcast Jet, or those in CONFORMANCE_DIR, on both implementations of the machine
 	@$(BIN)/python -m tests.conformance
 
 mutants: $(READY) ## check that the tests catch known defects (ten minutes; ONLY=name for a single one)
 	@$(BIN)/python -m mutants $(if $(ONLY),--only $(ONLY))
 
-bench: $(READY) ## what coordination costs a batch of ten million rows (twenty minutes; BENCH_ROUNDS=9, BENCH=native, waiting or sizing)
+bench: $(READY) ## measure what coordination costs a batch of ten million rows (twenty minutes; BENCH_ROUNDS=9, BENCH=native, waiting or sizing)
 	@$(BIN)/python -m benchmarks $(BENCH)
 
-lateness: $(READY) ## windows and allowed lateness over a thousand batches, four times (an hour)
+lateness: $(READY) ## run windows and allowed lateness over a thousand batches, four times (an hour)
 	@$(BIN)/python -m benchmarks lateness
 
-lint: $(READY) ## style and types, and what deploy/ says against its schemas
+lint: $(READY) ## check style, types, and the files of deploy/ against their schemas
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
@@ -111,25 +111,25 @@ lint: $(READY) ## style and types, and what deploy/ says against its schemas
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec docker-compose.yml
 	@$(BIN)/kubernetes-validate --strict --quiet $(filter-out %/kustomization.yaml,$(wildcard deploy/kubernetes/*.yaml))
 
-format: $(READY) ## puts the code into shape
+format: $(READY) ## format the code
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-openapi: $(READY) ## openapi/tidegate.v1.json, from the code
+openapi: $(READY) ## write openapi/tidegate.v1.json from the code
 	@$(BIN)/tidegate openapi > openapi/tidegate.v1.json.new
 	@mv openapi/tidegate.v1.json.new openapi/tidegate.v1.json
 
-figures: $(READY) ## the figures of docs/semantics.md, from runs of the machine
+figures: $(READY) ## draw the figures of docs/semantics.md from runs of the machine
 	@$(BIN)/python -m docs.drawing
 
-pictures: $(READY) ## those of the README: the operators' page while the demo runs (five minutes; needs Chromium)
+pictures: $(READY) ## take the screenshots of the README while the demo runs (five minutes; needs Chromium)
 	@$(BIN)/python -m docs.recording
 
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
   --no-emit-find-links --custom-compile-command 'make lock'
 OF_AN_IMAGE = $(COMPILE) --constraint requirements.lock --output-file
 
-lock: $(READY) ## requirements.lock, from what the distributions ask for; of it, what each image needs
+lock: $(READY) ## write requirements.lock and the lock files of the images from the declared dependencies
 	@$(COMPILE) --output-file requirements.lock \
 	  service/pyproject.toml spark_client/pyproject.toml --extra spark --extra java --extra traces requirements-dev.in
 	@$(OF_AN_IMAGE) deploy/locks/coordinator.lock service/pyproject.toml --extra traces
@@ -140,5 +140,5 @@ lock: $(READY) ## requirements.lock, from what the distributions ask for; of it,
 	done
 	@printf 'hatchling\nsetuptools\n' | $(OF_AN_IMAGE) deploy/locks/build.lock -
 
-clean: ## removes what the other targets made
+clean: ## remove what the other targets made
 	rm -rf $(VENV) out .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,12 +1,10 @@
 """The watermark machine in plain typed Python: no I/O, no framework, no clock of its own.
 
 It is the readable specification of the Lua scripts in ``store/lua``: a step has the same file name and the same
-function
-name on both sides. The tests give both sides the same commands and compare every reply.
+function name on both sides. The tests give both sides the same commands and compare every reply.
 
-A command is a function over a :class:`~tidegate.domain.state.JobState`, in a module of its own under ``commands/``.
-Each
-one checks, advances the clock, changes the state, evaluates, and returns a result. A refused command raises a
+A command is a function over a :class:`~tidegate.domain.state.JobState`, in its own module under ``commands/``. It
+checks, advances the clock, changes the state, evaluates, and returns a result. A refused command raises a
 :class:`~tidegate.domain.errors.DomainError` and changes nothing.
 
 Invariants (design, section 2):

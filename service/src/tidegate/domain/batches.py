@@ -1,4 +1,4 @@
-"""Batches and runs: begin, pin, stage, commit, and what protects them against older runs and other checkpoints."""
+"""Batches and runs: begin, pin, stage, commit, and the checks that reject older runs and other checkpoints."""
 
 from tidegate.domain.clock import observe_until
 from tidegate.domain.delays import measure
@@ -19,11 +19,8 @@ PINNED_WATERMARKS_KEPT = 100
 """Least number of pinned watermarks that a query keeps: Spark's default ``minBatchesToRetain``."""
 
 
-# -- checks -----------------------------------------------------------------------------------------------------------
-
-
 def check_run(query: Query, run: Run) -> None:
-    """Check that a run may call.
+    """Check that a run may make calls.
 
     Raises:
         QueryFenced: If a newer run has replaced it.
@@ -36,11 +33,7 @@ def check_run(query: Query, run: Run) -> None:
 
 
 def check_checkpoint(query: Query, run: Run) -> None:
-    """Check that no batch of another checkpoint is open.
-
-    Raises:
-        CheckpointConflict: Otherwise.
-    """
+    """Raise CheckpointConflict if a batch of another checkpoint is open."""
     if run.query_id != query.query_id and query.open:
         raise CheckpointConflict(query.latest, query.query_id)
 
@@ -51,7 +44,7 @@ def begun_query(job: JobState, run: Run, batch_id: int) -> Query:
     Raises:
         QueryFenced: If a newer run has replaced this one.
         QueryRetired: If the query was retired.
-        BatchNotBegun: For a batch after the latest one, or one of another checkpoint or run.
+        BatchNotBegun: If the batch is after the latest one, or was begun by another checkpoint or run.
     """
     query = job.queries.get(run.query)
     if query is None:
@@ -78,9 +71,6 @@ def stored_pin(query: Query, batch_id: int, known: PinnedWatermark | None) -> in
     return pinned
 
 
-# -- runs -------------------------------------------------------------------------------------------------------------
-
-
 def contact(job: JobState, name: str, query: Query) -> None:
     """Record a call of a query."""
     query.last_contact_ms = job.last_contact_ms = job.now_ms
@@ -88,7 +78,7 @@ def contact(job: JobState, name: str, query: Query) -> None:
 
 
 def enter(job: JobState, run: Run) -> Query:
-    """Make a run the current one of its query, which is added if it is new; fence the run before."""
+    """Make a run the current one of its query; add a new query, and fence the previous run."""
     query = job.queries.get(run.query)
     if query is None:
         query = job.queries[run.query] = Query(run.query_id, run.run_id, job.now_ms)
@@ -96,7 +86,7 @@ def enter(job: JobState, run: Run) -> Query:
     before = query.run_id
     if run.run_id != before:
         query.run_id, query.waited_ms = run.run_id, 0
-        if before:  # a query that was retired before its first call has no run
+        if before:  # no run: the query was retired before its first call
             query.fenced_runs = [*query.fenced_runs, before][-PINNED_WATERMARKS_KEPT:]
             job.journal.write(job.now_ms, Kind.FENCED, query=run.query, run_id=before)
     contact(job, run.query, query)
@@ -104,7 +94,7 @@ def enter(job: JobState, run: Run) -> Query:
 
 
 def move_to(query: Query, query_id: str) -> None:
-    """Continue on a checkpoint; the batches of another one, none of which is open, are forgotten."""
+    """Continue on a checkpoint, and forget the batches of any other; none of those is open."""
     if query_id != query.query_id:
         query.query_id = query_id
         query.latest, query.open, query.begun_ms = None, False, None
@@ -113,13 +103,10 @@ def move_to(query: Query, query_id: str) -> None:
 
 
 def take_over(query: Query, run_id: str) -> None:
-    """Let a run continue the latest batch; what another run staged for it is dropped."""
+    """Let a run continue the latest batch; drop what another run staged for it."""
     if query.begun_by != run_id:
         query.begun_by = run_id
         unstage(query)
-
-
-# -- batches ----------------------------------------------------------------------------------------------------------
 
 
 def open_batch(
@@ -137,7 +124,7 @@ def open_batch(
 
 
 def commit_staged(job: JobState, name: str, query: Query) -> None:
-    """Make what the open batch staged effective; an evaluation must follow."""
+    """Make what the open batch staged effective; the caller must evaluate the job afterwards."""
     measure(job, name, [(of, rows) for (_, of), rows in query.staged_delays.items()], query.begun_merged)
     observe(job, name, query.staged_event_times, query.staged_watermarks)
     if query.input_known_until_ms is not None:
@@ -153,7 +140,7 @@ def commit_staged(job: JobState, name: str, query: Query) -> None:
 
 
 def unstage(query: Query) -> None:
-    """Drop what is staged."""
+    """Drop everything that is staged."""
     query.staged_event_times.clear()
     query.staged_watermarks.clear()
     query.staged_rows.clear()
@@ -162,7 +149,7 @@ def unstage(query: Query) -> None:
 
 
 def give_up(query: Query) -> None:
-    """Retire a query, and treat its open batch as never begun; the batch keeps its pinned watermark for a new begin."""
+    """Retire a query and undo the begin of its open batch, which keeps its pinned watermark for a new begin."""
     if query.open and query.latest is not None:
         query.latest = query.latest - 1 if query.latest else None
     query.open, query.released, query.begun_ms, query.retired = False, False, None, True
@@ -170,7 +157,7 @@ def give_up(query: Query) -> None:
 
 
 def release_overdue(job: JobState) -> None:
-    """End the hold of batches on W that have been open for ``max_batch_hold_ms``."""
+    """Release W from batches that have been open for ``max_batch_hold_ms``."""
     limit = job.config.max_batch_hold_ms
     if limit is None:
         return

@@ -1,4 +1,4 @@
-"""The clock of a job: it never goes back, it recognizes outages, and observed time leaves them out."""
+"""The clock of a job: it never goes back, and it detects outages. Observed time excludes outages."""
 
 from tidegate.domain.names import DIRECT
 from tidegate.domain.schedule import next_change_ms
@@ -6,7 +6,7 @@ from tidegate.domain.state import JobState, Query
 
 
 def advance(job: JobState, now_ms: int) -> None:
-    """Advance the clock of the job; a time in the past leaves it where it is."""
+    """Advance the clock of the job; ignore a time in the past."""
     gap_ms = now_ms - job.now_ms
     is_outage = job.unattended_after_ms is not None and gap_ms > job.unattended_after_ms
     # A job that waits for time to pass is evaluated regularly, so a longer gap shows that no coordinator ran.
@@ -17,20 +17,20 @@ def advance(job: JobState, now_ms: int) -> None:
 
 
 def outage_ms(job: JobState, query: str) -> int:
-    """Return the outages of a query so far; for reports without batches, those of the job."""
+    """Return the total outage time of a query; for reports without batches, that of the job."""
     if query == DIRECT:
         return job.unattended_ms
     return job.queries[query].outage_ms if query in job.queries else 0
 
 
 def observed_time(job: JobState, query: str, now_ms: int | None = None) -> int:
-    """Return a processing time (default: now) in the observed time of a query."""
+    """Convert a processing time (default: now) to the observed time of a query."""
     at_ms = job.now_ms if now_ms is None else now_ms
     return observed_by(job.queries[query], at_ms) if query in job.queries else at_ms - outage_ms(job, query)
 
 
 def observed_by(query: Query, now_ms: int) -> int:
-    """Return a processing time in observed time, which does not go back when an outage becomes known later."""
+    """Convert a processing time to observed time; it does not go back when an outage becomes known later."""
     observed_ms = now_ms - query.outage_ms
     return observed_ms if query.idle_clock_ms is None else max(observed_ms, query.idle_clock_ms)
 

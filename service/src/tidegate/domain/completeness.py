@@ -1,4 +1,4 @@
-"""The completeness curve: the share of rows on time against the latency that a lag costs."""
+"""The completeness curve: share of rows on time, and latency, against lag."""
 
 import math
 from collections.abc import Iterable
@@ -11,9 +11,9 @@ MAX_POINTS = 200
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A lag, its completeness, and its latency: how far the max event time is beyond a window's end at its emission.
+    """A lag with its completeness and its average latency; ``latency`` is None until the watermark has moved.
 
-    ``latency`` is an average; None if the watermark has not moved yet.
+    Latency is how far the max event time is beyond the end of a window when the window is emitted.
     """
 
     lag: int
@@ -25,10 +25,10 @@ def curve(sketch: Sketch, wait: int | None, window: int = 0, lags: Iterable[int]
     """Return points of the curve.
 
     Args:
-        sketch: The delays.
-        wait: Latency beside the lag; None if it is unknown.
-        window: Size of the tumbling windows that classify rows; 0 to classify each row by itself.
-        lags: The lags; None for all at which something changes, thinned out to :data:`MAX_POINTS`.
+        sketch: Delays of the rows.
+        wait: Latency in addition to the lag; None if it is unknown.
+        window: Size of the tumbling windows that classify rows; 0 classifies each row by itself.
+        lags: Lags to evaluate; None for every lag at which something changes, reduced to about :data:`MAX_POINTS`.
     """
     if lags is None:
         found = sorted({0, *(math.floor(edge) for edge in sketch.edges())})
@@ -40,7 +40,7 @@ def curve(sketch: Sketch, wait: int | None, window: int = 0, lags: Iterable[int]
 
 
 def least_lag(sketch: Sketch, target: float, window: int = 0) -> int:
-    """Return the least lag that reaches a completeness, to the precision of the sketch."""
+    """Return the lowest lag that reaches a completeness, to the precision of the sketch."""
     low, high = -1, max((math.floor(edge) for edge in sketch.edges()), default=0)
     if sketch.completeness(0, window) >= target:
         return 0

@@ -25,7 +25,7 @@ class Override:
 class JobConfig:
     """The configuration of one job. Limits are in milliseconds of processing time; None turns one off.
 
-    ``overrides``: the first one whose pattern matches gives a substream its policy. ``expected_queries``: each holds
+    ``overrides``: the first one whose pattern matches a substream gives its policy. ``expected_queries``: each holds
     the watermark from the start until its substreams are known.
 
     Raises:
@@ -79,6 +79,7 @@ class JobConfig:
     )
 
     def __post_init__(self) -> None:
+        """Validate limits, overrides and expected queries."""
         check_declared(self)
         if len(self.overrides) > MAX_OVERRIDES:
             raise InvalidConfig("overrides", f"A job may have {MAX_OVERRIDES} overrides; there are more.")
@@ -98,7 +99,7 @@ class JobConfig:
         return self.policy if override is None else override.policy
 
     def override_of(self, substream: str) -> str | None:
-        """Return the pattern of the override that applies to a substream; None if none does."""
+        """Return the pattern of the override that applies to a substream; None without one."""
         override = self._override_of(substream)
         return None if override is None else override.pattern
 
@@ -108,4 +109,4 @@ class JobConfig:
 
 JOB_LIMITS = tuple(name for name, declared in declarations(JobConfig).items() if declared.effect)
 LIMITS = JOB_LIMITS + POLICY_LIMITS
-"""The settings that let C pass a substream, or W pass a batch; each time one acts is recorded."""
+"""Settings that let C pass a substream, or W pass a batch; each time one acts is recorded."""

@@ -1,7 +1,6 @@
-"""How parameters and limits are declared: once, in the dataclass that holds them.
+"""Declarations of parameters and limits, made once in the dataclass that holds them.
 
-The declaration is the source of their validation, of the JSON Schema of a configuration, of the record that the scripts
-read, and of the text that names a limit.
+Validation, the JSON Schema of a configuration, the record for the scripts, and the names of limits derive from them.
 """
 
 from dataclasses import Field, dataclass, field, fields
@@ -12,7 +11,7 @@ from tidegate.domain.errors import InvalidConfig
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What is known of a parameter or a limit beside its name and its type.
+    """The declaration of a parameter or a limit, besides its name and type.
 
     ``effect`` is what a limit does when it acts, as the end of a sentence; "" for a plain parameter.
     """
@@ -33,7 +32,7 @@ def parameter(
     effect: str = "",
     **options: Any,
 ) -> Any:
-    """Return a dataclass field for a number, with its declaration; ``options`` are those of ``dataclasses.field``."""
+    """Return a dataclass field for a declared number; ``options`` are those of ``dataclasses.field``."""
     return field(metadata={"declared": Declared(description, minimum, maximum, example, effect)}, **options)
 
 

@@ -1,4 +1,4 @@
-"""Delays of rows: how far they come out of order, and what waiting for them costs."""
+"""Delays of rows, and the latency that waiting for them costs."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ NO_DELAYS: Mapping[str, RowsByDelay] = {}
 
 
 def measure(job: JobState, query: str, delays: Iterable[tuple[str, RowsByDelay]], merged: int | None) -> None:
-    """Add the delays of rows; learned lags follow.
+    """Add the delays of rows, and update learned lags.
 
     Args:
         job: The job.
@@ -59,7 +59,7 @@ def _known(job: JobState, query: str, delays: Iterable[tuple[str, RowsByDelay]])
 
 
 def _behind_merged(substream: Substream, counts: Mapping[int, int], merged: int | None) -> Counter[int]:
-    """Return delays behind the merged watermark, from delays behind the substream's max event time."""
+    """Convert delays behind the substream's max event time to delays behind the merged watermark."""
     behind: Counter[int] = Counter()
     if substream.policy_state.lag is not None:
         for bucket, count in shifted(counts.items(), _ahead(substream, merged)):
@@ -77,13 +77,13 @@ def _ahead(substream: Substream, merged: int | None) -> int | None:
 
 
 def shifted(rows: Pairs, ahead: int | None) -> Iterable[tuple[int, int]]:
-    """Yield delays reduced by ``ahead``; None: no row was late."""
+    """Yield delays reduced by ``ahead``; if that is None, no row was late."""
     for bucket, count in rows:
         yield (bucket_of(typical(bucket) - ahead) if bucket and ahead is not None else 0), count
 
 
 def count_wait(job: JobState, before: int | None) -> None:
-    """Count the latency of what the watermark has passed since it was at ``before``."""
+    """Count the latency of what the watermark has passed since ``before``."""
     watermark = job.coalesced_watermark
     if before is None or watermark is None or watermark <= before or job.max_event_time is None:
         return
@@ -106,10 +106,10 @@ def add_wait(
     """Count the latency of the window ends in ``(before, watermark]``.
 
     Args:
-        statistics: Where it is counted.
-        before: The watermark before.
-        watermark: The watermark after.
-        slide: Window ends come every ``slide``; 0: at every event time.
+        statistics: Statistics to add it to.
+        before: The previous watermark.
+        watermark: The current watermark.
+        slide: Distance between window ends; 0 if every event time is one.
         unlagged: The max event time of the job, less the lag of the slowest substream.
         half_life: Progress of event time in which old counts decay to half.
     """

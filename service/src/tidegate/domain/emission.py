@@ -23,7 +23,7 @@ class OpenPin:
 
 
 def advance(job: JobState, coalesced_watermark: int | None) -> None:
-    """Move C to a watermark, if that is ahead."""
+    """Move C to a watermark if that is ahead."""
     if above(coalesced_watermark, job.coalesced_watermark):
         job.coalesced_watermark, job.coalesced_watermark_since_ms = coalesced_watermark, job.now_ms
 
@@ -37,14 +37,14 @@ def emit(job: JobState) -> None:
 
 
 def raise_watermark(job: JobState, watermark: int | None) -> None:
-    """Move W, and C with it, to a watermark that may be emitted or has been."""
+    """Move W and C to a watermark that may be emitted or already was."""
     advance(job, watermark)
     if above(watermark, job.watermark):
         job.watermark, job.watermark_since_ms = watermark, job.now_ms
 
 
 def lowest_pin(job: JobState) -> OpenPin | None:
-    """Return the lowest pinned watermark of the open batches that hold W; None without any."""
+    """Return the lowest pinned watermark of the open batches that hold W; None without such batches."""
     pins = (
         OpenPin(query.pinned_watermarks[query.latest], name)
         for name, query in job.queries.items()
@@ -54,7 +54,7 @@ def lowest_pin(job: JobState) -> OpenPin | None:
 
 
 def slowest(job: JobState) -> tuple[SubstreamKey, Substream] | None:
-    """Return the substream that counts and is furthest behind; None if none counts."""
+    """Return the counting substream with the lowest watermark; None if no substream counts."""
     counting = ((key, substream) for key, substream in job.substreams.items() if substream.counts)
     return min(
         counting, key=lambda item: (by_value(item[1].uncapped_watermark), member(item[0]).encode()), default=None
@@ -62,7 +62,7 @@ def slowest(job: JobState) -> tuple[SubstreamKey, Substream] | None:
 
 
 def held_by(job: JobState) -> Holder | None:
-    """Return what holds W; None if the job is complete, or nothing does."""
+    """Return what holds W; None if the job is complete or nothing holds it."""
     pin, behind = lowest_pin(job), slowest(job)
     if pin is not None and (behind is None or above(job.coalesced_watermark, pin.value)):
         query = job.queries[pin.query]
@@ -89,7 +89,7 @@ def held_by(job: JobState) -> Holder | None:
 
 
 def watermark_state(job: JobState) -> WatermarkState:
-    """Return the watermark of a job as it is."""
+    """Return the current watermark of a job."""
     return WatermarkState(
         job.incarnation,
         job.state_epoch,

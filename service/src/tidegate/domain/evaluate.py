@@ -1,4 +1,4 @@
-"""The evaluation: the step that decides which substreams count, merges them, throttles, and emits."""
+"""The evaluation: decide which substreams count, merge their watermarks, throttle, emit."""
 
 from tidegate.domain import batches, holds, idleness
 from tidegate.domain.delays import count_wait
@@ -15,18 +15,18 @@ Counting = list[tuple[SubstreamKey, Substream]]
 
 
 def evaluate(job: JobState, cap: int | None = None) -> None:
-    """Evaluate after a change.
+    """Evaluate the job after a change.
 
     Args:
         job: The job.
-        cap: Lowest event time of the report that caused the evaluation: no watermark that follows the clock passes it,
-            so that the report does not make its own rows late. None for no cap.
+        cap: Lowest event time of the report that caused the evaluation. Watermarks that follow the clock do not pass
+            it, so that the report does not make its own rows late. None: no cap.
     """
     _evaluate(job, cap, is_sweep=False)
 
 
 def sweep(job: JobState) -> None:
-    """Evaluate because time has passed; only then retention acts."""
+    """Evaluate because time has passed; retention acts only here."""
     _evaluate(job, None, is_sweep=True)
 
 

@@ -1,8 +1,7 @@
-"""Why the watermark is where it is: what holds it, until when at most, and where it would be without.
+"""Explanations: what holds the watermark, until when at most, and where it would be otherwise.
 
-All of it is found by trial on a copy of the job: the watermark without a holder is the one after the command that
-removes
-the holder. So an explanation cannot differ from what the command does.
+An explanation executes, on a copy of the job, the command that removes each holder. So it cannot differ from what that
+command does.
 """
 
 from collections.abc import Iterator
@@ -21,9 +20,9 @@ MAX_HOLDERS = 10
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """A limit that lets the watermark pass a holder without new data: not before ``at_ms``, in processing time.
+    """A limit that lets the watermark pass a holder without new data, at ``at_ms`` in processing time at the earliest.
 
-    ``needs_query_report``: it acts only after a call of the holder's query says that there was no data.
+    ``needs_query_report``: it acts only after the holder's query reports that there was no data.
     """
 
     limit: str
@@ -33,8 +32,10 @@ class Until:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedHolder:
-    """A holder, the limits that will pass it (the first one first), and the watermark without it and those before
-    it."""
+    """A holder, the limits that will pass it, earliest first, and the watermarks without it.
+
+    The watermarks are those without this holder and all holders before it.
+    """
 
     holder: Holder
     until: tuple[Until, ...]
@@ -44,9 +45,10 @@ class ExplainedHolder:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The job now, and its holders in order.
+    """The current watermark and its holders in order.
 
-    ``next_step``: what the substreams must reach before the throttle lets the watermark move; None: any step will do.
+    ``next_step``: what the substreams must reach before the throttle lets C move; None if C has no value or every step
+    is emitted.
     """
 
     state: WatermarkState
@@ -55,9 +57,9 @@ class Explanation:
 
 
 def explain(job: JobState, now_ms: int, limit: int = 3) -> Explanation:
-    """Explain a job at ``now_ms`` by its first ``limit`` holders. The job itself does not change."""
+    """Explain a job at ``now_ms`` by its first ``limit`` holders, without changing it."""
     trial = copy(job)
-    trial.journal = Journal()  # it may be long, and commands do not read it
+    trial.journal = Journal()  # long to copy, and no command reads it
     trial = deepcopy(trial)
     state = commands.sweep(trial, now_ms)
     last = trial.coalesced_watermark
@@ -73,10 +75,7 @@ def explain(job: JobState, now_ms: int, limit: int = 3) -> Explanation:
 
 
 def remove(job: JobState, holder: Holder, now_ms: int) -> WatermarkState:
-    """Execute the command that removes a holder.
-
-    It evicts a substream, retires an expected query, gives up an open batch, or releases a hold.
-    """
+    """Remove a holder: evict a substream, retire an expected query, give up an open batch, or release a hold."""
     match holder.reason:
         case "hold":
             assert holder.hold is not None
@@ -126,7 +125,7 @@ def _limits_of(job: JobState, query: str, substream: Substream, last_event_ms: i
 
 
 def _forced_ms(job: JobState) -> int | None:
-    """Return when retention moves C, whatever holds it."""
+    """Return when retention moves C past slow substreams; None if it does not."""
     if job.retention is None:
         return None
     at_ms = job.retention.next_change_ms(lambda value: above(value, job.coalesced_watermark))

@@ -1,6 +1,6 @@
 """Frame boundaries: the event times at which windows start and end.
 
-A boundary is a whole number congruent to ``offset`` modulo ``slide``. The size of the windows does not matter here.
+A boundary is congruent to ``offset`` modulo ``slide``. The size of the windows does not matter here.
 """
 
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ class Frame:
     offset: int = 0
 
     def __post_init__(self) -> None:
+        """Validate the numbers."""
         if self.slide < 1:
             raise InvalidConfig("throttle.slide_ms", "The slide of a frame must be at least 1.")
         if self.size < 1 or self.size % self.slide:

@@ -1,4 +1,4 @@
-"""The health of a job in one word, for lists and alerts."""
+"""The health of a job: one word for lists and alerts."""
 
 from typing import Literal, get_args
 
@@ -7,7 +7,7 @@ from tidegate.domain.results import JobSummary, WatermarkState
 Health = Literal["stale", "held", "no_watermark", "running", "all_idle", "empty", "complete"]
 WORST_FIRST: tuple[Health, ...] = get_args(Health)
 LONG_MS = 60_000
-"""A batch open for this long, or a substream silent for this long, holds the watermark longer than usual."""
+"""Time after which an open batch or a silent substream counts as holding the watermark."""
 
 
 def health(state: WatermarkState, summary: JobSummary, stale_after_ms: int) -> Health:

@@ -1,9 +1,8 @@
-"""The history of one value: what it was a given time ago.
+"""The history of one value: the value a given time ago.
 
-The time looked back over is cut into 16 slots of equal width. The last value of a slot becomes the answer 15 slots
-after
-the slot closed, when it is between 15/16 of that time and the whole of it old. The very first value becomes the answer
-exactly when it is that old. Source: Hazelcast Jet, ``TimestampHistory``; see the conformance traces.
+That time is divided into 16 slots of equal width. The last value of a slot becomes the answer 15 slots after the slot
+closed, at an age between 15/16 of that time and all of it. The first value becomes the answer at exactly that age.
+Source: Hazelcast Jet, ``TimestampHistory``; see the conformance traces.
 """
 
 from collections.abc import Callable
@@ -12,9 +11,9 @@ SLOTS = 16
 
 
 class History:
-    """Samples of one value over the last ``length_ms``. The first sample, not the clock, starts the slots.
+    """Samples of one value over the last ``length_ms``; the first sample starts the slots.
 
-    Times are kept in sixteenths of a millisecond, so that a slot is a whole number of them for every length.
+    Times are in sixteenths of a millisecond, so that a slot is a whole number of them for every length.
     """
 
     def __init__(self, length_ms: int) -> None:
@@ -41,7 +40,7 @@ class History:
         return self.cells[0]
 
     def next_change_ms(self, matters: Callable[[int], bool]) -> int | None:
-        """Return when the answer becomes one that ``matters`` if only time passes; None if it never does."""
+        """Return when the answer becomes one that ``matters`` without new samples; None if it never does."""
         if self.boundary is None:
             return None
         for shifts, cell in enumerate(self.cells):

@@ -1,7 +1,7 @@
-"""Idleness: which substreams the merged watermark no longer waits for.
+"""Idleness: which substreams the merged watermark does not wait for.
 
-A query's idle clock says up to when the query is known to have processed all input. A substream is idle when that clock
-is ``idle_timeout_ms`` past its last event. While the query is silent or a batch is open, the clock stands still: the
+A query is known to have processed all input up to its idle clock. A substream is idle when that clock is
+``idle_timeout_ms`` past its last event. While the query is silent or a batch is open, the clock stands still: the
 substream is *blocked*, not idle. Reports without batches use the observed time of the job as their clock.
 """
 
@@ -12,7 +12,7 @@ from tidegate.domain.state import JobState, Substream
 
 
 def expire(job: JobState) -> None:
-    """Make the substreams idle whose queries are known to have had no data of them for the idle timeout."""
+    """Make substreams idle that had no data for ``idle_timeout_ms`` by the idle clock of their query."""
     if job.config.idle_timeout_ms is None:
         return
     for query in (DIRECT, *job.queries):
@@ -25,7 +25,7 @@ def expire(job: JobState) -> None:
 
 
 def is_silent(job: JobState, query: str, substream: Substream) -> bool:
-    """Return whether the idle clock of its query is the idle timeout past the last event of a substream."""
+    """Return whether the idle clock of the query is ``idle_timeout_ms`` past the substream's last event."""
     timeout = job.config.idle_timeout_ms
     clock: int | None = job.processing_time.observed_ms
     if query != DIRECT:
@@ -34,7 +34,7 @@ def is_silent(job: JobState, query: str, substream: Substream) -> bool:
 
 
 def time_out_queries(job: JobState) -> None:
-    """Make the substreams of queries idle that made no call for the query timeout."""
+    """Make the substreams of queries without a call for ``query_timeout_ms`` idle."""
     timeout = job.config.query_timeout_ms
     if timeout is None:
         return

@@ -1,4 +1,4 @@
-"""The record of a job: bounded, and enough to explain every watermark afterwards."""
+"""The record of a job: bounded, and sufficient to explain every watermark afterwards."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -9,12 +9,12 @@ from typing import Any
 RECORDS_KEPT = 10_000
 RECORDS_KEPT_MS = 7 * 24 * 3_600_000
 NAMES_KEPT = 20
-"""Substreams that a record names; its count says how many there were."""
+"""Number of substreams that a record names; its ``count`` is the total."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditInfo:
-    """Who gave a command, and why."""
+    """The actor who gave a command, and the reason."""
 
     actor: str = ""
     reason: str = ""
@@ -46,7 +46,7 @@ class Kind(StrEnum):
 
 
 MOVEMENTS = (Kind.EMISSION, Kind.COALESCED_WATERMARK)
-"""Records that carry both watermarks."""
+"""Kinds of records that carry both watermarks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,7 @@ class Record:
     watermark_restored  a token restored a watermark that the store had lost: ``watermark``
     unattended          no coordinator evaluated the job for ``unattended_ms``; that time does not count as silence
     hold_expired        a hold expired: ``hold``
-    action              an operator's command: ``action``, ``query``, ``count``, ``substreams``, ``actor``, ``reason``,
-    …
+    action              an operator's command: ``action``, ``query``, ``count``, ``substreams``, ``actor``, ``reason``
     =================== =============================================================================================
     """
 
@@ -96,13 +95,15 @@ class Journal:
             self._records.popleft()
 
     def __iter__(self) -> Iterator[Record]:
+        """Iterate over the records, oldest first."""
         return iter(self._records)
 
     def __len__(self) -> int:
+        """Return the number of records."""
         return len(self._records)
 
 
 def named(members: Iterable[str]) -> dict[str, Any]:
-    """Return the ``count`` and the first of the ``substreams``, as details of a record."""
+    """Return details of a record: the ``count`` of substreams and the first of their names."""
     listed = list(members)
     return {"count": len(listed), "substreams": listed[:NAMES_KEPT]}

@@ -1,8 +1,7 @@
 """Late rows by hour of event time: where and when a job lost rows.
 
 An hour is 3,600,000 units of event time, counted from 0. The latest hours with rows are kept. The entries of a
-substream
-stay when it is done or evicted.
+substream stay when it is done or evicted.
 """
 
 from collections import Counter
@@ -18,7 +17,7 @@ HOUR = 3_600_000
 HOURS_KEPT = 168
 """A week."""
 ENTRIES_KEPT = 50_000
-"""Substreams times hours. A job with many substreams keeps fewer hours, but always the latest."""
+"""Limit on substreams times hours. A job with many substreams keeps fewer hours, always the latest."""
 
 Entry = tuple[SubstreamKey, int, HourCounts]
 """A substream, an hour, and the counts of its rows."""
@@ -54,10 +53,10 @@ class Ledger:
         """Add the rows of one batch.
 
         Args:
-            rows: Rows by substream; None for a substream that is not known.
-            disposition: What became of the late ones.
+            rows: Rows by substream; None for an unknown substream.
+            disposition: Disposition of the late rows.
             all_rows: All rows of the batch, if ``rows`` lacks some.
-            latest: Hours that begin later are ignored: they would displace real ones.
+            latest: Hours that begin later are ignored: they would displace valid ones.
         """
         given = [(key, of_hour) for key, of_hour in rows if of_hour[1]]
         attributed = sum_by_hour(of_hour for _, of_hour in given)
@@ -113,7 +112,7 @@ class Span:
 
 
 def spans(entries: Iterable[Entry], unattributed: Collection[int] = ()) -> list[Span]:
-    """Return where rows were late: most dropped rows first, then most diverted ones, then by name and time.
+    """Return where rows were late, by most dropped rows, then most diverted rows, then name and time.
 
     Args:
         entries: Entries of a ledger.

@@ -15,22 +15,21 @@ from tidegate.domain.throttle import offer
 
 
 def retain(job: JobState) -> None:
-    """Start a history for another retention; the same retention keeps its history."""
+    """Start a new history if ``max_retention_ms`` has changed."""
     length_ms = job.config.max_retention_ms
     if length_ms != (None if job.retention is None else job.retention.length_ms):
         job.retention = None if length_ms is None else History(length_ms)
 
 
 def merged_watermark(job: JobState) -> int | None:
-    """Return C as it would be without a throttle."""
+    """Return C without the throttle."""
     return highest(job.merged_highest, job.coalesced_watermark)
 
 
 def merge(job: JobState, watermarks: Sequence[int | None], is_sweep: bool) -> bool:
     """Merge the watermarks of the substreams that count, and move C; return whether retention moved it.
 
-    Without such substreams the merged watermark is the max watermark. Retention acts in sweeps only: then only time has
-    passed.
+    If no substream counts, the merged watermark is the max watermark. Retention acts in sweeps only.
     """
     before = job.coalesced_watermark
     max_watermark = highest(job.max_watermark, *watermarks)

@@ -11,5 +11,5 @@ PLACEHOLDER = ""
 
 
 def member(key: SubstreamKey) -> str:
-    """Return the name of a substream within its job, as records and tables sort it. Query names have no slash."""
+    """Return the name of a substream within its job. Query names have no slash."""
     return "/".join(key)

@@ -1,7 +1,7 @@
-"""The range of whole numbers that a job can hold, and arithmetic that never leaves it.
+"""The range of whole numbers that a job can hold, and arithmetic within it.
 
-Two ranges occur. The conformance traces use signed 64-bit integers. The numbers of the API travel through JSON and
-through Redis scores, which are IEEE doubles, so only ``|t| <= 2**53 - 1`` is exact (RFC 8259, section 6).
+The conformance traces use signed 64-bit integers. The numbers of the API travel through JSON and Redis scores, which
+are IEEE doubles, so only ``|t| <= 2**53 - 1`` is exact (RFC 8259, section 6).
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Observation: event times and reported watermarks become part of the state of their substreams."""
+"""Observation: apply event times and reported watermarks to substreams."""
 
 from collections.abc import Iterable, Mapping
 
@@ -15,11 +15,7 @@ Values = Mapping[str, int]
 
 
 def check_event_times(job: JobState, max_event_times: Values, watermarks: Values) -> None:
-    """Check that every watermark without an event time is for a policy that accepts watermarks.
-
-    Raises:
-        EventTimeMissing: Otherwise, with the names of the substreams.
-    """
+    """Raise EventTimeMissing for watermarks without event times, unless their policies accept watermarks."""
     alone = (name for name in watermarks if name not in max_event_times)
     missing = [name for name in alone if not job.config.policy_of(name).accepts_watermarks]
     if missing:
@@ -27,12 +23,9 @@ def check_event_times(job: JobState, max_event_times: Values, watermarks: Values
 
 
 def check_room(job: JobState, query: str, names: Iterable[str]) -> None:
-    """Check that the job has room for these substreams and for those that open batches have staged.
+    """Raise TooManySubstreams if new ones among ``names`` exceed the limit.
 
-    Placeholders of missing queries do not count.
-
-    Raises:
-        TooManySubstreams: If new ones among ``names`` exceed the limit.
+    Substreams that open batches have staged count; placeholders of missing queries do not.
     """
     new = {(query, name) for name in names} - job.substreams.keys()
     if job.max_substreams is None or not new:
@@ -45,7 +38,7 @@ def check_room(job: JobState, query: str, names: Iterable[str]) -> None:
 
 
 def latest_event_time(job: JobState) -> int | None:
-    """Return the event time beyond which event times are set aside; None if none are."""
+    """Return the latest event time that is accepted; None without a limit."""
     skew = job.config.max_future_skew_ms
     return None if skew is None else job.numbers.plus(job.now_ms, skew)
 
@@ -53,8 +46,7 @@ def latest_event_time(job: JobState) -> int | None:
 def set_aside_future(
     job: JobState, query: str, max_event_times: Values, watermarks: Values
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Return event times and watermarks without those of substreams that are too far ahead of the clock; count
-    these."""
+    """Return event times and watermarks without substreams too far ahead of the clock; count those."""
     latest = latest_event_time(job)
     if latest is None:
         return dict(max_event_times), dict(watermarks)
@@ -71,7 +63,7 @@ def set_aside_future(
 
 
 def count_future(job: JobState, query: str, rows: Values) -> None:
-    """Count rows that were set aside: in the total, and of substreams that are known."""
+    """Count rows that were set aside: in the total, and for known substreams."""
     for name, count in rows.items():
         job.future_total += count
         if (query, name) in job.substreams:
@@ -79,7 +71,7 @@ def count_future(job: JobState, query: str, rows: Values) -> None:
 
 
 def add_substream(job: JobState, query: str, name: str, policy: Policy | None = None) -> Substream:
-    """Add a substream without events; it replaces the placeholder of its query."""
+    """Add a substream without events; remove the placeholder of its query."""
     policy = policy or job.config.policy_of(name)
     added = Substream(policy, policy.start(job.numbers), observed_time(job, query), since_ms=job.now_ms)
     job.substreams[query, name] = added
@@ -91,7 +83,7 @@ def add_substream(job: JobState, query: str, name: str, policy: Policy | None = 
 def observe(job: JobState, query: str, max_event_times: Values, watermarks: Values) -> bool:
     """Apply event times and watermarks to the substreams of a query; return whether any had an effect.
 
-    Substreams that are not known are added, those that are idle become active, those that are done do not change.
+    Unknown substreams are added, idle ones become active, and done ones do not change.
     """
     reactivated, applied = [], False
     for name in dict.fromkeys([*max_event_times, *watermarks]):
@@ -123,7 +115,7 @@ def _observe_event_time(job: JobState, substream: Substream, event_time: int) ->
 
 
 def _report_watermark(substream: Substream, watermark: int) -> bool:
-    """Apply a watermark if the policy accepts one and it is an advance; return whether it did."""
+    """Apply a watermark if the policy accepts it and it is ahead; return whether it was applied."""
     if not substream.policy.accepts_watermarks or not above(watermark, substream.uncapped_watermark):
         return False
     substream.policy_state.report(watermark)
@@ -132,13 +124,13 @@ def _report_watermark(substream: Substream, watermark: int) -> bool:
 
 
 def follow_policy(substream: Substream) -> None:
-    """Take the watermark to where the policy is, unless that depends on the clock: then an evaluation does it."""
+    """Move the watermark to that of the policy, unless it follows the clock: then an evaluation moves it."""
     if not substream.policy.follows_clock:
         substream.watermark = substream.uncapped_watermark
 
 
 def poll(job: JobState, substream: Substream, cap: int | None) -> None:
-    """Take the watermark to where the policy is now; one that follows the clock no further than ``cap``."""
+    """Move the watermark to that of the policy now; one that follows the clock does not pass ``cap``."""
     substream.policy_state.poll(job.processing_time)
     reached = substream.policy_state.watermark
     if cap is not None and reached is not None and substream.policy.follows_clock:
@@ -147,7 +139,7 @@ def poll(job: JobState, substream: Substream, cap: int | None) -> None:
 
 
 def change_policy(job: JobState, substream: Substream, policy: Policy) -> None:
-    """Put a substream under a policy; an equal policy keeps its state."""
+    """Apply another policy to a substream; an equal policy keeps its state."""
     at = job.processing_time
     if policy != substream.policy:
         substream.policy_state = policy.resume(substream.policy_state, substream.max_event_time, at)

@@ -7,7 +7,7 @@ from tidegate.domain.state import JobState
 
 
 def reply(job: JobState) -> WatermarkState:
-    """Record the movement of the watermark since the last reply, and return the watermark: the end of a command."""
+    """Record the movement of the watermark since the last reply, and return the watermark."""
     state = watermark_state(job)
     if (state.coalesced_watermark, state.watermark) != job.recorded:
         kind = Kind.COALESCED_WATERMARK if state.watermark == job.recorded[1] else Kind.EMISSION

@@ -1,4 +1,4 @@
-"""What commands and reads return: the records that the domain and the store share, field by field."""
+"""Results of commands and reads: the records that the domain and the store share, field by field."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,11 +11,11 @@ SubstreamState = Literal["active", "blocked", "idle", "done"]
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """What keeps the emitted watermark where it is.
+    """The cause that keeps the emitted watermark where it is.
 
-    ``open_batch``: ``query`` and ``batch_id`` name it. ``missing_query``: an expected query whose substreams are not
+    ``open_batch``: named by ``query`` and ``batch_id``. ``missing_query``: an expected query whose substreams are not
     known yet. ``hold``: a hold, by its name. Otherwise it is the slowest active substream; its ``query`` is "" for
-    reports without batches. ``since_ms`` is the processing time since which the watermark has not moved,
+    reports without batches. ``since_ms`` is the processing time of the last movement of the watermark,
     ``last_event_ms`` that of the substream's last report (see :class:`SubstreamRow`), ``begun_ms`` that of the begin.
     """
 
@@ -48,7 +48,7 @@ class WatermarkState:
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """The result of a command that may be repeated; ``applied``: it changed something this time."""
+    """The result of a command that may be repeated. ``applied``: this call changed something."""
 
     state: WatermarkState
     applied: bool
@@ -60,8 +60,8 @@ class BeginResult:
 
     ``replayed``: the batch was begun before and keeps its ``pinned_watermark``. ``joined``: an unexpected query joins a
     job that has a watermark; its rows below the watermark are late. ``latest_event_time``: later event times are set
-    aside. ``previous_batch_id`` and ``previous_open`` describe the latest batch of this checkpoint before this call: a
-    client that has committed that batch sees that the store has lost its tail.
+    aside. ``previous_batch_id`` and ``previous_open`` describe the latest batch of this checkpoint before this call.
+    They show a client that has committed that batch or a later one that the store has lost its latest writes.
     """
 
     state: WatermarkState
@@ -93,10 +93,9 @@ class SubstreamRow:
     """One row of the table of substreams.
 
     ``since_ms``: when ``state`` last changed. ``lag``: None if the policy has none. ``last_event_ms``: processing time
-    of the last report that took effect, moved on by the outages that the query has seen since. ``reported_rows``: rows
-    that executors reported in committed batches. ``future_rows``: rows that executors set aside, and reports set aside.
-    ``counts``: rows that the commits of these batches accounted for. Rows from before the substream was known are in
-    the totals of the job only.
+    of the last report that took effect, plus the outages of the query since. ``reported_rows``: rows that executors
+    reported in committed batches. ``future_rows``: rows and reports that were set aside. ``counts``: rows that the
+    commits of these batches accounted for. Rows from before the substream was known are only in the totals of the job.
     """
 
     query: str

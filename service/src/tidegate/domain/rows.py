@@ -1,14 +1,14 @@
-"""Rows that queries account for: how many there are of each class, by substream and by hour of event time."""
+"""Rows that queries account for, by class, substream and hour of event time."""
 
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 from typing import Literal
 
 LateDisposition = Literal["dropped", "diverted"]
-"""What a query does with its late rows: it drops them, or writes them to a side output."""
+"""What a query does with its late rows: drop them, or write them to a side output."""
 
 RowsOfHour = tuple[int, int, int, int]
-"""An hour of event time, counted from 0; and of its rows, how many there are, how many updated and how many late."""
+"""An hour of event time, counted from 0, and its number of rows, updated rows and late rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +22,13 @@ class RowCounts:
     future: int = 0
 
     def __add__(self, other: "RowCounts") -> "RowCounts":
+        """Return the sums by class."""
         return RowCounts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
 class HourCounts:
-    """The rows of one hour, and how many of them updated a result, were dropped as late, or diverted as late."""
+    """Rows of one hour, and how many of them were updates, late and dropped, or late and diverted."""
 
     rows: int = 0
     updated: int = 0
@@ -35,21 +36,21 @@ class HourCounts:
     diverted: int = 0
 
     def __add__(self, other: "HourCounts") -> "HourCounts":
+        """Return the sums."""
         return HourCounts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
     @property
     def late(self) -> int:
-        """The late rows, whatever became of them."""
+        """The late rows, dropped or diverted."""
         return self.dropped + self.diverted
 
 
 @dataclass(frozen=True, slots=True)
 class BatchAccounting:
-    """The rows of one batch by substream, and the rule that classified them.
+    """The rows of one batch by substream, and the disposition of its late rows.
 
-    ``hours`` has the rows of each substream by hour, as far as they are known; ``all_hours`` those of the whole batch
-    if
-    ``hours`` does not have all of them.
+    ``hours`` has the known rows of each substream by hour. ``all_hours`` has those of the whole batch if ``hours``
+    lacks some.
     """
 
     rule: str

@@ -1,4 +1,4 @@
-"""When time alone changes a job next."""
+"""The time of the next sweep: when a job changes without new data."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from tidegate.domain.throttle import offer
 
 
 def next_change_ms(job: JobState) -> int | None:
-    """Return the observed time from which an evaluation may change something; None if time alone changes nothing."""
+    """Return the observed time from which an evaluation may change something; None if new data is needed."""
     if job.is_complete:
         return None
     return min((time for time in _changes(job) if time is not None), default=None)
@@ -35,7 +35,7 @@ def _changes(job: JobState) -> Iterator[int | None]:
 
 def _substream_changes(job: JobState) -> Iterator[int | None]:
     at, idle_timeout_ms = job.processing_time, job.config.idle_timeout_ms
-    # Wall clocks went on during an outage; substreams that follow one are evaluated after it.
+    # The wall clock continued during an outage, so substreams that follow it are due after it.
     after_outage = job.unattended_at_evaluation_ms not in (None, job.unattended_ms)
     for (query, _), substream in job.substreams.items():
         if substream.counts:

@@ -1,8 +1,7 @@
-"""What a policy would have made of a stream that is over: how complete its windows, and how late.
+"""Simulations: how complete and how late the windows of a recorded stream are under a policy.
 
-Rows come in the order of their arrival. Each row is classified after the watermark has taken it into account: it is
-late
-if its window has ended by then. All numbers are whole, in one unit, and of any size.
+Rows come in the order of their arrival. The watermark advances before each row is classified; a row is late if its
+window has ended by then. All numbers are integers of any size, in one unit.
 """
 
 import heapq
@@ -18,12 +17,12 @@ from tidegate.domain.sketch import bucket_of
 from tidegate.domain.state import JobState
 
 UNBOUNDED = NumberRange(-(2**256), 2**256)
-"""Numbers of a simulation do not travel through JSON or Redis, so every Python integer is exact."""
+"""The range of a simulation: its numbers do not travel through JSON or Redis, so every integer is exact."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row; ``at`` is its arrival, for policies that follow the clock and for limits on silence."""
+    """A row; ``at`` is its arrival, for policies that follow the clock and for idle timeouts."""
 
     event_time: int
     substream: str
@@ -32,7 +31,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A stream after one row."""
+    """The state of a stream after one row."""
 
     event_time: int
     watermark: int | None
@@ -41,7 +40,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of the rows, and how late windows were emitted.
+    """The number of rows by outcome, and the latency of windows.
 
     ``dropped`` rows came after the grace of their window, ``updated`` ones within it. ``windows`` counts the emitted
     windows, not those open at the end. ``latency`` is the sum, over these, of how far the max event time was beyond the
@@ -56,7 +55,7 @@ class Outcome:
 
     @property
     def completeness(self) -> float:
-        """The share of the rows that were not dropped; 1 without rows."""
+        """The share of rows that were not dropped; 1 without rows."""
         return 1 - self.dropped / self.rows if self.rows else 1.0
 
     @property
@@ -66,7 +65,7 @@ class Outcome:
 
 
 def classify(steps: Iterable[Step], size: int, grace: int = 0) -> Outcome:
-    """Classify rows by tumbling windows of ``size`` that take late rows for ``grace`` after their end."""
+    """Classify rows by tumbling windows of ``size`` that accept late rows for ``grace`` after their end."""
     windows = Frame(size, size)
     open_ends: list[int] = []
     is_open: set[int] = set()
@@ -82,7 +81,7 @@ def classify(steps: Iterable[Step], size: int, grace: int = 0) -> Outcome:
                 heapq.heappush(open_ends, end)
         elif end + grace > watermark:
             updated += 1
-            if end not in emitted:  # its first row is late: only now there is something to emit
+            if end not in emitted:  # its first row is late: the window had nothing to emit before
                 emitted.add(end)
                 count, latency = count + 1, latency + max_event_time - end
         else:
@@ -98,8 +97,8 @@ def classify(steps: Iterable[Step], size: int, grace: int = 0) -> Outcome:
 def merged_event_times(rows: Iterable[Row], declared: Iterable[str] = ()) -> list[int | None]:
     """Return, after each row, the highest value so far of the lowest max event time of the substreams.
 
-    Under a fixed lag and without limits the watermark is this less the lag: the same as :func:`through_machine`, at the
-    price of a heap.
+    Under a fixed lag and without limits the watermark is this less the lag. The result is that of
+    :func:`through_machine`, at the cost of a heap.
     """
     unseen = set(declared)
     max_event_times: dict[str, int] = {}
@@ -130,13 +129,13 @@ def under_lag(rows: Sequence[Row], merged: Sequence[int | None], lag: int) -> It
 def through_machine(
     rows: Sequence[Row], config: JobConfig, declared: Iterable[str] = (), job: JobState | None = None
 ) -> Iterator[Step]:
-    """Yield the stream under any configuration: each row is a report of its own at its arrival.
+    """Yield the stream under any configuration; each row is a report of its own at its arrival.
 
     Args:
-        rows: The rows.
-        config: The configuration.
+        rows: Rows in the order of their arrival.
+        config: Configuration to simulate.
         declared: Substreams that hold the watermark from the start.
-        job: The job to use, for a caller that reads more of it afterwards; by default a new one.
+        job: Job to use, for a caller that reads it afterwards; by default a new one.
     """
     if not rows:
         return
@@ -156,7 +155,7 @@ def through_machine(
 
 
 def new_job(config: JobConfig, now_ms: int) -> JobState:
-    """Return a job that holds numbers of any size."""
+    """Return a job for numbers of any size."""
     job = JobState(config, now_ms, numbers=UNBOUNDED)
     commands.create(job)
     return job

@@ -1,10 +1,9 @@
-"""Sketches of delays: how many rows came how far behind the max event time of their substream.
+"""Sketches of delays: number of rows by distance from the max event time of their substream.
 
 Delays are counted in buckets whose edges grow by a constant factor, so every quantile is exact to within
 :data:`RELATIVE_ERROR` (the buckets of DDSketch: Masson, Rim and Lee, VLDB 2019). Sketches can be added. Old rows decay:
 in each eighth of a half-life, weights are multiplied by a constant. All arithmetic uses whole numbers and doubles in
-one
-fixed order, so that the scripts compute the same bits.
+one fixed order, so that the scripts compute the same bits.
 """
 
 import math
@@ -18,9 +17,9 @@ GAMMA = (1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR)
 HIGHEST_BUCKET = 1838
 """Its edge is beyond every number that JSON holds exactly."""
 MAX_BUCKETS = 640
-"""Buckets that a sketch keeps, the highest ones: five and a half decades. Lower delays count in the lowest kept one."""
+"""Buckets that a sketch keeps: the highest, over 5.5 decades. Lower delays count in the lowest kept one."""
 ROW = 1000
-"""The weight of a new row. Weights are whole numbers; this one lets rows decay."""
+"""Weight of a new row. Weights are whole numbers; this one leaves room for decay."""
 MAX_WEIGHT = 10**13
 STEPS = 8
 """Decay steps in a half-life."""
@@ -34,12 +33,12 @@ Pairs = Iterable[tuple[int, int]]
 
 
 def bucket_of(delay: int) -> int:
-    """Return the bucket of a delay; the last one for a delay beyond all edges."""
+    """Return the bucket of a delay; the last one if the delay is beyond all edges."""
     return 0 if delay <= 0 else min(bisect_left(EDGES, delay), HIGHEST_BUCKET)
 
 
 def typical(bucket: int) -> int:
-    """Return the delay that stands for a bucket: its relative distance to both edges is the same."""
+    """Return the delay that represents a bucket, at the same relative distance from both edges."""
     return math.floor(EDGES[bucket] * 2 / (GAMMA + 1) + 0.5)
 
 
@@ -53,9 +52,8 @@ def decayed(weight: int, steps: int) -> int:
 class Sketch:
     """Weights by bucket, in thousandths of a row.
 
-    They decay as event time progresses, not with the clock: a silent substream keeps its delays, and a stream that is
-    read again decays as it did. ``step`` is an eighth of the half-life, ``position`` the number of steps to the max
-    event
+    They decay with event time, not with the clock: a silent substream keeps its delays, and reading a stream again
+    gives the same decay. ``step`` is an eighth of the half-life, ``position`` the number of steps to the max event
     time.
     """
 
@@ -64,7 +62,7 @@ class Sketch:
     weights: dict[int, int] = field(default_factory=dict)
 
     def decay_to(self, max_event_time: int, half_life: int) -> int:
-        """Decay to a max event time and return the number of steps; after a change of half-life there are none."""
+        """Decay to a max event time and return the number of steps; 0 after a change of half-life."""
         step = max(1, half_life // STEPS)
         position = max_event_time // step
         if step != self.step:
@@ -100,7 +98,7 @@ class Sketch:
         return self.weight / ROW
 
     def lag_for(self, beyond: int) -> int:
-        """Return the least whole lag beyond which at most the weight ``beyond`` lies."""
+        """Return the lowest whole lag with at most the weight ``beyond`` above it."""
         total = 0
         for bucket in sorted(self.weights, reverse=True):
             total += self.weights[bucket]
@@ -111,9 +109,9 @@ class Sketch:
     def completeness(self, lag: float, window: int = 0) -> float:
         """Return the share of the rows that are on time under a lag; 1 without rows.
 
-        Without ``window``, a row is late if its delay is above the lag. With tumbling windows of a size, it is late if
-        its window has ended by then: if its delay exceeds the lag by more than its distance to the end of the window.
-        That distance is not measured; it is taken to be evenly distributed.
+        Without ``window``, a row is late if its delay is above the lag. With tumbling windows of this size, it is late
+        if its delay exceeds the lag by more than its distance to the end of its window. That distance is not measured;
+        it is assumed to be evenly distributed.
         """
         total = self.weight
         if not total:
@@ -135,12 +133,12 @@ class Sketch:
 
 
 def _late_share(bucket: int, lag: float, window: int) -> float:
-    # Delays are whole numbers: the bucket holds those above low, up to high. If that is one number, it is known.
+    # Delays are whole numbers in (low, high]. A bucket with only one such number is exact.
     low, high = (math.floor(EDGES[bucket - 1]), math.floor(EDGES[bucket])) if bucket else (0, 0)
     if high - low <= 1:
         low = high
     if not window:
-        # The distribution within a bucket is unknown. Event times often come from a ticking clock, so that all delays
+        # The distribution within a bucket is unknown. Event times often have a coarse resolution, so that all delays
         # of a bucket are equal: the answer "half" is never wrong by more than half.
         return 0.0 if high <= lag else 1.0 if low >= lag else 0.5
 

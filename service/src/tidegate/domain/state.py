@@ -21,7 +21,7 @@ RowsByDelay = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The caller: a query under its stable name, its checkpoint, and this start of it."""
+    """Identifies the caller: the stable name of the query, its checkpoint, and the current run."""
 
     query: str
     query_id: str
@@ -30,14 +30,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class PinnedWatermark:
-    """A pinned watermark that the client keeps beside its checkpoint; None: the batch began without a watermark."""
+    """A pinned watermark that the client keeps beside its checkpoint; None: the job had no watermark."""
 
     value: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class TokenClaim:
-    """What a valid watermark token proves: this incarnation of the job emitted this watermark."""
+    """The claim of a valid watermark token: this incarnation of the job emitted this watermark."""
 
     incarnation: int
     watermark: int | None
@@ -49,9 +49,8 @@ class Substream:
 
     A substream that is declared but not reported has no max event time and no watermark, so it holds its job.
     ``watermark`` never goes back. ``last_event_ms`` is in the observed time of its query. ``since_ms`` is the
-    processing
-    time of the last change of its state. ``forced_idle``: idle for another reason than silence: an operator declared it
-    idle, or its query timed out.
+    processing time of the last change of its state. ``forced_idle``: an operator declared it idle, or its query timed
+    out.
     """
 
     policy: Policy
@@ -71,7 +70,7 @@ class Substream:
 
     @property
     def uncapped_watermark(self) -> int | None:
-        """The watermark without the cap of a report: where the next evaluation takes it."""
+        """The watermark without the cap of a report; the next evaluation moves the watermark there."""
         return highest(self.watermark, self.policy_state.watermark)
 
 
@@ -79,13 +78,11 @@ class Substream:
 class Query:
     """One Spark query. A batch is *open* from its begin to its commit; a query has at most one open batch.
 
-    ``outage_ms`` is the time that its runs waited for a coordinator that was away. ``idle_clock_ms`` is in *observed
-    time*, which leaves this out: up to there the query is known to have processed all input. ``begun_observed_ms`` is
-    in
-    the observed time of the job; ``begun_merged`` is the unthrottled C at that moment. ``input_known_until_ms``: the
-    open
-    batch and those before it hold all input of that processing time; None if that is unknown. ``released``: the open
-    batch no longer holds W. ``retired``: only a new run brings the query back.
+    ``outage_ms`` is the time that its runs waited for an unavailable coordinator. *Observed time* excludes it.
+    ``idle_clock_ms`` is the observed time up to which the query is known to have processed all input.
+    ``begun_observed_ms`` is in the observed time of the job; ``begun_merged`` is the unthrottled C at that moment.
+    ``input_known_until_ms``: the open batch and those before it hold all input up to that processing time; None if that
+    is unknown. ``released``: the open batch no longer holds W. ``retired``: only a new run brings the query back.
     """
 
     query_id: str
@@ -114,14 +111,12 @@ class Query:
 
 @dataclass(slots=True)
 class DelayStatistics:
-    """The delays of all rows of a job, and the latency that waiting costs beside the lag.
+    """The delays of all rows of a job, and the latency that waiting costs in addition to the lag.
 
     ``pool`` has the delays behind the max event time of the row's own substream. ``merged`` has the delays behind the
-    watermark that the job would have without any lag, which waits for the slowest substream: that one decides which
-    rows
-    are late. ``wait_sum`` is, over ``wait_weight`` of progress of the watermark, how far the max event time was ahead
-    of
-    what the watermark passed, less the lag.
+    watermark that the job would have without any lag. That watermark waits for the slowest substream, so it decides
+    which rows are late. ``wait_sum`` is, over ``wait_weight`` of progress of the watermark, how far the max event time
+    was ahead of what the watermark passed, less the lag.
     """
 
     pool: Sketch = field(default_factory=Sketch)
@@ -131,22 +126,21 @@ class DelayStatistics:
 
     @property
     def wait(self) -> int | None:
-        """The average latency beside the lag; None if the watermark has not moved yet."""
+        """The average latency in addition to the lag; None until the watermark has moved."""
         return math.floor(self.wait_sum / self.wait_weight + 0.5) if self.wait_weight else None
 
 
 @dataclass
 class JobState:
-    """All that is known of one job.
+    """The state of one job.
 
-    ``unattended_ms`` is the time in which no coordinator evaluated the job. Its *observed time* leaves this out;
-    limits on
-    silence are measured in observed time. ``unattended_after_ms``: a gap between two commands longer than this was an
-    outage, if the job waited for time to pass; None: no gap is, as in the traces. ``max_substreams``: limit on reports
+    ``unattended_ms`` is the time in which no coordinator evaluated the job. *Observed time* excludes it; limits on
+    silence are measured in observed time. ``unattended_after_ms``: a longer gap between two commands is an outage if
+    the job waited for time to pass; None: no gap is an outage, as in the traces. ``max_substreams``: limit on reports
     and declarations.
 
-    ``merged_highest`` is the highest merged watermark that the throttle was offered. ``evaluation_due``: a command left
-    something to the next evaluation. ``recorded`` are C and W of the last emission on record, ``limits_passed`` the
+    ``merged_highest`` is the highest merged watermark that was offered to the throttle. ``evaluation_due``: the next
+    evaluation has to complete a command. ``recorded`` are C and W of the last recorded emission, ``limits_passed`` the
     limits that acted since.
     """
 
@@ -202,5 +196,5 @@ class JobState:
 
     @property
     def processing_time(self) -> ProcessingTime:
-        """The current time, by the clock and in the observed time of the job."""
+        """The current time by the clock and in the observed time of the job."""
         return ProcessingTime(self.now_ms, self.now_ms - self.unattended_ms)

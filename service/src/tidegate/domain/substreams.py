@@ -1,5 +1,4 @@
-"""Substreams under commands of operators: which are known, which hold for missing queries, and how they are
-forgotten."""
+"""Changes to the set of substreams: check, forget, expect queries, record actions of operators."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,18 +11,14 @@ from tidegate.domain.state import JobState
 
 
 def check_known(job: JobState, query: str, names: Iterable[str]) -> None:
-    """Check that all substreams are known.
-
-    Raises:
-        SubstreamNotFound: Otherwise, with those that are not.
-    """
+    """Raise SubstreamNotFound, with the unknown substreams, unless all are known."""
     unknown = [name for name in names if (query, name) not in job.substreams]
     if unknown:
         raise SubstreamNotFound(query, unknown)
 
 
 def forget(job: JobState, keys: Sequence[SubstreamKey]) -> None:
-    """Forget substreams with their counts and delays; the totals of the job keep them."""
+    """Forget substreams with their counts and delays; the totals of the job keep their rows."""
     for key in keys:
         del job.substreams[key]
         for table in (job.counts, job.reported_rows, job.future_rows, job.diverted_rows, job.delays):
@@ -31,7 +26,7 @@ def forget(job: JobState, keys: Sequence[SubstreamKey]) -> None:
 
 
 def expect_queries(job: JobState) -> None:
-    """Let a placeholder hold the watermark for each expected query without substreams, and for no other query."""
+    """Add a placeholder for each expected query without substreams, and remove all other placeholders."""
     known = {query for query, name in job.substreams if name != PLACEHOLDER}
     for query, name in list(job.substreams):
         if name == PLACEHOLDER and query not in job.config.expected_queries:

@@ -7,10 +7,7 @@ from tidegate.domain.state import JobState, TokenClaim
 
 
 def accept(job: JobState, token: TokenClaim | None) -> None:
-    """Apply what a valid token proves. A token of an older incarnation proves nothing and is counted.
-
-    The caller has verified the token.
-    """
+    """Apply the claim of a verified token; ignore and count a token of an older incarnation."""
     if token is None:
         return
     if token.incarnation < job.incarnation:

@@ -1,1 +1,1 @@
-"""Where state lives: the machine of ``tidegate.domain`` as atomic scripts next to the data, and the way there."""
+"""The store: the machine of ``tidegate.domain`` as atomic scripts in Redis, and the connection to it."""

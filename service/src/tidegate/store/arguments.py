@@ -22,25 +22,25 @@ def run_of(run: Run) -> dict[str, str]:
 
 
 def token_of(token: TokenClaim | None) -> dict[str, int | None] | None:
-    """Return what a token proves as a record."""
+    """Return the claim of a token as a record."""
     return None if token is None else {"incarnation": token.incarnation, "watermark": token.watermark}
 
 
 def report_columns(query: str, names: Iterable[str], **columns: Values) -> dict[str, list[Any]]:
-    """Return ``members``, and each column in their order, with None for a member that it lacks."""
+    """Return ``members``, and each column in their order, with None where a value is missing."""
     names = list(names)
     by_name = {column: [values.get(name) for name in names] for column, values in columns.items()}
     return {"members": members(query, names), **by_name}
 
 
 def delay_columns(query: str, delays: Mapping[str, RowsByDelay]) -> dict[str, list[Any]]:
-    """Return the members whose delays are ``delayed``, and for each its buckets and rows in turn."""
+    """Return ``delayed``, the members with delays, and ``delays``, buckets and rows in turn for each of them."""
     flat = [[number for pair in rows for number in pair] for rows in delays.values()]
     return {"delayed": members(query, delays), "delays": flat}
 
 
 def accounting_columns(query: str, accounting: BatchAccounting | None) -> dict[str, Any]:
-    """Return the rows of a batch: ``counts`` by class, and the rows of the job and of its substreams by hour."""
+    """Return the rows of a batch: ``counts`` by class, and rows by hour for the job and its substreams."""
     accounting = accounting or BatchAccounting("", (), ())
     classes = [field.name for field in fields(RowCounts)]
     columns = zip(*map(astuple, accounting.counts), strict=True) if accounting.counts else ([] for _ in classes)
@@ -66,5 +66,5 @@ def accounting_columns(query: str, accounting: BatchAccounting | None) -> dict[s
 
 
 def _hour(hour: int, *counts: int) -> dict[str, Any]:
-    """Return the rows of an hour; as text, because sums may exceed what a double holds exactly."""
+    """Return the rows of an hour as text, because sums may exceed what a double holds exactly."""
     return {"hour": hour, **dict(zip(("rows", "updated", "late"), map(str, counts), strict=True))}

@@ -1,5 +1,4 @@
-"""A configuration as the scripts read it: JSON, without settings that are off, with what follows from the
-parameters."""
+"""Configurations as the scripts read them: JSON without settings that are off, with derived values."""
 
 import json
 from dataclasses import fields
@@ -11,12 +10,14 @@ from tidegate.domain.policy import Policy
 from tidegate.domain.throttle import FrameThrottle, MinStepThrottle, Throttle
 
 DERIVED = ("initial_lag", "limit", "accepts_watermarks", "late_share", "enough", "window")
-"""What the scripts need of a policy beside its parameters."""
+"""Derived values of a policy that the scripts need besides its parameters."""
 
 
 def compile_config(config: JobConfig) -> str:
-    """Return the text for the scripts. ``policies``: the job's, then the overrides with the ``pieces`` of their
-    patterns."""
+    """Return the JSON text for the scripts.
+
+    ``policies`` has the job's policy, then those of the overrides with the ``pieces`` of their patterns.
+    """
     compiled = {
         "policies": [
             _policy(config.policy),

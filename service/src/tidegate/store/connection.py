@@ -1,7 +1,7 @@
-"""The way to Redis: which server, and whether it will do.
+"""The connection to Redis, and the check that the server is suitable.
 
-Any Redis from 7.0 on or Valkey, over TCP (``redis://``), TLS (``rediss://``) or a unix socket (``unix://``); or the
-primary that Sentinels name (``redis+sentinel://``, ``rediss+sentinel://``).
+The server is Redis 7.0 or later, or Valkey, over TCP (``redis://``), TLS (``rediss://``) or a unix socket
+(``unix://``); or the primary that Sentinels name (``redis+sentinel://``, ``rediss+sentinel://``).
 """
 
 from typing import Any
@@ -21,10 +21,10 @@ OLDEST = (7, 0)
 CONNECTIONS = 64
 WAIT_S = 5
 SENTINEL_WAIT_S = 1
-"""The others are asked where one does not answer."""
+"""Time after which the next Sentinel is asked."""
 SENTINEL_PORT = 26379
 READ_ONLY = ("MISCONF ", "NOREPLICAS ")
-"""Errors of a server that takes no writes, for which redis-py has no class."""
+"""Errors of a server that accepts no writes, for which redis-py has no class."""
 SENTINELS = "+sentinel://"
 ADDRESSES = (
     "redis://host:port/0, rediss://..., unix:///path/to.sock, or redis+sentinel://host:port,host:port/name-of-primary/0"
@@ -32,13 +32,14 @@ ADDRESSES = (
 
 
 class StoreUnavailable(Exception):
-    """The store cannot be used; the message says which and why, and holds no password."""
+    """The store cannot be used; the message says which and why, without a password."""
 
 
 def connect(url: str) -> Redis:
-    """A client on a pool that makes its callers wait rather than fail when all connections are busy.
+    """Return a client whose pool makes callers wait while all connections are busy.
 
-    :raises StoreUnavailable: for an address that is none.
+    Raises:
+        StoreUnavailable: If the address is invalid.
     """
     options = {
         "max_connections": CONNECTIONS,
@@ -59,16 +60,16 @@ def connect(url: str) -> Redis:
 
 
 class _ToPrimary(SentinelConnectionPool, BlockingConnectionPool):
-    """Connections to whichever server is the primary; who wants one waits where all are busy."""
+    """Connections to the current primary; callers wait while all connections are busy."""
 
     async def disconnect(self, inuse_connections: bool = True) -> None:
         await super().disconnect(inuse_connections)
-        if inuse_connections:  # at the end; not where the primary has changed
+        if inuse_connections:  # at shutdown, not when the primary has changed
             await self.sentinel_manager.aclose()
 
 
 def _to_primary(url: str, options: dict[str, Any]) -> _ToPrimary:
-    """:raises ValueError: for an address that is none."""
+    """Return a pool for a Sentinel address; raise ValueError if the address is invalid."""
     scheme, _, rest = url.partition(SENTINELS)
     parts = urlsplit(f"//{rest}")
     credentials, at, hosts = parts.netloc.rpartition("@")
@@ -92,7 +93,7 @@ def _to_primary(url: str, options: dict[str, Any]) -> _ToPrimary:
 
 
 async def check(redis: Redis, url: str) -> None:
-    """:raises StoreUnavailable: when the server cannot be reached, refuses, or is none that the scripts can run on."""
+    """Raise StoreUnavailable if the server cannot be reached, refuses, or cannot run the scripts."""
     try:
         info = await redis.info("server")
     except (RedisError, OSError) as error:
@@ -113,7 +114,7 @@ async def check(redis: Redis, url: str) -> None:
 
 
 def without_password(url: str) -> str:
-    """The address without user, password and parameters, fit for a log."""
+    """Return the address without user, password and parameters, for a log."""
     scheme, colon, rest = url.partition("://")
     if not colon:
         return "the given address"
@@ -122,7 +123,7 @@ def without_password(url: str) -> str:
 
 
 def is_failed_script(error: Exception) -> bool:
-    """Return whether a script failed, and would fail again; rather than the server, at this moment.
+    """Return whether a script failed and would fail again, rather than the server at this moment.
 
     Most errors of the server are subclasses. The others begin with a code.
     """
@@ -135,5 +136,5 @@ def is_full(error: Exception) -> bool:
 
 
 def is_read_only(error: Exception) -> bool:
-    """Return whether the server refuses writes: it is a replica, misses its replicas, or cannot write to its disk."""
+    """Return whether the server refuses writes: it is a replica, lacks replicas, or cannot write to its disk."""
     return isinstance(error, ReadOnlyError) or str(error).startswith(READ_ONLY)

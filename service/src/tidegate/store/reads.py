@@ -1,4 +1,4 @@
-"""What can be read of jobs without changing them."""
+"""Reads of jobs."""
 
 import json
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -45,7 +45,7 @@ class SubstreamTable:
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """The delays of a job; and of the substreams asked for that are known, each with its lag in force."""
+    """Delays of a job, and of the requested substreams that are known, each with its lag in force."""
 
     state: WatermarkState
     statistics: DelayStatistics
@@ -54,7 +54,7 @@ class Delays:
 
 @dataclass(slots=True)
 class LateRows:
-    """Late rows of a job or a substream, in all and by hour of event time.
+    """Late rows of a job or a substream, in total and by hour of event time.
 
     ``entries`` are the substreams and hours with late or updated rows. ``unattributed`` counts the rows of an hour that
     have no substream.
@@ -68,12 +68,10 @@ class LateRows:
 
 
 class JobReads:
-    """Reads of jobs; each is of one moment unless it says otherwise."""
+    """Reads of jobs; each is of one moment unless its description says otherwise."""
 
     def __init__(self, scripts: Scripts) -> None:
         self._scripts, self._redis = scripts, scripts.redis
-
-    # -- jobs ---------------------------------------------------------------------------------------------------------
 
     async def jobs(self) -> list[str]:
         """Return the names of all jobs, sorted."""
@@ -84,7 +82,7 @@ class JobReads:
         return _status(await self._scripts.run("status", job, now_ms))
 
     async def statuses(self, jobs: Collection[str]) -> dict[str, Status | Exception]:
-        """Return the status of many jobs, without those that do not exist; the error of one that cannot be read."""
+        """Return the status of each job that exists, or the error of one that cannot be read."""
         calls = {job: self._scripts.call("status", job) for job in jobs}
         pipeline = self._redis.pipeline(transaction=False)
         for script, keys, argument in calls.values():
@@ -105,11 +103,7 @@ class JobReads:
         return found
 
     async def config(self, job: str) -> dict[str, Any]:
-        """Return the configuration of a job as it was sent.
-
-        Raises:
-            JobNotFound: If there is no live job.
-        """
+        """Return the configuration of a job as it was sent; raise JobNotFound if there is no live job."""
         text: Any = await self._redis.hget(job_key(job), "config")
         if text is None:
             raise JobNotFound()
@@ -117,20 +111,17 @@ class JobReads:
         return config
 
     async def held(self, job: str, limit: int, now_ms: int | None = None) -> Snapshot:
-        """Sweep a job, and return it as far as its first ``limit`` holders, and the next one, hold it."""
+        """Sweep a job, and return the part of it that explains its first ``limit`` holders and the next one."""
         return Snapshot(await self._scripts.run("explain", job, now_ms, limit=limit + 1))
 
-    # -- substreams and queries ---------------------------------------------------------------------------------------
-
     async def count_substreams(self, job: str) -> int:
-        """Return the number of a job's substreams, placeholders of missing queries included; 0 if there is no job."""
+        """Return the number of substreams, including placeholders of missing queries; 0 if there is no job."""
         return int(await self._redis.zcard(key_of(job, "max_event_times")))
 
     async def substream_keys(self, job: str) -> AsyncIterator[list[SubstreamKey]]:
-        """Yield all substreams of a job in parts of about ``ROWS_AT_ONCE``, in no order.
+        """Yield all substreams of a job once, in parts of about ``ROWS_AT_ONCE``, in no order.
 
-        Neither Redis nor this process works on a large job for long without a pause. A substream that is added or
-        removed in between may be missing; each comes once.
+        The parts keep Redis and this process responsive. A substream that is added or removed meanwhile may be missing.
         """
         cursor, seen = 0, set[SubstreamKey]()
         while True:
@@ -186,10 +177,8 @@ class JobReads:
         }
         return Delays(replies.watermark_state(reply), statistics, of_each)
 
-    # -- the journal --------------------------------------------------------------------------------------------------
-
     async def records(self, job: str, after: str = "-", limit: int | None = None) -> list[tuple[str, Record]]:
-        """Return records with their ids, oldest first; those after the one with the id ``after``."""
+        """Return records with their ids, oldest first, from after the one with the id ``after``."""
         first = after if after == "-" else f"({after}"
         found: Any = await self._redis.xrange(key_of(job, "journal"), first, "+", limit)
         return [(entry_id, replies.journal_record(entry_id, details)) for entry_id, details in found]
@@ -218,7 +207,7 @@ class JobReads:
             end = f"({before}"
         found: list[tuple[str, Record]] = []
         if before is not None and replies.order(before) == (0, 0):
-            return found  # no record precedes the first id, which Redis rejects as the end of a range
+            return found  # no record precedes the first id; Redis rejects it as the end of a range
         while len(found) < limit:
             chunk: Any = await self._redis.xrevrange(key_of(job, "journal"), end, str(from_ms), RECORDS_AT_ONCE)
             read = [(entry_id, replies.journal_record(entry_id, details)) for entry_id, details in chunk]
@@ -228,10 +217,8 @@ class JobReads:
             end = f"({chunk[-1][0]}"
         return found[:limit]
 
-    # -- late rows ----------------------------------------------------------------------------------------------------
-
     async def late(self, job: str, key: SubstreamKey | None = None) -> LateRows:
-        """Return the late rows of a job, or of one substream, known or not; not of one moment."""
+        """Return the late rows of a job, or of one substream, known or not; the result is not of one moment."""
         of = "" if key is None else member(key)
         hours = [int(str(hour)) for hour in await self._redis.zrange(key_of(job, "hours"), 0, -1)]
         classes = [*(class_.name for class_ in fields(RowCounts)), "diverted"]
@@ -259,7 +246,7 @@ class JobReads:
         for (hour, some), (unattributed, *rows) in zip(names.items(), found, strict=True):
             if unattributed:
                 known.unattributed[hour] = int(unattributed)
-            # A commit between the two reads may have its late rows here, and not all of its other rows.
+            # After a commit between the two reads, late rows may be counted here and other rows not.
             counts = {
                 name: HourCounts(
                     max(int(count or 0), sum(late[hour].get(name, {}).values())), **late[hour].get(name, {})

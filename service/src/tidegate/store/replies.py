@@ -1,4 +1,4 @@
-"""Replies of the scripts as the records of :mod:`tidegate.domain.results`."""
+"""Conversion of script replies to the records of :mod:`tidegate.domain.results`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -59,7 +59,7 @@ def begin_result(reply: Reply) -> BeginResult:
 
 
 def row_counts(found: Mapping[str, Any]) -> RowCounts:
-    """Return counts by row class; a class that is absent has none."""
+    """Return counts by row class, 0 for an absent class."""
     return RowCounts(**{field.name: int(found.get(field.name) or 0) for field in fields(RowCounts)})
 
 

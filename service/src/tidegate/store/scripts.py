@@ -1,8 +1,7 @@
-"""The scripts: one command each, composed from parts, and called with one record of arguments.
+"""The scripts: one per command, composed from parts, and called with one record of arguments.
 
 ``-- @include parts/name`` makes the table that the part returns available as ``name``. Each part is a function of its
-own,
-so that the limit of 200 locals in Lua applies to each part and not to the sum.
+own, so that the limit of 200 locals in Lua applies to each part and not to the sum.
 """
 
 import json
@@ -57,7 +56,7 @@ CONSTANTS = {
         for name in ("ROWS_BEYOND", "SURPRISE", "MARGIN", "MAX_WIDENING", "NARROWING", "MAX_STEPS")
     },
 }
-"""Numbers and lists of the domain that the scripts use, under the same names."""
+"""Numbers and lists of the domain that the scripts use, by the same names."""
 
 
 class ScriptError(Exception):
@@ -65,10 +64,10 @@ class ScriptError(Exception):
 
 
 def compose(command: str, root: Traversable) -> str:
-    """Return the text of a command: each part once, before what needs it, and the command itself.
+    """Return the text of a command: each part once, before the parts that need it, and the command itself.
 
     Raises:
-        ScriptError: For a missing part or a circle, with the chain of includes.
+        ScriptError: For a missing part or a circular include, with the chain of includes.
     """
     modules: dict[str, str] = {}
     body = _expand(f"commands/{command}", root, [], modules)
@@ -76,7 +75,7 @@ def compose(command: str, root: Traversable) -> str:
 
 
 def _expand(name: str, root: Traversable, path: list[str], modules: dict[str, str]) -> str:
-    """Return the text of a file without its includes, whose parts are added to ``modules``."""
+    """Return the text of a file without its includes; add their parts to ``modules``."""
     if name in path:
         raise ScriptError("Includes form a circle: " + " -> ".join([*path, name]))
     source = root.joinpath(name + ".lua")
@@ -105,11 +104,10 @@ def _lua(value: object) -> str:
 
 
 class Scripts:
-    """Calls scripts on one Redis.
+    """Scripts of one Redis, to call by the name of their command.
 
     ``unattended_after_ms``: see :class:`~tidegate.domain.state.JobState`. ``guard`` rejects times of a Redis clock that
-    jumped ahead. ``around`` wraps every command, by its name. ``clock`` replaces Redis's time, for tests; it returns
-    Unix
+    jumped ahead. ``around`` wraps every command, by its name. ``clock`` replaces Redis's time in tests; it returns Unix
     milliseconds.
     """
 
@@ -126,11 +124,7 @@ class Scripts:
         self._scripts: dict[str, AsyncScript] = {}
 
     async def run(self, command: str, job: str, now_ms: int | None = None, **arguments: Any) -> Reply:
-        """Run a command and return its reply.
-
-        Raises:
-            DomainError: If the command was refused.
-        """
+        """Run a command and return its reply; raise DomainError if the command was refused."""
         script_, keys, argument = self.call(command, job, now_ms, **arguments)
         with self.around(command):
             flat = await script_(keys=keys, args=[argument])
@@ -139,7 +133,7 @@ class Scripts:
     def call(
         self, command: str, job: str, now_ms: int | None = None, **arguments: Any
     ) -> tuple[AsyncScript, list[str], str]:
-        """Return the script of a command, its keys and its argument; arguments that are None are left out."""
+        """Return the script of a command, its keys and its argument, without arguments that are None."""
         if now_ms is None and self.clock is not None:
             now_ms = self.clock()
         if command not in self._scripts:
@@ -147,8 +141,7 @@ class Scripts:
         arguments |= {
             "now_ms": now_ms,
             "latest_now_ms": None if self.guard is None else self.guard.latest_ms(),
-            # A read changes nothing, so it does not decide either whether the time since the last command was an
-            # outage.
+            # A read changes nothing, so it must not record an outage either.
             "unattended_after_ms": None if command in READS else self.unattended_after_ms,
         }
         given = {name: value for name, value in arguments.items() if value is not None}
@@ -163,11 +156,7 @@ class Scripts:
 
 
 def reply_of(flat: Any) -> Reply:
-    """Return a reply as a dictionary.
-
-    Raises:
-        DomainError: If the command was refused.
-    """
+    """Return a reply as a dictionary; raise DomainError if the command was refused."""
     reply = record(flat)
     if "error" in reply:
         kind = errors.BY_CODE[reply["error"]]
@@ -176,7 +165,7 @@ def reply_of(flat: Any) -> Reply:
 
 
 def record(flat: Any) -> dict[str, Any]:
-    """Return a map of a script as a dictionary; under RESP2 its names and values come in turn."""
+    """Return a map of a script as a dictionary; under RESP2 it is a list of names and values in turn."""
     return flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
 
 

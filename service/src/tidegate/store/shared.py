@@ -1,4 +1,4 @@
-"""What the replicas of a coordinator share beside the jobs: the token secret, and the last use of API keys."""
+"""Data that the replicas of a coordinator share besides jobs: the token secret, and the last use of API keys."""
 
 import secrets
 from collections.abc import Mapping
@@ -18,22 +18,18 @@ async def token_secret(redis: Redis) -> bytes:
 
 
 async def record_last_use(redis: Redis, last_used: Mapping[str, float]) -> None:
-    """Store when API keys were last used: Unix seconds by the ids of the keys."""
+    """Store the last use of API keys, in Unix seconds by key id."""
     if last_used:
         await redis.hset(API_KEYS, mapping={key_id: str(round(at_s)) for key_id, at_s in last_used.items()})
 
 
 async def last_uses(redis: Redis) -> dict[str, int]:
-    """Return the Unix time in seconds at which each API key was last used, by its id."""
+    """Return the last use of each API key, in Unix seconds by key id."""
     found: Any = await redis.hgetall(API_KEYS)
     return {str(key_id): int(at_s) for key_id, at_s in found.items()}
 
 
 async def check(redis: Redis) -> None:
-    """Check that the server answers, runs scripts and accepts writes.
-
-    Raises:
-        RedisError: If it does not.
-    """
+    """Raise RedisError unless the server answers, runs scripts and accepts writes."""
     await redis.eval("return 1", 0)
     await redis.set(PROBE, "1", px=PROBE_KEPT_MS)

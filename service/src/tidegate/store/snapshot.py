@@ -1,7 +1,7 @@
-"""A job as far as something holds it: a state of the Python machine, from the reply of the script ``explain``.
+"""The part of a job that explains its holders: a state of the Python machine, from the script ``explain``.
 
 It has the holds, the open batches and the active substreams that are furthest behind. The rest of the job is ahead of
-these, so that the removal of one of them gives the same watermark as in the whole job.
+these, so removing one of them gives the same watermark as in the whole job.
 """
 
 import json
@@ -24,15 +24,17 @@ class FixedState(PolicyState):
 
     @property
     def lag(self) -> None:
+        """None: the lag is not in the snapshot."""
         return None
 
     def next_change_ms(self, reached: int | None, at: ProcessingTime) -> int | None:
+        """Return the time of the next change when the snapshot was taken."""
         return self._next_change_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What an explanation is computed from, once the caller has read the configuration."""
+    """The reply from which an explanation is computed, once the caller has read the configuration."""
 
     reply: Reply
 

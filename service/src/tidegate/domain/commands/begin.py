@@ -21,7 +21,7 @@ def begin(
     input_age_ms: int | None = 0,
     token: TokenClaim | None = None,
 ) -> BeginResult:
-    """Begin a batch. A new run replaces the current one; the begin of a later batch commits the open one.
+    """Begin a batch; a new run replaces the current one, and the begin of a later batch commits the open one.
 
     Spark begins batch N only after batch N - 1 has returned.
 
@@ -48,7 +48,7 @@ def begin(
     same = query if query is not None and query.query_id == run.query_id else None
     previous, was_open = (None, False) if same is None else (same.latest, same.open)
     is_replay = previous is not None and batch_id <= previous
-    # A batch that was given up keeps its pinned watermark, and begins again with it.
+    # A batch that was given up begins again with its pinned watermark.
     if same is not None and (is_replay or batch_id in same.pinned_watermarks):
         known = PinnedWatermark(batches.stored_pin(same, batch_id, known))
     if job.is_complete and not is_replay:
@@ -86,7 +86,7 @@ def _open(
     if commits:
         batches.commit_staged(job, name, query)
     if known is not None:
-        # It holds the watermark already while the batch before is committed.
+        # The known pinned watermark must hold W while the previous batch is committed.
         batches.open_batch(job, query, batch_id, known.value, input_known_until_ms, keep)
     if commits:
         evaluate(job)

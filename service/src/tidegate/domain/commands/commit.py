@@ -1,4 +1,4 @@
-"""``commit``: make what a batch staged effective, and account for its rows; once."""
+"""``commit``: make what a batch staged effective, and account for its rows, once."""
 
 from tidegate.domain import batches, clock, tokens
 from tidegate.domain.errors import ReportsMissing
@@ -26,11 +26,10 @@ def commit(
         job: The job.
         run: The caller.
         batch_id: The batch.
-        accounting: What became of the rows; None if the client does not account for them.
+        accounting: Rows by class and by hour; None if the client does not account for them.
         now_ms: Processing time.
         waited_ms: Time that this run has waited for the coordinator since its start.
-        reported: Number of row counts that were sent, by partition and substream. If fewer are staged, the store has
-            lost some.
+        reported: Number of row counts sent, by partition and substream. If fewer are staged, the store has lost some.
         token: The client's last watermark token.
 
     Raises:

@@ -1,4 +1,4 @@
-"""``complete``: the input has ended; the watermark moves past everything seen, and the job is frozen."""
+"""``complete``: end the input; the watermark moves past everything seen, and the job is frozen."""
 
 from tidegate.domain import clock, holds
 from tidegate.domain.emission import advance, raise_watermark
@@ -13,9 +13,9 @@ from tidegate.domain.throttle import offer
 
 
 def complete(job: JobState, now_ms: int, audit: AuditInfo = NO_AUDIT, up_to: int | None = None) -> CommandResult:
-    """Complete a job: all substreams are done, and C moves to the end of the last frame with events, past the throttle.
+    """Complete a job: end all substreams, and move C to the end of the last frame with events, past the throttle.
 
-    ``up_to`` moves C at least to the end of the last frame that begins before it, also in a job that is complete.
+    With ``up_to``, C also moves to the end of the last frame that begins before it; a complete job may move again.
 
     Raises:
         BatchOpen: If a batch is open.

@@ -1,4 +1,4 @@
-"""``configure``: create a job, or put another configuration in force."""
+"""``configure``: create a job, or change its configuration."""
 
 from tidegate.domain import clock
 from tidegate.domain.config import JobConfig
@@ -15,7 +15,7 @@ from tidegate.domain.substreams import expect_queries
 
 
 def create(job: JobState, audit: AuditInfo = NO_AUDIT) -> WatermarkState:
-    """Start a new job, which has a configuration and a time only."""
+    """Start a new job from its configuration and processing time."""
     job.completed_ms = job.coalesced_watermark_since_ms = job.watermark_since_ms = job.now_ms
     retain(job)
     job.journal.write(job.now_ms, Kind.CREATED, actor=audit.actor, reason=audit.reason)
@@ -24,14 +24,14 @@ def create(job: JobState, audit: AuditInfo = NO_AUDIT) -> WatermarkState:
 
 
 def configure(job: JobState, config: JobConfig, now_ms: int, audit: AuditInfo = NO_AUDIT) -> WatermarkState:
-    """Put a configuration in force at once.
+    """Apply a configuration at once.
 
-    Watermarks do not go back. Substreams with another policy are evaluated anew from their max event times, those with
+    Watermarks do not go back. Substreams with another policy are evaluated anew from their max event times; those with
     an equal policy keep its state. Idleness by silence is decided anew.
     """
     clock.advance(job, now_ms)
     if job.config.idle_timeout_ms is None and config.idle_timeout_ms is not None:
-        # The silence of reports without batches was not observed before: it starts now.
+        # Silence of reports without batches was not measured before: it starts now.
         for (query, _), substream in job.substreams.items():
             if query == DIRECT and not substream.done:
                 substream.last_event_ms = job.processing_time.observed_ms

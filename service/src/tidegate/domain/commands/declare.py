@@ -20,16 +20,16 @@ def declare(
     max_event_times: Mapping[str, int] | None = None,
     audit: AuditInfo = NO_AUDIT,
 ) -> CommandResult:
-    """Declare substreams. Nothing moves before the next evaluation.
+    """Declare substreams; nothing moves before the next evaluation.
 
     Args:
         job: The job.
         query: The query of the substreams.
         names: The substreams.
         now_ms: Processing time.
-        max_event_times: Max event times that a client knows and the store has lost: the substream continues from there.
-            Ignored for substreams that have event times, and for event times too far ahead of the clock.
-        audit: Who declares them, and why.
+        max_event_times: Max event times that the client knows and the store has lost: the substream continues from
+            there. Ignored for substreams that have event times, and for event times too far ahead of the clock.
+        audit: Actor and reason.
 
     Raises:
         JobComplete: For a new substream of a complete job.

@@ -12,8 +12,7 @@ from tidegate.domain.substreams import forget, record_action
 
 
 def evict(job: JobState, query: str, names: Sequence[str], now_ms: int, audit: AuditInfo = NO_AUDIT) -> CommandResult:
-    """Forget substreams. The watermark that they led to stays. Unknown ones are ignored: an eviction may be
-    repeated."""
+    """Forget substreams and ignore unknown ones; the watermark does not go back."""
     clock.advance(job, now_ms)
     known = [name for name in names if (query, name) in job.substreams]
     forget(job, [(query, name) for name in known])

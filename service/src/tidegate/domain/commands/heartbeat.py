@@ -1,4 +1,4 @@
-"""``heartbeat``: the query has processed all input and has no new data; its idle clock advances."""
+"""``heartbeat``: advance the idle clock of a query that has processed all input and has no new data."""
 
 from tidegate.domain import batches, clock, tokens
 from tidegate.domain.evaluate import evaluate
@@ -16,7 +16,7 @@ def heartbeat(
     after_batch: int | None = None,
     token: TokenClaim | None = None,
 ) -> CommandResult:
-    """Advance the idle clock of a query, unless a batch is open. A late or repeated heartbeat proves no more.
+    """Advance the idle clock of a query unless a batch is open; a late heartbeat does not move it back.
 
     Args:
         job: The job.
@@ -24,8 +24,8 @@ def heartbeat(
         observed_ms: When the query had no new data, in the coordinator's processing time.
         now_ms: Processing time.
         waited_ms: Time that this run has waited for the coordinator since its start.
-        after_batch: The last batch that the query has finished. If it is not the latest one here, the coordinator
-            lacks reports and the heartbeat proves nothing. None: any batch.
+        after_batch: The last batch that the query has finished. If it is not the latest one here, the coordinator lacks
+            reports and does not advance the clock. None: any batch.
         token: The client's last watermark token.
 
     Raises:

@@ -1,4 +1,4 @@
-"""``hold``: keep C, and with it the watermark, at or below a value."""
+"""``hold``: keep C, and so the watermark, at or below a value."""
 
 from tidegate.domain import clock
 from tidegate.domain.errors import HoldExists, JobComplete
@@ -12,7 +12,7 @@ from tidegate.domain.substreams import record_action
 def hold(
     job: JobState, hold: str, at_most: int, duration_ms: int | None, now_ms: int, audit: AuditInfo = NO_AUDIT
 ) -> CommandResult:
-    """Hold the watermark; if it is beyond ``at_most`` already, it stays where it is.
+    """Hold the watermark; if it is already beyond ``at_most``, it stays where it is.
 
     A repeated hold lasts until the later of the two ends; None: until it is released.
 
@@ -31,7 +31,7 @@ def hold(
     if in_force is not None and not _is_later(expires_ms, in_force.expires_ms):
         return CommandResult(reply(job), False)
     if present is not None and in_force is None:
-        job.evaluation_due = True  # the watermark may pass the expired hold
+        job.evaluation_due = True  # the expired hold no longer limits C
     job.holds[hold] = Hold(hold, at_most, expires_ms, audit.reason)
     record_action(job, "hold", audit, hold=hold, at_most=at_most)
     return CommandResult(reply(job), True)

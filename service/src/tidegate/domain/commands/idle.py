@@ -13,7 +13,7 @@ from tidegate.domain.substreams import check_known, record_action
 
 
 def idle(job: JobState, query: str, names: Sequence[str], now_ms: int, audit: AuditInfo = NO_AUDIT) -> CommandResult:
-    """Declare substreams idle: all, or none.
+    """Make all these substreams idle; if one is unknown or done, none becomes idle.
 
     Raises:
         SubstreamNotFound: If one is not known.

@@ -1,4 +1,4 @@
-"""``queries``: the queries of a job with their latest batches; changes nothing."""
+"""``queries``: read the queries of a job with their latest batches."""
 
 from tidegate.domain.results import QueryRow
 from tidegate.domain.state import JobState, Query

@@ -11,11 +11,7 @@ from tidegate.domain.substreams import record_action
 
 
 def release(job: JobState, hold: str, now_ms: int, audit: AuditInfo = NO_AUDIT) -> WatermarkState:
-    """End a hold.
-
-    Raises:
-        HoldNotFound: If the job has no such hold.
-    """
+    """End a hold; raise HoldNotFound if the job has no such hold."""
     if hold not in job.holds:
         raise HoldNotFound(hold)
     clock.advance(job, now_ms)

@@ -10,7 +10,10 @@ from tidegate.domain.substreams import record_action
 
 
 def reopen(job: JobState, now_ms: int, audit: AuditInfo = NO_AUDIT) -> CommandResult:
-    """Reopen a complete job. Rows below its watermark are late. The time it was complete does not count as silence."""
+    """Reopen a complete job; the time while it was complete does not count towards ``idle_timeout_ms``.
+
+    Rows below its watermark are late.
+    """
     clock.advance(job, now_ms)
     applied, job.is_complete = job.is_complete, False
     if applied:

@@ -1,4 +1,4 @@
-"""``report``: event times and watermarks of a reporter without batches; they are effective at once."""
+"""``report``: apply event times and watermarks of a reporter without batches at once."""
 
 from collections.abc import Mapping
 
@@ -32,8 +32,8 @@ def report(
         job: The job.
         max_event_times: Highest event time by substream.
         now_ms: Processing time.
-        min_event_times: Lowest event time by substream; by default the highest. The evaluation after the report takes
-            no watermark that follows the clock past the lowest of these; the next sweep does.
+        min_event_times: Lowest event time by substream; by default the highest. In the evaluation of the report,
+            watermarks that follow the clock do not pass the lowest of these.
         watermarks: Watermarks by substream, for policies that accept them.
         delays: Rows by bucket of delay; a repeated report counts them again.
         token: The client's last watermark token.

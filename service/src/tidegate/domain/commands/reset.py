@@ -1,4 +1,4 @@
-"""``reset``: start a new incarnation under the same configuration; all else is forgotten, also the watermark."""
+"""``reset``: start a new incarnation under the same configuration, without a watermark."""
 
 from tidegate.domain import clock
 from tidegate.domain.journal import NO_AUDIT, AuditInfo
@@ -11,7 +11,7 @@ from tidegate.domain.substreams import expect_queries, record_action
 
 
 def reset(job: JobState, now_ms: int, state_epoch: str, audit: AuditInfo = NO_AUDIT) -> WatermarkState:
-    """Reset a job. Its journal and its counters stay."""
+    """Reset a job; only its configuration, journal and totals stay."""
     clock.advance(job, now_ms)
     job.incarnation += 1
     job.state_epoch = state_epoch

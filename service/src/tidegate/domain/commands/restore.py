@@ -1,4 +1,4 @@
-"""``restore``: take over watermarks from elsewhere, for substreams that are known, before their events."""
+"""``restore``: set watermarks of known substreams before their events."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ from tidegate.domain.substreams import check_known, record_action
 def restore(
     job: JobState, query: str, watermarks: Mapping[str, int], now_ms: int, audit: AuditInfo = NO_AUDIT
 ) -> CommandResult:
-    """Move substreams to the given watermarks, unless they are further. C follows the lowest of all, past the throttle.
+    """Move substreams to watermarks ahead of theirs, and C to the lowest of all: past the throttle, not past holds.
 
     Raises:
         JobComplete: If the job is complete.

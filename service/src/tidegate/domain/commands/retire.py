@@ -15,18 +15,16 @@ from tidegate.domain.substreams import forget, record_action
 
 
 def retire(job: JobState, query: str, successor: str | None, now_ms: int, audit: AuditInfo = NO_AUDIT) -> CommandResult:
-    """End a query. Its open batch no longer holds the watermark, and what the batch staged is dropped.
-
-    Its current run may not continue.
+    """End a query; its current run may not continue, and its open batch is given up with what it staged.
 
     Args:
         job: The job.
         query: The query.
-        successor: The query that takes its substreams as they are, except those that it has itself; their silence
+        successor: The query that takes its substreams as they are, except those that it already has; their silence
             starts anew. None: they are evicted. The query itself: it keeps them, gives up its open batch, and may begin
             on another checkpoint.
         now_ms: Processing time.
-        audit: Who retires it, and why.
+        audit: Actor and reason.
 
     Raises:
         QueryNotFound: If the job has neither the query nor substreams of it.
@@ -40,7 +38,7 @@ def retire(job: JobState, query: str, successor: str | None, now_ms: int, audit:
         return CommandResult(reply(job), False)
     if successor == query:
         return _give_up_batch(job, query, known, audit)
-    if known is None:  # expected or declared only; it stays retired if it never comes
+    if known is None:  # only expected or declared; record that it is retired
         known = job.queries[query] = Query("", "", job.now_ms)
     give_up(known)
     job.last_seen.pop(query, None)

@@ -1,4 +1,4 @@
-"""``stage``: what one partition of an open batch has seen; it becomes effective when the batch commits."""
+"""``stage``: store the report of one partition until its batch commits."""
 
 from collections.abc import Mapping
 
@@ -26,7 +26,7 @@ def stage(
     delays: Mapping[str, RowsByDelay] = NO_DELAYS,
     token: TokenClaim | None = None,
 ) -> CommandResult:
-    """Stage the report of a partition; a batch that has committed ignores it.
+    """Stage the report of a partition; ignore it if the batch has committed.
 
     Args:
         job: The job.

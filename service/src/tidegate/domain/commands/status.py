@@ -1,4 +1,4 @@
-"""``status``: a job as a whole; changes nothing."""
+"""``status``: read a job as a whole."""
 
 from tidegate.domain.names import PLACEHOLDER
 from tidegate.domain.results import JobSummary

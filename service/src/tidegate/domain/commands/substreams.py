@@ -1,4 +1,4 @@
-"""``substreams``: the table of substreams; changes nothing."""
+"""``substreams``: read the table of substreams."""
 
 from tidegate.domain.clock import observed_time, outage_ms
 from tidegate.domain.idleness import state_of

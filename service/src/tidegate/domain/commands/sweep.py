@@ -1,4 +1,4 @@
-"""``sweep``: apply the time that has passed."""
+"""``sweep``: evaluate the job because time has passed."""
 
 from tidegate.domain import clock, evaluate
 from tidegate.domain.reply import reply

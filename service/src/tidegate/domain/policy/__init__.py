@@ -1,8 +1,7 @@
 """Policies: how the event times of a substream become its watermark.
 
 A :class:`Policy` is the rule with its parameters; :meth:`Policy.start` returns the state in which it follows one
-substream. Each policy is a module of its own. The rules are those of Hazelcast Jet's ``WatermarkPolicies``, step by
-step
+substream. Each policy has its own module. The rules are those of Hazelcast Jet's ``WatermarkPolicies``, step by step
 (see the conformance traces).
 """
 
@@ -22,7 +21,7 @@ POLICIES: tuple[type[Policy], ...] = (
     TargetCompleteness,
     Reported,
 )
-"""All policies; everything that lists them is derived from here."""
+"""All policies; every other list of policies derives from this one."""
 
 POLICY_LIMITS = tuple(policy.limit for policy in POLICIES if policy.limit is not None)
 """The parameters of policies that let a watermark pass its lag."""

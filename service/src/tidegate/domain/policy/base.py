@@ -1,4 +1,4 @@
-"""What all policies have in common: a rule with parameters, and the state in which it follows one substream."""
+"""The base classes of policies: the rule with its parameters, and its state for one substream."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from tidegate.domain.sketch import Sketch
 
 @dataclass(frozen=True, slots=True)
 class ProcessingTime:
-    """A moment of processing time: by the clock, and in observed time, which leaves out outages."""
+    """A moment of processing time: by the clock, and in observed time, which excludes outages."""
 
     now_ms: int
     observed_ms: int
@@ -20,8 +20,8 @@ class ProcessingTime:
 class Policy:
     """The rule that turns the event times of a substream into its watermark.
 
-    ``type`` is its name in a configuration. ``follows_clock``: its watermark moves with time, so a report must be kept
-    from making its own rows late. ``limit`` names the parameter that overrides the lag; None if none does.
+    ``type`` is its name in a configuration. ``follows_clock``: its watermark moves with time, so that an evaluation
+    caps it for a report. ``limit`` names the parameter that overrides the lag; None without one.
     ``accepts_watermarks``: clients send the watermark itself.
     """
 
@@ -31,11 +31,12 @@ class Policy:
     accepts_watermarks: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        """Validate the parameters."""
         check_declared(self, "policy.")
 
     @property
     def initial_lag(self) -> int | None:
-        """The lag of a substream of which no delays are known; None if the policy has no lag."""
+        """The lag of a substream without known delays; None if the policy has no lag."""
         return None
 
     def start(self, numbers: NumberRange = EXACT_DOUBLE) -> "PolicyState":
@@ -43,7 +44,7 @@ class Policy:
         raise NotImplementedError
 
     def resume(self, before: "PolicyState", max_event_time: int | None, at: ProcessingTime) -> "PolicyState":
-        """Return the state in which this policy takes over from another, or from itself with other parameters."""
+        """Return the state of this policy for a substream that had another policy or other parameters."""
         state = self.start(before.numbers)
         if max_event_time is not None:
             state.observe(max_event_time, at)
@@ -51,10 +52,9 @@ class Policy:
 
 
 class PolicyState:
-    """The view that a policy has of one substream.
+    """The state of a policy for one substream.
 
-    ``watermark`` never goes back; a second poll at the same moment changes nothing. ``lagged`` is what the lag alone
-    gives: max event time - lag.
+    ``watermark`` never goes back; a second poll at the same moment changes nothing. ``lagged`` is max event time - lag.
     """
 
     def __init__(self, numbers: NumberRange, policy: Policy) -> None:
@@ -77,7 +77,7 @@ class PolicyState:
         """Apply the time that has passed, for a substream that counts."""
 
     def report(self, watermark: int) -> None:
-        """Apply a watermark that a client sent, ahead of the last one. Only for policies that accept watermarks."""
+        """Apply a watermark that a client sent; the policy accepts watermarks and it is ahead of the last one."""
         raise NotImplementedError
 
     def learn(self, rows: Mapping[int, int], own: Sketch, pool: Sketch, steps: int) -> bool:

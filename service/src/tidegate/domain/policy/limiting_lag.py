@@ -12,7 +12,7 @@ LAG = "Tolerated disorder: the watermark trails the max event time by this much,
 
 @dataclass(frozen=True)
 class LimitingLag(Policy):
-    """Fixed lag: the watermark trails the max event time by ``lag_ms``. It does not depend on the clock.
+    """A fixed lag: the watermark is ``lag_ms`` behind the max event time, whatever the clock.
 
     An event time whose watermark would be below the range of numbers has no effect.
     """
@@ -23,12 +23,17 @@ class LimitingLag(Policy):
 
     @property
     def initial_lag(self) -> int:
+        """The parameter ``lag_ms``."""
         return self.lag_ms
 
     def start(self, numbers: NumberRange = EXACT_DOUBLE) -> PolicyState:
+        """Return the state for a substream without events."""
         return LagState(numbers, self)
 
 
 class LagState(PolicyState):
+    """The state of ``limiting_lag``."""
+
     def observe(self, event_time: int, at: ProcessingTime) -> None:
+        """Apply an event time."""
         self._apply_lag(event_time, self.policy.lag_ms)

@@ -1,4 +1,4 @@
-"""``limiting_lag_and_delay``: fixed lag, and no event arrives more than a maximum delay later than a newer one."""
+"""``limiting_lag_and_delay``: a fixed lag, and a limit on how much later than a newer event an event arrives."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,7 +12,7 @@ from tidegate.domain.policy.limiting_lag import LAG
 
 @dataclass(frozen=True)
 class LimitingLagAndDelay(Policy):
-    """Fixed lag; the max event time of ``max_delay_ms`` ago is complete as well."""
+    """A fixed lag; the max event time of ``max_delay_ms`` ago is complete as well."""
 
     lag_ms: int = parameter(LAG, example=1_800_000)
     max_delay_ms: int = parameter(
@@ -26,12 +26,15 @@ class LimitingLagAndDelay(Policy):
 
     @property
     def initial_lag(self) -> int:
+        """The parameter ``lag_ms``."""
         return self.lag_ms
 
     def start(self, numbers: NumberRange = EXACT_DOUBLE) -> "DelayState":
+        """Return the state for a substream without events."""
         return DelayState(numbers, self)
 
     def resume(self, before: PolicyState, max_event_time: int | None, at: ProcessingTime) -> PolicyState:
+        """Return the state, with the history of the previous one if ``max_delay_ms`` is the same."""
         state = self.start(before.numbers)
         if isinstance(before, DelayState) and before.history.length_ms == self.max_delay_ms:
             state.history = before.history
@@ -41,20 +44,25 @@ class LimitingLagAndDelay(Policy):
 
 
 class DelayState(PolicyState):
+    """The state of ``limiting_lag_and_delay``."""
+
     def __init__(self, numbers: NumberRange, policy: LimitingLagAndDelay) -> None:
         super().__init__(numbers, policy)
         self.max_event_time: int | None = None
         self.history = History(policy.max_delay_ms)
 
     def observe(self, event_time: int, at: ProcessingTime) -> None:
+        """Apply an event time."""
         self.max_event_time = highest(self.max_event_time, self.numbers.minus(event_time, 0))
         self._apply_lag(event_time, self.policy.lag_ms)
         self.poll(at)
 
     def poll(self, at: ProcessingTime) -> None:
+        """Move the watermark to the max event time of ``max_delay_ms`` ago."""
         self.watermark = highest(self.watermark, self.history.sample(at.observed_ms, self.max_event_time))
 
     def next_change_ms(self, reached: int | None, at: ProcessingTime) -> int | None:
+        """Return when the history first gives more than ``reached``."""
         if self.history.boundary is None:
             return at.observed_ms
         return self.history.next_change_ms(lambda max_event_time: above(max_event_time, reached))

@@ -11,9 +11,9 @@ from tidegate.domain.policy.limiting_lag import LAG
 
 @dataclass(frozen=True)
 class LimitingLagAndLull(Policy):
-    """Fixed lag; once no event came for ``max_lull_ms`` the watermark advances with the clock.
+    """A fixed lag; after ``max_lull_ms`` without events the watermark advances with the clock.
 
-    The lull starts with the first evaluation. A substream without any event never gets a watermark from it.
+    The lull starts with the first evaluation. A substream without any event gets no watermark from it.
     """
 
     lag_ms: int = parameter(LAG, example=1_800_000)
@@ -27,22 +27,28 @@ class LimitingLagAndLull(Policy):
 
     @property
     def initial_lag(self) -> int:
+        """The parameter ``lag_ms``."""
         return self.lag_ms
 
     def start(self, numbers: NumberRange = EXACT_DOUBLE) -> PolicyState:
+        """Return the state for a substream without events."""
         return LullState(numbers, self)
 
 
 class LullState(PolicyState):
+    """The state of ``limiting_lag_and_lull``."""
+
     def __init__(self, numbers: NumberRange, policy: LimitingLagAndLull) -> None:
         super().__init__(numbers, policy)
         self.deadline_ms: int | None = None
 
     def observe(self, event_time: int, at: ProcessingTime) -> None:
+        """Apply an event time, and start the lull anew."""
         self.deadline_ms = at.observed_ms + self.policy.max_lull_ms
         self._apply_lag(event_time, self.policy.lag_ms)
 
     def poll(self, at: ProcessingTime) -> None:
+        """Advance the watermark by the time since the end of the lull."""
         if self.deadline_ms is None:
             self.deadline_ms = at.observed_ms + self.policy.max_lull_ms
         if at.observed_ms > self.deadline_ms:
@@ -51,6 +57,7 @@ class LullState(PolicyState):
             self.deadline_ms = at.observed_ms
 
     def next_change_ms(self, reached: int | None, at: ProcessingTime) -> int | None:
+        """Return when the watermark passes ``reached``; None without a watermark."""
         if self.watermark is None or self.deadline_ms is None or reached is None:
             return None
         return max(self.deadline_ms + reached - self.watermark, at.observed_ms + 1)

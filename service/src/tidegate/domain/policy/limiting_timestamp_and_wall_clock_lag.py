@@ -1,4 +1,4 @@
-"""``limiting_timestamp_and_wall_clock_lag``: fixed lag, and never further behind the clock than a second lag."""
+"""``limiting_timestamp_and_wall_clock_lag``: a fixed lag, and a limit on the lag behind the clock."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,9 +11,9 @@ from tidegate.domain.policy.limiting_lag import LAG
 
 @dataclass(frozen=True)
 class LimitingTimestampAndWallClockLag(Policy):
-    """Fixed lag, and never further behind the clock than ``wall_clock_lag_ms``.
+    """A fixed lag, and at most ``wall_clock_lag_ms`` behind the clock.
 
-    Event times must be epoch milliseconds. A substream without events has a watermark, too.
+    Event times must be epoch milliseconds. A substream without events also has a watermark.
     """
 
     timestamp_lag_ms: int = parameter(LAG, example=1_800_000)
@@ -27,21 +27,28 @@ class LimitingTimestampAndWallClockLag(Policy):
 
     @property
     def initial_lag(self) -> int:
+        """The parameter ``timestamp_lag_ms``."""
         return self.timestamp_lag_ms
 
     def start(self, numbers: NumberRange = EXACT_DOUBLE) -> PolicyState:
+        """Return the state for a substream without events."""
         return WallClockState(numbers, self)
 
 
 class WallClockState(PolicyState):
+    """The state of ``limiting_timestamp_and_wall_clock_lag``."""
+
     def observe(self, event_time: int, at: ProcessingTime) -> None:
+        """Apply an event time, after the time that has passed."""
         self.poll(at)
         self._apply_lag(event_time, self.policy.timestamp_lag_ms)
 
     def poll(self, at: ProcessingTime) -> None:
+        """Move the watermark to ``wall_clock_lag_ms`` behind the clock."""
         self.watermark = highest(self.watermark, self.numbers.minus(at.now_ms, self.policy.wall_clock_lag_ms))
 
     def next_change_ms(self, reached: int | None, at: ProcessingTime) -> int | None:
+        """Return when the clock, less ``wall_clock_lag_ms``, passes ``reached``."""
         if reached is None:
             return at.observed_ms
         outages_ms = at.now_ms - at.observed_ms

@@ -1,4 +1,4 @@
-"""``reported``: clients send the watermark of a substream themselves."""
+"""``reported``: clients send the watermark of a substream."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,19 +9,24 @@ from tidegate.domain.policy.base import Policy, PolicyState, ProcessingTime
 
 @dataclass(frozen=True)
 class Reported(Policy):
-    """The client sends the watermark; event times only move the max event time."""
+    """The watermark that the client sends; event times only move the max event time."""
 
     type: ClassVar[str] = "reported"
     follows_clock: ClassVar[bool] = False
     accepts_watermarks: ClassVar[bool] = True
 
     def start(self, numbers: NumberRange = EXACT_DOUBLE) -> PolicyState:
+        """Return the state for a substream without events."""
         return ReportedState(numbers, self)
 
 
 class ReportedState(PolicyState):
+    """The state of ``reported``."""
+
     def observe(self, event_time: int, at: ProcessingTime) -> None:
-        pass
+        """Ignore an event time."""
+        pass  # noqa: PIE790
 
     def report(self, watermark: int) -> None:
+        """Apply a watermark."""
         self.watermark = self.lagged = watermark

@@ -13,13 +13,13 @@ from tidegate.domain.sketch import EDGES, ROW, Sketch
 
 LOWEST_TARGET, HIGHEST_TARGET = 0.5, 0.999999
 ROWS_BEYOND = 10
-"""Rows expected beyond a quantile before it is learned, and before it is called into question."""
+"""Expected rows beyond a quantile that are needed to learn it, and to discard it."""
 SURPRISE = 3.0
-"""Standard deviations by which more late rows than expected discard a learned lag."""
+"""Standard deviations of the number of late rows that discard a learned lag."""
 MARGIN = 0.5
-"""Standard deviations of the number of late rows by which a lag is wider than measured.
+"""Standard deviations of the number of late rows that widen a measured lag.
 
-Slow narrowing errs on the same side: with twice this margin, heavy tails cost a quarter more latency than they need.
+Slow narrowing has the same effect: with twice this margin, heavy tails cost a quarter more latency than they need.
 """
 MAX_WIDENING = 4
 """Factor by which a discarded lag widens at most, if that is more than the cold start.
@@ -27,23 +27,23 @@ MAX_WIDENING = 4
 The longest of a few delays may belong to a row that is years old.
 """
 NARROWING = 4
-"""A lag narrows by one part in this many of the distance to the wanted lag in each step."""
+"""In each step a lag narrows by the distance to the wanted lag divided by this."""
 MAX_STEPS = 64
 """After this many steps a lag has reached the wanted one."""
 
 
 @dataclass(frozen=True)
 class TargetCompleteness(Policy):
-    """The least lag under which a share ``target`` of the rows would have been on time, learned per substream.
+    """The lowest lag under which a share ``target`` of the rows is on time, learned per substream.
 
     The lag is ``cold_start_lag_ms`` until ``min_rows`` rows of the substream, or of the job, are known: by default as
     many as have ten beyond the target. It widens at once, and narrows by a quarter of the distance in each eighth of
-    the half-life by which delays decay. The watermark keeps its place meanwhile. If clearly more rows than the target
-    allows come late, the learned lag is discarded: until enough rows are known again the lag is the longest recent
-    delay, at most four times what it was.
+    the half-life of delays. The watermark does not go back meanwhile. If clearly more rows than the target allows are
+    late, the learned lag is discarded. Until enough rows are known again, the lag is the longest recent delay, at most
+    four times the discarded lag or ``cold_start_lag_ms``, whichever is more.
 
     Raises:
-        InvalidConfig: For parameters outside their ranges or at odds with each other.
+        InvalidConfig: For parameters outside their ranges, or in contradiction.
     """
 
     target: float = parameter(
@@ -67,6 +67,7 @@ class TargetCompleteness(Policy):
     follows_clock: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        """Validate the parameters."""
         super().__post_init__()
         if self.ceiling_ms is not None and self.ceiling_ms < self.floor_ms:
             problem = f"ceiling_ms must be floor_ms ({self.floor_ms}) or more; it is {self.ceiling_ms}."
@@ -77,6 +78,7 @@ class TargetCompleteness(Policy):
 
     @property
     def initial_lag(self) -> int:
+        """The parameter ``cold_start_lag_ms``."""
         return self.cold_start_lag_ms
 
     @property
@@ -95,9 +97,11 @@ class TargetCompleteness(Policy):
         return max(self.enough, math.ceil(ROWS_BEYOND / self.late_share))
 
     def start(self, numbers: NumberRange = EXACT_DOUBLE) -> "TargetState":
+        """Return the state for a substream without events."""
         return TargetState(numbers, self)
 
     def resume(self, before: PolicyState, max_event_time: int | None, at: ProcessingTime) -> "TargetState":
+        """Return the state, with the lag and the rows of the previous one if the policy is of this type."""
         state = self.start(before.numbers)
         state.max_event_time = max_event_time
         if isinstance(before, TargetState):
@@ -106,27 +110,28 @@ class TargetCompleteness(Policy):
         return state
 
     def wanted_lag(self, own: Sketch, pool: Sketch) -> int | None:
-        """Return the lag that the delays ask for: the substream's, else those of all; None if too few are known."""
+        """Return the lag for the substream's delays, else for those of all; None if too few are known."""
         for sketch in (own, pool):
             if sketch.weight >= self.enough * ROW:
                 return self.lag_of(sketch)
         return None
 
     def lag_of(self, sketch: Sketch) -> int:
-        """Return the lag that these delays ask for, however few they are."""
+        """Return the lag for these delays, however few they are."""
         beyond = sketch.weight * self.late_share / ROW
         # The rows are a sample: the true share beyond the lag may be higher.
         return self.within(sketch.lag_for(math.floor(max(beyond - MARGIN * math.sqrt(beyond), 0.0) * ROW)))
 
     def within(self, lag: int) -> int:
-        """Return the lag between floor and ceiling that is nearest to this one."""
+        """Return the lag, limited to the range from floor to ceiling."""
         return max(lag if self.ceiling_ms is None else min(lag, self.ceiling_ms), self.floor_ms)
 
 
 class TargetState(PolicyState):
-    """``learned`` is the learned lag, None before. ``relearning``: it was discarded and too few rows came since.
+    """The state of ``target_completeness``.
 
-    Of the recent rows, ``rows`` came, ``late`` were beyond the lag, the latest of them in bucket ``highest_bucket``.
+    ``learned`` is the learned lag; None before. ``relearning``: it was discarded, and too few rows came since. Of
+    ``rows`` recent rows, ``late`` were beyond the lag, the latest of them in bucket ``highest_bucket``.
     """
 
     def __init__(self, numbers: NumberRange, policy: TargetCompleteness) -> None:
@@ -138,19 +143,22 @@ class TargetState(PolicyState):
 
     @property
     def lag(self) -> int:
+        """The learned lag within floor and ceiling, else the initial lag."""
         policy: TargetCompleteness = self.policy
         return policy.initial_lag if self.learned is None else policy.within(self.learned)
 
     def observe(self, event_time: int, at: ProcessingTime) -> None:
+        """Apply an event time."""
         self.max_event_time = highest(self.max_event_time, event_time)
         self.poll(at)
 
     def poll(self, at: ProcessingTime) -> None:
+        """Apply the current lag to the max event time."""
         if self.max_event_time is not None:
             self._apply_lag(self.max_event_time, self.lag)
 
     def learn(self, rows: Mapping[int, int], own: Sketch, pool: Sketch, steps: int) -> bool:
-        """Move the lag to where the delays ask for it; return whether the learned lag was discarded.
+        """Move the lag towards that of the delays; return whether the learned lag was discarded.
 
         Args:
             rows: The newest rows, by bucket of delay. Both sketches contain them already.

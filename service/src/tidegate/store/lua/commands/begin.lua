@@ -1,4 +1,4 @@
--- Opens a batch and pins its watermark, or returns the pinned watermark of a batch that was begun before. The begin of a
+-- Open a batch and pin its watermark, or return the pinned watermark of a batch that was begun before. The begin of a
 -- later batch commits the open one: Spark begins batch N only after batch N - 1 has returned.
 --
 -- args   token, run, batch_id, known (whether the client has a pinned watermark), pinned_watermark, keep, waited_ms,
@@ -17,7 +17,7 @@ local function finish(pinned, replayed, joined, previous, was_open)
     revision = job.revision})
 end
 
--- Whether an unexpected query joins a job that has a watermark.
+-- Return whether an unexpected query joins a job that has a watermark.
 local function joins(query)
   local is_new = not query.is_known
     or (query.retired and redis.call('EXISTS', key.last_events(query.name), key.idle(query.name)) == 0)
@@ -33,7 +33,7 @@ reply.load()
 local query = batches.load(run.query)
 batches.check_run(query, run)
 batches.check_checkpoint(query, run)
--- A batch that was given up keeps its pinned watermark, and begins again with it.
+-- A batch that was given up begins again with its pinned watermark.
 local is_same = query.is_known and run.query_id == query.query_id
 local previous, was_open = is_same and query.latest or nil, is_same and query.open
 local is_replay = previous ~= nil and batch_id <= previous
@@ -62,7 +62,7 @@ clock.add_outage(query, args.waited_ms)
 local input_known_until = args.input_age_ms and job.now - args.input_age_ms
 local commits, has_left = query.open, false
 if commits then has_left = batches.commit_staged(query) end
--- A known pinned watermark holds the watermark already while the batch before is committed.
+-- The known pinned watermark must hold W while the previous batch is committed.
 if known then batches.open_batch(query, batch_id, pinned, input_known_until, args.keep) end
 if commits then evaluate.evaluate(has_left) end
 if not known then

@@ -1,4 +1,4 @@
--- Makes what a batch staged effective, and accounts for its rows; once.
+-- Make what a batch staged effective, and account for its rows, once.
 --
 -- args   token, run, batch_id, waited_ms, reported (absent: unknown); members, counts (a column for each row class),
 --        disposition (dropped or diverted), hours_of_job and hours_of_substreams (see parts/ledger)
@@ -9,7 +9,7 @@
 -- @include parts/tokens
 -- @include parts/ledger
 
--- Adds a column of counts to the totals of the job and to those of its substreams.
+-- Add a column of counts to the totals of the job and of its substreams.
 local function account(class, column)
   local total, members, counts = 0, {}, {}
   for i, count in ipairs(column) do

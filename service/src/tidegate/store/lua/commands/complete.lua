@@ -1,7 +1,7 @@
--- The input has ended: all substreams are done, C moves to the end of the last frame with events (or up to up_to), past the
--- throttle, and the job is frozen. A complete job moves on if up_to is ahead of its C.
+-- End the input: all substreams are done, and C moves past the throttle to the end of the last frame that has events or
+-- begins before up_to. The job is frozen. A complete job moves again if up_to is ahead of its C.
 --
--- args   up_to (absent: as far as events were seen), actor, reason
+-- args   up_to (absent: up to the last event), actor, reason
 -- reply  applied
 -- errors batch_open, hold_active
 -- @include parts/reply

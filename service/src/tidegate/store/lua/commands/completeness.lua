@@ -1,4 +1,4 @@
--- The delays of a job; changes nothing.
+-- Read the delays of a job.
 --
 -- args   members; unknown ones are ignored
 -- reply  wait_sum, wait_weight, pool, merged (sketches), rows (member, lag in force, sketch)

@@ -1,4 +1,4 @@
--- Creates a job, or puts another configuration in force.
+-- Create a job, or change its configuration.
 --
 -- args   expected_revision (absent: create; there must be no live job), state_epoch, config (JSON text, as the client sent
 --        it), compiled_config (JSON text), max_jobs, quota (prefix, jobs), actor, reason
@@ -19,7 +19,7 @@ local function finish(created)
   return reply.finish({created = created, revision = job.revision})
 end
 
--- Refuses one job more than allowed, in all, or with the prefix of the caller.
+-- Refuse a job beyond the limit on all jobs, or on those with the prefix of the caller.
 local function check_quota()
   if args.max_jobs and redis.call('SCARD', key.jobs) >= args.max_jobs then
     values.refuse('too_many_jobs', {limit = args.max_jobs})
@@ -34,7 +34,7 @@ end
 
 local function create()
   local incarnation, now = (job.incarnation or 0) + 1, clock.now()
-  -- After the records of the incarnation before, so that no client continues these in the new one.
+  -- Later than the records of the previous incarnation, so that no client continues them in this one.
   local deleted = number(redis.call('HGET', key.job, 'deleted'))
   if deleted then now = math.max(now, deleted + 1) end
   check_quota()
@@ -65,7 +65,7 @@ journal.write('config', 'actor', args.actor, 'reason', args.reason)
 substreams.expect_queries()
 if config.max_retention_ms ~= before.max_retention_ms then job.retention = '' end
 if config.idle_timeout_ms and not before.idle_timeout_ms then
-  -- The silence of reports without batches was not observed before: it starts now.
+  -- Silence of reports without batches was not measured before: it starts now.
   for _, name in ipairs({key.last_events(''), key.idle('')}) do
     bulk.zadd_all(name, text(job.observed_now), redis.call('ZRANGE', name, 0, -1))
   end
@@ -76,7 +76,7 @@ local function idle_clock_of(query)
   return number(redis.call('HGET', key.query(query), 'idle_clock'))
 end
 
--- Makes the substreams of a query active that are no longer idle by silence.
+-- Make substreams of a query active that are no longer idle by silence.
 local function undo_idle(query)
   local idle_clock = idle_clock_of(query)
   local silent = config.idle_timeout_ms and idle_clock and idle_clock - config.idle_timeout_ms or -math.huge
@@ -88,7 +88,7 @@ local function undo_idle(query)
   if #active > 0 then idleness.undo(query, active) end
 end
 
--- The stored states are those of the policies before.
+-- The stored states are those of the previous policies.
 config.policies, config.has_clock_driven = before.policies, before.has_clock_driven
 for _, query in ipairs(substreams.query_names()) do undo_idle(query) end
 config.policies, config.has_clock_driven = after.policies, after.has_clock_driven
@@ -103,7 +103,7 @@ local function differs(a, b)
   return false
 end
 
--- Takes a substream out of its policy; returns its watermark, and the history it may keep.
+-- Remove a substream from its policy; return its watermark, and the history it may keep.
 local function leave(old, member, is_active, max_event_time)
   local watermark = number(redis.call('ZSCORE', is_active and key.active or key.frozen, member))
   if not old.limit then return watermark, nil end
@@ -130,7 +130,7 @@ local function enter_clock_driven(new, member, is_active, max_event_time, waterm
   end
 end
 
--- Puts a substream under its new policy, from its max event time; its watermark stays at least where it is.
+-- Apply the new policy to a substream from its max event time; its watermark does not go back.
 local function change_policy(member, is_active)
   local old, new = policy.among(before.policies, member), policy.of(member)
   local max_event_time = number(redis.call('ZSCORE', key.max_event_times, member))

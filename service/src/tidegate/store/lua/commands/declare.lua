@@ -1,4 +1,4 @@
--- Makes substreams known before their first event, so that they hold the watermark from the start. Moves nothing.
+-- Make substreams known before their first event, so that they hold the watermark from the start; move nothing.
 --
 -- args   max_substreams, query, members, max_event_times (columns; null: unknown), actor, reason
 -- reply  applied
@@ -31,7 +31,7 @@ for _, member in ipairs(members) do
 end
 if #unseen > 0 then
   job.evaluation_due = 1
-  -- A history that was sampled between two evaluations does not fit what is computed from evaluations.
+  -- The computed watermarks assume that a history is sampled only in evaluations.
   if state.config.has_clock_driven then job.evaluate_each = 1 end
 end
 if #affected > 0 then journal.write_action('declare', args.query, affected) end

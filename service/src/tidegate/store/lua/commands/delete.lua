@@ -1,4 +1,4 @@
--- Deletes a job and all it holds. A tombstone stays, so that reports are refused and the next incarnation is a new one.
+-- Delete a job and its data. A tombstone stays: reports are refused, and the next create starts a new incarnation.
 --
 -- args   expected_revision (absent: any)
 -- errors job_not_found (never created), revision_mismatch; a second delete is no error

@@ -1,4 +1,4 @@
--- Substreams have ended; they never hold the watermark again. All or none.
+-- End all these substreams, or none; they never hold the watermark again.
 --
 -- args   query, members, actor, reason
 -- reply  applied

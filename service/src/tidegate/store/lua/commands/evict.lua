@@ -1,4 +1,4 @@
--- Forgets substreams; unknown ones are ignored.
+-- Forget substreams; ignore unknown ones.
 --
 -- args   query, members, actor, reason
 -- reply  applied

@@ -1,5 +1,5 @@
--- What an explanation is computed from: the job after a sweep, and what holds it, the furthest behind first. Only as many
--- active substreams and open batches are returned as may come to hold it; the others are ahead of all of them.
+-- Return the data of an explanation: the job after a sweep, and its holders, lowest first. Active substreams and open
+-- batches are limited to those that may hold the watermark; the others are ahead of all of them.
 --
 -- args   limit
 -- reply  config (JSON), unattended_ms, max_watermark, max_event_time, all_idle, coalesced_watermark_since_ms,

@@ -1,4 +1,4 @@
--- The query has processed all input and has no new data; its idle clock advances, unless a batch is open.
+-- Advance the idle clock of a query that has processed all input and has no new data, unless a batch is open.
 --
 -- args   token, run, observed_ms, waited_ms, after_batch (absent: any)
 -- reply  applied: false if the clock stands still

@@ -1,4 +1,4 @@
--- Keeps C, and with it the watermark, at or below a value. A repeated hold lasts until the later of the two ends.
+-- Keep C, and so the watermark, at or below a value. A repeated hold lasts until the later of the two ends.
 --
 -- args   hold, at_most, duration_ms (absent: until it is released), actor, reason
 -- reply  applied
@@ -14,7 +14,7 @@ if in_force and present ~= args.at_most then values.refuse('hold_exists', {hold 
 if in_force and not (expires and (not duration or job.now + duration > expires)) then
   return reply.finish({applied = false})
 end
-if present and not in_force then job.evaluation_due = 1 end  -- the watermark may pass the expired hold
+if present and not in_force then job.evaluation_due = 1 end  -- the expired hold no longer limits C
 holds.remove(hold)
 redis.call('ZADD', key.holds, values.text(args.at_most), hold)
 if duration then redis.call('ZADD', key.hold_expiry, values.text(job.now + duration), hold) end

@@ -1,4 +1,4 @@
--- Declares substreams idle, so that the watermark no longer waits for them until they report again. All or none.
+-- Make all these substreams idle, or none, so that the watermark does not wait for them until they report again.
 --
 -- args   query, members, actor, reason
 -- reply  applied

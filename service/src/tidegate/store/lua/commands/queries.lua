@@ -1,4 +1,4 @@
--- The queries of a job with their latest batches; changes nothing.
+-- Read the queries of a job with their latest batches.
 --
 -- reply  rows (the members of tidegate.domain.results.QueryRow)
 -- @include parts/emission

@@ -1,4 +1,4 @@
--- Ends a hold.
+-- End a hold.
 --
 -- args   hold, actor, reason
 -- errors hold_not_found

@@ -1,4 +1,4 @@
--- Undoes the end of input, but not the watermark.
+-- Undo the end of input, but not the watermark.
 --
 -- args   actor, reason
 -- reply  applied
@@ -6,7 +6,7 @@
 local job = state.job
 reply.load()
 if not job.is_complete then return reply.finish({applied = false}) end
--- Reports were refused meanwhile, so that time does not count as silence.
+-- Reports were refused while the job was complete, so that time does not count as silence.
 job.unattended = job.unattended + (job.observed_now - job.completed)
 job.is_complete, job.observed_now = nil, job.completed
 journal.write_action('reopen')

@@ -1,4 +1,4 @@
--- Event times and watermarks of a reporter without batches; they are effective at once.
+-- Apply event times and watermarks of a reporter without batches at once.
 --
 -- args   max_substreams, token; members, max_event_times, watermarks, min_event_times (columns, the last may be absent);
 --        delayed, delays (columns: members, lists of buckets and rows in turn)

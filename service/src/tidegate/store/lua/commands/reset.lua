@@ -1,4 +1,4 @@
--- Starts a new incarnation under the same configuration; all else is forgotten, also the watermark. The journal stays.
+-- Start a new incarnation under the same configuration, without a watermark. The journal stays.
 --
 -- args   state_epoch, actor, reason
 -- @include parts/reply

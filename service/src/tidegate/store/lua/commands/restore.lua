@@ -1,5 +1,5 @@
--- Takes over watermarks from elsewhere, for substreams that are known. None moves back. If the lowest of all is then ahead
--- of C, C moves there, past the throttle.
+-- Set watermarks of known substreams; none goes back. C moves to the lowest of all if that is ahead: past the throttle,
+-- not past holds.
 --
 -- args   query, members, watermarks (columns), actor, reason
 -- reply  applied
@@ -15,7 +15,7 @@ substreams.check_known(query, members)
 local driven = {}  -- the active substreams that follow the clock
 advancing.each_materialized(function(member, s, rule) driven[member] = {s = s, rule = rule} end)
 
--- Restores a substream that does not follow the clock, or is idle.
+-- Restore a substream that does not follow the clock, or is idle.
 local function restore_flat(member, watermark, is_active)
   redis.call('ZADD', is_active and key.active or key.frozen, score(watermark), member)
   local rule, line = policy.of(member), redis.call('HGET', key.clock_driven, member)

@@ -1,4 +1,4 @@
--- Ends a query: its open batch is given up; a successor takes its substreams, or they are evicted. A query that is its own
+-- End a query: give up its open batch, and hand its substreams to a successor or evict them. A query that is its own
 -- successor keeps its substreams and may begin on another checkpoint.
 --
 -- args   query, successor (absent: evict), actor, reason
@@ -38,7 +38,7 @@ local function move_field(name_, from, to)
   redis.call('HDEL', name_, from)
 end
 
--- Moves a substream, with its state, to the successor, whose silence starts now.
+-- Move a substream with its state to the successor; its silence starts now.
 local function hand_over_member(from, to, now)
   redis.call('SADD', key.query_names, successor)
   observation.remove_placeholder(successor)
@@ -57,7 +57,7 @@ local function hand_over_member(from, to, now)
   end
 end
 
-if not query.is_known then  -- expected or declared only; it stays retired if it never comes
+if not query.is_known then  -- only expected or declared; record that it is retired
   redis.call('ZADD', key.queries, 'NX', text(job.now), name)
   redis.call('SADD', key.query_names, name)
   redis.call('HSET', key.query(name), 'query_id', '', 'run_id', '', 'last_contact', text(job.now))

@@ -1,4 +1,4 @@
--- What one partition of an open batch has seen; it becomes effective when the batch commits.
+-- Store the report of one partition until its batch commits.
 --
 -- args   max_substreams, token, run, batch_id, partition; members, max_event_times, watermarks, rows, future_rows (columns;
 --        the last two may be empty); delayed, delays (columns: members, lists of buckets and rows in turn)

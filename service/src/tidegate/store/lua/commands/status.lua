@@ -1,4 +1,4 @@
--- The status of a job without its tables; changes nothing.
+-- Read the status of a job without its tables.
 --
 -- reply  config (JSON), revision, created_ms, and the members of tidegate.domain.results.JobSummary
 -- @include parts/emission

@@ -1,4 +1,4 @@
--- The table of some substreams; changes nothing.
+-- Read the table of some substreams.
 --
 -- args   members; unknown ones are ignored
 -- reply  max_watermark, rows (member, and the members of tidegate.domain.results.SubstreamRow)
@@ -7,7 +7,7 @@ local job, config, number = state.job, state.config, values.number
 local CLASSES = {'reported_rows', 'future_rows', 'on_time', 'updated', 'late', 'null_event_time', 'future'}
 clock.load()
 
--- The state of a substream, and its last event in observed time.
+-- Return the state of a substream, and its last event in observed time.
 local function state_of(query, member, observed)
   local last_event = redis.call('ZSCORE', key.last_events(query), member)
   if last_event then

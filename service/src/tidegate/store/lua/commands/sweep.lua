@@ -1,4 +1,4 @@
--- Applies the time that has passed; also the plain read of a job's watermark, which must not lag behind the clock.
+-- Evaluate a job because time has passed. Also the plain read of a watermark, which must not lag behind the clock.
 -- @include parts/reply
 reply.load()
 evaluate.sweep()

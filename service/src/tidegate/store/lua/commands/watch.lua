@@ -1,8 +1,8 @@
--- The job after a sweep, and its records after one that the client has: both of the same moment.
+-- Sweep a job, and return its records after one that the client has, of the same moment.
 --
 -- args   after (id of that record; absent: none), limit
--- reply  newest (id of the newest record), known (the record that the client has; empty if it is not kept, so that some
---        after it may be lost), records (those after it); records are entries of the stream
+-- reply  newest (id of the newest record), known (the record that the client has; empty if it is not kept: some after
+--        it may be lost), records (those after it); records are entries of the stream
 -- @include parts/reply
 reply.load()
 evaluate.sweep()

@@ -5,15 +5,15 @@
 --   key.advancing   member -> watermark less the observed time, once it advances with the clock
 --   key.next_change member -> when it starts to advance, or takes its next step
 --
--- job.lowest_clock_driven is the lowest own watermark of them all. With the lowest policy watermark P, an evaluation takes
--- it to  max(lowest, min(P, cap)):  exact as long as no substream leaves. Where that does not hold, job.evaluate_each makes
--- the next evaluation poll each of them (evaluate_each), as the Python machine does.
+-- job.lowest_clock_driven is the lowest own watermark of them all. With the lowest policy watermark P, an evaluation moves
+-- it to  max(lowest, min(P, cap)),  which is exact unless a substream leaves. In that case job.evaluate_each makes the
+-- next evaluation poll each of them, as the Python machine does.
 local number, text, score, highest, above = values.number, values.text, values.score, values.highest, values.above
 local job, config = state.job, state.config
 local advancing = {}
 local MAX_CAPPED, MAX_GAPS = 16, 8
 
--- Writes the state of an active substream, and sorts it in.
+-- Write the state of an active substream, and add it to its sorted sets.
 function advancing.place(member, s, rule)
   redis.call('HSET', key.clock_driven, member, clock_driven.line(s))
   local reading = highest(s.own, s.reached)
@@ -32,7 +32,7 @@ function advancing.remove(members)
   for _, limit in ipairs(constants.POLICY_LIMITS) do bulk.zrem(key.lagged(limit), members) end
 end
 
--- Calls visit(member, s, rule, max_event_time) for each member.
+-- Call visit(member, s, rule, max_event_time) for each member.
 local function each(members, visit)
   local event_times, lines = bulk.zmscore(key.max_event_times, members), bulk.hmget(key.clock_driven, members)
   for i, member in ipairs(members) do
@@ -41,7 +41,7 @@ local function each(members, visit)
   end
 end
 
--- Takes active members out; returns their watermarks, which are constant from now on.
+-- Remove active members; return their watermarks, which are constant from now on.
 function advancing.freeze(members)
   local watermarks = {}
   each(members, function(member, s, rule, max_event_time)
@@ -53,7 +53,7 @@ function advancing.freeze(members)
   return watermarks
 end
 
--- Puts members back as they were frozen.
+-- Add members again in the state in which they were frozen.
 function advancing.thaw(members)
   each(members, function(member, s, rule, max_event_time)
     s.since = job.evaluations
@@ -65,7 +65,7 @@ function advancing.thaw(members)
   end)
 end
 
--- Applies an event time to an active member, or adds a member without one. line: its state, if it has one.
+-- Apply an event time to an active member, or add a member without one. line: its state, if it has one.
 function advancing.observe(member, line, event_time, before)
   local rule, s = policy.of(member), nil
   if line then
@@ -88,7 +88,7 @@ function advancing.members()
   return members
 end
 
--- Calls visit(member, s, rule) for each of them, materialized.
+-- Call visit(member, s, rule) for each of them, materialized.
 function advancing.each_materialized(visit)
   each(advancing.members(), function(member, s, rule, max_event_time)
     clock_driven.materialize(s, rule, max_event_time)
@@ -96,7 +96,7 @@ function advancing.each_materialized(visit)
   end)
 end
 
--- Polls each of them, one by one.
+-- Poll each of them.
 local function evaluate_each(cap)
   job.lowest_clock_driven = math.huge
   advancing.each_materialized(function(member, s, rule, max_event_time)
@@ -111,7 +111,7 @@ local function evaluate_each(cap)
   job.evaluate_each = nil
 end
 
--- Lets those advance, or take their step, whose time has come; at most CHUNK. Returns how many there were.
+-- Move at most CHUNK of those that are due to advance or to take a step; return their number.
 local function take_changes()
   local due = redis.call('ZRANGE', key.next_change, '-inf', text(job.observed_now), 'BYSCORE', 'LIMIT', 0, bulk.CHUNK)
   if #due == 0 then return 0 end
@@ -122,7 +122,7 @@ local function take_changes()
       return advancing.place(member, s, rule)
     end
     local _, distance = clock_driven.next_change(s, rule, highest(s.own, s.reached))
-    if math.abs(distance) > values.HIGHEST then  -- no score can hold it: constant until the next evaluation
+    if math.abs(distance) > values.HIGHEST then  -- beyond the range of scores: constant until the next evaluation
       redis.call('ZADD', key.constant, score(highest(s.own, clock_driven.now(s, rule))), member)
       redis.call('ZADD', key.next_change, score(job.observed_now + 1), member)
     else
@@ -134,7 +134,7 @@ local function take_changes()
   return #due
 end
 
--- The lowest and the highest watermark now, infinite without members; one without a watermark counts as -inf.
+-- Return the lowest and the highest current watermark, infinite without members; no watermark counts as -inf.
 local function extremes()
   local lowest, top = math.huge, -math.huge
   local member, reading = values.lowest_of(key.constant)
@@ -174,8 +174,8 @@ local function evaluate_sets(cap, has_left)
   return is_unfinished
 end
 
--- Evaluates them. cap: how far they may go (infinite: no cap). has_left: whether one has become idle in this command.
--- Returns the lowest own watermark (infinite without members), and whether something is left to the next evaluation.
+-- Evaluate them. cap: limit on their watermarks (infinite: none). has_left: whether one has become idle in this command.
+-- Return the lowest own watermark (infinite without members), and whether another evaluation is needed.
 function advancing.evaluate(cap, has_left)
   local is_unfinished = false
   if not config.has_clock_driven or redis.call('EXISTS', key.clock_driven) == 0 then

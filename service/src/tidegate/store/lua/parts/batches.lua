@@ -1,5 +1,5 @@
 -- @include parts/observation
--- Batches and runs: begin, pin, stage, commit, and what protects them against older runs and other checkpoints. A run is
+-- Batches and runs: begin, pin, stage, commit, and the checks that reject older runs and other checkpoints. A run is
 -- args.run: query, query_id, run_id. See tidegate.domain.batches.
 local number, text, refuse = values.number, values.text, values.refuse
 local job = state.job
@@ -8,7 +8,7 @@ local batches = {}
 local FIELDS = {'query_id', 'run_id', 'latest', 'open', 'input_known_until', 'idle_clock', 'waited', 'outage', 'begun_by',
   'begun_merged', 'retired'}
 
--- A query as it is stored; is_known: it has made a call.
+-- Return a query as it is stored; is_known: it has made a call.
 function batches.load(name)
   local found, query = redis.call('HMGET', key.query(name), unpack(FIELDS)), {name = name}
   for i, field in ipairs(FIELDS) do query[field] = found[i] or nil end
@@ -20,7 +20,7 @@ function batches.load(name)
   return query
 end
 
--- Refuses a run that a newer one has replaced, or whose query was retired.
+-- Refuse a run that a newer one has replaced, or whose query was retired.
 function batches.check_run(query, run)
   if not query.is_known then return end
   local is_fenced = redis.call('ZSCORE', key.fenced_runs(query.name), run.run_id)
@@ -28,14 +28,14 @@ function batches.check_run(query, run)
   if is_fenced then refuse('query_fenced', {current_run_id = query.run_id}) end
 end
 
--- Refuses a run while a batch of another checkpoint is open.
+-- Refuse a run while a batch of another checkpoint is open.
 function batches.check_checkpoint(query, run)
   if query.is_known and run.query_id ~= query.query_id and query.open then
     refuse('checkpoint_conflict', {open_batch_id = query.latest, open_query_id = query.query_id})
   end
 end
 
--- Loads the query of a batch that this run has begun.
+-- Load the query of a batch that this run has begun.
 function batches.begun_query(run, batch_id)
   local query = batches.load(run.query)
   batches.check_run(query, run)
@@ -46,7 +46,7 @@ function batches.begun_query(run, batch_id)
   return query
 end
 
--- Records a call of a query.
+-- Record a call of a query.
 function batches.contact(query)
   redis.call('HSET', key.query(query.name), 'last_contact', text(job.now))
   redis.call('ZADD', key.last_seen, text(job.observed_now), query.name)
@@ -61,28 +61,28 @@ local function fence(query)
   journal.write('fenced', 'query', query.name, 'run_id', query.run_id)
 end
 
--- Makes a run the current one of its query, and fences the run before.
+-- Make a run the current one of its query, and fence the previous run.
 function batches.enter(query, run)
   redis.call('ZADD', key.queries, 'NX', text(job.now), query.name)
   redis.call('SADD', key.query_names, query.name)
   if not query.is_known then
     query.query_id, query.run_id, query.is_known = run.query_id, run.run_id, true
   elseif run.run_id ~= query.run_id then
-    if query.run_id ~= '' then fence(query) end  -- a query that was retired before its first call has no run
+    if query.run_id ~= '' then fence(query) end  -- no run: the query was retired before its first call
     query.run_id, query.waited = run.run_id, 0
   end
   redis.call('HSET', key.query(query.name), 'query_id', query.query_id, 'run_id', run.run_id, 'retired', '0')
   batches.contact(query)
 end
 
--- Drops what is staged.
+-- Drop everything that is staged.
 function batches.unstage(query)
   local name = query.name
   redis.call('DEL', key.staged_event_times(name), key.staged_watermarks(name), key.staged_rows(name),
     key.staged_future_rows(name), key.staged_delays(name))
 end
 
--- Continues on a checkpoint; the batches of another one, none of which is open, are forgotten.
+-- Continue on a checkpoint, and forget the batches of any other; none of those is open.
 function batches.move_to(query, query_id)
   if query_id == query.query_id then return end
   redis.call('DEL', key.pinned_watermarks(query.name), key.pinned_batches(query.name))
@@ -92,14 +92,14 @@ function batches.move_to(query, query_id)
   query.query_id, query.latest, query.open = query_id, nil, false
 end
 
--- Lets a run continue the latest batch; what another run staged for it is dropped.
+-- Let a run continue the latest batch; drop what another run staged for it.
 function batches.take_over(query, run_id)
   if query.begun_by == run_id then return end
   batches.unstage(query)
   redis.call('HSET', key.query(query.name), 'begun_by', run_id)
 end
 
--- Opens a batch and pins it; forgets pinned watermarks beyond the last `keep`.
+-- Open a batch and pin it; forget pinned watermarks beyond the last `keep`.
 function batches.open_batch(query, batch_id, pinned, input_known_until, keep)
   local name = query.name
   redis.call('HSET', key.query(name), 'latest', text(batch_id), 'open', '1', 'begun', text(job.now),
@@ -115,7 +115,7 @@ function batches.open_batch(query, batch_id, pinned, input_known_until, keep)
   bulk.hdel(key.pinned_watermarks(name), old)
 end
 
--- Writes that no batch of a query is open.
+-- Record that no batch of a query is open.
 local function close(query)
   redis.call('ZREM', key.open_pins, query.name)
   redis.call('ZREM', key.open_batches, query.name)
@@ -123,7 +123,7 @@ local function close(query)
   batches.unstage(query)
 end
 
--- The members that a batch has staged, with their event times and watermarks.
+-- Return the members that a batch has staged, with their event times and watermarks.
 local function staged_columns(query)
   local members, event_times, watermarks, at = {}, {}, {}, {}
   local function collect(name, column)
@@ -142,7 +142,7 @@ local function staged_columns(query)
   return members, event_times, watermarks
 end
 
--- Members and values of a hash '<partition> <member>' -> value.
+-- Return the members and the values of a hash '<partition> <member>' -> value.
 local function staged_by_partition(name)
   local found, members, column = redis.call('HGETALL', name), {}, {}
   for i = 1, #found, 2 do
@@ -152,8 +152,8 @@ local function staged_by_partition(name)
   return members, column
 end
 
--- Makes what the open batch staged effective; an evaluation must follow. Returns whether a substream that follows the clock
--- has become idle.
+-- Make what the open batch staged effective; the caller must evaluate the job afterwards. Return whether a substream
+-- that follows the clock has become idle.
 function batches.commit_staged(query)
   local name = query.name
   local delayed, lines = staged_by_partition(key.staged_delays(name))
@@ -169,7 +169,7 @@ function batches.commit_staged(query)
   return idleness.expire(name, query.idle_clock)
 end
 
--- Retires a query, and treats its open batch as never begun; the batch keeps its pinned watermark for a new begin.
+-- Retire a query and undo the begin of its open batch, which keeps its pinned watermark for a new begin.
 function batches.give_up(query)
   if query.open then
     if query.latest > 0 then

@@ -3,7 +3,7 @@
 local bulk = {CHUNK = 2000}
 local CHUNK = bulk.CHUNK
 
--- pairs_: scores and members in turn. Returns how many members were added.
+-- Add members; pairs_: scores and members in turn. Return how many are new.
 function bulk.zadd(name, flag, pairs_)
   local added = 0
   for first = 1, #pairs_, 2 * CHUNK do
@@ -17,7 +17,7 @@ function bulk.zadd(name, flag, pairs_)
   return added
 end
 
--- The same score for all members.
+-- Add members with the same score.
 function bulk.zadd_all(name, score, members, flag)
   local pairs_ = {}
   for i, member in ipairs(members) do pairs_[2 * i - 1], pairs_[2 * i] = score, member end
@@ -55,7 +55,7 @@ function bulk.hmget(name, fields)
   return read('HMGET', name, fields)
 end
 
--- Adds to a counter, which stops at 64 bits: an overflow must not fail the command.
+-- Add to a counter, which stops at 64 bits: an overflow must not fail the command.
 function bulk.add(name, field, amount)
   redis.pcall('HINCRBY', name, field, amount)
 end

@@ -1,11 +1,11 @@
 -- @include parts/state
--- The clock of a job: it never goes back, it recognizes outages, and observed time leaves them out.
+-- The clock of a job: it never goes back, and it detects outages. Observed time excludes outages.
 local number, text, refuse = values.number, values.text, values.refuse
 local job = state.job
 local clock = {}
 
--- The processing time of this command: that of the Redis server, unless a test gives one. Refused if it is later than
--- the coordinator believes.
+-- Return the processing time of this command: that of the Redis server, unless a test gives one. Refuse a time after
+-- args.latest_now_ms.
 function clock.now()
   local now = args.now_ms
   if not now then
@@ -16,7 +16,7 @@ function clock.now()
   return now
 end
 
--- Advances the clock of the job.
+-- Advance the clock of the job.
 function clock.advance(now)
   local gap = now - job.clock
   local is_outage = args.unattended_after_ms and gap > args.unattended_after_ms
@@ -26,7 +26,7 @@ function clock.advance(now)
   job.clock, job.observed_now = job.now, job.now - job.unattended
 end
 
--- Loads the live job of a command and advances its clock.
+-- Load the live job of a command and advance its clock.
 function clock.load()
   local found = state.read()
   if not found then refuse('job_not_found') end
@@ -34,8 +34,8 @@ function clock.load()
   clock.advance(clock.now())
 end
 
--- The current time in the observed time of a query, and the outages of that query; for reports without batches, those of
--- the job. It does not go back when an outage becomes known later.
+-- Return the current observed time of a query, and its outages; for reports without batches, those of the job. The time
+-- does not go back when an outage becomes known later.
 function clock.observed_time(query)
   if query == '' then return job.observed_now, job.unattended end
   local fields = redis.call('HMGET', key.query(query), 'outage', 'idle_clock')
@@ -43,14 +43,14 @@ function clock.observed_time(query)
   return math.max(job.now - outage, number(fields[2]) or -math.huge), outage
 end
 
--- Records how long the current run of a loaded query has waited for the coordinator.
+-- Record how long the current run of a loaded query has waited for the coordinator.
 function clock.add_outage(query, waited)
   query.outage = query.outage + math.max(0, waited - query.waited)
   query.waited = math.max(waited, query.waited)
   redis.call('HSET', key.query(query.name), 'waited', text(query.waited), 'outage', text(query.outage))
 end
 
--- Records that a loaded query has processed all input up to a processing time.
+-- Record that a loaded query has processed all input up to a processing time.
 function clock.observe_until(query, time)
   query.idle_clock = values.highest(time - query.outage, query.idle_clock)
   redis.call('HSET', key.query(query.name), 'idle_clock', text(query.idle_clock))

@@ -1,7 +1,7 @@
 -- @include parts/policy
 -- @include parts/history
--- The state of a substream whose policy follows the clock. An evaluation must not cost a step for each of them, so their
--- watermarks are not stored but computed. The watermark p of a policy, polled at time t, is  reached + max(0, t - start):
+-- The state of a substream whose policy follows the clock. An evaluation must not visit each of them, so their watermarks
+-- are not stored but computed. The watermark p of a policy, polled at time t, is  reached + max(0, t - start):
 --
 --   lull         start is the deadline                     constant until then, then advancing with the clock
 --   wall clock   start is reached + wall_clock_lag_ms      likewise
@@ -15,10 +15,10 @@ local number, text, highest, minus = values.number, values.text, values.highest,
 local job, config = state.job, state.config
 local clock_driven = {}
 
--- One table per policy, by its limit. at: the policy's watermark when polled at a time, changing nothing. poll: polls.
--- observe: applies an event time; max_event_time is the highest with it. catch_up: takes the policy to the last evaluation,
--- as if every evaluation had polled it. next_change: when it passes `reading`, its watermark now; and, for a watermark that
--- then advances with the clock, its distance from the clock.
+-- One table per policy, by its limit. at: return the watermark of a poll at a time, without a change. poll: poll the
+-- policy. observe: apply an event time; max_event_time includes it. catch_up: poll the policy as of the last evaluation,
+-- as if every evaluation had polled it. next_change: return when it passes `reading`, its current watermark, and the
+-- distance from the clock of a watermark that then advances with it.
 local lull, wall_clock, delay = {}, {}, {}
 local kinds = {max_lull_ms = lull, wall_clock_lag_ms = wall_clock, max_delay_ms = delay}
 
@@ -84,7 +84,7 @@ function delay.observe(s, rule, lagged, max_event_time)
   delay.poll(s, rule, job.observed_now, max_event_time)
 end
 
--- Evaluations so far apart that a history may have started its slots anew.
+-- Return the gaps between evaluations after which a history may start its slots anew.
 function clock_driven.gaps()
   local gaps = {}
   if job.gaps ~= '' then
@@ -139,7 +139,7 @@ function clock_driven.line(s)
   return table.concat(parts, ',')
 end
 
--- The capped evaluations, oldest first: sequence, time, cap.
+-- Return the capped evaluations, oldest first: sequence, time, cap.
 function clock_driven.capped()
   if job.capped_evaluations then return job.capped_evaluations end
   job.capped_evaluations = {}
@@ -153,7 +153,7 @@ function clock_driven.capped()
   return job.capped_evaluations
 end
 
--- Records the current evaluation; it supersedes those with a cap at or below its own.
+-- Record the current evaluation, which supersedes those with a cap at or below its own.
 function clock_driven.push_capped(cap)
   local evaluations, lines = clock_driven.capped(), {}
   while #evaluations > 0 and evaluations[#evaluations].cap <= cap do evaluations[#evaluations] = nil end
@@ -169,12 +169,12 @@ function clock_driven.clear_capped()
   job.capped_evaluations, job.capped, job.gaps = {}, '', ''
 end
 
--- The watermark of the policy when polled now, changing nothing.
+-- Return the watermark of a poll of the policy now, without a change.
 function clock_driven.now(s, rule)
   return kinds[rule.limit].at(s, rule, job.observed_now, job.unattended)
 end
 
--- The watermark of the substream after the last evaluation.
+-- Return the watermark of the substream after the last evaluation.
 function clock_driven.own_watermark(s, rule)
   local watermark = s.own
   for _, one in ipairs(clock_driven.capped()) do
@@ -186,7 +186,7 @@ function clock_driven.own_watermark(s, rule)
   return watermark
 end
 
--- Materializes own, and takes the policy to the last evaluation.
+-- Materialize own, and poll the policy as of the last evaluation.
 function clock_driven.materialize(s, rule, max_event_time)
   s.own = clock_driven.own_watermark(s, rule)
   if job.evaluations > s.since then kinds[rule.limit].catch_up(s, rule, max_event_time) end
@@ -197,7 +197,7 @@ function clock_driven.poll(s, rule, max_event_time)
   kinds[rule.limit].poll(s, rule, job.observed_now, max_event_time)
 end
 
--- Returns what the lag alone gives.
+-- Return the watermark by the lag alone.
 function clock_driven.observe(s, rule, event_time, max_event_time)
   local lagged = minus(event_time, rule.initial_lag)
   kinds[rule.limit].observe(s, rule, lagged, max_event_time)
@@ -208,7 +208,7 @@ function clock_driven.next_change(s, rule, reading)
   return kinds[rule.limit].next_change(s, rule, reading)
 end
 
--- The shortest history of any policy of the job, in milliseconds.
+-- Return the shortest history of any policy of the job, in milliseconds.
 function clock_driven.shortest_history()
   local shortest
   for _, rule in ipairs(config.policies) do

@@ -1,12 +1,12 @@
 -- @include parts/target_completeness
 -- @include parts/emission
--- Delays of rows: how far they come out of order, and what waiting for them costs. See tidegate.domain.delays.
+-- Delays of rows, and the latency that waiting for them costs. See tidegate.domain.delays.
 local number = values.number
 local job = state.job
 local delays = {}
 
--- Rows by bucket, by member, from columns that may have a member several times: members, and lists of buckets, each
--- followed by its rows.
+-- Return rows by bucket, by member, from columns that may have a member several times: members, and lists of buckets and
+-- rows in turn.
 local function rows_of(members, columns)
   local names, rows = {}, {}
   for i, member in ipairs(members) do
@@ -19,7 +19,7 @@ local function rows_of(members, columns)
   return names, rows
 end
 
--- The members that have a max event time and are not done, and these times.
+-- Return the members that have a max event time and are not done, and these times.
 local function known_of(names)
   local event_times, done = bulk.zmscore(key.max_event_times, names), bulk.zmscore(key.done, names)
   local known, known_times = {}, {}
@@ -31,7 +31,7 @@ local function known_of(names)
   return known, known_times
 end
 
--- How far the watermark of each member is ahead of the merged one; false if the member has no lag.
+-- Return how far the watermark of each member is ahead of the merged one; false if the member has no lag.
 local function ahead_of(known, known_times, merged)
   local lags, ahead = policy.lags_of(known), {}
   local active, frozen = bulk.zmscore(key.active, known), bulk.zmscore(key.frozen, known)
@@ -65,7 +65,7 @@ local function add_to_pools(known, rows, ahead)
   return pools.pool
 end
 
--- Adds the delays of rows; learned lags follow. merged: the unthrottled C for these rows.
+-- Add the delays of rows, and update learned lags. merged: the unthrottled C for these rows.
 function delays.measure(query, members, columns, merged)
   local names, rows = rows_of(members, columns)
   local known, known_times = known_of(names)
@@ -85,7 +85,7 @@ function delays.measure(query, members, columns, merged)
   if #relearning > 0 then journal.write_substreams('relearning', query, relearning) end
 end
 
--- Counts the latency of what the watermark has passed since it was at `before`.
+-- Count the latency of what the watermark has passed since `before`.
 function delays.count_wait(before)
   local after = job.coalesced_watermark
   if not before or not after or after <= before or not job.max_event_time then return end

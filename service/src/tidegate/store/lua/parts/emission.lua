@@ -7,20 +7,20 @@ local above = values.above
 local job, config = state.job, state.config
 local emission = {}
 
--- Moves C, if that is ahead.
+-- Move C to a watermark if that is ahead.
 function emission.advance(coalesced_watermark)
   if above(coalesced_watermark, job.coalesced_watermark) then
     job.coalesced_watermark, job.coalesced_watermark_since = coalesced_watermark, job.now
   end
 end
 
--- Moves W, and C with it, to a watermark that may be emitted or has been.
+-- Move W and C to a watermark that may be emitted or already was.
 function emission.raise_watermark(watermark)
   emission.advance(watermark)
   if above(watermark, job.watermark) then job.watermark, job.watermark_since = watermark, job.now end
 end
 
--- Moves W to C, or to the lowest pinned watermark of an open batch.
+-- Move W to C, or to the lowest pinned watermark of an open batch.
 function emission.emit()
   local watermark = job.coalesced_watermark
   local query, pinned = values.lowest_of(key.open_pins)
@@ -28,7 +28,7 @@ function emission.emit()
   emission.raise_watermark(watermark)
 end
 
--- The active substream that is furthest behind, and its watermark at the last evaluation; nil without any.
+-- Return the active substream with the lowest watermark, and that watermark at the last evaluation; nil without any.
 function emission.slowest()
   local member, watermark
   for _, set in ipairs({{key.active, 0}, {key.constant, 0}, {key.advancing, job.evaluated or 0}}) do
@@ -44,7 +44,7 @@ function emission.slowest()
   return member, watermark
 end
 
--- What holds W; nil if the job is complete, or nothing does.
+-- Return what holds W; nil if the job is complete or nothing holds it.
 function emission.held_by()
   local query, pinned = values.lowest_of(key.open_pins)
   local member, watermark = emission.slowest()
@@ -74,7 +74,7 @@ function emission.held_by()
   return {reason = reason, query = query, substream = name, since_ms = since, last_event_ms = last_event + outage}
 end
 
--- The watermark of the job: tidegate.domain.results.WatermarkState, with further members.
+-- Return tidegate.domain.results.WatermarkState, with further members.
 function emission.watermark_state(members)
   local found = members or {}
   local holder = job.held_by or emission.held_by()

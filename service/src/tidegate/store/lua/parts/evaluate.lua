@@ -1,12 +1,12 @@
 -- @include parts/idleness
 -- @include parts/merge
 -- @include parts/delays
--- The evaluation: which substreams count, what they merge to, what is emitted. See tidegate.domain.evaluate.
+-- The evaluation: decide which substreams count, merge their watermarks, throttle, emit. See tidegate.domain.evaluate.
 local text, above = values.text, values.above
 local job, config = state.job, state.config
 local evaluate = {passed = {}}
 
--- Ends the hold of batches on W that have been open for max_batch_hold_ms.
+-- Release W from batches that have been open for max_batch_hold_ms.
 local function release_overdue()
   if not config.max_batch_hold_ms then return end
   local last = text(job.observed_now - config.max_batch_hold_ms)
@@ -19,7 +19,7 @@ local function release_overdue()
   end
 end
 
--- The first members of a set that C has passed, and how many there are. Scores are less than the watermark by offset.
+-- Return the first members of a set that C has passed, and their number. Scores are watermarks less offset.
 local function passed_in(name, offset)
   local last = '(' .. text(job.coalesced_watermark - offset)
   local count = redis.call('ZCOUNT', name, '-inf', last)
@@ -31,7 +31,7 @@ local function passed_in(name, offset)
   return rows, count
 end
 
--- Records that a limit let C pass the members of some sets.
+-- Record that a limit let C pass the members of some sets.
 local function record_limit(limit, sets)
   local rows, count = {}, 0
   for _, set in ipairs(sets) do
@@ -82,18 +82,18 @@ local function run(cap, is_sweep, has_left)
   delays.count_wait(before)
 end
 
--- Evaluates after a change. has_left: whether a substream that follows the clock has become idle in this command.
+-- Evaluate after a change. has_left: whether a substream that follows the clock has become idle in this command.
 function evaluate.evaluate(has_left)
   run(nil, false, has_left)
 end
 
--- Evaluates after a report without a batch; cap: its lowest event time. It takes at most CHUNK of what time has brought
--- about, so that a report does not pay for all; the rest is due at once.
+-- Evaluate after a report without a batch; cap: its lowest event time. At most CHUNK pending changes of each kind are
+-- applied, to bound the cost of a report; the rest is due at once.
 function evaluate.after_report(cap)
   run(cap, false)
 end
 
--- Evaluates because time has passed; only then retention acts.
+-- Evaluate because time has passed; retention acts only here.
 function evaluate.sweep()
   run(nil, true)
 end

@@ -11,12 +11,12 @@ local function past_boundary(time)
   return rest
 end
 
--- The last boundary at or before a time; nil if it is below the range.
+-- Return the last boundary at or before a time; nil if it is below the range.
 function frame.floor(time)
   return values.minus(time, past_boundary(time))
 end
 
--- The first boundary after a time.
+-- Return the first boundary after a time.
 function frame.higher(time)
   return math.min(time + (config.throttle.slide - past_boundary(time)), values.HIGHEST)
 end

@@ -24,7 +24,7 @@ function history.split(line, separator)
   end
 end
 
--- Reads a history from parts of a split line, from the first one on.
+-- Read a history from the parts of a split line, starting at `first`.
 function history.read(parts, first)
   local h = {length = tonumber(parts[first]), boundary = number(parts[first + 1]), cells = {}}
   for i = 1, CELLS do h.cells[i] = number(parts[first + 1 + i]) or false end
@@ -37,7 +37,7 @@ function history.line(h)
   return table.concat(parts, ',')
 end
 
--- Closes the slots that have ended by a time; returns how many.
+-- Close the slots that have ended by a time; return how many.
 function history.roll(h, time)
   local now = time * 16
   if now < h.boundary then return 0 end
@@ -48,7 +48,7 @@ function history.roll(h, time)
   return closed
 end
 
--- Records the current value and returns the one of the whole length ago.
+-- Record the current value and return the one of `length` ago.
 function history.sample(h, time, value)
   if not h.boundary then
     h.boundary = time * 16 + h.length
@@ -59,7 +59,7 @@ function history.sample(h, time, value)
   return h.cells[1] or nil
 end
 
--- When the answer becomes one that matters if only time passes; nil if it never does.
+-- Return when the answer becomes one that matters without new samples; nil if it never does.
 function history.next_change(h, matters)
   if not h.boundary then return nil end
   for shifts = 1, CELLS - 1 do

@@ -3,19 +3,19 @@
 local number = values.number
 local holds = {}
 
--- The hold that limits C, and its value.
+-- Return the lowest hold, which limits C, and its value.
 function holds.lowest()
   return values.lowest_of(key.holds)
 end
 
--- The watermark, or the lowest hold if that is lower.
+-- Return the lower of the watermark and the lowest hold.
 function holds.cap(watermark)
   local _, at_most = holds.lowest()
   if at_most and watermark then return math.min(watermark, at_most) end
   return watermark
 end
 
--- All holds, lowest first.
+-- Return all holds, lowest first.
 function holds.in_order()
   local found = {}
   for _, hold in ipairs(redis.call('ZRANGE', key.holds, 0, -1)) do
@@ -31,7 +31,7 @@ function holds.remove(hold)
   redis.call('HDEL', key.hold_reasons, hold)
 end
 
--- Ends the holds whose time has come.
+-- Remove expired holds.
 function holds.expire()
   for _, hold in ipairs(redis.call('ZRANGE', key.hold_expiry, '-inf', values.text(state.job.now), 'BYSCORE')) do
     holds.remove(hold)

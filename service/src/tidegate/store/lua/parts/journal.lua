@@ -4,7 +4,7 @@ local text = values.text
 local job = state.job
 local journal = {is_written = false}
 
--- details: names and values in turn.
+-- Append a record; details: names and values in turn.
 function journal.write(kind, ...)
   local entry, details = {'kind', kind}, {...}
   for i = 1, select('#', ...), 2 do
@@ -18,12 +18,12 @@ function journal.write(kind, ...)
   journal.is_written = true
 end
 
--- Wakes the clients that wait for records.
+-- Wake the clients that wait for records.
 function journal.announce()
   redis.call('PUBLISH', key.wake .. key.name, '')
 end
 
--- The first of a list of members, as a record names them.
+-- Return the first of a list of members, as a record names them.
 function journal.named(members)
   if #members == 0 then return nil end
   local first = {}
@@ -31,19 +31,19 @@ function journal.named(members)
   return cjson.encode(first)
 end
 
--- Records what happened to some substreams of a query.
+-- Record a change of some substreams of a query.
 function journal.write_substreams(kind, query, members)
   journal.write(kind, 'query', query, 'count', #members, 'substreams', journal.named(members))
 end
 
--- Records the command of an operator.
+-- Record the command of an operator.
 function journal.write_action(action, query, members, ...)
   local count = members and #members > 0 and #members or nil
   journal.write('action', 'action', action, 'query', query, 'actor', args.actor, 'reason', args.reason, 'count', count,
     'substreams', members and journal.named(members), ...)
 end
 
--- Counts that a limit has acted.
+-- Count that a limit has acted.
 function journal.count_limit(limit)
   redis.call('HINCRBY', key.job, 'limit ' .. limit, 1)
 end

@@ -2,7 +2,7 @@
 -- Late rows by hour of event time: tidegate.domain.ledger.
 local ledger = {}
 
--- Forgets the first hours if there are too many, or too many entries; never the last hour.
+-- Forget the first hours if there are too many hours or entries; keep the last hour.
 local function trim()
   local hours, sizes, entries = redis.call('ZRANGE', key.hours, 0, -1), {}, 0
   for i, hour in ipairs(hours) do
@@ -19,14 +19,14 @@ local function trim()
   end
 end
 
--- Adds rows of a member ('' : of the job) to the keys of an hour.
+-- Add rows of a member ('': of the job) to the keys of an hour.
 local function add_rows(keys, member, disposition, row)
   bulk.add(keys.rows, member, row.rows)
   if row.updated ~= '0' then bulk.add(keys.late, 'updated ' .. member, row.updated) end
   if row.late ~= '0' then bulk.add(keys.late, disposition .. ' ' .. member, row.late) end
 end
 
--- Adds the rows of a batch by hour. of_job: rows of the job; unattributed ones have no substream. of_substreams: rows of
+-- Add the rows of a batch by hour. of_job: rows of the job; unattributed ones have no substream. of_substreams: rows of
 -- members, by their place in the list of members; known: which of the members are known.
 function ledger.add(of_job, of_substreams, members, known, disposition)
   local latest, hours = observation.latest_event_time(), {}
@@ -44,7 +44,7 @@ function ledger.add(of_job, of_substreams, members, known, disposition)
     local keys = hours[row.hour]
     if keys and known[row.place] then add_rows(keys, members[row.place], disposition, row) end
   end
-  for _, keys in pairs(hours) do  -- counting every hour is only worth it if there are new entries
+  for _, keys in pairs(hours) do  -- only new entries can exceed the limits, and counting is slow
     if redis.call('HLEN', keys.rows) > keys.size then return trim() end
   end
 end

@@ -4,12 +4,12 @@ local highest, above = values.highest, values.above
 local job, config = state.job, state.config
 local merge = {}
 
--- C as it would be without a throttle.
+-- Return C without the throttle.
 function merge.merged_watermark()
   return highest(job.merged_highest, job.coalesced_watermark)
 end
 
--- The max watermark of max_retention_ms ago, if it may act.
+-- Return the max watermark of max_retention_ms ago, if it may act.
 local function retained(has_risen, is_sweep)
   if not config.max_retention_ms or not (is_sweep or has_risen) then return nil end
   local h = job.retention == '' and history.start(config.max_retention_ms)
@@ -19,8 +19,8 @@ local function retained(has_risen, is_sweep)
   return is_sweep and sampled or nil
 end
 
--- Merges the active substreams, and moves C. cap: how far those that follow the clock may go. is_sweep: only time has
--- passed. has_left: see advancing.evaluate. Returns whether retention moved C.
+-- Merge the active substreams, and move C. cap: limit on those that follow the clock. is_sweep: only time has passed.
+-- has_left: see advancing.evaluate. Return whether retention moved C.
 function merge.merge(cap, is_sweep, has_left)
   local before, max_before = job.coalesced_watermark, job.max_watermark
   local lowest, is_unfinished = advancing.evaluate(cap or math.huge, has_left)

@@ -1,7 +1,6 @@
 -- @include parts/evaluate
--- Observation: event times and reported watermarks become part of the state of their substreams.
---
--- Columns have an entry per member: numbers, or null. See tidegate.domain.observation.
+-- Observation: apply event times and reported watermarks to substreams. See tidegate.domain.observation.
+-- Columns have an entry per member: numbers, or null.
 local number, text, score, highest, minus = values.number, values.text, values.score, values.highest, values.minus
 local job, config = state.job, state.config
 local observation = {}
@@ -10,7 +9,7 @@ local function accepts_watermarks(member)
   return policy.of(member).accepts_watermarks
 end
 
--- Refuses watermarks without event times of members whose policy needs event times.
+-- Refuse watermarks without event times of members whose policy needs event times.
 function observation.check_event_times(members, event_times, watermarks)
   local missing = {}
   for i, member in ipairs(members) do
@@ -21,7 +20,7 @@ function observation.check_event_times(members, event_times, watermarks)
   if #missing > 0 then values.refuse('event_time_missing', {substreams = missing}) end
 end
 
--- Refuses members for which the job has no room, beside those that open batches have staged. Placeholders do not count.
+-- Refuse members beyond the limit of the job. Those that open batches have staged count, placeholders do not.
 function observation.check_room(members)
   local limit = args.max_substreams
   if not limit then return end
@@ -47,12 +46,12 @@ function observation.check_room(members)
   if size + new > limit then values.refuse('too_many_substreams', {limit = limit}) end
 end
 
--- The event time beyond which event times are set aside; nil if none are.
+-- Return the latest event time that is accepted; nil without a limit.
 function observation.latest_event_time()
   if config.max_future_skew_ms then return math.min(job.now + config.max_future_skew_ms, values.HIGHEST) end
 end
 
--- Adds to the counters of those members that are known: there may be any number of others.
+-- Add to the counters of known members only: the number of others is unbounded.
 function observation.count_rows(class, members, rows)
   local known = bulk.zmscore(key.max_event_times, members)
   for i, member in ipairs(members) do
@@ -65,7 +64,7 @@ function observation.count_future(members, rows)
   for _, count in ipairs(rows) do bulk.add(key.job, 'future_rows', count) end
 end
 
--- Returns columns without the entries too far ahead of the clock; counts these. The last column may be nil.
+-- Return columns without the entries too far ahead of the clock; count those. The last column may be nil.
 function observation.set_aside_future(query, members, event_times, watermarks, min_event_times)
   local latest = observation.latest_event_time()
   if not latest then return members, event_times, watermarks, min_event_times end
@@ -85,7 +84,7 @@ function observation.set_aside_future(query, members, event_times, watermarks, m
   return kept.members, kept.event_times, kept.watermarks, kept.min_event_times
 end
 
--- A substream of the query is known: the placeholder no longer holds for it.
+-- Remove the placeholder of a query, of which a substream is known now.
 function observation.remove_placeholder(query)
   if redis.call('SREM', key.missing_queries, query) == 0 then return end
   local names = {key.max_event_times, key.active, key.frozen, key.forced_idle, key.last_events(query),
@@ -93,7 +92,7 @@ function observation.remove_placeholder(query)
   for _, name in ipairs(names) do redis.call('ZREM', name, query .. '/') end
 end
 
--- Adds substreams without events.
+-- Add substreams without events.
 function observation.add_substreams(query, members, observed)
   if query ~= '' then
     redis.call('SADD', key.query_names, query)
@@ -107,7 +106,7 @@ function observation.add_substreams(query, members, observed)
   for _, member in ipairs(clock_driven_ones) do advancing.observe(member) end
 end
 
--- The entries that have an effect: not of substreams that are done; watermarks only if they are accepted and advance.
+-- Return the entries that have an effect: not of substreams that are done; watermarks only if accepted and ahead.
 local function effective(members, event_times, watermarks)
   local done, active, frozen = {}, {}, {}
   if redis.call('EXISTS', key.done) == 1 then done = bulk.zmscore(key.done, members) end
@@ -134,7 +133,7 @@ local function observe_clock_driven(members, times)
   for i, member in ipairs(members) do advancing.observe(member, lines[i], times[i], number(before[i])) end
 end
 
--- Watermarks under learned lags, which also follow a lag that has become shorter.
+-- Append watermarks under learned lags; a lag that has become shorter raises them, too.
 local function observe_targets(members, times, flat)
   if #members == 0 then return end
   local before, lags = bulk.zmscore(key.max_event_times, members), policy.lags_of(members)
@@ -143,7 +142,7 @@ local function observe_targets(members, times, flat)
   end
 end
 
--- Applies event times and watermarks to the substreams of a query; observed: now, in its observed time. Returns whether any
+-- Apply event times and watermarks to the substreams of a query; observed: now, in its observed time. Return whether any
 -- had an effect.
 function observation.observe(query, members, event_times, watermarks, observed)
   local names, times, reported = effective(members, event_times, watermarks)

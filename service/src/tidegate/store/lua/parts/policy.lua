@@ -1,6 +1,6 @@
 -- @include parts/state
 -- @include parts/bulk
--- Which policy a substream has, and the lag of that policy. A member is '<query>/<substream>'; query names have no slash.
+-- The policy of a substream, and its lag. A member is '<query>/<substream>'; query names have no slash.
 local config = state.config
 local policy = {PLACEHOLDER = {type = 'reported', accepts_watermarks = true}}
 local SLASH = 47
@@ -13,7 +13,7 @@ function policy.name_of(member)
   return string.sub(member, string.find(member, '/', 1, true) + 1)
 end
 
--- pieces: what stands between the stars of a pattern; each is searched once, from left to right.
+-- Return whether a pattern matches. pieces: the texts between its stars; each is searched once, from left to right.
 local function matches(pieces, name)
   local first, last = pieces[1], pieces[#pieces]
   if #pieces == 1 then return name == first end
@@ -27,7 +27,7 @@ local function matches(pieces, name)
   return #name - at + 1 >= #last and (last == '' or string.sub(name, -#last) == last)
 end
 
--- The policy of a member under a list of policies: the first override that matches, else the job's.
+-- Return the policy of a member under a list of policies: the first override that matches, else the job's.
 function policy.among(policies, member)
   local default = policies[1]
   if #policies == 1 and string.byte(member, -1) ~= SLASH then return default end
@@ -43,7 +43,7 @@ function policy.of(member)
   return policy.among(config.policies, member)
 end
 
--- Members whose policy does not follow the clock, and the others, each in order.
+-- Return members whose policy does not follow the clock, and the others, each in order.
 function policy.by_kind(members)
   if not config.has_clock_driven then return members, {} end
   local flat, clock_driven = {}, {}
@@ -58,12 +58,12 @@ function policy.is_target(rule)
   return rule.type == 'target_completeness'
 end
 
--- A learned lag between the floor and the ceiling of its policy.
+-- Return a learned lag, limited to the range from floor to ceiling of its policy.
 function policy.within(rule, lag)
   return math.max(rule.ceiling_ms and math.min(lag, rule.ceiling_ms) or lag, rule.floor_ms)
 end
 
--- The lag in force of each member; false if its policy has none.
+-- Return the lag in force of each member; false if its policy has none.
 function policy.lags_of(members)
   local lags, targets, names = {}, {}, {}
   for i, member in ipairs(members) do
@@ -78,7 +78,7 @@ function policy.lags_of(members)
   return lags
 end
 
--- The lag that alone gives a member its watermark, from its max event time; nil if the policy has more to it, or no lag.
+-- Return the lag of a member whose watermark is max event time - lag; nil under any other policy.
 function policy.flat_lag(rule, member)
   if policy.is_target(rule) then return policy.lags_of({member})[1] end
   return rule.type == 'limiting_lag' and rule.initial_lag or nil

@@ -18,18 +18,18 @@ local function record_movement()
     'limits', #evaluate.passed > 0 and cjson.encode(evaluate.passed) or nil)
 end
 
--- Loads the job of a command.
+-- Load the job of a command.
 function reply.load()
   clock.load()
   reply.remember()
 end
 
--- Remembers the watermarks; a movement since is recorded at the end.
+-- Remember the watermarks; finish() records a movement since.
 function reply.remember()
   reply.before = {coalesced_watermark = job.coalesced_watermark, watermark = job.watermark}
 end
 
--- Records what moved, schedules the next sweep, saves the job, and returns its watermark with further members.
+-- Record what moved, schedule the next sweep, save the job, and return its watermark with further members.
 function reply.finish(members)
   if job.outage then journal.write('unattended', 'unattended_ms', job.outage) end
   job.held_by = emission.held_by()

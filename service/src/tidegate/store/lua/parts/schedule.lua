@@ -1,5 +1,5 @@
 -- @include parts/merge
--- When time alone changes a job next, and the sorted set from which sweepers take the jobs that are due.
+-- The time of the next sweep: when a job changes without new data; and the sorted set of the jobs by that time.
 local lowest_of, above, text = values.lowest_of, values.above, values.text
 local job, config = state.job, state.config
 local schedule = {}
@@ -12,7 +12,7 @@ local function clock_driven_changes(changes)
   local member, change = lowest_of(key.next_change)
   if member then changes[#changes + 1] = math.max(change or job.observed_now, job.observed_now) end
   if redis.call('EXISTS', key.advancing) == 1 then changes[#changes + 1] = job.observed_now + 1 end
-  -- Wall clocks went on during an outage; substreams that follow one are evaluated after it.
+  -- The wall clock continued during an outage, so substreams that follow it are due after it.
   local after_outage = job.unattended_at_evaluation and job.unattended_at_evaluation ~= job.unattended
   if after_outage and redis.call('EXISTS', key.constant, key.advancing) > 0 then
     changes[#changes + 1] = job.observed_now
@@ -26,14 +26,14 @@ local function retention_change()
   return history.next_change(h, would_be_emitted)
 end
 
--- The time of the first member of a set, plus a limit that is on.
+-- Return the time of the first member of a set, plus a limit that is on.
 local function add_first(changes, name, limit)
   if not limit then return end
   local member, time = lowest_of(name)
   if member and time < math.huge then changes[#changes + 1] = time + limit end
 end
 
--- The observed time from which an evaluation may change something; nil if time alone changes nothing.
+-- Return the observed time from which an evaluation may change something; nil if new data is needed.
 function schedule.next_change()
   if job.is_complete then return nil end
   if job.evaluation_due then return job.observed_now end
@@ -48,7 +48,7 @@ function schedule.next_change()
   return math.min(unpack(changes))
 end
 
--- Schedules the next sweep. A job that waits for time to pass is evaluated regularly, so that a longer gap shows an outage.
+-- Schedule the next sweep. A job that waits for time to pass is evaluated regularly, so that a longer gap shows an outage.
 function schedule.update()
   job.next_change = schedule.next_change()
   if args.now_ms then return end

@@ -1,13 +1,13 @@
 -- @include parts/state
 -- Sketches of delays: tidegate.domain.sketch, bit for bit. A sketch is stored packed: step, position, buckets, weights.
--- Buckets are sorted, each beside its weight: a script that touches many sketches has no time to sort them.
+-- Buckets are sorted, each beside its weight: sorting would slow a script that touches many sketches.
 local config = state.config
 local sketch = {}
 local ROW, MAX_WEIGHT, MAX_BUCKETS = constants.ROW, constants.MAX_WEIGHT, constants.MAX_BUCKETS
 local STEPS, HIGHEST_BUCKET, GAMMA = constants.STEPS, constants.HIGHEST_BUCKET, constants.GAMMA
 local edges
 
--- The edges of the buckets, computed on first use.
+-- Return the edges of the buckets, computed on first use.
 function sketch.edges()
   if not edges then
     edges = {[0] = 0, 1}
@@ -36,12 +36,12 @@ function sketch.decayed(weight, steps)
   return math.floor(math.floor(weight * constants.DECAY[steps - STEPS * halvings + 1]) * 2 ^ -halvings)
 end
 
--- An eighth of the half-life.
+-- Return an eighth of the half-life.
 function sketch.step()
   return math.max(1, math.floor(config.delay_half_life_ms / STEPS))
 end
 
--- How many whole steps a time has, exact on doubles.
+-- Return the number of whole steps in a time, exact on doubles.
 function sketch.steps_in(time, step)
   local rest = math.fmod(time, step)
   if rest < 0 then rest = rest + step end
@@ -60,7 +60,7 @@ function sketch.pack(s)
   return cmsgpack.pack({s.step, s.position, s.buckets, s.weights})
 end
 
--- Decays to a max event time; returns the number of steps.
+-- Decay to a max event time; return the number of steps.
 function sketch.decay_to(s, max_event_time)
   local step = sketch.step()
   local position = sketch.steps_in(max_event_time, step)
@@ -80,7 +80,7 @@ function sketch.decay_to(s, max_event_time)
   return steps
 end
 
--- Where a bucket is, or would be, in a sorted list.
+-- Return the place of a bucket in a sorted list, present or not.
 local function place_of(buckets, bucket)
   local low, high = 1, #buckets + 1
   while low < high do
@@ -90,7 +90,7 @@ local function place_of(buckets, bucket)
   return low
 end
 
--- Merges the lowest buckets beyond MAX_BUCKETS into the lowest that is kept, apart from bucket 0.
+-- Merge the lowest buckets beyond MAX_BUCKETS, except bucket 0, into the lowest that is kept.
 local function bound(s)
   local first = s.buckets[1] == 0 and 2 or 1
   local excess = #s.buckets - (first - 1) - MAX_BUCKETS
@@ -106,7 +106,7 @@ local function weight_of_rows(count)
   return math.min(count, MAX_WEIGHT / ROW) * ROW
 end
 
--- Adds rows by bucket.
+-- Add rows by bucket.
 function sketch.add(s, rows)
   local buckets, weights, new = s.buckets, s.weights, {}
   for bucket, count in pairs(rows) do
@@ -139,7 +139,7 @@ function sketch.weight(s)
   return total
 end
 
--- The least whole lag beyond which at most this weight lies.
+-- Return the lowest whole lag with at most this weight above it.
 function sketch.lag_for(s, beyond)
   local total = 0
   for i = #s.buckets, 1, -1 do
@@ -149,7 +149,7 @@ function sketch.lag_for(s, beyond)
   return 0
 end
 
--- A sketch as a reply.
+-- Return a sketch as a reply.
 function sketch.reply(packed)
   if not packed then return nil end
   local s = sketch.unpack(packed)

@@ -1,7 +1,7 @@
 -- @include parts/values
 -- The data of a job: its own hash, read once and written once, and its configuration (tidegate.store.compiled).
 --
--- job.now is processing time. job.observed_now is the observed time of the job: job.now without job.unattended, the time
+-- job.now is processing time. job.observed_now is the observed time of the job: job.now less job.unattended, the time
 -- in which no coordinator evaluated it. All limits, and all sorted sets of times, are in observed time.
 local text = values.text
 local state = {job = {}, config = {}}
@@ -20,7 +20,7 @@ local function replace(target, source)
   for name, value in pairs(source) do target[name] = value end
 end
 
--- Reads the configuration from its stored text.
+-- Read the configuration from its stored text.
 function state.configure(compiled)
   replace(config, cjson.decode(compiled))
   for _, rule in ipairs(config.policies) do
@@ -28,7 +28,7 @@ function state.configure(compiled)
   end
 end
 
--- Reads the job; returns 'live', 'deleted', or nil if it was never created.
+-- Read the job; return 'live', 'deleted', or nil if it was never created.
 function state.read()
   local found = redis.call('HMGET', key.job, unpack(FIELDS))
   for i, field in ipairs(FIELDS) do stored[field] = found[i] or '' end
@@ -39,7 +39,7 @@ function state.read()
   return found[1] or nil
 end
 
--- Starts a job of which nothing is known, in a new incarnation.
+-- Start a job without any state, in a new incarnation.
 function state.start(incarnation, epoch, now)
   local unattended = job.unattended or 0
   replace(job, {incarnation = incarnation, state_epoch = epoch, clock = now, now = now, unattended = unattended,
@@ -49,7 +49,7 @@ function state.start(incarnation, epoch, now)
     outage = job.outage})
 end
 
--- Writes the fields that have changed.
+-- Write the fields that have changed.
 function state.save()
   local changed = {}
   for _, field in ipairs(NUMBERS) do
@@ -62,7 +62,7 @@ function state.save()
   if #changed > 0 then redis.call('HSET', key.job, unpack(changed)) end
 end
 
--- Forgets what was read, so that save() writes every field: the hash was deleted.
+-- Forget what was read, because the hash was deleted: save() writes every field.
 function state.forget_stored()
   replace(stored, {})
 end

@@ -1,5 +1,5 @@
 -- @include parts/observation
--- Substreams under commands of operators: which are known, which hold for missing queries, and how they are forgotten.
+-- Changes to the set of substreams: check, forget, expect queries.
 local text = values.text
 local job, config = state.job, state.config
 local substreams = {}
@@ -7,7 +7,7 @@ local substreams = {}
 substreams.ROW_CLASSES = {'reported_rows', 'future_rows', 'on_time', 'updated', 'late', 'null_event_time', 'future',
   'diverted'}
 
--- Refuses members that are not known.
+-- Refuse members that are not known.
 function substreams.check_known(query, members)
   local known, unknown = bulk.zmscore(key.max_event_times, members), {}
   for i, member in ipairs(members) do
@@ -16,7 +16,7 @@ function substreams.check_known(query, members)
   if #unknown > 0 then values.refuse('substream_not_found', {query = query, substreams = unknown}) end
 end
 
--- Forgets members of a query that are known, whatever their state.
+-- Forget known members of a query, in any state.
 function substreams.forget(query, members)
   if #members == 0 then return end
   for _, name in ipairs({key.max_event_times, key.active, key.frozen, key.done, key.forced_idle, key.since,
@@ -32,7 +32,7 @@ function substreams.forget(query, members)
   end
 end
 
--- All members of a query, also those that are done, without its placeholder.
+-- Return all members of a query, including those that are done, without its placeholder.
 function substreams.members_of(query)
   local members, prefix = {}, query .. '/'
   for _, name in ipairs({key.last_events(query), key.idle(query)}) do
@@ -46,7 +46,7 @@ function substreams.members_of(query)
   return members
 end
 
--- The queries that have keys of their own, '' (reports without batches) first. Not unpacked: there may be many.
+-- Return the queries that have keys of their own, '' (reports without batches) first. Not unpacked: there may be many.
 function substreams.query_names()
   local names = redis.call('SMEMBERS', key.query_names)
   table.insert(names, 1, '')
@@ -64,7 +64,7 @@ local function remove_unexpected()
   end
 end
 
--- Lets a placeholder hold the watermark for each expected query without substreams, and for no other query.
+-- Add a placeholder for each expected query without substreams, and remove all other placeholders.
 function substreams.expect_queries()
   remove_unexpected()
   local has_done = {}

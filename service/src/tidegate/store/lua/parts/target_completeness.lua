@@ -5,8 +5,8 @@ local text = values.text
 local target_completeness = {}
 local ROW, ROWS_BEYOND = constants.ROW, constants.ROWS_BEYOND
 
--- What was learned of a member: the lag, whether it is relearned, and of the recent rows how many there were, how many were
--- beyond the lag, and the highest bucket of these; nil if nothing was.
+-- Return what was learned of a member, or nil: the lag, whether it is relearned, the number of recent rows, how many of
+-- them were beyond the lag, and the highest bucket of these.
 local function learned_of(member)
   local line = redis.call('HGET', key.learned_lags, member)
   if not line then return nil end
@@ -49,7 +49,7 @@ local function is_surprised(rule, learned, lag, rows)
   return false
 end
 
--- Returns what is learned of a member now (nil: nothing yet), and whether the learned lag was discarded.
+-- Return what is learned of a member now (nil: nothing yet), and whether the learned lag was discarded.
 local function learn(rule, learned, rows, own, pool, steps)
   local lag = learned and policy.within(rule, learned.lag)
   if learned and is_surprised(rule, learned, lag, rows) then
@@ -72,7 +72,7 @@ local function learn(rule, learned, rows, own, pool, steps)
   return learned
 end
 
--- Moves the lag of a member, and its watermark if that gives more; returns whether the learned lag was discarded.
+-- Move the lag of a member, and its watermark if that is higher; return whether the learned lag was discarded.
 function target_completeness.learn(member, max_event_time, rows, own, pool, steps)
   local rule = policy.of(member)
   local learned, discarded = learn(rule, learned_of(member), rows, own, pool, steps)

@@ -1,6 +1,6 @@
 -- @include parts/emission
 -- Watermark tokens: a client returns its last token, which restores a watermark that the store has lost. The coordinator
--- has verified it; one that proves nothing has the incarnation 0.
+-- has verified it; an invalid one has the incarnation 0.
 local job = state.job
 local tokens = {}
 

@@ -26,14 +26,14 @@ function values.highest(a, b)
   return b
 end
 
--- value - amount, or nil if that is below the range of numbers.
+-- Return value - amount, or nil if that is below the range of numbers.
 function values.minus(value, amount)
   local difference = value - amount
   if difference < -values.HIGHEST then return nil end
   return difference
 end
 
--- The member with the lowest score of a sorted set, and that score.
+-- Return the member with the lowest score of a sorted set, and that score.
 function values.lowest_of(name)
   local first = redis.call('ZRANGE', name, 0, 0, 'WITHSCORES')
   return first[1], values.number(first[2])
@@ -44,7 +44,7 @@ function values.highest_of(name)
   return last[1], values.number(last[2])
 end
 
--- Whether a sorts before b by bytes, as Redis sorts members; the < of Lua depends on the locale of the server.
+-- Return whether a sorts before b by bytes, as Redis sorts members; the < of Lua depends on the locale of the server.
 function values.sorts_before(a, b)
   for i = 1, math.min(#a, #b) do
     local x, y = string.byte(a, i), string.byte(b, i)
@@ -53,7 +53,7 @@ function values.sorts_before(a, b)
   return #a < #b
 end
 
--- Ends the command with an error of tidegate.domain.errors; details has its fields. Nothing may be written before.
+-- End the command with an error of tidegate.domain.errors; details has its fields. Nothing may be written before.
 function values.refuse(code, details)
   details = details or {}
   details.error = code

@@ -9,8 +9,8 @@
                  .foreach_batch(write)
                  .start(queryName="departures", checkpointLocation=path))
 
-``write(df, batch_id)`` gets the rows that are on time. ``batch_id`` also carries ``batch_id.watermark`` and
-``batch_id.job_watermark``.
+``write(df, batch_id)`` receives the rows that are on time. ``batch_id`` is a :class:`Batch`, with the attributes
+``watermark`` and ``job_watermark``.
 """
 
 from importlib import import_module
@@ -74,11 +74,11 @@ _NAMES = {
     "substreams": ("SOURCE_PARTITION",),
 }
 HOMES = {name: module for module, names in _NAMES.items() for name in names}
-"""The module of each public name."""
+"""The module that defines each public name."""
 
 
 def __getattr__(name: str) -> Any:
-    # Imported on first use (PEP 562): the worker of an executor needs the reporter alone, and must not import httpx.
+    # Import on first use (PEP 562): an executor's worker needs only the reporter and must not import httpx.
     if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{HOMES[name]}"), name)

@@ -1,4 +1,4 @@
-"""What a user's function learns about its batch, before and after it."""
+"""The batch that a user's function receives, and the result of its commit."""
 
 import copy
 from collections.abc import Mapping
@@ -8,17 +8,17 @@ from typing import Any, Self
 
 
 class Batch(int):
-    """Spark's batch id, with the watermarks of the batch. It is an ``int``, as a ``foreachBatch`` function expects.
+    """Spark's batch id, an ``int`` as a ``foreachBatch`` function expects, with the watermarks of the batch.
 
     Watermarks are in epoch milliseconds, or in the unit of a numeric event time.
 
     Attributes:
-        watermark: The pinned watermark: rows below it are late, in every replay of this batch. None: no row is.
-        job_watermark: The emitted watermark when the batch began, as far as this query knows. In the function for
-            windows: the watermark that closed them.
-        job: The job.
-        query: The query.
-        replayed: Whether an earlier run began the batch and did not finish it.
+        watermark: The pinned watermark: rows below it are late, in every replay of this batch. None: no row is late.
+        job_watermark: The latest emitted watermark that this query knew when the batch began; None if it knew none. In
+            the function for windows, the watermark that closed them.
+        job: Name of the job.
+        query: Name of the query.
+        replayed: Whether the batch was begun before and not finished.
     """
 
     watermark: int | None
@@ -27,7 +27,7 @@ class Batch(int):
     query: str
     replayed: bool
 
-    # The defaults are for copies and pickles (a batch in the closure of a UDF), which set the attributes afterwards.
+    # Copies and pickles (a batch in the closure of a UDF) need the defaults: they set the attributes afterwards.
     def __new__(
         cls,
         batch_id: int,
@@ -38,13 +38,14 @@ class Batch(int):
         query: str = "",
         replayed: bool = False,
     ) -> Self:
+        """Return the batch with this id."""
         self = super().__new__(cls, batch_id)
         self.watermark, self.job_watermark = watermark, job_watermark
         self.job, self.query, self.replayed = job, query, replayed
         return self
 
     def closing(self, watermark: int) -> "Batch":
-        """Return the batch for the function that gets the windows closed by ``watermark``."""
+        """Return a copy for the function that receives the windows closed by ``watermark``."""
         again = copy.copy(self)
         again.job_watermark = watermark
         return again
@@ -52,15 +53,15 @@ class Batch(int):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """What holds the watermark.
+    """The substream, open batch, missing query or hold that holds the watermark.
 
     Attributes:
         reason: slow, never_reported, blocked, missing_query, open_batch or hold.
-        query: The query.
-        substream: The substream, if one holds it.
-        batch_id: The open batch, if one holds it.
-        since_ms: Since when (epoch milliseconds).
-        hold: The hold, if one does.
+        query: Name of the query; empty for a hold.
+        substream: Name of the substream; None if no substream holds the watermark.
+        batch_id: Id of the open batch; None if no batch holds the watermark.
+        since_ms: When the watermark last moved (epoch milliseconds).
+        hold: Id of the hold; None if no hold does.
     """
 
     reason: str
@@ -72,7 +73,7 @@ class Holder:
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> "Holder | None":
-        """Return what holds the watermark, from an answer of the coordinator; None: nothing does."""
+        """Return the holder in an answer of the coordinator; None if nothing holds the watermark."""
         held_by = answer["held_by"]
         if held_by is None:
             return None
@@ -80,6 +81,7 @@ class Holder:
         return cls(**{member.name: held_by[member.name] for member in fields(cls) if member.name in held_by})
 
     def __str__(self) -> str:
+        """Return the holder as a phrase for logs."""
         if self.hold is not None:
             return f"hold {self.hold}"
         if self.reason == "missing_query":
@@ -91,7 +93,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A batch after its commit: its rows by class, and the job's watermark.
+    """The result of a batch's commit: its rows by class, and the job's watermark.
 
     Attributes:
         batch: The batch.
@@ -102,9 +104,9 @@ class Committed:
         future: Number of rows too far ahead of the clock.
         watermark: The emitted watermark after the commit; the last one known if ``acknowledged`` is False.
         now_ms: The coordinator's time at the commit (epoch milliseconds); None if ``acknowledged`` is False.
-        held_by: What holds the watermark.
+        held_by: What holds the watermark; None if nothing does, or ``acknowledged`` is False.
         seconds: Duration of the batch.
-        acknowledged: Whether the coordinator has acknowledged the commit. If not, the batch is in the backlog.
+        acknowledged: Whether the coordinator acknowledged the commit. If not, the batch is in the backlog.
         of_timestamps: Whether the event times are timestamps, so that watermarks are epoch milliseconds.
     """
 
@@ -123,16 +125,16 @@ class Committed:
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
+        """Number of rows of all classes."""
         return self.on_time + self.updated + self.late + self.null_event_time + self.future
 
     @property
     def watermark_lag_ms(self) -> int | None:
-        """The watermark lag; None if it is not known. Only meaningful for epoch milliseconds."""
+        """Watermark lag in milliseconds; None if it is not known. Only meaningful if ``of_timestamps`` is True."""
         return None if self.watermark is None or self.now_ms is None else self.now_ms - self.watermark
 
     def metrics(self) -> dict[str, int | float | None]:
-        """Return the batch as named numbers, for a metrics system; the log's records carry them too."""
+        """Return the batch's metrics by name. Log records of the commit carry them too."""
         return {
             "tidegate.pinned_watermark": self.batch.watermark,
             "tidegate.watermark": self.watermark,
@@ -146,6 +148,7 @@ class Committed:
         }
 
     def __str__(self) -> str:
+        """Return a summary for logs."""
         rows = [f"{self.rows:,} rows"]
         for count, what in (
             (self.updated, "updating"),

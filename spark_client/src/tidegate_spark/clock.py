@@ -1,11 +1,11 @@
-"""The clock of the client. A test or a simulation passes its own."""
+"""The clock of the client; tests and simulations replace it."""
 
 import time
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """Processing time in seconds, and a way to wait."""
+    """Source of processing time, in seconds."""
 
     def time(self) -> float:
         """Return Unix time."""
@@ -18,7 +18,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The clocks of this machine."""
+    """The clock of this machine."""
 
     def time(self) -> float:
         """Return Unix time."""

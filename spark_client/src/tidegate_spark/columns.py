@@ -1,4 +1,4 @@
-"""The columns of the event time and of the substream."""
+"""The event time column and the substream columns of a stream."""
 
 from dataclasses import dataclass
 
@@ -13,14 +13,14 @@ from tidegate_spark.substreams import SOURCE_PARTITION, Substream
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The column of the event time, and what makes a substream."""
+    """The event time column, and what identifies a substream."""
 
     event_time: str
     substream: Substream
 
     @property
     def substream_columns(self) -> tuple[str, ...]:
-        """The columns whose values make a substream; none for the source partition and for a stream as a whole."""
+        """The columns whose values identify a substream; empty for the source partition and for one substream."""
         if self.substream is None or self.substream is SOURCE_PARTITION:
             return ()
         return (self.substream,) if isinstance(self.substream, str) else tuple(self.substream)
@@ -45,7 +45,7 @@ class Columns:
                 raise InvalidUsage(f"substream={name!r} is of type {types[name].simpleString()}: {remedy}.")
 
     def are_timestamps(self, df: DataFrame) -> bool:
-        """Return whether event times are timestamps, and thus epoch milliseconds."""
+        """Return whether event times are timestamps, so that watermarks are epoch milliseconds."""
         return not isinstance(df.schema[self.event_time].dataType, LongType)
 
     def time(self, df: DataFrame) -> Column:
@@ -55,7 +55,7 @@ class Columns:
             case TimestampType():
                 return F.unix_millis(F.col(named))
             case TimestampNTZType():
-                # From its parts. A cast reads it in the session's time zone. timestampdiff does, too.
+                # Computed from its parts: a cast and timestampdiff read it in the session's time zone.
                 ntz = named
                 return F.expr(
                     f"unix_date(cast({ntz} as date)) * 86400000L + hour({ntz}) * 3600000L + minute({ntz}) * 60000L"
@@ -65,18 +65,18 @@ class Columns:
                 return F.col(named)
 
     def raw_time(self) -> Column:
-        """Return the event time as it is. It sorts as :meth:`time` does, and :func:`whole_times` converts it."""
+        """Return the unconverted event time. It sorts as :meth:`time` does, and :func:`whole_times` converts it."""
         return column(self.event_time)
 
     def keys(self) -> list[Column]:
-        """Return the columns that rows of one substream have in common, as strings."""
+        """Return the columns that identify a row's substream, as strings."""
         if self.substream is SOURCE_PARTITION:
             return [F.spark_partition_id().cast("string")]
         return [column(name).cast("string") for name in self.substream_columns]
 
 
 def whole_times(times: pa.Array | pa.ChunkedArray) -> list[int | None]:
-    """Return event times in Arrow as :meth:`Columns.time` has them."""
+    """Return event times of an Arrow array as :meth:`Columns.time` returns them."""
     if not pa.types.is_timestamp(times.type):
         return list(times.to_pylist())
     assert times.type.unit == "us", "Spark has microseconds"
@@ -84,12 +84,12 @@ def whole_times(times: pa.Array | pa.ChunkedArray) -> list[int | None]:
 
 
 def from_time(kind: DataType, time: Column) -> Column:
-    """Return an event time of a type, from the whole number of :meth:`Columns.time`."""
+    """Convert a whole number of :meth:`Columns.time` back to an event time of type ``kind``."""
     match kind:
         case TimestampType():
             return F.timestamp_millis(time)
         case TimestampNTZType():
-            # As UTC, whatever time zone the session has.
+            # As UTC, independent of the session's time zone.
             seconds = time.cast("decimal(18,3)") / F.lit(1000).cast("decimal(4,0)")
             epoch = F.expr("timestamp_ntz'1970-01-01 00:00:00'")
             return epoch + F.make_dt_interval(secs=seconds.cast("decimal(18,6)"))
@@ -98,7 +98,7 @@ def from_time(kind: DataType, time: Column) -> Column:
 
 
 def column(name: str) -> Column:
-    """Return a column by its exact name, whatever characters it has."""
+    """Return a column by its exact name, which may have any characters."""
     return F.col(quoted(name))
 
 

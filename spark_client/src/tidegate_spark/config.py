@@ -1,4 +1,4 @@
-"""The configuration of a job, as the coordinator takes it: a policy, a throttle, and limits."""
+"""Constructors of job configurations: a policy, a throttle, and limits."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,36 +8,38 @@ from typing import Any, TypedDict, Unpack
 from tidegate_spark.errors import InvalidUsage
 
 JobConfig = dict[str, Any]
-"""The document that ``PUT /v1/jobs/{job}`` takes."""
+"""The JSON object that ``PUT /v1/jobs/{job}`` accepts."""
 
 _ID = re.compile(r"[A-Za-z0-9._~-]{1,128}")
 
 
 def check_id(role: str, name: str) -> str:
-    """Return ``name``; raise InvalidUsage if it has other characters than the API allows in paths."""
+    """Return ``name``; raise InvalidUsage if the API does not allow it as an id."""
     if not _ID.fullmatch(name):
         raise InvalidUsage(f"{role} {name!r} must be 1 to 128 letters, digits and . _ ~ -")
     return name
 
 
 class Limits(TypedDict, total=False):
-    """What every policy takes besides its own arguments. A limit that is left out is off.
+    """Keyword arguments that all policies accept: throttle and limits.
+
+    Durations are in whole milliseconds. A setting that is left out, or None, is off, unless a default is given.
 
     Attributes:
-        frame: Size of the windows downstream. The watermark moves from window boundary to window boundary.
+        frame: Size of the downstream windows. The watermark moves only from window boundary to window boundary.
         slide: Step between the windows, if they overlap; default: ``frame``.
-        offset: Distance of the boundaries from the epoch.
-        min_step: In place of a frame: the least step by which the watermark moves.
-        idle_timeout: A substream that is silent for so long no longer holds the watermark.
-        max_retention: How long slower substreams may hold back an event time that one substream has reached.
-        query_timeout: The substreams of a query that is silent for so long no longer hold the watermark.
-        max_batch_hold: An open batch holds the watermark at its pinned watermark for so long at most.
-        delay_half_life: Advance of event time after which measured delays count half (default: a day).
-        max_future_skew: Event times further ahead of the clock move no watermark (default: a day). None: no limit, for
-            event times that are not epoch milliseconds.
-        overrides: By substream name pattern (``*``: any characters), a configuration whose policy holds for the
-            matching substreams. The first match wins.
-        expected_queries: Queries that hold the watermark from the start, until they have reported their substreams.
+        offset: Distance of the window boundaries from the epoch; default: 0.
+        min_step: The smallest step by which the watermark moves. Excludes ``frame``.
+        idle_timeout: Silence after which a substream is idle and no longer holds the watermark. Outages do not count.
+        max_retention: How long slower substreams may hold back a watermark that one substream has reached.
+        query_timeout: Time without a call of a query after which its substreams no longer hold the watermark.
+        max_batch_hold: Time after which an open batch no longer holds the watermark.
+        delay_half_life: Advance of event time that halves the weight of measured delays; default: a day.
+        max_future_skew: Event times further ahead of the clock move no watermark; default: a day. Set None (no limit)
+            if event times are not epoch milliseconds.
+        overrides: Configurations by substream name pattern (``*``: any characters). The policy of the first match
+            replaces the job's for a substream.
+        expected_queries: Names of queries that hold the watermark from the start, until they report their substreams.
     """
 
     frame: timedelta
@@ -58,17 +60,27 @@ def limiting_lag(lag: timedelta, **limits: Unpack[Limits]) -> JobConfig:
     """Return a configuration in which a substream's watermark is ``lag`` below its max event time.
 
     Args:
-        lag: The lag.
-        limits: See :class:`Limits`; all policies take them.
+        lag: Tolerated disorder, 0 or more, in whole milliseconds.
+        limits: See :class:`Limits`.
 
     Raises:
-        InvalidUsage: A duration cannot work.
+        InvalidUsage: A duration is too short or not in whole milliseconds, or a limit is unknown or invalid.
     """
     return _config({"type": "limiting_lag", "lag_ms": milliseconds("lag", lag)}, limits)
 
 
 def limiting_lag_and_delay(lag: timedelta, max_delay: timedelta, **limits: Unpack[Limits]) -> JobConfig:
-    """Return a configuration with a fixed lag, in which a max event time of ``max_delay`` ago is complete by now."""
+    """Return a configuration with a fixed lag and a maximum delay.
+
+    Args:
+        lag: As in :func:`limiting_lag`.
+        max_delay: Processing time after which the watermark reaches an event time that was the max, whatever the lag;
+            at least 1 ms.
+        limits: See :class:`Limits`.
+
+    Raises:
+        InvalidUsage: As in :func:`limiting_lag`.
+    """
     return _config(
         {
             "type": "limiting_lag_and_delay",
@@ -80,7 +92,16 @@ def limiting_lag_and_delay(lag: timedelta, max_delay: timedelta, **limits: Unpac
 
 
 def limiting_lag_and_lull(lag: timedelta, max_lull: timedelta, **limits: Unpack[Limits]) -> JobConfig:
-    """Return a configuration with a fixed lag, in which the clock moves a substream without events for ``max_lull``."""
+    """Return a configuration with a fixed lag, in which the clock moves the watermark of a silent substream.
+
+    Args:
+        lag: As in :func:`limiting_lag`.
+        max_lull: Processing time without an event after which a substream's watermark advances with the clock.
+        limits: See :class:`Limits`.
+
+    Raises:
+        InvalidUsage: As in :func:`limiting_lag`.
+    """
     return _config(
         {
             "type": "limiting_lag_and_lull",
@@ -94,7 +115,16 @@ def limiting_lag_and_lull(lag: timedelta, max_lull: timedelta, **limits: Unpack[
 def limiting_timestamp_and_wall_clock_lag(
     timestamp_lag: timedelta, wall_clock_lag: timedelta, **limits: Unpack[Limits]
 ) -> JobConfig:
-    """Return a configuration with a lag behind the max event time and another behind the clock; the higher wins."""
+    """Return a configuration with a lag behind the max event time and a lag behind the clock.
+
+    Args:
+        timestamp_lag: Lag behind the substream's max event time.
+        wall_clock_lag: Lag behind the coordinator's clock. The higher of the two watermarks applies.
+        limits: See :class:`Limits`.
+
+    Raises:
+        InvalidUsage: As in :func:`limiting_lag`.
+    """
     return _config(
         {
             "type": "limiting_timestamp_and_wall_clock_lag",
@@ -113,18 +143,22 @@ def target_completeness(
     min_rows: int | None = None,
     **limits: Unpack[Limits],
 ) -> JobConfig:
-    """Return a configuration in which each substream has the least lag that makes a share of its rows be on time.
+    """Return a configuration in which each substream has the smallest lag that keeps a share of its rows on time.
 
-    The lag is learned from measured delays. It widens at once and narrows slowly, and no watermark goes back. With a
+    The lag is learned from measured delays. It widens at once and narrows slowly; no watermark goes back. With a
     ``frame``, a row is on time if its window is open.
 
     Args:
-        target: The share, such as 0.99.
-        cold_start: The lag until ``min_rows`` were seen.
-        floor: Least lag.
-        ceiling: Greatest lag; None: no limit.
-        min_rows: Rows of the substream, or of all together. Default: so many that ten are beyond the target.
+        target: Share of rows to be on time, from 0.5 to 0.999999.
+        cold_start: Lag until ``min_rows`` rows are measured.
+        floor: Lower bound of the lag.
+        ceiling: Upper bound of the lag; None: no bound.
+        min_rows: Rows of the substream, or of the whole job, that must be measured before the lag is learned. None: the
+            number of which ten are expected beyond the target.
         limits: See :class:`Limits`.
+
+    Raises:
+        InvalidUsage: ``target`` is not a number; else as in :func:`limiting_lag`.
     """
     if isinstance(target, bool) or not isinstance(target, (int, float)):
         raise InvalidUsage(f"target must be a share of the rows, like 0.99; it is {target!r}.")
@@ -140,7 +174,7 @@ def target_completeness(
 
 
 def reported(**limits: Unpack[Limits]) -> JobConfig:
-    """Return a configuration in which a program reports the watermarks of substreams; event times move none."""
+    """Return a configuration for substreams whose watermarks a program reports; event times move no watermark."""
     return _config({"type": "reported"}, limits)
 
 
@@ -198,21 +232,21 @@ def _throttle(limits: Limits) -> JobConfig:
 
 
 def differing(theirs: JobConfig, ours: JobConfig) -> list[str]:
-    """Return the members of ``ours`` that ``theirs`` has other values for."""
+    """Return the members of ``ours`` whose values differ in ``theirs``."""
     return [name for name, value in ours.items() if theirs.get(name) != value]
 
 
 def event_time_length(name: str, length: Any, of_timestamps: bool, at_least: int = 0) -> int:
-    """Return a length of event time as a number.
+    """Return a length of event time as a number, in the unit of the event times.
 
     Args:
-        name: Name of the argument.
+        name: Name of the argument, for errors.
         length: A timedelta if the event times are timestamps, else a whole number in their unit.
         of_timestamps: Whether the event times are timestamps.
-        at_least: Least value.
+        at_least: Lower bound.
 
     Raises:
-        InvalidUsage: The length is of the other kind, or too small.
+        InvalidUsage: The length has the wrong type, or is below ``at_least``.
     """
     if of_timestamps:
         return milliseconds(name, length, at_least)
@@ -224,7 +258,7 @@ def event_time_length(name: str, length: Any, of_timestamps: bool, at_least: int
 
 
 def milliseconds(name: str, duration: Any, at_least: int = 0) -> int:
-    """Return a duration in milliseconds; raise InvalidUsage unless they are a whole number, ``at_least`` or more."""
+    """Return a duration in milliseconds; raise InvalidUsage unless it is a whole number, ``at_least`` or more."""
     if not isinstance(duration, timedelta):
         raise InvalidUsage(f"{name} must be a timedelta; it is {duration!r}.")
     whole, rest = divmod(duration, timedelta(milliseconds=1))

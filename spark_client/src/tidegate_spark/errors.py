@@ -3,11 +3,11 @@
 ::
 
     TidegateError
-    ├── InvalidUsage            the program that uses this package must be changed
-    ├── CoordinatorUnavailable  the coordinator did not answer for as long as the query may wait
-    └── Refused                 the coordinator refused a call, and said why
-        └── JobMissing          it has no such job
-            └── JobDeleted      because an operator deleted it
+    ├── InvalidUsage            an argument is invalid; change the program
+    ├── CoordinatorUnavailable  the coordinator did not answer in time
+    └── Refused                 the coordinator refused a call
+        └── JobMissing          the job does not exist
+            └── JobDeleted      an operator deleted the job
 """
 
 import json
@@ -20,14 +20,14 @@ class TidegateError(Exception):
 
 
 class InvalidUsage(TidegateError, ValueError):
-    """An argument that cannot work; the message says what to change."""
+    """An argument or a setting is invalid; the message says what to change."""
 
 
 class CoordinatorUnavailable(TidegateError):
     """The coordinator did not answer in time. Nothing is lost: Spark replays the batch with its pinned watermark.
 
     Attributes:
-        reason: What happened to the last attempt.
+        reason: Why the last attempt failed.
     """
 
     def __init__(self, message: str, reason: str = "") -> None:
@@ -40,8 +40,8 @@ class Refused(TidegateError):
 
     Attributes:
         status: HTTP status of the answer.
-        code: Its stable name, such as ``query_fenced`` or ``pinned_watermark_conflict``.
-        problem: The whole answer (RFC 9457).
+        code: Stable name of the reason, such as ``query_fenced`` or ``pinned_watermark_conflict``.
+        problem: The JSON object of the answer (RFC 9457).
     """
 
     def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
@@ -52,7 +52,7 @@ class Refused(TidegateError):
 
 
 class JobMissing(Refused):
-    """The coordinator has no such job: it was never created, or the coordinator has lost it."""
+    """The job does not exist: it was never created, or the coordinator has lost it."""
 
     what_to_do = (
         "The coordinator has no job {job!r}: start a query or call job.ensure_job() to create it. Both need a "
@@ -60,12 +60,12 @@ class JobMissing(Refused):
     )
 
     def of(self, job: str) -> Self:
-        """Return the same error, with a message that says what to do."""
+        """Return the same error with a message that names the job and says what to do."""
         return type(self)(self.status, {**self.problem, "detail": self.what_to_do.format(job=job)})
 
 
 class JobDeleted(JobMissing):
-    """An operator deleted the job. A running query does not create it again, the next start of a query does."""
+    """An operator deleted the job. Running queries do not create it again; the next start of a query does."""
 
     what_to_do = (
         "Job {job!r} was deleted: start a query or call job.ensure_job() to create it again. Both need a "
@@ -74,7 +74,7 @@ class JobDeleted(JobMissing):
 
 
 def refusal_of(status: int, body: bytes) -> Refused:
-    """Return the error for an answer that is not 2xx; it may come from a proxy and have any body."""
+    """Return the error for an answer that is not a success. A proxy may have sent it, with any body."""
     try:
         problem = json.loads(body)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Windows of event time, as numbers."""
+"""Windows of event time."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -25,7 +25,7 @@ class Frame:
     offset: int = 0
 
     def __post_init__(self) -> None:
-        """Raise InvalidUsage if there are gaps between the windows, or too many windows at once."""
+        """Raise InvalidUsage if there are gaps between the windows, or a row is in too many windows."""
         if self.size < 1 or self.slide < 1 or self.slide > self.size:
             raise InvalidUsage(
                 f"A window's slide is 1 or more, and its size or less; size={self.size}, slide={self.slide}."
@@ -50,13 +50,13 @@ class Frame:
 
         Args:
             size: Length of a window.
-            slide: Step between windows; None: the size.
-            offset: Distance of the boundaries from the epoch; None: 0.
-            of_timestamps: Whether the event times are timestamps; lengths then are timedeltas, else whole numbers.
+            slide: Step between windows; None: ``size``.
+            offset: Distance of the window boundaries from the epoch; None: 0.
+            of_timestamps: Whether the event times are timestamps. Lengths are then timedeltas, else whole numbers.
             called: Name of ``size`` in errors.
 
         Raises:
-            InvalidUsage: A length is of the other kind, or there cannot be such windows.
+            InvalidUsage: A length has the wrong type, or the windows are invalid.
         """
         length = event_time_length(called, size, of_timestamps, 1)
         step = length if slide is None else event_time_length("slide", slide, of_timestamps, 1)
@@ -65,17 +65,20 @@ class Frame:
     def cut(self, watermark: int) -> int:
         """Return the end of the last window that a watermark closes: the highest end at or below it.
 
-        It is also the lowest event time whose windows are all open: a row's first window ends at the first end above
-        its event time.
+        It is also the lowest event time whose windows are all open: a row's first window has the first end above its
+        event time.
         """
         return watermark - (watermark - self.offset - self.size) % self.slide
 
     def cut_at_the_end(self, watermark: int) -> int:
-        """Return the end of the last window with an event time below a watermark, after the end of the input."""
+        """Return the end of the last window with an event time below a watermark: the cut of a complete job."""
         return self.cut(watermark - 1 + self.size)
 
     def starts(self, time: Column) -> Column:
-        """Return the starts of the windows of a row, as one row for each; none if the event time is null."""
+        """Return the start of each window of a row, exploded if windows overlap.
+
+        Without an event time it is null, or the row has no result if windows overlap.
+        """
         into_the_last = F.pmod(time - F.lit(self.offset), F.lit(self.slide))
         last = time - into_the_last
         if self.slide == self.size:

@@ -1,4 +1,4 @@
-"""A connection to one job of a coordinator: the start of every program."""
+"""The connection to one job of a coordinator."""
 
 import math
 import os
@@ -25,10 +25,17 @@ from tidegate_spark.versions import check_native, check_session
 
 
 class Job:
-    """One job of a coordinator. :meth:`stream` and :meth:`with_watermark` coordinate queries; the rest manages the job.
+    """One job of a coordinator; create it with :func:`connect`.
+
+    :meth:`stream` and :meth:`with_watermark` coordinate queries. The other methods manage the job. Each of them calls
+    the coordinator and raises:
+
+    * :class:`JobMissing` if the coordinator has no such job,
+    * :class:`Refused` if it refuses the call,
+    * :class:`CoordinatorUnavailable` if it does not answer within ``on_outage`` (``"continue"``: 10 minutes).
 
     Attributes:
-        connection: How this program reaches the job.
+        connection: The connection to the job.
         frames: The windows of the queries that were started from this object.
     """
 
@@ -37,18 +44,18 @@ class Job:
         self.frames: set[Frame] = set()
 
     def stream(self, df: DataFrame, *, event_time: str, substream: Substream) -> Stream:
-        """Coordinate a streaming DataFrame.
+        """Return a stream that is coordinated by this job. Nothing is sent before :meth:`Stream.start`.
 
         Args:
-            df: The stream.
-            event_time: Column of type timestamp, timestamp_ntz (read as UTC), or long (epoch milliseconds, or any unit
-                that the whole job counts in).
-            substream: What makes a part of the input whose events are roughly in order: a column (an airport), a list
-                of columns (``["topic", "partition"]`` of Kafka), or :data:`SOURCE_PARTITION`. None: the stream is one
-                substream.
+            df: The streaming DataFrame.
+            event_time: Column of type timestamp, timestamp_ntz (read as UTC), or long (epoch milliseconds, or another
+                unit that the whole job uses).
+            substream: What identifies a substream, a part of the input whose events are roughly in order: a column
+                (an airport), a list of columns (``["topic", "partition"]`` of Kafka), or :data:`SOURCE_PARTITION`.
+                None: the stream is one substream.
 
         Raises:
-            InvalidUsage: A column is missing, or its type is not supported.
+            InvalidUsage: A column is missing, its type is not supported, or the Spark session is not supported.
         """
         check_session(df.sparkSession)
         columns = Columns(event_time, substream)
@@ -70,30 +77,34 @@ class Job:
         rate_limited_source: bool | None = None,
         replaces_substreams: bool = False,
     ) -> DataFrame:
-        """Return the stream with the job's watermark in place of Spark's ``withWatermark``.
+        """Return the stream with the job's watermark, in place of Spark's ``withWatermark``.
 
         Spark's own windows, deduplication, stream joins and ``transformWithState`` then follow the job. Spark drops
-        late rows, and the job counts them. A batch is reported when Spark has finished it. So the watermark moves one
-        batch later than with :meth:`stream`, as Spark's own does.
+        late rows, and the job counts them. A batch is reported after Spark has finished it, so the watermark moves one
+        batch later than with :meth:`stream`, as Spark's own watermark does.
 
         Args:
-            df: The stream.
+            df: The streaming DataFrame.
             event_time: Column of type timestamp. Rows at the watermark or above are on time.
             substream: As for :meth:`stream`.
-            queryName: Name of the query in the job, the same at every start. If a query has several inputs, each of
-                them needs a name of its own.
-            checkpointLocation: Checkpoint of the query that will be started.
-            windows: Size of the windows, if the query has no other stateful operator. The watermark then moves from
-                window end to window end, and the last windows close when the job is complete. Without it the watermark
+            queryName: Name of the query in the job, the same at every start. If a query has several inputs, each
+                input needs its own name.
+            checkpointLocation: Checkpoint of the query, the same as for Spark's ``start()``.
+            windows: Size of the windows, if they are the query's only stateful operator. The watermark then moves from
+                window end to window end, and the last windows close when the job is complete. None: the watermark
                 moves by milliseconds, as all other operators need it.
-            slide: Step between the windows; see :meth:`Stream.windows`.
-            offset: Offset of the windows; see :meth:`Stream.windows`.
+            slide: Step between the windows; default: ``windows``.
+            offset: Distance of the window boundaries from the epoch; default: 0.
             declare: Substreams that hold the watermark from the start; see :meth:`Stream.declare`.
-            rate_limited_source: As for :meth:`Stream.rate_limited_source`; None: the default.
-            replaces_substreams: As for :meth:`Stream.start`.
+            rate_limited_source: See :meth:`Stream.rate_limited_source`. None: its default.
+            replaces_substreams: See :meth:`Stream.start`.
+
+        Returns:
+            A streaming DataFrame with the same columns and rows.
 
         Raises:
-            InvalidUsage: A column cannot be used, or Spark would not follow the watermark on this stream.
+            InvalidUsage: An argument is missing or invalid, or Spark cannot follow the job's watermark on this stream
+                or in this session.
         """
         check_native(df.sparkSession)
         # PySpark 3.5 has no data sources in Python, so the module cannot be imported there.
@@ -119,13 +130,13 @@ class Job:
     # -- the job --------------------------------------------------------------------------------------------------
 
     def ensure_job(self) -> None:
-        """Create the job from the configuration of :func:`connect` if it does not exist; else change nothing."""
+        """Create the job with the configuration given to :func:`connect`, unless it exists."""
         self.connection.run(self.connection.calls.ensure_job(self.connection.config))
 
     def change_config(self, config: JobConfig) -> None:
-        """Replace the configuration of the job at once. No watermark goes back.
+        """Replace the job's configuration at once. No watermark goes back.
 
-        If the coordinator loses the job, queries started from this object create it again with ``config``.
+        If the coordinator loses the job, queries of this object create it again with ``config``.
         """
         self.connection.run(self.connection.calls.change_job(config))
         self.connection.config = config
@@ -134,40 +145,44 @@ class Job:
         """Declare substreams of a query, so that they hold the watermark before their first row.
 
         Args:
-            query: The query.
-            substreams: For each substream the value of its column, or a tuple of the values of its columns.
-            reason: Recorded with the action.
+            query: Name of the query.
+            substreams: For each substream, the value of its column, or a tuple of the values of its columns.
+            reason: Text that the coordinator records with the action.
         """
         self.connection.run(self.connection.calls.declare(query, _names("declare", substreams), reason))
 
     def done(self, query: str, substreams: Sequence[Values], reason: str = "") -> None:
-        """End substreams of a query: they never hold the watermark again."""
+        """Mark substreams of a query as done: they never hold the watermark again. Arguments as in :meth:`declare`."""
         self.connection.run(self.connection.calls.done(query, _names("done", substreams), reason))
 
     def hand_over(self, query: str, successor: str, reason: str = "") -> None:
-        """End a query whose substreams another query continues: it was renamed, or starts on a new checkpoint.
+        """Retire a query whose substreams another query continues.
 
-        For a new checkpoint, ``successor`` is the name of the query itself. An open batch is abandoned: the successor
-        reads its rows again, or they are missing.
+        Use it when a query is renamed, or starts on a new checkpoint (``successor`` is then the same name). An open
+        batch is abandoned: its rows are missing unless the successor reads them again.
         """
         self.connection.run(self.connection.calls.retire(query, successor, reason))
 
     def retire(self, query: str, reason: str = "") -> None:
-        """End a query: its substreams and its open batch no longer hold the watermark."""
+        """Retire a query: its substreams and its open batch no longer hold the watermark."""
         self.connection.run(self.connection.calls.retire(query, None, reason))
 
     def complete(self, reason: str = "", up_to: datetime | int | None = None) -> int | None:
-        """End the input: move the watermark above everything that was seen, and return it.
+        """Declare the end of the input: move the watermark above every event time seen, and freeze the job.
 
         Args:
-            reason: Recorded with the action.
-            up_to: Least watermark: an aware datetime, or a number in the unit of the event times. Default: the end of
-                the last window that contains the highest event time, over all windows of this job's streams. Other
-                operators of Spark behind :meth:`with_watermark` keep state beyond that (the time bound of a join, a
-                timer): they emit it when the watermark has passed its end.
+            reason: Text that the coordinator records with the action.
+            up_to: Lowest value for the watermark: an aware datetime, or a number in the unit of the event times.
+                Default: the end of the last window that contains the max event time, over all windows of queries
+                started from this object. Behind :meth:`with_watermark`, other operators of Spark may keep state beyond
+                that (the time bound of a join, a timer). They emit it when the watermark has passed its end.
+
+        Returns:
+            The emitted watermark; None if the job has none.
 
         Raises:
             InvalidUsage: ``up_to`` has no time zone.
+            Refused: A batch is open, or a hold is in force.
         """
         if isinstance(up_to, datetime):
             if up_to.tzinfo is None:
@@ -184,21 +199,21 @@ class Job:
     # -- its state ------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """Return the status of the job."""
+        """Return the job's status: the JSON object of ``GET /v1/jobs/{job}``."""
         return self.connection.run(self.connection.calls.status())
 
     def queries(self) -> list[dict[str, Any]]:
-        """Return the queries of the job, each with its latest batch."""
+        """Return the job's queries, each with its latest batch."""
         return self.connection.run(self.connection.calls.queries())
 
     def substreams(self) -> list[dict[str, Any]]:
-        """Return the substreams of the job."""
+        """Return all substreams of the job."""
         return self.connection.run(self.connection.calls.substreams())
 
     def metrics(self) -> dict[str, int | None]:
-        """Return the job as named numbers for a metrics system, from any process and any listener of Spark.
+        """Return the job's metrics by name: the watermark, its lag (ms), and the rows of all batches by class.
 
-        The names are those of :meth:`Committed.metrics`; rows are counted over all batches.
+        The names are those of :meth:`Committed.metrics`. Any process may call it, also a listener of Spark.
         """
         status = self.status()
         watermark, rows = status["watermark"], status["rows"]
@@ -229,21 +244,21 @@ def connect(
     transport: httpx.BaseTransport | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Job:
-    """Connect to a job. Nothing is sent yet; the start of a query creates the job.
+    """Return a connection to a job. Nothing is sent yet; the first start of a query creates the job.
 
     Args:
-        url: Address of the coordinator; default: the environment's ``TIDEGATE_URL``.
-        job: Name of the job.
-        config: Configuration to create the job with (:func:`limiting_lag`); None: the job must exist.
-        key: Sent as a bearer key; default: the environment's ``TIDEGATE_TOKEN``.
-        on_outage: How long a batch waits for a coordinator that does not answer before its query fails. Or
-            ``"continue"``: the batch goes on with the pinned watermark of the batch before, and is reported later.
-        transport: Sends the driver's requests in place of httpx's own transport, for tests and special proxies.
-            Executors report over connections of their own.
+        url: Address of the coordinator, such as ``http://host:8000``; default: the environment's ``TIDEGATE_URL``.
+        job: Name of the job: 1 to 128 letters, digits and ``. _ ~ -``.
+        config: Configuration to create the job with, such as :func:`limiting_lag` returns. None: the job must exist.
+        key: Bearer key; default: the environment's ``TIDEGATE_TOKEN``.
+        on_outage: How long a batch waits for a coordinator that does not answer; then its query fails. With
+            ``"continue"``, the batch continues with the pinned watermark of the batch before it, and is reported later.
+        transport: Replaces httpx's own transport for the driver's requests, for tests and special proxies. Executors
+            use their own connections.
         clock: The driver's clock, for tests.
 
     Raises:
-        InvalidUsage: An argument cannot work.
+        InvalidUsage: The address is missing, or an argument is invalid.
     """
     url = url or os.environ.get("TIDEGATE_URL")
     if not url:

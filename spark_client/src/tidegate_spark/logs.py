@@ -1,4 +1,4 @@
-"""Log records that name their query: in the text for people, in attributes for programs."""
+"""Log records that name their query, in the text and in attributes."""
 
 import logging
 from collections.abc import MutableMapping
@@ -10,13 +10,13 @@ HEARTBEATS_FAIL = "heartbeats fail", "heartbeats succeed again"
 
 
 class QueryLog(logging.LoggerAdapter[logging.Logger]):
-    """The log of one query. Records carry ``job``, ``query`` and ``batch``; a call names its batch in ``extra``."""
+    """The log of one query. Records have ``job``, ``query`` and ``batch``; a call passes its batch in ``extra``."""
 
     def __init__(self, job: str, query: str) -> None:
         super().__init__(logging.getLogger("tidegate"), {"job": job, "query": query})
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Put the job, the query and the batch before the message."""
+        """Prefix the message with the job, the query and the batch."""
         assert self.extra is not None
         carried = {"batch": None, **self.extra, **(kwargs.get("extra") or {})}
         where = f"{carried['job']}/{carried['query']}" + ("" if carried["batch"] is None else f" {carried['batch']}")
@@ -24,7 +24,7 @@ class QueryLog(logging.LoggerAdapter[logging.Logger]):
 
 
 class FailureLog:
-    """Logs when something starts to fail, fails for another reason, or succeeds again; not each failure in between."""
+    """Log of the first failure, of each new reason, and of the next success; repeated failures are not logged."""
 
     def __init__(self, log: QueryLog, fails: str, succeeds: str) -> None:
         self._log, self._fails, self._succeeds = log, fails, succeeds
@@ -34,7 +34,7 @@ class FailureLog:
         """Record a failure."""
         code = str(getattr(error, "code", type(error).__name__))
         if code != self._code:
-            # An error that is not of this package is unexpected: log where it came from.
+            # An error of another package is unexpected, so log its traceback.
             self._log.warning("%s: %s", self._fails, error, exc_info=not isinstance(error, TidegateError))
         self._code = code
 

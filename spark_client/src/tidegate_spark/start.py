@@ -1,4 +1,4 @@
-"""Starts a coordinated query."""
+"""The start of a coordinated query."""
 
 import logging
 import os
@@ -35,7 +35,7 @@ HEARTBEAT_MS = 1000
 
 @dataclass(frozen=True)
 class StreamOptions(BatchOptions):
-    """The options of a stream, as :class:`Stream` describes them."""
+    """The options of a stream; :class:`Stream` describes them."""
 
     function: UserFunction | None = None
     windowed: WindowSettings | None = None
@@ -75,7 +75,7 @@ class QueryStart:
         except BaseException:
             listener.leave()
             raise
-        # Spark waits for the function of the running batch, which may be waiting for the coordinator.
+        # A stopping query waits for its running batch, which may be waiting for the coordinator.
         session.stop_when(lambda: not query.isActive)
         listener.listen_to(query)
         session.run(session.protocol.started())
@@ -131,7 +131,7 @@ class QueryStart:
         return writer.trigger(**self.options.trigger) if self.options.trigger else writer
 
     def _with_markers(self) -> DataFrame:
-        """Return the stream; with windows, one that also has a batch when only the watermark moves."""
+        """Return the stream; with windows, one that also runs a batch when only the watermark moves."""
         if self.options.windowed is None:
             return self.df
         spark = self.df.sparkSession
@@ -167,11 +167,7 @@ class QueryStart:
 
 
 def check_start(method: str, query: str | None, checkpoint: str | os.PathLike[str] | None) -> tuple[str, str]:
-    """Return the name of a query and the location of its checkpoint.
-
-    Raises:
-        InvalidUsage: One of them is missing, or the name has other characters than the API allows.
-    """
+    """Return a query's name and checkpoint location; raise InvalidUsage if one is missing or the name is invalid."""
     if query is None:
         raise InvalidUsage(f"{method}() needs queryName: the name of the query in the job, the same at every start.")
     if checkpoint is None:

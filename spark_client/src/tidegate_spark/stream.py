@@ -1,4 +1,4 @@
-"""From a streaming DataFrame to a coordinated query, in the terms of Spark's ``DataStreamWriter``."""
+"""The builder of a coordinated query, modelled on Spark's ``DataStreamWriter``."""
 
 import os
 from collections.abc import Callable
@@ -35,7 +35,11 @@ DELAYS = ("batch", "row", "none")
 
 @dataclass(frozen=True)
 class Stream:
-    """A stream before its query is started. Each method returns a new one."""
+    """A coordinated stream whose query is not yet started; create it with :meth:`Job.stream`.
+
+    Methods return a new stream, except :meth:`windows` and :meth:`start`. They raise :class:`InvalidUsage` if an
+    argument is invalid.
+    """
 
     connection: JobConnection
     frames: set[Frame]
@@ -49,41 +53,41 @@ class Stream:
     # -- rows and results -----------------------------------------------------------------------------------------
 
     def foreach_batch(self, function: UserFunction) -> "Stream":
-        """Call ``function(df, batch)`` with the rows that are on time.
+        """Call ``function(df, batch)`` with the rows of each batch that are on time.
 
-        ``batch`` is the batch id, and also carries ``batch.watermark`` and ``batch.job_watermark``. With
-        :meth:`windows`, the function gets the windows that have closed or changed, in batches that have any.
+        ``batch`` is the batch id as a :class:`Batch`, with ``batch.watermark`` and ``batch.job_watermark``. With
+        :meth:`windows`, ``df`` has the windows that have closed or changed; without any, the function is not called.
         """
         return self._with(function=_checked_function("foreach_batch", function))
 
     def late_output(self, function: UserFunction) -> "Stream":
-        """Call ``function(df, batch)`` with the late rows, in batches that have any: the side output.
+        """Call ``function(df, batch)`` with the late rows of each batch that has any: the side output.
 
-        Without it, late rows are dropped. The coordinator counts them, and the log names their substreams.
+        Without it, late rows are dropped. The coordinator counts them in any case; the log names their substreams.
         """
         return self._with(late_function=_checked_function("late_output", function))
 
     def null_event_times(self, route: RowRoute) -> "Stream":
-        """Choose where rows without an event time go: with the ``late`` ones (default), or with those ``on_time``.
+        """Choose where rows without an event time go: with the ``late`` (default) or the ``on_time`` rows.
 
-        They are counted as a class of their own in any case.
+        They are counted as ``null_event_time`` in any case.
         """
         return self._with(null_route=_checked_word("null_event_times", route, ROUTES))
 
     def future_event_times(self, route: RowRoute) -> "Stream":
-        """Choose where rows go whose event time is further ahead of the clock than ``max_future_skew``.
+        """Choose where rows go whose event time is more than ``max_future_skew`` ahead of the clock.
 
-        They go with those ``on_time`` (default) or with the ``late`` ones. In any case they move no watermark and are
-        counted as a class of their own.
+        They go with the ``on_time`` rows (default; with :meth:`windows` the ``late`` rows) or with the ``late`` rows.
+        They move no watermark and are counted as ``future`` in any case.
         """
         return self._with(future_route=_checked_word("future_event_times", route, ROUTES))
 
     def on_commit(self, function: Callable[[Committed], Any]) -> "Stream":
-        """Call ``function(committed)`` after each commit. Its errors are logged and do not fail the batch."""
+        """Call ``function`` with a :class:`Committed` after each commit. Its errors are logged and fail no batch."""
         return self._with(on_commit=_checked_function("on_commit", function))
 
     def show_progress(self) -> "Stream":
-        """Print a line about each committed batch."""
+        """Print a line for each committed batch."""
         return self._with(show_progress=True)
 
     # -- windows --------------------------------------------------------------------------------------------------
@@ -91,36 +95,41 @@ class Stream:
     def windows(
         self, size: timedelta | int, slide: timedelta | int | None = None, offset: timedelta | int | None = None
     ) -> WindowBuilder["Stream"]:
-        """Make windows ``[start, start + size)``; choose their results with ``.agg(...)``.
+        """Group the rows by windows ``[start, start + size)`` of event time; call ``.agg(...)`` on the result.
 
         Lengths are timedeltas if the event times are timestamps, else whole numbers in the unit of the event times.
 
         Args:
             size: Length of a window.
-            slide: Step from one window to the next; default: ``size``.
-            offset: Distance of the boundaries from the epoch; default: 0.
+            slide: Step from one window to the next, at most ``size``; default: ``size``.
+            offset: Distance of the window boundaries from the epoch; default: 0.
 
         Raises:
-            InvalidUsage: There are gaps between the windows, or a length has another unit.
+            InvalidUsage: A length has the wrong type, there are gaps between the windows, or a row would be in more
+                than 1,000 windows.
         """
         frame = Frame.of(size, slide, offset, of_timestamps=self.columns.are_timestamps(self.df))
         return WindowBuilder(frame, self.df.columns, self._with_windows)
 
     def _with_windows(self, windowed: WindowSettings) -> "Stream":
-        # A window far ahead of the clock would be kept until its time has come.
+        # A window far ahead of the clock would stay in the state until the watermark reaches it.
         return self._with(windowed=windowed, future_route="late")
 
     def allowed_lateness(self, lateness: timedelta | int) -> "Stream":
-        """Let a closed window take rows until the watermark is ``lateness`` beyond its end. Only with :meth:`windows`.
+        """Let closed windows accept rows until the watermark is ``lateness`` beyond their end.
 
-        A window that changes is given out again, with its earlier result as ``previous``.
+        A window that changes is emitted again, with its earlier result as ``previous``. ``lateness`` is a timedelta if
+        the event times are timestamps, else a whole number in their unit. Only with :meth:`windows`.
         """
         windowed = self._windowed("allowed_lateness")
         allowed = event_time_length("allowed_lateness", lateness, self.columns.are_timestamps(self.df))
         return self._with(windowed=replace(windowed, lateness=allowed))
 
     def keep_windows_in(self, store: StateStore) -> "Stream":
-        """Store windows elsewhere than in Parquet files beside the checkpoint. Only with :meth:`windows`."""
+        """Keep the state of windows in ``store``; default: Parquet files beside the checkpoint.
+
+        Only with :meth:`windows`.
+        """
         return self._with(windowed=replace(self._windowed("keep_windows_in"), store=store))
 
     def _windowed(self, method: str) -> WindowSettings:
@@ -128,26 +137,26 @@ class Stream:
             raise InvalidUsage(f"{method} is for windows: .windows(...).agg(...) comes before it.")
         return self.options.windowed
 
-    # -- what the coordinator learns ------------------------------------------------------------------------------
+    # -- reports --------------------------------------------------------------------------------------------------
 
     def declare(self, *values: Values) -> "Stream":
-        """Declare substreams, so that they hold the watermark before their first row.
+        """Declare substreams, so that they hold the watermark before their first row. A second call replaces the first.
 
         Args:
-            values: For each substream the value of its column, or a tuple of the values of its columns.
+            values: For each substream, the value of its column, or a tuple of the values of its columns.
         """
         return self._with(declared=tuple(map(name_of, values)))
 
     def reporting(self, mode: Mode) -> "Stream":
-        """Choose who reports to the coordinator.
+        """Choose which processes report to the coordinator.
 
         Args:
-            mode: ``executor`` (default): each executor reports what it folded. ``driver``: the driver reports, so that
-                executors need neither this package nor a connection to the coordinator. ``observe``: the driver
-                reports, for a stream that is one substream (``substream=None``), without a shuffle by substream.
+            mode: ``executor`` (default): the executors report. ``driver``: the driver reports, so that executors need
+                neither this package nor a connection to the coordinator. ``observe``: the driver reports a stream that
+                is one substream (``substream=None``), without a shuffle by substream.
 
         Raises:
-            InvalidUsage: The mode is unknown, or ``observe`` is chosen for several substreams.
+            InvalidUsage: The mode is unknown, or it is ``observe`` and the stream has several substreams.
         """
         _checked_word("reporting", mode, MODES)
         if mode == "observe" and self.columns.substream is not None:
@@ -155,41 +164,42 @@ class Stream:
         return self._with(mode=mode)
 
     def rate_limited_source(self, limited: bool = True) -> "Stream":
-        """Say whether the source limits the size of batches (``maxFilesPerTrigger``, ``maxOffsetsPerTrigger``, ...).
+        """Declare whether the source limits the size of batches (``maxFilesPerTrigger``, ``maxOffsetsPerTrigger``).
 
-        A batch of such a source is no evidence that a substream without rows is idle: its rows may be in the next
-        batch. Only a trigger without new data is. Set it if the configuration has an ``idle_timeout``.
+        Call it for such a source if the configuration has an ``idle_timeout``. A substream without rows in a limited
+        batch may have rows in the next one. Only a trigger without new data then proves that a substream is idle.
 
-        By default, a batch is taken to contain all input that existed when it began. Under ``availableNow`` that is
-        all input that existed when the run began. ``False`` says that each batch is complete under ``availableNow``
-        too, as in a replay whose files stand for moments.
+        By default, a batch contains all input that existed when it began; under ``availableNow``, the batches of a run
+        contain all input that existed when the run began. With ``False``, each batch is complete also under
+        ``availableNow``, as in a replay that reads one file for each point in time.
         """
         return self._with(rate_limited=limited)
 
     def measure_delays(self, order: DelayOrder | Literal["none"]) -> "Stream":
-        """Measure how late rows are, for the completeness curve and for ``target_completeness``.
+        """Measure the delays of rows, for the completeness curve and for ``target_completeness``.
 
-        By default delays are measured if the configuration needs them. Substreams whose values cannot be names as they
-        are (longer than 200 bytes, or unprintable) have no delays.
+        By default, delays are measured (``batch``) if the configuration needs them. Substreams with names that were
+        shortened or escaped (values longer than 200 bytes, or unprintable) have no delays.
 
         Args:
-            order: ``batch``: against the max event time of the substream before the batch, which decides whether a row
-                is late. ``row``: before the row, in the order in which a task reads them, so that the size of batches
-                does not matter; each row then passes through Python, and the workers need NumPy. ``none``: not at all.
+            order: ``batch``: measure against the substream's max event time before the batch, as lateness is decided.
+                ``row``: measure against its max event time before the row, in the order in which a task reads rows.
+                The result does not depend on the size of batches, but each row passes through Python, and the workers
+                need NumPy. ``none``: do not measure.
         """
         return self._with(delays=_checked_word("measure_delays", order, DELAYS))
 
     # -- how the query runs ---------------------------------------------------------------------------------------
 
     def persist(self, persist: bool) -> "Stream":
-        """Choose whether a batch is cached while it runs (default), or read again for each use.
+        """Choose whether a batch is cached while it runs (default: True) or read again for each use.
 
-        Reading again is faster if the source is cheap to read and the batch is large, for example pruned Parquet.
+        Reading again is faster if the batch is large and the source is cheap to read, such as pruned Parquet.
         """
         return self._with(persist=persist)
 
     def tuning(self, *, report_tasks: int = REPORT_TASKS, heartbeat_ms: int = HEARTBEAT_MS) -> "Stream":
-        """Set the most tasks that report a batch, and the interval of heartbeats."""
+        """Set the maximum number of tasks that report a batch, and the interval of heartbeats in milliseconds."""
         if report_tasks < 1 or heartbeat_ms < 1:
             raise InvalidUsage("report_tasks and heartbeat_ms must be 1 or more.")
         return self._with(report_tasks=report_tasks, heartbeat_ms=heartbeat_ms)
@@ -210,18 +220,20 @@ class Stream:
         replaces_substreams: bool = False,
         **options: Any,
     ) -> StreamingQuery:
-        """Start the query.
+        """Create the job if it does not exist, and start the query.
 
         Args:
-            queryName: Name of the query in the job, the same at every start.
+            queryName: Name of the query in the job, the same at every start: 1 to 128 letters, digits and ``. _ ~ -``.
             checkpointLocation: Checkpoint of the query.
             replaces_substreams: Continue with this checkpoint although ``event_time`` or ``substream`` names other
-                columns than before. The job no longer waits for the substreams that the query had.
-            options: Options, as ``DataStreamWriter.options`` takes them.
+                columns than before. The query's earlier substreams then no longer hold the watermark.
+            options: Options, as for ``DataStreamWriter.options``.
 
         Raises:
-            InvalidUsage: An argument cannot work, or the query cannot continue with this checkpoint.
-            JobMissing: There is no such job, and no configuration to create it from.
+            InvalidUsage: An argument is missing or invalid, or the query cannot continue with this checkpoint.
+            JobMissing: The job does not exist, and :func:`connect` got no configuration to create it with.
+            Refused: The coordinator refuses a call.
+            CoordinatorUnavailable: The coordinator does not answer within ``on_outage``.
         """
         query, location = check_start("start", queryName, checkpointLocation)
         if self.options.function is None:

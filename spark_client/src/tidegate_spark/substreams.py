@@ -1,7 +1,7 @@
-"""Substreams: the values of columns, the source partition, or the stream as a whole; and their names.
+"""Names of substreams.
 
-The coordinator takes printable names of up to 200 bytes. Values of columns may be anything. A value that cannot be a
-name gets one of its own, so that no value stops a query or is taken for another.
+The coordinator accepts printable names of up to 200 bytes, but columns may have any values. A value that cannot be a
+name is mapped to a unique one, so no value fails a query or is confused with another value.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ WHOLE = "(all)"
 LONGEST_BYTES = 200
 _MARK_DIGITS = 16
 
-# What the coordinator considers unprintable: control characters and lone surrogates.
+# Characters that the coordinator refuses: control characters, line separators and lone surrogates.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
@@ -26,10 +26,10 @@ class SourcePartition(Enum):
 
 
 SOURCE_PARTITION = SourcePartition.SOURCE_PARTITION
-"""In place of a column: each partition of the source is a substream, named by its number.
+"""Used in place of a column: each partition of the source is a substream, named by its number.
 
-For sources whose partitions mean the same in every batch. Partitions of files do not: they depend on file sizes. With
-Kafka, the columns ``["topic", "partition"]`` are equivalent and survive a repartition.
+Use it only if a partition has the same meaning in every batch. Partitions of files do not: they depend on file sizes.
+For Kafka, prefer the equivalent columns ``["topic", "partition"]``, which survive a repartition.
 """
 
 Substream = str | Sequence[str] | SourcePartition | None
@@ -37,16 +37,16 @@ Substream = str | Sequence[str] | SourcePartition | None
 
 Value = str | int | None
 Values = Value | tuple[Value, ...]
-"""The value of the substream's column, or of each of its columns; None for null."""
+"""The value of the substream column, or a tuple of the values of its columns; None for null."""
 
 
 def name_of(values: Values) -> str:
-    """Return the name of the substream with these values: unique, and always the same.
+    """Return the unique and stable name of the substream with these values.
 
-    A single value that can be a name is the name. Several values are joined by ``/``; a ``/`` within one of them
-    becomes ``%2F``. Null is ``(null)``, the empty string ``(empty)``. Long or unprintable names are shortened, escaped
-    and marked by a digest. So is a tuple with the text ``(null)`` or ``(empty)``; as a single value, that text is the
-    name of the substream.
+    A single value that can be a name is the name. Several values are joined by ``/``; ``/`` within a value becomes
+    ``%2F``. Null is ``(null)``, and the empty string is ``(empty)``. Long or unprintable names are shortened, escaped
+    and marked by a digest. So is a tuple that has the text ``(null)`` or ``(empty)``. As a single value, that text is
+    the name of the substream, the same as for null or the empty string.
     """
     parts = values if isinstance(values, tuple) else (values,)
     name = "/".join(_part(part).replace("%", "%25").replace("/", "%2F") for part in parts)
@@ -59,7 +59,7 @@ def name_of(values: Values) -> str:
 
 
 def values_of(name: str, columns: int) -> tuple[str | None, ...]:
-    """Return the values, as strings, that a name of so many columns was made from.
+    """Return the values, as strings, of the columns that a name was made from.
 
     For a name that was shortened or escaped, they are values that no row has.
     """

@@ -1,4 +1,4 @@
-"""Differences between the supported versions of PySpark: checks, and replacements for what older ones lack."""
+"""Checks of the PySpark version, and replacements for functions that older versions lack."""
 
 import re
 from typing import Any, cast
@@ -13,12 +13,11 @@ PYTHON_SOURCES = (4, 0)
 """The first version with data sources in Python."""
 
 AVAILABLE_NOW_OF_PYTHON_SOURCES = (4, 2)
-"""The first version that runs ``availableNow`` in several batches if one of the sources is in Python. Earlier ones run
-a single batch."""
+"""The first version that runs ``availableNow`` with a Python source in several batches; earlier ones run one batch."""
 
 
 def version_of(spark: SparkSession) -> tuple[int, int]:
-    """Return the major and minor version of Spark; under Spark Connect that of the server."""
+    """Return the major and minor version of Spark; under Spark Connect, of the server."""
     major, minor = re.findall(r"\d+", spark.version)[:2]
     return int(major), int(minor)
 
@@ -29,13 +28,13 @@ def is_connect(spark: SparkSession) -> bool:
 
 
 def check_session(spark: SparkSession) -> None:
-    """Raise InvalidUsage if queries of this session cannot be coordinated."""
+    """Raise InvalidUsage if this session is not supported."""
     if is_connect(spark) and version_of(spark) < (4, 0):
         raise InvalidUsage(f"Spark Connect needs Spark 4.0 or later; this is {spark.version}. Use a classic session.")
 
 
 def check_native(spark: SparkSession) -> None:
-    """Raise InvalidUsage if ``with_watermark()`` does not work in this session."""
+    """Raise InvalidUsage if ``with_watermark()`` does not support this session."""
     if version_of(spark) < PYTHON_SOURCES:
         raise InvalidUsage(
             f"with_watermark() needs Spark 4.0 or later, and this is {spark.version}: use stream(), which it supports."
@@ -51,13 +50,13 @@ def to_arrow(df: DataFrame) -> pa.Table:
     """Return the rows of a DataFrame as an Arrow table; timestamps are in microseconds."""
     if hasattr(df, "toArrow"):
         return df.toArrow()
-    # PySpark 3.5. DataFrame.toPandas() calls this as well, and turns whole numbers beside nulls into floats.
+    # PySpark 3.5. DataFrame.toPandas() calls this too, but turns whole numbers beside nulls into floats.
     batches: list[pa.RecordBatch] = cast(Any, df)._collect_as_arrow()
     return pa.Table.from_batches(batches) if batches else to_arrow_schema(df.schema).empty_table()
 
 
 def from_arrow(spark: SparkSession, table: pa.Table) -> DataFrame:
-    """Return a DataFrame of the rows of an Arrow table."""
+    """Return the rows of an Arrow table as a DataFrame."""
     if version_of(spark) >= (4, 0):
         return spark.createDataFrame(table)
     rows = list(zip(*(column.to_pylist() for column in table.columns), strict=True))

@@ -1,13 +1,13 @@
 """The function that Spark calls for every batch.
 
-Begin and pin the watermark, fold and report, pass on the rows on time, pass on the late rows, commit. With windows, the
-results of those that close are given out after the commit.
+Its steps: begin and pin the watermark, fold and report, pass on the on-time rows, pass on the late rows, commit. With
+windows, the results of windows that close are emitted after the commit.
 
 Invariants:
 
-1. A batch is judged by one pinned watermark for ever, stored beside the checkpoint before a row is judged by it.
+1. All replays of a batch have the same pinned watermark, stored beside the checkpoint before a row is judged by it.
 2. Every row has exactly one class: on time, updated, late, future, or without an event time.
-3. What a batch reported becomes effective after its rows are handled: the user's functions have returned, or the rows
+3. The reports of a batch become effective after its rows are handled: the user's functions have returned, or the rows
    are in the state of the windows.
 """
 
@@ -37,12 +37,12 @@ from tidegate_spark.protocol.session import DriverSession
 
 REPORT_TASKS = 4
 MOST_NAMES = 5
-"""Most substreams that one line of the log names."""
+"""Maximum number of substreams that a log record names."""
 
 
 @dataclass(frozen=True)
 class BatchOptions:
-    """The options of a batch, as :class:`Stream` describes them."""
+    """The options of a batch; :class:`Stream` describes them."""
 
     late_function: UserFunction | None = None
     null_route: RowRoute = "late"
@@ -61,8 +61,8 @@ class BatchFunction:
 
     Attributes:
         session: The session of the run.
-        columns: The columns of the event time and of the substream.
-        handler: What becomes of the rows.
+        columns: The event time column and the substream columns.
+        handler: The handler of the rows.
         options: The options of the stream.
         of_timestamps: Whether the event times are timestamps.
     """
@@ -75,7 +75,7 @@ class BatchFunction:
     _starts_plain: bool = True
     """Whether a batch starts with the plain fold."""
     _tasks: int | None = None
-    """How many tasks report a batch; None: not known yet."""
+    """Number of tasks that report a batch; None: not known yet."""
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Run a batch."""
@@ -86,7 +86,7 @@ class BatchFunction:
         except TidegateError as error:
             level = logging.INFO if self.session.is_stopped() else logging.ERROR
             self.session.log.log(level, "the batch failed: %s", error, extra={"batch": batch_id})
-            # Spark prints the traceback of a failed batch three times, and messages of TidegateError need none.
+            # Spark prints the traceback of a failed batch three times. The message of a TidegateError is sufficient.
             raise error.with_traceback(None) from error.__cause__
 
     def _run(self, df: DataFrame, batch_id: int) -> None:
@@ -97,7 +97,7 @@ class BatchFunction:
         except Refused as refusal:
             if refusal.code != "job_complete" or not self.handler.has_results_at_end or not df.isEmpty():
                 raise
-            # After the end of the input a batch without rows needs no begin.
+            # After the end of the input, a batch without rows needs no begin.
             watermark = self.session.run(self.session.coordinator.coalesced_watermark())
             self.handler.end(df.sparkSession, protocol.batch_without_rows(batch_id, watermark), watermark)
             return
@@ -140,7 +140,7 @@ class BatchFunction:
         assert found is not None, "the full fold judges every row"
         fold, reported = found
         self._starts_plain = not (fold.count("late") or fold.count("updated") or fold.count("future"))
-        # One task is enough for a few substreams, and each task costs the time of a Python worker.
+        # One task suffices for a few substreams, and each task needs a Python worker.
         self._tasks = min(self.options.report_tasks, 1 + len(fold.substream) // SUBSTREAMS_PER_CALL)
         if not reported:
             self.session.run(self.session.protocol.report(opened, fold))
@@ -233,7 +233,7 @@ class BatchFunction:
             if self.options.on_commit is not None:
                 self.options.on_commit(committed)
         except Exception:
-            # The batch is committed, and the user's function cannot change that.
+            # The batch is committed; a failure of the user's function does not change that.
             log.exception("the function of on_commit failed", extra=carried)
 
 

@@ -1,11 +1,11 @@
-"""The class of each row of a batch, by its pinned watermark: the same in every replay.
+"""The class of each row of a batch, by the batch's pinned watermark: the same in every replay.
 
-A row is *late*, *updated*, *null_event_time* (it has none), *future* (too far ahead of the clock to be true, so it
-moves no watermark), or *on time*.
+A row is *late*, *updated*, *null_event_time* (without an event time), *future* (too far ahead of the clock, so it moves
+no watermark), or *on time*.
 
-By row, it is late below the pinned watermark. By window, it is on time if all of its windows are open, updated if one
-is closed and all of them still take it (allowed lateness), and late if one does not. If windows overlap, the others may
-still take a late row.
+Judged by row, a row below the pinned watermark is late. Judged by window, a row is on time if all of its windows are
+open. It is updated if a window is closed and all of them still accept it (allowed lateness). It is late if a window
+does not accept it. If windows overlap, other windows may accept a late row.
 """
 
 from dataclasses import dataclass
@@ -21,27 +21,27 @@ from tidegate_spark.protocol.hours import HOUR
 
 HIGHEST = 2**53 - 1
 LOWEST = -HIGHEST
-"""Event times that the coordinator can hold exactly."""
+"""Bounds of the event times that the coordinator can hold exactly."""
 
 _BELOW_ALL = -(2**63)
-"""No long is below it."""
+"""The lowest long."""
 
 RowRoute = Literal["late", "on_time"]
-"""Which of the user's functions gets the rows of a class."""
+"""The rows with which the rows of a class are passed on."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowClassifier:
-    """Classifies the rows of one batch.
+    """The classifier of one batch's rows.
 
     Attributes:
         pinned_watermark: The watermark that rows are judged by; None: no row is late.
-        latest: Highest event time that can be true.
-        null_route: Where rows without an event time go.
-        future_route: Where rows go that are too far ahead of the clock.
-        late_disposition: What becomes of the late rows.
+        latest: Highest event time that is not too far ahead of the clock.
+        null_route: Route of rows without an event time.
+        future_route: Route of rows too far ahead of the clock.
+        late_disposition: Whether late rows are dropped or diverted.
         frame: The windows that rows are judged by; None: they are judged by row.
-        lateness: How far the watermark may be beyond the end of a window that still takes rows.
+        lateness: How far beyond a window's end the watermark may be while the window accepts rows.
     """
 
     pinned_watermark: int | None
@@ -61,12 +61,12 @@ class RowClassifier:
 
     @property
     def on_time_from(self) -> int:
-        """The lowest event time of rows that are on time."""
+        """The lowest event time of on-time rows."""
         return self._cut(0)
 
     @property
     def late_below(self) -> int:
-        """Rows below it are late; rows from here on that are not on time are updated."""
+        """Rows below it are late; rows from it up to :attr:`on_time_from` are updated."""
         return self._cut(self.lateness)
 
     def _cut(self, lateness: int) -> int:
@@ -76,12 +76,12 @@ class RowClassifier:
 
     @property
     def classes_routed_late(self) -> list[str]:
-        """The classes whose rows go with the late ones."""
+        """The classes whose rows go with the late rows."""
         routes = {"late": "late", "null_event_time": self.null_route, "future": self.future_route}
         return [row_class for row_class, route in routes.items() if route == "late"]
 
     def is_routed_late(self, time: Column) -> Column:
-        """Return whether a row goes with the late ones. Never null."""
+        """Return whether a row goes with the late rows. Never null."""
         tests = {
             "late": is_late(time, F.lit(self.late_below)),
             "null_event_time": time.isNull(),
@@ -98,7 +98,7 @@ class RowClassifier:
     def bounds(self, spark: SparkSession) -> DataFrame:
         """Return one row with the longs ``late_below``, ``on_time_from`` and ``latest``.
 
-        They are data of a relation. Spark would put columns of literals in place wherever they are used.
+        They are a relation, because Spark would inline literals wherever they are used.
         """
         return spark.sql(
             "SELECT * FROM VALUES (CAST(:late_below AS BIGINT), CAST(:on_time_from AS BIGINT), CAST(:latest AS BIGINT))"
@@ -123,7 +123,7 @@ def is_future(time: Column, on_time_from: Column, latest: Column) -> Column:
 
 
 def credible(time: Column, latest: Column) -> Column:
-    """Return the event time; null if it moves no watermark: too far ahead, or beyond what a coordinator can hold."""
+    """Return the event time; null if it is too far ahead of the clock, or too low to be held exactly."""
     return F.when((time >= LOWEST) & (time <= latest), time)
 
 

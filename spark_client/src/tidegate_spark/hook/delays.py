@@ -1,7 +1,7 @@
 """Measured delays: how far rows are behind the max event time of their substream, in buckets.
 
-The coordinator makes the completeness curve of them, and the lags of ``target_completeness``. Late rows are measured
-like all others: without them the result would depend on the lag in force.
+The coordinator computes the completeness curve and the lags of ``target_completeness`` from them. Late rows are
+measured like all others; without them the result would depend on the lag in force.
 """
 
 import math
@@ -21,29 +21,30 @@ from tidegate_spark.substreams import values_of
 from tidegate_spark.versions import from_arrow
 
 GAMMA = 101 / 99
-"""Delays of one bucket are equal to within 1 %."""
+"""Ratio of the bounds of a bucket: its delays are equal to within 1 %."""
 HIGHEST_BUCKET = 1838
 
 DelayOrder = Literal["batch", "row"]
-"""What a delay is measured against: the max event time of the substream before the batch, or before the row."""
+"""A delay is measured against the max event time of the substream before the batch, or before the row."""
 
 POLICY = "target_completeness"
 
 
 def needs_delays(config: JobConfig) -> bool:
-    """Return whether a policy of the configuration learns from delays."""
+    """Return whether a policy of the configuration uses measured delays."""
     policies = [config.get("policy"), *(override["policy"] for override in config.get("overrides") or ())]
     return any(policy is not None and policy["type"] == POLICY for policy in policies)
 
 
 @dataclass(frozen=True, slots=True)
 class DelayMeasurement:
-    """How the delays of one batch are measured.
+    """The measurement of the delays of one batch.
 
     Attributes:
-        order: What they are measured against.
+        order: See :data:`DelayOrder`.
         max_event_times: The max event time of each substream before the batch. Other substreams have no delays.
-        frame: The windows that rows are judged by; the last moment of a row's first window then stands for the row.
+        frame: The windows that rows are judged by; a row then counts with the last moment of its first window. None:
+            rows are judged by row.
     """
 
     order: DelayOrder
@@ -52,7 +53,7 @@ class DelayMeasurement:
 
     @classmethod
     def of(cls, order: DelayOrder, config: JobConfig, max_event_times: Mapping[str, int]) -> "DelayMeasurement":
-        """Return the measurement for a job; rows are judged by the frames of its throttle, if it has any."""
+        """Return the measurement for a job; rows are judged by the frames of its throttle, if any."""
         frame, throttle = None, config.get("throttle") or {}
         if throttle.get("type") == "frame":
             slide = throttle.get("slide_ms") or throttle["size_ms"]
@@ -89,7 +90,7 @@ class DelayMeasurement:
         return rows.join(max_event_times, reduce(Column.__and__, same), "left")
 
     def _table(self, spark: SparkSession, names: list[str]) -> DataFrame:
-        """Return the max event times as a relation: their values are data, so every batch has the same plan."""
+        """Return the max event times as a relation, so that every batch has the same plan."""
         rows = [values_of(name, len(names)) for name in self.max_event_times]
         columns = {name: pa.array([row[at] for row in rows], pa.string()) for at, name in enumerate(names)}
         max_event_times: list[int | None] = list(self.max_event_times.values())
@@ -105,7 +106,7 @@ Key = tuple[str | None, ...]
 def _in_order(
     keys: list[str], max_event_times: Mapping[Key, int]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function for ``mapInArrow`` that measures each row against those that its task has read before it."""
+    """Return a function for ``mapInArrow`` that measures each row against the rows that its task has read before."""
 
     def measure(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import numpy as np
@@ -135,9 +136,9 @@ def _buckets(times: Any, seen: Any, max_event_time: int | None) -> tuple[Any, in
     """Return the buckets of one substream's rows in their order, and its max event time after them.
 
     Args:
-        times: The time that stands for each row.
+        times: The time that each row counts with.
         seen: The event time of each row.
-        max_event_time: That of the substream before these rows; None: the first row has no delay.
+        max_event_time: The substream's, before these rows; None: the first row has no delay.
     """
     import numpy as np
 
@@ -156,7 +157,7 @@ def _buckets(times: Any, seen: Any, max_event_time: int | None) -> tuple[Any, in
 
 
 def _groups(batch: pa.RecordBatch, keys: list[str]) -> tuple[Any, list[Key]]:
-    """Return the group of each row, as a number, and the keys of each group."""
+    """Return the group number of each row, and the keys of each group."""
     import numpy as np
 
     group = np.zeros(batch.num_rows, "int64")

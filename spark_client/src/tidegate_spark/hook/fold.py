@@ -1,13 +1,13 @@
-"""Folds a batch: its event times are reduced to one row for each substream.
+"""The fold of a batch: its event times are reduced to one row per substream.
 
-The reduction is a partial aggregate in the JVM. In the mode ``executor``, one Arrow task over the few remaining rows
-posts them and passes them on, so the driver gets the counts from the same pass. In the modes ``driver`` and
-``observe`` the driver reports. (Measured and slower: folds over whole rows, in Arrow and in Python; a fold by source
-partition and substream; ``DataFrame.observe`` on the user's action, which a count has to check.)
+The reduction is a partial aggregate in the JVM. In the mode ``executor``, a few Arrow tasks post the remaining rows and
+return them, so the driver gets the counts from the same pass. In the modes ``driver`` and ``observe`` the driver
+reports. (Measured and slower: folds over whole rows, in Arrow and in Python; a fold by source partition and substream;
+``DataFrame.observe`` on the user's action, which a count has to check.)
 
-There are two folds. The *plain* one takes the lowest and the highest event time of each substream, and counts; that is
-enough if all rows between them are on time. The *full* one tests each row, which takes half as long again. A batch
-starts with the one that its predecessor ended with.
+There are two folds. The *plain* fold computes the lowest and the highest event time of each substream and counts its
+rows. That suffices if all event times between them are on time. The *full* fold tests each row, which takes 1.5 times
+as long. A batch starts with the plain fold unless the batch before had late, updated or future rows.
 """
 
 from collections.abc import Callable, Iterator
@@ -53,24 +53,24 @@ class FoldMethod(Protocol):
     classifier: RowClassifier
 
     def aggregate(self, df: DataFrame) -> DataFrame:
-        """Return the aggregate by substream, with its keys in front."""
+        """Return the aggregate by substream; the first columns are its keys."""
 
     def judge(self, folded: Folded) -> list[bool]:
-        """Add the counts by class; return for which rows they are known."""
+        """Add the counts by class; return for each row whether they are known."""
 
     def add_hours(self, folded: Folded) -> None:
-        """Add the hours and the delays, as :class:`Fold` has them."""
+        """Add the hours and the delays in the format of :class:`Fold`."""
 
 
 @dataclass(slots=True)
 class PlainFold:
-    """The fold that tests no row. It measures no delays."""
+    """The fold that tests no row and measures no delays."""
 
     columns: Columns
     classifier: RowClassifier
 
     def aggregate(self, df: DataFrame) -> DataFrame:
-        """Return the aggregate by substream. Its plan is the same for every batch, so Spark compiles it once."""
+        """Return the aggregate by substream. All batches have the same plan, so Spark compiles it once."""
         keys = [key.alias(_key(index)) for index, key in enumerate(self.columns.keys())]
         time = self.columns.raw_time()
         return df.groupBy(*keys).agg(
@@ -81,14 +81,14 @@ class PlainFold:
         )
 
     def judge(self, folded: Folded) -> list[bool]:
-        """Add the counts by class; they are known if all rows of a substream are on time."""
+        """Add the counts by class; they are known for substreams whose rows are all on time."""
         timed = folded.pop("timed")
         folded["updated"] = folded["late"] = folded["future"] = [0] * len(timed)
         folded["null_event_time"] = [rows - known for rows, known in zip(folded["rows"], timed, strict=True)]
         return [*map(self.classifier.all_on_time, folded["min_event_time"], folded["max_event_time"])]
 
     def add_hours(self, folded: Folded) -> None:
-        """Spread the rows over their hours: by substream or, if that would be too much, together."""
+        """Spread the rows over hours: by substream or, if there would be too many, together."""
         lowest, highest = folded.pop("min_event_time"), folded["max_event_time"]
         timed = [rows - unknown for rows, unknown in zip(folded["rows"], folded["null_event_time"], strict=True)]
         folded["delays"] = []
@@ -102,7 +102,7 @@ class PlainFold:
 
 @dataclass(slots=True)
 class FullFold:
-    """The fold that tests each row, and measures ``delays`` if it is to."""
+    """The fold that tests each row, and measures ``delays`` unless it is None."""
 
     columns: Columns
     classifier: RowClassifier
@@ -111,8 +111,8 @@ class FullFold:
     def aggregate(self, df: DataFrame) -> DataFrame:
         """Return the aggregate by substream.
 
-        The bounds that rows are judged by come from a join. As literals they would be part of the generated code, and
-        every batch would compile it anew and run it cold (a fifth of the time over ten million rows).
+        The bounds that rows are judged by come from a join. As literals they would be part of the generated code. Every
+        batch would compile it again and run it cold (a fifth of the time over ten million rows).
         """
         keys = {_key(index): key for index, key in enumerate(self.columns.keys())}
         source = df.select(*(key.alias(name) for name, key in keys.items()), self.columns.time(df).alias("time"))
@@ -136,11 +136,11 @@ class FullFold:
         return by_part.groupBy(*keys).agg(F.max("max_event_time").alias("max_event_time"), *counted, *lists)
 
     def judge(self, folded: Folded) -> list[bool]:
-        """Return that the counts of all rows are known."""
+        """Return True for each row: the aggregate has all counts."""
         return [True] * len(folded["rows"])
 
     def add_hours(self, folded: Folded) -> None:
-        """Keep the hours and the delays that were counted."""
+        """Remove the column of another fold; the aggregate has the hours and the delays."""
         folded.pop("min_event_time", None)
         if self.delays is None:
             folded["delays"] = []
@@ -148,11 +148,11 @@ class FullFold:
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """What the executors reported.
+    """The result of the executors' reports.
 
     Attributes:
         complete: Whether the coordinator has the whole fold.
-        waited_s: For how long a task waited for it.
+        waited_s: The longest time in seconds that a task waited for the coordinator.
     """
 
     complete: bool
@@ -160,13 +160,12 @@ class Posted:
 
 
 def on_executors(df: DataFrame, method: FoldMethod, tasks: int, reporter: Reporter) -> tuple[Fold, Posted] | None:
-    """Fold a batch and let at most ``tasks`` tasks report it.
+    """Fold a batch, and report the fold from at most ``tasks`` tasks.
 
     Returns:
-        The fold and what was reported; None if the plain fold does not suffice.
+        The fold and the result of the reports; None if the plain fold does not suffice.
     """
-    # What remains after the shuffle is small. In Spark's default of 200 partitions the files alone would cost more
-    # than the fold of a small batch.
+    # The shuffled data is small. With Spark's default of 200 partitions, the files would cost more than the fold.
     with setting(df.sparkSession, SHUFFLE_PARTITIONS, tasks):
         post = posting(reporter, method)
         folded = to_arrow(method.aggregate(df).mapInArrow(post, _POSTED_SQL)).to_pydict()
@@ -177,10 +176,10 @@ def on_executors(df: DataFrame, method: FoldMethod, tasks: int, reporter: Report
 
 
 def on_driver(df: DataFrame, method: FoldMethod, tasks: int) -> Fold | None:
-    """Fold a batch, for the driver to report. Return None if the plain fold does not suffice."""
+    """Fold a batch that the driver reports. Return None if the plain fold does not suffice."""
     with setting(df.sparkSession, SHUFFLE_PARTITIONS, tasks):
         folded = _columns_of(to_arrow(method.aggregate(df)))
-    if folded["rows"] == [0]:  # without keys there is a row even without input
+    if folded["rows"] == [0]:  # an aggregate without keys has a row even without input
         folded = {name: [] for name in folded}
     _add_names(folded, len(method.columns.keys()))
     return _fold_of(folded, method) if all(method.judge(folded)) else None
@@ -189,8 +188,8 @@ def on_driver(df: DataFrame, method: FoldMethod, tasks: int) -> Fold | None:
 def posting(reporter: Reporter, method: FoldMethod) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return a function for ``mapInArrow`` that reports folded rows and passes them on.
 
-    Each row also says whether the fold has judged it, whether the coordinator has it, and for how long the task waited.
-    A failed report does not fail the task, which would fold the rows again: the driver gets them and can wait better.
+    It adds to each row whether the fold has judged it, whether the coordinator has it, and how long the task waited.
+    A failed report does not fail the task, which would repeat the fold: the driver reports it instead.
     """
     keys = len(method.columns.keys())
 
@@ -199,7 +198,7 @@ def posting(reporter: Reporter, method: FoldMethod) -> Callable[[Iterator[pa.Rec
             folded, count = _columns_of(batch), batch.num_rows
             _add_names(folded, keys)
             judged = method.judge(folded)
-            # Rows that the full fold is to judge are not reported: they may be too far ahead of the clock.
+            # Rows that need the full fold are not reported: they may be too far ahead of the clock.
             delivered, waited_s = reporter.report(reports_of(folded)) if all(judged) else (False, 0.0)
             for name in ("min_event_time", "hours", "delays"):
                 folded.setdefault(name, [None] * count)
@@ -216,7 +215,7 @@ def _fold_of(folded: Folded, method: FoldMethod) -> Fold:
 
 
 def _columns_of(folded: pa.Table | pa.RecordBatch) -> Folded:
-    """Return the columns of folded rows: event times as whole numbers, counts of equal hours and buckets added up."""
+    """Return the columns of folded rows: event times as whole numbers, each hour and bucket once."""
     values = dict(zip(folded.schema.names, folded.columns, strict=True))
     columns: Folded = {
         name: whole_times(column) if name in ("max_event_time", "min_event_time") else column.to_pylist()

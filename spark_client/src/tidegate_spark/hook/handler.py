@@ -1,4 +1,4 @@
-"""What becomes of the rows of a batch: a user's function gets them, or windows do."""
+"""Handlers of the rows of a batch: a user's function, or windows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ AfterCommit = Callable[[int | None], None]
 
 
 class UserFunctionError(Exception):
-    """A ``TidegateError`` of a user's function, which is not the protocol's."""
+    """A ``TidegateError`` that a user's function raised, not the protocol."""
 
     def __init__(self, error: TidegateError) -> None:
         super().__init__(error)
@@ -29,7 +29,7 @@ class UserFunctionError(Exception):
 
 
 def call_user(function: UserFunction, df: DataFrame, batch: Batch) -> None:
-    """Call a user's function."""
+    """Call a user's function; raise UserFunctionError if it raises a TidegateError."""
     try:
         function(df, batch)
     except TidegateError as error:
@@ -48,34 +48,31 @@ class BatchRows:
 
     @cached_property
     def routed_late(self) -> dict[str, int]:
-        """The number of rows of each class that goes with the late rows, if there are any."""
+        """Number of rows by class, of the classes that go with the late rows and have any."""
         counts = {name: self.fold.count(name) for name in self.classifier.classes_routed_late}
         return {name: count for name, count in counts.items() if count}
 
     @cached_property
     def _is_routed_late(self) -> Column | None:
-        # Most batches have no such rows, and a filter for nothing costs a pass over an expression.
+        # Most batches have no such rows, so avoid the cost of the filter.
         return self.classifier.is_routed_late(self.columns.time(self.df)) if self.routed_late else None
 
     def on_time(self) -> DataFrame:
-        """Return the rows that go with those on time."""
+        """Return the rows that go with the on-time rows."""
         return self.df if self._is_routed_late is None else self.df.filter(~self._is_routed_late)
 
     def late(self) -> DataFrame | None:
-        """Return the rows that go with the late ones; None if there are none."""
+        """Return the rows that go with the late rows; None if there are none."""
         return None if self._is_routed_late is None else self.df.filter(self._is_routed_late)
 
 
 class BatchHandler(Protocol):
-    """Handles the rows of each batch.
-
-    The rows are classified by ``frame`` and ``lateness``. :meth:`handle` gets them before the batch is committed. What
-    it returns is called after the commit.
+    """A handler of the rows of each batch.
 
     Attributes:
         frame: The windows that rows are judged by; None: they are judged by row.
-        lateness: How far the watermark may be beyond the end of a window that still takes rows.
-        has_results_at_end: Whether there may be results to give out after the end of the input.
+        lateness: How far beyond a window's end the watermark may be while the window accepts rows.
+        has_results_at_end: Whether there may be results to emit after the end of the input.
     """
 
     frame: Frame | None
@@ -83,14 +80,14 @@ class BatchHandler(Protocol):
     has_results_at_end: bool
 
     def handle(self, rows: BatchRows) -> AfterCommit:
-        """Handle the rows of a batch."""
+        """Handle the rows of a batch before its commit; return a function to call after the commit."""
 
     def end(self, spark: SparkSession, batch: Batch, watermark: int | None) -> None:
-        """Give out the last results, in a batch without rows after the end of the input."""
+        """Emit the last results, in a batch without rows after the end of the input."""
 
 
 class RowHandler:
-    """Passes the rows that are on time to a user's function."""
+    """A handler that passes the on-time rows to a user's function."""
 
     frame: Frame | None = None
     lateness = 0
@@ -100,7 +97,7 @@ class RowHandler:
         self._function = function
 
     def handle(self, rows: BatchRows) -> AfterCommit:
-        """Call the function."""
+        """Call the function with the on-time rows."""
         call_user(self._function, rows.on_time(), rows.batch)
         return _do_nothing
 

@@ -1,4 +1,4 @@
-"""Listens to Spark's events of one query, and sends its heartbeats."""
+"""The listener to Spark's events of one query that sends its heartbeats."""
 
 import atexit
 import queue
@@ -24,10 +24,10 @@ from tidegate_spark.protocol.session import DriverSession
 from tidegate_spark.versions import is_connect
 
 CONNECT_PAUSE_S = 5.0
-"""Pause before a listener of Spark Connect is removed.
+"""Pause in seconds before a listener of Spark Connect is removed.
 
-Its client waits for its event thread under a lock that the thread needs, too. If the program stops the session at that
-moment, as many do when their query has ended, it never ends.
+Spark Connect's client waits for its event thread while it holds a lock that the thread also needs. If the program stops
+the session at that moment, as many do when their query has ended, it hangs.
 """
 
 
@@ -57,25 +57,25 @@ class Idle(Event):
 
 
 class HeartbeatListener(StreamingQueryListener):
-    """Sends the heartbeats of one query from a thread of its own: Spark's event bus must not wait for a network."""
+    """A sender of one query's heartbeats. It uses its own thread, so that Spark's event bus never waits for HTTP."""
 
     def __init__(self, spark: SparkSession, session: DriverSession) -> None:
         self._spark, self._session = spark, session
         self._pause_s = CONNECT_PAUSE_S if is_connect(spark) else 0.0
-        # The run's id is known once it has started. It may have sent events by then, so events of all runs are kept.
+        # The id of the run is unknown until it has started. Until then, keep the events of all runs.
         self._run_id: str | None = None
         self._decision = HeartbeatDecision()
         self._failures = FailureLog(session.log, *HEARTBEATS_FAIL)
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
 
     def listen_to(self, query: StreamingQuery) -> None:
-        """Begin to send heartbeats for this run of the query."""
+        """Start to send heartbeats for this run of the query."""
         # A client of Spark Connect may not be able to read the id from the checkpoint.
         self._session.protocol.calls.identify(str(query.id))
         self._run_id = str(query.runId)
         name = f"tidegate-heartbeat-{query.name}"
         threading.Thread(target=self._handle_events, args=(self._run_id,), name=name, daemon=True).start()
-        # If the program ends without stopping Spark, Spark must not keep a listener of a process that is gone.
+        # If the program ends without stopping Spark, Spark must not keep a listener of an ended process.
         atexit.register(self.leave)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
@@ -98,7 +98,7 @@ class HeartbeatListener(StreamingQueryListener):
             self._events.put(event)
 
     def leave(self) -> None:
-        """Stop listening."""
+        """Remove the listener."""
         self._spark.streams.removeListener(self)
 
     def _handle_events(self, run_id: str) -> None:
@@ -118,7 +118,7 @@ class HeartbeatListener(StreamingQueryListener):
         return event
 
     def _send(self, idle: Idle) -> None:
-        # A heartbeat that fails is not repeated: the next idle event carries newer evidence.
+        # A failed heartbeat is not retried: the next idle event carries newer evidence.
         try:
             checkpoint = self._session.checkpoint
             if self._decision.needs_last_batch and checkpoint.started():
@@ -128,7 +128,7 @@ class HeartbeatListener(StreamingQueryListener):
                 return
             protocol = self._session.protocol
             self._session.run(protocol.heartbeat(heartbeat.age_s, heartbeat.after_batch))
-        except (TidegateError, OSError) as error:  # an OSError of the checkpoint's file system
+        except (TidegateError, OSError) as error:  # an OSError is from the checkpoint's file system
             self._failures.failed(error)
         else:
             self._failures.succeeded()

@@ -1,9 +1,9 @@
-"""Reports the batches of a native query that Spark has finished.
+"""Reports of the batches of a native query that Spark has finished.
 
 Invariants:
 
-1. The coordinator learns of a batch after Spark has committed it.
-2. The folds of a batch are removed when they are in the backlog, which keeps them until the coordinator has them.
+1. A batch is reported after Spark has committed it.
+2. The folds of a batch are removed after they are stored in the backlog.
 """
 
 import math
@@ -27,13 +27,13 @@ _PART = re.compile(r"(?P<batch>\d+)\.(?P<run>[^.]+)\.\d+")
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What Spark has done since the last check.
+    """The result of a check for finished batches.
 
     Attributes:
-        batches: Whether it has finished batches.
-        rows: Whether these had rows.
-        inactive: Whether it has certainly done nothing.
-        reported: Whether the coordinator has everything that was finished.
+        batches: Whether Spark has finished batches since the last check.
+        rows: Whether tasks have folded rows of these batches.
+        inactive: Whether Spark has certainly finished no batch.
+        reported: Whether the coordinator has all finished batches.
     """
 
     batches: bool
@@ -47,8 +47,8 @@ class FinishedBatches:
 
     Args:
         session: The session of the run.
-        by_row: Whether rows are judged one by one, and not by windows.
-        retained: Least number of batches that Spark remembers.
+        by_row: Whether rows are judged by row, not by window.
+        retained: Minimum number of batches in Spark's log.
     """
 
     def __init__(self, session: DriverSession, by_row: bool, retained: int) -> None:
@@ -56,22 +56,22 @@ class FinishedBatches:
         self._retained = retained
         self._next: int | None = None
         self._checked: int | None = None
-        # Batches of this run that advanced without a row read; None once a row was read, or after the warning.
+        # Batches of this run that advanced without a row read; None after a row was read, or after the warning.
         self._unread: list[int] | None = []
         self._retry_at = math.inf
         self._list_at = 0.0
 
     def report(self, calls: int) -> CheckResult:
-        """Report what was finished since the last check; at the first one, what earlier runs left.
+        """Report the batches that were finished since the last check; the first check also reports earlier runs'.
 
         Args:
-            calls: How often Spark has asked for the latest offset since then.
+            calls: Number of times that Spark has asked for the latest offset since the last check.
 
         Raises:
             Refused: The coordinator refuses a batch. It is reported again later.
         """
         moved = self._moved()
-        # In so few calls Spark cannot have finished so many batches that it has forgotten the first of them.
+        # With fewer calls than retained batches, Spark cannot have removed the next batch from its log.
         few = calls < self._retained
         inactive = not moved and few
         if not moved and not few and time.monotonic() >= self._list_at:
@@ -87,7 +87,7 @@ class FinishedBatches:
         return CheckResult(moved, rows, False, reported)
 
     def _keep(self) -> bool:
-        """Move the folds of what was finished into the backlog; return whether there are any."""
+        """Move the folds of finished batches to the backlog; return whether there are any."""
         assert self._next is not None
         finished = {batch_id: runs for batch_id, runs in self._parts().items() if batch_id < self._next}
         for batch_id in sorted(finished):
@@ -96,7 +96,7 @@ class FinishedBatches:
         return bool(finished)
 
     def _warn_of_unread(self, folded: Collection[int]) -> None:
-        """Warn once if source offsets advance in batches of this run, and no task has read a row of any."""
+        """Warn once if source offsets advance in batches of this run, but no task reads a row."""
         assert self._next is not None
         first, self._checked = self._checked, self._next
         if folded:
@@ -122,7 +122,7 @@ class FinishedBatches:
         return any(start not in (NO_OFFSET, end) for start, end in pairs if not is_marker(end))
 
     def _moved(self) -> bool:
-        """Return whether Spark has finished batches. Spark asks often, so this looks for one file."""
+        """Return whether Spark has finished batches. It is called often, so it checks for a single file."""
         if self._next is None:
             last = self._checkpoint.finished()
             self._next = 0 if last is None else last + 1
@@ -133,14 +133,14 @@ class FinishedBatches:
         return self._next != before
 
     def _moved_by_listing(self) -> bool:
-        """Do the same if Spark may have finished the next batch and forgotten it since."""
+        """Return the same from a listing, in case Spark's log no longer has the next batch."""
         self._list_at = time.monotonic() + LIST_EVERY_S
         last, before = self._checkpoint.finished(), self._next
         self._next = max(self._next or 0, 0 if last is None else last + 1)
         return self._next != before
 
     def _parts(self) -> dict[int, dict[str, list[str]]]:
-        """Return the names of the folds by batch, and by the run that wrote them; the latest run comes last."""
+        """Return the names of the folds by batch and by run; the latest run comes last."""
         found: dict[int, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
         written = self._checkpoint.documents(FOLDS)
         for name in sorted(written, key=lambda name: written[name]):
@@ -163,7 +163,7 @@ class FinishedBatches:
                     extra={"batch": batch_id},
                 )
             watermark_ms: int = documents[0]["watermark_ms"]
-            # Spark's watermark is zero until there is one, and a row at it is late to Spark.
+            # Zero means that Spark has no watermark yet. Spark treats a row at its watermark as late.
             pinned_watermark = None if watermark_ms <= 0 else watermark_ms + 1 if self._by_row else watermark_ms
             planned_ms = documents[0]["planned_ms"]
             self._session.run(protocol.keep_finished(batch_id, pinned_watermark, planned_ms, fold))

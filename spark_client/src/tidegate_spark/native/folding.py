@@ -1,8 +1,8 @@
-"""Folds the event times of a native batch, in the tasks that read it.
+"""The fold of a native batch, in the tasks that read it.
 
-The folds lie in ``<checkpointLocation>/tidegate/native/<query>/folds`` until Spark has finished the batch and they are
-in the backlog (:mod:`tidegate_spark.native.finished`). A task that runs twice writes the same file twice. A replay by
-another run of the query writes files of its own.
+The folds are stored in ``<checkpointLocation>/tidegate/native/<query>/folds`` until Spark has finished the batch and
+they are in the backlog (:mod:`tidegate_spark.native.finished`). A task that runs twice writes the same file twice. A
+replay by another run of the query writes other files.
 """
 
 import hashlib
@@ -25,14 +25,14 @@ from tidegate_spark.protocol.hours import HOUR, Hours, merge_hours
 from tidegate_spark.substreams import WHOLE, name_of
 
 FOLDS = "folds"
-"""Kind of the documents of folds. Their names are ``<batch>.<run>.<partition>``."""
+"""Kind of the documents of folds, which are named ``<batch>.<run>.<partition>``."""
 
 TASK_SETTINGS = "task_settings"
-"""Document that the driver writes for the tasks."""
+"""Document with settings of the driver for the tasks."""
 
 ROWS_AT_A_TIME = 200_000
 MICROS = 1000
-"""Microseconds in a millisecond. Spark compares microseconds with its watermark."""
+"""Microseconds per millisecond. Spark compares microseconds with its watermark."""
 
 _NO_LIMIT = 2**63 - 1
 _MEASURES = ("max_event_time", "rows", "timed", "late", "future")
@@ -40,7 +40,7 @@ _HOUR = HOUR * MICROS
 
 
 def documents_of(checkpoint: str, query: str) -> Checkpoint:
-    """Return the documents of one native input. Several inputs may share a checkpoint, each under its own name."""
+    """Return the documents of one native input. Several inputs may share a checkpoint under different names."""
     return Checkpoint(checkpoint, f"tidegate/native/{query}")
 
 
@@ -65,14 +65,12 @@ def check_policy(policy: str | None) -> None:
 class Folding:
     """A function for ``mapInArrow`` over the columns ``planned_ms``, ``partition``, ``key_0`` …, ``time``.
 
-    It returns no rows.
-
     Attributes:
-        input: Identifies this input in this run of its program.
-        checkpoint: The checkpoint that the folds are stored beside.
-        query: The name that they are stored under.
+        input: Id of this input in this run of its program.
+        checkpoint: Location of the checkpoint beside which the folds are stored.
+        query: Name under which they are stored.
         frame: The windows that rows are judged by; None: they are judged by row.
-        keys: Number of columns that name the substream.
+        keys: Number of columns that identify the substream.
         late_by_the_batch_before: Whether Spark judges the rows of a batch by the watermark of the batch before. It does
             unless ``spark.sql.streaming.statefulOperator.allowMultiple`` is off.
     """
@@ -85,6 +83,7 @@ class Folding:
     late_by_the_batch_before: bool
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Fold the rows of a partition and store the fold; return no rows."""
         folded: PartitionFold | None = None
         for batch in batches:
             if batch.num_rows:
@@ -99,7 +98,7 @@ class Folding:
         batch_id, planned, before = _planned(self.checkpoint, planned_ms)
         judging = before if self.late_by_the_batch_before else planned
         context = TaskContext.get()
-        # Spark runs the jobs of one run of a query as one group.
+        # The id of Spark's job group identifies the run of the query.
         group = None if context is None else context.getLocalProperty("spark.jobGroup.id")
         run = hashlib.sha256(f"{self.input} {group}".encode()).hexdigest()[:16]
         settings = documents_of(self.checkpoint, self.query).read(TASK_SETTINGS)
@@ -121,7 +120,7 @@ class Folding:
     def late_below(self, watermark_ms: int) -> int:
         """Return the lowest event time, in microseconds, of rows that are not late by Spark's watermark.
 
-        Spark drops a row at its watermark or below, and a window that ends there.
+        Spark drops a row at or below its watermark, and a window that ends there.
         """
         if self.frame is None:
             return watermark_ms * MICROS + 1
@@ -132,8 +131,8 @@ class Folding:
 def _planned(location: str, planned_ms: int) -> tuple[int, Planned, Planned | None]:
     """Return the batch that Spark planned at a time (epoch milliseconds), its plan, and that of the batch before.
 
-    A task knows its batch by that time alone: under Spark Connect, a task of a ``foreachBatch`` function has neither
-    the batch id nor the query id.
+    Only this time identifies the batch: under Spark Connect, a task of a ``foreachBatch`` function has neither the
+    batch id nor the query id.
 
     Raises:
         InvalidUsage: The query has another checkpoint.
@@ -150,14 +149,14 @@ def _planned(location: str, planned_ms: int) -> tuple[int, Planned, Planned | No
 
 
 class PartitionFold:
-    """Folds the event times of one partition of the source, in one batch.
+    """The fold of one partition of the source in one batch.
 
     Args:
         folding: The function that it belongs to.
         name: Name of the document.
         planned_ms: When Spark planned the batch (epoch milliseconds).
         watermark_ms: Spark's watermark that the rows are judged by.
-        latest: Highest event time that can be true, in milliseconds.
+        latest: Highest event time that is not too far ahead of the clock, in milliseconds.
     """
 
     def __init__(self, folding: Folding, name: str, planned_ms: int, watermark_ms: int, latest: int) -> None:
@@ -203,12 +202,12 @@ class PartitionFold:
 
     def _grouped(self, table: pa.Table, keys: list[str]) -> pa.Table:
         how = [(name, "max" if name == "max_event_time" else "sum") for name in _MEASURES]
-        # A task has one core. With several threads the order of groups would change from run to run.
+        # A task has one core, and several threads would make the order of groups random.
         grouped = table.group_by(keys, use_threads=False).aggregate(how)
         return pa.table({key: grouped[key] for key in keys} | {name: grouped[f"{name}_{kind}"] for name, kind in how})
 
     def _hours(self, folded: pa.Table) -> dict[tuple[str | None, ...], Hours]:
-        """Return the hours by the keys of a substream."""
+        """Return the hours of each substream, by its keys."""
         found: dict[tuple[str | None, ...], Hours] = {}
         by_hour = folded.filter(pc.is_valid(folded["hour"])).to_pydict()
         keys = zip(*(by_hour[key] for key in self._keys), strict=True) if self._keys else repeat(())
@@ -240,6 +239,6 @@ class PartitionFold:
 
 
 def _hour_of(micros: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return whole hours, rounded down; Arrow's own division of whole numbers rounds towards zero."""
+    """Return whole hours, rounded down; Arrow's integer division rounds towards zero."""
     quotient = pc.divide(micros, _HOUR)
     return pc.subtract(quotient, pc.cast(pc.less(micros, pc.multiply(quotient, _HOUR)), pa.int64()))

@@ -1,18 +1,17 @@
-"""Builds a stream whose watermark is the coordinator's, as Spark's own operators understand it.
+"""A stream whose watermark in Spark is the job's watermark.
 
-It is a union of three streams. The *markers* have a row whenever the coordinator's watermark moves, and Spark's
-watermark is the highest of theirs; a filter removes them. The *folds* have no rows: they read the event times of a
-batch and store them for the coordinator. The third stream has the user's rows.
+It is a union of three streams. The *markers* have a row whenever the job's watermark moves. Spark's watermark is their
+highest event time, and a filter removes them. The *folds* have no rows: they read the event times of a batch and store
+them for the coordinator. The third stream has the user's rows.
 
 Invariants:
 
 1. The markers come first, because a union has the watermark of its first stream. (With another stream first, Spark
    refuses to run a window. With a watermark on both and the policy ``max``, rows are lost.)
-2. No filter gets below the markers' watermark, neither ours nor the user's. Spark's optimizer moves filters towards
-   the sources. A filter that removed the markers below the watermark node would leave Spark's watermark at zero for
-   ever, without an error. The optimizer moves no filter past a column of undetermined value, so the flag that tells
-   markers from rows is such a column. It also replaces columns of known values, so those of the markers come from
-   their source, although they are null.
+2. No filter, neither ours nor the user's, is moved below the markers' watermark node. There it would remove the
+   markers, and Spark's watermark would stay at zero without an error. Spark's optimizer moves filters towards the
+   sources, but not past a nondeterministic column, so the flag of markers is such a column. The optimizer also replaces
+   columns of known values, so the markers' columns come from their source, although they are null.
 """
 
 import json
@@ -43,14 +42,14 @@ log = logging.getLogger("tidegate")
 
 _MARKER = f"{RESERVED_PREFIX}marker"
 _WATERMARK_OF_SPARK = "spark.watermarkDelayMs"
-"""Key in the metadata of a column that has a watermark of Spark."""
+"""Metadata key of a column that has Spark's own watermark."""
 _POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 _MULTIPLE = "spark.sql.streaming.statefulOperator.allowMultiple"
 
 
 @dataclass(frozen=True)
 class NativeStream:
-    """A stream that is to follow the job's watermark; see :meth:`Job.with_watermark`."""
+    """The arguments of :meth:`Job.with_watermark`."""
 
     connection: JobConnection
     df: DataFrame
@@ -75,7 +74,7 @@ class NativeStream:
         marked = markers.select("*", (F.spark_partition_id() >= 0).alias(_MARKER))
         folds = self._folds(native).select("*", F.lit(False).alias(_MARKER))
         rows = self.df.select("*", F.lit(False).alias(_MARKER))
-        # The filter also names the event time, which by itself keeps Spark from moving it below the watermark.
+        # The filter also names the event time, which alone keeps Spark from moving it below the watermark.
         is_row = ~F.col(_MARKER) | column(event_time).isNull()
         return marked.union(folds).union(rows).filter(is_row).drop(_MARKER)
 
@@ -108,7 +107,7 @@ class NativeStream:
         keys = self.columns.keys()
         folding = Folding(native.input, self.checkpoint, self.query, self.frame, len(keys), by_the_batch_before)
         event_times = self.df.select(
-            F.unix_millis(F.current_timestamp()).alias("planned_ms"),  # in a stream, when the batch was planned
+            F.unix_millis(F.current_timestamp()).alias("planned_ms"),  # in a stream, the time the batch was planned
             F.spark_partition_id().alias("partition"),
             *(key.alias(f"key_{index}") for index, key in enumerate(keys)),
             self.columns.raw_time().alias("time"),
@@ -160,11 +159,7 @@ class NativeStream:
 
 
 def frame_of(windows: timedelta | None, slide: timedelta | None, offset: timedelta | None) -> Frame | None:
-    """Return the windows that a user described; None without any.
-
-    Raises:
-        InvalidUsage: There are gaps between the windows, or their size is missing.
-    """
+    """Return the windows that a user described, or None; raise InvalidUsage if they are invalid or have no size."""
     if windows is None:
         if slide is not None or offset is not None:
             raise InvalidUsage(f"{'offset' if slide is None else 'slide'} needs windows: their size.")

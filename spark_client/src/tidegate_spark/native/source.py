@@ -1,7 +1,7 @@
-"""The source of the markers: its offset is the watermark, and it has one row whenever the watermark has moved.
+"""The source of markers: its offset is the watermark, and it has one row whenever the watermark has moved.
 
-Spark asks its reader, in the driver, for the latest offset between two batches. By then a batch is certainly finished,
-so that is when it is reported (:mod:`tidegate_spark.native.finished`).
+Between two batches Spark asks the reader, in the driver, for the latest offset. A batch is certainly finished then, so
+it is reported in this call (:mod:`tidegate_spark.native.finished`).
 """
 
 import json
@@ -35,12 +35,12 @@ PAUSE_FACTOR = 9
 """Pause after a check that finds no finished batches, as a multiple of the check's duration."""
 
 POLLS_OF_A_RUN = 2
-"""Number of batches of a run under ``availableNow`` after which it reads the watermark that its rows have moved. The
-second time is for what other inputs of the same query have reported meanwhile."""
+"""Number of batches under ``availableNow`` after which a run reads the watermark that its rows have moved. The second
+read includes the reports of other inputs of the query."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST_MS = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
-"""Latest time that Python can represent; Spark's timestamps go further."""
+"""The latest time that Python can represent, earlier than Spark's."""
 
 
 @dataclass(frozen=True)
@@ -48,17 +48,17 @@ class NativeInput:
     """One input of a native query, in JSON values.
 
     Attributes:
-        input: Identifies this input in this run of its program.
+        input: Id of this input in this run of its program.
         url: Address of the coordinator.
-        job: The job that it follows.
+        job: Name of the job.
         config: Configuration to create the job with.
-        query: The query.
-        checkpoint: Location of its checkpoint.
+        query: Name of the query.
+        checkpoint: Location of the checkpoint.
         declared: Substreams that hold the watermark from the start.
         rate_limited: As in :meth:`Stream.rate_limited_source`.
-        frame: Size, slide and offset of the windows whose ends the watermark moves by; None: by milliseconds.
-        retained: Number of batches that Spark remembers.
-        choices: What the checkpoint depends on; see :class:`QueryChoices`.
+        frame: Size, slide and offset of the windows by whose ends the watermark moves; None: by milliseconds.
+        retained: Number of batches in Spark's log.
+        choices: The fields of :class:`QueryChoices`.
         replaces_substreams: As in :meth:`Stream.start`.
     """
 
@@ -77,14 +77,14 @@ class NativeInput:
 
 
 class Marker(InputPartition):
-    """The row at a watermark."""
+    """The row that moves Spark's watermark to ``watermark_ms``."""
 
     def __init__(self, watermark_ms: int) -> None:
         self.watermark_ms = watermark_ms
 
 
 class NativeReports:
-    """What the driver's reader reports: finished batches and heartbeats."""
+    """The reports of the driver's reader: finished batches and heartbeats."""
 
     def __init__(self, session: DriverSession, native: NativeInput) -> None:
         self.session = session
@@ -96,7 +96,7 @@ class NativeReports:
 
 
 class NativeReader(WatermarkReader):
-    """Reads the watermark in the driver, where it also reports, and the rows of markers in executors."""
+    """A reader of the watermark in the driver, where it also reports, and of markers in executors."""
 
     def __init__(self, native: NativeInput, key: str | None, schema: StructType) -> None:
         self._native = native
@@ -117,18 +117,20 @@ class NativeReader(WatermarkReader):
         self._calls = 0
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Prepare a run over the input that exists; its watermark is read after its batches."""
+        """Prepare a run over the existing input; the watermark is read after its batches."""
         self._available_now = True
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
-        """Report what is finished, and return the watermark.
+        """Report finished batches, and return the watermark.
 
-        Under ``availableNow`` the run continues with the watermark that its own rows move, and ends with it. What
-        others move is for the next run.
+        Under ``availableNow`` the run follows the watermark until its own rows no longer move it. The next run follows
+        the moves by others.
 
         Raises:
-            Refused: There is no job, and no configuration to create it from.
+            JobMissing: The job does not exist, and there is no configuration to create it with.
             JobDeleted: The job was deleted; the next start of the query creates it again.
+            InvalidUsage: The checkpoint is not the query's, another input uses the name, the trigger is not supported,
+                or the columns differ from those of the run before.
         """
         if self._available_now:
             result = self._report()
@@ -138,7 +140,7 @@ class NativeReader(WatermarkReader):
                 self._polls -= 1
                 self._poll()
         else:
-            # Report in every call: a query that is stopped after its last batch does not call this again.
+            # Report in every call: after the last batch of a stopped query there may be no other call.
             inactive = self._report_unless_paused()
             if self._is_poll_due():
                 self._poll()
@@ -149,21 +151,21 @@ class NativeReader(WatermarkReader):
         return self._offset_after(start)
 
     def _report_unless_paused(self) -> bool:
-        """Report finished batches; return whether Spark has certainly finished none since the last check."""
+        """Report finished batches; return whether Spark has certainly finished none."""
         began = time.monotonic()
         if began < self._report_at and not self._is_poll_due():
             return False
         inactive = self._report().inactive
         if inactive:
-            # Spark waits for the file system meanwhile.
+            # Spark waits while the file system is read.
             ended = time.monotonic()
             self._report_at = ended + PAUSE_FACTOR * (ended - began)
         return inactive
 
     def _offset_after(self, start: dict[str, Any] | None) -> dict[str, Any]:
-        """Return the offset, with the id of the run, so that each run begins with a marker.
+        """Return the offset with the id of the run, so that each run begins with a marker.
 
-        At the end of a run Spark forgets each of several watermarks, and takes them all for zero until it sees them.
+        If a query has several watermarks, Spark drops them at the end of a run, and assumes zero until it sees them.
         """
         offset = super()._offset_after(start)
         return offset if offset["watermark"] is None else offset | {"run": self._run}
@@ -173,7 +175,7 @@ class NativeReader(WatermarkReader):
         if self._native.frame is not None:
             watermark = super()._closed_by(state)
         elif watermark is not None:
-            watermark -= 1  # to Spark a row at its watermark is late
+            watermark -= 1  # Spark treats a row at its watermark as late
         return None if watermark is None else min(watermark, _LATEST_MS)
 
     # -- reports --------------------------------------------------------------------------------------------------
@@ -212,8 +214,7 @@ class NativeReader(WatermarkReader):
     def _send_heartbeat(self) -> None:
         """Report that the query is caught up.
 
-        Since the call before this one Spark has run no batch. So a trigger has found no new data, after the call before
-        that.
+        Spark has run no batch since the previous call. So a trigger after the call before that found no new data.
         """
         observed_at, _ = self._returned
         began = time.monotonic()
@@ -231,11 +232,11 @@ class NativeReader(WatermarkReader):
         else:
             reports.heartbeat_failures.succeeded()
         ended = time.monotonic()
-        # Spark waits meanwhile.
+        # Spark waits for this call.
         self._heartbeat_at = ended + max(HEARTBEAT_S, 10 * (ended - began))
 
     def _started_reports(self) -> NativeReports:
-        """Start to report with the first call: not before is it known that this is the driver, and the trigger."""
+        """Return the reports, started by the first call: only then are the process and the trigger known."""
         if self._reports is None:
             native = self._native
             checkpoint = documents_of(native.checkpoint, native.query)
@@ -260,14 +261,14 @@ class NativeReader(WatermarkReader):
     # -- markers --------------------------------------------------------------------------------------------------
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Note that Spark has planned another batch: what it finishes is reported in the next call."""
+        """End the pause of reports: Spark has planned another batch."""
         self._report_at = 0.0
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return a marker if the watermark has moved."""
         self._report_at = 0.0
         watermark = end["watermark"]
-        # Spark's watermark begins at the epoch, so a marker from before it would move nothing.
+        # Spark's watermark begins at the epoch, so a marker before it would move nothing.
         return [Marker(watermark)] if start != end and watermark is not None and watermark > 0 else []
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
@@ -278,13 +279,13 @@ class NativeReader(WatermarkReader):
         yield tuple(at if name == event_time else None for name in self._columns)
 
     def stop(self) -> None:
-        """End the session: the query has ended."""
+        """Close the session, because the query has ended."""
         if self._reports is not None:
             self._reports.session.close()
 
 
 class MarkerSource(DataSource):
-    """Markers, as rows of any schema: all columns but the event time are null."""
+    """A source of markers: rows of any schema in which all columns except the event time are null."""
 
     @classmethod
     def name(cls) -> str:

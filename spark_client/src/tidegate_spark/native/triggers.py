@@ -1,8 +1,8 @@
-"""The trigger of a native query, found out where Spark runs ``availableNow`` as a single batch.
+"""The trigger of a native query, for versions of Spark that run ``availableNow`` as a single batch.
 
-Before version 4.2 Spark runs ``availableNow`` as a single batch if one of the sources is in Python. The source
-reports a batch when Spark plans the next one, so a single-batch run would end unreported. If the job is then completed,
-the windows of that run would never close. Spark does not tell a source the trigger.
+Before version 4.2 Spark runs ``availableNow`` as a single batch if one of the sources is in Python. The source reports
+a batch when Spark plans the next one, so a single-batch run would end unreported. If the job was then completed, the
+windows of that run would never close. A source has no access to its trigger, so a listener records it.
 """
 
 import atexit
@@ -15,27 +15,23 @@ from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.protocol.checkpoint import Checkpoint
 
 TRIGGER = "trigger"
-"""The document of a run's trigger, among those of a native input."""
+"""Name of the document with a run's trigger, among those of a native input."""
 
 _listeners: dict[tuple[int, str, str], "Triggers"] = {}
 
 
 def write_triggers(spark: SparkSession, checkpoint: str, query: str, documents: Checkpoint) -> None:
-    """Write the trigger of each run on a checkpoint to its document, from now until the program ends."""
+    """Record the trigger of each run on a checkpoint, until the program ends."""
     of = id(spark), checkpoint, query
     if of not in _listeners:
         _listeners[of] = listener = Triggers(spark, checkpoint, documents)
         spark.streams.addListener(listener)
-        # A session may outlive the program, and would go on to call it.
+        # A session may outlive the program, and would continue to call the listener.
         atexit.register(spark.streams.removeListener, listener)
 
 
 def check_trigger(documents: Checkpoint) -> None:
-    """Check the trigger of the run that begins, once.
-
-    Raises:
-        InvalidUsage: If Spark runs it as a single batch, or its trigger is unknown.
-    """
+    """Raise InvalidUsage if Spark runs the run that begins as a single batch, or its trigger is unknown."""
     document = documents.read(TRIGGER)
     if document is None:
         raise InvalidUsage(
@@ -52,7 +48,7 @@ def check_trigger(documents: Checkpoint) -> None:
 
 
 class Triggers(StreamingQueryListener):
-    """Listener that writes the trigger of each run on one checkpoint. Spark calls it before the first batch."""
+    """Listener that records the trigger of each run on one checkpoint. Spark calls it before the first batch."""
 
     def __init__(self, spark: SparkSession, checkpoint: str, documents: Checkpoint) -> None:
         self._spark, self._checkpoint, self._documents = spark, checkpoint, documents

@@ -1,9 +1,9 @@
-"""The protocol between a query and the coordinator: a state machine without I/O of its own.
+"""The protocol between a query and the coordinator: a state machine that performs no I/O.
 
 A query's registration, batches, progress and backlog are *procedures* (:mod:`~tidegate_spark.protocol.effects`). They
-decide what to send, what to store and what to raise. A shell performs that: :class:`~.session.DriverSession` in a
-driver, :class:`~.reporter.Reporter` in the task of an executor, and anything in a test. The code between two effects
-runs without interruption, whatever the number of threads.
+decide what to send, store and raise. A shell performs it: :class:`~.session.DriverSession` in a driver,
+:class:`~.reporter.Reporter` in an executor's task, or a test. The code between two effects is atomic, also with several
+threads.
 
 States of a query::
 
@@ -21,16 +21,16 @@ States of a query::
                           BACKLOG ──────────────────────► ANNOUNCED
                                    flushed, in the order of the batches
 
-In the state BACKLOG, batches continue with the pinned watermark of the batch before. The next begin, the
-flusher or the next run reports them, whichever reaches the coordinator first.
+In the state BACKLOG, each batch takes the pinned watermark of the batch before. The backlog is reported by the next
+begin, the flusher or the next run, whichever reaches the coordinator first.
 
 Invariants:
 
 1. The pinned watermark of a batch is stored beside the checkpoint before it is used.
-2. When a commit returns, the coordinator or the backlog has all reports of the batch and its rows by class.
+2. When a commit returns, the coordinator or the backlog has all reports of the batch and its row counts.
 3. No batch begins at the coordinator before the backlog is empty, and the backlog is reported in the order of batches.
-4. The progress is stored after the coordinator has acknowledged the commit, and a batch leaves the backlog after that.
-5. Time that the query waits for the coordinator, or that the coordinator is not reached, is reported as waited. It does
-   not count towards ``idle_timeout``.
+4. The progress is stored after the coordinator has acknowledged the commit. After that, a batch leaves the backlog.
+5. Time in which the query waits for the coordinator, or cannot reach it, is reported as waited. It does not count
+   towards ``idle_timeout``.
 6. A driver may die between any two effects. The next run restores everything from the files beside the checkpoint.
 """

@@ -1,7 +1,7 @@
-"""The backlog: batches that were processed without the coordinator, and not yet reported.
+"""The backlog: batches that were processed without the coordinator and not yet reported.
 
-They lie beside the checkpoint until the coordinator has them. They are reported before the next batch begins if the
-coordinator answers, else in the background.
+They are stored beside the checkpoint until the coordinator has acknowledged them. They are reported before the next
+batch begins if the coordinator answers, else in the background.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class BacklogBatch:
         batch_id: The batch.
         stored: The pinned watermark that its rows were judged by.
         began_s: When it began (Unix time).
-        complete_s: Input up to this time (Unix time) is in this batch or in one before it; None if that is not known.
+        complete_s: Input up to this time (Unix time) is in this batch or an earlier one; None if not known.
         fold: What it contained.
     """
 
@@ -38,7 +38,7 @@ class BacklogBatch:
 
     @classmethod
     def of(cls, document: Document) -> "BacklogBatch":
-        """Return the batch of a document."""
+        """Return the batch stored in a document."""
         stored, fold = StoredPinnedWatermark(**document["stored"]), Fold.of(document["fold"])
         return cls(**{**document, "stored": stored, "fold": fold})
 
@@ -48,14 +48,13 @@ class BacklogBatch:
 
 
 ReportBatch = Callable[[BacklogBatch, ProcessingTime, RetryPolicy], Procedure[None]]
-"""Reports one batch to a coordinator that was not reached since a time."""
+"""Reports one batch to a coordinator that was not reached since the given time."""
 
 
 class Backlog:
     """The backlog of one run.
 
-    While there is any, the coordinator learns nothing of the query. That time counts as waiting, and not towards
-    ``idle_timeout``.
+    While it has batches, nothing of the query is reported. That time counts as waited, not towards ``idle_timeout``.
 
     Invariants:
 
@@ -67,7 +66,7 @@ class Backlog:
     Args:
         coordinator: The calls of the run.
         report_batch: Reports one batch.
-        in_background: Whether the backlog is flushed beside the batches that continue without the coordinator.
+        in_background: Whether the backlog is also flushed between batches, by a flusher.
         log: The log of the query.
     """
 
@@ -81,7 +80,7 @@ class Backlog:
         self._warned = False
 
     def keep(self, batch: BacklogBatch, began: ProcessingTime) -> Procedure[None]:
-        """Store a batch that began at ``began``, without the coordinator."""
+        """Add a batch that began at ``began``."""
         pending = yield from self._load()
         yield from batch.save()
         pending.add(batch.batch_id)
@@ -93,7 +92,7 @@ class Backlog:
 
         Raises:
             CoordinatorUnavailable: The coordinator does not answer.
-            Refused: It refuses a batch.
+            Refused: The coordinator refuses a batch.
         """
         if self._flushing:
             return False
@@ -108,7 +107,7 @@ class Backlog:
     def flush_before(self, batch_id: int, policy: RetryPolicy) -> Procedure[bool]:
         """Report the backlog before a batch begins; if the coordinator does not answer, continue in the background."""
         if not self._flushing:
-            yield from self._remove(batch_id)  # a batch that is replayed is reported anew
+            yield from self._remove(batch_id)  # a replayed batch is reported again
         try:
             return (yield from self.flush(policy))
         except CoordinatorUnavailable:
@@ -116,7 +115,7 @@ class Backlog:
             raise
 
     def flush_in_background(self) -> Procedure[None]:
-        """Start the flusher if it is wanted, not running, and may have something to do."""
+        """Start the flusher if it is enabled, not running, and the backlog may have batches."""
         if self._in_background and not self._flushing and self._pending != set():
             self._flushing = True
             yield StartFlusher()
@@ -127,14 +126,14 @@ class Backlog:
         If the coordinator refuses a batch, the next begin reports it, and fails with the same error.
         """
         try:
-            # After its end the query may have been replaced by another run, which a begin would fence.
+            # If the query has ended, another run may have replaced it, which a begin would fence.
             while not (yield Pause(0)) and (yield from self._flush_next(ONE_ATTEMPT)):
                 pass
         except CoordinatorUnavailable:
             return True
         except TidegateError as error:
             self._log.error("the coordinator refused a batch of the backlog: %s", error)
-        except OSError:  # of the checkpoint's file system, which may recover
+        except OSError:  # from the checkpoint's file system, which may recover
             if not self._warned:
                 self._log.exception("the backlog cannot be flushed; trying again")
             self._warned = True
@@ -147,7 +146,7 @@ class Backlog:
         self._flushing = False
 
     def _flush_next(self, policy: RetryPolicy) -> Procedure[bool]:
-        """Report the earliest batch. Return whether there are more."""
+        """Report the earliest batch. Return whether more are pending."""
         if self._pending == set():
             return False
         pending = yield from self._load()
@@ -162,7 +161,7 @@ class Backlog:
         if document is not None:
             batch = BacklogBatch.of(document)
             now = self._coordinator.now()
-            # An earlier run has left it, if this run has always reached the coordinator.
+            # If this run has always reached the coordinator, an earlier run has left the batch.
             since = self._unreached_since or ProcessingTime(batch.began_s, now.waited_s)
             self._unreached_since = since
             self._coordinator.waited_s = max(now.waited_s, since.waited_s + max(0.0, now.at_s - since.at_s))

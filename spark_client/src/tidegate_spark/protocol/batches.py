@@ -1,7 +1,7 @@
-"""Begin, report and commit of batches, whatever the coordinator loses meanwhile.
+"""Begin, report and commit of batches.
 
-The coordinator may lose an open batch between any two calls, alone or with everything else. The batch is then begun
-again with its pinned watermark, and all its reports are sent again.
+The coordinator may lose an open batch between any two calls, alone or with all its state. The client then begins the
+batch again with its pinned watermark, and sends all its reports again.
 """
 
 from collections.abc import Callable
@@ -26,10 +26,10 @@ MAX_FUTURE_SKEW_MS = 24 * 60 * 60 * 1000
 """The coordinator's default for ``max_future_skew_ms``."""
 
 RESENDS = 3
-"""How often a batch is sent again to a coordinator that keeps losing it, before the query fails."""
+"""Number of times a batch is sent again to a coordinator that loses it, before the query fails."""
 
 LOST_BATCH = frozenset({"batch_not_begun", "reports_missing"})
-"""Codes of a coordinator that has lost an open batch, or a part of it."""
+"""Error codes of a coordinator that has lost an open batch, or a part of it."""
 
 Result = TypeVar("Result")
 
@@ -39,12 +39,12 @@ class OpenBatch:
     """A batch that Spark has begun and the coordinator has not yet committed.
 
     Attributes:
-        batch: The batch, as the user's function gets it.
+        batch: The batch, as the user's function receives it.
         stored: The pinned watermark that its rows are judged by.
-        acknowledged: Whether the coordinator has acknowledged its begin, and gets its reports and its commit. If not,
-            it goes to the backlog.
+        acknowledged: Whether the coordinator has acknowledged the begin and receives reports and commit. If not, the
+            batch goes to the backlog.
         began: When it began.
-        complete_at: Input up to this time is in this batch or in one before it; None if that is not known.
+        complete_at: Input up to this time is in this batch or an earlier one; None if not known.
     """
 
     batch: Batch
@@ -66,8 +66,8 @@ class Batches:
     """The batches of one run.
 
     Attributes:
-        max_future_skew_ms: How far ahead of the clock an event time may be: the coordinator's limit, as far as it is
-            known. None: without limit.
+        max_future_skew_ms: How far ahead of the clock an event time may be: the coordinator's limit if known, else its
+            default. None: no limit.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Batches:
         self.max_future_skew_ms: int | None = registration.config.get("max_future_skew_ms", MAX_FUTURE_SKEW_MS)
 
     def batch(self, batch_id: int, stored: StoredPinnedWatermark, replayed: bool) -> Batch:
-        """Return a batch as the user's function gets it."""
+        """Return a batch as the user's function receives it."""
         return Batch(
             batch_id,
             watermark=stored.pinned_watermark,
@@ -148,7 +148,7 @@ class Batches:
         except Refused as refusal:
             if refusal.code != "pinned_watermark_conflict" or not stored.assumed:
                 raise
-            # The begin arrived although its answer was lost. The rows are judged by the assumed pinned watermark.
+            # The begin arrived, but its answer was lost. The rows are judged by the assumed pinned watermark.
             self._log.warning("was begun with another pinned watermark than the assumed one", extra={"batch": batch_id})
             return (yield from self._calls.begin(batch_id, {}, complete_at, policy))
 
@@ -163,7 +163,7 @@ class Batches:
                 )
 
     def report(self, batch: OpenBatch, fold: Fold, policy: RetryPolicy) -> Procedure[None]:
-        """Stage what was observed in a batch."""
+        """Stage the fold of a batch."""
         yield from self._calls.report(batch.batch_id, fold.reports(), policy)
 
     def commit(self, batch: OpenBatch, fold: Fold, policy: RetryPolicy) -> Procedure[Answer]:
@@ -174,7 +174,7 @@ class Batches:
         return answer
 
     def resending(self, call: Call[Result], batch: OpenBatch, fold: Fold, policy: RetryPolicy) -> Procedure[Result]:
-        """Make a call about an open batch; send the batch again if the coordinator has lost it, and repeat the call."""
+        """Make a call about an open batch; if the coordinator has lost it, send the batch again and repeat the call."""
         for _ in range(RESENDS):
             try:
                 return (yield from call(batch, fold, policy))
@@ -189,12 +189,12 @@ class Batches:
         return (yield from call(batch, fold, policy))
 
     def report_backlog_batch(self, batch: BacklogBatch, since: ProcessingTime, policy: RetryPolicy) -> Procedure[None]:
-        """Begin, report and commit a batch that was processed while the coordinator was not reached, ``since`` then."""
+        """Begin, report and commit a batch of the backlog; the coordinator was not reached ``since`` that time."""
         complete_at = None if batch.complete_s is None else ProcessingTime(batch.complete_s, since.waited_s)
         opened = yield from self.begin(batch.batch_id, batch.stored, complete_at, policy)
         yield from self.resending(self.report, opened, batch.fold, policy)
         yield from self.resending(self.commit, opened, batch.fold, policy)
 
     def log_continuing(self, batch_id: int | None, error: CoordinatorUnavailable) -> None:
-        """Log that a batch goes on without the coordinator."""
+        """Log that a batch continues without the coordinator."""
         self._log.warning("going on without the coordinator (%s)", error.reason, extra={"batch": batch_id})

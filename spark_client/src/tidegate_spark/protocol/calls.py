@@ -1,4 +1,4 @@
-"""The calls about the batches of one run: one procedure for each call of the API."""
+"""The calls about the batches and heartbeats of one run: one procedure for each call of the API."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -28,17 +28,17 @@ class QueryCalls:
         self._query_id: str | None = None
 
     def identify(self, query_id: str) -> None:
-        """Set the id of the checkpoint, which this process may not be able to read."""
+        """Set the query id, which this process may not be able to read from the checkpoint."""
         self._query_id = query_id
 
     def run(self) -> Procedure[Run]:
-        """Return what identifies this run."""
+        """Return the identification of this run."""
         if self._query_id is None:
             self._query_id = yield ReadQueryId()
         return Run(self._query_id, self._run_id)
 
     def batch_reference(self, batch_id: int) -> Procedure[dict[str, Any]]:
-        """Return what names a batch in a report."""
+        """Return the reference to a batch in a report."""
         run = yield from self.run()
         return batch_reference(self._query, asdict(run), batch_id)
 
@@ -49,9 +49,13 @@ class QueryCalls:
         complete_at: ProcessingTime | None,
         policy: RetryPolicy,
     ) -> Procedure[Answer]:
-        """Begin a batch. ``pinned_watermark`` is empty if the client has stored none.
+        """Begin a batch.
 
-        Input up to ``complete_at`` is in this batch or in one before it; None if that is not known.
+        Args:
+            batch_id: The batch.
+            pinned_watermark: The stored ``pinned_watermark``; empty if none is stored.
+            complete_at: Input up to this time is in this batch or an earlier one; None if not known.
+            policy: How long to try.
         """
 
         def body(now: ProcessingTime) -> Body:
@@ -61,7 +65,7 @@ class QueryCalls:
         return self._call("PUT", batch_id, "", body, policy)
 
     def report(self, batch_id: int, reports: Iterable[Body], policy: RetryPolicy) -> Procedure[None]:
-        """Stage what was observed in an open batch. If it raises, some of the reports may be staged."""
+        """Stage reports of an open batch. If it raises, some of them may be staged."""
         coordinator, batch = self._coordinator, (yield from self.batch_reference(batch_id))
         for columns in reports:
             body = {**columns, "batch": batch, "watermark_token": coordinator.watermark_token}
@@ -72,15 +76,12 @@ class QueryCalls:
                 coordinator.waited_s += outage_since(began, coordinator.clock)
 
     def commit(self, batch_id: int, rows: Body | None, reported: int | None, policy: RetryPolicy) -> Procedure[Answer]:
-        """Commit a batch, with its ``rows`` by class and the number of substreams that were ``reported``."""
+        """Commit a batch, with its ``rows`` by class and the number of ``reported`` substreams."""
         body = {"rows": rows, "reported": reported}
         return self._call("POST", batch_id, ":commit", lambda _: body, policy)
 
     def heartbeat(self, age_s: float, after_batch: int | None) -> Procedure[Answer]:
-        """Report that the query was caught up ``age_s`` ago, after ``after_batch``.
-
-        It is sent once, because the next heartbeat carries newer evidence.
-        """
+        """Report once that the query was caught up ``age_s`` seconds ago; the next heartbeat has newer evidence."""
         coordinator, run = self._coordinator, (yield from self.run())
         evidence = {"observed_ms": coordinator.observed_ms(age_s), "after_batch": after_batch}
         body = self._with_caller(run, coordinator.waited_s, evidence)
@@ -95,7 +96,7 @@ class QueryCalls:
     def _call(
         self, method: str, batch_id: int, verb: str, body: Callable[[ProcessingTime], Body], policy: RetryPolicy
     ) -> Procedure[Answer]:
-        """Make a call that the query waits for; ``body`` is made for each attempt, from the time of the attempt."""
+        """Make a call that the query waits for; ``body`` is called with the time of each attempt."""
         coordinator, run = self._coordinator, (yield from self.run())
         began = coordinator.clock.monotonic()
 

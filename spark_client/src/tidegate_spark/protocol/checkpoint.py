@@ -1,4 +1,4 @@
-"""A query's checkpoint: Spark's log, and the client's documents under ``<checkpointLocation>/tidegate``."""
+"""Access to a query's checkpoint: Spark's log, and the client's documents beside it."""
 
 import json
 import os
@@ -17,29 +17,29 @@ _DOCUMENT = re.compile(r"(\d+)\.json")
 _NUMBER = re.compile(r"(\d+)")
 
 NO_OFFSET = "-"
-"""Stands in Spark's log for a source that has no offset yet."""
+"""The offset in Spark's log of a source that has no offset yet."""
 
 
 def is_marker(offset: str) -> bool:
-    """Return whether an offset in Spark's log is that of a source of markers, ``{"watermark": 1, ...}``."""
+    """Return whether an offset in Spark's log is one of a source of markers, ``{"watermark": 1, ...}``."""
     if offset == NO_OFFSET:
         return False
     try:
         parsed = json.loads(offset)
     except ValueError:
         return False
-    # Kafka has offsets by topic, and a topic may be called "watermark".
+    # Kafka's offsets are keyed by topic, and a topic may be named "watermark".
     return isinstance(parsed, dict) and "watermark" in parsed and not isinstance(parsed["watermark"], dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What Spark logged of a batch before it ran it.
+    """Spark's plan of a batch, logged before the batch runs.
 
     Attributes:
-        at_ms: When it planned the batch (epoch milliseconds, by its driver's clock).
-        watermark_ms: Its watermark for the batch; 0: none yet.
-        watermark_policy: How it merges several watermarks.
+        at_ms: When Spark planned the batch (epoch milliseconds, by its driver's clock).
+        watermark_ms: Spark's watermark for the batch; 0: none yet.
+        watermark_policy: How Spark merges several watermarks: ``min`` or ``max``; None if not logged.
     """
 
     at_ms: int
@@ -48,17 +48,18 @@ class Planned:
 
 
 class Checkpoint:
-    """A query's checkpoint, on any file system that Arrow supports: local, S3, HDFS, GCS, Azure.
+    """A query's checkpoint on a file system that Arrow supports: local, S3, HDFS, GCS, Azure.
 
     Args:
-        location: The location that the query was given.
-        folder: The folder of the client's documents under it.
+        location: The query's ``checkpointLocation``.
+        folder: Folder of the client's documents, relative to the location.
     """
 
     def __init__(self, location: str, folder: str = "tidegate") -> None:
         self.location, self._folder = location, folder
 
     def __getstate__(self) -> dict[str, Any]:
+        """Return the state without the file system."""
         return {"location": self.location, "_folder": self._folder}
 
     @cached_property
@@ -67,11 +68,7 @@ class Checkpoint:
 
     @cached_property
     def query_id(self) -> str:
-        """The id that Spark gave this checkpoint when it started the query.
-
-        Raises:
-            InvalidUsage: There is no checkpoint of a query.
-        """
+        """The query id that Spark stored in the checkpoint; raise InvalidUsage if there is no checkpoint."""
         metadata = self._read("metadata")
         if metadata is None:
             raise InvalidUsage(
@@ -82,11 +79,11 @@ class Checkpoint:
         return str(json.loads(metadata)["id"])
 
     def started(self) -> bool:
-        """Return whether this process sees a checkpoint of a query."""
+        """Return whether this process sees the checkpoint of a query."""
         return self._read("metadata") is not None
 
     def planned(self, batch_id: int) -> Planned | None:
-        """Return what Spark planned for a batch; None if its log does not say."""
+        """Return Spark's plan of a batch; None if its log does not have it."""
         planned = self._read(f"offsets/{batch_id}")
         if planned is None:
             return None
@@ -98,12 +95,12 @@ class Checkpoint:
         return Planned(known["batchTimestampMs"], known.get("batchWatermarkMs", 0), policy)
 
     def source_offsets(self, batch_id: int) -> list[str] | None:
-        """Return where each source of a batch ends, as Spark's log has it; None if Spark has forgotten the batch."""
+        """Return the end offset of each source in a batch; None if Spark's log no longer has the batch."""
         planned = self._read(f"offsets/{batch_id}")
         return None if planned is None else planned.decode().splitlines()[2:]
 
     def has_markers(self) -> bool | None:
-        """Return whether the last finished batch has a source of markers; None if that is not known."""
+        """Return whether the last finished batch has a source of markers; None if not known."""
         last = self.finished()
         offsets = None if last is None else self.source_offsets(last)
         if not offsets or NO_OFFSET in offsets:
@@ -111,11 +108,11 @@ class Checkpoint:
         return any(map(is_marker, offsets))
 
     def planned_batches(self) -> list[int]:
-        """Return the batches that Spark has planned and not forgotten."""
+        """Return the planned batches in Spark's log."""
         return self._numbered("offsets", _NUMBER)
 
     def planned_ms(self, batch_id: int) -> int | None:
-        """Return when Spark planned a batch; see :class:`Planned`."""
+        """Return when Spark planned a batch (epoch milliseconds); None if its log does not have it."""
         planned = self.planned(batch_id)
         return None if planned is None else planned.at_ms
 
@@ -124,7 +121,7 @@ class Checkpoint:
         return max(self._numbered("commits", _NUMBER), default=None)
 
     def has_finished(self, batch_id: int) -> bool:
-        """Return whether Spark has finished a batch, and not forgotten it."""
+        """Return whether Spark's log has a batch as finished."""
         files, root = self._place
         found = files.get_file_info(f"{root}/commits/{batch_id}")
         return bool(found.type == fs.FileType.File)
@@ -132,12 +129,12 @@ class Checkpoint:
     # -- documents ------------------------------------------------------------------------------------------------
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """Return a document; None if it does not exist. Those of batches are named ``<kind>/<batch>``."""
+        """Return a document; None if it does not exist. Documents of batches are named ``<kind>/<batch>``."""
         document = self._read(f"{self._folder}/{name}.json")
         return None if document is None else dict(json.loads(document))
 
     def documents(self, kind: str) -> dict[str, float]:
-        """Return the names of the documents of a kind, and when each was written (Unix time)."""
+        """Return when each document of a kind was written (Unix time), by name."""
         suffix = ".json"
         return {
             info.base_name.removesuffix(suffix): info.mtime_ns / 1e9
@@ -146,11 +143,11 @@ class Checkpoint:
         }
 
     def write(self, name: str, document: dict[str, Any]) -> None:
-        """Write a document completely or not at all, in place of the one before."""
+        """Write or replace a document, completely or not at all."""
         files, root = self._place
         directory, _, last = f"{root}/{self._folder}/{name}".rpartition("/")
         files.create_dir(directory, recursive=True)
-        partial = f"{directory}/.{last}.{uuid.uuid4()}.partial"  # several processes may write the same
+        partial = f"{directory}/.{last}.{uuid.uuid4()}.partial"  # several processes may write the same document
         with files.open_output_stream(partial) as file:
             file.write(json.dumps(document).encode())
         files.move(partial, f"{directory}/{last}.json")
@@ -189,11 +186,7 @@ class Checkpoint:
 
 
 def file_system(path: str) -> tuple[fs.FileSystem, str]:
-    """Return Arrow's file system and path for a path of Hadoop.
-
-    Raises:
-        InvalidUsage: Arrow does not support its scheme.
-    """
+    """Return Arrow's file system and path for a Hadoop path; raise InvalidUsage if Arrow does not support it."""
     scheme, colon, rest = path.partition(":")
     if not colon or "/" in scheme:
         return fs.LocalFileSystem(), os.path.abspath(path)

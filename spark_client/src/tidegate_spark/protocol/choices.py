@@ -1,8 +1,8 @@
-"""What a query was started with, stored beside its checkpoint.
+"""The columns and windows of a query, stored beside its checkpoint and checked at each start.
 
-A restart with other choices would go wrong without an error. With another substream column, the old substreams stay
-active and hold the watermark for ever. With another event time, window or aggregate, the stored pinned watermarks and
-windows have another meaning.
+Without the check, a restart with other choices would fail silently. With another substream column, the old substreams
+would hold the watermark forever. With another event time, window or aggregate, the stored pinned watermarks and windows
+would have another meaning.
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ _NAME = "choices"
 
 @dataclass(frozen=True, slots=True)
 class QueryChoices:
-    """The choices of a query that its checkpoint depends on.
+    """The choices that a query's checkpoint depends on.
 
     Attributes:
-        event_time: The column of the event time.
-        substream: The columns of the substream; None for a stream that is one substream, or by source partition.
-        by_source_partition: Whether the source partition is the substream.
+        event_time: The event time column.
+        substream: The substream columns; None for one substream, and for source partitions.
+        by_source_partition: Whether each source partition is a substream.
         windows: Size, slide and offset of windows; None without windows.
-        results: The columns that windows are grouped by, and the aggregates by name; None without windows.
+        results: The columns that windows are grouped by, and ``name=kind`` of each aggregate; None without windows.
     """
 
     event_time: str
@@ -42,7 +42,7 @@ class QueryChoices:
         windows: Sequence[int] | None = None,
         results: Sequence[Sequence[str]] | None = None,
     ) -> Self:
-        """Return the choices as they are stored."""
+        """Return the choices in the form in which they are stored."""
         if substream is None or isinstance(substream, SourcePartition):
             columns = None
         else:
@@ -57,7 +57,7 @@ class QueryChoices:
 
     @classmethod
     def load(cls) -> Procedure[Self | None]:
-        """Return the choices of the run before; None if there was none, or an older version ran it."""
+        """Return the choices of the run before; None if none are stored."""
         document = yield Read(_NAME)
         return None if document is None else cls(**document)
 
@@ -66,7 +66,7 @@ class QueryChoices:
         yield Write(_NAME, asdict(self))
 
     def replaces(self, before: "QueryChoices") -> bool:
-        """Return whether these choices make other substreams than those of the run before."""
+        """Return whether the substreams differ from those of the run before."""
         return (self.event_time, self.substream, self.by_source_partition) != (
             before.event_time,
             before.substream,
@@ -74,11 +74,7 @@ class QueryChoices:
         )
 
     def check(self, before: "QueryChoices", replaces_substreams: bool) -> None:
-        """Check that a query of these choices may continue the run before.
-
-        Raises:
-            InvalidUsage: It may not; the message says what to do.
-        """
+        """Raise InvalidUsage if a query with these choices cannot continue the run before."""
         of_windows = (self.windows, self.results, self.event_time if self.windows else None)
         if of_windows != (before.windows, before.results, before.event_time if before.windows else None):
             raise InvalidUsage(

@@ -1,4 +1,4 @@
-"""How a program reaches one job of a coordinator."""
+"""The connection of a program to one job of a coordinator."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -14,9 +14,9 @@ Result = TypeVar("Result")
 
 
 class JobConnection:
-    """One job of a coordinator, as a program reaches it.
+    """The connection to one job, shared by all queries of the program.
 
-    The queries of the job share it: they create the job from ``config``, which the program may change meanwhile.
+    Queries create the job from ``config``, which the program may replace while they run.
     """
 
     def __init__(
@@ -37,27 +37,27 @@ class JobConnection:
 
     @property
     def authorization(self) -> str | None:
-        """The value of the header that carries the key."""
+        """Value of the ``Authorization`` header; None without a key."""
         return f"Bearer {self.key}" if self.key else None
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers of every request."""
+        """Headers of every request."""
         headers = {"Content-Type": "application/json"}
         return headers if self.authorization is None else {**headers, "Authorization": self.authorization}
 
     @property
     def watermark_url(self) -> str:
-        """The address of the job's watermark."""
+        """URL of the job's watermark."""
         return f"{self.url}/v1/jobs/{self.job}/watermark"
 
     @property
     def report_path(self) -> str:
-        """The path of reports, after the address of the coordinator."""
+        """Path of reports, relative to the coordinator's address."""
         return f"/v1/jobs/{self.job}:report"
 
     def transport(self) -> HttpTransport:
-        """Return a transport with connections of its own."""
+        """Return a transport with its own connections."""
         return self._new_transport(self.url, self.headers)
 
     def coordinator(self) -> Coordinator:
@@ -65,7 +65,7 @@ class JobConnection:
         return Coordinator(self.url, self.job, self.on_outage.policy, self.clock)
 
     def run(self, procedure: Procedure[Result]) -> Result:
-        """Run a procedure of :attr:`calls`, outside of any query."""
+        """Run a procedure of :attr:`calls` outside of any query."""
         return run(procedure, self._perform)
 
     def _perform(self, effect: Effect) -> Any:

@@ -22,24 +22,24 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, order=True)
 class ProcessingTime:
-    """A processing time (Unix time), and how long the run had waited for the coordinator by then; in seconds."""
+    """A processing time (Unix time), and how long the run had waited for the coordinator by then, in seconds."""
 
     at_s: float
     waited_s: float
 
     def age_ms(self, now: "ProcessingTime") -> int:
-        """Return the age at ``now``, without the time that the run has waited since."""
+        """Return the age at ``now`` in milliseconds, less the time that the run has waited since."""
         return max(0, int(1000 * (now.at_s - self.at_s - (now.waited_s - self.waited_s))))
 
 
 class Coordinator:
-    """The calls of one run to one job, and what the run learns from the answers.
+    """The calls of one run to one job, and the state that the run keeps from the answers.
 
     Attributes:
-        watermark_token: The latest watermark token. It is sent along with every report, begin, commit and heartbeat,
-            and restores a coordinator that has lost state.
-        waited_s: How long the run has waited for the coordinator. The query reads no input meanwhile, so this time
-            does not count towards ``idle_timeout``.
+        watermark_token: The latest watermark token. It is sent with every report, begin, commit and heartbeat, and
+            restores a coordinator that has lost state.
+        waited_s: How long the run has waited for the coordinator, in seconds. The query reads no input while it waits,
+            so this time does not count towards ``idle_timeout``.
     """
 
     def __init__(self, url: str, job: str, policy: RetryPolicy, clock: Clock) -> None:
@@ -51,8 +51,8 @@ class Coordinator:
         self._answered: tuple[int, float] = (0, clock.monotonic())
 
     def observed_ms(self, age_s: float) -> int:
-        """Return an instant ``age_s`` ago in the coordinator's time; it is never too late."""
-        answered_ms, arrived = self._answered  # the answer was on its way before it arrived
+        """Return the time ``age_s`` seconds ago by the coordinator's clock (epoch milliseconds), or an earlier one."""
+        answered_ms, arrived = self._answered  # the answer's travel time makes the result earlier, never later
         return max(0, answered_ms + int(1000 * (self.clock.monotonic() - age_s - arrived)))
 
     def now(self) -> ProcessingTime:
@@ -62,7 +62,7 @@ class Coordinator:
     # -- the job --------------------------------------------------------------------------------------------------
 
     def create_job(self, config: JobConfig, policy: RetryPolicy | None = None) -> Procedure[Answer | None]:
-        """Create the job; return None, and change nothing, if it exists."""
+        """Create the job, and return its status; None if it exists already."""
         try:
             return (yield from self.call("PUT", "", config, policy, headers={"If-None-Match": "*"}))
         except Refused as refusal:
@@ -78,7 +78,7 @@ class Coordinator:
         """Create the job if it does not exist, and return its status. An existing job keeps its configuration.
 
         Raises:
-            JobMissing: It does not exist and ``config`` is None.
+            JobMissing: The job does not exist, and ``config`` is None.
         """
         if config is not None:
             created = yield from self.create_job(config, policy)
@@ -108,9 +108,9 @@ class Coordinator:
         max_event_times: Mapping[str, int] | None = None,
         policy: RetryPolicy | None = None,
     ) -> Procedure[None]:
-        """Declare substreams, with the ``max_event_times`` of those that the job may have lost."""
+        """Declare substreams, with ``max_event_times`` of those that the job may have lost."""
         max_event_times = max_event_times or {}
-        # The watermark may move between two calls, so the substreams that hold it come first.
+        # The watermark may move between two calls, so the substreams that hold it are declared first.
         ordered = sorted(names, key=lambda name: (name in max_event_times, max_event_times.get(name, 0)))
         columns: dict[str, list[Any]] = {"names": ordered}
         if max_event_times:
@@ -119,16 +119,16 @@ class Coordinator:
             yield from self.call("POST", ":declare", {"query": query, "reason": reason, **part}, policy)
 
     def done(self, query: str, names: Sequence[str], reason: str) -> Procedure[Answer]:
-        """End substreams of a query."""
+        """Mark substreams of a query as done."""
         return self.call("POST", "/substreams:done", {"query": query, "names": list(names), "reason": reason})
 
     def idle(self, query: str, names: Sequence[str], reason: str) -> Procedure[None]:
-        """Stop waiting for substreams of a query until they report again."""
+        """Mark substreams of a query idle until they report again."""
         for part in in_calls({"names": list(names)}):
             yield from self.call("POST", "/substreams:idle", {"query": query, "reason": reason, **part})
 
     def complete(self, reason: str, up_to: int | None = None) -> Procedure[Answer]:
-        """End the input of the job."""
+        """Declare the end of the job's input."""
         return self.call("POST", ":complete", {"reason": reason, "up_to": up_to})
 
     def coalesced_watermark(self) -> Procedure[int | None]:
@@ -154,7 +154,7 @@ class Coordinator:
         return rows
 
     def retire(self, query: str, successor: str | None, reason: str) -> Procedure[Answer]:
-        """End a query; its substreams pass to ``successor``, or are evicted."""
+        """Retire a query; its substreams pass to ``successor``, or are evicted if it is None."""
         body: Body = {"evict": True} if successor is None else {"successor": successor}
         return self.call("POST", f"/queries/{query}:retire", {**body, "reason": reason})
 
@@ -168,12 +168,12 @@ class Coordinator:
         policy: RetryPolicy | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Procedure[Answer]:
-        """Make a call under ``/v1/jobs/{job}``.
+        """Make a call to ``path`` under ``/v1/jobs/{job}``. A callable ``body`` is called anew for each attempt.
 
         Raises:
-            JobMissing: There is no such job.
-            Refused: The coordinator refused the call.
-            CoordinatorUnavailable: It did not answer in time.
+            JobMissing: The job does not exist.
+            Refused: The coordinator refuses the call.
+            CoordinatorUnavailable: The coordinator does not answer in time.
         """
 
         def request() -> Request:
@@ -196,10 +196,10 @@ class Coordinator:
         return answer
 
     def keep_token(self, answer: Answer) -> None:
-        """Keep the token of an answer to a call that carried the last one, unless it proves less.
+        """Keep the token of an answer, unless it proves less than the last one. Only for calls that carried a token.
 
-        Answers to other calls may come from a coordinator that has lost state and was not yet restored. An answer that
-        took long may prove less than one that arrived meanwhile.
+        Answers to other calls may come from a coordinator that has lost state and is not yet restored. A slow answer
+        may prove less than one that arrived before it.
         """
         epoch, watermark = answer["state_epoch"], answer["watermark"]
         known_epoch, known = self._token_proves

@@ -1,7 +1,7 @@
-"""Effects: what a procedure of the protocol asks its shell to do.
+"""Effects: requests of a procedure to its shell.
 
-A *procedure* is a generator. It yields effects, receives the result of each one (or the exception that it raised), and
-returns a result of its own. It performs no I/O, so that a test can run it against anything.
+A *procedure* is a generator. It yields effects, receives the result or the exception of each, and returns its own
+result. It performs no I/O, so a test can run it with any shell.
 """
 
 from collections.abc import Callable, Generator, Mapping
@@ -17,12 +17,12 @@ Document = dict[str, Any]
 
 
 class NoAnswer(Exception):
-    """A request got no answer; the message says why."""
+    """A request got no answer; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An HTTP request to the coordinator; ``path`` comes after the address."""
+    """An HTTP request to the coordinator; ``path`` follows the coordinator's address."""
 
     method: str
     path: str
@@ -46,7 +46,7 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Send(Effect):
-    """Send a request once. The result is a :class:`Response`; without one the shell raises :class:`NoAnswer`."""
+    """Send a request once. The result is a :class:`Response`; without an answer the shell raises :class:`NoAnswer`."""
 
     request: Request
     timeout_s: float
@@ -54,7 +54,7 @@ class Send(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Pause(Effect):
-    """Wait. The result is True, at once, if the query was stopped."""
+    """Wait. The result is False; True, without waiting, if the query was stopped."""
 
     seconds: float
 
@@ -68,7 +68,7 @@ class Read(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Write(Effect):
-    """Write a document beside the checkpoint: completely or not at all."""
+    """Write a document beside the checkpoint, completely or not at all."""
 
     name: str
     document: Document
@@ -90,29 +90,29 @@ class ListBatches(Effect):
 
 @dataclass(frozen=True, slots=True)
 class HasCheckpoint(Effect):
-    """Check that there is a checkpoint. The result is False if this process cannot see one."""
+    """Check whether this process sees a checkpoint. The result is a bool."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadQueryId(Effect):
-    """Read the id that Spark gave the checkpoint. The shell raises ``InvalidUsage`` if there is no checkpoint."""
+    """Read the query id in the checkpoint. The shell raises ``InvalidUsage`` if there is no checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPlannedMs(Effect):
-    """Read when Spark planned a batch. The result is in epoch milliseconds; None if Spark's log does not say."""
+    """Read when Spark planned a batch. The result is in epoch milliseconds; None if Spark's log does not have it."""
 
     batch_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class StartFlusher(Effect):
-    """Call the procedure ``Backlog.flush_again`` every second or so, until it returns False."""
+    """Run ``Backlog.flush_again`` about every second, until it returns False."""
 
 
 @dataclass(frozen=True, slots=True)
 class Locked(Effect):
-    """Run a procedure while no other thread runs a locked one. The result is that of the procedure."""
+    """Run a procedure while no other thread runs a locked procedure. The result is the procedure's."""
 
     procedure: "Generator[Effect, Any, Any]"
 
@@ -125,16 +125,13 @@ _NO_LOCK = nullcontext()
 def run(
     procedure: Procedure[Result], perform: Callable[[Effect], Any], turn: AbstractContextManager[Any] = _NO_LOCK
 ) -> Result:
-    """Run a procedure to its end.
+    """Run a procedure to its end, and return its result.
 
     Args:
-        procedure: What to run.
+        procedure: The procedure.
         perform: Performs one effect and returns its result.
-        turn: Held while the procedure decides, and not while an effect is performed. A lock makes everything that a
-            procedure does between two effects atomic.
-
-    Returns:
-        The result of the procedure.
+        turn: Entered while the procedure runs, left while an effect is performed. A lock makes the code between two
+            effects atomic.
     """
     advance: Callable[[], Effect] = partial(next, procedure)
     while True:
@@ -146,5 +143,5 @@ def run(
             return result
         try:
             advance = partial(procedure.send, perform(effect))
-        except BaseException as error:  # noqa: BLE001 - the procedure decides what becomes of it
+        except BaseException as error:  # noqa: BLE001 - the procedure handles it
             advance = partial(procedure.throw, error)

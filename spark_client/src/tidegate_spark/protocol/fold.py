@@ -1,4 +1,4 @@
-"""The fold of a batch: its rows, reduced to one entry for each substream."""
+"""The fold of a batch: its rows, reduced to one entry per substream."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -12,36 +12,36 @@ from tidegate_spark.substreams import WHOLE
 
 MOST_SUBSTREAMS = 100_000
 LARGEST_COUNTS_BYTES = 4 * 1024 * 1024 - 1024
-"""Size of the row counts of a commit: the limit of a call's body, less the rest of the body."""
+"""Maximum size of a commit's row counts: the limit of a call's body, less the rest of the body."""
 SUBSTREAMS_THAT_FIT = 3_000
-"""Number of substreams whose counts fit into a commit whatever their names and hours."""
+"""Number of substreams whose counts always fit into a commit, with any names and hours."""
 HOURS_PER_COMMIT = 30_000
-"""Most hours, of all substreams together, in one commit."""
+"""Maximum number of hours in one commit, of all substreams together."""
 
 CLASSES = ("updated", "late", "null_event_time", "future")
-"""The row classes but ``on_time``."""
+"""The row classes except ``on_time``."""
 
 LateDisposition = Literal["dropped", "diverted"]
-"""What becomes of late rows: dropped, or written to a side output."""
+"""Whether late rows are dropped, or written to a side output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Columns of equal length, with an entry for each substream of a batch.
+    """The fold of a batch: columns of equal length, with one entry per substream.
 
     Attributes:
         rule: The rule that the rows were judged by, as the coordinator stores it.
         substream: Names of the substreams.
-        max_event_time: Highest credible event time; None without one.
+        max_event_time: Highest credible event time; None if there is none.
         rows: Number of rows.
         updated: Number of rows that changed a closed window.
         late: Number of late rows.
         null_event_time: Number of rows without an event time.
         future: Number of rows too far ahead of the clock.
-        hours: Rows by hour. If none is late, they are spread evenly. Empty if that would be too much.
+        hours: Rows by hour; the plain fold spreads them evenly. Empty if there are too many.
         all_hours: Rows of all substreams by hour, if ``hours`` is empty.
-        delays: Pairs of a delay bucket and the number of rows in it. Empty if delays were not measured.
-        late_disposition: What becomes of the late rows.
+        delays: Pairs of a delay bucket and its number of rows. Empty if delays were not measured.
+        late_disposition: Whether late rows are dropped or diverted.
     """
 
     rule: str
@@ -63,12 +63,12 @@ class Fold:
 
     @classmethod
     def of(cls, document: dict[str, Any]) -> Self:
-        """Return the fold of a document."""
+        """Return the fold stored in a document."""
         return cls(**document)
 
     @classmethod
     def merge(cls, folds: Sequence[Self]) -> Self:
-        """Return the fold of all rows of one or more folds by the same rule."""
+        """Return the fold of all rows of one or more folds with the same rule."""
         max_event_times: dict[str, int | None] = {}
         counts: dict[str, list[int]] = {}
         hours: dict[str, list[Hours]] = {}
@@ -92,7 +92,7 @@ class Fold:
         )
 
     def reports(self) -> Iterator[dict[str, list[Any]]]:
-        """Return the reports of the fold, each of a size that fits into one call."""
+        """Return the reports of the fold, one per call."""
         return reports_of(self.document())
 
     def reported(self) -> int:
@@ -112,7 +112,7 @@ class Fold:
         return sum(counts)
 
     def substreams_with(self, row_class: str) -> list[str]:
-        """Return the substreams that have rows of one of :data:`CLASSES`."""
+        """Return the sorted names of substreams that have rows of one of :data:`CLASSES`."""
         counts = getattr(self, row_class)
         return sorted({name for name, count in zip(self.substream, counts, strict=True) if count})
 
@@ -135,7 +135,7 @@ class Fold:
         return len(self.substream) <= MOST_SUBSTREAMS and len(json.dumps(counts)) <= LARGEST_COUNTS_BYTES
 
     def row_counts(self) -> dict[str, Any]:
-        """Return the rows by class, as a commit takes them: as detailed as fits into one call."""
+        """Return the row counts for a commit, as detailed as fits into one call."""
         if self.is_too_large():
             totals = {name: [self.count(name)] for name in ("on_time", *CLASSES)}
             whole = {"rule": self.rule, "substreams": [WHOLE], "late_disposition": self.late_disposition, **totals}
@@ -147,7 +147,7 @@ class Fold:
         return merge_hours([self.all_hours, *self.hours])[-HOURS_KEPT:]  # the coordinator keeps no more
 
     def _by_hour(self) -> Iterator[dict[str, Any]]:
-        """Yield the hours that may go with the counts, the most detailed first."""
+        """Yield variants of the hours for a commit, the most detailed first."""
         merged = self._merged_hours()
         if not merged:
             yield {}

@@ -1,7 +1,7 @@
-"""Decides which heartbeats a query sends: evidence that it is caught up.
+"""The decision which heartbeats a query sends: evidence that it is caught up.
 
-The evidence is Spark's own: an idle event says that a trigger found no new data, and when. Only that moment is
-reported. A query that waits for its next trigger has observed nothing since.
+The evidence is Spark's idle event: a trigger found no new data at this time. Only this time is reported, because a
+query that waits for its next trigger observes nothing.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Heartbeat:
 
 
 class HeartbeatDecision:
-    """What the events of one run say about the input of the query."""
+    """The heartbeats that follow from the events of one run."""
 
     def __init__(self) -> None:
         self._known = False
@@ -29,7 +29,7 @@ class HeartbeatDecision:
 
     @property
     def needs_last_batch(self) -> bool:
-        """Whether the last finished batch is unknown, because this run has finished none yet."""
+        """Whether the last finished batch is unknown."""
         return not self._known
 
     def finished(self, batch_id: int | None) -> None:
@@ -39,6 +39,6 @@ class HeartbeatDecision:
     def idle(self, at_s: float, now_s: float) -> Heartbeat | None:
         """Return the heartbeat for a trigger that found no new data at ``at_s`` (Unix time).
 
-        It is None if the last batch is unknown: earlier runs may have read input that the coordinator does not know.
+        Return None if the last batch is unknown: earlier runs may have read input that is not reported.
         """
         return Heartbeat(max(0.0, now_s - at_s), self._finished) if self._known else None

@@ -1,25 +1,25 @@
-"""Rows by hour of event time, as the coordinator counts them."""
+"""Row counts by hour of event time, in the coordinator's format."""
 
 from collections.abc import Iterable, Sequence
 
 HOUR = 3_600_000
-"""Units of event time."""
+"""Length of an hour in units of event time."""
 HOURS_KEPT = 168
-"""Number of hours that a coordinator keeps."""
+"""Number of hours that the coordinator keeps."""
 
 Hours = list[list[int]]
-"""For each hour: its number, counted from 0; its rows; how many of them are *updated*, and how many *late*."""
+"""For each hour, its number since the epoch and its numbers of rows, of ``updated`` rows and of ``late`` rows."""
 
 
 def hours_between(min_event_time: int | None, max_event_time: int | None) -> int:
-    """Return the most hours that :func:`spread` may return."""
+    """Return the maximum number of hours that :func:`spread` may return."""
     if min_event_time is None or max_event_time is None:
         return 0
     return min(max_event_time // HOUR - min_event_time // HOUR + 1, HOURS_KEPT)
 
 
 def spread(min_event_time: int | None, max_event_time: int | None, rows: int) -> Hours:
-    """Spread rows that are on time evenly from their lowest to their highest event time."""
+    """Spread on-time rows evenly over the hours from their lowest to their highest event time."""
     if min_event_time is None or max_event_time is None or not rows:
         return []
     last = max_event_time // HOUR
@@ -34,7 +34,7 @@ def spread(min_event_time: int | None, max_event_time: int | None, rows: int) ->
 
 
 def merge_hours(lists: Iterable[Sequence[Sequence[int]]]) -> Hours:
-    """Add up several lists, so that each hour occurs once."""
+    """Add up the counts of several lists, so that each hour occurs once."""
     found: dict[int, list[int]] = {}
     for hours in lists:
         for hour, *counts in hours:

@@ -1,7 +1,4 @@
-"""How far a query has come, stored beside its checkpoint.
-
-A coordinator that has lost state is restored from it, by the same run or by the next one.
-"""
+"""The progress of a query, stored beside its checkpoint; a coordinator that has lost state is restored from it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -14,16 +11,17 @@ _NAME = "progress"
 
 @dataclass(slots=True)
 class Progress:
-    """How far a query has come.
+    """The progress of a query.
 
     Attributes:
         query: Name of the query.
-        batch_id: The last batch whose commit the coordinator acknowledged.
-        state_epoch: The state that knows this progress; it changes when a coordinator loses state. None: none yet.
-        incarnation: The incarnation of the job that knows it. It changes when an operator resets or deletes the job.
+        batch_id: The last batch with an acknowledged commit; None if there is none.
+        state_epoch: Epoch of the coordinator's state that has this progress; changes when state is lost. None: no state
+            has it yet.
+        incarnation: Incarnation of the job that has it; changes when an operator resets or deletes the job.
         max_event_times: The max event time of each substream, over all acknowledged batches.
-        watermark_token: The token of the last commit's answer.
-        restoring: The coordinator has lost a commit; the open batch reports the max event times again.
+        watermark_token: The token in the answer to the last commit.
+        restoring: Whether the open batch reports the max event times again, because a commit was lost.
     """
 
     query: str
@@ -48,11 +46,11 @@ class Progress:
         yield Write(_NAME, asdict(self))
 
     def missing_in(self, answer: Mapping[str, Any]) -> dict[str, int]:
-        """Return the max event times that the answering job has lost: all of them, or none."""
+        """Return the max event times that the coordinator has lost: all of them, or none."""
         return {} if self._is_known_to(answer) or self._was_reset(answer) else self.max_event_times
 
     def follow(self, answer: Mapping[str, Any]) -> bool:
-        """Follow the answering job: it knows this progress, or was reset. Return whether its state is another one."""
+        """Adopt the state that gave this answer; drop the progress if the job was reset. Return whether it changed."""
         changed = not self._is_known_to(answer)
         if changed and self._was_reset(answer):
             self.batch_id, self.max_event_times, self.watermark_token, self.restoring = None, {}, None, False
@@ -75,7 +73,7 @@ class Progress:
         """Return whether the coordinator has lost the last acknowledged commit.
 
         Args:
-            previous: The latest batch that it knew when ``batch_id`` began.
+            previous: The latest batch that the coordinator knew when ``batch_id`` began.
             was_open: Whether that batch was open.
             batch_id: The batch that began.
         """

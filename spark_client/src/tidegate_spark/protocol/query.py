@@ -1,4 +1,4 @@
-"""One run of a query: the procedures that a driver runs."""
+"""The procedures of one run of a query."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,11 +24,11 @@ Result = TypeVar("Result")
 
 
 class QueryProtocol:
-    """One run of a query: see the package for its states and invariants.
+    """One run of a query; the package describes its states and invariants.
 
     Args:
         settings: The query.
-        run_id: Identifies this run.
+        run_id: Id of this run.
         coordinator: The calls of this run.
         owns_files: Whether this process writes the files beside the checkpoint.
     """
@@ -46,7 +46,7 @@ class QueryProtocol:
 
     @property
     def config(self) -> JobConfig:
-        """The configuration of the job: the coordinator's, as far as it is known, else the program's."""
+        """The job's configuration: the coordinator's if known, else the program's."""
         return self.registration.config
 
     @property
@@ -60,13 +60,13 @@ class QueryProtocol:
 
         Raises:
             CoordinatorUnavailable: The coordinator does not answer, and the query may not start without it.
-            Refused: It refuses a call.
-            InvalidUsage: The query cannot continue the run before with other columns or windows.
+            Refused: The coordinator refuses a call.
+            InvalidUsage: The query's columns or windows differ from those of the run before.
         """
         yield from self._start(self._announce_and_adopt)
 
     def start_native(self) -> Procedure[None]:
-        """Do the same without adopting the choices: folds of earlier runs are to be reported first."""
+        """Start the query as :meth:`start` does, but adopt no choices: folds of earlier runs are reported first."""
         yield from self._start(self._announce)
 
     def _start(self, announce: Callable[[RetryPolicy], Procedure[object]]) -> Procedure[None]:
@@ -90,7 +90,7 @@ class QueryProtocol:
             yield from self.adopt_choices()
 
     def started(self) -> Procedure[None]:
-        """Flush in the background what :meth:`start` could not."""
+        """Flush the rest of the backlog in the background."""
         if self._owns_files:
             yield from self.backlog.flush_in_background()
 
@@ -102,9 +102,9 @@ class QueryProtocol:
                 choices.check(before, self._settings.replaces_substreams)
 
     def adopt_choices(self) -> Procedure[None]:
-        """Store the choices of the query, and stop waiting for substreams that they replace.
+        """Store the choices of the query, and mark substreams that they replace idle.
 
-        Run it when everything that earlier runs left is reported: a report makes a substream count again.
+        Run it after all batches of earlier runs are reported: a report makes a substream active again.
         """
         choices = self._settings.choices
         if choices is None or self._choices_adopted or not self._owns_files or not (yield HasCheckpoint()):
@@ -121,8 +121,8 @@ class QueryProtocol:
     def begin(self, batch_id: int) -> Procedure[OpenBatch]:
         """Begin a batch and pin its watermark.
 
-        The batch waits for the coordinator. If it may continue without, it takes the pinned watermark of the batch
-        before after a short wait.
+        With ``on_outage="continue"``, it takes the pinned watermark of the batch before if the coordinator does not
+        answer, or the backlog is still being flushed.
 
         Raises:
             CoordinatorUnavailable: The coordinator does not answer, and the batch may not continue without it.
@@ -155,11 +155,11 @@ class QueryProtocol:
         return OpenBatch(batch, stored, False, self._coordinator.now(), complete_at)
 
     def report(self, batch: OpenBatch, fold: Fold) -> Procedure[None]:
-        """Stage what was observed in a batch. Raises as :meth:`begin` does."""
+        """Stage the fold of a batch. Raises as :meth:`begin` does."""
         yield from self._call_or_continue(self.batches.report, batch, fold)
 
     def commit(self, batch: OpenBatch, fold: Fold) -> Procedure[Answer | None]:
-        """Commit a batch; return the answer, or None if the batch went to the backlog. Raises as :meth:`begin` does."""
+        """Commit a batch. Return the answer; None if the batch is in the backlog. Raises as :meth:`begin` does."""
         answer = yield from self._call_or_continue(self.batches.commit, batch, fold)
         if answer is None:
             complete_s = None if batch.complete_at is None else batch.complete_at.at_s
@@ -182,11 +182,11 @@ class QueryProtocol:
             return None
 
     def batch_without_rows(self, batch_id: int, pinned_watermark: int | None) -> Batch:
-        """Return a batch that the coordinator need not know."""
+        """Return a batch without rows, which is not begun at the coordinator."""
         return self.batches.batch(batch_id, StoredPinnedWatermark(pinned_watermark, None), replayed=False)
 
     def _input_complete_at(self, batch_id: int) -> Procedure[ProcessingTime | None]:
-        """Return the time up to which all input is in a batch that begins now, or before it; None if not known."""
+        """Return the time up to which all input is in this batch or an earlier one; None if not known."""
         first, self._has_begun = not self._has_begun, True
         if self._settings.input_complete is InputComplete.UNKNOWN:
             return None
@@ -207,25 +207,25 @@ class QueryProtocol:
     # -- batches that Spark has finished --------------------------------------------------------------------------
 
     def last_acknowledged_batch(self) -> Procedure[int | None]:
-        """Return the last batch whose commit the coordinator has acknowledged; None if there is none."""
+        """Return the last batch with an acknowledged commit; None if there is none."""
         progress = yield from self.registration.progress()
         return progress.batch_id
 
     def max_event_times(self) -> Procedure[dict[str, int]]:
-        """Return the max event time of each substream, over all batches that the coordinator has acknowledged."""
+        """Return the max event time of each substream, over all acknowledged batches."""
         progress = yield from self.registration.progress()
         return dict(progress.max_event_times)
 
     def keep_finished(
         self, batch_id: int, pinned_watermark: int | None, planned_ms: int, fold: Fold
     ) -> Procedure[None]:
-        """Put a batch that Spark itself has judged and finished into the backlog.
+        """Add a batch that Spark itself has judged and finished to the backlog.
 
         Args:
             batch_id: The batch.
             pinned_watermark: Rows below it were late.
             planned_ms: When Spark planned the batch (epoch milliseconds).
-            fold: What it contained.
+            fold: The fold of its rows.
         """
         now = self._coordinator.now()
         stored = StoredPinnedWatermark(pinned_watermark, self._coordinator.watermark_token)
@@ -238,10 +238,10 @@ class QueryProtocol:
         """Report the backlog: now or, if the coordinator does not answer, in the background.
 
         Returns:
-            Whether the coordinator has all of it.
+            Whether the backlog is empty.
 
         Raises:
-            Refused: It refuses a batch, which stays in the backlog.
+            Refused: The coordinator refuses a batch, which stays in the backlog.
         """
         try:
             return (yield from self.backlog.flush(self._on_outage.policy_before_continuing))
@@ -253,14 +253,12 @@ class QueryProtocol:
     # -- heartbeats -----------------------------------------------------------------------------------------------
 
     def heartbeat(self, age_s: float, after_batch: int | None) -> Procedure[None]:
-        """Report that the query was caught up ``age_s`` ago, and restore what the coordinator has lost.
+        """Report that the query was caught up ``age_s`` seconds ago, and restore what the coordinator has lost.
 
-        Args:
-            age_s: Age of the observation, in seconds.
-            after_batch: The last batch that the query had finished by then.
+        ``after_batch`` is the last batch that the query had finished by then; None if there was none.
 
         Raises:
-            TidegateError: The coordinator did not take it; the next heartbeat carries the same news.
+            TidegateError: The heartbeat failed. The next one carries newer evidence.
         """
         yield from self.registration.load_token()
         try:

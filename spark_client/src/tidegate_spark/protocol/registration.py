@@ -1,9 +1,8 @@
-"""What the coordinator knows of a query, apart from its batches.
+"""The registration of a query with the coordinator, and its restoration.
 
-The coordinator may lose state in two ways. If it has lost everything (an emptied Redis), the job is created again and
-the query's substreams are declared with their max event times. If it has lost the end of its log, the max event times
-are reported with the next batch. Its next answer shows which of the two happened. A job that an operator reset is not
-restored.
+The coordinator's next answer shows what it has lost. If it has lost everything (an emptied Redis), the client creates
+the job again and declares the query's substreams with their max event times. If it has lost the end of its log, the
+client reports the max event times with the next batch. A job that an operator reset is not restored.
 """
 
 from collections.abc import Mapping
@@ -31,7 +30,7 @@ class QueryRegistration:
         coordinator: The calls about the job.
         calls: The calls of the run.
         owns_files: Whether this process writes the files beside the checkpoint. Under Spark Connect the process of the
-            hook does, so the client's process reads the progress again when it needs it.
+            hook writes them, so the client's process reads the progress again when it needs it.
         log: The log of the query.
     """
 
@@ -48,11 +47,11 @@ class QueryRegistration:
 
     @property
     def config(self) -> JobConfig:
-        """The configuration of the job: the coordinator's, as far as it is known, else the program's."""
+        """The job's configuration: the coordinator's if known, else the program's."""
         return self._config or self._settings.connection.config or {}
 
     def progress(self) -> Procedure[Progress]:
-        """Return how far the query has come."""
+        """Return the progress of the query."""
         if self._progress is None:
             loaded = yield from Progress.load(self._query)
             self._progress = self._progress or loaded
@@ -74,7 +73,7 @@ class QueryRegistration:
         self._coordinator.watermark_token = token
 
     def ensure_announced(self, policy: RetryPolicy) -> Procedure[None]:
-        """Announce the query unless this process has."""
+        """Announce the query unless this process has announced it."""
         yield from self.load_token()
         if self._announced_in is None:
             yield from self.announce(policy)
@@ -87,7 +86,7 @@ class QueryRegistration:
         """Create the job that the coordinator has lost.
 
         Raises:
-            JobMissing: An operator deleted it, or the program has no configuration for it.
+            JobMissing: An operator deleted the job, or the program has no configuration for it.
         """
         if self._settings.connection.config is None or isinstance(missing, JobDeleted):
             raise missing
@@ -103,13 +102,13 @@ class QueryRegistration:
         self._config, self._revision = status["config"], status["revision"]
 
     def is_announced_in(self, answer: Answer) -> bool:
-        """Return whether the answering job is the one that the query was announced in."""
+        """Return whether the query was announced in the state that gave this answer."""
         return bool(answer["state_epoch"] == self._announced_in)
 
     def follow(self, answer: Answer, policy: RetryPolicy) -> Procedure[None]:
-        """Declare the query's substreams in the answering job, unless it is the one that knows them.
+        """Declare the query's substreams, unless the state that gave this answer knows them.
 
-        They are the declared ones and, if the job was lost, all substreams with their max event times.
+        They are the declared substreams and, if the job was lost, all substreams with their max event times.
         """
         announced = self.is_announced_in(answer)
         if not announced:
@@ -134,7 +133,7 @@ class QueryRegistration:
     # -- batches --------------------------------------------------------------------------------------------------
 
     def began(self, answer: Answer, batch_id: int, policy: RetryPolicy) -> Procedure[None]:
-        """Follow the answer to a begin, and restore with the batch what the coordinator has lost before it."""
+        """Follow the answer to a begin, and report again what the coordinator has lost."""
         yield from self.follow(answer, policy)
         if answer["revision"] != self._revision:
             self._keep_config((yield from self._coordinator.status(policy)))
@@ -146,14 +145,14 @@ class QueryRegistration:
                 progress.batch_id,
                 extra={"batch": batch_id},
             )
-            # Stored, because the next run drops what this one stages.
+            # Store it: what this run stages is dropped when the next run begins.
             progress.restoring = True
             yield from progress.save()
         if progress.restoring:
             yield from self._report_max_event_times(batch_id, policy)
 
     def committed(self, answer: Answer, batch_id: int, max_event_times: Mapping[str, int]) -> Procedure[None]:
-        """Record that the coordinator has acknowledged a commit."""
+        """Record and store an acknowledged commit."""
         yield Locked(self._committed(answer, batch_id, max_event_times))
 
     def _committed(self, answer: Answer, batch_id: int, max_event_times: Mapping[str, int]) -> Procedure[None]:
@@ -162,9 +161,9 @@ class QueryRegistration:
         yield from progress.save()
 
     def restore(self, batch_id: int | None, policy: RetryPolicy) -> Procedure[None]:
-        """Repeat the last acknowledged batch with the max event times, if the coordinator has lost it.
+        """Repeat the last acknowledged batch with the max event times, in case the coordinator has lost it.
 
-        If it has not, this changes nothing. A batch in the backlog and a job that was reset are left alone.
+        Otherwise this changes nothing. A batch in the backlog and a job that was reset are not restored.
         """
         self._forget_progress_of_others()
         stored = None if batch_id is None else (yield from self._pinned_watermarks.read(batch_id))
@@ -181,10 +180,10 @@ class QueryRegistration:
         yield from self._calls.report(batch_id, reports, policy)
 
     def forget_substreams(self, reason: str) -> Procedure[None]:
-        """Stop waiting for all substreams of the query; those that report again count again.
+        """Mark all substreams of the query idle until they report again.
 
         Raises:
-            CoordinatorUnavailable: The coordinator does not answer; nothing is forgotten.
+            CoordinatorUnavailable: The coordinator does not answer; the progress keeps the substreams.
         """
         yield Locked(self._forget_substreams(reason))
 
@@ -192,7 +191,7 @@ class QueryRegistration:
         try:
             rows = yield from self._coordinator.substreams()
         except JobMissing:
-            rows = []  # the next begin creates it, without them
+            rows = []  # the next begin creates the job, without these substreams
         names = [row["substream"] for row in rows if row["query"] == self._query and row["state"] != "done"]
         if names:
             yield from self._coordinator.idle(self._query, names, reason)

@@ -1,8 +1,7 @@
-"""Retries: how long a call waits for the coordinator, and how its attempts are spaced.
+"""Retries: how long a call waits for the coordinator, and the pauses between its attempts.
 
-The policy only decides. The shell sends and sleeps, so that the same code runs in a driver, in the task of an executor
-and in a simulation. (Retry libraries such as tenacity and stamina sleep by themselves.) Every call may be repeated:
-the coordinator recognizes a repetition.
+This module decides; the shell sends and sleeps. So the same code runs in a driver, in an executor's task and in a
+simulation. (Retry libraries such as tenacity and stamina sleep themselves.) Every call is idempotent.
 """
 
 import json
@@ -20,17 +19,17 @@ from tidegate_spark.protocol.effects import NoAnswer, Pause, Procedure, Request,
 log = logging.getLogger("tidegate")
 
 RETRIED_STATUSES = frozenset({429, 502, 503, 504})
-"""Answers of a coordinator, or of a proxy before it, that may be ready soon."""
+"""Statuses after which a call is retried, of a coordinator or of a proxy."""
 
 SHORT_WAIT_S = 5.0
-"""How long a call waits if there is an alternative: a task leaves its report to the driver, a batch with
-``on_outage="continue"`` goes on. It is also the least time that one attempt gets."""
+"""How long a call waits if there is an alternative: the driver sends a task's report, or a batch continues with
+``on_outage="continue"``. Also the shortest timeout of an attempt."""
 
 LONGEST_ATTEMPT_S = 30.0
-"""How long one attempt may take if there is time for several."""
+"""The longest timeout of an attempt."""
 
 OUTAGE_S = 1.0
-"""A call that takes longer than this waited for the coordinator; less is what a call costs."""
+"""A call that takes longer than this counts as waiting for the coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +41,11 @@ class RetryPolicy:
     longest_pause_s: float = 5.0
 
     def at_most(self, give_up_after_s: float) -> "RetryPolicy":
-        """Return the same policy, giving up after ``give_up_after_s`` at the latest."""
+        """Return the policy with ``give_up_after_s`` as an upper limit."""
         return replace(self, give_up_after_s=min(self.give_up_after_s, give_up_after_s))
 
     def pause_s(self, attempts: int, left_s: float) -> float:
-        """Return the pause after so many attempts: doubled each time, jittered, and never longer than ``left_s``."""
+        """Return the pause after a number of attempts: exponential, jittered, at most ``left_s``."""
         longest = min(self.first_pause_s * 2.0 ** min(attempts - 1, 30), self.longest_pause_s)
         return min(random.uniform(longest / 2, longest), left_s)
 
@@ -57,11 +56,11 @@ DEFAULT_ON_OUTAGE = timedelta(minutes=10)
 
 @dataclass(frozen=True, slots=True)
 class OnOutage:
-    """What a batch does if the coordinator does not answer.
+    """The behaviour of a batch if the coordinator does not answer.
 
     Attributes:
-        policy: How long it waits. The first batch of a query waits in any case, for it has no pinned watermark.
-        continues: Whether it goes on without the coordinator after :data:`SHORT_WAIT_S`.
+        policy: How long it waits. The first batch of a query always waits, because it has no pinned watermark.
+        continues: Whether it continues without the coordinator after :data:`SHORT_WAIT_S`.
     """
 
     policy: RetryPolicy
@@ -69,11 +68,7 @@ class OnOutage:
 
     @classmethod
     def of(cls, chosen: timedelta | Literal["continue"]) -> "OnOutage":
-        """Return what a user chose.
-
-        Raises:
-            InvalidUsage: If it is neither a duration nor ``"continue"``.
-        """
+        """Return the user's choice; raise InvalidUsage if it is neither a duration nor ``"continue"``."""
         if chosen == "continue":
             return cls(RetryPolicy(DEFAULT_ON_OUTAGE.total_seconds()), continues=True)
         if not isinstance(chosen, timedelta) or chosen < timedelta(0):
@@ -82,7 +77,7 @@ class OnOutage:
 
     @property
     def policy_before_continuing(self) -> RetryPolicy:
-        """How long a batch waits that may go on without the coordinator."""
+        """The policy of a batch that may continue without the coordinator."""
         return self.policy.at_most(SHORT_WAIT_S)
 
 
@@ -103,13 +98,13 @@ def call(what: str, request: Callable[[], Request], policy: RetryPolicy, clock: 
 
     Args:
         what: Name of the call, for the log and for errors.
-        request: Makes the request, anew for each attempt.
+        request: Creates the request of each attempt.
         policy: How long to try.
-        clock: Measures how long that was.
+        clock: Measures the time.
 
     Raises:
-        Refused: The answer is a refusal that waiting does not change.
-        CoordinatorUnavailable: There was no answer in time, or the query was stopped.
+        Refused: The coordinator refuses the call, and a retry would not help.
+        CoordinatorUnavailable: No answer arrived in time, or the query was stopped.
     """
     began, attempts = clock.monotonic(), 0
     while True:
@@ -136,11 +131,7 @@ def call(what: str, request: Callable[[], Request], policy: RetryPolicy, clock: 
 
 
 def _answer_of(response: Response) -> dict[str, Any]:
-    """Return the JSON object of a response.
-
-    Raises:
-        Refused: The status is not 2xx, or the body is not a JSON object.
-    """
+    """Return the JSON object of a response; raise Refused if it has none, or its status is not 2xx."""
     try:
         answer = json.loads(response.body) if response.body else {}
     except ValueError:

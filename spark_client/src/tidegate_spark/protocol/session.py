@@ -1,4 +1,4 @@
-"""The shell of the protocol: performs its effects, with threads, locks, HTTP and files."""
+"""The driver's shell of the protocol: performs effects with threads, locks, HTTP and files."""
 
 import random
 import threading
@@ -34,10 +34,10 @@ Result = TypeVar("Result")
 
 
 class DriverSession:
-    """Runs the procedures of one run of a query: those of its batches, its heartbeats, and the flusher of its backlog.
+    """The shell of one run of a query, for the procedures of its batches, heartbeats and backlog.
 
-    It can be pickled before its first batch. Under Spark Connect the hook runs in another process, and that owns the
-    files beside the checkpoint; the copy has the same ``run_id`` and learns everything else anew.
+    It can be pickled before its first batch. Under Spark Connect the hook runs in another process, which then owns the
+    files beside the checkpoint. The copy keeps the ``run_id``, the waited time and the watermark token.
 
     Args:
         settings: The query.
@@ -59,6 +59,7 @@ class DriverSession:
         self._is_stopped: Callable[[], bool] = self._closed.is_set
 
     def __reduce__(self) -> tuple[Any, ...]:
+        """Return what recreates the session in another process."""
         known = self.coordinator.waited_s, self.coordinator.watermark_token
         return type(self)._in_another_process, (self.settings, self.checkpoint, self.run_id, known)
 
@@ -83,7 +84,7 @@ class DriverSession:
         return self.protocol.backlog
 
     def stop_when(self, stopped: Callable[[], bool]) -> None:
-        """Give up waiting for the coordinator when ``stopped`` returns True."""
+        """Stop waiting for the coordinator when ``stopped`` returns True."""
         self._is_stopped = lambda: self._closed.is_set() or stopped()
 
     def is_stopped(self) -> bool:
@@ -91,7 +92,7 @@ class DriverSession:
         return self._is_stopped()
 
     def close(self) -> None:
-        """Stop all waiting: the query has ended. Its next run reports the backlog."""
+        """Stop all waiting and the flusher, because the query has ended. Its next run reports the backlog."""
         self._closed.set()
 
     # -- effects --------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a query is started with, and stays the same in all processes of a run."""
+"""The settings of a query, the same in all processes of a run."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -9,7 +9,7 @@ from tidegate_spark.protocol.files import PinnedWatermarks
 
 
 class InputComplete(Enum):
-    """When Spark settles what input the batches of a run contain: evidence for idle substreams."""
+    """When Spark fixes the input of a run's batches: evidence that substreams are idle."""
 
     PER_BATCH = "as each batch is planned"
     PER_RUN = "for all batches of the run, as it starts"
@@ -17,7 +17,7 @@ class InputComplete(Enum):
 
     @classmethod
     def of(cls, rate_limited: bool | None, available_now: bool) -> "InputComplete":
-        """Return the value for a query; ``rate_limited`` is None unless its user has set it."""
+        """Return the value for a query; ``rate_limited`` is None unless the user has set it."""
         if rate_limited is None:
             return cls.PER_RUN if available_now else cls.PER_BATCH
         return cls.UNKNOWN if rate_limited else cls.PER_BATCH
@@ -25,15 +25,15 @@ class InputComplete(Enum):
 
 @dataclass(frozen=True, slots=True)
 class QuerySettings:
-    """What a query is started with.
+    """The settings of a query.
 
     Attributes:
-        connection: The job. Its configuration may be replaced while the query runs.
+        connection: The connection to the job. Its configuration may be replaced while the query runs.
         query: Name of the query.
         declared: Substreams that hold the watermark from the start.
-        input_complete: When Spark settles the input of a batch.
+        input_complete: When Spark fixes the input of a batch.
         pinned_watermarks: The pinned watermarks beside the checkpoint.
-        choices: The choices that the checkpoint depends on; None: they are not checked.
+        choices: The choices that the checkpoint depends on; None: not checked.
         replaces_substreams: Whether the query may continue with other substream columns.
     """
 

@@ -1,4 +1,4 @@
-"""The only place of the client that speaks HTTP from the driver."""
+"""The driver's HTTP client."""
 
 import weakref
 from typing import Any
@@ -12,9 +12,9 @@ CONNECT_S = 5.0
 
 
 class HttpTransport:
-    """Sends requests to one coordinator, over connections of its own.
+    """A sender of requests to one coordinator, with its own connections.
 
-    It can be pickled: Spark Connect runs the hook in another process, which makes its own connections.
+    It can be pickled: Spark Connect runs the hook in another process, which opens its own connections.
     """
 
     def __init__(self, url: str, headers: dict[str, str], transport: httpx.BaseTransport | None = None) -> None:
@@ -22,13 +22,14 @@ class HttpTransport:
         self._client: httpx.Client | None = None
 
     def __getstate__(self) -> dict[str, Any]:
+        """Return the state without the connections."""
         return {**self.__dict__, "_client": None}
 
     def send(self, request: Request, timeout_s: float) -> Response:
         """Send a request once.
 
         Raises:
-            NoAnswer: There was no answer within ``timeout_s``.
+            NoAnswer: No answer arrived within ``timeout_s``.
         """
         try:
             response = self._connected().request(
@@ -44,20 +45,16 @@ class HttpTransport:
 
     def _connected(self) -> httpx.Client:
         if self._client is None:
-            # Loading the certificate authorities takes 30 ms, which plain HTTP does not need.
+            # Loading the certificate authorities takes 30 ms; plain HTTP does not need them.
             secured = self._url.startswith("https:")
             self._client = httpx.Client(headers=self._headers, transport=self._transport, verify=secured)
-            # A program may run for long while queries come and go: close their connections with them.
+            # Close the connections with the query: the program may run much longer.
             weakref.finalize(self, self._client.close)
         return self._client
 
 
 def check_url(url: str) -> str:
-    """Return the address of a coordinator without a slash at its end.
-
-    Raises:
-        InvalidUsage: It is not an http or https address.
-    """
+    """Return a coordinator's address without a trailing slash; raise InvalidUsage if it is not an HTTP(S) address."""
     parts = httpx.URL(url)
     if parts.scheme not in ("http", "https") or not parts.host:
         raise InvalidUsage(f"{url!r} is not the address of a coordinator; it looks like http://host:8000.")

@@ -1,9 +1,11 @@
-"""Fixtures for pytest. In a project's ``conftest.py``::
+"""Fixtures for pytest.
+
+In a project's ``conftest.py``::
 
     pytest_plugins = ["tidegate_spark.testing.fixtures"]
 
-``tidegate`` is a coordinator with an embedded Valkey, one for the whole run. ``tidegate.job(config=...)`` connects to a
-new job of it. It needs the distribution ``tidegate``.
+The fixture ``tidegate`` is a coordinator with an embedded Valkey, shared by all tests of the run. It needs the
+distribution ``tidegate``. ``tidegate.job(config=...)`` connects to a new job.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +17,7 @@ from tidegate_spark.testing.server import CoordinatorProcess
 
 @pytest.fixture(scope="session")
 def tidegate_settings() -> Mapping[str, str]:
-    """Return the coordinator's settings, ``TIDEGATE_<NAME>`` by name; override it for others."""
+    """Return the coordinator's settings: ``name`` sets ``TIDEGATE_<NAME>``. Override it to change them."""
     return {"sweep_interval_ms": "50"}
 
 
@@ -23,6 +25,6 @@ def tidegate_settings() -> Mapping[str, str]:
 def tidegate(
     tmp_path_factory: pytest.TempPathFactory, tidegate_settings: Mapping[str, str]
 ) -> Iterator[CoordinatorProcess]:
-    """Yield a coordinator for the whole run; each test connects to jobs of its own."""
+    """Yield a coordinator for the whole run; each test connects to its own jobs."""
     with CoordinatorProcess(tmp_path_factory.mktemp("tidegate"), 0, **tidegate_settings) as coordinator:
         yield coordinator

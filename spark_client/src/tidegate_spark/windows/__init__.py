@@ -1,4 +1,4 @@
-"""Windows of event time that close by the job's watermark, and are given out again when late rows change them."""
+"""Windows of event time that close by the job's watermark, and are emitted again when later rows change them."""
 
 from tidegate_spark.windows.aggregates import Aggregate, avg, count, max, merged, min, sum
 from tidegate_spark.windows.state import StateStore

@@ -1,4 +1,4 @@
-"""Aggregates that can be computed in parts and merged, as windows that many batches fill need them.
+"""Aggregates for windows that span batches: computed per batch, then merged.
 
 ::
 
@@ -20,15 +20,15 @@ def _identity(part: Column) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """An aggregate that can be merged.
+    """An aggregate that is computed per batch and merged over batches.
 
-    The order of rows and batches must not matter. With sums of floating-point numbers it does, in the last digits.
+    The result must not depend on the order of rows and batches. Sums of floating-point numbers do, in the last digits.
 
     Attributes:
-        partial: Returns Spark's aggregate over the rows of one batch.
-        merge: Returns the aggregate that merges the results of ``partial``.
-        finish: Returns the result from what is merged.
-        kind: Function and column, such as ``sum(delay)``. A checkpoint refuses an aggregate of another kind.
+        partial: Returns the aggregate over the rows of one batch.
+        merge: Takes a column of results of ``partial``, and returns the aggregate that merges them.
+        finish: Takes a merged value, and returns the result.
+        kind: Function and column, such as ``sum(delay)``. A query cannot continue a checkpoint with another kind.
     """
 
     partial: Callable[[], Column]
@@ -40,37 +40,40 @@ class Aggregate:
 def merged(
     partial: Callable[[], Column], merge: Callable[[Column], Column], finish: Callable[[Column], Column] = _identity
 ) -> Aggregate:
-    """Return any aggregate of Spark that can be merged.
+    """Return an aggregate made of Spark functions.
 
-    The arguments are functions because they are called where the query runs; see :class:`Aggregate`.
+    Args:
+        partial: Returns Spark's aggregate over the rows of one batch, such as ``F.hll_sketch_agg("carrier")``.
+        merge: Takes a column of such results and returns the aggregate that merges them, such as ``F.hll_union_agg``.
+        finish: Takes the merged value and returns the result; default: the merged value itself.
     """
     return Aggregate(partial, merge, finish)
 
 
 def count(column: str | None = None) -> Aggregate:
-    """Return the number of rows, or of rows in which a column is not null."""
+    """Count rows; with a column, rows in which it is not null."""
     return Aggregate(
         lambda: F.count(F.lit(1) if column is None else F.col(column)), F.sum, kind=f"count({column or '*'})"
     )
 
 
 def sum(column: str) -> Aggregate:
-    """Return the sum of a column; null if all its values are."""
+    """Sum the values of a column; null if all of them are null."""
     return Aggregate(lambda: F.sum(column), F.sum, kind=f"sum({column})")
 
 
 def min(column: str) -> Aggregate:
-    """Return the lowest value of a column."""
+    """Return the lowest value of a column; null if all of them are null."""
     return Aggregate(lambda: F.min(column), F.min, kind=f"min({column})")
 
 
 def max(column: str) -> Aggregate:
-    """Return the highest value of a column."""
+    """Return the highest value of a column; null if all of them are null."""
     return Aggregate(lambda: F.max(column), F.max, kind=f"max({column})")
 
 
 def avg(column: str) -> Aggregate:
-    """Return the mean of a column; null if all its values are."""
+    """Average the values of a column; null if all of them are null."""
     return Aggregate(
         lambda: F.struct(F.sum(column).alias("sum"), F.count(column).alias("count")),
         lambda part: F.struct(F.sum(part["sum"]).alias("sum"), F.sum(part["count"]).alias("count")),

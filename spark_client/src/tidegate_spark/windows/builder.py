@@ -1,4 +1,4 @@
-"""Describes the windows of a stream, in the terms of Spark's ``groupBy(window(...)).agg(...)``."""
+"""The builder of windows, modelled on Spark's ``groupBy(window(...)).agg(...)``."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Described = TypeVar("Described")
 
 
 def check_column_names(names: Sequence[str]) -> None:
-    """Raise InvalidUsage if columns of a stream have the prefix of the client's own."""
+    """Raise InvalidUsage if columns of a stream have the reserved prefix."""
     if reserved := [name for name in names if name.lower().startswith(RESERVED_PREFIX)]:
         raise InvalidUsage(f"{', '.join(reserved)}: columns of the stream must not begin with {RESERVED_PREFIX!r}.")
 
@@ -26,11 +26,11 @@ class WindowSettings:
     """The windows of a stream.
 
     Attributes:
-        frame: Their size, slide and offset.
-        by: The columns that they are grouped by.
+        frame: Size, slide and offset.
+        by: The columns to group by.
         aggregates: The aggregates, by name.
-        lateness: For how much longer a closed window takes rows.
-        store: Where their state is stored; None: in Parquet files beside the checkpoint.
+        lateness: How far beyond a window's end the watermark may be while the window accepts rows.
+        store: The store of their state; None: Parquet files beside the checkpoint.
     """
 
     frame: Frame
@@ -42,25 +42,25 @@ class WindowSettings:
 
 @dataclass(frozen=True)
 class WindowBuilder(Generic[Described]):
-    """The windows of a stream, before their aggregates are chosen."""
+    """The windows of a stream, before :meth:`agg` chooses their aggregates."""
 
     frame: Frame
     columns: Sequence[str]
     attach: Callable[[WindowSettings], Described]
 
     def agg(self, *by: str, **aggregates: Aggregate) -> Described:
-        """Choose the results: a row for each window and each value of the columns ``by``.
+        """Choose the results: one row for each window and each combination of values of the columns ``by``.
 
-        The function of :meth:`Stream.foreach_batch` gets ``window`` (a struct of ``start`` and ``end``), the columns
-        ``by``, a column for each aggregate, and ``previous``: the aggregates before late rows changed them, as a
-        struct; null if the window has just closed.
+        The function of :meth:`Stream.foreach_batch` receives the columns ``window`` (a struct of ``start`` and
+        ``end``), ``by``, one for each aggregate, and ``previous``: a struct of the aggregates before rows changed a
+        closed window; null if the window has just closed.
 
         Args:
             by: Columns to group by.
-            aggregates: Aggregates by name, such as :func:`tidegate_spark.windows.count`.
+            aggregates: Aggregates by name, such as ``flights=windows.count()``.
 
         Raises:
-            InvalidUsage: There is no aggregate, or a column is missing or named twice.
+            InvalidUsage: There is no aggregate, or a column is missing, reserved or named twice.
         """
         if not aggregates:
             raise InvalidUsage("agg() takes the results by name: agg('dest', flights=windows.count()).")

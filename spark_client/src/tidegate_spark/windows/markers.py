@@ -1,7 +1,7 @@
-"""A source without rows, whose offset is the job's watermark: when it moves, Spark runs a batch without new data.
+"""A source without rows whose offset is the job's watermark: when it moves, Spark runs a batch without new data.
 
-Spark logs the offset of each batch as it does for any source. This module is sent to Spark's own Python by value, so
-that it need not be installed there; for this reason it imports nothing else of this package.
+This module is pickled by value, so that it need not be installed in Spark's Python. It therefore imports no other
+module of this package.
 """
 
 import http.client
@@ -23,19 +23,19 @@ except ImportError:
     RUNS_TO_THE_END = False
 
 POLL_EVERY_S = 0.25
-"""Least interval of polls; an inactive query asks for the latest offset ten times a second."""
+"""Shortest interval between polls; Spark asks an inactive query's source for its offset ten times a second."""
 
 ANSWER_WITHIN_S = 2.0
 MEMBERS = {"watermark", "coalesced_watermark", "complete"}
-"""Members of the coordinator's answer that tell it from that of a proxy."""
+"""Members by which the coordinator's answer is told apart from a proxy's."""
 
 
 class WatermarkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads the watermark of a job.
 
     Args:
-        options: ``url`` of the watermark; ``authorization_token``, the value of a header, under a name that Spark
-            redacts; ``size``, ``slide`` and ``offset`` of the windows.
+        options: ``url`` of the watermark; ``size``, ``slide`` and ``offset`` of the windows; and optionally
+            ``authorization_token``, the value of the header, under a name that Spark redacts.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -46,7 +46,7 @@ class WatermarkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._available_now = False
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Read the watermark once, for a run over the input that exists."""
+        """Read the watermark once for the run."""
         self._poll()
         self._available_now = True
 
@@ -55,9 +55,9 @@ class WatermarkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"watermark": None}
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
-        """Return the end of the last window that the watermark closes.
+        """Return the end of the last window that the watermark closes. It never goes back.
 
-        It never goes back. If the coordinator does not answer it stays, and the calls of the query's batches wait.
+        If the coordinator does not answer, the offset does not change. The query's batches do the waiting.
         """
         if not self._available_now and self._is_poll_due():
             self._poll()
@@ -71,11 +71,10 @@ class WatermarkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return time.monotonic() >= self._poll_at
 
     def _poll(self) -> None:
-        """Read the watermark."""
         began = time.monotonic()
         state = self._ask()
         ended = time.monotonic()
-        # Spark waits meanwhile, so at most a fifth of the time goes to a coordinator that does not answer.
+        # Spark waits for this call. Spend at most a fifth of the time on a coordinator that does not answer.
         self._poll_at = ended + max(POLL_EVERY_S, 0.0 if state else 4 * (ended - began))
         if state is not None and (closed := self._closed_by(state)) is not None:
             self._watermark = closed if self._watermark is None else max(closed, self._watermark)
@@ -89,20 +88,18 @@ class WatermarkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 state = json.loads(answer.read())
         except (OSError, ValueError, http.client.HTTPException):
             return None
-        # A proxy may have answered.
         return state if isinstance(state, dict) and state.keys() >= MEMBERS else None
 
     def _closed_by(self, state: dict[str, Any]) -> int | None:
-        """Return the end of the last window that a job in this state closes."""
         watermark: int | None = state["coalesced_watermark"]
         if watermark is None:
             return None
-        if state["complete"]:  # the last windows close, even if they end above it
+        if state["complete"]:  # the last windows close even if they end above the watermark
             watermark += self._size - 1
         return watermark - (watermark - self._offset - self._size) % self._slide
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return no partitions: the source has no rows."""
+        """Return no partitions."""
         return []
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
@@ -111,7 +108,7 @@ class WatermarkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class Markers(DataSource):
-    """A source of any schema without rows."""
+    """A source without rows, of any schema."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,4 +1,4 @@
-"""The markers of a job, as a stream."""
+"""The stream of a job's markers."""
 
 from dataclasses import asdict
 
@@ -11,7 +11,7 @@ from tidegate_spark.windows import markers
 
 
 def markers_stream(connection: JobConnection, df: DataFrame, frame: Frame) -> DataFrame:
-    """Return a stream without rows, of the schema of ``df``, that has a batch whenever a window closes."""
+    """Return a stream without rows, with the schema of ``df``, that causes a batch whenever a window closes."""
     spark = df.sparkSession
     cloudpickle.register_pickle_by_value(markers)  # type: ignore[no-untyped-call]
     try:

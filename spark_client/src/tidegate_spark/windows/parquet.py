@@ -1,4 +1,4 @@
-"""The state of windows as Parquet files beside the checkpoint: the default."""
+"""The default store of windows: Parquet files beside the checkpoint."""
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -6,13 +6,13 @@ from tidegate_spark.protocol.checkpoint import Checkpoint
 
 
 class ParquetState:
-    """Versions as directories of Parquet files, ``<checkpointLocation>/tidegate/state/<version>``."""
+    """A :class:`StateStore` of Parquet files in ``<checkpointLocation>/tidegate/state/<version>``."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
 
     def write(self, version: int, rows: DataFrame) -> None:
-        """Write rows as a version."""
+        """Store rows as a version."""
         rows.write.mode("overwrite").parquet(self._path(version))
 
     def read(self, spark: SparkSession, version: int) -> DataFrame:

@@ -1,14 +1,14 @@
-"""Windowed aggregates over many batches: each batch is merged with the state, and windows are given out as they close.
+"""Windowed aggregates over many batches: each batch is merged with the state, and windows are emitted as they close.
 
 Before the commit, the rows of a batch are merged with the version of the state before it. After the commit, the job's
-coalesced watermark says which windows are closed. That is stored as the *version* of the batch before it is used, so a
-replay gives out the same results.
+coalesced watermark determines which windows are closed. This is stored as the *version* of the batch before it is used,
+so that a replay emits the same results.
 
 Invariants:
 
 1. The version of a batch derives from the latest version below it and from the batch's rows; never from a later one.
-2. A window is given out when it closes, with all rows that it has then, and again with each batch that changes it.
-3. The state has the windows that can still take rows, and those that its batch has closed.
+2. A window is emitted when it closes, with all rows that it has then, and again with each batch that changes it.
+3. The state has the windows that still accept rows, and those that its batch has closed.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,7 +32,7 @@ from tidegate_spark.windows.builder import RESERVED_PREFIX
 from tidegate_spark.windows.state import StateStore
 
 VERSIONS_KEPT = 10
-"""Number of versions that are kept. Spark replays the last one; the others serve a restored checkpoint."""
+"""Number of versions that are kept. Spark replays the last one; a restored checkpoint needs an earlier one."""
 
 _KIND = "windows"
 _START, _TOUCHED, _BEFORE = (f"{RESERVED_PREFIX}{name}" for name in ("start", "touched", "before"))
@@ -40,14 +40,14 @@ _START, _TOUCHED, _BEFORE = (f"{RESERVED_PREFIX}{name}" for name in ("start", "t
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What a batch left behind.
+    """The state after a batch.
 
     Attributes:
-        rows_of: The batch whose number the state's rows are stored under; None without rows.
-        closed: Windows that end at or below it were given out; None: none was.
-        closed_before: The same before the batch.
+        rows_of: The batch under whose number the rows are stored; None without rows.
+        closed: Windows that end at or below it were emitted; None: no window was.
+        closed_before: ``closed`` of the version before.
         layout: Layout of the rows.
-        planned_ms: When Spark planned the batch; another batch of the same number has another time.
+        planned_ms: When Spark planned the batch (epoch milliseconds); tells batches of the same number apart.
     """
 
     rows_of: int | None
@@ -62,13 +62,13 @@ EMPTY = Version(None, None, None, None, None)
 
 @dataclass(frozen=True, slots=True)
 class MergedBatch:
-    """A batch whose rows are in the state.
+    """A batch whose rows are merged with the state.
 
     Attributes:
         spark: The session of the batch.
         batch: The batch.
         before: The version that it was merged with.
-        found: Its version, if an earlier run has written it.
+        found: Its version, if an earlier attempt has written it.
         rows_of: As in :class:`Version`.
         layout: As in :class:`Version`.
         updates: Whether a window that was closed before may have changed.
@@ -84,17 +84,17 @@ class MergedBatch:
 
 
 class Windowing:
-    """Handles rows by merging them into windows: the handler of a query with windows.
+    """The batch handler of a query with windows.
 
     Args:
         frame: The windows.
-        by: The columns that windows are grouped by.
+        by: The columns to group by.
         aggregates: The aggregates, by name.
-        lateness: For how much longer a closed window takes rows.
+        lateness: How far beyond a window's end the watermark may be while the window accepts rows.
         kind: Type of the event time.
         function: The user's function for results.
-        checkpoint: Where versions are stored.
-        store: Where the state is stored.
+        checkpoint: Stores the versions.
+        store: Stores the rows of the state.
     """
 
     has_results_at_end = True
@@ -119,24 +119,24 @@ class Windowing:
     # -- rows -----------------------------------------------------------------------------------------------------
 
     def handle(self, rows: BatchRows) -> AfterCommit:
-        """Merge the rows of a batch; after the commit, give out the windows that close.
+        """Merge the rows of a batch; after the commit, emit the windows that close.
 
         Raises:
-            InvalidUsage: The state beside the checkpoint is of other windows, or is missing.
+            InvalidUsage: The state is missing, or belongs to other windows.
         """
         return partial(self._close, self._merge(rows), self._windows.cut)
 
     def end(self, spark: SparkSession, batch: Batch, watermark: int | None) -> None:
-        """Give out the last windows."""
+        """Emit the last windows."""
         self._close(self._without_rows(spark, batch), self._windows.cut_at_the_end, watermark)
 
     def _merge(self, rows: BatchRows) -> MergedBatch:
         batch, fold = rows.batch, rows.fold
         merged = self._without_rows(rows.df.sparkSession, batch)
         before, found = merged.before, merged.found
-        # If windows overlap, some of them may take a late row.
+        # If windows overlap, some of them may accept a late row.
         overlapping = fold.count("late") if self._windows.slide < self._windows.size else 0
-        # An assumed pinned watermark may be below what was closed.
+        # An assumed pinned watermark may be below the end of a closed window.
         behind = before.closed is not None and (batch.watermark is None or batch.watermark < before.closed)
         merged = replace(merged, updates=behind or fold.count("updated") + overlapping > 0)
         if found is not None:
@@ -160,7 +160,7 @@ class Windowing:
         return MergedBatch(spark, batch, before, found, before.rows_of, before.layout, updates=False)
 
     def _parts_of(self, rows: BatchRows) -> DataFrame:
-        """Return what the rows of a batch add to each window: its start, its keys, and the parts of the aggregates."""
+        """Return what the rows of a batch add to each window: window start, keys, and partial aggregates."""
         df, classifier = rows.df, rows.classifier
         time = rows.columns.time(df)
         if classifier.future_route == "late":
@@ -173,7 +173,7 @@ class Windowing:
         return in_windows.groupBy(_START, *map(column, self._by)).agg(*named)
 
     def _merge_parts(self, parts: DataFrame, before: Version, classifier: RowClassifier) -> DataFrame:
-        # Types as text are nullable at every level, as merged values may be.
+        # Types given as text are nullable at every level, as merged values may be.
         kinds = {name: parts.schema[name].dataType.simpleString() for name in self._parts}
         as_one = F.struct(*self._parts)
         unknown = F.lit(None).cast(StructType([parts.schema[name] for name in self._parts]))
@@ -204,7 +204,6 @@ class Windowing:
         return self._ends_above(classifier.pinned_watermark - self.lateness)
 
     def _ends_above(self, watermark: int | None) -> Column:
-        """Return whether a window ends above a watermark, which then does not close it."""
         if watermark is None:
             return F.lit(True)
         return F.col(_START) > F.lit(watermark - self._windows.size)
@@ -212,12 +211,12 @@ class Windowing:
     # -- results --------------------------------------------------------------------------------------------------
 
     def _close(self, merged: MergedBatch, cut: Callable[[int], int], coalesced_watermark: int | None) -> None:
-        """Give out the windows that are closed.
+        """Emit the windows that are closed.
 
         Args:
             merged: The batch.
             cut: Returns the end of the last window that a watermark closes.
-            coalesced_watermark: That of the job after the commit; None if it is not known.
+            coalesced_watermark: The job's, after the commit; None if it is not known.
         """
         batch, before, version = merged.batch, merged.before, merged.found
         if version is None:
@@ -251,7 +250,7 @@ class Windowing:
             call_user(self._function, results, merged.batch.closing(version.closed))
 
     def _finished(self, parts: Column | None) -> list[Column]:
-        """Return the results of the parts in a struct column; None: in columns of their own."""
+        """Return the results of the partial aggregates in a struct column; None: in separate columns."""
         return [
             aggregate.finish(F.col(part) if parts is None else parts[part]).alias(name)
             for part, (name, aggregate) in zip(self._parts, self._aggregates.items(), strict=True)
@@ -276,7 +275,7 @@ class Windowing:
         return version or EMPTY
 
     def _found(self, batch_id: int) -> Version | None:
-        """Return the version of a batch, unless it is of another batch of the same number."""
+        """Return the version of a batch; None if it belongs to another batch of the same number."""
         version = self._read(batch_id)
         same = version is not None and version.planned_ms == self._checkpoint.planned_ms(batch_id)
         return version if same else None
@@ -286,7 +285,7 @@ class Windowing:
         return None if document is None else Version(**document)
 
     def _remove(self, batch_id: int) -> None:
-        """Remove the version of a batch, and its rows if the next version has others."""
+        """Remove the version of a batch, and its rows unless the next version uses them."""
         version, after = self._read(batch_id), self._read(batch_id + 1)
         if version is None or after is None:
             return

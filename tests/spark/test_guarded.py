@@ -38,7 +38,7 @@ def test_a_reporters_key_is_all_that_a_query_needs(
     to_the_end(sink.after(job.stream(source.stream(spark), event_time="t", substream="k").declare("a")), checkpoint)
     assert (job.status()["watermark"], len(job.substreams()), len(job.queries())) == (40_000, 2, 1)
     job.done("q", ["b"], "ended")
-    with pytest.raises(Refused, match="key-report has the role report; this needs operate or admin"):
+    with pytest.raises(Refused, match="key-report has the role report; this call needs operate or admin"):
         job.retire("q", "over")
     process.job(job="orders-eu", key=keys[Role.OPERATE]).retire("q", "over")
     output = capfd.readouterr()

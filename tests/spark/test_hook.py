@@ -169,4 +169,4 @@ def test_a_refused_batch_is_one_line_of_the_log(
         record.getMessage() for record in caplog.records if (record.name, record.levelname) == ("tidegate", "ERROR")
     ]
     assert len(logged) == 1
-    assert "/q 1: the batch failed: The job's input was declared complete" in logged[0]
+    assert "/q 1: the batch failed: The job is complete and takes no more input" in logged[0]

@@ -213,7 +213,7 @@ def test_forms_are_judged_as_the_api_judges(guarded: Guarded) -> None:
 
         refused("retire", "query: ", query="", successor="zz")
         refused("retire", "query: ", query="a b")
-        refused("retire", "There is no query", query="never", successor="zz")
+        refused("retire", "The job has no query", query="never", successor="zz")
         refused("release", "reason: ", hold="h", reason="y" * 1001)
         refused("release", "hold: ", hold="")
         refused("hold", "is not a duration", at_most="0", lasts="9" * 400 + "d")

@@ -39,7 +39,9 @@ def cpu_s(process: CoordinatorProcess) -> float:
 
 
 @pytest.mark.parametrize(
-    "path", ["/metrics?substreams=large", f"{JOB}/substreams?sort=max_event_time&limit=10"], ids=["metrics", "sorted table"]
+    "path",
+    ["/metrics?substreams=large", f"{JOB}/substreams?sort=max_event_time&limit=10"],
+    ids=["metrics", "sorted table"],
 )
 def test_callers_that_give_up_cost_nothing_more(large: CoordinatorProcess, path: str) -> None:
     """Eight of them took 1.8 GB, and went on to the end."""

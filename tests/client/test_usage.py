@@ -6,7 +6,7 @@ import pytest
 
 import tidegate_spark
 from tests.support.api import operate
-from tidegate.api.schemas.config import JobDocument
+from tidegate.reads.config import JobDocument
 from tidegate_spark import InvalidUsage, Job, limiting_lag
 from tidegate_spark.frame import Frame
 

@@ -117,22 +117,25 @@ class Action:
 
 
 async def _idle(form: Submission) -> object:
-    return await commands.idle(form.store, form.job, form.substream, form.audit)
+    target = form.substream
+    return await form.store.idle(form.job, target.query, target.names, form.audit)
 
 
 async def _done(form: Submission) -> object:
-    return await commands.done(form.store, form.job, form.substream, form.audit)
+    target = form.substream
+    return await form.store.done(form.job, target.query, target.names, form.audit)
 
 
 async def _evict(form: Submission) -> object:
-    return await commands.evict(form.store, form.job, form.substream, form.audit)
+    target = form.substream
+    return await form.store.evict(form.job, target.query, target.names, form.audit)
 
 
 async def _retire(form: Submission) -> object:
     successor = form.text("successor") or None
     request = form.validated(RetireRequest, successor=successor, evict=successor is None)
     query = form.validated(QueryChoice, query=form.form.get("query", "")).query
-    return await commands.retire(form.store, form.job, query, request, form.audit)
+    return await form.store.retire(form.job, query, request.successor, form.audit)
 
 
 async def _hold(form: Submission) -> object:
@@ -148,23 +151,23 @@ async def _hold(form: Submission) -> object:
 
 async def _release(form: Submission) -> object:
     hold = form.validated(HoldChoice, hold=form.form.get("hold", "")).hold
-    return await commands.release(form.store, form.job, hold, form.audit)
+    return await form.store.release(form.job, hold, form.audit)
 
 
 async def _complete(form: Submission) -> object:
-    return await commands.complete(form.store, form.job, form.validated(CompleteRequest), form.audit)
+    return await form.store.complete(form.job, form.audit, up_to=form.validated(CompleteRequest).up_to)
 
 
 async def _reopen(form: Submission) -> object:
     form.validated(ActionRequest)
-    return await commands.reopen(form.store, form.job, form.audit)
+    return await form.store.reopen(form.job, form.audit)
 
 
 async def _reset(form: Submission) -> object:
     form.validated(ActionRequest)
     if form.form.get("name", "") != form.job:
         raise Problem.of_field("name", f"type {form.job} to confirm.")
-    return await commands.reset(form.store, form.job, form.audit)
+    return await form.store.reset(form.job, form.audit)
 
 
 SUBSTREAM = ("query", "substream")

@@ -1,4 +1,4 @@
-"""Actions of operators and clients: request bodies, roles, and the commands that carry them out."""
+"""Actions of operators and clients: their request bodies, and the choice of a name for a hold."""
 
 import secrets
 from typing import Literal, Self
@@ -6,7 +6,7 @@ from typing import Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from tidegate.domain.journal import AuditInfo
-from tidegate.domain.results import CommandResult, WatermarkState
+from tidegate.domain.results import CommandResult
 from tidegate.reads.types import EventTime, FieldError, Id, Names, PositiveMs, Request, Text, check_equal_lengths
 from tidegate.store.jobs import JobStore
 
@@ -133,47 +133,7 @@ class HoldRequest(Request):
     )
 
 
-async def idle(store: JobStore, job: str, request: SubstreamActionRequest, audit: AuditInfo) -> CommandResult:
-    """Declare substreams idle."""
-    return await store.idle(job, request.query, request.names, audit)
-
-
-async def done(store: JobStore, job: str, request: SubstreamActionRequest, audit: AuditInfo) -> CommandResult:
-    """Mark substreams as done."""
-    return await store.done(job, request.query, request.names, audit)
-
-
-async def evict(store: JobStore, job: str, request: SubstreamActionRequest, audit: AuditInfo) -> CommandResult:
-    """Evict substreams."""
-    return await store.evict(job, request.query, request.names, audit)
-
-
-async def retire(store: JobStore, job: str, query: str, request: RetireRequest, audit: AuditInfo) -> CommandResult:
-    """Retire a query."""
-    return await store.retire(job, query, request.successor, audit)
-
-
 async def hold(store: JobStore, job: str, request: HoldRequest, audit: AuditInfo) -> tuple[str, CommandResult]:
     """Hold the watermark, and return the name of the hold with the result."""
     name = request.hold or secrets.token_hex(4)
     return name, await store.hold(job, name, request.at_most, request.duration_ms, audit)
-
-
-async def release(store: JobStore, job: str, name: str, audit: AuditInfo) -> WatermarkState:
-    """Release a hold."""
-    return await store.release(job, name, audit)
-
-
-async def complete(store: JobStore, job: str, request: CompleteRequest, audit: AuditInfo) -> CommandResult:
-    """Declare the end of the input."""
-    return await store.complete(job, audit, up_to=request.up_to)
-
-
-async def reopen(store: JobStore, job: str, audit: AuditInfo) -> CommandResult:
-    """Undo the end of the input."""
-    return await store.reopen(job, audit)
-
-
-async def reset(store: JobStore, job: str, audit: AuditInfo) -> WatermarkState:
-    """Start a new incarnation of a job."""
-    return await store.reset(job, audit)

@@ -73,7 +73,7 @@ async def restore(job: JobId, request: Request, context: ContextOf, caller: Call
 async def idle(job: JobId, request: Request, context: ContextOf, caller: CallerOf) -> Response:
     """Exclude substreams from the minimum until their next event. If one is unknown, nothing changes."""
     body = await read_body(request, SubstreamActionRequest)
-    effect = await actions.idle(context.store, job, body, caller.audit_info(body.reason))
+    effect = await context.store.idle(job, body.query, body.names, caller.audit_info(body.reason))
     return json_answer(context.reader.command_result(job, effect))
 
 
@@ -87,7 +87,7 @@ async def idle(job: JobId, request: Request, context: ContextOf, caller: CallerO
 async def done(job: JobId, request: Request, context: ContextOf, caller: CallerOf) -> Response:
     """Mark substreams as permanently ended. If one is unknown, nothing changes."""
     body = await read_body(request, SubstreamActionRequest)
-    effect = await actions.done(context.store, job, body, caller.audit_info(body.reason))
+    effect = await context.store.done(job, body.query, body.names, caller.audit_info(body.reason))
     return json_answer(context.reader.command_result(job, effect))
 
 
@@ -101,7 +101,7 @@ async def done(job: JobId, request: Request, context: ContextOf, caller: CallerO
 async def evict(job: JobId, request: Request, context: ContextOf, caller: CallerOf) -> Response:
     """Remove substreams from the job. The watermark does not move back, and they can return as new substreams."""
     body = await read_body(request, SubstreamActionRequest)
-    effect = await actions.evict(context.store, job, body, caller.audit_info(body.reason))
+    effect = await context.store.evict(job, body.query, body.names, caller.audit_info(body.reason))
     return json_answer(context.reader.command_result(job, effect))
 
 
@@ -115,7 +115,7 @@ async def evict(job: JobId, request: Request, context: ContextOf, caller: Caller
 async def retire(job: JobId, query: QueryId, request: Request, context: ContextOf, caller: CallerOf) -> Response:
     """End a query and abandon its open batch. A successor takes over its substreams, or they are evicted."""
     body = await read_body(request, RetireRequest)
-    effect = await actions.retire(context.store, job, query, body, caller.audit_info(body.reason))
+    effect = await context.store.retire(job, query, body.successor, caller.audit_info(body.reason))
     return json_answer(context.reader.command_result(job, effect))
 
 
@@ -129,7 +129,7 @@ async def retire(job: JobId, query: QueryId, request: Request, context: ContextO
 async def complete(job: JobId, request: Request, context: ContextOf, caller: CallerOf) -> Response:
     """Declare the end of the input: all substreams are done, and the watermark passes the max event time."""
     body = await read_body(request, CompleteRequest)
-    effect = await actions.complete(context.store, job, body, caller.audit_info(body.reason))
+    effect = await context.store.complete(job, caller.audit_info(body.reason), up_to=body.up_to)
     return json_answer(context.reader.command_result(job, effect))
 
 
@@ -143,7 +143,7 @@ async def complete(job: JobId, request: Request, context: ContextOf, caller: Cal
 async def reopen(job: JobId, request: Request, context: ContextOf, caller: CallerOf) -> Response:
     """Accept reports again after the end of the input. The watermark stays, so earlier rows are late."""
     body = await read_body(request, ActionRequest)
-    effect = await actions.reopen(context.store, job, caller.audit_info(body.reason))
+    effect = await context.store.reopen(job, caller.audit_info(body.reason))
     return json_answer(context.reader.command_result(job, effect))
 
 
@@ -160,7 +160,7 @@ async def reset(job: JobId, request: Request, context: ContextOf, caller: Caller
     All state is deleted, the watermark included. A repetition resets the job again.
     """
     body = await read_body(request, ActionRequest)
-    answer = await actions.reset(context.store, job, caller.audit_info(body.reason))
+    answer = await context.store.reset(job, caller.audit_info(body.reason))
     return json_answer(context.reader.watermark(job, answer))
 
 
@@ -188,5 +188,5 @@ async def release(
     ] = "",
 ) -> Response:
     """Release a hold before it expires."""
-    answer = await actions.release(context.store, job, hold, caller.audit_info(reason))
+    answer = await context.store.release(job, hold, caller.audit_info(reason))
     return json_answer(context.reader.watermark(job, answer))

@@ -1,12 +1,12 @@
-"""The scripts: one per command, composed from parts, and called with one record of arguments.
+"""The scripts. Each command is a script that is composed from parts and called with one record of arguments.
 
-``-- @include parts/name`` makes the table that the part returns available as ``name``. Each part is a function of its
-own, so that the limit of 200 locals in Lua applies to each part and not to the sum.
+``-- @include parts/name`` makes the table that the part returns available as ``name``. Each part is a separate
+function, so that the Lua limit of 200 locals applies to each part, not to their sum.
 """
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib.resources import files
@@ -15,17 +15,19 @@ from typing import Any
 
 from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
+from redis.exceptions import NoScriptError
 
 from tidegate.domain import batches, errors, journal, ledger, sketch
-from tidegate.domain.config import LIMITS
-from tidegate.domain.policy import POLICY_LIMITS, target_completeness
+from tidegate.domain.config import LIMITS, POLICY_LIMITS
+from tidegate.domain.policy import target_completeness
 from tidegate.store.clock import ClockGuard
-from tidegate.store.keys import JOBS, SWEEPS, TOUCH_MS, job_key, lua_keys
+from tidegate.store.keyspace import JOBS, SWEEPS, TOUCH_MS, job_key, lua_keys
+from tidegate.store.pipelining import Pipelining
 
 Reply = dict[str, Any]
 AroundCommand = Callable[[str], AbstractContextManager[object]]
 unobserved: AroundCommand = nullcontext
-READS = ("status", "substreams", "queries", "completeness")
+READS = ("status", "substreams", "queries", "completeness", "late", "history")
 
 _INCLUDE = re.compile(r"^-- @include parts/(\S+)\n", re.MULTILINE)
 _BODY = """local ok, result = pcall(function()
@@ -45,8 +47,8 @@ CONSTANTS = {
     "ENTRIES_KEPT": ledger.ENTRIES_KEPT,
     "PINNED_WATERMARKS_KEPT": batches.PINNED_WATERMARKS_KEPT,
     "TOUCH_MS": TOUCH_MS,
-    "LIMITS": LIMITS,
-    "POLICY_LIMITS": POLICY_LIMITS,
+    "LIMITS": tuple(LIMITS),
+    "POLICY_LIMITS": tuple(POLICY_LIMITS),
     **{
         name: getattr(sketch, name)
         for name in ("ROW", "MAX_WEIGHT", "MAX_BUCKETS", "STEPS", "HIGHEST_BUCKET", "GAMMA", "DECAY")
@@ -56,18 +58,18 @@ CONSTANTS = {
         for name in ("ROWS_BEYOND", "SURPRISE", "MARGIN", "MAX_WIDENING", "NARROWING", "MAX_STEPS")
     },
 }
-"""Numbers and lists of the domain that the scripts use, by the same names."""
+"""Numbers and lists of the domain that the scripts use under the same names."""
 
 
 class ScriptError(Exception):
-    """A script that cannot be composed: a part is missing, or includes itself."""
+    """A script cannot be composed, because a part is missing or includes itself."""
 
 
 def compose(command: str, root: Traversable) -> str:
-    """Return the text of a command: each part once, before the parts that need it, and the command itself.
+    """Return the text of a command: each part once, before the parts that include it, then the command.
 
     Raises:
-        ScriptError: For a missing part or a circular include, with the chain of includes.
+        ScriptError: If a part is missing or includes itself. The message has the chain of includes.
     """
     modules: dict[str, str] = {}
     body = _expand(f"commands/{command}", root, [], modules)
@@ -77,10 +79,10 @@ def compose(command: str, root: Traversable) -> str:
 def _expand(name: str, root: Traversable, path: list[str], modules: dict[str, str]) -> str:
     """Return the text of a file without its includes; add their parts to ``modules``."""
     if name in path:
-        raise ScriptError("Includes form a circle: " + " -> ".join([*path, name]))
+        raise ScriptError("A part includes itself: " + " -> ".join([*path, name]))
     source = root.joinpath(name + ".lua")
     if not source.is_file():
-        raise ScriptError("Missing part: " + " -> ".join([*path, name]))
+        raise ScriptError("An included part does not exist: " + " -> ".join([*path, name]))
     text = source.read_text(encoding="utf-8")
     for part in _INCLUDE.findall(text):
         if part not in modules:
@@ -104,11 +106,11 @@ def _lua(value: object) -> str:
 
 
 class Scripts:
-    """Scripts of one Redis, to call by the name of their command.
+    """The scripts of one Redis, called by the name of their command.
 
     ``unattended_after_ms``: see :class:`~tidegate.domain.state.JobState`. ``guard`` rejects times of a Redis clock that
-    jumped ahead. ``around`` wraps every command, by its name. ``clock`` replaces Redis's time in tests; it returns Unix
-    milliseconds.
+    jumped ahead. ``around`` is called with the name of each command, and returns the context in which the command runs.
+    ``clock`` replaces the time of Redis in tests and returns Unix milliseconds.
     """
 
     def __init__(
@@ -122,13 +124,24 @@ class Scripts:
         self.redis, self.around, self.clock = redis, around, clock
         self.unattended_after_ms, self.guard = unattended_after_ms, guard
         self._scripts: dict[str, AsyncScript] = {}
+        self._pipelining = Pipelining(redis.connection_pool)
 
     async def run(self, command: str, job: str, now_ms: int | None = None, **arguments: Any) -> Reply:
         """Run a command and return its reply; raise DomainError if the command was refused."""
         script_, keys, argument = self.call(command, job, now_ms, **arguments)
         with self.around(command):
-            flat = await script_(keys=keys, args=[argument])
+            if command in READS:
+                flat = await script_(keys=keys, args=[argument])
+            else:
+                flat = await self._pipelined(script_, keys, argument)
         return reply_of(flat)
+
+    async def _pipelined(self, script_: AsyncScript, keys: list[str], argument: str) -> Any:
+        try:
+            return await self._pipelining.call("EVALSHA", script_.sha, len(keys), *keys, argument)
+        except NoScriptError:  # the server has restarted, or its scripts were flushed
+            await self.redis.script_load(script_.script)
+            return await self._pipelining.call("EVALSHA", script_.sha, len(keys), *keys, argument)
 
     def call(
         self, command: str, job: str, now_ms: int | None = None, **arguments: Any
@@ -141,11 +154,40 @@ class Scripts:
         arguments |= {
             "now_ms": now_ms,
             "latest_now_ms": None if self.guard is None else self.guard.latest_ms(),
-            # A read changes nothing, so it must not record an outage either.
+            # A read changes nothing, so it must not record an outage.
             "unattended_after_ms": None if command in READS else self.unattended_after_ms,
         }
         given = {name: value for name, value in arguments.items() if value is not None}
         return self._scripts[command], [job_key(job), SWEEPS, JOBS], json.dumps(given)
+
+    async def run_together(
+        self, name: str, job: str, now_ms: int | None, *calls: tuple[str, Mapping[str, Any]]
+    ) -> list[Reply]:
+        """Run commands of one job in one transaction and return their replies; ``name`` is for metrics.
+
+        Raises:
+            DomainError: If a command was refused.
+        """
+        scripts = [self.call(command, job, now_ms, **arguments) for command, arguments in calls]
+
+        async def execute() -> list[Any]:
+            async with self.redis.pipeline() as pipeline:
+                for script_, keys, argument in scripts:
+                    pipeline.evalsha(script_.sha, len(keys), *keys, argument)
+                answers: list[Any] = await pipeline.execute(raise_on_error=False)
+            for answer in answers:
+                if isinstance(answer, Exception):
+                    raise answer  # with raise_on_error, redis-py adds text before the error code
+            return answers
+
+        with self.around(name):
+            try:
+                answers = await execute()
+            except NoScriptError:  # the server has restarted, or its scripts were flushed
+                for script_, _, _ in scripts:
+                    await self.redis.script_load(script_.script)
+                answers = await execute()
+        return [reply_of(flat) for flat in answers]
 
     async def time_ms(self) -> int:
         """Return the processing time of Redis."""
@@ -165,7 +207,7 @@ def reply_of(flat: Any) -> Reply:
 
 
 def record(flat: Any) -> dict[str, Any]:
-    """Return a map of a script as a dictionary; under RESP2 it is a list of names and values in turn."""
+    """Return a map in a reply as a dictionary. In RESP2, a map is a list of alternating names and values."""
     return flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
 
 

@@ -1,0 +1,95 @@
+"""Calls that share round trips: fewer requests, and each call has its own result."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from redis.exceptions import NoScriptError, RedisError, ResponseError
+
+from tests.support.driver import Driver
+from tidegate.store.connection import connect
+from tidegate.store.embedded import EmbeddedValkey
+from tidegate.store.pipelining import Pipelining
+
+CALLS = 64
+
+
+async def requests_received(driver: Driver) -> int:
+    return int((await driver.store.redis.info("stats"))["total_reads_processed"])
+
+
+def test_calls_at_one_time_share_round_trips(driver: Driver, job_name: str) -> None:
+    async def measured() -> tuple[list[Any], int]:
+        pipelining = Pipelining(driver.store.redis.connection_pool)
+        before = await requests_received(driver)
+        answers = await asyncio.gather(*(pipelining.call("ECHO", n) for n in range(CALLS)))
+        return answers, await requests_received(driver) - before - 1
+
+    answers, requests = driver(measured())
+    assert answers == [str(number) for number in range(CALLS)]
+    assert requests <= 2
+
+
+def test_a_refused_call_does_not_fail_the_others(driver: Driver, job_name: str) -> None:
+    async def answers() -> list[Any]:
+        pipelining = Pipelining(driver.store.redis.connection_pool)
+        commands: tuple[tuple[str | int, ...], ...] = (
+            ("ECHO", "a"),
+            ("EVALSHA", "0" * 40, 0),
+            ("EVAL", "return redis.error_reply('OTHER reason')", 0),
+            ("ECHO", "b"),
+        )
+        calls = [pipelining.call(*command) for command in commands]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    first, missing, failed, last = driver(answers())
+    assert (first, last) == ("a", "b")
+    assert isinstance(missing, NoScriptError)
+    assert isinstance(failed, ResponseError) and str(failed) == "OTHER reason"
+
+
+def test_a_cancelled_caller_leaves_the_others_their_answers(driver: Driver, job_name: str) -> None:
+    async def answers() -> list[Any]:
+        pipelining = Pipelining(driver.store.redis.connection_pool)
+        tasks = [asyncio.create_task(pipelining.call("ECHO", n)) for n in range(4)]
+        await asyncio.sleep(0)
+        tasks[1].cancel()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    first, cancelled, *others = driver(answers())
+    assert isinstance(cancelled, asyncio.CancelledError)
+    assert [first, *others] == ["0", "2", "3"]
+
+
+def test_calls_continue_on_a_new_connection(driver: Driver, job_name: str) -> None:
+    async def answers() -> list[Any]:
+        redis = driver.store.redis
+        pipelining = Pipelining(redis.connection_pool)
+        await pipelining.call("ECHO", "before")
+        await redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")  # type: ignore[no-untyped-call]
+        return await asyncio.gather(*(pipelining.call("ECHO", "after") for _ in range(4)))
+
+    assert driver(answers()) == ["after"] * 4
+
+
+def test_a_server_that_ends_fails_each_waiting_call(tmp_path: Path) -> None:
+    """A caller must not wait for an answer that cannot come; when the server is back, calls succeed."""
+
+    async def outcome() -> list[Any]:
+        with EmbeddedValkey(tmp_path) as server:
+            redis = connect(server.url)
+            pipelining = Pipelining(redis.connection_pool)
+            await pipelining.call("PING")
+            assert server.pid is not None
+            os.kill(server.pid, signal.SIGKILL)
+            failed = await asyncio.gather(*(pipelining.call("PING") for _ in range(3)), return_exceptions=True)
+        with EmbeddedValkey(tmp_path):
+            failed.append(await pipelining.call("ECHO", "back"))
+        await redis.aclose()
+        return failed
+
+    *failed, back = asyncio.run(outcome())
+    assert all(isinstance(error, RedisError) for error in failed) and len(failed) == 3
+    assert back == "back"

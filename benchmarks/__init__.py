@@ -1,1 +1,1 @@
-"""What the hook costs; ``make bench`` runs all of it. Ratios within one run are what counts, never absolute times."""
+"""Benchmarks of coordination; ``make bench BENCH=<name>`` runs one. Absolute times depend on the machine."""

@@ -1,6 +1,9 @@
-"""``python -m benchmarks [overhead | native | lateness | waiting | sizing]``: exit status 1 where a target is missed.
+"""``python -m benchmarks [overhead | native | lateness | waiting | sizing | service]``.
 
-``BENCH_ROUNDS`` (9) and ``BENCH_OUT`` (``out/bench``) are taken from the environment.
+The exit status is 1 if a target is missed.
+
+The environment variables ``BENCH_ROUNDS`` (default: 9) and ``BENCH_OUT`` (default: ``out/bench``) set the number of
+rounds and the directory of the results.
 """
 
 import argparse
@@ -10,7 +13,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import lateness, overhead, sizing, waiting
+from benchmarks import lateness, overhead, service, sizing, waiting
 
 
 def show(line: str) -> None:
@@ -24,6 +27,7 @@ def main() -> int:
         "lateness": run_lateness,
         "waiting": run_waiting,
         "sizing": run_sizing,
+        "service": run_service,
     }
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     parser.add_argument("which", nargs="?", choices=list(benchmarks), default="overhead")
@@ -51,6 +55,14 @@ def run_waiting(out: Path) -> int:
 def run_sizing(out: Path) -> int:
     found = sizing.run(out, show)
     (out / "sizing.json").write_text(json.dumps(asdict(found), indent=2) + "\n")
+    return 0
+
+
+def run_service(out: Path) -> int:
+    found = service.run_all(out, rounds_asked_for(), show)
+    document = [{**asdict(cell), "rounds": [asdict(cost) for cost in costs]} for cell, costs in found.items()]
+    (out / "service.json").write_text(json.dumps(document, indent=2) + "\n")
+    show("\n" + service.table(found))
     return 0
 
 

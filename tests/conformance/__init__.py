@@ -1,1 +1,1 @@
-"""The reference's traces, and what drives them through both forms of the machine. See README.md."""
+"""The reference's traces, and the code that plays them on both sides. See README.md."""

@@ -1,4 +1,4 @@
-"""``python -m tests.conformance``: all traces on both sides, with a Valkey of its own; exit status 1 if any failed."""
+"""``python -m tests.conformance``: play all traces on both sides; exit with status 1 if a trace fails."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Plays a trace on one side, and says where it first differs."""
+"""Playing a trace on one side."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from tidegate.domain.policy import Reported
 from tidegate.domain.throttle import FrameThrottle, MinStepThrottle, NoThrottle, Throttle
 
 ONLY = "0"
-"""The substream of a trace that has but one."""
+"""Name of the substream in traces with a single one."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Where a trace failed: at which step (from 0), what it expected, what it got."""
+    """The first step (from 0) at which a trace failed, with the expected and the actual result."""
 
     step: int
     expected: object
@@ -25,7 +25,7 @@ class Difference:
 
 
 def why_left_out(trace: Trace, side: Side) -> str | None:
-    """Why a trace is not for this side; None if it is."""
+    """Return the reason why a side cannot play a trace, or None if it can."""
     if side.exact_in_doubles and not trace.exact_in_doubles():
         return "numbers beyond 2^53 - 1"
     if "restore_mid_run" in trace.tags and not side.moves_back:
@@ -34,12 +34,12 @@ def why_left_out(trace: Trace, side: Side) -> str | None:
 
 
 def play(file: str, trace: Trace, side: Side) -> Difference | None:
-    """None where every step gave what it should."""
+    """Play a trace; return the first difference, or None."""
     step = PLAYERS[file](trace, side)
-    for number, said in enumerate(trace.steps):
-        got = step(said)
-        if got != said["expect"]:
-            return Difference(number, said["expect"], got)
+    for number, operation in enumerate(trace.steps):
+        got = step(operation)
+        if got != operation["expect"]:
+            return Difference(number, operation["expect"], got)
     return None
 
 
@@ -52,12 +52,12 @@ def _policies(trace: Trace, side: Side) -> Player:
     rig = side.rig(JobConfig(rules), began)
     rig.declare([ONLY], None, began)
 
-    def step(said: Json) -> Json:
-        if said["op"] == "event":
-            rig.report({ONLY: said["ts"]}, {}, said["at_ms"])
-        # The report's own look is capped at its event time; what is asked for is the policy's word without that.
-        rig.sweep(said["at_ms"])
-        return {"wm": rig.watermarks(said["at_ms"])[ONLY]}
+    def step(operation: Json) -> Json:
+        if operation["op"] == "event":
+            rig.report({ONLY: operation["ts"]}, {}, operation["at_ms"])
+        # A report's evaluation is capped at its event time. The trace expects the policy's watermark without the cap.
+        rig.sweep(operation["at_ms"])
+        return {"wm": rig.watermarks(operation["at_ms"])[ONLY]}
 
     return step
 
@@ -68,13 +68,13 @@ def _throttle(trace: Trace, side: Side) -> Player:
     if config["throttle"] == "min_step":
         throttle = MinStepThrottle(config["min_step"])
     elif config["throttle"] == "frame":
-        throttle = FrameThrottle(Frame(config["window_size"], config["slide_by"], config["offset"]))
+        throttle = FrameThrottle(config["window_size"], config["slide_by"], config["offset"])
     rig = side.rig(JobConfig(Reported(), throttle), 0)
     rig.declare([ONLY], None, 0)
 
-    def step(said: Json) -> Json:
-        if said["ideal"] is not None:
-            rig.report({}, {ONLY: said["ideal"]}, 0)
+    def step(operation: Json) -> Json:
+        if operation["ideal"] is not None:
+            rig.report({}, {ONLY: operation["ideal"]}, 0)
         return {"emit": _one(rig.items())}
 
     return step
@@ -89,18 +89,18 @@ def _coalescer(trace: Trace, side: Side) -> Player:
     ended: set[str] = set()
     pending = False
 
-    def step(said: Json) -> Json:
-        """The traces emit one item a step: an idle message behind a watermark waits for the next tick."""
+    def step(operation: Json) -> Json:
+        """Play one step. An idle message that follows a watermark is emitted at the next tick."""
         nonlocal pending
-        now_ms, name = said["at_ms"], str(said.get("input"))
-        match said["op"]:
+        now_ms, name = operation["at_ms"], str(operation.get("input"))
+        match operation["op"]:
             case "tick":
                 if pending:
                     pending = False
                     return {"emit": "idle"}
                 rig.sweep(now_ms)
             case "wm":
-                if not rig.report({}, {name: said["value"]}, now_ms):
+                if not rig.report({}, {name: operation["value"]}, now_ms):
                     return {"error": "wm_not_monotonic"}
             case "event":
                 rig.report({name: 0}, {}, now_ms)
@@ -127,34 +127,34 @@ def _event_time_mapper(trace: Trace, side: Side) -> Player:
     config = trace.config
     size = config["throttle_frame_size"]
     rules, top = policy(config["policy"])
-    throttle: Throttle = FrameThrottle(Frame(size, size, config["throttle_frame_offset"])) if size else NoThrottle()
+    throttle: Throttle = FrameThrottle(size, size, config["throttle_frame_offset"]) if size else NoThrottle()
     rig = side.rig(
         JobConfig(rules, throttle, idle_timeout_ms=config["idle_timeout_ms"] or None), trace.steps[0]["at_ms"]
     )
     partitions: list[str] = []
     made = 0
 
-    def step(said: Json) -> Json:
+    def step(operation: Json) -> Json:
         nonlocal made
-        now_ms = said["at_ms"]
-        match said["op"]:
+        now_ms = operation["at_ms"]
+        match operation["op"]:
             case "add_partitions":
-                fresh = [str(made + number) for number in range(said["count"])]
+                fresh = [str(made + number) for number in range(operation["count"])]
                 made += len(fresh)
                 partitions.extend(fresh)
                 rig.declare(fresh, top, now_ms)
             case "remove_partition":
-                rig.evict(partitions.pop(said["partition"]), now_ms)
+                rig.evict(partitions.pop(operation["partition"]), now_ms)
             case "event":
-                rig.report({partitions[said["partition"]]: said["ts"]}, {}, now_ms)
+                rig.report({partitions[operation["partition"]]: operation["ts"]}, {}, now_ms)
             case "poll":
                 rig.sweep(now_ms)
             case "restore":
-                rig.restore(partitions[said["partition"]], said["wm"], now_ms)
+                rig.restore(partitions[operation["partition"]], operation["wm"], now_ms)
             case "snapshot":
                 found = rig.watermarks(now_ms)
                 return {"watermarks": [found[name] for name in partitions]}
-        # A frame size of 0 is a throttle that mutes all watermarks, which no job has.
+        # A frame size of 0 suppresses all watermarks. Jobs have no such throttle.
         return {"emit": [item for item in rig.items() if size or item == "idle"]}
 
     return step
@@ -164,8 +164,8 @@ def _sliding_window(trace: Trace, side: Side) -> Player:
     config = trace.config
     frame = Frame(config["window_size"], config["slide_by"], config["offset"])
 
-    def step(said: Json) -> Json:
-        floor, higher = side.frame(frame, said["ts"])
+    def step(operation: Json) -> Json:
+        floor, higher = side.frame(frame, operation["ts"])
         return {"floor": floor, "higher": higher}
 
     return step

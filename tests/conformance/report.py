@@ -1,4 +1,4 @@
-"""Runs whole files on both sides, and says what came of it."""
+"""Playing whole files on several sides, with a line of results for each."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from tests.conformance.traces import FILES, read
 
 @dataclass
 class Outcome:
-    """One file on one side. ``failed``: by the trace's name. ``left_out``: how many, by the reason."""
+    """The results of one file on one side: ``failed`` by trace name, ``left_out`` as counts by reason."""
 
     file: str
     side: str
@@ -28,9 +28,10 @@ class Outcome:
 
 
 def run(folder: Path, sides: Sequence[Side], say: Callable[[str], None]) -> list[Outcome]:
-    """Every trace of a folder on every side.
+    """Play every trace of a folder on every side.
 
-    :raises FileNotFoundError: where a file of traces is missing.
+    Raises:
+        FileNotFoundError: A file of traces is missing.
     """
     outcomes = []
     for file in FILES:

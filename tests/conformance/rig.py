@@ -1,4 +1,4 @@
-"""The two forms of the machine behind one face: one job, driven step by step."""
+"""One interface to the Python state machine and the Lua scripts: a job, driven step by step."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ Values = Mapping[str, int]
 
 
 class Rig(Protocol):
-    """One job whose reporters use no batches."""
+    """A job whose reporters use no batches."""
 
     def report(self, tops: Values, watermarks: Values, now_ms: int) -> bool: ...
     def declare(self, names: Sequence[str], top: int | None, now_ms: int) -> None: ...
@@ -33,12 +33,16 @@ class Rig(Protocol):
     def watermarks(self, now_ms: int) -> dict[str, int | None]: ...
 
     def items(self) -> list[Item]:
-        """What came out since the last call: watermarks, and "idle"."""
+        """Return the items emitted since the last call: watermarks and ``"idle"``."""
         ...
 
 
 class Side(Protocol):
-    """One form of the machine. ``exact_in_doubles``: it holds no other numbers than those."""
+    """An implementation of the state machine.
+
+    Attributes:
+        exact_in_doubles: Whether it accepts only numbers that doubles hold exactly.
+        moves_back: Whether ``restore`` can move the watermark back."""
 
     name: str
     exact_in_doubles: bool
@@ -47,7 +51,7 @@ class Side(Protocol):
     def rig(self, config: JobConfig, now_ms: int) -> Rig: ...
 
     def frame(self, frame: Frame, time: int) -> tuple[int | None, int]:
-        """The last boundary at or before a time, and the first after it."""
+        """Return the last window boundary at or before a time, and the first one after it."""
         ...
 
 
@@ -76,7 +80,7 @@ class DomainRig:
         self.machine.declare(DIRECT, names, now_ms, None if top is None else dict.fromkeys(names, top))
 
     def restore(self, name: str, watermark: int | None, now_ms: int) -> None:
-        """As the traces have it: the watermark may move back, which no command of the machine does."""
+        """Set a substream's watermark, even to a lower value, which no command of the machine can do."""
         self.machine.substreams[DIRECT, name].watermark = watermark
         lowest = [substream.watermark for substream in self.machine.substreams.values()]
         least = None if None in lowest else min(w for w in lowest if w is not None)
@@ -131,21 +135,21 @@ class StoreRig:
 
     def declare(self, names: Sequence[str], top: int | None, now_ms: int) -> None:
         tops = None if top is None else dict.fromkeys(names, top)
-        self._do(self.store.declare(self.job, DIRECT, names, tops, now_ms=now_ms))
+        self._do(self.store.actions.declare(self.job, DIRECT, names, tops, now_ms=now_ms))
 
     def restore(self, name: str, watermark: int | None, now_ms: int) -> None:
         if watermark is not None:
-            self._do(self.store.restore(self.job, DIRECT, {name: watermark}, now_ms=now_ms))
-            self.items()  # what is restored was out before
+            self._do(self.store.actions.restore(self.job, DIRECT, {name: watermark}, now_ms=now_ms))
+            self.items()  # the trace expects no emission of a restored watermark
 
     def idle(self, name: str, now_ms: int) -> None:
-        self._do(self.store.idle(self.job, DIRECT, [name], now_ms=now_ms))
+        self._do(self.store.actions.idle(self.job, DIRECT, [name], now_ms=now_ms))
 
     def done(self, name: str, now_ms: int) -> bool:
-        return self._do(self.store.done(self.job, DIRECT, [name], now_ms=now_ms)).applied
+        return self._do(self.store.actions.done(self.job, DIRECT, [name], now_ms=now_ms)).applied
 
     def evict(self, name: str, now_ms: int) -> None:
-        self._do(self.store.evict(self.job, DIRECT, [name], now_ms=now_ms))
+        self._do(self.store.actions.evict(self.job, DIRECT, [name], now_ms=now_ms))
 
     def sweep(self, now_ms: int) -> None:
         self.driver(self.store.sweep(self.job, now_ms=now_ms))
@@ -182,9 +186,13 @@ class StoreSide:
 
     def frame(self, frame: Frame, time: int) -> tuple[int | None, int]:
         job, store = self._name(), self.driver.store
-        self.driver(store.configure(job, JobConfig(LimitingLag(0), FrameThrottle(frame)), {}, None, now_ms=0))
+        self.driver(
+            store.configure(
+                job, JobConfig(LimitingLag(0), FrameThrottle(frame.size, frame.slide, frame.offset)), {}, None, now_ms=0
+            )
+        )
         floor = self.driver(store.report(job, {"a": time}, now_ms=0)).state.watermark
-        higher = self.driver(store.complete(job, now_ms=0)).state.watermark
+        higher = self.driver(store.actions.complete(job, now_ms=0)).state.watermark
         assert higher is not None
         return floor, higher
 

@@ -1,4 +1,4 @@
-"""Both forms of the machine do what the reference did, at every step of every trace."""
+"""Both implementations return the reference's results at every step of every trace."""
 
 import json
 import os
@@ -25,8 +25,8 @@ def sides(valkey: EmbeddedValkey) -> Iterator[list[Side]]:
     scripts.close()
 
 
-def conformance(folder: Path) -> "subprocess.CompletedProcess[str]":
-    """The command behind ``make conformance``, on other traces."""
+def run_conformance(folder: Path) -> "subprocess.CompletedProcess[str]":
+    """Run the command of ``make conformance`` on another folder of traces."""
     return subprocess.run(
         [sys.executable, "-m", "tests.conformance"],
         env={**os.environ, "CONFORMANCE_DIR": str(folder)},
@@ -37,7 +37,6 @@ def conformance(folder: Path) -> "subprocess.CompletedProcess[str]":
 
 
 def test_every_trace_passes_on_both_sides(sides: list[Side]) -> None:
-    """A policy here must mean what the reference means by it, to the step."""
     outcomes = run(HERE, sides, print)
     assert not [outcome.line() for outcome in outcomes if outcome.failed]
     for outcome in outcomes:
@@ -49,7 +48,6 @@ def test_every_trace_passes_on_both_sides(sides: list[Side]) -> None:
 
 
 def test_a_trace_that_fails_is_named_and_the_command_fails(tmp_path: Path) -> None:
-    """A check that cannot fail would be worse than none."""
     for file in FILES:
         some = (HERE / f"{file}.jsonl").read_text().splitlines()[:20]
         (tmp_path / f"{file}.jsonl").write_text("\n".join(some) + "\n")
@@ -58,14 +56,14 @@ def test_a_trace_that_fails_is_named_and_the_command_fails(tmp_path: Path) -> No
     trace = json.loads(first)
     trace["steps"][4]["expect"] = {"emit": 99}
     path.write_text("\n".join([json.dumps(trace), *rest]) + "\n")
-    done = conformance(tmp_path)
+    done = run_conformance(tmp_path)
     assert done.returncode == 1
     assert done.stdout.count(f"{trace['name']}, step 4: expected {{'emit': 99}}, got {{'emit': 12}}") == 2
     assert "2 failed" in done.stdout
 
 
-def test_a_folder_without_traces_is_one_clear_line(tmp_path: Path) -> None:
-    """A mistyped CONFORMANCE_DIR must not pass."""
-    done = conformance(tmp_path)
+def test_a_folder_without_traces_is_an_error(tmp_path: Path) -> None:
+    """A wrong CONFORMANCE_DIR ends in an error."""
+    done = run_conformance(tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("Cannot read the traces: ")

@@ -1,4 +1,4 @@
-"""Traces as they are stored: one JSON object a line."""
+"""Traces as stored: one JSON object per line."""
 
 import json
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Trace:
-    """``steps`` in order, each with its ``at_ms``, ``op`` and ``expect``."""
+    """A trace. Each step has the members ``at_ms``, ``op`` and ``expect``."""
 
     name: str
     tags: tuple[str, ...]
@@ -29,7 +29,7 @@ class Trace:
     steps: tuple[Json, ...]
 
     def exact_in_doubles(self) -> bool:
-        """Whether all its numbers lie in the range of the API and of the store."""
+        """Return whether all numbers of the trace are in the range of the API and the store."""
         return all(
             EXACT_DOUBLE.lowest <= number <= EXACT_DOUBLE.highest for number in _numbers([self.config, *self.steps])
         )
@@ -44,26 +44,30 @@ def _numbers(found: object) -> list[int]:
 
 
 def read(file: Path) -> list[Trace]:
-    """:raises ValueError: for a line that is no trace."""
+    """Return the traces in a file.
+
+    Raises:
+        ValueError: A line is not a trace.
+    """
     traces = []
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         try:
             raw = json.loads(line)
             traces.append(Trace(raw["name"], tuple(raw.get("tags", ())), raw["config"], tuple(raw["steps"])))
         except (ValueError, KeyError) as error:
-            raise ValueError(f"{file}:{number} is no trace: {error!r}") from error
+            raise ValueError(f"{file}:{number} is not a trace: {error!r}") from error
     return traces
 
 
 NEVER = 2**52
-"""So long, or so low, that it does not matter: in doubles too."""
+"""A lag that never has an effect, and that doubles hold exactly."""
 
 
 def policy(config: Json) -> tuple[Policy, int | None]:
-    """The policy that a configuration names, and a top to declare its substreams with.
+    """Return the policy of a configuration, and the max event time to declare its substreams with, or None.
 
-    Two test aids of the traces come as ordinary policies. One that follows the clock alone is a wall-clock lag beside a
-    lag that never matters. A constant is a lull that never begins, with a top declared at the constant.
+    Two policies of the traces exist only for tests. ``real_time_lag`` is a wall-clock lag with a lag that never has an
+    effect. ``constant`` is a lull that never begins, with a max event time declared above the constant.
     """
     match config["policy"]:
         case "limiting_lag":

@@ -1,4 +1,4 @@
-"""Streams whose rows come late by a law that is known."""
+"""Generated streams whose delays follow a known distribution."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -11,14 +11,17 @@ LAWS: dict[str, Law] = {
     "lognormal": lambda random: random.lognormvariate(math.log(4000), 0.8),
     "pareto": lambda random: 2000 * (random.paretovariate(1.5) - 1),
 }
-"""Delays, of some seconds in the middle and with tails from light to heavy."""
+"""Distributions of the delay in milliseconds: medians of some seconds, tails from light to heavy."""
 
 APART = 500
-"""From one event to the next."""
+"""Event time between two events, in milliseconds."""
 
 
 def arrivals(law: Law, events: int, seed: int, change: int | None = None, factor: float = 1) -> list[int]:
-    """Event times in the order of arrival; from the event ``change`` on, delays are so many times as long."""
+    """Return event times in the order of arrival.
+
+    From the event with the index ``change`` on, delays are multiplied by ``factor``.
+    """
     random = Random(seed)  # noqa: S311 - to be drawn again alike
     sent = range(0, events * APART, APART)
     longer = events if change is None else change

@@ -1,9 +1,11 @@
-"""What operators do to a job, and what becomes of queries that come, go and are handed over: rule by rule."""
+"""Operators' actions on a job, and queries that join, leave and are replaced: one rule per test."""
 
 import pytest
 
 from tests.domain.batches import OTHER, RUN, batch, watermark
 from tests.support.machine import JobMachine
+from tidegate.domain.commands.begin import BeginOptions
+from tidegate.domain.commands.stage import PartitionReport
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import (
     BatchNotBegun,
@@ -16,7 +18,6 @@ from tidegate.domain.errors import (
     SubstreamDone,
     SubstreamNotFound,
 )
-from tidegate.domain.frame import Frame
 from tidegate.domain.journal import AuditInfo
 from tidegate.domain.names import DIRECT
 from tidegate.domain.policy import LimitingLag
@@ -32,8 +33,7 @@ def machine(**config: object) -> JobMachine:
     return JobMachine(JobConfig(LimitingLag(0), **config), 0)  # type: ignore[arg-type]
 
 
-def test_an_action_is_on_record_with_who_and_why() -> None:
-    """At three in the morning the first question is who did that."""
+def test_the_journal_records_the_actor_and_the_reason_of_an_action() -> None:
     job = machine()
     job.report({"a": 5}, 0)
     job.evict(DIRECT, ["a"], 1, AuditInfo("ann", "sold"))
@@ -41,8 +41,7 @@ def test_an_action_is_on_record_with_who_and_why() -> None:
     assert record.details == {"action": "evict", "actor": "ann", "reason": "sold", "count": 1, "substreams": ["/a"]}
 
 
-def test_what_is_told_idle_wakes_by_its_next_event_and_not_by_new_rules() -> None:
-    """An operator's word stands until the substream itself contradicts it."""
+def test_a_substream_marked_idle_becomes_active_by_its_next_event_only() -> None:
     job = machine(idle_timeout_ms=1000)
     job.report({"a": 100, "b": 10}, 0)
     assert job.idle(DIRECT, ["b"], 0).state.watermark == 100
@@ -54,7 +53,7 @@ def test_what_is_told_idle_wakes_by_its_next_event_and_not_by_new_rules() -> Non
 
 
 def test_actions_on_substreams_are_all_or_nothing() -> None:
-    """Half of a list done is a list that nobody can repeat with confidence."""
+    """If one name is refused, no substream of the list changes."""
     job = machine()
     job.report({"a": 1, "b": 2}, 0)
     for act in (job.idle, job.done):
@@ -66,8 +65,8 @@ def test_actions_on_substreams_are_all_or_nothing() -> None:
     assert [row.state for row in job.substream_table(0)] == ["active", "done"]
 
 
-def test_an_evicted_leader_goes_on_counting_in_the_lead() -> None:
-    """When all the others are idle, what it had reached is still what the data said."""
+def test_the_max_watermark_includes_evicted_substreams() -> None:
+    """When all other substreams are idle, the watermark rises to the max watermark."""
     job = machine(idle_timeout_ms=10)
     job.report({"a": 100, "b": 10}, 0)
     job.evict(DIRECT, ["a"], 1)
@@ -75,9 +74,9 @@ def test_an_evicted_leader_goes_on_counting_in_the_lead() -> None:
     assert job.sweep(10).watermark == 100
 
 
-def test_a_hold_caps_what_the_data_says_and_the_frame_below_it() -> None:
-    """Pins must not pass it either, or the rows below it would be late."""
-    job = machine(throttle=FrameThrottle(Frame(10, 10)))
+def test_a_hold_limits_the_coalesced_watermark_to_the_frame_below_it() -> None:
+    """If pinned watermarks could pass a hold, rows below the hold would be late."""
+    job = machine(throttle=FrameThrottle(10, 10))
     job.hold("h", 55, None, 0, AuditInfo("ann", "repair"))
     job.report({"a": 200}, 1)
     assert job.watermark_state().coalesced_watermark == 50
@@ -90,7 +89,7 @@ def test_a_hold_caps_what_the_data_says_and_the_frame_below_it() -> None:
 
 
 def test_a_hold_below_the_watermark_stops_it_where_it_is() -> None:
-    """Nothing goes back, by nobody's wish."""
+    """The watermark stays where it is and does not go back to the hold."""
     job = machine()
     job.report({"a": 100}, 0)
     job.hold("h", 50, 10, 1)
@@ -102,8 +101,8 @@ def test_a_hold_below_the_watermark_stops_it_where_it_is() -> None:
     assert job.sweep(11).watermark == 200
 
 
-def test_all_idle_under_a_hold_catches_up_when_it_is_released() -> None:
-    """A job that fell idle meanwhile has nobody left to bring it on."""
+def test_a_release_raises_the_watermark_of_an_idle_job() -> None:
+    """No data follows the release, so the release itself must raise the watermark."""
     job = machine(idle_timeout_ms=10)
     job.hold("h", 50, None, 0)
     job.report({"a": 100}, 0)
@@ -111,8 +110,8 @@ def test_all_idle_under_a_hold_catches_up_when_it_is_released() -> None:
     assert job.release("h", 21).watermark == 100
 
 
-def test_a_retired_query_s_substreams_hold_nobody() -> None:
-    """And its rows that were never committed are its own loss, which the operator chose."""
+def test_substreams_of_a_retired_query_do_not_hold_the_watermark() -> None:
+    """The operator accepts the loss of the rows that the query has not committed."""
     job = machine()
     batch(job, RUN, 0, {"a": 10})
     batch(job, OTHER, 0, {"b": 500})
@@ -129,8 +128,8 @@ def test_a_retired_query_s_substreams_hold_nobody() -> None:
         job.retire("never", None, 5)
 
 
-def test_a_retired_query_may_be_started_anew() -> None:
-    """As a query that joins: what it brings from below the watermark is late."""
+def test_a_retired_query_can_be_started_again() -> None:
+    """The query joins the job again, so its rows below the watermark are late."""
     job = machine()
     batch(job, RUN, 0, {"a": 10})
     batch(job, OTHER, 0, {"b": 500})
@@ -139,8 +138,8 @@ def test_a_retired_query_may_be_started_anew() -> None:
     assert (begun.joined, begun.pinned_watermark) == (True, 500)
 
 
-def test_a_successor_goes_on_where_its_predecessor_stood() -> None:
-    """Its substreams hold as the old ones did, those that it has already excepted."""
+def test_a_successor_takes_over_the_substreams_of_its_predecessor() -> None:
+    """The successor takes over the substreams, except those that it already has."""
     job = machine()
     batch(job, RUN, 0, {"a": 10, "b": 900})
     batch(job, OTHER, 0, {"b": 500})
@@ -152,7 +151,7 @@ def test_a_successor_goes_on_where_its_predecessor_stood() -> None:
 
 
 def test_a_query_that_lost_its_checkpoint_gives_up_its_batch() -> None:
-    """It keeps its substreams, and begins again on another; the old run may not go on."""
+    """The query keeps its substreams and continues with another checkpoint. Calls of its old run are refused."""
     job = machine()
     batch(job, RUN, 0, {"a": 10})
     job.begin(RUN, 1, 2)
@@ -165,8 +164,8 @@ def test_a_query_that_lost_its_checkpoint_gives_up_its_batch() -> None:
     assert [row.substream for row in job.substream_table(6)] == ["a"]
 
 
-def test_a_batch_that_was_given_up_by_mistake_begins_again_with_its_pin() -> None:
-    """The checkpoint was found after all; the rows are judged as they were."""
+def test_a_batch_abandoned_by_mistake_begins_again_with_its_pin() -> None:
+    """The old checkpoint was found again, so the batch must be judged by its first pinned watermark."""
     job = machine()
     batch(job, RUN, 0, {"a": 10})
     assert job.begin(RUN, 1, 2).pinned_watermark == 10
@@ -176,12 +175,12 @@ def test_a_batch_that_was_given_up_by_mistake_begins_again_with_its_pin() -> Non
     batch(job, OTHER, 1, {"b": 700})
     begun = job.begin(AGAIN, 1, 5)
     assert (begun.replayed, begun.pinned_watermark) == (False, 10)
-    job.stage(AGAIN, 1, 0, {"c": 20}, {}, 6)
+    job.stage(AGAIN, 1, PartitionReport(0, {"c": 20}), 6)
     assert job.commit(AGAIN, 1, None, 7).applied
 
 
-def test_expected_queries_are_waited_for_until_they_show_their_substreams() -> None:
-    """An empty first batch shows nothing; a query that nobody expected is not waited for."""
+def test_a_job_waits_for_expected_queries_until_they_report_substreams() -> None:
+    """An empty first batch has no substreams, so the job continues to wait."""
     job = machine(expected_queries=("departures",))
     batch(job, OTHER, 0, {"b": 500})
     held_by = job.watermark_state().held_by
@@ -194,8 +193,8 @@ def test_expected_queries_are_waited_for_until_they_show_their_substreams() -> N
     assert job.summary().missing_queries == ()
 
 
-def test_an_expected_query_that_stays_away_is_subject_to_the_limits() -> None:
-    """Retention and timeouts may pass it, and name it."""
+def test_the_limits_apply_to_a_missing_expected_query() -> None:
+    """The watermark passes the missing query after its timeout, and the journal names the query."""
     job = machine(expected_queries=("departures",), query_timeout_ms=100)
     job.report({"b": 500}, 0)
     assert job.sweep(100).watermark == 500
@@ -203,19 +202,19 @@ def test_an_expected_query_that_stays_away_is_subject_to_the_limits() -> None:
     assert (idle.details["limit"], idle.details["query"]) == ("query_timeout_ms", "departures")
 
 
-def test_a_substream_goes_on_from_the_top_that_its_client_remembers() -> None:
-    """The store was emptied; without that, the first batch after it would hold everybody back to its lag."""
+def test_a_substream_continues_from_its_declared_max_event_time() -> None:
+    """After a loss of the store, the first batch alone would give a lower watermark."""
     job = machine()
     job.declare("departures", ["a", "b"], 0, {"a": 100})
-    job.declare("departures", ["b"], 0, {"b": 50})  # known already, by the call before
+    job.declare("departures", ["b"], 0, {"b": 50})  # already declared, without an event time
     assert watermark(job) is None
     batch(job, RUN, 0, {"b": 70})
     assert watermark(job) == 70
 
 
 def test_reopening_leaves_the_watermark_and_the_substreams() -> None:
-    """The wrong job was completed, and its input goes on."""
-    job = machine(throttle=FrameThrottle(Frame(10, 10)))
+    """An operator completed the wrong job, and its input continues."""
+    job = machine(throttle=FrameThrottle(10, 10))
     job.report({"a": 15, "b": 28}, 0)
     assert job.complete(1).state.watermark == 30
     assert [row.state for row in job.substream_table(1)] == ["done", "done"]
@@ -224,8 +223,8 @@ def test_reopening_leaves_the_watermark_and_the_substreams() -> None:
     assert job.report({"a": 55, "b": 47}, 3).state.watermark == 40
 
 
-def test_a_reset_forgets_all_but_the_rules_and_the_record() -> None:
-    """Tokens of before prove nothing about the job that it is now."""
+def test_a_reset_keeps_only_the_configuration_and_the_journal() -> None:
+    """Tokens that were issued before the reset say nothing about the new incarnation."""
     job = machine(expected_queries=("departures",))
     batch(job, RUN, 0, {"a": 10**15})
     answer = job.reset(2, "fresh", AuditInfo("ann", "microseconds"))
@@ -235,31 +234,33 @@ def test_a_reset_forgets_all_but_the_rules_and_the_record() -> None:
     assert (job.watermark, job.tokens_ignored) == (None, 1)
     with pytest.raises(BatchNotBegun):
         job.commit(RUN, 0, None, 3)
-    assert job.begin(RUN, 1, 3, PinnedWatermark(None)).pinned_watermark is None
+    assert job.begin(RUN, 1, 3, BeginOptions(PinnedWatermark(None))).pinned_watermark is None
     assert [record.kind for record in job.journal][-1] == "action"
 
 
-def test_a_pin_that_the_client_knows_holds_while_the_batch_before_is_committed() -> None:
-    """The coordinator forgot that the batch had begun; its rows must not be passed in the act of being told."""
+def test_a_known_pin_holds_during_the_implied_commit_of_the_batch_before() -> None:
+    """The coordinator has lost the begin of batch 2. The implied commit of batch 1 must not raise W past the rows of
+    batch 2.
+    """
     job = machine()
     batch(job, RUN, 0, {"a": 10})
     job.begin(RUN, 1, 2)
-    job.stage(RUN, 1, 0, {"a": 500}, {}, 2)
-    answer = job.begin(RUN, 2, 3, PinnedWatermark(10)).state
+    job.stage(RUN, 1, PartitionReport(0, {"a": 500}), 2)
+    answer = job.begin(RUN, 2, 3, BeginOptions(PinnedWatermark(10))).state
     assert (answer.coalesced_watermark, answer.watermark) == (500, 10)
 
 
-def test_the_end_of_input_is_above_everything_that_was_ever_seen() -> None:
-    """Evicting the substream that was furthest must not leave its windows open for ever."""
-    job = machine(throttle=FrameThrottle(Frame(100, 100)))
+def test_the_end_of_input_is_above_every_event_time() -> None:
+    """The evicted substream had the max event time, and its last window must close."""
+    job = machine(throttle=FrameThrottle(100, 100))
     job.report({"a": 1000, "b": 2050}, 0)
     job.evict(DIRECT, ["b"], 1)
     assert job.summary().max_event_time == 2050
     assert job.complete(2).state.watermark == 2100
 
 
-def test_an_expected_query_that_was_retired_before_it_came_stays_retired() -> None:
-    """The next change of rules must not bring back what an operator has just taken out of the way."""
+def test_an_expected_query_retired_before_its_first_batch_stays_retired() -> None:
+    """A new configuration must not undo the retirement."""
     job = machine(expected_queries=("departures",))
     job.report({"b": 500}, 0)
     assert job.retire("departures", None, 1).state.watermark == 500
@@ -269,8 +270,7 @@ def test_an_expected_query_that_was_retired_before_it_came_stays_retired() -> No
     assert [record.kind for record in job.journal].count("fenced") == 0
 
 
-def test_a_hold_said_again_lasts_as_long_as_the_later_of_the_two() -> None:
-    """The repair takes longer than was thought."""
+def test_a_repeated_hold_lasts_until_the_later_expiry() -> None:
     job = machine()
     job.hold("h", 50, 10, 0)
     job.report({"a": 100}, 0)

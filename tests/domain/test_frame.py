@@ -1,4 +1,4 @@
-"""Frame boundaries: a window closed at the wrong boundary is a wrong result downstream."""
+"""Boundaries of frames."""
 
 import pytest
 from hypothesis import given
@@ -16,7 +16,6 @@ frames = st.tuples(st.integers(1, 2**40), st.integers(1, 4), st.integers(0, 2**4
 
 @given(frames, times)
 def test_floor_is_the_last_boundary_at_or_before(frame: Frame, time: int) -> None:
-    """An hour must not be closed early, nor be left open when it is over."""
     floor = frame.floor(time)
     if floor is None:
         assert time - frame.slide < EXACT_DOUBLE.lowest
@@ -27,7 +26,7 @@ def test_floor_is_the_last_boundary_at_or_before(frame: Frame, time: int) -> Non
 
 @given(frames, times)
 def test_higher_is_the_first_boundary_after(frame: Frame, time: int) -> None:
-    """The end of input closes every window that has an event, and promises no more than that."""
+    """The end of input raises the watermark to this boundary."""
     higher = frame.higher(time)
     if higher != EXACT_DOUBLE.highest:
         assert (higher - frame.offset) % frame.slide == 0
@@ -38,8 +37,7 @@ def test_higher_is_the_first_boundary_after(frame: Frame, time: int) -> None:
     ("size", "slide", "offset", "field"),
     [(10, 3, 0, "size"), (0, 1, 0, "size"), (10, 0, 0, "slide"), (10, 10, 10, "offset"), (10, 10, -1, "offset")],
 )
-def test_a_frame_that_cannot_work_names_its_field(size: int, slide: int, offset: int, field: str) -> None:
-    """The operator is told which number to change."""
+def test_an_invalid_frame_names_its_field(size: int, slide: int, offset: int, field: str) -> None:
     with pytest.raises(InvalidConfig) as refused:
         Frame(size, slide, offset)
     assert refused.value.details["field"] == f"throttle.{field}_ms"

@@ -1,7 +1,7 @@
-"""Two queries of one job, with overlapping batches, at every interleaving of what they say.
+"""Two queries of one job, with every interleaving of their calls.
 
-Each runs up to three batches of begin, report, commit; its rows bring it an hour further each time. Whatever the order,
-the watermark must not pass an on-time row that is not committed, and must get to the end once both have.
+Each query runs up to three batches: begin, report, commit. Each batch raises its event times by 100 ms. In every order,
+the watermark must not pass an uncommitted on-time row. At the end, it must reach what both queries have committed.
 """
 
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ from itertools import product
 import pytest
 
 from tests.support.machine import JobMachine
+from tidegate.domain.commands.stage import PartitionReport
 from tidegate.domain.config import JobConfig
 from tidegate.domain.numbers import above
 from tidegate.domain.policy import LimitingLag
@@ -21,7 +22,7 @@ LAG = 5
 
 
 def orders(left: int, right: int) -> Iterator[tuple[int, ...]]:
-    """Every way of merging two sequences of those lengths, each in its own order: 0 for the left, 1 for the right."""
+    """Yield every interleaving of two sequences of these lengths: 0 for a call of the left one, 1 for the right one."""
     if not left and not right:
         yield ()
     if left:
@@ -30,8 +31,8 @@ def orders(left: int, right: int) -> Iterator[tuple[int, ...]]:
         yield from ((1, *rest) for rest in orders(left, right - 1))
 
 
-def max_event_times(query: int, batch: int) -> tuple[int, int]:
-    """The lowest and the highest of a batch; the queries are out of step, and their batches overlap in event time."""
+def event_times(query: int, batch: int) -> tuple[int, int]:
+    """Return the lowest and the highest event time of a batch. The right query is 40 ms ahead of the left one."""
     max_event_time = 100 * (batch + 1) + 40 * query
     return max_event_time - LAG, max_event_time
 
@@ -40,7 +41,7 @@ def check(job: JobMachine, pending: dict[int, list[int]]) -> None:
     watermark = job.watermark_state().watermark
     for times in pending.values():
         for time in times:
-            assert not above(watermark, time), f"{watermark} has passed a row at {time} that is not committed"
+            assert not above(watermark, time), f"the watermark {watermark} passed an uncommitted row at {time}"
 
 
 @pytest.mark.parametrize(
@@ -51,8 +52,7 @@ def check(job: JobMachine, pending: dict[int, list[int]]) -> None:
     ],
 )
 @pytest.mark.parametrize("declared", [False, True], ids=["joining", "declared"])
-def test_the_watermark_waits_for_both_and_never_for_ever(left: int, right: int, declared: bool) -> None:
-    """A consumer who reads up to the watermark must not miss a row of either query."""
+def test_the_watermark_follows_both_queries(left: int, right: int, declared: bool) -> None:
     batches = left, right
     for order in orders(3 * left, 3 * right):
         job = JobMachine(JobConfig(LimitingLag(LAG)), 0)
@@ -64,14 +64,14 @@ def test_the_watermark_waits_for_both_and_never_for_ever(left: int, right: int, 
         pending: dict[int, list[int]] = {0: [], 1: []}
         for now, number in enumerate(order, 1):
             run, batch, step = QUERIES[number], done[number] // 3, STEPS[done[number] % 3]
-            low, max_event_time = max_event_times(number, batch)
+            low, max_event_time = event_times(number, batch)
             if step == "begin":
                 pinned_watermark = job.begin(run, batch, now).pinned_watermark
-                # What lies below the pin is late, and may be passed; without a declaration so is what a query that
-                # joins later brings from below.
+                # Rows below the pinned watermark are late, so the watermark may pass them. Without a declaration, these
+                # include rows of the query that joins later.
                 pending[number] = [time for time in (low, max_event_time) if not above(pinned_watermark, time)]
             elif step == "report":
-                job.stage(run, batch, 0, {"s": max_event_time}, {}, now)
+                job.stage(run, batch, PartitionReport(0, {"s": max_event_time}), now)
             else:
                 if declared:
                     assert low in pending[number], "an on-time row was judged late"
@@ -79,14 +79,14 @@ def test_the_watermark_waits_for_both_and_never_for_ever(left: int, right: int, 
                 pending[number] = []
             done[number] += 1
             check(job, pending)
-        last = min(max_event_times(number, count - 1)[1] for number, count in enumerate(batches) if count)
+        last = min(event_times(number, count - 1)[1] for number, count in enumerate(batches) if count)
         reached = job.watermark_state().watermark
-        assert not above(last - LAG, reached), "the watermark stopped short of what both have committed"
+        assert not above(last - LAG, reached), "the watermark must reach what both queries have committed"
         assert not declared or reached == last - LAG
 
 
-def test_an_implied_commit_counts_as_much_as_one_that_was_sent() -> None:
-    """A driver that dies after its function returned, and before it could say so, must not hold the job for ever."""
+def test_an_implied_commit_has_the_effect_of_a_sent_one() -> None:
+    """A driver that dies before it sends its commit must not hold the watermark for ever."""
     for order in orders(5, 5):  # begin 0, report 0, begin 1, report 1, commit 1
         job = JobMachine(JobConfig(LimitingLag(LAG)), 0)
         for run in QUERIES:
@@ -96,16 +96,16 @@ def test_an_implied_commit_counts_as_much_as_one_that_was_sent() -> None:
         for now, number in enumerate(order, 1):
             run, step = QUERIES[number], done[number]
             batch = 0 if step < 2 else 1
-            low, max_event_time = max_event_times(number, batch)
+            low, max_event_time = event_times(number, batch)
             if step in (0, 2):
                 pinned_watermark = job.begin(run, batch, now).pinned_watermark
                 pending[number] = [time for time in (low, max_event_time) if not above(pinned_watermark, time)]
                 assert low in pending[number]
             elif step in (1, 3):
-                job.stage(run, batch, 0, {"s": max_event_time}, {}, now)
+                job.stage(run, batch, PartitionReport(0, {"s": max_event_time}), now)
             else:
                 job.commit(run, batch, None, now)
                 pending[number] = []
             done[number] += 1
             check(job, pending)
-        assert job.watermark_state().watermark == max_event_times(0, 1)[1] - LAG
+        assert job.watermark_state().watermark == event_times(0, 1)[1] - LAG

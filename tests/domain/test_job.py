@@ -1,4 +1,4 @@
-"""The machine of a job, rule by rule; the scripts are held to it in tests/store."""
+"""The commands of a job, one rule per test. tests/store compares the scripts with this machine."""
 
 from collections.abc import Callable
 
@@ -6,6 +6,8 @@ import pytest
 
 from tests.domain.batches import OTHER, RUN, batch, watermark
 from tests.support.machine import JobMachine
+from tidegate.domain.commands.begin import BeginOptions
+from tidegate.domain.commands.stage import PartitionReport
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import (
     BatchForgotten,
@@ -24,12 +26,12 @@ from tidegate.domain.tokens import accept
 
 
 def machine(lag: int = 10, idle_timeout_ms: int | None = None, frame: Frame | None = None) -> JobMachine:
-    throttle = NoThrottle() if frame is None else FrameThrottle(frame)
+    throttle = NoThrottle() if frame is None else FrameThrottle(frame.size, frame.slide, frame.offset)
     return JobMachine(JobConfig(LimitingLag(lag), throttle, idle_timeout_ms), now_ms=0)
 
 
 def test_the_slowest_substream_holds_the_watermark() -> None:
-    """A slow partition's rows would be lost under the highest event time of all."""
+    """If the max event time of all substreams counted, the rows of a slow substream would be late."""
     job = machine()
     batch(job, RUN, 0, {"fast": 1000, "slow": 300}, 1)
     assert watermark(job) == 290
@@ -38,31 +40,30 @@ def test_the_slowest_substream_holds_the_watermark() -> None:
     assert (held_by.substream, held_by.reason) == ("slow", "slow")
 
 
-def test_what_a_batch_reported_counts_only_with_its_commit() -> None:
-    """Rows that a crash takes back must not have moved anything."""
+def test_a_report_takes_effect_with_the_commit() -> None:
+    """A crash undoes uncommitted rows, so these must not move the watermark."""
     job = machine()
     job.begin(RUN, 0, 1)
-    job.stage(RUN, 0, 0, {"a": 500}, {}, 2)
+    job.stage(RUN, 0, PartitionReport(0, {"a": 500}), 2)
     assert watermark(job) is None
     job.commit(RUN, 0, None, 3)
     assert watermark(job) == 490
 
 
 def test_an_open_batch_holds_the_emitted_watermark_at_its_pin() -> None:
-    """Nobody may be told that data is complete while another query still writes rows behind that."""
+    """Consumers must not treat rows as complete while another query still writes some of them."""
     job = machine()
     batch(job, RUN, 0, {"a": 100}, 1)
     batch(job, OTHER, 0, {"a": 100}, 1)
     job.begin(OTHER, 1, 2)
     batch(job, RUN, 1, {"a": 300}, 3)
-    job.stage(OTHER, 1, 0, {"a": 300}, {}, 3)
+    job.stage(OTHER, 1, PartitionReport(0, {"a": 300}), 3)
     assert watermark(job) == 90
     job.commit(OTHER, 1, None, 4)
     assert watermark(job) == 290
 
 
 def test_when_only_the_open_batch_is_behind_it_is_named_as_holder() -> None:
-    """At night the first question is who holds the watermark."""
     job = machine(idle_timeout_ms=10)
     batch(job, RUN, 0, {"a": 100}, 1)
     job.begin(OTHER, 0, 2)
@@ -74,7 +75,7 @@ def test_when_only_the_open_batch_is_behind_it_is_named_as_holder() -> None:
 
 
 def test_a_first_batch_that_never_ends_is_named_as_holder() -> None:
-    """A query that dies in its first batch has reported nothing by which it could be found."""
+    """The query has reported no substream, so `held_by` can only name its batch."""
     job = machine()
     job.begin(RUN, 0, 1)
     held_by = job.sweep(500).held_by
@@ -83,7 +84,7 @@ def test_a_first_batch_that_never_ends_is_named_as_holder() -> None:
 
 
 def test_a_replayed_batch_gets_the_pin_it_had() -> None:
-    """A pin that moved would call rows late that were on time before the crash."""
+    """A newer watermark would make rows late that were on time before the crash."""
     job = machine()
     batch(job, RUN, 0, {"a": 100}, 1)
     pinned_watermark = job.begin(RUN, 1, 2).pinned_watermark
@@ -95,14 +96,14 @@ def test_a_replayed_batch_gets_the_pin_it_had() -> None:
 
 
 def test_a_new_run_fences_the_old_one_and_drops_what_it_staged() -> None:
-    """A driver that was thought dead must not write into its successor's batch."""
+    """A driver that seemed dead must not write into the batch of its successor."""
     job = machine()
     job.begin(RUN, 0, 1)
-    job.stage(RUN, 0, 0, {"a": 500}, {}, 2)
+    job.stage(RUN, 0, PartitionReport(0, {"a": 500}), 2)
     successor = Run("departures", "checkpoint", "run-2")
     job.begin(successor, 0, 3)
     refused: list[Callable[[], object]] = [
-        lambda: job.stage(RUN, 0, 0, {"a": 900}, {}, 4),
+        lambda: job.stage(RUN, 0, PartitionReport(0, {"a": 900}), 4),
         lambda: job.commit(RUN, 0, None, 4),
         lambda: job.begin(RUN, 1, 4),
         lambda: job.heartbeat(RUN, 4, 4),
@@ -114,13 +115,13 @@ def test_a_new_run_fences_the_old_one_and_drops_what_it_staged() -> None:
     assert watermark(job) is None
 
 
-def test_a_new_run_gets_none_of_the_old_ones_reports_however_it_begins() -> None:
-    """A heartbeat, or the replay of an older batch, may come before the begin of the batch that was open."""
+def test_a_new_run_drops_the_reports_of_the_old_one_whatever_its_first_call() -> None:
+    """A heartbeat or the replay of an older batch may precede the begin of the open batch."""
     for first_call in ("heartbeat", "replay"):
         job = machine()
         batch(job, RUN, 0, {"a": 50}, 0)
         job.begin(RUN, 1, 1)
-        job.stage(RUN, 1, 0, {"a": 9_999_999}, {"a": 50}, 2)
+        job.stage(RUN, 1, PartitionReport(0, {"a": 9_999_999}, {"a": 50}), 2)
         successor = Run("departures", "checkpoint", "run-2")
         if first_call == "heartbeat":
             job.heartbeat(successor, 3, 3)
@@ -129,13 +130,13 @@ def test_a_new_run_gets_none_of_the_old_ones_reports_however_it_begins() -> None
         with pytest.raises(BatchNotBegun):
             job.commit(successor, 1, None, 4)
         job.begin(successor, 1, 5)
-        job.stage(successor, 1, 0, {"a": 100}, {"a": 5}, 5)
+        job.stage(successor, 1, PartitionReport(0, {"a": 100}, {"a": 5}), 5)
         job.commit(successor, 1, None, 6)
         assert watermark(job) == 90
 
 
 def test_a_heartbeat_that_comes_late_proves_no_more_than_it_did() -> None:
-    """A retry by a proxy must not turn its delay into silence that nobody observed."""
+    """The delay of a heartbeat that a proxy repeats is no evidence of silence."""
     job = machine(idle_timeout_ms=100)
     batch(job, RUN, 0, {"a": 500, "b": 50}, 0)
     job.heartbeat(RUN, 20, 20)
@@ -145,24 +146,24 @@ def test_a_heartbeat_that_comes_late_proves_no_more_than_it_did() -> None:
 
 
 def test_a_later_begin_commits_the_batch_before() -> None:
-    """A commit that was lost on the way must not hold the watermark for ever."""
+    """A lost commit must not hold the watermark for ever."""
     job = machine()
     job.begin(RUN, 0, 1)
-    job.stage(RUN, 0, 0, {"a": 500}, {}, 2)
+    job.stage(RUN, 0, PartitionReport(0, {"a": 500}), 2)
     assert job.begin(RUN, 1, 3).pinned_watermark == 490
 
 
 def test_a_kept_pin_is_adopted_and_a_differing_one_refused() -> None:
-    """The copy beside the checkpoint outlives a coordinator that lost its state."""
+    """The copy beside the checkpoint remains when the coordinator loses its state."""
     job = machine()
-    assert job.begin(RUN, 7, 1, PinnedWatermark(123)).pinned_watermark == 123
+    assert job.begin(RUN, 7, 1, BeginOptions(PinnedWatermark(123))).pinned_watermark == 123
     with pytest.raises(PinnedWatermarkConflict) as refused:
-        job.begin(RUN, 7, 1, PinnedWatermark(124))
+        job.begin(RUN, 7, 1, BeginOptions(PinnedWatermark(124)))
     assert refused.value.details == {"pinned_watermark": 123}
 
 
-def test_old_pins_are_forgotten_and_said_to_be() -> None:
-    """Pins are kept for as many batches as Spark can replay, not for ever."""
+def test_the_begin_of_a_forgotten_batch_is_refused() -> None:
+    """Pinned watermarks are kept for as many batches as Spark can replay."""
     job = machine()
     for number in range(101):
         batch(job, RUN, number, {}, number)
@@ -172,7 +173,6 @@ def test_old_pins_are_forgotten_and_said_to_be() -> None:
 
 
 def test_a_commit_of_a_batch_that_was_never_begun_changes_nothing() -> None:
-    """A client that lost its way is told so."""
     job = machine()
     with pytest.raises(BatchNotBegun):
         job.commit(RUN, 0, None, 1)
@@ -183,7 +183,7 @@ def test_a_commit_of_a_batch_that_was_never_begun_changes_nothing() -> None:
 
 
 def test_silence_counts_only_up_to_what_a_query_has_observed() -> None:
-    """A coordinator or a query that is away for an hour must not make everybody idle."""
+    """An absence of the coordinator or of the query must not make its substreams idle."""
     job = machine(idle_timeout_ms=100)
     batch(job, RUN, 0, {"a": 500, "b": 50}, 0)
     job.sweep(1_000_000)
@@ -191,28 +191,30 @@ def test_silence_counts_only_up_to_what_a_query_has_observed() -> None:
     held_by = job.watermark_state().held_by
     assert held_by is not None
     assert held_by.reason == "blocked"
-    batch(job, RUN, 1, {"a": 600}, 1_000_000)  # began then, and found nothing of b
+    batch(job, RUN, 1, {"a": 600}, 1_000_000)  # begun at that time, without rows of b
     assert watermark(job) == 590
 
 
-def test_a_batch_proves_silence_up_to_when_its_input_was_settled() -> None:
-    """A batch planned before its query was down for hours knows nothing of those; a limited one, nothing at all."""
+def test_a_batch_proves_silence_up_to_the_age_of_its_input() -> None:
+    """A batch planned before an outage is no evidence for the time since. Without an input age, a batch is no evidence
+    at all.
+    """
     job = machine(idle_timeout_ms=100)
     batch(job, RUN, 0, {"a": 500, "b": 50}, 0)
-    job.begin(RUN, 1, 1_000_000, input_age_ms=999_901)
-    job.stage(RUN, 1, 0, {"a": 600}, {}, 1_000_000)
+    job.begin(RUN, 1, 1_000_000, BeginOptions(input_age_ms=999_901))
+    job.stage(RUN, 1, PartitionReport(0, {"a": 600}), 1_000_000)
     job.commit(RUN, 1, None, 1_000_000)
     assert watermark(job) == 40
-    job.begin(RUN, 2, 2_000_000, input_age_ms=None)
+    job.begin(RUN, 2, 2_000_000, BeginOptions(input_age_ms=None))
     job.commit(RUN, 2, None, 2_000_000)
     assert watermark(job) == 40
-    job.begin(RUN, 3, 2_000_000, input_age_ms=1_999_900)
+    job.begin(RUN, 3, 2_000_000, BeginOptions(input_age_ms=1_999_900))
     job.commit(RUN, 3, None, 2_000_000)
     assert watermark(job) == 590
 
 
-def test_a_begin_tells_what_was_begun_before_it() -> None:
-    """A client that has committed more sees by it that the store has lost something."""
+def test_begin_returns_the_previous_batch() -> None:
+    """A client that has committed a later batch detects a loss of data in the store."""
     job = machine()
     before = [job.begin(RUN, 0, 0)]
     before.append(job.begin(RUN, 1, 1))
@@ -220,16 +222,16 @@ def test_a_begin_tells_what_was_begun_before_it() -> None:
     before += [job.begin(RUN, 1, 3), job.begin(RUN, 2, 4), job.begin(RUN, 2, 5)]
     job.commit(RUN, 2, None, 6)
     before.append(job.begin(Run("departures", "another-checkpoint", "run-2"), 0, 7))
-    told = [(begun.previous_batch_id, begun.previous_open) for begun in before]
-    assert told == [(None, False), (0, True), (1, False), (1, False), (2, True), (None, False)]
+    previous = [(begun.previous_batch_id, begun.previous_open) for begun in before]
+    assert previous == [(None, False), (0, True), (1, False), (1, False), (2, True), (None, False)]
 
 
-def test_a_commit_is_refused_where_reports_are_missing() -> None:
-    """The store may have lost the end of its log between the report and the commit; nobody else would ever tell."""
+def test_a_commit_is_refused_if_reports_are_missing() -> None:
+    """The store may have lost the end of its log between the report and the commit."""
     job = machine()
     job.begin(RUN, 0, 0)
-    job.stage(RUN, 0, 0, {"a": 500, "b": 50}, {"a": 1, "b": 1}, 0)
-    with pytest.raises(ReportsMissing, match="lacks reports of 1 substreams"):
+    job.stage(RUN, 0, PartitionReport(0, {"a": 500, "b": 50}, {"a": 1, "b": 1}), 0)
+    with pytest.raises(ReportsMissing, match="lacks 1 row counts"):
         job.commit(RUN, 0, None, 1, reported=3)
     assert watermark(job) is None
     assert job.commit(RUN, 0, None, 1, reported=2).applied
@@ -237,8 +239,8 @@ def test_a_commit_is_refused_where_reports_are_missing() -> None:
     assert not job.commit(RUN, 0, None, 1, reported=3).applied
 
 
-def test_a_declared_substream_may_be_told_where_it_was() -> None:
-    """A program may declare it before its query is back, which knows how far it had come."""
+def test_a_declared_substream_takes_one_declared_max_event_time() -> None:
+    """A program may declare substreams before their query declares the event times that it has reached."""
     job = machine()
     job.declare("departures", ["a", "b"], 0)
     assert job.declare("departures", ["a"], 0, {"a": 500}).applied
@@ -247,8 +249,8 @@ def test_a_declared_substream_may_be_told_where_it_was() -> None:
     assert job.sweep(0).watermark == 40
 
 
-def test_tops_too_far_ahead_of_the_clock_are_not_declared() -> None:
-    """A client that tells a lost job how far it had come may have believed a broken clock."""
+def test_max_event_times_too_far_ahead_of_the_clock_are_not_declared() -> None:
+    """The client may have stored the event time of a broken clock."""
     job = JobMachine(JobConfig(LimitingLag(10), max_future_skew_ms=1_000), 0)
     job.declare("departures", ["a", "b"], 0, {"a": 1_001, "b": 1_000})
     assert {row.substream: row.max_event_time for row in job.substream_table(0)} == {"a": None, "b": 1_000}
@@ -256,19 +258,19 @@ def test_tops_too_far_ahead_of_the_clock_are_not_declared() -> None:
 
 
 def test_a_heartbeat_is_evidence_of_silence_but_not_while_a_batch_is_open() -> None:
-    """A quiet input still closes its windows; a batch under way may yet hold rows of the silent."""
+    """A silent input closes its windows. An open batch may still contain rows of silent substreams."""
     job = machine(idle_timeout_ms=100)
     batch(job, RUN, 0, {"a": 500, "b": 50}, 0)
     job.begin(RUN, 1, 10)
     assert not job.heartbeat(RUN, 500, 500).applied
     job.commit(RUN, 1, None, 501)
     assert watermark(job) == 40
-    job.heartbeat(RUN, 100, 550)  # seen at 100: exactly the timeout after the last events at 0
+    job.heartbeat(RUN, 100, 550)  # observed at 100, exactly the timeout after the last events
     assert watermark(job) == 490
 
 
 def test_a_heartbeat_proves_nothing_while_the_coordinator_lacks_a_batch() -> None:
-    """A query that went on without its coordinator has taken in rows that are not told yet: nobody was silent."""
+    """The query has processed a batch that it has not reported yet, so its substreams may not be silent."""
     job = machine(idle_timeout_ms=100)
     batch(job, RUN, 0, {"a": 500, "b": 50}, 0)
     assert not job.heartbeat(RUN, 500, 500, after_batch=1).applied
@@ -278,24 +280,23 @@ def test_a_heartbeat_proves_nothing_while_the_coordinator_lacks_a_batch() -> Non
     assert watermark(job) == 50
 
 
-def test_waiting_for_the_coordinator_is_nobodys_silence() -> None:
-    """While the query waits it sees none of its input; an outage of ten seconds must not make substreams idle."""
+def test_waiting_for_the_coordinator_does_not_count_as_silence() -> None:
+    """A waiting query reads no input, so an outage of ten seconds must not make its substreams idle."""
     job = machine(idle_timeout_ms=100)
     batch(job, RUN, 0, {"a": 500, "b": 50}, 0)
-    job.begin(RUN, 1, 10_050, waited_ms=10_000)
-    job.stage(RUN, 1, 0, {"a": 600}, {}, 10_050)
+    job.begin(RUN, 1, 10_050, BeginOptions(waited_ms=10_000))
+    job.stage(RUN, 1, PartitionReport(0, {"a": 600}), 10_050)
     job.commit(RUN, 1, None, 10_050, waited_ms=10_000)
-    batch_2 = job.begin(RUN, 2, 10_099, waited_ms=10_000)
+    batch_2 = job.begin(RUN, 2, 10_099, BeginOptions(waited_ms=10_000))
     job.commit(RUN, 2, None, 10_099, waited_ms=10_000)
     assert batch_2.pinned_watermark == 40
     assert [row.state for row in job.substream_table(10_099)] == ["active", "active"]
-    job.begin(RUN, 3, 10_100, waited_ms=10_000)
+    job.begin(RUN, 3, 10_100, BeginOptions(waited_ms=10_000))
     job.commit(RUN, 3, None, 10_100, waited_ms=10_000)
     assert watermark(job) == 590
 
 
-def test_a_substream_that_wakes_holds_again_without_moving_anything_back() -> None:
-    """Monotone, whoever comes back."""
+def test_a_substream_that_becomes_active_again_holds_without_moving_anything_back() -> None:
     job = machine(idle_timeout_ms=100)
     batch(job, RUN, 0, {"a": 500, "b": 50}, 0)
     job.heartbeat(RUN, 200, 200)
@@ -306,7 +307,7 @@ def test_a_substream_that_wakes_holds_again_without_moving_anything_back() -> No
 
 
 def test_direct_reporters_are_judged_by_plain_timeout() -> None:
-    """They have no batches by which silence could be observed."""
+    """Direct reporters have no batches that prove silence."""
     job = machine(idle_timeout_ms=100)
     job.report({"a": 500, "b": 50}, 0)
     job.report({"a": 600}, 99)
@@ -315,7 +316,7 @@ def test_direct_reporters_are_judged_by_plain_timeout() -> None:
 
 
 def test_declared_substreams_hold_from_the_start() -> None:
-    """Whoever has not reported yet may still bring the oldest rows."""
+    """A substream without a report may still have the oldest rows."""
     job = machine()
     job.declare("departures", ["late-starter"], 0)
     batch(job, RUN, 0, {"a": 500}, 1)
@@ -325,15 +326,14 @@ def test_declared_substreams_hold_from_the_start() -> None:
     assert (held_by.reason, held_by.substream) == ("never_reported", "late-starter")
 
 
-def test_frames_let_only_boundaries_out() -> None:
-    """One emission a frame: nobody closes a window in between."""
+def test_a_frame_throttle_emits_only_boundaries() -> None:
     job = machine(lag=0, frame=Frame(100, 100))
     batch(job, RUN, 0, {"a": 199}, 1)
     assert watermark(job) == 100
 
 
 def test_the_end_of_input_closes_the_last_frame_and_freezes_the_job() -> None:
-    """The last windows must not stay open for a lag that nothing can fill any more."""
+    """The last windows must close without further events."""
     job = machine(frame=Frame(100, 100))
     batch(job, RUN, 0, {"a": 200, "b": 130}, 1)
     job.begin(RUN, 1, 2)
@@ -350,7 +350,6 @@ def test_the_end_of_input_closes_the_last_frame_and_freezes_the_job() -> None:
 
 
 def test_a_policy_change_moves_nothing_back() -> None:
-    """A longer lag is a promise for the future, not a withdrawal."""
     job = machine(lag=10)
     batch(job, RUN, 0, {"a": 500}, 1)
     job.configure(JobConfig(LimitingLag(400)), 2)
@@ -360,7 +359,7 @@ def test_a_policy_change_moves_nothing_back() -> None:
 
 
 def test_a_proven_watermark_heals_and_an_older_incarnation_does_not() -> None:
-    """A lost tail of the store's log must not take back what clients were told."""
+    """After the store has lost the end of its log, a client's token restores the watermark."""
     job = machine()
     job.incarnation = 2
     accept(job, TokenClaim(1, 10_000))

@@ -1,4 +1,4 @@
-"""How a job stands, in one word."""
+"""The health of a job."""
 
 from dataclasses import replace
 
@@ -40,9 +40,9 @@ def held(reason: str, last_event_ms: int | None = None, begun_ms: int | None = N
         ({"held_by": held("open_batch", None, NOW - LONG_MS + 1)}, {}, "running"),
     ],
 )
-def test_one_word(answer: dict[str, object], summary: dict[str, object], expected: str) -> None:
+def test_health_of_a_job(answer: dict[str, object], summary: dict[str, object], expected: str) -> None:
     assert health(replace(ANSWER, **answer), replace(SUMMARY, **summary), STALE_MS) == expected  # type: ignore[arg-type]
 
 
-def test_the_worst_comes_first() -> None:
+def test_the_worst_health_comes_first() -> None:
     assert WORST_FIRST[:2] == ("stale", "held") and WORST_FIRST[-1] == "complete"

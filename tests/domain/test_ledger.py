@@ -1,9 +1,10 @@
-"""What became of late rows, by hour."""
+"""The ledger of updated, dropped and diverted rows by hour."""
 
 import pytest
 
 from tests.domain.batches import RUN
 from tests.support.machine import JobMachine
+from tidegate.domain.commands.stage import PartitionReport
 from tidegate.domain.config import JobConfig
 from tidegate.domain.ledger import ENTRIES_KEPT, HOUR, HOURS_KEPT, Entry, Ledger, Span, spans
 from tidegate.domain.policy import LimitingLag
@@ -30,10 +31,10 @@ def test_the_latest_hours_are_kept() -> None:
     ledger.add([(A, (hour, 1, 0, 0)) for hour in range(HOURS_KEPT + 10)], "dropped")
     assert (min(ledger.of_job), len(ledger.of_job)) == (10, HOURS_KEPT)
     ledger.add([(A, (3, 5, 0, 5))], "dropped")
-    assert min(ledger.of_job) == 10, "an hour before all those that are kept is not entered in place of one of them"
+    assert min(ledger.of_job) == 10, "an hour before all kept hours must not be entered"
 
 
-def test_of_many_substreams_fewer_hours_are_kept_but_always_the_latest() -> None:
+def test_many_substreams_reduce_the_kept_hours_to_the_latest() -> None:
     ledger = Ledger()
     many = ENTRIES_KEPT // 2 + 1
     for hour in range(3):
@@ -44,8 +45,8 @@ def test_of_many_substreams_fewer_hours_are_kept_but_always_the_latest() -> None
 
 
 @pytest.mark.slow
-def test_so_it_is_where_known_hours_grow() -> None:
-    """A small query shows the week, and a large one comes after it."""
+def test_growing_hours_do_not_exceed_the_limit_of_entries() -> None:
+    """A small query fills all kept hours before a large one reports."""
     ledger = Ledger()
     ledger.add([(A, (hour, 1, 0, 0)) for hour in range(HOURS_KEPT)], "dropped")
     for hour in range(HOURS_KEPT):
@@ -53,7 +54,7 @@ def test_so_it_is_where_known_hours_grow() -> None:
         assert len([*ledger.entries()]) <= ENTRIES_KEPT
 
 
-def test_what_was_told_of_the_job_alone_is_known_to_be_missing() -> None:
+def test_rows_reported_for_the_job_alone_are_unattributed() -> None:
     ledger = Ledger()
     ledger.add([(A, (1, 10, 0, 2)), (None, (1, 5, 0, 0))], "dropped", [(1, 100, 1, 2), (2, 7, 0, 0)])
     assert ledger.of_job == {1: HourCounts(100, 1, 2, 0), 2: HourCounts(7, 0, 0, 0)}
@@ -61,7 +62,7 @@ def test_what_was_told_of_the_job_alone_is_known_to_be_missing() -> None:
     assert ledger.unattributed == {1: 85, 2: 7}
 
 
-def test_hours_that_cannot_be_true_take_nobodys_place() -> None:
+def test_hours_after_the_latest_possible_one_are_not_entered() -> None:
     ledger = Ledger()
     ledger.add([(A, (hour, 1, 0, 1)) for hour in (5, 6, 7, 10**6)], "dropped", latest=6 * HOUR)
     assert list(ledger.of_job) == list(ledger.of_substreams) == [5, 6]
@@ -92,24 +93,24 @@ def test_consecutive_hours_of_a_substream_are_one_span() -> None:
     ]
 
 
-def test_what_was_dropped_comes_before_what_was_diverted() -> None:
+def test_spans_of_dropped_rows_precede_those_of_diverted_rows() -> None:
     found = spans([entry(A, 1, 10, 0, diverted=9), entry(B, 1, 10, 1), entry(("p", "z"), 1, 10, 1)])
     assert [span.key for span in found] == [("p", "z"), B, A]
     assert spans([]) == []
 
 
-def commit(job: JobMachine, batch_id: int, went: LateDisposition, hours: tuple[RowsOfHour, ...]) -> None:
+def commit(job: JobMachine, batch_id: int, disposition: LateDisposition, hours: tuple[RowsOfHour, ...]) -> None:
     job.begin(RUN, batch_id, 0)
-    job.stage(RUN, batch_id, 0, {"a": 1}, {}, 0)
+    job.stage(RUN, batch_id, PartitionReport(0, {"a": 1}), 0)
     late = sum(of_hour[3] for of_hour in hours)
     account = BatchAccounting(
-        "row", ("a", "?"), (RowCounts(on_time=1, late=late), RowCounts(late=1)), went, (hours, ())
+        "row", ("a", "?"), (RowCounts(on_time=1, late=late), RowCounts(late=1)), disposition, (hours, ())
     )
     for _ in range(2):
         job.commit(RUN, batch_id, account, 0)
 
 
-def test_an_account_is_taken_once_and_outlives_its_substream() -> None:
+def test_an_account_counts_once_and_outlives_its_substream() -> None:
     job = JobMachine(JobConfig(LimitingLag(0)), 0)
     commit(job, 0, "dropped", ((5, 10, 0, 2),))
     commit(job, 1, "diverted", ((5, 10, 0, 3),))

@@ -1,9 +1,10 @@
-"""The limits of a job, and time that nobody saw: rule by rule."""
+"""The limits of a job, and outages: one rule per test."""
 
 import pytest
 
 from tests.domain.batches import OTHER, RUN, batch
 from tests.support.machine import JobMachine
+from tidegate.domain.commands.stage import PartitionReport
 from tidegate.domain.config import JobConfig, Override
 from tidegate.domain.errors import EventTimeMissing, InvalidConfig
 from tidegate.domain.journal import NAMES_KEPT, RECORDS_KEPT, RECORDS_KEPT_MS
@@ -23,7 +24,7 @@ def kinds(job: JobMachine) -> list[str]:
 
 
 def test_retention_passes_a_slow_substream_and_says_so() -> None:
-    """Whoever asks why the slow one's rows are late must find the limit, and its name."""
+    """The journal names the limit that made the rows of the slow substream late."""
     job = JobMachine(JobConfig(LimitingLag(0), max_retention_ms=160), 0)
     job.report({"fast": 1000, "slow": 10}, 0)
     assert job.sweep(159).watermark == 10
@@ -33,8 +34,8 @@ def test_retention_passes_a_slow_substream_and_says_so() -> None:
     assert job.summary().limits == {"max_retention_ms": 1}
 
 
-def test_a_dead_query_is_waited_for_until_its_timeout() -> None:
-    """A query that was killed for good must not hold the others for ever, where its owner allowed for that."""
+def test_a_dead_query_holds_the_watermark_until_its_timeout() -> None:
+    """`query_timeout_ms` lets the watermark pass the substreams of a query that never returns."""
     job = JobMachine(JobConfig(LimitingLag(0), query_timeout_ms=100), 0)
     batch(job, RUN, 0, {"a": 10}, 0)
     batch(job, OTHER, 0, {"b": 500}, 50)
@@ -45,8 +46,8 @@ def test_a_dead_query_is_waited_for_until_its_timeout() -> None:
     assert [row.state for row in job.substream_table(120)] == ["active", "active"]
 
 
-def test_a_dead_query_s_open_batch_still_holds_what_may_be_relied_on() -> None:
-    """Its rows may have been written already, or not: no timeout of the query answers that."""
+def test_the_open_batch_of_a_dead_query_still_holds_the_emitted_watermark() -> None:
+    """The timeout does not tell whether the rows of the batch were written."""
     job = JobMachine(JobConfig(LimitingLag(0), query_timeout_ms=100), 0)
     batch(job, RUN, 0, {"a": 10}, 0)
     job.begin(RUN, 1, 0)
@@ -56,7 +57,7 @@ def test_a_dead_query_s_open_batch_still_holds_what_may_be_relied_on() -> None:
 
 
 def test_a_batch_that_is_open_too_long_is_released_and_may_still_commit() -> None:
-    """The operator chose to go on without it; what it brings in the end still counts."""
+    """`max_batch_hold_ms` lets the watermark pass the batch, and its later commit still counts."""
     job = JobMachine(JobConfig(LimitingLag(0), max_batch_hold_ms=100, query_timeout_ms=50), 0)
     batch(job, RUN, 0, {"a": 10}, 0)
     job.begin(RUN, 1, 0)
@@ -65,13 +66,13 @@ def test_a_batch_that_is_open_too_long_is_released_and_may_still_commit() -> Non
     assert job.sweep(100).watermark == 500
     assert "batch_released" in kinds(job)
     assert job.query_table()[1].batch_released
-    job.stage(RUN, 1, 0, {"a": 700}, {}, 101)
+    job.stage(RUN, 1, PartitionReport(0, {"a": 700}), 101)
     assert job.commit(RUN, 1, None, 102).applied
     assert job.substream_table(102)[1].max_event_time == 700
 
 
-def test_time_that_nobody_saw_is_nobody_s_silence() -> None:
-    """After an hour without a coordinator, all would be idle at once, and all they bring late."""
+def test_outages_do_not_count_towards_the_idle_timeout() -> None:
+    """If outages counted, all substreams would be idle after an outage, and their next rows late."""
     job = JobMachine(JobConfig(LimitingLag(0), idle_timeout_ms=50), 0, unattended_after_ms=100)
     job.report({"a": 10, "b": 20}, 0)
     assert job.sweep(3_600_000).watermark == 10
@@ -82,7 +83,7 @@ def test_time_that_nobody_saw_is_nobody_s_silence() -> None:
 
 
 def test_silence_begins_to_count_when_a_timeout_comes_into_force() -> None:
-    """Coordinators may have been away for hours before it, and nobody would know."""
+    """An outage before that moment may not have been recorded."""
     job = JobMachine(JobConfig(LimitingLag(0)), 0)
     job.report({"a": 10, "b": 500}, 0)
     assert job.configure(JobConfig(LimitingLag(0), idle_timeout_ms=50), 3_600_000).watermark == 10
@@ -90,8 +91,8 @@ def test_silence_begins_to_count_when_a_timeout_comes_into_force() -> None:
     assert job.sweep(3_600_050).watermark == 600
 
 
-def test_a_lull_does_not_count_while_nobody_looks() -> None:
-    """A watermark that ran on while the coordinator was away would call an hour of rows late."""
+def test_outages_do_not_count_towards_a_lull() -> None:
+    """If outages counted, the watermark would advance during an outage and make its rows late."""
     job = JobMachine(JobConfig(LimitingLagAndLull(0, 50)), 0, unattended_after_ms=100)
     job.report({"a": 10}, 0)
     assert job.sweep(3_600_000).watermark == 10
@@ -99,7 +100,7 @@ def test_a_lull_does_not_count_while_nobody_looks() -> None:
 
 
 def test_a_broken_clock_does_not_make_the_others_late() -> None:
-    """Microseconds sent as milliseconds lie in the year 50 000."""
+    """Microseconds sent as milliseconds are dates near the year 50 000."""
     job = JobMachine(JobConfig(LimitingLag(0), max_future_skew_ms=100), 1000)
     job.report({"good": 900, "broken": 1_000_000}, 1000)
     assert job.watermark_state().watermark == 900
@@ -110,16 +111,15 @@ def test_a_broken_clock_does_not_make_the_others_late() -> None:
     assert job.substream_table(1000)[0].substream == "edge"
 
 
-def test_a_ready_made_watermark_in_the_future_is_ignored_too() -> None:
-    """Nothing a client sends can push the job ahead of time."""
+def test_a_reported_watermark_in_the_future_is_ignored() -> None:
     job = JobMachine(JobConfig(Reported(), max_future_skew_ms=100), 1000)
     job.report({}, 1000, watermarks={"a": 900})
     assert not job.report({}, 1000, watermarks={"a": 5000}).applied
     assert job.watermark_state().watermark == 900
 
 
-def test_a_watermark_alone_is_refused_where_its_policy_needs_event_times() -> None:
-    """And then nothing of the report is taken."""
+def test_a_watermark_alone_is_refused_if_its_policy_needs_event_times() -> None:
+    """The whole report is refused."""
     job = JobMachine(JobConfig(LimitingLag(0), overrides=(Override("r*", Reported()),)), 0)
     with pytest.raises(EventTimeMissing, match="'x'"):
         job.report({}, 0, watermarks={"x": 5, "r1": 5})
@@ -128,7 +128,7 @@ def test_a_watermark_alone_is_refused_where_its_policy_needs_event_times() -> No
 
 
 def test_overrides_give_some_substreams_a_policy_of_their_own() -> None:
-    """One class of devices is an hour late by nature; the others must not wait for that."""
+    """One class of devices is an hour late by nature, and the others must not wait for it."""
     config = JobConfig(LimitingLag(5), overrides=(Override("slow-*", LimitingLag(60)), Override("*", LimitingLag(7))))
     job = JobMachine(config, 0)
     job.report({"slow-1": 100, "quick": 100}, 0)
@@ -149,14 +149,13 @@ def test_overrides_give_some_substreams_a_policy_of_their_own() -> None:
         ("ab*ba", ["abba", "abxba"], ["aba"]),
     ],
 )
-def test_a_pattern_knows_only_the_star(pattern: str, fits: list[str], not_: list[str]) -> None:
-    """A name with a dot or a bracket in it is no pattern."""
+def test_the_star_is_the_only_wildcard_of_a_pattern(pattern: str, fits: list[str], not_: list[str]) -> None:
+    """A dot in a pattern matches only a dot."""
     assert [name for name in fits if not matches(pattern, name)] == []
     assert [name for name in not_ if matches(pattern, name)] == []
 
 
-def test_a_change_of_policy_takes_effect_at_once_and_takes_nothing_back() -> None:
-    """A lag that was too short is made longer in the midst of a run."""
+def test_a_change_of_policy_takes_effect_at_once_and_lowers_no_watermark() -> None:
     job = JobMachine(JobConfig(LimitingLag(0)), 0)
     job.report({"a": 100}, 0)
     assert job.configure(JobConfig(LimitingLag(50)), 1).watermark == 100
@@ -167,7 +166,7 @@ def test_a_change_of_policy_takes_effect_at_once_and_takes_nothing_back() -> Non
 
 
 def test_a_history_survives_a_change_of_lag() -> None:
-    """Or each change would put the delay off anew."""
+    """If a change discarded the history, it would delay the watermark again."""
     job = JobMachine(JobConfig(LimitingLagAndDelay(50, 160)), 0)
     job.report({"a": 100}, 0)
     job.configure(JobConfig(LimitingLagAndDelay(40, 160)), 80)
@@ -175,8 +174,7 @@ def test_a_history_survives_a_change_of_lag() -> None:
     assert job.sweep(160).watermark == 100
 
 
-def test_a_shorter_idle_timeout_lets_go_and_a_longer_one_takes_back() -> None:
-    """Idleness follows from the rules that are in force, not from those that were."""
+def test_a_new_idle_timeout_applies_to_substreams_that_are_silent_already() -> None:
     job = JobMachine(JobConfig(LimitingLag(0), idle_timeout_ms=1000), 0)
     job.report({"a": 10}, 0)
     job.report({"b": 500}, 100)
@@ -186,7 +184,7 @@ def test_a_shorter_idle_timeout_lets_go_and_a_longer_one_takes_back() -> None:
 
 
 def test_a_minimum_step_is_measured_from_the_last_emission() -> None:
-    """At least the step: exactly that far goes out."""
+    """A step of exactly the minimum is emitted."""
     job = JobMachine(JobConfig(LimitingLag(0), MinStepThrottle(10)), 0)
     assert [job.report({"a": time}, 0).state.watermark for time in (5, 14, 15, 24, 25)] == [5, 5, 15, 15, 25]
 
@@ -203,14 +201,13 @@ def test_a_minimum_step_is_measured_from_the_last_emission() -> None:
         lambda: JobConfig(LimitingLag(0), expected_queries=("a", "a")),
     ],
 )
-def test_rules_that_cannot_work_are_refused(make: object) -> None:
-    """Before anything is done by them."""
+def test_invalid_configurations_are_refused(make: object) -> None:
     with pytest.raises(InvalidConfig):
         make()  # type: ignore[operator]
 
 
-def test_the_record_is_bounded_by_count_and_age() -> None:
-    """A job that runs for years must not fill the memory with what it did."""
+def test_the_journal_is_bounded_by_count_and_age() -> None:
+    """The journal of a job that runs for years must not fill the memory."""
     job = JobMachine(JobConfig(LimitingLag(0)), 0)
     for number in range(RECORDS_KEPT + 10):
         job.report({"a": number}, 1)
@@ -219,8 +216,8 @@ def test_the_record_is_bounded_by_count_and_age() -> None:
     assert kinds(job) == ["emission"]
 
 
-def test_a_record_names_the_first_of_many() -> None:
-    """A thousand devices that fall idle at once are one line, with a count."""
+def test_a_record_names_the_first_of_many_substreams() -> None:
+    """Many substreams that become idle at once get one record with a count."""
     job = JobMachine(JobConfig(LimitingLag(0), idle_timeout_ms=10), 0)
     job.report({f"s{number:03}": 5 for number in range(50)}, 0)
     job.sweep(10)

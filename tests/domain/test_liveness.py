@@ -1,4 +1,4 @@
-"""A job that is swept only when it says that time will change something gets as far as one that always is."""
+"""A job that is swept only when a change is due reaches the watermark of a job that is swept continuously."""
 
 import random
 from collections.abc import Callable
@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.machine import JobMachine
+from tidegate.domain.commands.stage import PartitionReport
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import DomainError
-from tidegate.domain.frame import Frame
 from tidegate.domain.names import DIRECT
 from tidegate.domain.numbers import above
 from tidegate.domain.policy import (
@@ -24,12 +24,15 @@ NAMES = ["a", "b", "c"]
 RUN = Run("q", "checkpoint", "run")
 LONG_ENOUGH = 1200
 SLOT = 160 // 16 + 25
-"""Histories begin their slots with the first look, which may differ; and a step takes that long to be worth it."""
+"""Tolerance in milliseconds: a slot of the retention history (160 // 16) and a minimum step (25).
+
+The slots start at the first evaluation, which may differ between the two jobs.
+"""
 
 Command = Callable[[JobMachine, int], object]
 
 
-THROTTLES: list[Throttle] = [NoThrottle(), FrameThrottle(Frame(20, 20)), MinStepThrottle(25)]
+THROTTLES: list[Throttle] = [NoThrottle(), FrameThrottle(20, 20), MinStepThrottle(25)]
 
 
 def any_config(chance: random.Random) -> JobConfig:
@@ -73,7 +76,7 @@ def any_command(chance: random.Random, now: int) -> Command:
         lambda job, at: job.idle(DIRECT, [name], at),
         lambda job, at: job.evict(DIRECT, [name], at),
         lambda job, at: job.begin(RUN, batch, at),
-        lambda job, at: job.stage(RUN, batch, 0, {name: time}, {}, at),
+        lambda job, at: job.stage(RUN, batch, PartitionReport(0, {name: time}), at),
         lambda job, at: job.commit(RUN, batch, None, at),
         lambda job, at: job.heartbeat(RUN, at, at),
     ]
@@ -89,8 +92,8 @@ def do(job: JobMachine, command: Command, now: int) -> str:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_what_is_due_is_all_that_time_will_change(seed: int) -> None:
-    """A job that nobody looks at when it matters holds its watermark for ever, and nobody learns why."""
+def test_sweeps_at_due_times_suffice(seed: int) -> None:
+    """A job without a due sweep would hold its watermark for ever."""
     chance = random.Random(seed)  # noqa: S311 - no secret
     config = any_config(chance)
     watched, left_alone = JobMachine(config, 1000), JobMachine(config, 1000)

@@ -1,4 +1,4 @@
-"""What lag keeps a partition whole that trails another: the analysis of docs/semantics.md, swept over the skew."""
+"""The least lag that keeps the rows of a trailing partition on time, as analysed in docs/semantics.md."""
 
 from collections.abc import Callable
 
@@ -17,6 +17,6 @@ from docs.drawing.merges import DISORDER, Late, late_by_average, late_by_maximum
     ],
     ids=["minimum", "maximum", "average"],
 )
-def test_the_lag_that_keeps_the_trailing_partition_whole(late: Late, bound: Callable[[int], int], skew: int) -> None:
-    """With the minimum, the skew does not matter at all; with the others the lag has to pay for it."""
+def test_the_least_lag_without_late_rows(late: Late, bound: Callable[[int], int], skew: int) -> None:
+    """Only the minimum of the partitions makes the lag independent of the skew."""
     assert least_lag(late, skew) == bound(skew)

@@ -1,4 +1,4 @@
-"""What is not late in its substream is not late in the merge, unless a limit says so, which is then on record."""
+"""A row that is on time in its substream is on time in the job, or the journal names the limit that made it late."""
 
 from collections import defaultdict
 from dataclasses import replace
@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.machine import JobMachine
+from tidegate.domain.commands.stage import PartitionReport
 from tidegate.domain.config import JobConfig
-from tidegate.domain.frame import Frame
 from tidegate.domain.journal import MOVEMENTS
 from tidegate.domain.names import DIRECT
 from tidegate.domain.numbers import above
@@ -27,19 +27,19 @@ START = 1000
 arrivals = st.lists(
     st.tuples(
         st.sampled_from(SUBSTREAMS),
-        st.integers(0, 30),  # how far its event time is ahead of its own stream's last, or, turned, behind
-        st.booleans(),
-        st.integers(0, 25),  # processing time since the arrival before
+        st.integers(0, 30),  # distance of its event time from the max event time of its substream
+        st.booleans(),  # whether the event time is ahead
+        st.integers(0, 25),  # processing time since the previous arrival
     ),
     min_size=1,
     max_size=60,
 )
 lags = st.sampled_from([0, 5, 20])
-throttles = st.sampled_from([NoThrottle(), FrameThrottle(Frame(20, 10, 3)), MinStepThrottle(15)])
+throttles = st.sampled_from([NoThrottle(), FrameThrottle(20, 10, 3), MinStepThrottle(15)])
 
 
 def stream(steps: list[tuple[str, int, bool, int]]) -> list[tuple[str, int, int]]:
-    """Disordered streams of their own pace each: substream, event time, processing time of each arrival."""
+    """Return substream, event time and processing time of each arrival."""
     max_event_times: defaultdict[str, int] = defaultdict(lambda: START)
     now, out = START, []
     for name, distance, ahead, pause in steps:
@@ -51,10 +51,10 @@ def stream(steps: list[tuple[str, int, bool, int]]) -> list[tuple[str, int, int]
 
 
 @given(arrivals, lags, throttles, st.lists(st.integers(0, 59), max_size=20))
-def test_without_limits_what_is_on_time_in_its_substream_is_on_time_in_the_merge(
+def test_without_limits_a_row_on_time_in_its_substream_is_on_time_in_the_job(
     steps: list[tuple[str, int, bool, int]], lag: int, throttle: NoThrottle, sweeps: list[int]
 ) -> None:
-    """A slow substream's rows must not be lost because another is fast."""
+    """A fast substream must not make the rows of a slow one late."""
     job = JobMachine(JobConfig(LimitingLag(lag), throttle), START)
     job.declare(DIRECT, SUBSTREAMS, START)
     max_event_times: dict[str, int] = {}
@@ -68,10 +68,10 @@ def test_without_limits_what_is_on_time_in_its_substream_is_on_time_in_the_merge
 
 
 @given(arrivals, lags, st.integers(1, 4))
-def test_that_holds_for_rows_in_batches_by_their_pins(
+def test_without_limits_the_same_holds_for_rows_in_batches(
     steps: list[tuple[str, int, bool, int]], lag: int, size: int
 ) -> None:
-    """Rows are judged by the pin of their batch, and all a batch brings counts only after it."""
+    """Rows are judged by the pinned watermark of their batch, and reports take effect with its commit."""
     job = JobMachine(JobConfig(LimitingLag(lag)), START)
     run = Run("q", "c", "r")
     job.declare("q", SUBSTREAMS, START)
@@ -83,7 +83,7 @@ def test_that_holds_for_rows_in_batches_by_their_pins(
         for partition, (name, time, now) in enumerate(part):
             if name not in max_event_times or time >= max_event_times[name] - lag:
                 assert not above(pinned_watermark, time)
-            job.stage(run, batch, partition, {name: time}, {}, now)
+            job.stage(run, batch, PartitionReport(partition, {name: time}), now)
         for name, time, _ in part:
             max_event_times[name] = max(time, max_event_times.get(name, time))
         job.commit(run, batch, None, part[-1][2])
@@ -110,7 +110,7 @@ NAMES_OF: dict[type, str] = {
 
 
 def limits_on_record(job: JobMachine, name: str, beyond: int) -> set[str]:
-    """The limits by which the records explain that the watermark is past ``beyond``, though ``name`` was not."""
+    """Return the limits in the journal that let the watermark pass ``beyond`` before the substream ``name`` did."""
     found: set[str] = set()
     member = f"/{name}"
     idle_by = None
@@ -131,10 +131,10 @@ def limits_on_record(job: JobMachine, name: str, beyond: int) -> set[str]:
 
 @settings(max_examples=300)
 @given(arrivals, limits, st.sampled_from([0, 5, 20]), throttles)
-def test_with_a_limit_each_violation_is_on_record_under_its_name(
+def test_the_journal_names_the_limit_that_made_a_row_late(
     steps: list[tuple[str, int, bool, int]], config: JobConfig, lag: int, throttle: NoThrottle
 ) -> None:
-    """Whoever asks why a row was late must find the limit that the operator chose."""
+    """The journal must name a limit of the configuration."""
     policy = config.policy
     lag_field = "timestamp_lag_ms" if isinstance(policy, LimitingTimestampAndWallClockLag) else "lag_ms"
     config = replace(config, policy=replace(policy, **{lag_field: lag}), throttle=throttle)  # type: ignore[type-var]
@@ -147,14 +147,14 @@ def test_with_a_limit_each_violation_is_on_record_under_its_name(
         job.sweep(now)
         if (name not in max_event_times or time >= max_event_times[name] - lag) and above(job.watermark, time):
             explained = limits_on_record(job, name, time)
-            assert explained, f"{name} is late at {time}, and nothing says why"
+            assert explained, f"{name} is late at {time}, and the journal names no limit"
             assert explained <= allowed
         max_event_times[name] = max(time, max_event_times.get(name, time))
         job.report({name: time}, now)
 
 
-def test_every_limit_does_act_on_such_streams() -> None:
-    """Or the property above would say nothing of it."""
+def test_every_limit_acts_on_such_streams() -> None:
+    """The property above says nothing about a limit that never acts."""
     steps = [("a", 5, True, 0), ("b", 5, True, 0), ("c", 5, True, 0)]
     steps += [("a", 9, True, 9), ("b", 8, True, 1)] * 40 + [("c", 5, True, 0)]
     acted: set[str] = set()

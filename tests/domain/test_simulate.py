@@ -1,4 +1,4 @@
-"""Replaying a stream: the book's table to the last digit, and the quick way held to the machine."""
+"""The replay of a stream, compared with the book's table and with the machine of a job."""
 
 import pytest
 from hypothesis import given
@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from docs.drawing.clicks import MINUTE, WINDOW, clicks
 from tests.support.book import BOOK
 from tidegate.domain.config import JobConfig
-from tidegate.domain.frame import Frame
 from tidegate.domain.policy import LimitingLag
 from tidegate.domain.simulate import Outcome, Row, Step, classify, merged_event_times, through_machine, under_lag
 from tidegate.domain.throttle import FrameThrottle, MinStepThrottle
@@ -28,16 +27,15 @@ rows_of = st.lists(
 
 
 @given(rows=rows_of, lag=st.integers(0, 30), declared=st.lists(st.sampled_from(["a", "b", "c"]), unique=True))
-def test_the_quick_way_is_the_machine(rows: list[Row], lag: int, declared: list[str]) -> None:
-    """Under a fixed lag, row by row."""
+def test_under_lag_equals_the_machine(rows: list[Row], lag: int, declared: list[str]) -> None:
     slow = list(through_machine(rows, JobConfig(LimitingLag(lag)), declared))
     assert list(under_lag(rows, merged_event_times(rows, declared), lag)) == slow
 
 
 @given(rows=rows_of, lag=st.integers(0, 30), size=st.integers(1, 20), grace=st.integers(0, 20))
-def test_judged_as_the_rule_is_written(rows: list[Row], lag: int, size: int, grace: int) -> None:
-    """Late is a row whose window has ended at the watermark that has taken it into account; and each window that
-    something was counted in closes once, when the watermark comes to its end.
+def test_classify_follows_its_definition(rows: list[Row], lag: int, size: int, grace: int) -> None:
+    """A row is late if its window ends at or below the watermark that takes the row into account. Each window with a
+    counted row closes once, when the watermark reaches its end.
     """
     moments = list(under_lag(rows, merged_event_times(rows), lag))
     dropped = updated = latency = 0
@@ -61,16 +59,16 @@ def test_judged_as_the_rule_is_written(rows: list[Row], lag: int, size: int, gra
 
 
 @given(rows=rows_of, lag=st.integers(0, 30), size=st.integers(1, 20))
-def test_a_throttle_by_frames_loses_nothing_more(rows: list[Row], lag: int, size: int) -> None:
-    """It emits where windows end, and nothing closes in between."""
+def test_a_frame_throttle_drops_no_more_rows(rows: list[Row], lag: int, size: int) -> None:
+    """A frame throttle emits at the ends of windows, and no window closes between them."""
     plain = classify(under_lag(rows, merged_event_times(rows), lag), size)
-    framed = JobConfig(LimitingLag(lag), FrameThrottle(Frame(size, size)))
+    framed = JobConfig(LimitingLag(lag), FrameThrottle(size, size))
     assert classify(through_machine(rows, framed), size) == plain
     stepped = classify(through_machine(rows, JobConfig(LimitingLag(lag), MinStepThrottle(7))), size)
     assert stepped.dropped <= plain.dropped
 
 
-def test_before_there_is_a_watermark_nothing_is_late() -> None:
+def test_before_the_first_watermark_no_row_is_late() -> None:
     moments = [Step(5, None, 5), Step(1, None, 5), Step(25, 20, 25), Step(1, 20, 25)]
     assert classify(moments, 10) == Outcome(4, 1, 0, 1, 15)
     assert classify([], 10).completeness == 1 and classify([], 10).average_latency is None

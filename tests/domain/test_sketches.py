@@ -1,4 +1,4 @@
-"""The curve that is told from sketches, beside what a replay of the same rows gives."""
+"""The completeness curve from sketches, compared with a replay of the same rows."""
 
 import math
 from collections.abc import Callable
@@ -18,7 +18,6 @@ from tests.domain.streams import APART, LAWS, Law, arrivals
 from tests.support.machine import JobMachine
 from tidegate.domain.completeness import MAX_POINTS, curve, least_lag
 from tidegate.domain.config import JobConfig
-from tidegate.domain.frame import Frame
 from tidegate.domain.policy import LimitingLag, Reported
 from tidegate.domain.simulate import UNBOUNDED, Row, classify, merged_event_times, under_lag
 from tidegate.domain.sketch import EDGES, RELATIVE_ERROR, Sketch, bucket_of, typical
@@ -39,15 +38,15 @@ def steady(law: Law) -> list[Row]:
 
 @cache
 def january() -> tuple[tuple[int, int, str], ...]:
-    """Take-offs, in the order of the landings, with when these were, and from where."""
+    """Return take-off time, landing time and origin of the flights of January, in the order of the landings."""
     start = datetime(2013, 1, 1, tzinfo=UTC)
     flights = load(Settings(start, 31, 1, 30, 0, Path("out"))).flights
     millis = [(flights[name] - start).dt.total_seconds() * 1000 for name in ("departed_at", "landed_at")]
     return tuple(zip(*(column.astype(int) for column in millis), flights["origin"], strict=True))
 
 
-def disorder_of(rows: list[Row], lag: int, throttle: Throttle) -> DelayStatistics:
-    """What the machine knows of rows in the end, each of them reported by itself, under a lag."""
+def statistics_of(rows: list[Row], lag: int, throttle: Throttle) -> DelayStatistics:
+    """Return the delay statistics of a machine with this lag, after a separate report for each row."""
     config = JobConfig(LimitingLag(lag), throttle, delay_half_life_ms=FOR_EVER)
     job = JobMachine(config, 0, numbers=UNBOUNDED)
     job.declare("", sorted({row.substream for row in rows}), 0)
@@ -76,36 +75,36 @@ STREAMS: dict[str, tuple[Callable[[], list[Row]], int, int, list[int]]] = {
     "flights": (lambda: [Row(time, "", at) for time, at, _ in january()], HOUR, HOUR // 2, MINUTES),
     "flights by origin": (lambda: [Row(time, of, at) for time, at, of in january()], HOUR, HOUR // 2, MINUTES),
 }
-"""Each with the size of its windows, the lag under which it was seen, and those of which it is asked."""
+"""Streams by name: rows, size of the windows, lag of the job, and lags on the curve."""
 for law, drawn in LAWS.items():
     STREAMS[law] = (partial(steady, drawn), 10_000, 5_000, [*range(0, 90_000, 5_000)])
 
 
 @pytest.mark.parametrize("stream", STREAMS)
-def test_it_says_what_a_replay_gives(stream: str) -> None:
+def test_the_curve_agrees_with_a_replay(stream: str) -> None:
     make, window, lag, lags = STREAMS[stream]
     rows = make()
     merged = merged_event_times(rows, {row.substream for row in rows})
-    framed = disorder_of(rows, lag, FrameThrottle(Frame(window, window)))
-    by_row = disorder_of(rows, lag, NoThrottle())
+    framed = statistics_of(rows, lag, FrameThrottle(window, window))
+    by_row = statistics_of(rows, lag, NoThrottle())
     for point in curve(framed.merged, framed.wait, 0, lags):
         measured = classify(under_lag(rows, merged, point.lag), window)
         print(f"{stream}: {point} measured {measured.completeness:.2%} {measured.average_latency:.0f}")
         assert point.completeness == pytest.approx(measured.completeness, abs=0.01)
         assert point.latency is not None and measured.average_latency is not None
-        if "flights" not in stream:  # by night nothing ends that anybody waits for
+        if "flights" not in stream:  # at night many windows are empty, and a replay does not count them
             assert point.latency == pytest.approx(measured.average_latency, abs=0.05 * window)
-        # Without frames, windows are known of by the one who asks, and where in them rows lie is not known at all.
+        # Without frames, the sketch does not know the positions of rows in their windows.
         guessed = by_row.merged.completeness(point.lag, window)
         assert guessed == pytest.approx(measured.completeness, abs=0.05 if "flights" in stream else 0.01)
-    # Where a clock that ticks coarsely puts many rows at the very lag, no sketch can tell on which side of it they are.
+    # A coarse clock puts many rows exactly at a lag, and a sketch cannot split these. So each lag is raised by 5 %.
     for point in curve(by_row.merged, None, 0, [lag * 21 // 20 for lag in lags]):
         measured = classify(under_lag(rows, merged, point.lag), 1)
         assert point.completeness == pytest.approx(measured.completeness, abs=0.01)
 
 
 @given(st.integers(1, 2**53 - 1))
-def test_a_delay_is_known_to_the_stated_error(delay: int) -> None:
+def test_the_typical_delay_of_a_bucket_is_within_the_stated_error(delay: int) -> None:
     bucket = bucket_of(delay)
     assert EDGES[bucket - 1] < delay <= EDGES[bucket]
     assert abs(typical(bucket) - delay) <= RELATIVE_ERROR * delay * 1.000001 + 0.5
@@ -120,21 +119,21 @@ def test_sketches_of_parts_add_up(some: list[int], others: list[int]) -> None:
     assert apart == together
 
 
-def test_it_fades_by_half_in_a_half_life_of_event_time() -> None:
+def test_weights_halve_in_a_half_life_of_event_time() -> None:
     sketch = Sketch()
     sketch.decay_to(0, 800)
     sketch.add([(5, 1000)])
     for max_event_time in (100, 350, 350, 800):
         sketch.decay_to(max_event_time, 800)
     assert sketch.rows == pytest.approx(500, rel=1e-3)
-    # By another half-life from here on; that alone is no reason to forget.
+    # A change of the half-life does not decay the weights.
     assert sketch.decay_to(8000, 1600) == 0
     assert sketch.rows == pytest.approx(500, rel=1e-3)
     sketch.decay_to(8000 + 1600 * 100, 1600)
     assert sketch.weights == {}
 
 
-def test_a_curve_is_thinned_out_and_keeps_its_ends() -> None:
+def test_a_long_curve_is_thinned_out_and_keeps_its_ends() -> None:
     sketch = Sketch()
     sketch.add([(bucket, 1) for bucket in range(600)])
     points = curve(sketch, None)
@@ -144,7 +143,7 @@ def test_a_curve_is_thinned_out_and_keeps_its_ends() -> None:
     assert all(a.completeness <= b.completeness for a, b in pairwise(points))
 
 
-def test_the_least_lag_is_the_least() -> None:
+def test_least_lag_is_the_lowest_sufficient_one() -> None:
     sketch = Sketch()
     sketch.add([(0, 90), (bucket_of(50), 9), (bucket_of(1000), 1)])
     assert least_lag(sketch, 0.9) == 0
@@ -155,12 +154,12 @@ def test_the_least_lag_is_the_least() -> None:
     assert least_lag(Sketch(), 0.99) == 0
 
 
-def test_windows_that_are_frames_wait_from_end_to_end() -> None:
-    throttled = JobMachine(JobConfig(LimitingLag(5), FrameThrottle(Frame(100, 100))), 0)
+def test_the_wait_of_frames_is_measured_from_their_ends() -> None:
+    throttled = JobMachine(JobConfig(LimitingLag(5), FrameThrottle(100, 100)), 0)
     for time in range(0, 1000, 10):
         throttled.report({"a": time}, 0)
     assert throttled.delay_statistics.wait is not None
-    # The watermark reaches the end of a window with the first event that is 5 beyond it: 10 beyond, less the lag.
+    # The first event at least 5 past the end of a window is 10 past it. So the wait is 10 less the lag of 5.
     assert throttled.delay_statistics.wait == 5
 
 
@@ -173,7 +172,7 @@ def test_without_a_lag_there_is_no_curve() -> None:
     assert job.delay_statistics.pool.rows == 4
 
 
-def test_rows_before_there_is_a_watermark_are_on_time_under_any_lag() -> None:
+def test_rows_before_the_first_watermark_are_on_time_under_any_lag() -> None:
     job = JobMachine(JobConfig(LimitingLag(0)), 0)
     job.declare("", ["b"], 0)
     for time in range(5):

@@ -1,4 +1,4 @@
-"""A lag that aims at a completeness: what it reaches, and what that costs."""
+"""The policy ``target_completeness``: the completeness that it reaches and the lag that it needs."""
 
 import math
 import statistics
@@ -23,8 +23,10 @@ T_95 = 1.729
 
 @dataclass
 class Judged:
-    """``late``: of each batch, how many rows were; ``lags``: in force for them; ``delays``: of all rows after warm-up,
-    behind the top that they met.
+    """Results by batch.
+
+    ``rows`` and ``late`` count the rows and the late rows. ``lags`` are the lags in force. ``delays`` are those of all
+    rows after warm-up. ``warm`` is the first batch whose lag is learned.
     """
 
     rows: list[int]
@@ -38,7 +40,7 @@ class Judged:
 
 
 def judged(policy: Policy, times: list[int]) -> Judged:
-    """A stream in batches, each judged by the watermark before it, as Spark's are."""
+    """Return the results of a stream. Each batch is judged by the watermark before it, as in Spark."""
     job = JobMachine(JobConfig(policy, delay_half_life_ms=HALF_LIFE), 0)
     found = Judged([], [], [], [])
     for at, batch in enumerate(batches(times)):
@@ -81,8 +83,8 @@ def test_on_a_steady_stream_the_target_is_reached_at_little_more_than_the_best_f
 @pytest.mark.parametrize(
     "law", [pytest.param(law, marks=[] if law == "exponential" else pytest.mark.slow) for law in LAWS]
 )
-def test_when_rows_come_three_times_as_late_it_is_back_above_the_target_soon(law: str) -> None:
-    """After as many events as have twenty beyond the target."""
+def test_completeness_recovers_soon_after_delays_have_tripled(law: str) -> None:
+    """Completeness is measured after 2000 more events, of which 20 exceed the target."""
     change, soon, after = 20_000, 2_000, 20_000
     lost, unlearnt = [], []
     for seed in range(SEEDS):
@@ -92,13 +94,15 @@ def test_when_rows_come_three_times_as_late_it_is_back_above_the_target_soon(law
         lost.append(1 - found.completeness(first, first + 5_000 // 20))
         fixed = judged(LimitingLag(found.lags[change // 20 - 1]), times)
         unlearnt.append(1 - fixed.completeness(first, first + 5_000 // 20))
-    print(f"{law}: {statistics.fmean(lost):.3%} late, {statistics.fmean(unlearnt):.3%} by the lag before")
+    print(f"{law}: {statistics.fmean(lost):.3%} late, {statistics.fmean(unlearnt):.3%} under the lag before the change")
     assert statistics.fmean(lost) <= 0.01
     assert statistics.fmean(unlearnt) > 0.02
 
 
-def test_it_learns_again_where_enough_rows_never_come_together() -> None:
-    """What is old fades, so a substream with few rows has never enough of its own; a bad day must not last for ever."""
+def test_a_substream_that_never_has_enough_rows_learns_again() -> None:
+    """Old delays fade, so a small substream never has enough rows of its own. A single bad batch must not set its lag
+    for ever.
+    """
     job = JobMachine(JobConfig(TargetCompleteness(0.99, 1000), delay_half_life_ms=1000), 0)
     max_event_time = 0
 
@@ -116,15 +120,13 @@ def test_it_learns_again_where_enough_rows_never_come_together() -> None:
     assert learnt is not None and learnt < 300
     assert job.delays["", "small"].rows < 1000
     report({"large": usual["large"], "small": [10**9] * 20})
-    assert (
-        small.policy_state.lag == 1000
-    )  # no more than that of a cold start: they are no delays that anybody would wait for
+    assert small.policy_state.lag == 1000  # limited to the cold-start lag
     for _ in range(100):
         report(usual)
     assert small.policy_state.lag is not None and small.policy_state.lag <= learnt
 
 
-def test_when_rows_come_less_late_the_lag_tightens_slowly() -> None:
+def test_the_lag_narrows_slowly_when_delays_shrink() -> None:
     change = 20_000
     found = judged(TargetCompleteness(0.99, COLD_START), arrivals(LAWS["exponential"], 120_000, 1, change, 0.25))
     before = found.lags[change // 20]
@@ -135,7 +137,7 @@ def test_when_rows_come_less_late_the_lag_tightens_slowly() -> None:
 
 
 def delayed_by_half(seed: int) -> list[tuple[str, int]]:
-    """Rows of ten substreams, five of which come a minute late altogether."""
+    """Return rows of ten substreams, of which five are delayed by one minute."""
     rows = []
     for at in range(10):
         later = 60_000 if at % 2 else 0
@@ -145,7 +147,7 @@ def delayed_by_half(seed: int) -> list[tuple[str, int]]:
     return [(name, sent) for _, name, sent in sorted(rows)]
 
 
-def test_where_half_of_the_substreams_are_delayed_only_one_watermark_for_all_loses_a_third() -> None:
+def test_with_half_of_the_substreams_delayed_only_a_common_watermark_loses_a_third() -> None:
     rows = delayed_by_half(1)
     by_each = JobMachine(JobConfig(TargetCompleteness(0.99, COLD_START), delay_half_life_ms=HALF_LIFE), 0)
     by_each.declare("", [f"s{at}" for at in range(10)], 0)
@@ -187,7 +189,7 @@ def test_where_half_of_the_substreams_are_delayed_only_one_watermark_for_all_los
         ({"min_rows": 0}, "policy.min_rows"),
     ],
 )
-def test_what_cannot_be_aimed_at_is_refused(config: dict[str, float], field: str) -> None:
+def test_invalid_targets_and_bounds_are_refused(config: dict[str, float], field: str) -> None:
     with pytest.raises(InvalidConfig) as refused:
         TargetCompleteness(**{"target": 0.99, "cold_start_lag_ms": 15, **config})  # type: ignore[arg-type]
     assert refused.value.details["field"] == field
@@ -201,7 +203,7 @@ def test_the_lag_is_within_its_bounds() -> None:
     assert found.lags[-1] == 45_000
 
 
-def test_until_enough_was_seen_the_lag_is_that_of_a_cold_start() -> None:
+def test_the_cold_start_lag_applies_until_enough_rows_are_known() -> None:
     policy = TargetCompleteness(0.99, COLD_START, min_rows=100)
     job = JobMachine(JobConfig(policy), 0)
     job.report({"a": 1000, "b": 1000}, 0)
@@ -209,7 +211,7 @@ def test_until_enough_was_seen_the_lag_is_that_of_a_cold_start() -> None:
     assert job.substreams["", "a"].policy_state.lag == COLD_START
     job.report({"a": 3000}, 0, delays={"a": ((bucket_of(10), 1),)})
     assert job.substreams["", "a"].policy_state.lag == 10
-    # The other has shown nothing of its own yet; what is known of all is better than nothing.
+    # Only the next report of b updates its lag. Then b uses the delays of all substreams.
     assert job.substreams["", "b"].policy_state.lag == COLD_START
     job.report({"b": 2000}, 0, delays={"b": ((bucket_of(10), 1),)})
     assert job.substreams["", "b"].policy_state.lag == 10

@@ -1,19 +1,19 @@
-"""The watermark machine in plain typed Python: no I/O, no framework, no clock of its own.
+"""The state and the commands of a job in plain typed Python, without I/O, framework or clock.
 
-It is the readable specification of the Lua scripts in ``store/lua``: a step has the same file name and the same
-function name on both sides. The tests give both sides the same commands and compare every reply.
+This package is the readable specification of the Lua scripts in ``store/lua``. A step has the same file name and the
+same function name in Python and in Lua. The tests run the same commands in both and compare every reply.
 
 A command is a function over a :class:`~tidegate.domain.state.JobState`, in its own module under ``commands/``. It
-checks, advances the clock, changes the state, evaluates, and returns a result. A refused command raises a
-:class:`~tidegate.domain.errors.DomainError` and changes nothing.
+checks its arguments, advances the clock of the job, changes the state, and returns a result. Most commands also
+evaluate the job. A refused command raises a :class:`~tidegate.domain.errors.DomainError` and changes nothing.
 
-Invariants (design, section 2):
+Invariants:
 
 1. *Monotone.* Neither the coalesced watermark C nor the emitted watermark W goes back.
-2. *Committed.* W does not pass the pinned watermark of an open batch.
+2. *Committed.* W does not pass the pinned watermark of an open batch, unless ``max_batch_hold_ms`` releases the batch.
 3. *Replay-exact.* A batch has one pinned watermark; the first write wins.
 4. *Idempotent.* A repeated, late or fenced command changes nothing.
 
 Times are whole numbers in the unit of the job (epoch milliseconds unless the job uses another unit). ``None`` means "no
-watermark" and orders below every number.
+watermark" and sorts below every number.
 """

@@ -13,17 +13,18 @@ from tidegate.domain.errors import (
 from tidegate.domain.journal import Kind
 from tidegate.domain.merge import merged_watermark
 from tidegate.domain.observation import count_future, observe
+from tidegate.domain.schedule import batch_deadlines
 from tidegate.domain.state import JobState, PinnedWatermark, Query, Run
 
 PINNED_WATERMARKS_KEPT = 100
-"""Least number of pinned watermarks that a query keeps: Spark's default ``minBatchesToRetain``."""
+"""Minimum number of pinned watermarks that a query keeps, equal to Spark's default of ``minBatchesToRetain``."""
 
 
 def check_run(query: Query, run: Run) -> None:
     """Check that a run may make calls.
 
     Raises:
-        QueryFenced: If a newer run has replaced it.
+        QueryFenced: If a newer run has replaced this run.
         QueryRetired: If the query was retired since the run started.
     """
     if query.retired and run.run_id in (*query.fenced_runs, query.run_id):
@@ -42,9 +43,9 @@ def begun_query(job: JobState, run: Run, batch_id: int) -> Query:
     """Return the query of a batch that this run has begun.
 
     Raises:
-        QueryFenced: If a newer run has replaced this one.
+        QueryFenced: If a newer run has replaced this run.
         QueryRetired: If the query was retired.
-        BatchNotBegun: If the batch is after the latest one, or was begun by another checkpoint or run.
+        BatchNotBegun: If the batch is later than the latest batch, or another checkpoint or run began it.
     """
     query = job.queries.get(run.query)
     if query is None:
@@ -57,11 +58,11 @@ def begun_query(job: JobState, run: Run, batch_id: int) -> Query:
 
 
 def stored_pin(query: Query, batch_id: int, known: PinnedWatermark | None) -> int | None:
-    """Return the pinned watermark of a batch that was begun before.
+    """Return the pinned watermark of a batch that has already begun.
 
     Raises:
-        BatchForgotten: If it is no longer kept.
-        PinnedWatermarkConflict: If the client has another one.
+        BatchForgotten: If the query no longer keeps the pinned watermark.
+        PinnedWatermarkConflict: If the client's pinned watermark differs.
     """
     if batch_id not in query.pinned_watermarks:
         raise BatchForgotten(query.latest)
@@ -78,7 +79,7 @@ def contact(job: JobState, name: str, query: Query) -> None:
 
 
 def enter(job: JobState, run: Run) -> Query:
-    """Make a run the current one of its query; add a new query, and fence the previous run."""
+    """Make a run the current run of its query: add an unknown query, and fence the previous run."""
     query = job.queries.get(run.query)
     if query is None:
         query = job.queries[run.query] = Query(run.query_id, run.run_id, job.now_ms)
@@ -86,7 +87,7 @@ def enter(job: JobState, run: Run) -> Query:
     before = query.run_id
     if run.run_id != before:
         query.run_id, query.waited_ms = run.run_id, 0
-        if before:  # no run: the query was retired before its first call
+        if before:  # "" if the query was retired before its first call
             query.fenced_runs = [*query.fenced_runs, before][-PINNED_WATERMARKS_KEPT:]
             job.journal.write(job.now_ms, Kind.FENCED, query=run.query, run_id=before)
     contact(job, run.query, query)
@@ -94,7 +95,10 @@ def enter(job: JobState, run: Run) -> Query:
 
 
 def move_to(query: Query, query_id: str) -> None:
-    """Continue on a checkpoint, and forget the batches of any other; none of those is open."""
+    """Switch a query without an open batch to a checkpoint.
+
+    If this is another checkpoint, forget the batches of the previous checkpoint.
+    """
     if query_id != query.query_id:
         query.query_id = query_id
         query.latest, query.open, query.begun_ms = None, False, None
@@ -103,7 +107,7 @@ def move_to(query: Query, query_id: str) -> None:
 
 
 def take_over(query: Query, run_id: str) -> None:
-    """Let a run continue the latest batch; drop what another run staged for it."""
+    """Let a run continue the latest batch; discard reports that another run staged."""
     if query.begun_by != run_id:
         query.begun_by = run_id
         unstage(query)
@@ -112,7 +116,7 @@ def take_over(query: Query, run_id: str) -> None:
 def open_batch(
     job: JobState, query: Query, batch_id: int, pinned: int | None, input_known_until_ms: int | None, keep: int
 ) -> None:
-    """Open a batch and pin it; forget pinned watermarks beyond the last ``keep``."""
+    """Open a batch and pin its watermark; forget all but the last ``keep`` pinned watermarks."""
     query.latest, query.open, query.begun_ms, query.begun_by = batch_id, True, job.now_ms, query.run_id
     query.begun_observed_ms, query.released = job.processing_time.observed_ms, False
     query.input_known_until_ms, query.begun_merged = input_known_until_ms, merged_watermark(job)
@@ -124,7 +128,7 @@ def open_batch(
 
 
 def commit_staged(job: JobState, name: str, query: Query) -> None:
-    """Make what the open batch staged effective; the caller must evaluate the job afterwards."""
+    """Apply the staged reports of the open batch and close it; the caller must evaluate the job afterwards."""
     measure(job, name, [(of, rows) for (_, of), rows in query.staged_delays.items()], query.begun_merged)
     observe(job, name, query.staged_event_times, query.staged_watermarks)
     if query.input_known_until_ms is not None:
@@ -140,7 +144,7 @@ def commit_staged(job: JobState, name: str, query: Query) -> None:
 
 
 def unstage(query: Query) -> None:
-    """Drop everything that is staged."""
+    """Discard all staged reports."""
     query.staged_event_times.clear()
     query.staged_watermarks.clear()
     query.staged_rows.clear()
@@ -149,7 +153,7 @@ def unstage(query: Query) -> None:
 
 
 def give_up(query: Query) -> None:
-    """Retire a query and undo the begin of its open batch, which keeps its pinned watermark for a new begin."""
+    """Retire a query and undo the begin of its open batch; a new begin returns the same pinned watermark."""
     if query.open and query.latest is not None:
         query.latest = query.latest - 1 if query.latest else None
     query.open, query.released, query.begun_ms, query.retired = False, False, None, True
@@ -157,13 +161,10 @@ def give_up(query: Query) -> None:
 
 
 def release_overdue(job: JobState) -> None:
-    """Release W from batches that have been open for ``max_batch_hold_ms``."""
-    limit = job.config.max_batch_hold_ms
-    if limit is None:
-        return
+    """Stop open batches from holding W after their deadline."""
     for name, query in job.queries.items():
-        open_ms = job.processing_time.observed_ms - query.begun_observed_ms
-        if query.open and not query.released and open_ms >= limit:
-            query.released = True
-            job.limits["max_batch_hold_ms"] += 1
-            job.journal.write(job.now_ms, Kind.BATCH_RELEASED, query=name, batch_id=query.latest)
+        for deadline in batch_deadlines(job, name):
+            if deadline.at_ms <= job.now_ms:
+                query.released = True
+                job.limits[deadline.limit] += 1
+                job.journal.write(job.now_ms, Kind.BATCH_RELEASED, query=name, batch_id=query.latest)

@@ -1,4 +1,4 @@
-"""The clock of a job: it never goes back, and it detects outages. Observed time excludes outages."""
+"""The clock of a job, which never goes back and detects outages. Observed time excludes outages."""
 
 from tidegate.domain.names import DIRECT
 from tidegate.domain.schedule import next_change_ms
@@ -9,7 +9,7 @@ def advance(job: JobState, now_ms: int) -> None:
     """Advance the clock of the job; ignore a time in the past."""
     gap_ms = now_ms - job.now_ms
     is_outage = job.unattended_after_ms is not None and gap_ms > job.unattended_after_ms
-    # A job that waits for time to pass is evaluated regularly, so a longer gap shows that no coordinator ran.
+    # A job with a next change is swept regularly, so a longer gap shows that no coordinator ran.
     if is_outage and next_change_ms(job) is not None:
         job.unattended_ms += gap_ms
         job.journal.write(now_ms, "unattended", unattended_ms=gap_ms)
@@ -17,7 +17,7 @@ def advance(job: JobState, now_ms: int) -> None:
 
 
 def outage_ms(job: JobState, query: str) -> int:
-    """Return the total outage time of a query; for reports without batches, that of the job."""
+    """Return the total outage time of a query, or of the job for reports without batches."""
     if query == DIRECT:
         return job.unattended_ms
     return job.queries[query].outage_ms if query in job.queries else 0
@@ -30,7 +30,10 @@ def observed_time(job: JobState, query: str, now_ms: int | None = None) -> int:
 
 
 def observed_by(query: Query, now_ms: int) -> int:
-    """Convert a processing time to observed time; it does not go back when an outage becomes known later."""
+    """Convert a processing time to observed time.
+
+    A query may report an outage late. The result is therefore at least the idle clock of the query.
+    """
     observed_ms = now_ms - query.outage_ms
     return observed_ms if query.idle_clock_ms is None else max(observed_ms, query.idle_clock_ms)
 

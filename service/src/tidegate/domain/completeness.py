@@ -1,4 +1,4 @@
-"""The completeness curve: share of rows on time, and latency, against lag."""
+"""The completeness curve: the share of rows on time and the latency for each lag."""
 
 import math
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ MAX_POINTS = 200
 class Point:
     """A lag with its completeness and its average latency; ``latency`` is None until the watermark has moved.
 
-    Latency is how far the max event time is beyond the end of a window when the window is emitted.
+    Latency is the distance from the end of a window to the max event time when the window is emitted.
     """
 
     lag: int
@@ -22,13 +22,13 @@ class Point:
 
 
 def curve(sketch: Sketch, wait: int | None, window: int = 0, lags: Iterable[int] | None = None) -> list[Point]:
-    """Return points of the curve.
+    """Return points of the completeness curve.
 
     Args:
         sketch: Delays of the rows.
         wait: Latency in addition to the lag; None if it is unknown.
-        window: Size of the tumbling windows that classify rows; 0 classifies each row by itself.
-        lags: Lags to evaluate; None for every lag at which something changes, reduced to about :data:`MAX_POINTS`.
+        window: Size of the tumbling windows that classify rows; 0 if the watermark alone classifies each row.
+        lags: Lags to evaluate; None for every lag at which completeness changes, reduced to about :data:`MAX_POINTS`.
     """
     if lags is None:
         found = sorted({0, *(math.floor(edge) for edge in sketch.edges())})
@@ -40,7 +40,7 @@ def curve(sketch: Sketch, wait: int | None, window: int = 0, lags: Iterable[int]
 
 
 def least_lag(sketch: Sketch, target: float, window: int = 0) -> int:
-    """Return the lowest lag that reaches a completeness, to the precision of the sketch."""
+    """Return the lowest lag with a completeness of at least ``target``, to the precision of the sketch."""
     low, high = -1, max((math.floor(edge) for edge in sketch.edges()), default=0)
     if sketch.completeness(0, window) >= target:
         return 0

@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass, field
 
-from tidegate.domain.declared import check_declared, declarations, parameter
 from tidegate.domain.errors import InvalidConfig
+from tidegate.domain.parameters import check_declared, effects, parameter
 from tidegate.domain.pattern import matches
-from tidegate.domain.policy import POLICY_LIMITS, Policy
+from tidegate.domain.policy import POLICIES, Policy
 from tidegate.domain.throttle import NoThrottle, Throttle
 
 MAX_OVERRIDES = 100
 MAX_EXPECTED_QUERIES = 1000
-DELAY_HALF_LIFE_MS = 24 * 3_600_000
+DAY_MS = 24 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,68 +23,68 @@ class Override:
 
 @dataclass(frozen=True, slots=True)
 class JobConfig:
-    """The configuration of one job. Limits are in milliseconds of processing time; None turns one off.
+    """The configuration of one job. Limits are in milliseconds of processing time; None turns a limit off.
 
-    ``overrides``: the first one whose pattern matches a substream gives its policy. ``expected_queries``: each holds
-    the watermark from the start until its substreams are known.
+    The first of the ``overrides`` whose pattern matches a substream sets its policy. Each of the ``expected_queries``
+    holds the watermark from the start until its substreams are known.
 
     Raises:
-        InvalidConfig: For a limit outside its range, or for too many or repeated names.
+        InvalidConfig: For a limit outside its range, too many overrides or queries, or a repeated query.
     """
 
     policy: Policy
     throttle: Throttle = field(default_factory=NoThrottle)
     idle_timeout_ms: int | None = parameter(
-        "Silence after which a substream is idle and no longer holds the watermark. Outages do not count.",
+        "Observed silence after which a substream no longer holds the watermark. Null: off.",
         minimum=1,
-        example=300_000,
+        example=900_000,
         default=None,
         effect="it becomes idle",
     )
     max_retention_ms: int | None = parameter(
-        "How long slower substreams may hold back a watermark that one substream has reached.",
+        "Maximum time for which slower substreams hold the watermark below the fastest substream. Null: off.",
         minimum=1,
-        example=900_000,
+        example=7_200_000,
         default=None,
-        effect="the watermark passes it",
+        effect="retention excludes it",
     )
     query_timeout_ms: int | None = parameter(
-        "Time without a call of a query after which its substreams no longer hold the watermark.",
-        minimum=1,
-        example=600_000,
-        default=None,
-        effect="the watermark no longer waits for its query",
-    )
-    max_batch_hold_ms: int | None = parameter(
-        "Time after which an open batch no longer holds the emitted watermark at its pinned watermark.",
+        "Time without contact after which the substreams of a query no longer hold the watermark. Null: off.",
         minimum=1,
         example=3_600_000,
         default=None,
-        effect="the watermark no longer waits for it",
+        effect="the watermark advances without its query",
     )
-    max_future_skew_ms: int | None = parameter(
-        "Event times further ahead of the clock than this are set aside. Use null unless event times are epoch "
-        "milliseconds.",
-        minimum=0,
+    max_batch_hold_ms: int | None = parameter(
+        "Time after which an open batch no longer holds the watermark. Null: off.",
+        minimum=1,
         example=86_400_000,
         default=None,
+        effect="the watermark advances without it",
+    )
+    max_future_skew_ms: int | None = parameter(
+        "Maximum distance of event times ahead of the clock; the coordinator ignores later event times. Set null if "
+        "event times are not Unix milliseconds.",
+        example=DAY_MS,
+        default=None,
+        request_default=DAY_MS,
     )
     overrides: tuple[Override, ...] = ()
     expected_queries: tuple[str, ...] = ()
     delay_half_life_ms: int = parameter(
-        "Progress of event time in which the weight of known delays decays to half.",
+        "Event time after which the weight of measured delays has halved.",
         minimum=1,
-        example=86_400_000,
-        default=DELAY_HALF_LIFE_MS,
+        example=DAY_MS,
+        default=DAY_MS,
     )
 
     def __post_init__(self) -> None:
         """Validate limits, overrides and expected queries."""
         check_declared(self)
         if len(self.overrides) > MAX_OVERRIDES:
-            raise InvalidConfig("overrides", f"A job may have {MAX_OVERRIDES} overrides; there are more.")
+            raise InvalidConfig("overrides", f"A job may have at most {MAX_OVERRIDES} overrides; remove some.")
         if len(self.expected_queries) > MAX_EXPECTED_QUERIES:
-            problem = f"A job may expect {MAX_EXPECTED_QUERIES} queries; there are more."
+            problem = f"A job may expect at most {MAX_EXPECTED_QUERIES} queries; remove some."
             raise InvalidConfig("expected_queries", problem)
         if len(set(self.expected_queries)) != len(self.expected_queries):
             raise InvalidConfig("expected_queries", "A query is listed twice; list each query once.")
@@ -99,7 +99,7 @@ class JobConfig:
         return self.policy if override is None else override.policy
 
     def override_of(self, substream: str) -> str | None:
-        """Return the pattern of the override that applies to a substream; None without one."""
+        """Return the pattern of the override that applies to a substream; None if no override applies."""
         override = self._override_of(substream)
         return None if override is None else override.pattern
 
@@ -107,6 +107,11 @@ class JobConfig:
         return next((override for override in self.overrides if matches(override.pattern, substream)), None)
 
 
-JOB_LIMITS = tuple(name for name, declared in declarations(JobConfig).items() if declared.effect)
-LIMITS = JOB_LIMITS + POLICY_LIMITS
-"""Settings that let C pass a substream, or W pass a batch; each time one acts is recorded."""
+JOB_LIMITS = effects(JobConfig)
+"""Limits of a job by name, each with its effect."""
+
+POLICY_LIMITS = effects(*POLICIES)
+"""Parameters of policies that override the lag, each with its effect."""
+
+LIMITS = JOB_LIMITS | POLICY_LIMITS
+"""Settings that let C pass a substream or W pass a batch. The journal records each time a limit acts."""

@@ -1,4 +1,4 @@
-"""Delays of rows, and the latency that waiting for them costs."""
+"""Statistics of a job: the delays of its rows, and the latency in addition to the lag."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -18,9 +18,9 @@ def measure(job: JobState, query: str, delays: Iterable[tuple[str, RowsByDelay]]
     Args:
         job: The job.
         query: The query of the rows.
-        delays: Rows by bucket, by substream; a substream may occur several times. A substream without a max event time
-            has no delays.
-        merged: The unthrottled C for these rows.
+        delays: Numbers of rows by delay bucket, for each substream. A substream may occur several times. Unknown and
+            done substreams, and substreams without a max event time, are ignored.
+        merged: C without the throttle: at the begin of the batch, or before the report.
     """
     measured = _known(job, query, delays)
     if not measured or job.max_event_time is None:
@@ -68,7 +68,7 @@ def _behind_merged(substream: Substream, counts: Mapping[int, int], merged: int 
 
 
 def _ahead(substream: Substream, merged: int | None) -> int | None:
-    """Return how far the substream's own watermark is ahead of the merged one; None without a merged watermark."""
+    """Return the distance of the substream's watermark above ``merged``; None if ``merged`` is None."""
     own = None if substream.policy.follows_clock else substream.watermark
     if own is None:
         assert substream.max_event_time is not None and substream.policy_state.lag is not None
@@ -77,13 +77,13 @@ def _ahead(substream: Substream, merged: int | None) -> int | None:
 
 
 def shifted(rows: Pairs, ahead: int | None) -> Iterable[tuple[int, int]]:
-    """Yield delays reduced by ``ahead``; if that is None, no row was late."""
+    """Yield the rows with their delays reduced by ``ahead``; if ``ahead`` is None, all delays are 0."""
     for bucket, count in rows:
         yield (bucket_of(typical(bucket) - ahead) if bucket and ahead is not None else 0), count
 
 
 def count_wait(job: JobState, before: int | None) -> None:
-    """Count the latency of what the watermark has passed since ``before``."""
+    """Add the latency of the event times in ``(before, C]`` to the statistics."""
     watermark = job.coalesced_watermark
     if before is None or watermark is None or watermark <= before or job.max_event_time is None:
         return
@@ -103,20 +103,20 @@ def count_wait(job: JobState, before: int | None) -> None:
 def add_wait(
     statistics: DelayStatistics, before: int, watermark: int, slide: int, unlagged: int, half_life: int
 ) -> None:
-    """Count the latency of the window ends in ``(before, watermark]``.
+    """Add the latency of the window ends in ``(before, watermark]`` to the statistics.
 
     Args:
-        statistics: Statistics to add it to.
+        statistics: Statistics to update.
         before: The previous watermark.
         watermark: The current watermark.
-        slide: Distance between window ends; 0 if every event time is one.
-        unlagged: The max event time of the job, less the lag of the slowest substream.
-        half_life: Progress of event time in which old counts decay to half.
+        slide: Distance between window ends; 0 if every event time is a window end.
+        unlagged: The max event time of the job minus the lag of the slowest substream.
+        half_life: Event time after which the weight of old counts has halved.
     """
     step = max(1, half_life // STEPS)
     remaining = decayed(statistics.wait_weight, watermark // step - before // step)
     weight = min(watermark - before, MAX_WEIGHT - remaining)
-    # In doubles, as the scripts compute it.
+    # Compute with doubles, as the scripts do.
     middle = before + (float(watermark) - before + slide) / 2
     share = remaining / statistics.wait_weight if statistics.wait_weight else 0.0
     statistics.wait_sum = statistics.wait_sum * share + (float(unlagged) - middle) * weight

@@ -1,6 +1,6 @@
-"""Emission: the watermark W that clients get, and what holds it.
+"""Emission: the watermark W that clients receive, and its holder.
 
-``W = min(C, pinned watermarks of all open batches)``. Neither C nor W goes back.
+``W = min(C, pinned watermarks of the open batches that are not released)``. Neither C nor W goes back.
 """
 
 from dataclasses import dataclass
@@ -23,13 +23,13 @@ class OpenPin:
 
 
 def advance(job: JobState, coalesced_watermark: int | None) -> None:
-    """Move C to a watermark if that is ahead."""
+    """Raise C to a watermark; a lower watermark changes nothing."""
     if above(coalesced_watermark, job.coalesced_watermark):
         job.coalesced_watermark, job.coalesced_watermark_since_ms = coalesced_watermark, job.now_ms
 
 
 def emit(job: JobState) -> None:
-    """Move W to C, or to the lowest pinned watermark of an open batch."""
+    """Raise W to the lower of C and the lowest pinned watermark of the open batches that are not released."""
     watermark, pin = job.coalesced_watermark, lowest_pin(job)
     if pin is not None and above(watermark, pin.value):
         watermark = pin.value
@@ -37,14 +37,14 @@ def emit(job: JobState) -> None:
 
 
 def raise_watermark(job: JobState, watermark: int | None) -> None:
-    """Move W and C to a watermark that may be emitted or already was."""
+    """Raise W and C to a watermark that may be emitted or was emitted before."""
     advance(job, watermark)
     if above(watermark, job.watermark):
         job.watermark, job.watermark_since_ms = watermark, job.now_ms
 
 
 def lowest_pin(job: JobState) -> OpenPin | None:
-    """Return the lowest pinned watermark of the open batches that hold W; None without such batches."""
+    """Return the lowest pinned watermark of the open batches that hold W; None if no batch holds W."""
     pins = (
         OpenPin(query.pinned_watermarks[query.latest], name)
         for name, query in job.queries.items()
@@ -62,7 +62,7 @@ def slowest(job: JobState) -> tuple[SubstreamKey, Substream] | None:
 
 
 def held_by(job: JobState) -> Holder | None:
-    """Return what holds W; None if the job is complete or nothing holds it."""
+    """Return the holder of W; None if the job is complete or W has no holder."""
     pin, behind = lowest_pin(job), slowest(job)
     if pin is not None and (behind is None or above(job.coalesced_watermark, pin.value)):
         query = job.queries[pin.query]

@@ -1,13 +1,16 @@
 """Errors of refused commands, as data.
 
-``code`` is stable and part of the API. ``details`` has the values that a caller needs, by the names in ``fields``.
+``code`` is stable and part of the API. ``details`` has the value of each name in ``fields``.
 """
 
 from typing import ClassVar
 
 
 class DomainError(Exception):
-    """A refused command, which changed nothing. ``text`` is the message, with the details in braces."""
+    """The error of a command that was refused and changed nothing.
+
+    ``text`` is the message, with a placeholder for each detail.
+    """
 
     code: ClassVar[str]
     text: ClassVar[str]
@@ -19,7 +22,7 @@ class DomainError(Exception):
 
 
 class InvalidConfig(DomainError):
-    """A policy, throttle or limit that cannot work. ``problem`` is a sentence that says what to change."""
+    """A setting of the configuration is invalid. ``problem`` is a sentence that says what to change."""
 
     code = "invalid_config"
     text = "{problem}"
@@ -34,10 +37,10 @@ class JobNotFound(DomainError):
 
 
 class JobExists(DomainError):
-    """The job to create exists."""
+    """The job to create already exists."""
 
     code = "job_exists"
-    text = "The job exists already; to change it, send its ETag in If-Match."
+    text = "The job already exists; to change it, send its ETag in If-Match."
 
 
 class JobDeleted(DomainError):
@@ -48,17 +51,17 @@ class JobDeleted(DomainError):
 
 
 class JobComplete(DomainError):
-    """The job is complete and takes no reports."""
+    """The job is complete and accepts no reports."""
 
     code = "job_complete"
-    text = "The job is complete and takes no more input; reopen it (:reopen) to report again."
+    text = "The job is complete and accepts no input; reopen it (:reopen) to report again."
 
 
 class RevisionMismatch(DomainError):
     """The configuration changed since the client read it."""
 
     code = "revision_mismatch"
-    text = "The job is at revision {revision}: another client changed it; read it again and repeat the change."
+    text = "The job is at revision {revision}: another client changed the job; read it again and repeat the change."
     fields = ("revision",)
 
 
@@ -79,17 +82,15 @@ class BatchNotBegun(DomainError):
 
 
 class ReportsMissing(DomainError):
-    """Fewer reports of a batch are staged than were sent."""
+    """The store has fewer row counts of a batch than the client sent."""
 
     code = "reports_missing"
-    text = (
-        "The coordinator lacks reports of {missing} substreams of batch {batch_id} of query {query!r}; send all again."
-    )
+    text = "The coordinator lacks {missing} row counts of batch {batch_id} of query {query!r}; send all reports again."
     fields = ("query", "batch_id", "missing")
 
 
 class BatchForgotten(DomainError):
-    """The pinned watermark of a replayed batch is no longer kept."""
+    """The store no longer keeps the pinned watermark of a replayed batch."""
 
     code = "batch_forgotten"
     text = "The pinned watermark of this batch is no longer kept; the latest batch of the query is {latest_batch_id}."
@@ -97,18 +98,18 @@ class BatchForgotten(DomainError):
 
 
 class PinnedWatermarkConflict(DomainError):
-    """The batch has another pinned watermark than the client's."""
+    """The client sent a pinned watermark that differs from the one in the store."""
 
     code = "pinned_watermark_conflict"
-    text = "The pinned watermark of the batch is {pinned_watermark} (None: no watermark), not the one that was sent."
+    text = "The pinned watermark of the batch is {pinned_watermark} (None: no watermark); the client sent another one."
     fields = ("pinned_watermark",)
 
 
 class QueryFenced(DomainError):
-    """A newer run has replaced this one."""
+    """A newer run has replaced this run."""
 
     code = "query_fenced"
-    text = "Run {current_run_id} of the query has replaced this run; stop this one."
+    text = "Run {current_run_id} of the query has replaced this run; stop this run."
     fields = ("current_run_id",)
 
 
@@ -118,7 +119,7 @@ class CheckpointConflict(DomainError):
     code = "checkpoint_conflict"
     text = (
         "Batch {open_batch_id} of another checkpoint of this query (query_id {open_query_id}) is open; start the query "
-        "on that checkpoint to finish the batch, or give the batch up: retire the query with itself as the successor."
+        "on that checkpoint to finish the batch, or abandon the batch: retire the query with itself as the successor."
     )
     fields = ("open_batch_id", "open_query_id")
 
@@ -132,10 +133,10 @@ class SubstreamNotFound(DomainError):
 
 
 class QueryRetired(DomainError):
-    """The query was retired, or handed over to another."""
+    """The query was retired."""
 
     code = "query_retired"
-    text = "Query {query!r} was retired, and this run with it; stop this run, or start the query anew."
+    text = "Query {query!r} was retired; stop this run, or start a new run of the query."
     fields = ("query",)
 
 
@@ -156,10 +157,10 @@ class SubstreamDone(DomainError):
 
 
 class EventTimeMissing(DomainError):
-    """A report has a watermark alone, under a policy that needs event times."""
+    """A report has a watermark without an event time under a policy that needs event times."""
 
     code = "event_time_missing"
-    text = "The policy of these substreams needs max_event_times, not watermarks alone: {substreams}."
+    text = "The policy of substreams {substreams} needs event times; send max_event_times with the watermarks."
     fields = ("substreams",)
 
 
@@ -167,7 +168,7 @@ class TooManyJobs(DomainError):
     """The limit on jobs is reached."""
 
     code = "too_many_jobs"
-    text = "There are {limit} jobs, the most allowed; delete some, or raise TIDEGATE_MAX_JOBS."
+    text = "The limit of {limit} jobs is reached; delete jobs, or raise TIDEGATE_MAX_JOBS."
     fields = ("limit",)
 
 
@@ -176,7 +177,7 @@ class TooManySubstreams(DomainError):
 
     code = "too_many_substreams"
     text = (
-        "The job would have more than {limit} substreams; name them more coarsely, evict some, or raise "
+        "The job would have more than {limit} substreams; use coarser substreams, evict some, or raise "
         "TIDEGATE_MAX_SUBSTREAMS."
     )
     fields = ("limit",)
@@ -191,7 +192,7 @@ class HoldActive(DomainError):
 
 
 class HoldExists(DomainError):
-    """Another hold has the same name."""
+    """A hold with the same name has another value."""
 
     code = "hold_exists"
     text = "Hold {hold!r} exists with the value {at_most}; release it first, or choose another name."
@@ -202,7 +203,9 @@ class HoldNotFound(DomainError):
     """The job has no such hold."""
 
     code = "hold_not_found"
-    text = "The job has no hold {hold!r}; it was released, has expired, or never existed."
+    text = (
+        "The job has no hold {hold!r}: it was released, has expired, or never existed; GET the job to list its holds."
+    )
     fields = ("hold",)
 
 
@@ -212,10 +215,10 @@ class ClockJumped(DomainError):
     code = "clock_jumped"
     text = (
         "The clock of Redis jumped ahead by more than max_clock_step_ms, to {now_ms}; the command was not executed. "
-        "Correct the clock or, if it is right now, restart the coordinators."
+        "Correct the clock; if it is already correct, restart the coordinators."
     )
     fields = ("now_ms",)
 
 
 BY_CODE: dict[str, type[DomainError]] = {cls.code: cls for cls in DomainError.__subclasses__()}
-"""Errors by code, for a store whose commands run in another process."""
+"""Errors by code, for the replies of the scripts."""

@@ -1,6 +1,7 @@
 """The evaluation: decide which substreams count, merge their watermarks, throttle, emit."""
 
 from tidegate.domain import batches, holds, idleness
+from tidegate.domain.config import POLICY_LIMITS
 from tidegate.domain.delays import count_wait
 from tidegate.domain.emission import emit
 from tidegate.domain.journal import Kind, named
@@ -8,7 +9,6 @@ from tidegate.domain.merge import merge
 from tidegate.domain.names import SubstreamKey, member
 from tidegate.domain.numbers import above, by_value
 from tidegate.domain.observation import poll
-from tidegate.domain.policy import POLICY_LIMITS
 from tidegate.domain.state import JobState, Substream
 
 Counting = list[tuple[SubstreamKey, Substream]]
@@ -20,13 +20,13 @@ def evaluate(job: JobState, cap: int | None = None) -> None:
     Args:
         job: The job.
         cap: Lowest event time of the report that caused the evaluation. Watermarks that follow the clock do not pass
-            it, so that the report does not make its own rows late. None: no cap.
+            this time, so that the report does not make its own rows late. None: no cap.
     """
     _evaluate(job, cap, is_sweep=False)
 
 
 def sweep(job: JobState) -> None:
-    """Evaluate because time has passed; retention acts only here."""
+    """Evaluate the job because time has passed. Retention acts in sweeps only."""
     _evaluate(job, None, is_sweep=True)
 
 

@@ -1,44 +1,29 @@
-"""Explanations: what holds the watermark, until when at most, and where it would be otherwise.
+"""Explanations: the holders of the watermark, their deadlines, and the watermark without them.
 
-An explanation executes, on a copy of the job, the command that removes each holder. So it cannot differ from what that
-command does.
+An explanation removes each holder from a copy of the job, by the same command that an operator would use. The
+explained watermarks are therefore those after the command.
 """
 
 from collections.abc import Iterator
 from copy import copy, deepcopy
 from dataclasses import dataclass
 
-from tidegate.domain import commands
+from tidegate.domain import commands, schedule
 from tidegate.domain.journal import Journal
 from tidegate.domain.names import DIRECT, PLACEHOLDER
 from tidegate.domain.numbers import above
-from tidegate.domain.results import Holder, WatermarkState
+from tidegate.domain.results import Deadline, Holder, WatermarkState
 from tidegate.domain.state import JobState, Substream
 
 MAX_HOLDERS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Until:
-    """A limit that lets the watermark pass a holder without new data, at ``at_ms`` in processing time at the earliest.
-
-    ``needs_query_report``: it acts only after the holder's query reports that there was no data.
-    """
-
-    limit: str
-    at_ms: int
-    needs_query_report: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class ExplainedHolder:
-    """A holder, the limits that will pass it, earliest first, and the watermarks without it.
-
-    The watermarks are those without this holder and all holders before it.
-    """
+    """A holder, its deadlines (earliest first), and the watermarks without this holder and all earlier holders."""
 
     holder: Holder
-    until: tuple[Until, ...]
+    until: tuple[Deadline, ...]
     coalesced_watermark_without: int | None
     watermark_without: int | None
 
@@ -47,8 +32,8 @@ class ExplainedHolder:
 class Explanation:
     """The current watermark and its holders in order.
 
-    ``next_step``: what the substreams must reach before the throttle lets C move; None if C has no value or every step
-    is emitted.
+    ``next_step`` is the merged watermark from which the throttle lets C move. None: C has no value, or C follows every
+    advance.
     """
 
     state: WatermarkState
@@ -57,9 +42,9 @@ class Explanation:
 
 
 def explain(job: JobState, now_ms: int, limit: int = 3) -> Explanation:
-    """Explain a job at ``now_ms`` by its first ``limit`` holders, without changing it."""
+    """Explain a job at ``now_ms`` by its first ``limit`` holders, without changing the job."""
     trial = copy(job)
-    trial.journal = Journal()  # long to copy, and no command reads it
+    trial.journal = Journal()  # the journal is expensive to copy, and no command reads it
     trial = deepcopy(trial)
     state = commands.sweep(trial, now_ms)
     last = trial.coalesced_watermark
@@ -75,7 +60,7 @@ def explain(job: JobState, now_ms: int, limit: int = 3) -> Explanation:
 
 
 def remove(job: JobState, holder: Holder, now_ms: int) -> WatermarkState:
-    """Remove a holder: evict a substream, retire an expected query, give up an open batch, or release a hold."""
+    """Remove a holder: evict a substream, retire an expected query, abandon an open batch, or release a hold."""
     match holder.reason:
         case "hold":
             assert holder.hold is not None
@@ -89,43 +74,38 @@ def remove(job: JobState, holder: Holder, now_ms: int) -> WatermarkState:
             return commands.evict(job, holder.query, [holder.substream], now_ms).state
 
 
-def _until(job: JobState, holder: Holder) -> Iterator[Until]:
-    config, outages_ms = job.config, job.unattended_ms
+def _until(job: JobState, holder: Holder) -> Iterator[Deadline]:
     if holder.reason == "hold":
         assert holder.hold is not None
         expires_ms = job.holds[holder.hold].expires_ms
         if expires_ms is not None:
-            yield Until("expires_ms", expires_ms)
+            yield Deadline("expires_ms", expires_ms)
     elif holder.reason == "open_batch":
-        if config.max_batch_hold_ms is not None:
-            begun_ms = job.queries[holder.query].begun_observed_ms
-            yield Until("max_batch_hold_ms", begun_ms + outages_ms + config.max_batch_hold_ms)
+        yield from schedule.batch_deadlines(job, holder.query)
     else:
         substream = job.substreams[holder.query, holder.substream or PLACEHOLDER]
         if holder.last_event_ms is not None:
             yield from _limits_of(job, holder.query, substream, holder.last_event_ms)
-        seen_ms = job.last_seen.get(holder.query)
-        if config.query_timeout_ms is not None and seen_ms is not None:
-            yield Until("query_timeout_ms", seen_ms + outages_ms + config.query_timeout_ms)
+        yield from schedule.query_deadlines(job, holder.query)
         forced_ms = _forced_ms(job)
         if forced_ms is not None:
-            yield Until("max_retention_ms", forced_ms)
+            yield Deadline("max_retention_ms", forced_ms)
 
 
-def _limits_of(job: JobState, query: str, substream: Substream, last_event_ms: int) -> Iterator[Until]:
+def _limits_of(job: JobState, query: str, substream: Substream, last_event_ms: int) -> Iterator[Deadline]:
     idle_timeout_ms = job.config.idle_timeout_ms
     if idle_timeout_ms is not None:
-        yield Until("idle_timeout_ms", last_event_ms + idle_timeout_ms, needs_query_report=query != DIRECT)
+        yield Deadline("idle_timeout_ms", last_event_ms + idle_timeout_ms, needs_query_report=query != DIRECT)
     if substream.policy.limit is not None:
         at = job.processing_time
         moves_ms = substream.policy_state.next_change_ms(substream.uncapped_watermark, at)
         # Times above numbers.highest are not exact.
         if moves_ms is not None and moves_ms <= job.numbers.highest:
-            yield Until(substream.policy.limit, max(moves_ms, at.observed_ms + 1) + job.unattended_ms)
+            yield Deadline(substream.policy.limit, max(moves_ms, at.observed_ms + 1) + job.unattended_ms)
 
 
 def _forced_ms(job: JobState) -> int | None:
-    """Return when retention moves C past slow substreams; None if it does not."""
+    """Return the time at which retention moves C past slow substreams; None if retention does not move C."""
     if job.retention is None:
         return None
     at_ms = job.retention.next_change_ms(lambda value: above(value, job.coalesced_watermark))

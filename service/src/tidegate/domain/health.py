@@ -14,13 +14,13 @@ def health(state: WatermarkState, summary: JobSummary, stale_after_ms: int) -> H
     """Return the health of a job.
 
     ============ ====================================================================================================
-    stale        no call of a client for ``stale_after_ms``, and no open batch
-    held         by a hold, a missing query, a substream that is blocked or was never reported; or by an open batch or a
-                 substream without news for ``LONG_MS``
+    stale        no client call for ``stale_after_ms``, and no open batch
+    held         a hold, a missing query, or a blocked or never reported substream holds the watermark, or an open batch
+                 or a silent substream has held it for ``LONG_MS``
     no_watermark substreams, batches or expected queries exist, but no watermark yet
     running      the job has a watermark, which follows its slowest substream
     all_idle     all substreams are idle
-    empty        nothing was reported yet
+    empty        no substreams, batches or expected queries exist
     complete     the input has ended
     ============ ====================================================================================================
     """

@@ -6,12 +6,12 @@ from tidegate.domain.state import JobState
 
 
 def in_order(job: JobState) -> list[Hold]:
-    """Return all holds by value, then by name."""
+    """Return all holds, sorted by value, then by name."""
     return sorted(job.holds.values(), key=lambda hold: (hold.at_most, hold.hold.encode()))
 
 
 def lowest(job: JobState) -> Hold | None:
-    """Return the lowest hold, which limits C; None without holds."""
+    """Return the lowest hold, which limits C; None if the job has no hold."""
     return next(iter(in_order(job)), None)
 
 

@@ -1,18 +1,20 @@
-"""Idleness: which substreams the merged watermark does not wait for.
+"""Idleness: silent substreams do not hold the merged watermark.
 
-A query is known to have processed all input up to its idle clock. A substream is idle when that clock is
-``idle_timeout_ms`` past its last event. While the query is silent or a batch is open, the clock stands still: the
-substream is *blocked*, not idle. Reports without batches use the observed time of the job as their clock.
+A query is known to have processed all input up to its idle clock. A substream becomes idle when the idle clock of its
+query is ``idle_timeout_ms`` past the last event of the substream. The idle clock does not advance while the query is
+silent or a batch is open; in that time, a silent substream is *blocked*, not idle. For reports without batches, the
+observed time of the job is the idle clock.
 """
 
 from tidegate.domain.journal import Kind, named
 from tidegate.domain.names import DIRECT, SubstreamKey, member
 from tidegate.domain.results import SubstreamState
+from tidegate.domain.schedule import query_deadlines
 from tidegate.domain.state import JobState, Substream
 
 
 def expire(job: JobState) -> None:
-    """Make substreams idle that had no data for ``idle_timeout_ms`` by the idle clock of their query."""
+    """Make substreams idle if they were silent for ``idle_timeout_ms`` by the idle clock of their query."""
     if job.config.idle_timeout_ms is None:
         return
     for query in (DIRECT, *job.queries):
@@ -34,17 +36,14 @@ def is_silent(job: JobState, query: str, substream: Substream) -> bool:
 
 
 def time_out_queries(job: JobState) -> None:
-    """Make the substreams of queries without a call for ``query_timeout_ms`` idle."""
-    timeout = job.config.query_timeout_ms
-    if timeout is None:
-        return
-    for query, seen_ms in list(job.last_seen.items()):
-        if job.processing_time.observed_ms - seen_ms >= timeout:
-            del job.last_seen[query]
-            counting = {key: s for key, s in job.substreams.items() if key[0] == query and s.counts}
-            _set_idle(job, "query_timeout_ms", query, counting)
-            for substream in counting.values():
-                substream.forced_idle = True
+    """Make all substreams of a query idle if the query has made no call for ``query_timeout_ms``."""
+    due = [(query, each) for query in job.last_seen for each in query_deadlines(job, query) if each.at_ms <= job.now_ms]
+    for query, deadline in due:
+        del job.last_seen[query]
+        counting = {key: s for key, s in job.substreams.items() if key[0] == query and s.counts}
+        _set_idle(job, deadline.limit, query, counting)
+        for substream in counting.values():
+            substream.forced_idle = True
 
 
 def _set_idle(job: JobState, limit: str, query: str, substreams: dict[SubstreamKey, Substream]) -> None:

@@ -1,4 +1,4 @@
-"""The record of a job: bounded, and sufficient to explain every watermark afterwards."""
+"""The journal of a job: a bounded record that explains every movement of the watermark."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -9,12 +9,12 @@ from typing import Any
 RECORDS_KEPT = 10_000
 RECORDS_KEPT_MS = 7 * 24 * 3_600_000
 NAMES_KEPT = 20
-"""Number of substreams that a record names; its ``count`` is the total."""
+"""Maximum number of substreams that a record names. The ``count`` of the record is the total."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditInfo:
-    """The actor who gave a command, and the reason."""
+    """The actor of a command, and the reason."""
 
     actor: str = ""
     reason: str = ""
@@ -46,28 +46,28 @@ class Kind(StrEnum):
 
 
 MOVEMENTS = (Kind.EMISSION, Kind.COALESCED_WATERMARK)
-"""Kinds of records that carry both watermarks."""
+"""Kinds of records that contain C and W."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One thing that happened at ``at_ms``. The ``details`` depend on the ``kind``.
+    """A journal entry at ``at_ms``. The ``details`` depend on the ``kind``.
 
     =================== =============================================================================================
-    created             the job, or a new incarnation of it
+    created             the job or a new incarnation was created
     config              the configuration changed: ``actor``, ``reason``
-    emission            W moved: ``coalesced_watermark``, ``watermark``, what holds it now (``held_by``, ``query``,
-                        ``substream``, ``batch_id``, ``hold``), and the ``limits`` that let it pass substreams
-    coalesced_watermark only C moved: the same members
+    emission            W moved: ``coalesced_watermark``, ``watermark``, the current holder (``held_by``, ``query``,
+                        ``substream``, ``batch_id``, ``hold``), and the ``limits`` that let W pass substreams
+    coalesced_watermark only C moved: the same details as of ``emission``
     idle                substreams became idle: the ``limit``, ``query``, ``count``, ``substreams``
     active              idle substreams became active: ``query``, ``count``, ``substreams``
     all_idle            no substream is active any more
     not_all_idle        a substream is active again
-    batch_released      an open batch no longer holds W (``max_batch_hold_ms``): ``query``, ``batch_id``
+    batch_released      an open batch no longer holds W, because of a limit: ``query``, ``batch_id``
     joined              an unexpected query joined: ``query``
     fenced              a newer run replaced a run: ``query``, ``run_id``
     future              event times too far ahead of the clock were set aside: ``query``, ``count``, ``substreams``
-    relearning          rows come later than learned, so the lag is learned anew: ``query``, ``count``, ``substreams``
+    relearning          too many rows were late, so a learned lag was discarded: ``query``, ``count``, ``substreams``
     watermark_restored  a token restored a watermark that the store had lost: ``watermark``
     unattended          no coordinator evaluated the job for ``unattended_ms``; that time does not count as silence
     hold_expired        a hold expired: ``hold``
@@ -81,14 +81,14 @@ class Record:
 
 
 class Journal:
-    """The last records: at most ``RECORDS_KEPT``, and none older than ``RECORDS_KEPT_MS`` at the next write."""
+    """The latest ``RECORDS_KEPT`` records. Each write removes records older than ``RECORDS_KEPT_MS``."""
 
     def __init__(self) -> None:
         self._records: deque[Record] = deque(maxlen=RECORDS_KEPT)
         self.written = 0
 
     def write(self, at_ms: int, kind: str, **details: Any) -> None:
-        """Append a record, without the details that are None or ""."""
+        """Append a record; omit details that are None or ""."""
         self._records.append(Record(at_ms, kind, {k: v for k, v in details.items() if v is not None and v != ""}))
         self.written += 1
         while self._records[0].at_ms < at_ms - RECORDS_KEPT_MS:
@@ -104,6 +104,6 @@ class Journal:
 
 
 def named(members: Iterable[str]) -> dict[str, Any]:
-    """Return details of a record: the ``count`` of substreams and the first of their names."""
+    """Return the ``count`` of substreams and their first ``NAMES_KEPT`` names, as details of a record."""
     listed = list(members)
     return {"count": len(listed), "substreams": listed[:NAMES_KEPT]}

@@ -1,7 +1,7 @@
-"""Late rows by hour of event time: where and when a job lost rows.
+"""Rows by substream and hour of event time, with updated and late rows.
 
-An hour is 3,600,000 units of event time, counted from 0. The latest hours with rows are kept. The entries of a
-substream stay when it is done or evicted.
+An hour is 3,600,000 units of event time, counted from 0. The ledger keeps the latest hours with rows. The entries of a
+substream stay when the substream is done or evicted.
 """
 
 from collections import Counter
@@ -15,16 +15,16 @@ from tidegate.domain.rows import HourCounts, LateDisposition, RowsOfHour
 
 HOUR = 3_600_000
 HOURS_KEPT = 168
-"""A week."""
+"""Maximum number of hours kept: one week."""
 ENTRIES_KEPT = 50_000
-"""Limit on substreams times hours. A job with many substreams keeps fewer hours, always the latest."""
+"""Maximum number of entries (substream and hour). A job with many substreams keeps fewer hours."""
 
 Entry = tuple[SubstreamKey, int, HourCounts]
-"""A substream, an hour, and the counts of its rows."""
+"""A substream, an hour, and the counts of the substream's rows in this hour."""
 
 
 def sum_by_hour(rows: Iterable[Sequence[int]]) -> dict[int, tuple[int, int, int]]:
-    """Return rows, updated rows and late rows by hour."""
+    """Return the sums of rows, updated rows and late rows for each hour."""
     sums: dict[int, tuple[int, int, int]] = {}
     for hour, count, updated, late in rows:
         before = sums.get(hour, (0, 0, 0))
@@ -34,9 +34,9 @@ def sum_by_hour(rows: Iterable[Sequence[int]]) -> dict[int, tuple[int, int, int]
 
 @dataclass(slots=True)
 class Ledger:
-    """Counts by hour: of the job, and of the substreams that were known when their batch committed.
+    """Counts by hour, of the job and of the substreams that were known when their batch committed.
 
-    ``unattributed`` counts the rows of an hour that a batch accounted for without a substream.
+    ``unattributed`` is the number of rows by hour that batches accounted for without a substream.
     """
 
     of_job: dict[int, HourCounts] = field(default_factory=dict)
@@ -55,8 +55,9 @@ class Ledger:
         Args:
             rows: Rows by substream; None for an unknown substream.
             disposition: Disposition of the late rows.
-            all_rows: All rows of the batch, if ``rows`` lacks some.
-            latest: Hours that begin later are ignored: they would displace valid ones.
+            all_rows: All rows of the batch by hour, if ``rows`` is incomplete.
+            latest: Latest accepted event time. Hours that begin later are ignored, because they would displace valid
+                hours. None: no limit.
         """
         given = [(key, of_hour) for key, of_hour in rows if of_hour[1]]
         attributed = sum_by_hour(of_hour for _, of_hour in given)
@@ -99,9 +100,9 @@ def _hour_counts(count: int, updated: int, late: int, disposition: LateDispositi
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Consecutive hours in which rows of a substream were late: event times in ``[start, end)``.
+    """Consecutive hours of event time, ``[start, end)``, in which rows of a substream were late.
 
-    ``whole``: the counts include all rows of these hours.
+    ``whole`` is true if the counts include all rows of these hours.
     """
 
     key: SubstreamKey
@@ -112,7 +113,7 @@ class Span:
 
 
 def spans(entries: Iterable[Entry], unattributed: Collection[int] = ()) -> list[Span]:
-    """Return where rows were late, by most dropped rows, then most diverted rows, then name and time.
+    """Return the spans of late rows, sorted by dropped rows, then diverted rows (both descending), name and time.
 
     Args:
         entries: Entries of a ledger.

@@ -1,7 +1,7 @@
-"""Merging: the watermarks of many substreams become one.
+"""Merging: compute C from the watermarks of the substreams.
 
-C is the minimum over the substreams that count, after retention, holds and the throttle; it never goes back. Source:
-Hazelcast Jet, ``WatermarkCoalescer`` and ``EventTimeMapper``; see the conformance traces.
+C is the minimum watermark of the substreams that count, after retention, holds and the throttle. C never goes back.
+Source: Hazelcast Jet, ``WatermarkCoalescer`` and ``EventTimeMapper``; see the conformance traces.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from tidegate.domain.throttle import offer
 
 
 def retain(job: JobState) -> None:
-    """Start a new history if ``max_retention_ms`` has changed."""
+    """Start a new history of the max watermark if ``max_retention_ms`` has changed."""
     length_ms = job.config.max_retention_ms
     if length_ms != (None if job.retention is None else job.retention.length_ms):
         job.retention = None if length_ms is None else History(length_ms)
@@ -27,7 +27,7 @@ def merged_watermark(job: JobState) -> int | None:
 
 
 def merge(job: JobState, watermarks: Sequence[int | None], is_sweep: bool) -> bool:
-    """Merge the watermarks of the substreams that count, and move C; return whether retention moved it.
+    """Merge the watermarks of the substreams that count, and move C; return whether retention moved C.
 
     If no substream counts, the merged watermark is the max watermark. Retention acts in sweeps only.
     """
@@ -51,7 +51,7 @@ def _minimum(watermarks: Sequence[int | None]) -> int | None:
 
 
 def _retained(job: JobState, has_risen: bool, is_sweep: bool) -> int | None:
-    """Return the max watermark of ``max_retention_ms`` ago, if it may act."""
+    """Return the max watermark of ``max_retention_ms`` ago; None if retention does not act."""
     if job.retention is None or not (is_sweep or has_risen):
         return None
     sampled = job.retention.sample(job.processing_time.observed_ms, job.max_watermark)

@@ -4,10 +4,10 @@ SubstreamKey = tuple[str, str]
 """(query, substream)."""
 
 DIRECT = ""
-"""The query of reports without batches."""
+"""The query name of reports without batches."""
 
 PLACEHOLDER = ""
-"""The substream that holds the watermark for an expected query until its substreams are known."""
+"""The name of the substream that holds the watermark for an expected query until its substreams are known."""
 
 
 def member(key: SubstreamKey) -> str:

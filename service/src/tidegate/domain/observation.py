@@ -23,9 +23,9 @@ def check_event_times(job: JobState, max_event_times: Values, watermarks: Values
 
 
 def check_room(job: JobState, query: str, names: Iterable[str]) -> None:
-    """Raise TooManySubstreams if new ones among ``names`` exceed the limit.
+    """Raise TooManySubstreams if new substreams in ``names`` would exceed the limit.
 
-    Substreams that open batches have staged count; placeholders of missing queries do not.
+    Staged substreams of open batches count towards the limit; placeholders of missing queries do not count.
     """
     new = {(query, name) for name in names} - job.substreams.keys()
     if job.max_substreams is None or not new:
@@ -38,7 +38,7 @@ def check_room(job: JobState, query: str, names: Iterable[str]) -> None:
 
 
 def latest_event_time(job: JobState) -> int | None:
-    """Return the latest event time that is accepted; None without a limit."""
+    """Return the latest event time that is accepted; None if ``max_future_skew_ms`` is off."""
     skew = job.config.max_future_skew_ms
     return None if skew is None else job.numbers.plus(job.now_ms, skew)
 
@@ -46,7 +46,7 @@ def latest_event_time(job: JobState) -> int | None:
 def set_aside_future(
     job: JobState, query: str, max_event_times: Values, watermarks: Values
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Return event times and watermarks without substreams too far ahead of the clock; count those."""
+    """Count and remove substreams with values too far ahead of the clock; return the remaining values."""
     latest = latest_event_time(job)
     if latest is None:
         return dict(max_event_times), dict(watermarks)
@@ -81,9 +81,9 @@ def add_substream(job: JobState, query: str, name: str, policy: Policy | None = 
 
 
 def observe(job: JobState, query: str, max_event_times: Values, watermarks: Values) -> bool:
-    """Apply event times and watermarks to the substreams of a query; return whether any had an effect.
+    """Apply event times and watermarks to the substreams of a query; return whether any value had an effect.
 
-    Unknown substreams are added, idle ones become active, and done ones do not change.
+    Unknown substreams are added, idle substreams become active, and done substreams do not change.
     """
     reactivated, applied = [], False
     for name in dict.fromkeys([*max_event_times, *watermarks]):
@@ -115,7 +115,7 @@ def _observe_event_time(job: JobState, substream: Substream, event_time: int) ->
 
 
 def _report_watermark(substream: Substream, watermark: int) -> bool:
-    """Apply a watermark if the policy accepts it and it is ahead; return whether it was applied."""
+    """Apply a watermark if the policy accepts watermarks and the value is ahead; return whether it was applied."""
     if not substream.policy.accepts_watermarks or not above(watermark, substream.uncapped_watermark):
         return False
     substream.policy_state.report(watermark)
@@ -124,13 +124,16 @@ def _report_watermark(substream: Substream, watermark: int) -> bool:
 
 
 def follow_policy(substream: Substream) -> None:
-    """Move the watermark to that of the policy, unless it follows the clock: then an evaluation moves it."""
+    """Raise the watermark to that of the policy, unless the policy follows the clock.
+
+    Only evaluations raise a watermark that follows the clock.
+    """
     if not substream.policy.follows_clock:
         substream.watermark = substream.uncapped_watermark
 
 
 def poll(job: JobState, substream: Substream, cap: int | None) -> None:
-    """Move the watermark to that of the policy now; one that follows the clock does not pass ``cap``."""
+    """Poll the policy and raise the watermark. A watermark that follows the clock does not pass ``cap``."""
     substream.policy_state.poll(job.processing_time)
     reached = substream.policy_state.watermark
     if cap is not None and reached is not None and substream.policy.follows_clock:

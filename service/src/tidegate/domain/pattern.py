@@ -1,8 +1,11 @@
-"""Patterns of substream names: ``*`` stands for any characters, every other character for itself."""
+"""Patterns of substream names: ``*`` matches any characters, and every other character matches itself."""
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Return whether the pattern matches the whole name, in time linear in the name for each literal piece."""
+    """Return whether the pattern matches the whole name.
+
+    For each literal piece of the pattern, the time is linear in the length of the name.
+    """
     first, *rest = pattern.split("*")
     if not rest:
         return name == pattern

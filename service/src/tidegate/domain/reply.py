@@ -1,4 +1,4 @@
-"""The end of every command: record what moved, and return the watermark."""
+"""The last step of every command: record the movement of the watermark, and return the watermark."""
 
 from tidegate.domain.emission import watermark_state
 from tidegate.domain.journal import Kind

@@ -13,10 +13,16 @@ SubstreamState = Literal["active", "blocked", "idle", "done"]
 class Holder:
     """The cause that keeps the emitted watermark where it is.
 
-    ``open_batch``: named by ``query`` and ``batch_id``. ``missing_query``: an expected query whose substreams are not
-    known yet. ``hold``: a hold, by its name. Otherwise it is the slowest active substream; its ``query`` is "" for
-    reports without batches. ``since_ms`` is the processing time of the last movement of the watermark,
-    ``last_event_ms`` that of the substream's last report (see :class:`SubstreamRow`), ``begun_ms`` that of the begin.
+    By ``reason``, the holder is:
+
+    - ``open_batch``: the batch ``batch_id`` of ``query``,
+    - ``missing_query``: the expected query ``query``, whose substreams are not known yet,
+    - ``hold``: the hold with the name ``hold``,
+    - any other reason: the slowest active substream; ``query`` is "" for reports without batches.
+
+    ``since_ms`` is the processing time at which the watermark last moved. ``last_event_ms`` is the processing time of
+    the substream's last report (see :class:`SubstreamRow`). ``begun_ms`` is the processing
+    time at which the open batch began.
     """
 
     reason: HoldReason
@@ -27,6 +33,19 @@ class Holder:
     hold: str | None = None
     last_event_ms: int | None = None
     begun_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A limit that lets the watermark pass a holder without new data.
+
+    ``at_ms`` is the earliest processing time at which the limit acts. If ``needs_query_report`` is true, the limit acts
+    only after the query of the holder has reported that it has no data.
+    """
+
+    limit: str
+    at_ms: int
+    needs_query_report: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +67,7 @@ class WatermarkState:
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """The result of a command that may be repeated. ``applied``: this call changed something."""
+    """The result of a command that may be repeated. ``applied`` is true if this call had an effect."""
 
     state: WatermarkState
     applied: bool
@@ -58,10 +77,11 @@ class CommandResult:
 class BeginResult:
     """The result of a begin.
 
-    ``replayed``: the batch was begun before and keeps its ``pinned_watermark``. ``joined``: an unexpected query joins a
-    job that has a watermark; its rows below the watermark are late. ``latest_event_time``: later event times are set
-    aside. ``previous_batch_id`` and ``previous_open`` describe the latest batch of this checkpoint before this call.
-    They show a client that has committed that batch or a later one that the store has lost its latest writes.
+    ``replayed`` is true if the batch had already begun and keeps its ``pinned_watermark``. ``joined`` is true if an
+    unexpected query joined a job that has a watermark; its rows below the watermark are late. Event times after
+    ``latest_event_time`` are set aside. ``previous_batch_id`` and ``previous_open`` describe the latest batch of this
+    checkpoint before this call. A client compares both with its own commits to detect that the store has lost its
+    latest writes.
     """
 
     state: WatermarkState
@@ -76,7 +96,7 @@ class BeginResult:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """An instruction to keep C at or below ``at_most`` until it is released, or until ``expires_ms``."""
+    """An instruction to keep C at or below ``at_most`` until the hold is released or until ``expires_ms``."""
 
     hold: str
     at_most: int
@@ -84,7 +104,7 @@ class Hold:
     reason: str
 
     def in_force(self, now_ms: int) -> bool:
-        """Return whether the hold has not expired."""
+        """Return whether the hold is in force at ``now_ms``."""
         return self.expires_ms is None or self.expires_ms > now_ms
 
 
@@ -92,10 +112,11 @@ class Hold:
 class SubstreamRow:
     """One row of the table of substreams.
 
-    ``since_ms``: when ``state`` last changed. ``lag``: None if the policy has none. ``last_event_ms``: processing time
-    of the last report that took effect, plus the outages of the query since. ``reported_rows``: rows that executors
-    reported in committed batches. ``future_rows``: rows and reports that were set aside. ``counts``: rows that the
-    commits of these batches accounted for. Rows from before the substream was known are only in the totals of the job.
+    ``since_ms`` is the processing time at which ``state`` last changed. ``lag`` is None if the policy has no lag.
+    ``last_event_ms`` is the processing time of the last report that took effect, plus all later outages of the query.
+    ``reported_rows`` is the number of rows that executors reported in committed batches. ``future_rows`` is the number
+    of rows and reports that were set aside. ``counts`` has the rows by class that committed batches accounted for. Rows
+    from before the substream was known are only in the totals of the job.
     """
 
     query: str
@@ -115,8 +136,9 @@ class SubstreamRow:
 class QueryRow:
     """One query of a job, with its latest batch.
 
-    ``idle_clock_ms``: processing time up to which the query is known to have processed all input. ``batch_released``:
-    its open batch no longer holds the watermark. ``retired``: only a new run brings the query back.
+    ``idle_clock_ms`` is the processing time up to which the query is known to have processed all input.
+    ``batch_released`` is true if the open batch no longer holds the watermark. ``retired`` is true if only a new run
+    may continue the query.
     """
 
     query: str
@@ -134,11 +156,11 @@ class QueryRow:
 
 @dataclass(frozen=True, slots=True)
 class JobSummary:
-    """A job as a whole.
+    """The summary of a job.
 
-    ``active`` includes blocked substreams. ``emissions``: times that W moved. ``throttled``: times that the merged
-    watermark moved and the throttle emitted nothing. ``last_contact_ms``: last call of a client; None before the first.
-    ``limits``: times that each limit acted.
+    ``active`` includes blocked substreams. ``emissions`` is the number of advances of W. ``throttled`` is the number
+    of advances of the merged watermark after which the throttle did not move C. ``last_contact_ms`` is the time of the
+    last client call; None before the first call. ``limits`` has the number of times that each limit acted.
     """
 
     max_event_time: int | None

@@ -5,7 +5,7 @@ from dataclasses import astuple, dataclass
 from typing import Literal
 
 LateDisposition = Literal["dropped", "diverted"]
-"""What a query does with its late rows: drop them, or write them to a side output."""
+"""The late disposition of a query, which either drops its late rows or diverts them to a side output."""
 
 RowsOfHour = tuple[int, int, int, int]
 """An hour of event time, counted from 0, and its number of rows, updated rows and late rows."""
@@ -28,7 +28,7 @@ class RowCounts:
 
 @dataclass(frozen=True, slots=True)
 class HourCounts:
-    """Rows of one hour, and how many of them were updates, late and dropped, or late and diverted."""
+    """Numbers of rows in one hour: all rows, updated rows, dropped rows and diverted rows."""
 
     rows: int = 0
     updated: int = 0
@@ -49,8 +49,8 @@ class HourCounts:
 class BatchAccounting:
     """The rows of one batch by substream, and the disposition of its late rows.
 
-    ``hours`` has the known rows of each substream by hour. ``all_hours`` has those of the whole batch if ``hours``
-    lacks some.
+    ``hours`` has the known rows of each substream by hour. ``all_hours`` has all rows of the batch by hour, if
+    ``hours`` is incomplete.
     """
 
     rule: str

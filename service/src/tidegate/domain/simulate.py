@@ -1,7 +1,7 @@
-"""Simulations: how complete and how late the windows of a recorded stream are under a policy.
+"""Simulations of a recorded stream under a policy, for the completeness and the latency of its windows.
 
-Rows come in the order of their arrival. The watermark advances before each row is classified; a row is late if its
-window has ended by then. All numbers are integers of any size, in one unit.
+Rows are sorted by arrival. The watermark advances before each row is classified; a row is late if its window has
+closed by then. All numbers are integers of any size, in one unit.
 """
 
 import heapq
@@ -17,12 +17,12 @@ from tidegate.domain.sketch import bucket_of
 from tidegate.domain.state import JobState
 
 UNBOUNDED = NumberRange(-(2**256), 2**256)
-"""The range of a simulation: its numbers do not travel through JSON or Redis, so every integer is exact."""
+"""The range of a simulation, which does not use JSON or Redis, so that every integer is exact."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row; ``at`` is its arrival, for policies that follow the clock and for idle timeouts."""
+    """A row of a stream. Policies that follow the clock and idle timeouts use its arrival time ``at``."""
 
     event_time: int
     substream: str
@@ -42,9 +42,9 @@ class Step:
 class Outcome:
     """The number of rows by outcome, and the latency of windows.
 
-    ``dropped`` rows came after the grace of their window, ``updated`` ones within it. ``windows`` counts the emitted
-    windows, not those open at the end. ``latency`` is the sum, over these, of how far the max event time was beyond the
-    end of the window when it closed.
+    ``updated`` rows are late rows within the grace period of their window; ``dropped`` rows arrived after that period.
+    ``windows`` is the number of emitted windows. ``latency`` is the sum of the latencies of these windows. The latency
+    of a window is the distance from its end to the max event time when the window is emitted.
     """
 
     rows: int
@@ -55,12 +55,12 @@ class Outcome:
 
     @property
     def completeness(self) -> float:
-        """The share of rows that were not dropped; 1 without rows."""
+        """The share of rows that were not dropped; 1 if the stream has no rows."""
         return 1 - self.dropped / self.rows if self.rows else 1.0
 
     @property
     def average_latency(self) -> float | None:
-        """The mean latency of a window; None without windows."""
+        """The mean latency of the emitted windows; None before the first emitted window."""
         return self.latency / self.windows if self.windows else None
 
 
@@ -81,7 +81,7 @@ def classify(steps: Iterable[Step], size: int, grace: int = 0) -> Outcome:
                 heapq.heappush(open_ends, end)
         elif end + grace > watermark:
             updated += 1
-            if end not in emitted:  # its first row is late: the window had nothing to emit before
+            if end not in emitted:  # the window had no rows when it closed, so this late row emits it
                 emitted.add(end)
                 count, latency = count + 1, latency + max_event_time - end
         else:
@@ -95,10 +95,10 @@ def classify(steps: Iterable[Step], size: int, grace: int = 0) -> Outcome:
 
 
 def merged_event_times(rows: Iterable[Row], declared: Iterable[str] = ()) -> list[int | None]:
-    """Return, after each row, the highest value so far of the lowest max event time of the substreams.
+    """Return the merged max event time after each row: the minimum over the substreams, which never goes back.
 
-    Under a fixed lag and without limits the watermark is this less the lag. The result is that of
-    :func:`through_machine`, at the cost of a heap.
+    Under a fixed lag and without limits, the watermark is this value minus the lag. :func:`through_machine` yields
+    the same watermarks more slowly.
     """
     unseen = set(declared)
     max_event_times: dict[str, int] = {}
@@ -119,7 +119,7 @@ def merged_event_times(rows: Iterable[Row], declared: Iterable[str] = ()) -> lis
 
 
 def under_lag(rows: Sequence[Row], merged: Sequence[int | None], lag: int) -> Iterator[Step]:
-    """Yield the stream under a fixed lag; ``merged`` is the result of :func:`merged_event_times`."""
+    """Yield the steps of a stream under a fixed lag; ``merged`` is the result of :func:`merged_event_times`."""
     max_event_time: int | None = None
     for row, reached in zip(rows, merged, strict=True):
         max_event_time = row.event_time if max_event_time is None else max(max_event_time, row.event_time)
@@ -129,13 +129,13 @@ def under_lag(rows: Sequence[Row], merged: Sequence[int | None], lag: int) -> It
 def through_machine(
     rows: Sequence[Row], config: JobConfig, declared: Iterable[str] = (), job: JobState | None = None
 ) -> Iterator[Step]:
-    """Yield the stream under any configuration; each row is a report of its own at its arrival.
+    """Yield the steps of a stream under any configuration; each row is a separate report at its arrival.
 
     Args:
-        rows: Rows in the order of their arrival.
+        rows: Rows, sorted by arrival.
         config: Configuration to simulate.
         declared: Substreams that hold the watermark from the start.
-        job: Job to use, for a caller that reads it afterwards; by default a new one.
+        job: Job that receives the reports; a caller can read its state afterwards. None: a new job.
     """
     if not rows:
         return
@@ -155,7 +155,7 @@ def through_machine(
 
 
 def new_job(config: JobConfig, now_ms: int) -> JobState:
-    """Return a job for numbers of any size."""
+    """Return a new job that accepts numbers of any size."""
     job = JobState(config, now_ms, numbers=UNBOUNDED)
     commands.create(job)
     return job

@@ -1,9 +1,9 @@
-"""Sketches of delays: number of rows by distance from the max event time of their substream.
+"""Sketches of delays: numbers of rows by distance from the max event time of their substream.
 
 Delays are counted in buckets whose edges grow by a constant factor, so every quantile is exact to within
-:data:`RELATIVE_ERROR` (the buckets of DDSketch: Masson, Rim and Lee, VLDB 2019). Sketches can be added. Old rows decay:
-in each eighth of a half-life, weights are multiplied by a constant. All arithmetic uses whole numbers and doubles in
-one fixed order, so that the scripts compute the same bits.
+:data:`RELATIVE_ERROR` (the buckets of DDSketch: Masson, Rim and Lee, VLDB 2019). Old rows decay: in each eighth
+of a half-life, the weights are multiplied by a constant. All arithmetic uses whole numbers and doubles in one fixed
+order, so that the scripts compute identical results.
 """
 
 import math
@@ -15,11 +15,14 @@ from itertools import accumulate, repeat
 RELATIVE_ERROR = 0.01
 GAMMA = (1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR)
 HIGHEST_BUCKET = 1838
-"""Its edge is beyond every number that JSON holds exactly."""
+"""The last bucket; its edge is beyond every number that JSON holds exactly."""
 MAX_BUCKETS = 640
-"""Buckets that a sketch keeps: the highest, over 5.5 decades. Lower delays count in the lowest kept one."""
+"""Maximum number of buckets besides bucket 0. The highest buckets are kept; they span 5.5 decades.
+
+Lower delays count in the lowest kept bucket.
+"""
 ROW = 1000
-"""Weight of a new row. Weights are whole numbers; this one leaves room for decay."""
+"""Weight of a new row. Weights are whole numbers, so a high initial weight makes decay precise."""
 MAX_WEIGHT = 10**13
 STEPS = 8
 """Decay steps in a half-life."""
@@ -29,11 +32,11 @@ EDGES = (0.0, *accumulate(repeat(GAMMA, HIGHEST_BUCKET - 1), lambda edge, gamma:
 """Bucket 0 is for rows without delay. Bucket b > 0 is for delays in ``(EDGES[b - 1], EDGES[b]]``."""
 
 Pairs = Iterable[tuple[int, int]]
-"""Buckets, each with a number of rows."""
+"""Pairs of a bucket and its number of rows."""
 
 
 def bucket_of(delay: int) -> int:
-    """Return the bucket of a delay; the last one if the delay is beyond all edges."""
+    """Return the bucket of a delay; the last bucket if the delay is beyond all edges."""
     return 0 if delay <= 0 else min(bisect_left(EDGES, delay), HIGHEST_BUCKET)
 
 
@@ -43,7 +46,7 @@ def typical(bucket: int) -> int:
 
 
 def decayed(weight: int, steps: int) -> int:
-    """Return a weight after this many eighths of a half-life."""
+    """Return what remains of a weight after ``steps`` eighths of a half-life."""
     halvings, rest = divmod(steps, STEPS)
     return math.floor(math.floor(weight * DECAY[rest]) * 2.0**-halvings) if halvings < 60 else 0
 
@@ -52,9 +55,8 @@ def decayed(weight: int, steps: int) -> int:
 class Sketch:
     """Weights by bucket, in thousandths of a row.
 
-    They decay with event time, not with the clock: a silent substream keeps its delays, and reading a stream again
-    gives the same decay. ``step`` is an eighth of the half-life, ``position`` the number of steps to the max event
-    time.
+    Weights decay with event time, not with the clock. A silent substream therefore keeps its delays, and a replay gives
+    the same weights. ``step`` is an eighth of the half-life, and ``position`` is the max event time in whole steps.
     """
 
     step: int = 0
@@ -94,7 +96,7 @@ class Sketch:
 
     @property
     def rows(self) -> float:
-        """The number of rows that have not decayed."""
+        """The total weight in rows."""
         return self.weight / ROW
 
     def lag_for(self, beyond: int) -> int:
@@ -107,11 +109,11 @@ class Sketch:
         return 0
 
     def completeness(self, lag: float, window: int = 0) -> float:
-        """Return the share of the rows that are on time under a lag; 1 without rows.
+        """Return the share of rows on time under a lag; 1 if the sketch has no rows.
 
-        Without ``window``, a row is late if its delay is above the lag. With tumbling windows of this size, it is late
-        if its delay exceeds the lag by more than its distance to the end of its window. That distance is not measured;
-        it is assumed to be evenly distributed.
+        Without ``window``, a row is late if its delay exceeds the lag. With tumbling windows of this size, a row is
+        late if its delay exceeds the lag by more than its distance to the end of its window. That distance is assumed
+        to be evenly distributed.
         """
         total = self.weight
         if not total:
@@ -138,12 +140,12 @@ def _late_share(bucket: int, lag: float, window: int) -> float:
     if high - low <= 1:
         low = high
     if not window:
-        # The distribution within a bucket is unknown. Event times often have a coarse resolution, so that all delays
-        # of a bucket are equal: the answer "half" is never wrong by more than half.
+        # The distribution within a bucket is unknown, because coarse event times may make all its delays equal.
+        # An estimate of one half limits the error to one half.
         return 0.0 if high <= lag else 1.0 if low >= lag else 0.5
 
     def integral(beyond: float) -> float:
-        """Return the integral of the late share from a delay equal to the lag up to one this far beyond it."""
+        """Return the integral of the late share over delays from the lag to the lag plus ``beyond``."""
         if beyond <= 0:
             return 0.0
         return beyond * beyond / (2 * window) if beyond < window else beyond - window / 2

@@ -16,7 +16,7 @@ from tidegate.domain.rows import RowCounts
 from tidegate.domain.sketch import Sketch
 
 RowsByDelay = tuple[tuple[int, int], ...]
-"""Rows by bucket of delay: see :mod:`tidegate.domain.sketch`."""
+"""Rows by delay bucket; see :mod:`tidegate.domain.sketch`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class PinnedWatermark:
-    """A pinned watermark that the client keeps beside its checkpoint; None: the job had no watermark."""
+    """A pinned watermark that the client stores with its checkpoint. ``value`` is None if the job had no watermark."""
 
     value: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class TokenClaim:
-    """The claim of a valid watermark token: this incarnation of the job emitted this watermark."""
+    """The claim of a valid watermark token: ``incarnation`` of the job has emitted ``watermark``."""
 
     incarnation: int
     watermark: int | None
@@ -47,10 +47,10 @@ class TokenClaim:
 class Substream:
     """One substream of one query.
 
-    A substream that is declared but not reported has no max event time and no watermark, so it holds its job.
-    ``watermark`` never goes back. ``last_event_ms`` is in the observed time of its query. ``since_ms`` is the
-    processing time of the last change of its state. ``forced_idle``: an operator declared it idle, or its query timed
-    out.
+    A declared substream without reports has no watermark and therefore holds the watermark of the job. ``watermark``
+    never goes back. ``last_event_ms`` is in the observed time of the query. ``since_ms`` is the processing time at
+    which the state of the substream last changed. ``forced_idle`` is true if an operator declared the substream idle,
+    or its query timed out.
     """
 
     policy: Policy
@@ -65,12 +65,12 @@ class Substream:
 
     @property
     def counts(self) -> bool:
-        """Whether the merged watermark waits for this substream."""
+        """Whether the substream counts towards the merged watermark."""
         return not (self.done or self.idle)
 
     @property
     def uncapped_watermark(self) -> int | None:
-        """The watermark without the cap of a report; the next evaluation moves the watermark there."""
+        """The watermark without the cap of a report; the next evaluation raises ``watermark`` to this value."""
         return highest(self.watermark, self.policy_state.watermark)
 
 
@@ -78,11 +78,12 @@ class Substream:
 class Query:
     """One Spark query. A batch is *open* from its begin to its commit; a query has at most one open batch.
 
-    ``outage_ms`` is the time that its runs waited for an unavailable coordinator. *Observed time* excludes it.
+    ``outage_ms`` is the time that its runs waited for an unavailable coordinator. *Observed time* excludes this time.
     ``idle_clock_ms`` is the observed time up to which the query is known to have processed all input.
-    ``begun_observed_ms`` is in the observed time of the job; ``begun_merged`` is the unthrottled C at that moment.
-    ``input_known_until_ms``: the open batch and those before it hold all input up to that processing time; None if that
-    is unknown. ``released``: the open batch no longer holds W. ``retired``: only a new run brings the query back.
+    ``begun_observed_ms`` is the begin of the latest batch in the observed time of the job. ``begun_merged`` is C
+    without the throttle at that time. The open batch and earlier batches contain all input up to the processing time
+    ``input_known_until_ms``; None if unknown. ``released`` is true if the open batch no longer holds W. ``retired`` is
+    true if only a new run may continue the query.
     """
 
     query_id: str
@@ -111,12 +112,12 @@ class Query:
 
 @dataclass(slots=True)
 class DelayStatistics:
-    """The delays of all rows of a job, and the latency that waiting costs in addition to the lag.
+    """The delays of all rows of a job, and the latency in addition to the lag.
 
-    ``pool`` has the delays behind the max event time of the row's own substream. ``merged`` has the delays behind the
-    watermark that the job would have without any lag. That watermark waits for the slowest substream, so it decides
-    which rows are late. ``wait_sum`` is, over ``wait_weight`` of progress of the watermark, how far the max event time
-    was ahead of what the watermark passed, less the lag.
+    ``pool`` has the delays behind the max event time of the row's substream. ``merged`` has the delays behind the
+    watermark that the job would have without any lag. That watermark follows the slowest substream, so it decides
+    which rows are late. ``wait_sum / wait_weight`` is the average latency: the distance from an event time that the
+    watermark passes to the max event time minus the lag.
     """
 
     pool: Sketch = field(default_factory=Sketch)
@@ -134,14 +135,14 @@ class DelayStatistics:
 class JobState:
     """The state of one job.
 
-    ``unattended_ms`` is the time in which no coordinator evaluated the job. *Observed time* excludes it; limits on
-    silence are measured in observed time. ``unattended_after_ms``: a longer gap between two commands is an outage if
-    the job waited for time to pass; None: no gap is an outage, as in the traces. ``max_substreams``: limit on reports
-    and declarations.
+    ``unattended_ms`` is the total time in which no coordinator evaluated the job. *Observed time* excludes this time;
+    limits on silence are in observed time. A gap between two commands is an outage if it is longer than
+    ``unattended_after_ms`` and the job had a next change. If ``unattended_after_ms`` is None, no gap is an outage, as
+    in the conformance traces. ``max_substreams`` is None if the number of substreams is not limited.
 
-    ``merged_highest`` is the highest merged watermark that was offered to the throttle. ``evaluation_due``: the next
-    evaluation has to complete a command. ``recorded`` are C and W of the last recorded emission, ``limits_passed`` the
-    limits that acted since.
+    ``merged_highest`` is the highest merged watermark that was offered to the throttle. ``evaluation_due`` is true if a
+    command has left work for the next evaluation. ``recorded`` has C and W of the last recorded movement.
+    ``limits_passed`` has the limits that let C pass substreams since the last reply.
     """
 
     config: JobConfig

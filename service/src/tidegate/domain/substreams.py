@@ -1,4 +1,4 @@
-"""Changes to the set of substreams: check, forget, expect queries, record actions of operators."""
+"""Steps of the commands that change the set of substreams."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,7 +11,7 @@ from tidegate.domain.state import JobState
 
 
 def check_known(job: JobState, query: str, names: Iterable[str]) -> None:
-    """Raise SubstreamNotFound, with the unknown substreams, unless all are known."""
+    """Raise SubstreamNotFound if a substream is unknown."""
     unknown = [name for name in names if (query, name) not in job.substreams]
     if unknown:
         raise SubstreamNotFound(query, unknown)
@@ -43,7 +43,7 @@ def expect_queries(job: JobState) -> None:
 def record_action(
     job: JobState, action: str, audit: AuditInfo, query: str = "", names: Sequence[str] = (), **details: object
 ) -> None:
-    """Record the command of an operator."""
+    """Write an operator's command to the journal."""
     if names:
         details |= named(member((query, name)) for name in names)
     job.journal.write(

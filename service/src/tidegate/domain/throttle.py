@@ -1,39 +1,47 @@
-"""Throttles: how often the coalesced watermark moves.
+"""Throttles: the rules that limit how often the coalesced watermark C moves.
 
-A throttle turns the merged watermark into a candidate. A candidate ahead of the last watermark is emitted.
+A throttle derives a candidate from the merged watermark. C moves to the candidate if the candidate is ahead of C.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
-from tidegate.domain.errors import InvalidConfig
 from tidegate.domain.frame import Frame
 from tidegate.domain.numbers import EXACT_DOUBLE, NumberRange, above
+from tidegate.domain.parameters import check_declared, parameter
 
 NO_WATERMARK = -(2**63)
-"""The number that stands for "no watermark" in a distance: the null of the traces."""
+"""The number that stands for "no watermark" in the computation of a distance, as in the conformance traces."""
 
 
 class Throttle:
-    """The rule that limits how often C moves, with its effect on rows and windows."""
+    """A rule that limits how often C moves."""
 
     type: ClassVar[str]
 
+    def __post_init__(self) -> None:
+        """Validate the parameters."""
+        check_declared(self, "throttle.")
+
     def candidate(self, merged: int, last: int | None, numbers: NumberRange) -> int | None:
-        """Return the watermark to emit instead of ``merged``, never ahead of it; None for none."""
+        """Return the candidate for C, at most ``merged``; None if C must not move."""
         raise NotImplementedError
 
     @property
     def slide(self) -> int:
-        """The step between window boundaries; 0 without frames."""
+        """The step between window boundaries; 0 if the throttle has no frame."""
         return 0
 
     def next_step(self, last: int, numbers: NumberRange) -> int | None:
-        """Return what the merged watermark must reach before C moves beyond ``last``; None if every step is emitted."""
+        """Return the merged watermark at which C moves beyond ``last``; None if C follows every advance."""
         return None
 
     def classified_at(self, time: int, numbers: NumberRange) -> int:
-        """Return the event time that decides whether a row is late: its own, or the last one of its window."""
+        """Return the event time by which a row is classified.
+
+        A frame classifies a row by the last event time in its window; other throttles use the event time of the row.
+        """
         return time
 
     def end_after(self, max_event_time: int, numbers: NumberRange) -> int:
@@ -41,9 +49,9 @@ class Throttle:
         return numbers.plus(max_event_time, 1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NoThrottle(Throttle):
-    """Every advance is emitted."""
+    """A throttle that moves the coalesced watermark with every advance of the merged watermark."""
 
     type: ClassVar[str] = "none"
 
@@ -52,12 +60,30 @@ class NoThrottle(Throttle):
         return merged
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FrameThrottle(Throttle):
-    """Only window boundaries are emitted: between two boundaries no window closes."""
+    """A throttle that moves the coalesced watermark only to window boundaries, where windows close.
 
-    frame: Frame
+    Raises:
+        InvalidConfig: If parameters are outside their ranges or contradict each other.
+    """
+
+    size_ms: int = parameter("Size of a window in milliseconds.", minimum=1, example=3_600_000)
+    slide_ms: int | None = parameter(
+        "Distance between window starts in milliseconds. Null: `size_ms`.", minimum=1, example=3_600_000, default=None
+    )
+    offset_ms: int = parameter("Offset of the windows from the epoch in milliseconds.", example=0, default=0)
     type: ClassVar[str] = "frame"
+
+    def __post_init__(self) -> None:
+        """Validate the parameters."""
+        super().__post_init__()
+        _ = self.frame
+
+    @cached_property
+    def frame(self) -> Frame:
+        """The window boundaries."""
+        return Frame(self.size_ms, self.size_ms if self.slide_ms is None else self.slide_ms, self.offset_ms)
 
     def candidate(self, merged: int, last: int | None, numbers: NumberRange) -> int | None:
         """Return the last boundary at or before ``merged``."""
@@ -82,32 +108,31 @@ class FrameThrottle(Throttle):
         return self.frame.higher(max_event_time, numbers)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MinStepThrottle(Throttle):
-    """A watermark at least ``min_step`` ahead of the last one is emitted, unrounded.
+    """A throttle that moves the coalesced watermark only in steps of at least ``min_step_ms``.
 
     Raises:
-        InvalidConfig: For a step below 1.
+        InvalidConfig: If the step is below 1.
     """
 
-    min_step: int
+    min_step_ms: int = parameter("Minimum advance in milliseconds.", minimum=1, example=60_000)
     type: ClassVar[str] = "min_step"
 
-    def __post_init__(self) -> None:
-        """Validate the step."""
-        if self.min_step < 1:
-            raise InvalidConfig("throttle.min_step_ms", f"A step must be 1 or more; it is {self.min_step}.")
-
     def candidate(self, merged: int, last: int | None, numbers: NumberRange) -> int | None:
-        """Return ``merged`` if it is at least ``min_step`` ahead of ``last``."""
-        return merged if merged >= (NO_WATERMARK if last is None else last) + self.min_step else None
+        """Return ``merged`` if it is at least ``min_step_ms`` ahead of ``last``."""
+        return merged if merged >= (NO_WATERMARK if last is None else last) + self.min_step_ms else None
 
     def next_step(self, last: int, numbers: NumberRange) -> int | None:
-        """Return ``last`` plus ``min_step``."""
-        return numbers.plus(last, self.min_step)
+        """Return ``last`` plus ``min_step_ms``."""
+        return numbers.plus(last, self.min_step_ms)
+
+
+THROTTLES: tuple[type[Throttle], ...] = (NoThrottle, FrameThrottle, MinStepThrottle)
+"""All throttles; every other list of throttles derives from this one."""
 
 
 def offer(throttle: Throttle, merged: int | None, last: int | None, numbers: NumberRange = EXACT_DOUBLE) -> int | None:
-    """Return the watermark to emit now, which is ahead of ``last``; None for none."""
+    """Return the candidate of the throttle if it is ahead of ``last``; otherwise None."""
     candidate = None if merged is None else throttle.candidate(merged, last, numbers)
     return candidate if above(candidate, last) else None

@@ -1,4 +1,4 @@
-"""The commands of a job, one module each: check, advance the clock, change the state, evaluate, reply."""
+"""The commands of a job, one module each. See :mod:`tidegate.domain` for the steps of a command."""
 
 from tidegate.domain.commands.begin import begin
 from tidegate.domain.commands.commit import commit

@@ -1,4 +1,4 @@
-"""``commit``: make what a batch staged effective, and account for its rows, once."""
+"""``commit``: apply the staged reports of a batch and account for its rows, exactly once."""
 
 from tidegate.domain import batches, clock, tokens
 from tidegate.domain.errors import ReportsMissing
@@ -29,12 +29,12 @@ def commit(
         accounting: Rows by class and by hour; None if the client does not account for them.
         now_ms: Processing time.
         waited_ms: Time that this run has waited for the coordinator since its start.
-        reported: Number of row counts sent, by partition and substream. If fewer are staged, the store has lost some.
+        reported: Number of row counts sent, one per partition and substream. None: no check.
         token: The client's last watermark token.
 
     Raises:
         QueryFenced, QueryRetired, BatchNotBegun: If this run has not begun the batch.
-        ReportsMissing: If reports are missing.
+        ReportsMissing: If fewer row counts are staged than ``reported``.
     """
     query = batches.begun_query(job, run, batch_id)
     is_open = query.open and batch_id == query.latest

@@ -1,4 +1,4 @@
-"""``complete``: end the input; the watermark moves past everything seen, and the job is frozen."""
+"""``complete``: end the input of a job; the watermark moves past all observed event times."""
 
 from tidegate.domain import clock, holds
 from tidegate.domain.emission import advance, raise_watermark
@@ -13,9 +13,10 @@ from tidegate.domain.throttle import offer
 
 
 def complete(job: JobState, now_ms: int, audit: AuditInfo = NO_AUDIT, up_to: int | None = None) -> CommandResult:
-    """Complete a job: end all substreams, and move C to the end of the last frame with events, past the throttle.
+    """Complete a job: end all substreams, and move C to the end of the last frame with events.
 
-    With ``up_to``, C also moves to the end of the last frame that begins before it; a complete job may move again.
+    If ``up_to`` is given, C also moves to the end of the last frame that begins before ``up_to``, even in a complete
+    job. Without frames, C moves past the max event time. The throttle does not apply.
 
     Raises:
         BatchOpen: If a batch is open.

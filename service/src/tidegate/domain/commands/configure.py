@@ -24,14 +24,14 @@ def create(job: JobState, audit: AuditInfo = NO_AUDIT) -> WatermarkState:
 
 
 def configure(job: JobState, config: JobConfig, now_ms: int, audit: AuditInfo = NO_AUDIT) -> WatermarkState:
-    """Apply a configuration at once.
+    """Apply a configuration immediately.
 
-    Watermarks do not go back. Substreams with another policy are evaluated anew from their max event times; those with
-    an equal policy keep its state. Idleness by silence is decided anew.
+    Watermarks do not go back. A changed policy starts from the max event time of the substream; an equal policy keeps
+    its state. Idle substreams become active if they are not silent under the new ``idle_timeout_ms``.
     """
     clock.advance(job, now_ms)
     if job.config.idle_timeout_ms is None and config.idle_timeout_ms is not None:
-        # Silence of reports without batches was not measured before: it starts now.
+        # The silence of reports without batches was not measured before, so it starts now.
         for (query, _), substream in job.substreams.items():
             if query == DIRECT and not substream.done:
                 substream.last_event_ms = job.processing_time.observed_ms

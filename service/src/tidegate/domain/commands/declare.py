@@ -20,20 +20,20 @@ def declare(
     max_event_times: Mapping[str, int] | None = None,
     audit: AuditInfo = NO_AUDIT,
 ) -> CommandResult:
-    """Declare substreams; nothing moves before the next evaluation.
+    """Declare substreams; the watermark does not move before the next evaluation.
 
     Args:
         job: The job.
         query: The query of the substreams.
         names: The substreams.
         now_ms: Processing time.
-        max_event_times: Max event times that the client knows and the store has lost: the substream continues from
-            there. Ignored for substreams that have event times, and for event times too far ahead of the clock.
+        max_event_times: Max event times from which substreams continue if the store has lost theirs. Event times too
+            far ahead of the clock are ignored.
         audit: Actor and reason.
 
     Raises:
         JobComplete: For a new substream of a complete job.
-        TooManySubstreams: If the job has no room for all of them.
+        TooManySubstreams: If the job would exceed its limit on substreams.
     """
     new = [name for name in names if (query, name) not in job.substreams]
     if new and job.is_complete:

@@ -1,4 +1,4 @@
-"""``done``: end substreams; they never hold the watermark again."""
+"""``done``: end substreams, so that they never hold the watermark again."""
 
 from collections.abc import Sequence
 
@@ -12,10 +12,10 @@ from tidegate.domain.substreams import check_known, record_action
 
 
 def done(job: JobState, query: str, names: Sequence[str], now_ms: int, audit: AuditInfo = NO_AUDIT) -> CommandResult:
-    """Mark all these substreams as done; the watermark does not go back.
+    """Mark substreams as done; the watermark does not go back.
 
     Raises:
-        SubstreamNotFound: If one is not known; then none is marked.
+        SubstreamNotFound: If a substream is unknown; no substream changes.
     """
     check_known(job, query, names)
     clock.advance(job, now_ms)

@@ -16,16 +16,16 @@ def heartbeat(
     after_batch: int | None = None,
     token: TokenClaim | None = None,
 ) -> CommandResult:
-    """Advance the idle clock of a query unless a batch is open; a late heartbeat does not move it back.
+    """Advance the idle clock of a query unless a batch is open; the idle clock never goes back.
 
     Args:
         job: The job.
         run: The caller.
-        observed_ms: When the query had no new data, in the coordinator's processing time.
+        observed_ms: Processing time of the coordinator at which the query had no new data.
         now_ms: Processing time.
         waited_ms: Time that this run has waited for the coordinator since its start.
-        after_batch: The last batch that the query has finished. If it is not the latest one here, the coordinator lacks
-            reports and does not advance the clock. None: any batch.
+        after_batch: The last batch that the query has finished. If it is not the coordinator's latest batch, reports
+            are missing and the idle clock does not advance. None: no check.
         token: The client's last watermark token.
 
     Raises:

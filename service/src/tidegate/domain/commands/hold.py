@@ -1,4 +1,4 @@
-"""``hold``: keep C, and so the watermark, at or below a value."""
+"""``hold``: keep C, and therefore W, at or below a value."""
 
 from tidegate.domain import clock
 from tidegate.domain.errors import HoldExists, JobComplete
@@ -12,12 +12,13 @@ from tidegate.domain.substreams import record_action
 def hold(
     job: JobState, hold: str, at_most: int, duration_ms: int | None, now_ms: int, audit: AuditInfo = NO_AUDIT
 ) -> CommandResult:
-    """Hold the watermark; if it is already beyond ``at_most``, it stays where it is.
+    """Keep C at or below ``at_most``; if C is already higher, C does not move.
 
-    A repeated hold lasts until the later of the two ends; None: until it is released.
+    A repeated hold expires at the later of the two times. If ``duration_ms`` is None, the hold lasts until it is
+    released.
 
     Raises:
-        HoldExists: If a hold of that name has another value.
+        HoldExists: If a hold with the same name has another value.
         JobComplete: If the job is complete.
     """
     if job.is_complete:

@@ -1,4 +1,4 @@
-"""``idle``: declare substreams idle, so that the watermark no longer waits for them until they report again."""
+"""``idle``: declare substreams idle, so that they do not hold the watermark until their next report."""
 
 from collections.abc import Sequence
 
@@ -13,11 +13,11 @@ from tidegate.domain.substreams import check_known, record_action
 
 
 def idle(job: JobState, query: str, names: Sequence[str], now_ms: int, audit: AuditInfo = NO_AUDIT) -> CommandResult:
-    """Make all these substreams idle; if one is unknown or done, none becomes idle.
+    """Make substreams idle; if any substream is unknown or done, no substream changes.
 
     Raises:
-        SubstreamNotFound: If one is not known.
-        SubstreamDone: If one is done.
+        SubstreamNotFound: If a substream is unknown.
+        SubstreamDone: If a substream is done.
     """
     check_known(job, query, names)
     done = [name for name in names if job.substreams[query, name].done]

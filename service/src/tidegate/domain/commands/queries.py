@@ -5,7 +5,7 @@ from tidegate.domain.state import JobState, Query
 
 
 def queries(job: JobState) -> list[QueryRow]:
-    """Return all queries by name."""
+    """Return all queries, sorted by name."""
     return [_row(name, query) for name, query in sorted(job.queries.items())]
 
 

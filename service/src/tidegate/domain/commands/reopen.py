@@ -1,4 +1,4 @@
-"""``reopen``: undo the end of input, but not the watermark."""
+"""``reopen``: accept input again; the watermark does not go back."""
 
 from tidegate.domain import clock
 from tidegate.domain.evaluate import evaluate
@@ -12,7 +12,7 @@ from tidegate.domain.substreams import record_action
 def reopen(job: JobState, now_ms: int, audit: AuditInfo = NO_AUDIT) -> CommandResult:
     """Reopen a complete job; the time while it was complete does not count towards ``idle_timeout_ms``.
 
-    Rows below its watermark are late.
+    Rows below the watermark of the job are late.
     """
     clock.advance(job, now_ms)
     applied, job.is_complete = job.is_complete, False

@@ -1,4 +1,4 @@
-"""``report``: apply event times and watermarks of a reporter without batches at once."""
+"""``report``: apply event times and watermarks immediately, without a batch."""
 
 from collections.abc import Mapping
 
@@ -26,22 +26,22 @@ def report(
     delays: Mapping[str, RowsByDelay] = NO_DELAYS,
     token: TokenClaim | None = None,
 ) -> CommandResult:
-    """Apply a report.
+    """Apply a report without a batch.
 
     Args:
         job: The job.
         max_event_times: Highest event time by substream.
         now_ms: Processing time.
-        min_event_times: Lowest event time by substream; by default the highest. In the evaluation of the report,
-            watermarks that follow the clock do not pass the lowest of these.
+        min_event_times: Lowest event time by substream; the default is the highest event time. Watermarks that follow
+            the clock do not pass the lowest of these times in the evaluation of this report.
         watermarks: Watermarks by substream, for policies that accept them.
-        delays: Rows by bucket of delay; a repeated report counts them again.
+        delays: Rows by delay bucket, for each substream. A repeated report counts the rows again.
         token: The client's last watermark token.
 
     Raises:
         JobComplete: If the job is complete.
-        EventTimeMissing: For a watermark alone, under a policy that needs event times.
-        TooManySubstreams: If the job has no room for all of them.
+        EventTimeMissing: For a watermark without an event time under a policy that needs event times.
+        TooManySubstreams: If the job would exceed its limit on substreams.
     """
     if job.is_complete:
         raise JobComplete()

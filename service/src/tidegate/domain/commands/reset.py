@@ -11,7 +11,7 @@ from tidegate.domain.substreams import expect_queries, record_action
 
 
 def reset(job: JobState, now_ms: int, state_epoch: str, audit: AuditInfo = NO_AUDIT) -> WatermarkState:
-    """Reset a job; only its configuration, journal and totals stay."""
+    """Reset a job; keep only its configuration, journal and totals."""
     clock.advance(job, now_ms)
     job.incarnation += 1
     job.state_epoch = state_epoch

@@ -1,4 +1,4 @@
-"""``restore``: set watermarks of known substreams before their events."""
+"""``restore``: raise the watermarks of known substreams to given values."""
 
 from collections.abc import Mapping
 
@@ -16,11 +16,13 @@ from tidegate.domain.substreams import check_known, record_action
 def restore(
     job: JobState, query: str, watermarks: Mapping[str, int], now_ms: int, audit: AuditInfo = NO_AUDIT
 ) -> CommandResult:
-    """Move substreams to watermarks ahead of theirs, and C to the lowest of all: past the throttle, not past holds.
+    """Raise watermarks of substreams, and raise C to the lowest watermark of all substreams.
+
+    Holds limit C; the throttle does not.
 
     Raises:
         JobComplete: If the job is complete.
-        SubstreamNotFound: If a substream is not known.
+        SubstreamNotFound: If a substream is unknown.
     """
     if job.is_complete:
         raise JobComplete()

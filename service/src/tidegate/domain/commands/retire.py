@@ -1,4 +1,4 @@
-"""``retire``: end a query; a successor takes its substreams, or they are evicted."""
+"""``retire``: end a query, and move its substreams to a successor or evict them."""
 
 from tidegate.domain import clock
 from tidegate.domain.batches import give_up
@@ -15,19 +15,19 @@ from tidegate.domain.substreams import forget, record_action
 
 
 def retire(job: JobState, query: str, successor: str | None, now_ms: int, audit: AuditInfo = NO_AUDIT) -> CommandResult:
-    """End a query; its current run may not continue, and its open batch is given up with what it staged.
+    """End a query: refuse its current run, and abandon its open batch with the staged reports.
 
     Args:
         job: The job.
         query: The query.
-        successor: The query that takes its substreams as they are, except those that it already has; their silence
-            starts anew. None: they are evicted. The query itself: it keeps them, gives up its open batch, and may begin
-            on another checkpoint.
+        successor: The query that receives the substreams, except substreams that it already has. The silence of the
+            received substreams starts now. If the successor is None, the substreams are evicted. If the successor is
+            the query itself, the query keeps its substreams and may begin on another checkpoint.
         now_ms: Processing time.
         audit: Actor and reason.
 
     Raises:
-        QueryNotFound: If the job has neither the query nor substreams of it.
+        QueryNotFound: If the job has neither the query nor any substream of the query.
     """
     known = job.queries.get(query)
     own = [key for key in job.substreams if key[0] == query]
@@ -38,7 +38,7 @@ def retire(job: JobState, query: str, successor: str | None, now_ms: int, audit:
         return CommandResult(reply(job), False)
     if successor == query:
         return _give_up_batch(job, query, known, audit)
-    if known is None:  # only expected or declared; record that it is retired
+    if known is None:  # no call yet: store a query that is retired
         known = job.queries[query] = Query("", "", job.now_ms)
     give_up(known)
     job.last_seen.pop(query, None)

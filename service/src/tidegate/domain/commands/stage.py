@@ -1,67 +1,79 @@
 """``stage``: store the report of one partition until its batch commits."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from tidegate.domain import clock, tokens
 from tidegate.domain.batches import begun_query, contact
-from tidegate.domain.commands.report import NONE
-from tidegate.domain.delays import NO_DELAYS
 from tidegate.domain.observation import Values, check_event_times, check_room, set_aside_future
 from tidegate.domain.reply import reply
 from tidegate.domain.results import CommandResult
-from tidegate.domain.state import JobState, RowsByDelay, Run, TokenClaim
+from tidegate.domain.state import JobState, Query, RowsByDelay, Run, TokenClaim
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReport:
+    """The report of one partition of a batch, by substream.
+
+    Attributes:
+        partition: The partition. A later report of the same partition replaces its rows and delays.
+        max_event_times: Highest event times.
+        rows: Numbers of rows.
+        watermarks: Watermarks, for policies that accept them.
+        future_rows: Rows that the client set aside because their event times are too far ahead of the clock.
+        delays: Rows by delay bucket, relative to the max event time when the batch began.
+    """
+
+    partition: int
+    max_event_times: Values
+    rows: Values = field(default_factory=dict)
+    watermarks: Values = field(default_factory=dict)
+    future_rows: Values = field(default_factory=dict)
+    delays: Mapping[str, RowsByDelay] = field(default_factory=dict)
+
+    @property
+    def substreams(self) -> list[str]:
+        """The names of the substreams in the report, without duplicates."""
+        return list(dict.fromkeys([*self.max_event_times, *self.watermarks, *self.rows, *self.future_rows]))
 
 
 def stage(
     job: JobState,
     run: Run,
     batch_id: int,
-    partition: int,
-    max_event_times: Values,
-    rows: Values,
+    report: PartitionReport,
     now_ms: int,
-    *,
-    watermarks: Values = NONE,
-    future_rows: Values = NONE,
-    delays: Mapping[str, RowsByDelay] = NO_DELAYS,
     token: TokenClaim | None = None,
 ) -> CommandResult:
     """Stage the report of a partition; ignore it if the batch has committed.
 
-    Args:
-        job: The job.
-        run: The caller.
-        batch_id: The batch.
-        partition: The partition; its next report replaces its rows and delays.
-        max_event_times: Highest event time by substream.
-        rows: Rows by substream.
-        now_ms: Processing time.
-        watermarks: Watermarks by substream, for policies that accept them.
-        future_rows: Rows that the client set aside, because their event times are too far ahead of the clock.
-        delays: Rows by bucket of delay, behind the max event time at the begin of the batch.
-        token: The client's last watermark token.
-
     Raises:
-        QueryFenced, QueryRetired, BatchNotBegun: If this run has not begun the batch.
-        EventTimeMissing: For a watermark alone, under a policy that needs event times.
-        TooManySubstreams: If the job has no room for all of them.
+        QueryFenced, QueryRetired: If this run may not continue the query.
+        BatchNotBegun: If this run has not begun the batch.
+        EventTimeMissing: For a watermark without an event time under a policy that needs event times.
+        TooManySubstreams: If the job would exceed its limit on substreams.
     """
     query = begun_query(job, run, batch_id)
-    check_event_times(job, max_event_times, watermarks)
+    check_event_times(job, report.max_event_times, report.watermarks)
     is_open = query.open and batch_id == query.latest
     if is_open:
-        check_room(job, run.query, [*max_event_times, *watermarks, *rows, *future_rows])
+        check_room(job, run.query, report.substreams)
     clock.advance(job, now_ms)
     tokens.accept(job, token)
     contact(job, run.query, query)
     if is_open:
-        event_times, watermarks = set_aside_future(job, run.query, max_event_times, watermarks)
-        _merge_highest(query.staged_event_times, event_times)
-        _merge_highest(query.staged_watermarks, watermarks)
-        query.staged_rows |= {(partition, name): count for name, count in rows.items()}
-        query.staged_future_rows |= {(partition, name): count for name, count in future_rows.items()}
-        query.staged_delays |= {(partition, name): counts for name, counts in delays.items()}
+        _stage(job, run.query, query, report)
     return CommandResult(reply(job), is_open)
+
+
+def _stage(job: JobState, name: str, query: Query, report: PartitionReport) -> None:
+    event_times, watermarks = set_aside_future(job, name, report.max_event_times, report.watermarks)
+    _merge_highest(query.staged_event_times, event_times)
+    _merge_highest(query.staged_watermarks, watermarks)
+    partition = report.partition
+    query.staged_rows |= {(partition, substream): count for substream, count in report.rows.items()}
+    query.staged_future_rows |= {(partition, substream): count for substream, count in report.future_rows.items()}
+    query.staged_delays |= {(partition, substream): counts for substream, counts in report.delays.items()}
 
 
 def _merge_highest(staged: dict[str, int], values: Values) -> None:

@@ -1,4 +1,4 @@
-"""``status``: read a job as a whole."""
+"""``status``: read the summary of a job."""
 
 from tidegate.domain.names import PLACEHOLDER
 from tidegate.domain.results import JobSummary

@@ -9,7 +9,7 @@ from tidegate.domain.state import JobState, Substream
 
 
 def substreams(job: JobState, now_ms: int) -> list[SubstreamRow]:
-    """Return all substreams by query and name, with their states at ``now_ms``."""
+    """Return all substreams, sorted by query and name, with their states at ``now_ms``."""
     now_ms = max(now_ms, job.now_ms)
     return [
         _row(job, key, substream, now_ms) for key, substream in sorted(job.substreams.items()) if key[1] != PLACEHOLDER

@@ -1,8 +1,7 @@
-"""Policies: how the event times of a substream become its watermark.
+"""Policies: the rules that derive a substream's watermark from its event times.
 
-A :class:`Policy` is the rule with its parameters; :meth:`Policy.start` returns the state in which it follows one
-substream. Each policy has its own module. The rules are those of Hazelcast Jet's ``WatermarkPolicies``, step by step
-(see the conformance traces).
+A :class:`Policy` has the parameters of a rule. :meth:`Policy.start` returns the state of the rule for one substream.
+The rules follow Hazelcast Jet's ``WatermarkPolicies`` step by step (see the conformance traces).
 """
 
 from tidegate.domain.policy.base import Policy, PolicyState, ProcessingTime
@@ -23,12 +22,8 @@ POLICIES: tuple[type[Policy], ...] = (
 )
 """All policies; every other list of policies derives from this one."""
 
-POLICY_LIMITS = tuple(policy.limit for policy in POLICIES if policy.limit is not None)
-"""The parameters of policies that let a watermark pass its lag."""
-
 __all__ = [
     "POLICIES",
-    "POLICY_LIMITS",
     "LimitingLag",
     "LimitingLagAndDelay",
     "LimitingLagAndLull",

@@ -2,37 +2,41 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
-from tidegate.domain.declared import check_declared
 from tidegate.domain.numbers import EXACT_DOUBLE, NumberRange, highest
+from tidegate.domain.parameters import check_declared, effects
 from tidegate.domain.sketch import Sketch
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessingTime:
-    """A moment of processing time: by the clock, and in observed time, which excludes outages."""
+    """A point in processing time, by the clock and in observed time. Observed time excludes outages."""
 
     now_ms: int
     observed_ms: int
 
 
 class Policy:
-    """The rule that turns the event times of a substream into its watermark.
+    """The rule that derives a substream's watermark from its event times.
 
-    ``type`` is its name in a configuration. ``follows_clock``: its watermark moves with time, so that an evaluation
-    caps it for a report. ``limit`` names the parameter that overrides the lag; None without one.
-    ``accepts_watermarks``: clients send the watermark itself.
+    ``type`` is the name of the policy in a configuration. If ``follows_clock`` is true, the watermark may advance with
+    the clock, and the evaluation of a report caps it. If ``accepts_watermarks`` is true, clients may send watermarks.
     """
 
     type: ClassVar[str]
     follows_clock: ClassVar[bool] = True
-    limit: ClassVar[str | None] = None
     accepts_watermarks: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Validate the parameters."""
         check_declared(self, "policy.")
+
+    @cached_property
+    def limit(self) -> str | None:
+        """The name of the parameter that overrides the lag; None if the policy has no such parameter."""
+        return next(iter(effects(self)), None)
 
     @property
     def initial_lag(self) -> int | None:
@@ -54,7 +58,8 @@ class Policy:
 class PolicyState:
     """The state of a policy for one substream.
 
-    ``watermark`` never goes back; a second poll at the same moment changes nothing. ``lagged`` is max event time - lag.
+    ``watermark`` never goes back. A second poll at the same time changes nothing. ``lagged`` is the watermark by the
+    lag alone: max event time - lag.
     """
 
     def __init__(self, numbers: NumberRange, policy: Policy) -> None:
@@ -74,20 +79,24 @@ class PolicyState:
         raise NotImplementedError
 
     def poll(self, at: ProcessingTime) -> None:
-        """Apply the time that has passed, for a substream that counts."""
+        """Apply the time that has passed. An evaluation polls only substreams that count towards the minimum."""
 
     def report(self, watermark: int) -> None:
-        """Apply a watermark that a client sent; the policy accepts watermarks and it is ahead of the last one."""
+        """Apply a watermark from a client.
+
+        The caller checks that the policy accepts watermarks and that this watermark is higher than the last one.
+        """
         raise NotImplementedError
 
     def learn(self, rows: Mapping[int, int], own: Sketch, pool: Sketch, steps: int) -> bool:
-        """Apply new delays; return whether the lag learned so far was discarded. See ``target_completeness``."""
+        """Apply new delays; return whether the learned lag was discarded. See ``target_completeness``."""
         return False
 
     def next_change_ms(self, reached: int | None, at: ProcessingTime) -> int | None:
-        """Return when, in observed time, a poll may give more than ``reached``; None if time alone never does.
+        """Return the observed time from which a poll may raise the watermark above ``reached``.
 
-        A watermark that moves with the clock does so from the next millisecond on.
+        Returns:
+            The next millisecond if the watermark already advances with the clock; None if only new data can raise it.
         """
         return None
 

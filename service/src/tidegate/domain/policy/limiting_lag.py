@@ -1,18 +1,18 @@
-"""``limiting_lag``: max event time - lag."""
+"""``limiting_lag``: a fixed lag behind the max event time."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tidegate.domain.declared import parameter
 from tidegate.domain.numbers import EXACT_DOUBLE, NumberRange
+from tidegate.domain.parameters import parameter
 from tidegate.domain.policy.base import Policy, PolicyState, ProcessingTime
 
-LAG = "Tolerated disorder: the watermark trails the max event time by this much, in milliseconds of event time."
+LAG = "Distance of the watermark behind the max event time, in milliseconds."
 
 
 @dataclass(frozen=True)
 class LimitingLag(Policy):
-    """A fixed lag: the watermark is ``lag_ms`` behind the max event time, whatever the clock.
+    """A fixed lag behind the max event time of the substream.
 
     An event time whose watermark would be below the range of numbers has no effect.
     """

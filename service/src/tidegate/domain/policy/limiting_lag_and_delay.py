@@ -1,28 +1,27 @@
-"""``limiting_lag_and_delay``: a fixed lag, and a limit on how much later than a newer event an event arrives."""
+"""``limiting_lag_and_delay``: a fixed lag, and a maximum time until the watermark reaches the max event time."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tidegate.domain.declared import parameter
 from tidegate.domain.history import History
 from tidegate.domain.numbers import EXACT_DOUBLE, NumberRange, above, highest
+from tidegate.domain.parameters import parameter
 from tidegate.domain.policy.base import Policy, PolicyState, ProcessingTime
 from tidegate.domain.policy.limiting_lag import LAG
 
 
 @dataclass(frozen=True)
 class LimitingLagAndDelay(Policy):
-    """A fixed lag; the max event time of ``max_delay_ms`` ago is complete as well."""
+    """A fixed lag and a maximum delay. The watermark is at least the max event time of ``max_delay_ms`` ago."""
 
     lag_ms: int = parameter(LAG, example=1_800_000)
     max_delay_ms: int = parameter(
-        "The max event time of this long ago is complete, whatever the lag. In milliseconds of processing time.",
+        "Processing time after which the watermark reaches an observed max event time, regardless of the lag.",
         minimum=1,
         example=600_000,
-        effect="its policy moves on",
+        effect="its policy advances",
     )
     type: ClassVar[str] = "limiting_lag_and_delay"
-    limit: ClassVar[str | None] = "max_delay_ms"
 
     @property
     def initial_lag(self) -> int:
@@ -34,7 +33,7 @@ class LimitingLagAndDelay(Policy):
         return DelayState(numbers, self)
 
     def resume(self, before: PolicyState, max_event_time: int | None, at: ProcessingTime) -> PolicyState:
-        """Return the state, with the history of the previous one if ``max_delay_ms`` is the same."""
+        """Return the state, with the history of the previous state if ``max_delay_ms`` is the same."""
         state = self.start(before.numbers)
         if isinstance(before, DelayState) and before.history.length_ms == self.max_delay_ms:
             state.history = before.history
@@ -58,11 +57,14 @@ class DelayState(PolicyState):
         self.poll(at)
 
     def poll(self, at: ProcessingTime) -> None:
-        """Move the watermark to the max event time of ``max_delay_ms`` ago."""
+        """Raise the watermark to the max event time of ``max_delay_ms`` ago."""
         self.watermark = highest(self.watermark, self.history.sample(at.observed_ms, self.max_event_time))
 
     def next_change_ms(self, reached: int | None, at: ProcessingTime) -> int | None:
-        """Return when the history first gives more than ``reached``."""
+        """Return the observed time from which the history exceeds ``reached``; None if only new data can raise it.
+
+        Before the first sample, return the current observed time.
+        """
         if self.history.boundary is None:
             return at.observed_ms
         return self.history.next_change_ms(lambda max_event_time: above(max_event_time, reached))

@@ -1,10 +1,10 @@
-"""``limiting_lag_and_lull``: fixed lag; after a lull without events the watermark advances with the clock."""
+"""``limiting_lag_and_lull``: a fixed lag, and a watermark that advances with the clock after a lull."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tidegate.domain.declared import parameter
 from tidegate.domain.numbers import EXACT_DOUBLE, NumberRange
+from tidegate.domain.parameters import parameter
 from tidegate.domain.policy.base import Policy, PolicyState, ProcessingTime
 from tidegate.domain.policy.limiting_lag import LAG
 
@@ -13,17 +13,17 @@ from tidegate.domain.policy.limiting_lag import LAG
 class LimitingLagAndLull(Policy):
     """A fixed lag; after ``max_lull_ms`` without events the watermark advances with the clock.
 
-    The lull starts with the first evaluation. A substream without any event gets no watermark from it.
+    The first lull of a substream starts with its first evaluation. A lull gives no watermark to a substream without
+    events.
     """
 
     lag_ms: int = parameter(LAG, example=1_800_000)
     max_lull_ms: int = parameter(
-        "After this long without an event the watermark advances with the clock. In milliseconds of processing time.",
+        "Processing time without events after which the watermark advances with the clock.",
         example=60_000,
-        effect="its policy moves on",
+        effect="its policy advances",
     )
     type: ClassVar[str] = "limiting_lag_and_lull"
-    limit: ClassVar[str | None] = "max_lull_ms"
 
     @property
     def initial_lag(self) -> int:
@@ -43,12 +43,12 @@ class LullState(PolicyState):
         self.deadline_ms: int | None = None
 
     def observe(self, event_time: int, at: ProcessingTime) -> None:
-        """Apply an event time, and start the lull anew."""
+        """Apply an event time, and restart the lull."""
         self.deadline_ms = at.observed_ms + self.policy.max_lull_ms
         self._apply_lag(event_time, self.policy.lag_ms)
 
     def poll(self, at: ProcessingTime) -> None:
-        """Advance the watermark by the time since the end of the lull."""
+        """Advance the watermark by the time since the end of the lull or the last poll, whichever is later."""
         if self.deadline_ms is None:
             self.deadline_ms = at.observed_ms + self.policy.max_lull_ms
         if at.observed_ms > self.deadline_ms:
@@ -57,7 +57,7 @@ class LullState(PolicyState):
             self.deadline_ms = at.observed_ms
 
     def next_change_ms(self, reached: int | None, at: ProcessingTime) -> int | None:
-        """Return when the watermark passes ``reached``; None without a watermark."""
+        """Return the observed time at which the watermark passes ``reached``; None before the first watermark."""
         if self.watermark is None or self.deadline_ms is None or reached is None:
             return None
         return max(self.deadline_ms + reached - self.watermark, at.observed_ms + 1)

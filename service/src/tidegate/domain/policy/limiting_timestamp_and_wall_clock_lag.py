@@ -3,27 +3,25 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tidegate.domain.declared import parameter
 from tidegate.domain.numbers import EXACT_DOUBLE, NumberRange, highest
+from tidegate.domain.parameters import parameter
 from tidegate.domain.policy.base import Policy, PolicyState, ProcessingTime
-from tidegate.domain.policy.limiting_lag import LAG
 
 
 @dataclass(frozen=True)
 class LimitingTimestampAndWallClockLag(Policy):
-    """A fixed lag, and at most ``wall_clock_lag_ms`` behind the clock.
+    """A lag behind the max event time and a lag behind the clock. The higher of the two watermarks applies.
 
-    Event times must be epoch milliseconds. A substream without events also has a watermark.
+    Event times must be epoch milliseconds. The clock also gives a watermark to a substream without events.
     """
 
-    timestamp_lag_ms: int = parameter(LAG, example=1_800_000)
+    timestamp_lag_ms: int = parameter("Distance behind the max event time, in milliseconds.", example=1_800_000)
     wall_clock_lag_ms: int = parameter(
-        "The watermark is never further behind the clock than this, in milliseconds.",
+        "Maximum distance behind the clock, in milliseconds.",
         example=3_600_000,
-        effect="its policy moves on",
+        effect="its policy advances",
     )
     type: ClassVar[str] = "limiting_timestamp_and_wall_clock_lag"
-    limit: ClassVar[str | None] = "wall_clock_lag_ms"
 
     @property
     def initial_lag(self) -> int:
@@ -39,16 +37,16 @@ class WallClockState(PolicyState):
     """The state of ``limiting_timestamp_and_wall_clock_lag``."""
 
     def observe(self, event_time: int, at: ProcessingTime) -> None:
-        """Apply an event time, after the time that has passed."""
+        """Poll, then apply an event time."""
         self.poll(at)
         self._apply_lag(event_time, self.policy.timestamp_lag_ms)
 
     def poll(self, at: ProcessingTime) -> None:
-        """Move the watermark to ``wall_clock_lag_ms`` behind the clock."""
+        """Raise the watermark to ``wall_clock_lag_ms`` behind the clock."""
         self.watermark = highest(self.watermark, self.numbers.minus(at.now_ms, self.policy.wall_clock_lag_ms))
 
     def next_change_ms(self, reached: int | None, at: ProcessingTime) -> int | None:
-        """Return when the clock, less ``wall_clock_lag_ms``, passes ``reached``."""
+        """Return the observed time at which the clock minus ``wall_clock_lag_ms`` passes ``reached``."""
         if reached is None:
             return at.observed_ms
         outages_ms = at.now_ms - at.observed_ms

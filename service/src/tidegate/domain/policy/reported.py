@@ -9,7 +9,7 @@ from tidegate.domain.policy.base import Policy, PolicyState, ProcessingTime
 
 @dataclass(frozen=True)
 class Reported(Policy):
-    """The watermark that the client sends; event times only move the max event time."""
+    """The watermark that the client sends. Event times move only the max event time."""
 
     type: ClassVar[str] = "reported"
     follows_clock: ClassVar[bool] = False
@@ -25,7 +25,6 @@ class ReportedState(PolicyState):
 
     def observe(self, event_time: int, at: ProcessingTime) -> None:
         """Ignore an event time."""
-        pass  # noqa: PIE790
 
     def report(self, watermark: int) -> None:
         """Apply a watermark."""

@@ -5,59 +5,60 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tidegate.domain.declared import parameter
 from tidegate.domain.errors import InvalidConfig
 from tidegate.domain.numbers import EXACT_DOUBLE, NumberRange, highest
+from tidegate.domain.parameters import parameter
 from tidegate.domain.policy.base import Policy, PolicyState, ProcessingTime
 from tidegate.domain.sketch import EDGES, ROW, Sketch
 
 LOWEST_TARGET, HIGHEST_TARGET = 0.5, 0.999999
 ROWS_BEYOND = 10
-"""Expected rows beyond a quantile that are needed to learn it, and to discard it."""
+"""Minimum number of rows beyond a lag that are needed to learn or to discard the lag."""
 SURPRISE = 3.0
-"""Standard deviations of the number of late rows that discard a learned lag."""
+"""Excess of late rows, in standard deviations, at which a learned lag is discarded."""
 MARGIN = 0.5
-"""Standard deviations of the number of late rows that widen a measured lag.
+"""Safety margin of a measured lag, in standard deviations of the number of late rows.
 
-Slow narrowing has the same effect: with twice this margin, heavy tails cost a quarter more latency than they need.
+The slow narrowing of the lag is a further margin. If delays are heavy-tailed, twice this margin increases the latency
+by a quarter.
 """
 MAX_WIDENING = 4
-"""Factor by which a discarded lag widens at most, if that is more than the cold start.
+"""Maximum ratio of a lag to the discarded lag that it replaces. The cold-start lag is always allowed.
 
-The longest of a few delays may belong to a row that is years old.
+Without a bound, one row that is years old could set the lag.
 """
 NARROWING = 4
-"""In each step a lag narrows by the distance to the wanted lag divided by this."""
+"""Divisor of a narrowing step. Each step removes a quarter of the distance to the wanted lag."""
 MAX_STEPS = 64
-"""After this many steps a lag has reached the wanted one."""
+"""Maximum number of narrowing steps in one update."""
 
 
 @dataclass(frozen=True)
 class TargetCompleteness(Policy):
     """The lowest lag under which a share ``target`` of the rows is on time, learned per substream.
 
-    The lag is ``cold_start_lag_ms`` until ``min_rows`` rows of the substream, or of the job, are known: by default as
-    many as have ten beyond the target. It widens at once, and narrows by a quarter of the distance in each eighth of
-    the half-life of delays. The watermark does not go back meanwhile. If clearly more rows than the target allows are
-    late, the learned lag is discarded. Until enough rows are known again, the lag is the longest recent delay, at most
-    four times the discarded lag or ``cold_start_lag_ms``, whichever is more.
+    The lag is ``cold_start_lag_ms`` until ``min_rows`` rows of the substream or the job are measured. By default,
+    ``min_rows`` is the number of rows at which the target allows ten late rows. The lag widens immediately. In each
+    eighth of the half-life of delays, the lag narrows by a quarter of its distance to the shorter lag. The watermark
+    never goes back.
+
+    If significantly more rows are late than the target allows, the learned lag is discarded. Until enough rows are
+    measured again, the lag is the longest recent delay. This lag is at most four times the discarded lag or
+    ``cold_start_lag_ms``, whichever is higher.
 
     Raises:
-        InvalidConfig: For parameters outside their ranges, or in contradiction.
+        InvalidConfig: If parameters are outside their ranges or contradict each other.
     """
 
-    target: float = parameter(
-        "Share of the rows that should be on time.", minimum=LOWEST_TARGET, maximum=HIGHEST_TARGET, example=0.99
-    )
-    cold_start_lag_ms: int = parameter(
-        "Lag until enough delays are known, in milliseconds of event time.", example=1_800_000
-    )
-    floor_ms: int = parameter("Lowest lag, in milliseconds of event time.", example=60_000, default=0)
+    target: float = parameter("Share of rows on time.", minimum=LOWEST_TARGET, maximum=HIGHEST_TARGET, example=0.99)
+    cold_start_lag_ms: int = parameter("Lag until `min_rows` rows are measured, in milliseconds.", example=3_600_000)
+    floor_ms: int = parameter("Minimum lag, in milliseconds.", example=60_000, default=0)
     ceiling_ms: int | None = parameter(
-        "Highest lag, in milliseconds of event time; null for none.", example=7_200_000, default=None
+        "Maximum lag, in milliseconds. Null: no bound.", example=86_400_000, default=None
     )
     min_rows: int | None = parameter(
-        "Rows that must be known before a lag is learned; null for as many as have ten beyond the target.",
+        "Minimum number of measured rows, of the substream or the job, to learn the lag. Null: the number at which the "
+        "target allows ten late rows.",
         minimum=1,
         maximum=10**9,
         example=1000,
@@ -101,7 +102,7 @@ class TargetCompleteness(Policy):
         return TargetState(numbers, self)
 
     def resume(self, before: PolicyState, max_event_time: int | None, at: ProcessingTime) -> "TargetState":
-        """Return the state, with the lag and the rows of the previous one if the policy is of this type."""
+        """Return the state, with the lag and the recent rows of a previous ``target_completeness`` policy."""
         state = self.start(before.numbers)
         state.max_event_time = max_event_time
         if isinstance(before, TargetState):
@@ -110,16 +111,19 @@ class TargetCompleteness(Policy):
         return state
 
     def wanted_lag(self, own: Sketch, pool: Sketch) -> int | None:
-        """Return the lag for the substream's delays, else for those of all; None if too few are known."""
+        """Return the lag for the delays of the substream, or of all substreams if the substream has too few rows.
+
+        None: all substreams together have too few rows.
+        """
         for sketch in (own, pool):
             if sketch.weight >= self.enough * ROW:
                 return self.lag_of(sketch)
         return None
 
     def lag_of(self, sketch: Sketch) -> int:
-        """Return the lag for these delays, however few they are."""
+        """Return the lag for these delays, even if the sketch has too few rows."""
         beyond = sketch.weight * self.late_share / ROW
-        # The rows are a sample: the true share beyond the lag may be higher.
+        # The rows are a sample, so the true share beyond the lag may be higher.
         return self.within(sketch.lag_for(math.floor(max(beyond - MARGIN * math.sqrt(beyond), 0.0) * ROW)))
 
     def within(self, lag: int) -> int:
@@ -130,8 +134,9 @@ class TargetCompleteness(Policy):
 class TargetState(PolicyState):
     """The state of ``target_completeness``.
 
-    ``learned`` is the learned lag; None before. ``relearning``: it was discarded, and too few rows came since. Of
-    ``rows`` recent rows, ``late`` were beyond the lag, the latest of them in bucket ``highest_bucket``.
+    ``learned`` is the learned lag, or None if no lag was learned yet. ``relearning`` is true after the learned lag was
+    discarded, until enough rows are measured. ``rows`` is the number of recent rows, and ``late`` is the number of
+    recent rows whose delay exceeded the lag. ``highest_bucket`` is the highest bucket of the late rows.
     """
 
     def __init__(self, numbers: NumberRange, policy: TargetCompleteness) -> None:
@@ -143,7 +148,7 @@ class TargetState(PolicyState):
 
     @property
     def lag(self) -> int:
-        """The learned lag within floor and ceiling, else the initial lag."""
+        """The learned lag, limited to floor and ceiling; the initial lag if no lag was learned."""
         policy: TargetCompleteness = self.policy
         return policy.initial_lag if self.learned is None else policy.within(self.learned)
 
@@ -158,10 +163,10 @@ class TargetState(PolicyState):
             self._apply_lag(self.max_event_time, self.lag)
 
     def learn(self, rows: Mapping[int, int], own: Sketch, pool: Sketch, steps: int) -> bool:
-        """Move the lag towards that of the delays; return whether the learned lag was discarded.
+        """Move the lag towards the lag for these delays; return whether the learned lag was discarded.
 
         Args:
-            rows: The newest rows, by bucket of delay. Both sketches contain them already.
+            rows: The newest rows, by delay bucket. Both sketches already contain them.
             own: The delays of the substream; cleared if the lag is discarded.
             pool: The delays of all substreams.
             steps: Eighths of the half-life since the last call.
@@ -179,7 +184,7 @@ class TargetState(PolicyState):
         if self.relearning and self.rows < policy.enough:
             return False
         wanted = policy.wanted_lag(own, pool)
-        if wanted is None and self.relearning:  # old rows decay, so there will never be more
+        if wanted is None and self.relearning:  # old rows decay, so the sketch may never reach the minimum
             wanted = policy.lag_of(own)
         if wanted is None:
             return False

@@ -1,9 +1,8 @@
-"""What the state machine says to a job: rules, names, times and runs, drawn so that they often meet."""
+"""Strategies for configurations, names, times and runs. Their few values make commands affect each other often."""
 
 from hypothesis import strategies as st
 
 from tidegate.domain.config import JobConfig, Override
-from tidegate.domain.frame import Frame
 from tidegate.domain.policy import (
     LimitingLag,
     LimitingLagAndDelay,
@@ -54,7 +53,7 @@ policies = st.one_of(
 overrides = st.lists(st.builds(Override, st.sampled_from(["a*", "*b", "d/*", "c", "*"]), policies), max_size=2)
 throttles = st.one_of(
     st.just(NoThrottle()),
-    st.builds(FrameThrottle, st.sampled_from([Frame(20, 10, 3), Frame(50, 50)])),
+    st.sampled_from([FrameThrottle(20, 10, 3), FrameThrottle(50)]),
     st.builds(MinStepThrottle, st.sampled_from([1, 7, 50])),
 )
 configs = st.builds(

@@ -1,8 +1,7 @@
-"""Policies that follow the clock, for long: the scripts reckon what the domain polls, look by look.
+"""Policies that follow the clock, in long runs. The scripts compute what the domain evaluates step by step.
 
-The state machine of test_twin.py says everything, but says little for long. Here a job hears hundreds of reports whose
-event times fall, so that caps bind again and again; is left alone for longer than its histories reach; and loses and
-regains substreams all the while.
+``test_twin.py`` covers all commands in short runs. Here, a job gets hundreds of reports with falling event times, so
+that caps apply again and again. The clock sometimes jumps beyond the histories of the policies. Substreams come and go.
 """
 
 import random
@@ -11,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.store.twin import Twin
-from tests.support.driver import Driver
+from tests.support.driver import Driver, command_of
 from tidegate.domain.config import JobConfig, Override
 from tidegate.domain.names import DIRECT
 from tidegate.domain.policy import (
@@ -47,13 +46,13 @@ def any_config(chance: random.Random) -> JobConfig:
 
 
 def step(twin: Twin, chance: random.Random, falling: list[int], sweeps: float) -> None:
-    """``sweeps``: how often only time passes; seldom, and caps pile up."""
+    """Execute a random command; ``sweeps`` is the probability of a sweep before it. Rare sweeps let caps accumulate."""
     machine, store, job, now = twin.machine, twin.store, twin.job, twin.now
     if chance.random() < sweeps:
         twin.both(lambda: machine.sweep(now), store.sweep(job, now_ms=now))
     what = chance.random()
     if what < 0.8:
-        # Event times that fall from report to report: each cap is below all before it.
+        # Event times fall from report to report, so each cap is below all earlier ones.
         falling[0] = now if chance.random() < 0.03 else falling[0] - chance.randint(0, 3)
         max_event_times = {
             name: falling[0] + chance.choice([0, 0, 5]) for name in chance.sample(NAMES, chance.choice([1, 1, 2]))
@@ -69,11 +68,11 @@ def step(twin: Twin, chance: random.Random, falling: list[int], sweeps: float) -
         act = chance.choice(["declare", "evict", "idle", "done"] if chance.random() < 0.2 else ["declare", "idle"])
         twin.both(
             lambda: getattr(machine, act)(DIRECT, names, now_ms=now),
-            getattr(store, act)(job, DIRECT, names, now_ms=now),
+            command_of(store, act)(job, DIRECT, names, now_ms=now),
         )
     elif what < 0.91:
         marks = {chance.choice(NAMES): now - chance.randint(0, 200)}
-        twin.both(lambda: machine.restore(DIRECT, marks, now), store.restore(job, DIRECT, marks, now_ms=now))
+        twin.both(lambda: machine.restore(DIRECT, marks, now), store.actions.restore(job, DIRECT, marks, now_ms=now))
     elif what < 0.94:
         config = any_config(chance)
         twin.change(config)
@@ -81,14 +80,15 @@ def step(twin: Twin, chance: random.Random, falling: list[int], sweeps: float) -
         names = chance.sample(NAMES, 1)
         seen = {name: now - chance.randint(0, 100) for name in names}
         twin.both(
-            lambda: machine.declare(DIRECT, names, now, seen), store.declare(job, DIRECT, names, seen, now_ms=now)
+            lambda: machine.declare(DIRECT, names, now, seen),
+            store.actions.declare(job, DIRECT, names, seen, now_ms=now),
         )
     twin.now += chance.choice([0, 0, 0, 1, 1, 2, 7, chance.choice([1, 20, 90, 1500])])
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_what_is_reckoned_is_what_would_have_been_polled(make_driver: Callable[[], Driver], seed: int) -> None:
-    """A substream's watermark must not depend on how seldom anybody asked for it."""
+def test_computed_watermarks_equal_evaluated_ones(make_driver: Callable[[], Driver], seed: int) -> None:
+    """The watermark of a substream must not depend on the number of evaluations."""
     chance = random.Random(seed)  # noqa: S311 - no secret
     driver = make_driver()
     for _ in range(2):

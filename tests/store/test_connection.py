@@ -1,4 +1,4 @@
-"""Every Redis that may be configured: Redis and Valkey, over TCP with a password, TLS, and a unix socket."""
+"""Connections to Redis and Valkey: over TCP with a password, TLS, a Unix socket, and Sentinels."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ needs_redis = pytest.mark.skipif(
 
 @contextmanager
 def running(directory: Path, *command: str) -> Iterator[None]:
-    """A server of the test's own, ended with it."""
+    """Run a server until the end of the block."""
     with open(directory / "server.log", "wb") as log:
         server = subprocess.Popen([*command, "--dir", str(directory), "--save", ""], stdout=log, stderr=log)
     try:
@@ -39,7 +39,7 @@ def running(directory: Path, *command: str) -> Iterator[None]:
 
 
 async def report_through(url: str, patience_s: float = 30) -> int | None:
-    """Waits for the server, checks it, and takes one report all the way."""
+    """Wait for the server, check it, and return the watermark after a report."""
     redis = connect(url)
     try:
         deadline = time.monotonic() + patience_s
@@ -59,7 +59,6 @@ async def report_through(url: str, patience_s: float = 30) -> int | None:
 
 
 def test_valkey_over_tcp_with_a_password(tmp_path: Path) -> None:
-    """How a shared server is reached."""
     port = free_port()
     with running(tmp_path, server_binary(), "--port", port, "--bind", "127.0.0.1", "--requirepass", "s3cret"):
         assert asyncio.run(report_through(f"redis://:s3cret@127.0.0.1:{port}/0")) == 90
@@ -78,7 +77,6 @@ async def check_once(url: str) -> None:
 
 @needs_redis
 def test_redis_over_a_unix_socket(tmp_path: Path) -> None:
-    """The other brand, in the oldest version that Debian has."""
     assert REDIS is not None, "CI installs redis-server"
     with running(tmp_path, REDIS, "--port", "0", "--unixsocket", "r.sock"):
         assert asyncio.run(report_through(f"unix://{tmp_path}/r.sock")) == 90
@@ -86,7 +84,7 @@ def test_redis_over_a_unix_socket(tmp_path: Path) -> None:
 
 @needs_redis
 def test_redis_over_tls(tmp_path: Path) -> None:
-    """Between machines; the certificate is checked, so an unknown one is refused."""
+    """The server's certificate is checked, so an unknown one is refused."""
     assert REDIS is not None, "CI installs redis-server"
     assert OPENSSL is not None, "CI installs openssl"
     key, certificate, port = tmp_path / "key.pem", tmp_path / "cert.pem", free_port()
@@ -122,10 +120,10 @@ def test_redis_over_tls(tmp_path: Path) -> None:
 
 @needs_redis
 def test_a_redis_cluster_is_refused(tmp_path: Path) -> None:
-    """A step of the machine touches the job, and the list of jobs that are due."""
+    """A script updates a job and the list of due jobs, which may be on different nodes."""
     assert REDIS is not None, "CI installs redis-server"
     port, bus = free_port(), free_port()
-    # Its second port is the first and 10,000 more, if nothing is said; and there may be none so high.
+    # By default, the second port is 10,000 above the first, and may exceed the highest port.
     ports = ["--port", port, "--cluster-port", bus]
     with (
         running(tmp_path, REDIS, *ports, "--bind", "127.0.0.1", "--cluster-enabled", "yes"),
@@ -135,7 +133,7 @@ def test_a_redis_cluster_is_refused(tmp_path: Path) -> None:
 
 
 def _sentinel(directory: Path, primary: str, port: str) -> list[str]:
-    """The command of a Sentinel that alone decides, soon."""
+    """Return the command of a Sentinel that decides alone, after 500 ms."""
     file = directory / "sentinel.conf"
     file.write_text(
         f"port {port}\nbind 127.0.0.1\nrequirepass of-sentinels\n"
@@ -146,14 +144,14 @@ def _sentinel(directory: Path, primary: str, port: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_what_sentinels_choose_is_followed(tmp_path: Path) -> None:
-    """The primary dies, a replica takes its place: it is written there, with the scripts that it had not seen."""
+def test_the_store_follows_a_failover_of_sentinels(tmp_path: Path) -> None:
+    """The primary dies, and a replica takes its place. The store writes to the replica and loads its scripts there."""
     first, second, sentinel = free_port(), free_port(), free_port()
     for name in ("first", "second", "sentinel"):
         (tmp_path / name).mkdir()
     secret = ["--bind", "127.0.0.1", "--requirepass", "s3cret", "--masterauth", "s3cret"]
     replica = [*secret, "--replicaof", "127.0.0.1", first, "--port", second]
-    # The Sentinels that do not answer are passed over.
+    # The first Sentinel does not answer, so the second one is asked.
     url = f"redis+sentinel://:s3cret@127.0.0.1:1,127.0.0.1:{sentinel}/the%25primary/0?sentinel_password=of-sentinels"
 
     async def follow(ending: ExitStack) -> list[int | None]:
@@ -164,7 +162,7 @@ def test_what_sentinels_choose_is_followed(tmp_path: Path) -> None:
             while (await redis.info("replication"))["connected_slaves"] < 1:
                 await asyncio.sleep(0.1)
             await redis.wait(1, 10_000)
-            await asyncio.sleep(2)  # a Sentinel looks for replicas every ten seconds, and at once as it starts
+            await asyncio.sleep(2)  # a Sentinel searches for replicas at its start and then every ten seconds
             ending.close()
             deadline = time.monotonic() + 60
             while len(watermarks) < 2:
@@ -191,13 +189,13 @@ def test_what_sentinels_choose_is_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "url", ["redis+sentinel://host:26379", "redis+sentinel:///name", "redis+sentinel://host:no/name", "http://host/0"]
 )
-def test_an_address_that_is_none(url: str) -> None:
-    with pytest.raises(StoreUnavailable, match=r"is no Redis address; TIDEGATE_REDIS_URL takes redis://"):
+def test_an_invalid_address_is_refused(url: str) -> None:
+    with pytest.raises(StoreUnavailable, match=r"is not a Redis address; set TIDEGATE_REDIS_URL to redis://"):
         connect(url)
 
 
-def test_a_password_never_shows() -> None:
-    """Addresses go into logs and error messages."""
+def test_addresses_are_shown_without_passwords() -> None:
+    """Addresses appear in logs and error messages."""
     for url in ("redis://user:p@ss@host:1/0", "redis://u:p/ss@host:1/0", "redis://host:1/0?password=pass"):
         assert without_password(url) == "redis://host:1/0"
     assert without_password("redis+sentinel://u:p@a:1,b:2/primary/0?sentinel_password=p") == (

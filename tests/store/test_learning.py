@@ -1,15 +1,16 @@
-"""Delays and what is learnt from them, on both sides: more of them, and closer together, than where all meets all."""
+"""Delays and learned lags in the domain and in the scripts, with more delays than in ``test_twin.py``."""
 
 import os
+from dataclasses import replace
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.store.strategies import START, owners, targets
 from tests.store.twin import Twin
-from tests.support.driver import Driver
+from tests.support.driver import Driver, command_of
+from tidegate.domain.commands.stage import PartitionReport
 from tidegate.domain.config import JobConfig
-from tidegate.domain.frame import Frame
 from tidegate.domain.policy import LimitingLag
 from tidegate.domain.sketch import HIGHEST_BUCKET, MAX_BUCKETS
 from tidegate.domain.state import RowsByDelay, Run
@@ -21,7 +22,7 @@ rows = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 40)), min_size=1, 
 configs = st.builds(
     JobConfig,
     targets,
-    st.sampled_from([NoThrottle(), NoThrottle(), FrameThrottle(Frame(20, 20)), MinStepThrottle(7)]),
+    st.sampled_from([NoThrottle(), NoThrottle(), FrameThrottle(20, 20), MinStepThrottle(7)]),
     delay_half_life_ms=st.sampled_from([8, 100, 4000]),
     idle_timeout_ms=st.sampled_from([None, 40]),
 )
@@ -32,7 +33,7 @@ reports = st.tuples(
 
 @given(configs=st.lists(configs, min_size=1, max_size=2), reports=st.lists(reports, min_size=5, max_size=25))
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
-def test_lags_are_learnt_alike(
+def test_both_sides_learn_the_same_lags(
     configs: list[JobConfig], reports: list[tuple[str, str, int, RowsByDelay, int]], valkey: EmbeddedValkey
 ) -> None:
     twin = Twin(Driver(valkey.url), configs[0], START, None)
@@ -47,9 +48,10 @@ def test_lags_are_learnt_alike(
                 _both(twin, "report", {name: max_event_time}, delays={name: delays})
             else:
                 _both(twin, "begin", run, number)
-                for partition in range(2):  # and the first of them once more
-                    _both(twin, "stage", run, number, partition, {name: max_event_time}, {}, delays={name: delays})
-                _both(twin, "stage", run, number, 0, {name: max_event_time}, {}, delays={name: delays})
+                for partition in range(2):  # the first partition reports again below
+                    report = PartitionReport(partition, {name: max_event_time}, delays={name: delays})
+                    _both(twin, "stage", run, number, report)
+                _both(twin, "stage", run, number, replace(report, partition=0))
                 _both(twin, "commit", run, number, None)
             twin.compare_tables()
     finally:
@@ -59,11 +61,11 @@ def test_lags_are_learnt_alike(
 def _both(twin: Twin, command: str, *arguments: object, **named: object) -> None:
     twin.both(
         lambda: getattr(twin.machine, command)(*arguments, now_ms=twin.now, **named),
-        getattr(twin.store, command)(twin.job, *arguments, now_ms=twin.now, **named),
+        command_of(twin.store, command)(twin.job, *arguments, now_ms=twin.now, **named),
     )
 
 
-def test_a_sketch_is_bounded_alike(valkey: EmbeddedValkey) -> None:
+def test_both_sides_bound_a_sketch_alike(valkey: EmbeddedValkey) -> None:
     twin = Twin(Driver(valkey.url), JobConfig(LimitingLag(5)), START, None)
     try:
         _both(twin, "report", {"a": START})
@@ -78,19 +80,19 @@ def test_a_sketch_is_bounded_alike(valkey: EmbeddedValkey) -> None:
         twin.close()
 
 
-def test_repeating_what_a_partition_said_changes_nothing(valkey: EmbeddedValkey) -> None:
-    run, told = Run("p", "checkpoint", "run"), {"a": ((0, 7), (100, 3))}
+def test_a_repeated_report_of_a_partition_changes_nothing(valkey: EmbeddedValkey) -> None:
+    run, delays = Run("p", "checkpoint", "run"), {"a": ((0, 7), (100, 3))}
     twin = Twin(Driver(valkey.url), JobConfig(LimitingLag(5)), START, None)
     try:
         _both(twin, "begin", run, 0)
-        _both(twin, "stage", run, 0, 0, {"a": START}, {})
+        _both(twin, "stage", run, 0, PartitionReport(0, {"a": START}))
         _both(twin, "commit", run, 0, None)
         _both(twin, "begin", run, 1)
         for _ in range(3):
-            _both(twin, "stage", run, 1, 0, {"a": START}, {}, delays=told)
+            _both(twin, "stage", run, 1, PartitionReport(0, {"a": START}, delays=delays))
         for _ in range(2):
             _both(twin, "commit", run, 1, None)
-        _both(twin, "stage", run, 1, 0, {"a": START}, {}, delays=told)
+        _both(twin, "stage", run, 1, PartitionReport(0, {"a": START}, delays=delays))
         assert twin.machine.delays["p", "a"].rows == 10
         twin.compare_tables()
     finally:

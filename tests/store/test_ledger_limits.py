@@ -1,9 +1,10 @@
-"""The ledger of late rows in the store: as that of the domain, also where it becomes too long."""
+"""The ledger of late rows in the store equals that of the domain, even if it must drop entries."""
 
 import pytest
 
 from tests.store.twin import Twin
 from tests.support.driver import Driver
+from tidegate.domain.commands.stage import PartitionReport
 from tidegate.domain.config import JobConfig
 from tidegate.domain.ledger import ENTRIES_KEPT, HOURS_KEPT
 from tidegate.domain.policy import LimitingLag
@@ -14,21 +15,21 @@ RUN = Run("q", "c", "r")
 
 
 class Account:
-    """Commits batches on both sides, and compares all that can be read."""
+    """A job that commits batches on both sides, and compares everything that can be read."""
 
     def __init__(self, driver: Driver) -> None:
         self.twin = Twin(driver, JobConfig(LimitingLag(0)), 0, None)
         self.batch_id = 0
 
-    def commit(self, hours: dict[str, tuple[RowsOfHour, ...]], went: LateDisposition = "dropped") -> None:
+    def commit(self, hours: dict[str, tuple[RowsOfHour, ...]], disposition: LateDisposition = "dropped") -> None:
         machine, store, job, batch = self.twin.machine, self.twin.store, self.twin.job, self.batch_id
         max_event_times = dict.fromkeys([name for name in hours if not name.startswith("?")], 1)
         counts = (RowCounts(on_time=1),) * len(hours)
-        account = BatchAccounting("row", tuple(hours), counts, went, tuple(hours.values()))
+        account = BatchAccounting("row", tuple(hours), counts, disposition, tuple(hours.values()))
         self.twin.both(lambda: machine.begin(RUN, batch, 0), store.begin(job, RUN, batch, now_ms=0))
         self.twin.both(
-            lambda: machine.stage(RUN, batch, 0, max_event_times, {}, 0),
-            store.stage(job, RUN, batch, 0, max_event_times, {}, now_ms=0),
+            lambda: machine.stage(RUN, batch, PartitionReport(0, max_event_times), 0),
+            store.stage(job, RUN, batch, PartitionReport(0, max_event_times), now_ms=0),
         )
         self.twin.both(lambda: machine.commit(RUN, batch, account, 0), store.commit(job, RUN, batch, account, now_ms=0))
         self.batch_id += 1
@@ -47,7 +48,7 @@ def test_the_latest_hours_are_kept(driver: Driver) -> None:
 
 
 @pytest.mark.slow
-def test_of_many_substreams_fewer_hours_are_kept(driver: Driver) -> None:
+def test_many_substreams_reduce_the_kept_hours_in_the_store(driver: Driver) -> None:
     account = Account(driver)
     half = ENTRIES_KEPT // 2 + 1
     for hour in range(3):
@@ -58,14 +59,14 @@ def test_of_many_substreams_fewer_hours_are_kept(driver: Driver) -> None:
 
 
 def test_sums_of_hours_are_exact(driver: Driver) -> None:
-    """As those of counts: no sum loses its last digit to a double."""
+    """No sum may lose its last digit to a double."""
     account, most = Account(driver), 2**53 - 1
     account.commit({"a": ((1, most, 0, most - 2),), "b": ((1, most, 3, 1),), "?": ((1, most, 0, 1),)})
     of_hour = account.twin.driver(account.twin.store.reads.late(account.twin.job)).hours[1]
     assert (of_hour.rows, of_hour.dropped, of_hour.updated) == (3 * most, most, 3)
 
 
-def test_nothing_of_it_is_left_of_a_job_that_was_deleted(driver: Driver) -> None:
+def test_a_deleted_job_leaves_no_ledger(driver: Driver) -> None:
     account = Account(driver)
     account.commit({"a": ((1, 2, 1, 1), (7, 1, 0, 0))})
     store, job = account.twin.store, account.twin.job

@@ -1,4 +1,4 @@
-"""Composing scripts: a part that is missing, or goes in a circle, must fail at once and not in Redis."""
+"""Composition of scripts: missing parts and cycles of includes are refused before a script reaches Redis."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tidegate import store
-from tidegate.store.keys import JOB_KEYS, job_key, lua_keys
+from tidegate.store.keyspace import JOB_KEYS, job_key, lua_keys
 from tidegate.store.scripts import ScriptError, compose, script
 
 SOURCE = Path(store.__file__).parents[1]
@@ -14,14 +14,14 @@ LUA = SOURCE / "store" / "lua"
 COMMANDS = sorted(path.stem for path in (LUA / "commands").glob("*.lua"))
 MAX_LOCALS = 100
 PYTHON_ONLY = {
-    "__init__", "config", "declared", "errors", "names", "numbers", "pattern", "results", "rows", "simulate", "health",
-    "completeness", "explain",
+    "__init__", "config", "parameters", "errors", "names", "numbers", "pattern", "results", "rows", "simulate",
+    "health", "completeness", "explain",
 }  # fmt: skip
-"""Modules without a counterpart: declarations, records, and what is computed from a state alone."""
+"""Modules without a counterpart in Lua: declarations, records, and computations on a state."""
 LUA_ONLY = {"values", "bulk", "policy", "clock_driven", "advancing", "target_completeness", "removal"}
-"""Parts without a counterpart: numbers, chunks, how policies are stored and computed. (domain/policy is a package.)"""
-LUA_COMMANDS = {"delete", "watch", "explain", "completeness"}
-"""Commands of the store alone: a job in Python is deleted with its object, and read directly."""
+"""Parts without a module of the same name in ``domain``. The policies are in the package ``domain/policy``."""
+LUA_COMMANDS = {"delete", "watch", "explain", "completeness", "late", "history"}
+"""Commands of the store only. A job in Python is deleted with its object and read directly."""
 
 
 def write(root: Path, name: str, text: str) -> None:
@@ -30,8 +30,8 @@ def write(root: Path, name: str, text: str) -> None:
     path.write_text(text)
 
 
-def test_a_part_is_taken_once_and_before_what_needs_it(tmp_path: Path) -> None:
-    """Twice would give it two states; later would leave it nil."""
+def test_a_part_is_included_once_and_before_its_users(tmp_path: Path) -> None:
+    """A part included twice would have two states. A part included too late would be nil."""
     write(tmp_path, "parts/base", "local base = {}\nreturn base\n")
     write(tmp_path, "parts/more", "-- @include parts/base\nreturn {base}\n")
     write(tmp_path, "commands/command", "-- @include parts/base\n-- @include parts/more\nreturn more\n")
@@ -44,8 +44,8 @@ def test_a_part_is_taken_once_and_before_what_needs_it(tmp_path: Path) -> None:
     assert lines[8] == "return more"
 
 
-def test_a_circle_is_refused_with_the_way_round_it(tmp_path: Path) -> None:
-    """Whoever edits a part learns which include closes the circle."""
+def test_a_cycle_of_includes_is_refused_with_its_path(tmp_path: Path) -> None:
+    """The error names the includes of the cycle."""
     write(tmp_path, "commands/a", "-- @include parts/b\n")
     write(tmp_path, "parts/b", "-- @include parts/c\n")
     write(tmp_path, "parts/c", "-- @include parts/b\n")
@@ -53,8 +53,8 @@ def test_a_circle_is_refused_with_the_way_round_it(tmp_path: Path) -> None:
         compose("a", tmp_path)
 
 
-def test_a_missing_part_is_refused_with_the_way_to_it(tmp_path: Path) -> None:
-    """A misspelt include must not become an empty one."""
+def test_a_missing_part_is_refused_with_the_path_to_it(tmp_path: Path) -> None:
+    """A misspelt include must not become an empty part."""
     write(tmp_path, "commands/a", "-- @include parts/none\n")
     with pytest.raises(ScriptError, match="commands/a -> parts/none"):
         compose("a", tmp_path)
@@ -70,7 +70,7 @@ def test_no_function_is_near_the_limit_of_locals(command: str) -> None:
 
 
 def test_both_sides_have_the_same_files() -> None:
-    """A reader opens a step of the Python machine and of the scripts next to each other."""
+    """Each step of the domain and its counterpart in Lua have the same file name."""
     only_python = {"domain": PYTHON_ONLY, "commands": {"__init__"}}
     for folder, part in (("domain", "parts"), ("domain/commands", "commands")):
         python = {path.stem for path in (SOURCE / folder).glob("*.py")}
@@ -80,7 +80,7 @@ def test_both_sides_have_the_same_files() -> None:
 
 
 def test_all_keys_of_a_job_share_its_hash_tag() -> None:
-    """What belongs to a job is found, moved and counted together; one key beside it says which jobs are due."""
+    """All keys of a job share its hash tag. One further key lists the jobs that are due."""
     assert job_key("flights") == "tidegate:{flights}"
     for key in JOB_KEYS:
         assert f"key.{key.name}" in lua_keys()

@@ -1,4 +1,4 @@
-"""One job on both sides: each command goes to the domain and to the scripts, and all they say is compared."""
+"""One job in the domain and in the scripts. Both get each command, and replies, records and tables are compared."""
 
 import itertools
 import json
@@ -15,8 +15,9 @@ from tidegate.domain.numbers import EXACT_DOUBLE
 from tidegate.domain.results import WatermarkState
 from tidegate.domain.rows import RowCounts
 from tidegate.domain.sketch import Sketch
-from tidegate.store.jobs import JobStore, Limits
-from tidegate.store.keys import job_key
+from tidegate.store.jobs import JobStore
+from tidegate.store.keyspace import job_key
+from tidegate.store.limits import Limits
 
 serial = itertools.count()
 
@@ -24,7 +25,7 @@ Outcome = tuple[Any, DomainError | None]
 
 
 def outcome(command: Callable[[], Any]) -> Outcome:
-    """What a command gave, or why it was refused."""
+    """Return the result of a command and the error with which it was refused; one of the two is None."""
     try:
         return command(), None
     except DomainError as refused:
@@ -32,7 +33,10 @@ def outcome(command: Callable[[], Any]) -> Outcome:
 
 
 def comparable(records: list[Record]) -> list[str]:
-    """Records of one command. What it did at one moment has no order, and neither have the names in it."""
+    """Return the records of one command in a comparable form.
+
+    The order of records of one moment, and of names in a record, does not count.
+    """
 
     def flat(value: Any) -> Any:
         if isinstance(value, list):
@@ -45,7 +49,11 @@ def comparable(records: list[Record]) -> list[str]:
 
 
 class Twin:
-    """``now`` is the time at which commands are given; it may stand still or go back."""
+    """A job in the domain and in the scripts.
+
+    ``now`` is the time at which commands are executed. It may stand still or go back. ``answers`` are the states that
+    commands have returned, and ``new_records`` the records of the last command.
+    """
 
     def __init__(
         self,
@@ -68,29 +76,29 @@ class Twin:
             max_substreams=max_substreams,
         )
         self.revision = 1
-        self.told = [stored.state]
+        self.answers = [stored.state]
         self.seen, self.written = "-", 0
-        self.fresh: list[Record] = []
+        self.new_records: list[Record] = []
         assert stored.state == self.machine.watermark_state()
         self.compare_records()
 
     def both(self, domain: Callable[[], Any], store: Coroutine[Any, Any, Any]) -> Any:
-        """The reply that both sides gave; None where both refused, for the same reason, and nothing changed."""
+        """Execute a command on both sides and return its reply; None if both refused it for the same reason."""
         expected, refused = outcome(domain)
         got, also_refused = outcome(lambda: self.driver(store))
         self._same((type(also_refused), str(also_refused)), (type(refused), str(refused)))
         self._same(got, expected)
         self.compare_records()
         if refused is not None:
-            assert not self.fresh
+            assert not self.new_records
             return None
         answer = getattr(got, "state", got)
         assert isinstance(answer, WatermarkState)
-        self.told.append(answer)
+        self.answers.append(answer)
         return got
 
     def change(self, config: JobConfig) -> None:
-        """Other rules for the job."""
+        """Change the configuration of the job."""
         self.revision += 1
 
         async def put() -> WatermarkState:
@@ -100,61 +108,62 @@ class Twin:
         self.both(lambda: self.machine.configure(config, self.now), put())
 
     def compare_records(self) -> None:
-        """What both have written since the last command: the same."""
+        """Compare the records that both sides have written since the last command."""
         journal = self.machine.journal
         expected = list(journal)[len(journal) - (journal.written - self.written) :]
         entries = self.driver(self.store.reads.records(self.job, after=self.seen))
         self.written, self.seen = journal.written, entries[-1][0] if entries else self.seen
-        self.fresh = expected
+        self.new_records = expected
         self._same(comparable([record for _, record in entries]), comparable(expected))
 
     @staticmethod
     def _same(scripts: object, domain: object) -> None:
         if scripts == domain:
             return
-        if isinstance(scripts, list) and isinstance(domain, list):  # what both have is not worth showing
+        if isinstance(scripts, list) and isinstance(domain, list):  # show only the differences
             scripts, domain = (
                 [item for item in scripts if item not in domain],
                 [item for item in domain if item not in scripts],
             )
-        raise AssertionError(f"the scripts have {scripts}, the domain {domain}")
+        raise AssertionError(f"the scripts returned {scripts}, and the domain {domain}")
 
     def compare_tables(self) -> tuple[Any, ...]:
-        """Everything that can be read of the job: the same on both sides. Returns it."""
+        """Compare all tables of the job on both sides; return the rows of substreams and queries, and the summary."""
         table = self.driver(self.store.reads.substreams(self.job, now_ms=self.now))
         self._same(table.rows, self.machine.substream_table(self.now))
-        _, queries = self.driver(self.store.reads.queries(self.job, self.now))
+        queries = self.driver(self.store.reads.queries(self.job, self.now)).rows
         self._same(queries, self.machine.query_table())
         status = self.driver(self.store.reads.status(self.job, self.now))
         self._same(status.summary, self.machine.summary())
-        known = self.driver(self.store.reads.delays(self.job, [*self.machine.substreams], self.now))
+        _, known = self.driver(self.store.reads.delays(self.job, [*self.machine.substreams], self.now))
         of_each = self.machine.delays
         self._same(known.statistics, self.machine.delay_statistics)
         for key, (lag, sketch) in known.substreams.items():
             substream = self.machine.substreams[key]
             ended = substream.done or self.machine.is_complete
             self._same((lag, sketch), (None if ended else substream.policy_state.lag, of_each.get(key, Sketch())))
-        ledger, late = self.machine.ledger, self.driver(self.store.reads.late(self.job))
+        ledger, late = self.machine.ledger, self.driver(self.store.reads.late(self.job, now_ms=self.now))
         self._same((late.diverted, late.hours), (self.machine.diverted_total, ledger.of_job))
         self._same((late.counts, late.unattributed), (self.machine.total, dict(ledger.unattributed)))
         not_on_time = [entry for entry in ledger.entries() if entry[2].late or entry[2].updated]
         self._same(*(sorted(entries, key=itemgetter(0, 1)) for entries in (late.entries, not_on_time)))
         for key in [*self.machine.substreams][:1]:
-            of_one = self.driver(self.store.reads.late(self.job, key))
+            of_one = self.driver(self.store.reads.late(self.job, key, self.now))
             of_hours = {hour: of_each[key] for hour, of_each in ledger.of_substreams.items() if key in of_each}
             self._same((of_one.diverted, of_one.hours), (self.machine.diverted_rows.get(key, 0), of_hours))
             self._same(of_one.counts, self.machine.counts.get(key, RowCounts()))
         scheduled = self.driver(self._field("next_change"))
-        self._same(self._soon(int(scheduled) if scheduled else None), self._soon(self.machine.next_change_ms()))
+        self._same(self._due(int(scheduled) if scheduled else None), self._due(self.machine.next_change_ms()))
         return table.rows, queries, status.summary
 
     async def _field(self, name: str) -> str | None:
         value: Any = await self.store.redis.hget(job_key(self.job), name)
         return value if value is None else str(value)
 
-    def _soon(self, next_change_ms: int | None) -> int | None:
-        """What is due already, or changes all the time, is so at the next moment; what lies beyond the numbers that the
-        store holds exactly is due at the last of them.
+    def _due(self, next_change_ms: int | None) -> int | None:
+        """Return the time of the next change, limited to numbers that the store holds exactly.
+
+        A change that is due already is due at the next millisecond.
         """
         if next_change_ms is None:
             return None

@@ -1,1 +1,1 @@
-"""The store: the machine of ``tidegate.domain`` as atomic scripts in Redis, and the connection to it."""
+"""The store: the commands of ``tidegate.domain`` as atomic scripts in Redis, and the connection to Redis."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import astuple, fields
 from typing import Any
 
+from tidegate.domain.journal import AuditInfo
 from tidegate.domain.ledger import sum_by_hour
 from tidegate.domain.rows import BatchAccounting, RowCounts
 from tidegate.domain.state import RowsByDelay, Run, TokenClaim
@@ -12,8 +13,13 @@ Values = Mapping[str, int]
 
 
 def members(query: str, names: Iterable[str]) -> list[str]:
-    """Return the names of substreams within their job."""
+    """Return the members of substreams: ``<query>/<substream>``."""
     return [f"{query}/{name}" for name in names]
+
+
+def audit_of(audit: AuditInfo) -> dict[str, str]:
+    """Return the actor and the reason of a command."""
+    return {"actor": audit.actor, "reason": audit.reason}
 
 
 def run_of(run: Run) -> dict[str, str]:
@@ -27,14 +33,14 @@ def token_of(token: TokenClaim | None) -> dict[str, int | None] | None:
 
 
 def report_columns(query: str, names: Iterable[str], **columns: Values) -> dict[str, list[Any]]:
-    """Return ``members``, and each column in their order, with None where a value is missing."""
+    """Return ``members`` and the columns, each in the order of the members; a missing value is None."""
     names = list(names)
     by_name = {column: [values.get(name) for name in names] for column, values in columns.items()}
     return {"members": members(query, names), **by_name}
 
 
 def delay_columns(query: str, delays: Mapping[str, RowsByDelay]) -> dict[str, list[Any]]:
-    """Return ``delayed``, the members with delays, and ``delays``, buckets and rows in turn for each of them."""
+    """Return ``delayed``, the members with delays, and ``delays``, alternating buckets and rows for each member."""
     flat = [[number for pair in rows for number in pair] for rows in delays.values()]
     return {"delayed": members(query, delays), "delays": flat}
 
@@ -66,5 +72,5 @@ def accounting_columns(query: str, accounting: BatchAccounting | None) -> dict[s
 
 
 def _hour(hour: int, *counts: int) -> dict[str, Any]:
-    """Return the rows of an hour as text, because sums may exceed what a double holds exactly."""
+    """Return the rows of an hour as text, because sums may exceed the exact range of a double."""
     return {"hour": hour, **dict(zip(("rows", "updated", "late"), map(str, counts), strict=True))}

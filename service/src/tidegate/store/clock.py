@@ -1,9 +1,10 @@
 """A guard against jumps of the Redis clock, which is the source of all processing time.
 
-All replicas use the time of Redis. If that clock jumps ahead (a failover to a host whose clock is wrong), a job that
-accepts it makes all substreams idle, and its clock cannot go back. So each command carries the latest time that the
-coordinator accepts: the last time read from Redis, plus the time elapsed here since, plus ``max_step_ms``. At a later
-time the command is refused and changes nothing. A restarted replica accepts the first time that it reads.
+All replicas use the time of Redis. That clock may jump ahead, for example in a failover to a host with a wrong clock. A
+job that accepts such a time makes all substreams idle, and its clock cannot go back. Therefore each command carries the
+latest time that the coordinator accepts: the last time read from Redis, plus the local time elapsed since, plus
+``max_step_ms``. The script refuses the command if Redis has a later time. A restarted replica accepts the first time
+that it reads.
 """
 
 import time
@@ -12,24 +13,28 @@ from tidegate.domain.errors import ClockJumped
 
 
 def _elapsed_ms() -> float:
-    """Return milliseconds since a fixed moment, including suspension of this machine if the platform reports it."""
+    """Return milliseconds since a fixed time, including suspensions of this machine if the platform counts them."""
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime_ns(clock) / 1e6
 
 
 class ClockGuard:
-    """Rejects times of Redis that are more than ``max_step_ms`` ahead of the expected time."""
+    """A guard that rejects Redis times more than ``max_step_ms`` ahead of the expected time."""
 
     def __init__(self, max_step_ms: int) -> None:
         self._max_step_ms = max_step_ms
         self._ahead_ms: float | None = None
 
     def latest_ms(self) -> int | None:
-        """Return the latest time to accept; None before the first call of :meth:`hear`."""
+        """Return the latest time to accept; None before the first call of :meth:`accept`."""
         return None if self._ahead_ms is None else int(self._ahead_ms + _elapsed_ms()) + self._max_step_ms
 
-    def hear(self, now_ms: int) -> None:
-        """Accept ``now_ms`` as the time of Redis, or raise ClockJumped; the first time is always accepted."""
+    def accept(self, now_ms: int) -> None:
+        """Accept ``now_ms`` as the time of Redis. The first time is always accepted.
+
+        Raises:
+            ClockJumped: If ``now_ms`` is after the latest time to accept.
+        """
         latest_ms = self.latest_ms()
         if latest_ms is not None and now_ms > latest_ms:
             raise ClockJumped(now_ms)

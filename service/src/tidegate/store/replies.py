@@ -23,7 +23,7 @@ from tidegate.store.scripts import Reply, record
 
 
 def watermark_state(reply: Reply) -> WatermarkState:
-    """Return the watermark that every reply carries."""
+    """Return the watermark state in a reply."""
     return WatermarkState(
         incarnation=reply["incarnation"],
         state_epoch=reply["state_epoch"],
@@ -59,7 +59,7 @@ def begin_result(reply: Reply) -> BeginResult:
 
 
 def row_counts(found: Mapping[str, Any]) -> RowCounts:
-    """Return counts by row class, 0 for an absent class."""
+    """Return counts by row class; an absent class is 0."""
     return RowCounts(**{field.name: int(found.get(field.name) or 0) for field in fields(RowCounts)})
 
 
@@ -127,7 +127,7 @@ def query_row(found: Sequence[Any]) -> QueryRow:
 
 
 def sketch(found: Sequence[Any] | None) -> Sketch:
-    """Return a sketch; an empty one for None."""
+    """Return a sketch, which is empty if ``found`` is None."""
     if found is None:
         return Sketch()
     of = record(found)
@@ -135,7 +135,7 @@ def sketch(found: Sequence[Any] | None) -> Sketch:
 
 
 def counts_by_member(found: Mapping[str, str]) -> dict[str, dict[str, int]]:
-    """Return the numbers of a hash ``'<class> <member>'`` by member, then by class."""
+    """Return the numbers of a hash with fields ``'<class> <member>'``, by member, then by class."""
     counts: dict[str, dict[str, int]] = {}
     for field, number in found.items():
         class_, _, member = field.partition(" ")
@@ -147,7 +147,7 @@ _NUMBERS = {"coalesced_watermark", "watermark", "count", "batch_id", "unattended
 
 
 def journal_record(entry_id: str, found: Mapping[str, str]) -> Record:
-    """Return an entry of the journal's stream."""
+    """Return the record of a stream entry of the journal."""
     details: dict[str, Any] = {}
     for name, text in found.items():
         if name in _NUMBERS:
@@ -160,11 +160,11 @@ def journal_record(entry_id: str, found: Mapping[str, str]) -> Record:
 
 
 def journal_records(entries: Sequence[Any]) -> list[tuple[str, Record]]:
-    """Return entries of the stream as a script returns them, each with its id."""
+    """Return the records of stream entries in a reply, each with its id."""
     return [(entry_id, journal_record(entry_id, record(flat))) for entry_id, flat in entries]
 
 
 def order(entry_id: str) -> tuple[int, int]:
-    """Return a key that sorts ids of entries."""
+    """Return a sort key for the id of a record."""
     at_ms, _, number = entry_id.partition("-")
     return int(at_ms), int(number)

@@ -1,4 +1,4 @@
-"""Data that the replicas of a coordinator share besides jobs: the token secret, and the last use of API keys."""
+"""Data that all replicas share in addition to jobs: the token secret and the last uses of API keys."""
 
 import secrets
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from tidegate.store.keys import API_KEYS, PROBE, SECRET
+from tidegate.store.keyspace import API_KEYS, PROBE, SECRET
 
 PROBE_KEPT_MS = 60_000
 
@@ -18,13 +18,13 @@ async def token_secret(redis: Redis) -> bytes:
 
 
 async def record_last_use(redis: Redis, last_used: Mapping[str, float]) -> None:
-    """Store the last use of API keys, in Unix seconds by key id."""
+    """Store the time of the last use of API keys, in Unix seconds by key id."""
     if last_used:
         await redis.hset(API_KEYS, mapping={key_id: str(round(at_s)) for key_id, at_s in last_used.items()})
 
 
 async def last_uses(redis: Redis) -> dict[str, int]:
-    """Return the last use of each API key, in Unix seconds by key id."""
+    """Return the time of the last use of each API key, in Unix seconds by key id."""
     found: Any = await redis.hgetall(API_KEYS)
     return {str(key_id): int(at_s) for key_id, at_s in found.items()}
 

@@ -1,7 +1,7 @@
-"""The part of a job that explains its holders: a state of the Python machine, from the script ``explain``.
+"""Snapshots: the part of a job that :mod:`tidegate.domain.explain` needs, from the reply of the script ``explain``.
 
-It has the holds, the open batches and the active substreams that are furthest behind. The rest of the job is ahead of
-these, so removing one of them gives the same watermark as in the whole job.
+A snapshot has the holds, the open batches and the slowest active substreams. All other possible holders have
+the same or higher watermarks. The watermark without a holder is therefore the same as in the whole job.
 """
 
 import json
@@ -17,35 +17,35 @@ from tidegate.store.scripts import Reply, record
 
 
 class FixedState(PolicyState):
-    """A policy at one moment: its watermark, and when that changes next."""
+    """A policy state at one point in time: its watermark, and the time of its next change."""
 
     def __init__(self, watermark: int | None, next_change_ms: int | None) -> None:
         self.watermark, self.lagged, self._next_change_ms = watermark, None, next_change_ms
 
     @property
     def lag(self) -> None:
-        """None: the lag is not in the snapshot."""
+        """None, because the snapshot has no lag."""
         return None
 
     def next_change_ms(self, reached: int | None, at: ProcessingTime) -> int | None:
-        """Return the time of the next change when the snapshot was taken."""
+        """Return the time of the next change, as of the snapshot."""
         return self._next_change_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The reply from which an explanation is computed, once the caller has read the configuration."""
+    """The reply from which an explanation is computed."""
 
     reply: Reply
 
     @property
     def config(self) -> dict[str, Any]:
-        """The configuration of the job, as it was sent."""
+        """The configuration of the job, as the client sent it."""
         config: dict[str, Any] = json.loads(self.reply["config"])
         return config
 
     def job(self, config: JobConfig) -> JobState:
-        """Return the state."""
+        """Return the state of the job under its parsed configuration."""
         reply, found = self.reply, watermark_state(self.reply)
         job = JobState(
             config,

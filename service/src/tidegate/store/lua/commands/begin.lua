@@ -1,5 +1,5 @@
--- Open a batch and pin its watermark, or return the pinned watermark of a batch that was begun before. The begin of a
--- later batch commits the open one: Spark begins batch N only after batch N - 1 has returned.
+-- Open a batch and pin its watermark, or return the pinned watermark of a batch that has already begun. The begin
+-- of a later batch commits the open batch, because Spark begins batch N only after batch N - 1 has returned.
 --
 -- args   token, run, batch_id, known (whether the client has a pinned watermark), pinned_watermark, keep, waited_ms,
 --        input_age_ms (absent: unknown)
@@ -33,7 +33,7 @@ reply.load()
 local query = batches.load(run.query)
 batches.check_run(query, run)
 batches.check_checkpoint(query, run)
--- A batch that was given up begins again with its pinned watermark.
+-- An abandoned batch begins again with its pinned watermark.
 local is_same = query.is_known and run.query_id == query.query_id
 local previous, was_open = is_same and query.latest or nil, is_same and query.open
 local is_replay = previous ~= nil and batch_id <= previous
@@ -49,16 +49,14 @@ end
 if job.is_complete and not is_replay then values.refuse('job_complete') end
 
 tokens.accept(args.token)
+local joined = not is_replay and joins(query)
+batches.enter(query, run)
+clock.add_outage(query, args.waited_ms)
 if is_replay then
-  batches.enter(query, run)
   if batch_id == query.latest then batches.take_over(query, run.run_id) end
-  clock.add_outage(query, args.waited_ms)
   return finish(pinned, true, false, previous, was_open)
 end
-local joined = joins(query)
-batches.enter(query, run)
 batches.move_to(query, run.query_id)
-clock.add_outage(query, args.waited_ms)
 local input_known_until = args.input_age_ms and job.now - args.input_age_ms
 local commits, has_left = query.open, false
 if commits then has_left = batches.commit_staged(query) end

@@ -1,8 +1,8 @@
--- Make what a batch staged effective, and account for its rows, once.
+-- Apply the staged reports of a batch and account for its rows, exactly once.
 --
 -- args   token, run, batch_id, waited_ms, reported (absent: unknown); members, counts (a column for each row class),
 --        disposition (dropped or diverted), hours_of_job and hours_of_substreams (see parts/ledger)
--- reply  applied: false if the batch had committed before
+-- reply  applied: false if the batch was already committed
 -- errors query_fenced, query_retired, batch_not_begun, reports_missing
 -- @include parts/reply
 -- @include parts/batches
@@ -16,7 +16,7 @@ local function account(class, column)
     if count ~= 0 then
       members[#members + 1], counts[#counts + 1] = args.members[i], values.text(count)
       total = total + count
-      if total > values.HIGHEST / 2 then  -- before a sum of doubles loses its last digit
+      if total > values.HIGHEST / 2 then  -- a larger sum of doubles may be inexact
         bulk.add(key.job, class, values.text(total))
         total = 0
       end

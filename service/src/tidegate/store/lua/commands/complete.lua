@@ -1,5 +1,5 @@
--- End the input: all substreams are done, and C moves past the throttle to the end of the last frame that has events or
--- begins before up_to. The job is frozen. A complete job moves again if up_to is ahead of its C.
+-- End the input of a job: all substreams become done. Regardless of the throttle, C moves to the end of the last
+-- frame that has events or begins before up_to. If the job is already complete, C moves only if up_to is above C.
 --
 -- args   up_to (absent: up to the last event), actor, reason
 -- reply  applied

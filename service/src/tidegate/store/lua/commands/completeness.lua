@@ -1,11 +1,15 @@
 -- Read the delays of a job.
 --
--- args   members; unknown ones are ignored
+-- args   members (unknown members are ignored; absent: the substream that holds the watermark)
 -- reply  wait_sum, wait_weight, pool, merged (sketches), rows (member, lag in force, sketch)
 -- @include parts/delays
 local job = state.job
-local members = args.members
 clock.load()
+local members = args.members
+if not members then
+  local held_by = emission.held_by()
+  members = held_by and held_by.substream and {held_by.query .. '/' .. held_by.substream} or {}
+end
 local known, done = bulk.zmscore(key.max_event_times, members), bulk.zmscore(key.done, members)
 local sketches, lags, rows = bulk.hmget(key.delays, members), policy.lags_of(members), {}
 for i, member in ipairs(members) do

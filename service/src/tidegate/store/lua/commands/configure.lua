@@ -1,7 +1,7 @@
 -- Create a job, or change its configuration.
 --
--- args   expected_revision (absent: create; there must be no live job), state_epoch, config (JSON text, as the client sent
---        it), compiled_config (JSON text), max_jobs, quota (prefix, jobs), actor, reason
+-- args   expected_revision (absent: create a job), state_epoch, config (JSON text, as the client sent it),
+--        compiled_config (JSON text), max_jobs, quota (prefix, jobs), actor, reason
 -- reply  created, revision
 -- errors job_exists, job_not_found, job_deleted, revision_mismatch, too_many_jobs
 -- @include parts/reply
@@ -19,7 +19,7 @@ local function finish(created)
   return reply.finish({created = created, revision = job.revision})
 end
 
--- Refuse a job beyond the limit on all jobs, or on those with the prefix of the caller.
+-- Refuse a new job if the limit on all jobs, or on jobs with the caller's prefix, is reached.
 local function check_quota()
   if args.max_jobs and redis.call('SCARD', key.jobs) >= args.max_jobs then
     values.refuse('too_many_jobs', {limit = args.max_jobs})
@@ -34,7 +34,7 @@ end
 
 local function create()
   local incarnation, now = (job.incarnation or 0) + 1, clock.now()
-  -- Later than the records of the previous incarnation, so that no client continues them in this one.
+  -- Start after the records of the previous incarnation, so that no client continues from an old record.
   local deleted = number(redis.call('HGET', key.job, 'deleted'))
   if deleted then now = math.max(now, deleted + 1) end
   check_quota()
@@ -65,7 +65,7 @@ journal.write('config', 'actor', args.actor, 'reason', args.reason)
 substreams.expect_queries()
 if config.max_retention_ms ~= before.max_retention_ms then job.retention = '' end
 if config.idle_timeout_ms and not before.idle_timeout_ms then
-  -- Silence of reports without batches was not measured before: it starts now.
+  -- The silence of reports without batches was not measured before, so it starts now.
   for _, name in ipairs({key.last_events(''), key.idle('')}) do
     bulk.zadd_all(name, text(job.observed_now), redis.call('ZRANGE', name, 0, -1))
   end
@@ -76,7 +76,7 @@ local function idle_clock_of(query)
   return number(redis.call('HGET', key.query(query), 'idle_clock'))
 end
 
--- Make substreams of a query active that are no longer idle by silence.
+-- Make idle substreams of a query active that are not silent under the new configuration.
 local function undo_idle(query)
   local idle_clock = idle_clock_of(query)
   local silent = config.idle_timeout_ms and idle_clock and idle_clock - config.idle_timeout_ms or -math.huge
@@ -88,7 +88,7 @@ local function undo_idle(query)
   if #active > 0 then idleness.undo(query, active) end
 end
 
--- The stored states are those of the previous policies.
+-- The stored states belong to the previous policies.
 config.policies, config.has_clock_driven = before.policies, before.has_clock_driven
 for _, query in ipairs(substreams.query_names()) do undo_idle(query) end
 config.policies, config.has_clock_driven = after.policies, after.has_clock_driven
@@ -103,7 +103,7 @@ local function differs(a, b)
   return false
 end
 
--- Remove a substream from its policy; return its watermark, and the history it may keep.
+-- Remove a substream from its policy. Return its watermark, and the history that it may keep.
 local function leave(old, member, is_active, max_event_time)
   local watermark = number(redis.call('ZSCORE', is_active and key.active or key.frozen, member))
   if not old.limit then return watermark, nil end
@@ -136,7 +136,7 @@ local function change_policy(member, is_active)
   local max_event_time = number(redis.call('ZSCORE', key.max_event_times, member))
   local flat_lag = max_event_time and policy.flat_lag(new, member)
   if not differs(old, new) then
-    -- A substream that was idle under another lag has not been evaluated under this one yet.
+    -- A substream that was idle under another lag has not been evaluated under the new lag yet.
     if is_active and flat_lag then
       redis.call('ZADD', key.active, 'GT', score(minus(max_event_time, flat_lag)), member)
     end

@@ -1,4 +1,5 @@
--- Make substreams known before their first event, so that they hold the watermark from the start; move nothing.
+-- Make substreams known before their first event, so that they hold the watermark from the start. The watermark does
+-- not move.
 --
 -- args   max_substreams, query, members, max_event_times (columns; null: unknown), actor, reason
 -- reply  applied
@@ -31,7 +32,7 @@ for _, member in ipairs(members) do
 end
 if #unseen > 0 then
   job.evaluation_due = 1
-  -- The computed watermarks assume that a history is sampled only in evaluations.
+  -- Computed watermarks assume that only evaluations sample a history.
   if state.config.has_clock_driven then job.evaluate_each = 1 end
 end
 if #affected > 0 then journal.write_action('declare', args.query, affected) end

@@ -1,7 +1,7 @@
--- Delete a job and its data. A tombstone stays: reports are refused, and the next create starts a new incarnation.
+-- Delete a job and its data. A tombstone stays, so that reports are refused and a create starts a new incarnation.
 --
 -- args   expected_revision (absent: any)
--- errors job_not_found (never created), revision_mismatch; a second delete is no error
+-- errors job_not_found (never created), revision_mismatch; a repeated delete succeeds
 -- @include parts/clock
 -- @include parts/removal
 local job = state.job

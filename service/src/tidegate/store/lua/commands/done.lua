@@ -1,4 +1,5 @@
--- End all these substreams, or none; they never hold the watermark again.
+-- Mark substreams as done, so that they never hold the watermark again. If any substream is unknown, no substream
+-- changes.
 --
 -- args   query, members, actor, reason
 -- reply  applied

@@ -1,4 +1,4 @@
--- Forget substreams; ignore unknown ones.
+-- Evict substreams; ignore unknown substreams.
 --
 -- args   query, members, actor, reason
 -- reply  applied

@@ -1,9 +1,9 @@
 -- Return the data of an explanation: the job after a sweep, and its holders, lowest first. Active substreams and open
--- batches are limited to those that may hold the watermark; the others are ahead of all of them.
+-- batches are limited to those that may hold the watermark.
 --
 -- args   limit
 -- reply  config (JSON), unattended_ms, max_watermark, max_event_time, all_idle, coalesced_watermark_since_ms,
---        watermark_since_ms, retention (parts/history), holds, open_batches, substreams, queries (of these)
+--        watermark_since_ms, retention (parts/history), holds, open_batches, substreams, queries (of both)
 -- @include parts/reply
 local job, number = state.job, values.number
 local limit = args.limit

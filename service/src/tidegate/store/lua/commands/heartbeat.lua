@@ -1,7 +1,7 @@
 -- Advance the idle clock of a query that has processed all input and has no new data, unless a batch is open.
 --
--- args   token, run, observed_ms, waited_ms, after_batch (absent: any)
--- reply  applied: false if the clock stands still
+-- args   token, run, observed_ms, waited_ms, after_batch (absent: no check)
+-- reply  applied: false if the clock did not advance
 -- errors query_fenced, query_retired, checkpoint_conflict
 -- @include parts/reply
 -- @include parts/batches

@@ -1,6 +1,6 @@
--- Keep C, and so the watermark, at or below a value. A repeated hold lasts until the later of the two ends.
+-- Keep C, and therefore W, at or below a value. A repeated hold expires at the later of the two times.
 --
--- args   hold, at_most, duration_ms (absent: until it is released), actor, reason
+-- args   hold, at_most, duration_ms (absent: until the hold is released), actor, reason
 -- reply  applied
 -- errors job_complete, hold_exists
 -- @include parts/reply

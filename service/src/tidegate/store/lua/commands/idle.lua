@@ -1,4 +1,5 @@
--- Make all these substreams idle, or none, so that the watermark does not wait for them until they report again.
+-- Make substreams idle, so that they do not hold the watermark until their next event. If any substream is unknown or
+-- done, no substream changes.
 --
 -- args   query, members, actor, reason
 -- reply  applied

@@ -1,6 +1,6 @@
 -- Read the queries of a job with their latest batches.
 --
--- reply  rows (the members of tidegate.domain.results.QueryRow)
+-- reply  rows (the fields of tidegate.domain.results.QueryRow)
 -- @include parts/emission
 local number = values.number
 clock.load()

@@ -1,4 +1,4 @@
--- End a hold.
+-- Release a hold.
 --
 -- args   hold, actor, reason
 -- errors hold_not_found

@@ -1,4 +1,4 @@
--- Undo the end of input, but not the watermark.
+-- Reopen a complete job. The watermark does not go back.
 --
 -- args   actor, reason
 -- reply  applied
@@ -10,7 +10,7 @@ if not job.is_complete then return reply.finish({applied = false}) end
 job.unattended = job.unattended + (job.observed_now - job.completed)
 job.is_complete, job.observed_now = nil, job.completed
 journal.write_action('reopen')
--- No substream became idle while the job was complete, though clocks may have moved.
+-- While the job was complete, idle clocks may have advanced, but no substream became idle.
 local has_left = idleness.time_out_queries()
 for _, query in ipairs(redis.call('SMEMBERS', key.query_names)) do
   has_left = idleness.expire(query, values.number(redis.call('HGET', key.query(query), 'idle_clock'))) or has_left

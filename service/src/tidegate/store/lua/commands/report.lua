@@ -1,7 +1,7 @@
--- Apply event times and watermarks of a reporter without batches at once.
+-- Apply event times and watermarks immediately, without a batch.
 --
--- args   max_substreams, token; members, max_event_times, watermarks, min_event_times (columns, the last may be absent);
---        delayed, delays (columns: members, lists of buckets and rows in turn)
+-- args   max_substreams, token; members, max_event_times, watermarks, min_event_times (columns; min_event_times may be
+--        absent); delayed, delays (columns: members, lists of alternating buckets and rows)
 -- reply  applied
 -- errors job_complete, event_time_missing, too_many_substreams
 -- @include parts/reply

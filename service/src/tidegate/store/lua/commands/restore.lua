@@ -1,5 +1,5 @@
--- Set watermarks of known substreams; none goes back. C moves to the lowest of all if that is ahead: past the throttle,
--- not past holds.
+-- Raise the watermarks of known substreams, and raise C to the lowest watermark of all substreams. Holds limit C; the
+-- throttle does not.
 --
 -- args   query, members, watermarks (columns), actor, reason
 -- reply  applied
@@ -15,7 +15,7 @@ substreams.check_known(query, members)
 local driven = {}  -- the active substreams that follow the clock
 advancing.each_materialized(function(member, s, rule) driven[member] = {s = s, rule = rule} end)
 
--- Restore a substream that does not follow the clock, or is idle.
+-- Restore a substream that is idle or does not follow the clock.
 local function restore_flat(member, watermark, is_active)
   redis.call('ZADD', is_active and key.active or key.frozen, score(watermark), member)
   local rule, line = policy.of(member), redis.call('HGET', key.clock_driven, member)

@@ -1,4 +1,4 @@
--- End a query: give up its open batch, and hand its substreams to a successor or evict them. A query that is its own
+-- Retire a query: abandon its open batch, and move its substreams to a successor or evict them. A query that is its own
 -- successor keeps its substreams and may begin on another checkpoint.
 --
 -- args   query, successor (absent: evict), actor, reason
@@ -57,7 +57,7 @@ local function hand_over_member(from, to, now)
   end
 end
 
-if not query.is_known then  -- only expected or declared; record that it is retired
+if not query.is_known then  -- no call yet: store a query that is retired
   redis.call('ZADD', key.queries, 'NX', text(job.now), name)
   redis.call('SADD', key.query_names, name)
   redis.call('HSET', key.query(name), 'query_id', '', 'run_id', '', 'last_contact', text(job.now))

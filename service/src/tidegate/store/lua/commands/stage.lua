@@ -1,8 +1,8 @@
 -- Store the report of one partition until its batch commits.
 --
 -- args   max_substreams, token, run, batch_id, partition; members, max_event_times, watermarks, rows, future_rows (columns;
---        the last two may be empty); delayed, delays (columns: members, lists of buckets and rows in turn)
--- reply  applied: false if the batch has committed already
+--        rows and future_rows may be empty); delayed, delays (columns: members, lists of alternating buckets and rows)
+-- reply  applied: false if the batch is already committed
 -- errors query_fenced, query_retired, batch_not_begun, event_time_missing, too_many_substreams
 -- @include parts/reply
 -- @include parts/batches

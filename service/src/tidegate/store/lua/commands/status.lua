@@ -1,6 +1,6 @@
--- Read the status of a job without its tables.
+-- Read the status of a job.
 --
--- reply  config (JSON), revision, created_ms, and the members of tidegate.domain.results.JobSummary
+-- reply  config (JSON), revision, created_ms, and the fields of tidegate.domain.results.JobSummary
 -- @include parts/emission
 local job, number = state.job, values.number
 clock.load()

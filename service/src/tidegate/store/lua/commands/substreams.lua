@@ -1,7 +1,8 @@
--- Read the table of some substreams.
+-- Read some substreams, or all substreams of a small job.
 --
--- args   members; unknown ones are ignored
--- reply  max_watermark, rows (member, and the members of tidegate.domain.results.SubstreamRow)
+-- args   members (unknown members are ignored), limit (absent: 0)
+-- reply  config (JSON), max_watermark, is_complete (whether rows has all substreams: the job has at most limit),
+--        rows (member, and the fields of tidegate.domain.results.SubstreamRow)
 -- @include parts/emission
 local job, config, number = state.job, state.config, values.number
 local CLASSES = {'reported_rows', 'future_rows', 'on_time', 'updated', 'late', 'null_event_time', 'future'}
@@ -49,9 +50,13 @@ local function row_of(member, max_event_time)
   return {map = row}
 end
 
-local rows = {}
-local event_times = bulk.zmscore(key.max_event_times, args.members)
-for i, member in ipairs(args.members) do
+local members, is_complete, rows = args.members, false, {}
+if redis.call('ZCARD', key.max_event_times) <= (args.limit or 0) then
+  members, is_complete = redis.call('ZRANGE', key.max_event_times, 0, -1), true
+end
+local event_times = bulk.zmscore(key.max_event_times, members)
+for i, member in ipairs(members) do
   if event_times[i] then rows[#rows + 1] = row_of(member, event_times[i]) end
 end
-return emission.watermark_state({max_watermark = job.max_watermark, rows = rows})
+return emission.watermark_state({config = redis.call('HGET', key.job, 'config'), max_watermark = job.max_watermark,
+  is_complete = is_complete, rows = rows})

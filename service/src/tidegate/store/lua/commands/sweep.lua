@@ -1,4 +1,5 @@
--- Evaluate a job because time has passed. Also the plain read of a watermark, which must not lag behind the clock.
+-- Evaluate a job because time has passed. Reads of a watermark also use this command, because watermarks may follow the
+-- clock.
 -- @include parts/reply
 reply.load()
 evaluate.sweep()

@@ -2,12 +2,13 @@
 -- The active substreams whose policies follow the clock, in sorted sets, so that an evaluation costs O(log n):
 --
 --   key.constant    member -> watermark, while it is constant
---   key.advancing   member -> watermark less the observed time, once it advances with the clock
---   key.next_change member -> when it starts to advance, or takes its next step
+--   key.advancing   member -> watermark - observed time, while it advances with the clock
+--   key.next_change member -> observed time at which it starts to advance or takes its next step
 --
--- job.lowest_clock_driven is the lowest own watermark of them all. With the lowest policy watermark P, an evaluation moves
--- it to  max(lowest, min(P, cap)),  which is exact unless a substream leaves. In that case job.evaluate_each makes the
--- next evaluation poll each of them, as the Python machine does.
+-- job.lowest_clock_driven is the lowest own watermark of these substreams. An evaluation raises this value to
+-- max(lowest, min(P, cap)), where P is the lowest policy watermark. The result is exact unless a substream has left
+-- these sets. If a substream has left and the cap is below P, the evaluation polls each substream, as in
+-- tidegate.domain. If job.evaluate_each is set, the next evaluation polls each substream.
 local number, text, score, highest, above = values.number, values.text, values.score, values.highest, values.above
 local job, config = state.job, state.config
 local advancing = {}
@@ -41,7 +42,7 @@ local function each(members, visit)
   end
 end
 
--- Remove active members; return their watermarks, which are constant from now on.
+-- Remove active members; return their watermarks, which then stay constant.
 function advancing.freeze(members)
   local watermarks = {}
   each(members, function(member, s, rule, max_event_time)
@@ -53,7 +54,7 @@ function advancing.freeze(members)
   return watermarks
 end
 
--- Add members again in the state in which they were frozen.
+-- Add frozen members again, with their stored state.
 function advancing.thaw(members)
   each(members, function(member, s, rule, max_event_time)
     s.since = job.evaluations
@@ -61,11 +62,11 @@ function advancing.thaw(members)
     local lagged = max_event_time and values.minus(max_event_time, rule.initial_lag)
     redis.call('ZADD', key.lagged(rule.limit), score(lagged), member)
     job.lowest_clock_driven = math.min(job.lowest_clock_driven, s.own or -math.huge)
-    if above(s.own, job.max_watermark) then job.evaluate_each = 1 end  -- it was restored while it was idle
+    if above(s.own, job.max_watermark) then job.evaluate_each = 1 end  -- s.own was restored while the member was idle
   end)
 end
 
--- Apply an event time to an active member, or add a member without one. line: its state, if it has one.
+-- Apply an event time to an active member, or add a new member. line: the stored state of the member, if any.
 function advancing.observe(member, line, event_time, before)
   local rule, s = policy.of(member), nil
   if line then
@@ -88,7 +89,7 @@ function advancing.members()
   return members
 end
 
--- Call visit(member, s, rule) for each of them, materialized.
+-- Materialize each member, and call visit(member, s, rule).
 function advancing.each_materialized(visit)
   each(advancing.members(), function(member, s, rule, max_event_time)
     clock_driven.materialize(s, rule, max_event_time)
@@ -96,7 +97,7 @@ function advancing.each_materialized(visit)
   end)
 end
 
--- Poll each of them.
+-- Poll each member.
 local function evaluate_each(cap)
   job.lowest_clock_driven = math.huge
   advancing.each_materialized(function(member, s, rule, max_event_time)
@@ -111,7 +112,7 @@ local function evaluate_each(cap)
   job.evaluate_each = nil
 end
 
--- Move at most CHUNK of those that are due to advance or to take a step; return their number.
+-- Move at most CHUNK members that are due to advance or to take a step; return their number.
 local function take_changes()
   local due = redis.call('ZRANGE', key.next_change, '-inf', text(job.observed_now), 'BYSCORE', 'LIMIT', 0, bulk.CHUNK)
   if #due == 0 then return 0 end
@@ -122,7 +123,7 @@ local function take_changes()
       return advancing.place(member, s, rule)
     end
     local _, distance = clock_driven.next_change(s, rule, highest(s.own, s.reached))
-    if math.abs(distance) > values.HIGHEST then  -- beyond the range of scores: constant until the next evaluation
+    if math.abs(distance) > values.HIGHEST then  -- no exact score: constant until the next evaluation
       redis.call('ZADD', key.constant, score(highest(s.own, clock_driven.now(s, rule))), member)
       redis.call('ZADD', key.next_change, score(job.observed_now + 1), member)
     else
@@ -134,7 +135,8 @@ local function take_changes()
   return #due
 end
 
--- Return the lowest and the highest current watermark, infinite without members; no watermark counts as -inf.
+-- Return the lowest and the highest current watermark, infinite if there are no members. A missing watermark counts as
+-- -inf.
 local function extremes()
   local lowest, top = math.huge, -math.huge
   local member, reading = values.lowest_of(key.constant)
@@ -174,8 +176,8 @@ local function evaluate_sets(cap, has_left)
   return is_unfinished
 end
 
--- Evaluate them. cap: limit on their watermarks (infinite: none). has_left: whether one has become idle in this command.
--- Return the lowest own watermark (infinite without members), and whether another evaluation is needed.
+-- Evaluate the members. cap: limit on their watermarks (infinite: no limit). has_left: a member became idle in this
+-- command. Return the lowest own watermark (infinite if there are no members), and whether another evaluation is due.
 function advancing.evaluate(cap, has_left)
   local is_unfinished = false
   if not config.has_clock_driven or redis.call('EXISTS', key.clock_driven) == 0 then

@@ -1,6 +1,6 @@
 -- @include parts/observation
--- Batches and runs: begin, pin, stage, commit, and the checks that reject older runs and other checkpoints. A run is
--- args.run: query, query_id, run_id. See tidegate.domain.batches.
+-- Batches and runs: begin, pin, stage, commit, and the checks that reject older runs and other checkpoints. A run is a
+-- record of query, query_id and run_id. See tidegate.domain.batches.
 local number, text, refuse = values.number, values.text, values.refuse
 local job = state.job
 local batches = {}
@@ -8,7 +8,7 @@ local batches = {}
 local FIELDS = {'query_id', 'run_id', 'latest', 'open', 'input_known_until', 'idle_clock', 'waited', 'outage', 'begun_by',
   'begun_merged', 'retired'}
 
--- Return a query as it is stored; is_known: it has made a call.
+-- Return a stored query. is_known is true if the query has made a call or was retired.
 function batches.load(name)
   local found, query = redis.call('HMGET', key.query(name), unpack(FIELDS)), {name = name}
   for i, field in ipairs(FIELDS) do query[field] = found[i] or nil end
@@ -20,7 +20,7 @@ function batches.load(name)
   return query
 end
 
--- Refuse a run that a newer one has replaced, or whose query was retired.
+-- Refuse a run that a newer run has replaced, or whose query was retired.
 function batches.check_run(query, run)
   if not query.is_known then return end
   local is_fenced = redis.call('ZSCORE', key.fenced_runs(query.name), run.run_id)
@@ -61,28 +61,28 @@ local function fence(query)
   journal.write('fenced', 'query', query.name, 'run_id', query.run_id)
 end
 
--- Make a run the current one of its query, and fence the previous run.
+-- Make a run the current run of its query, and fence the previous run.
 function batches.enter(query, run)
   redis.call('ZADD', key.queries, 'NX', text(job.now), query.name)
   redis.call('SADD', key.query_names, query.name)
   if not query.is_known then
     query.query_id, query.run_id, query.is_known = run.query_id, run.run_id, true
   elseif run.run_id ~= query.run_id then
-    if query.run_id ~= '' then fence(query) end  -- no run: the query was retired before its first call
+    if query.run_id ~= '' then fence(query) end  -- '' if the query was retired before its first call
     query.run_id, query.waited = run.run_id, 0
   end
   redis.call('HSET', key.query(query.name), 'query_id', query.query_id, 'run_id', run.run_id, 'retired', '0')
   batches.contact(query)
 end
 
--- Drop everything that is staged.
+-- Discard all staged reports.
 function batches.unstage(query)
   local name = query.name
   redis.call('DEL', key.staged_event_times(name), key.staged_watermarks(name), key.staged_rows(name),
     key.staged_future_rows(name), key.staged_delays(name))
 end
 
--- Continue on a checkpoint, and forget the batches of any other; none of those is open.
+-- Move a query without an open batch to a checkpoint. If this is another checkpoint, forget the previous batches.
 function batches.move_to(query, query_id)
   if query_id == query.query_id then return end
   redis.call('DEL', key.pinned_watermarks(query.name), key.pinned_batches(query.name))
@@ -92,14 +92,14 @@ function batches.move_to(query, query_id)
   query.query_id, query.latest, query.open = query_id, nil, false
 end
 
--- Let a run continue the latest batch; drop what another run staged for it.
+-- Let a run continue the latest batch; discard reports that another run staged.
 function batches.take_over(query, run_id)
   if query.begun_by == run_id then return end
   batches.unstage(query)
   redis.call('HSET', key.query(query.name), 'begun_by', run_id)
 end
 
--- Open a batch and pin it; forget pinned watermarks beyond the last `keep`.
+-- Open a batch and pin its watermark; forget all but the last `keep` pinned watermarks.
 function batches.open_batch(query, batch_id, pinned, input_known_until, keep)
   local name = query.name
   redis.call('HSET', key.query(name), 'latest', text(batch_id), 'open', '1', 'begun', text(job.now),
@@ -123,7 +123,7 @@ local function close(query)
   batches.unstage(query)
 end
 
--- Return the members that a batch has staged, with their event times and watermarks.
+-- Return the members that the open batch has staged, with their event times and watermarks.
 local function staged_columns(query)
   local members, event_times, watermarks, at = {}, {}, {}, {}
   local function collect(name, column)
@@ -142,7 +142,7 @@ local function staged_columns(query)
   return members, event_times, watermarks
 end
 
--- Return the members and the values of a hash '<partition> <member>' -> value.
+-- Return the members and values of a hash '<partition> <member>' -> value.
 local function staged_by_partition(name)
   local found, members, column = redis.call('HGETALL', name), {}, {}
   for i = 1, #found, 2 do
@@ -152,8 +152,8 @@ local function staged_by_partition(name)
   return members, column
 end
 
--- Make what the open batch staged effective; the caller must evaluate the job afterwards. Return whether a substream
--- that follows the clock has become idle.
+-- Apply the staged reports of the open batch and close it; the caller must evaluate the job afterwards. Return whether
+-- a substream that follows the clock has become idle.
 function batches.commit_staged(query)
   local name = query.name
   local delayed, lines = staged_by_partition(key.staged_delays(name))
@@ -169,7 +169,7 @@ function batches.commit_staged(query)
   return idleness.expire(name, query.idle_clock)
 end
 
--- Retire a query and undo the begin of its open batch, which keeps its pinned watermark for a new begin.
+-- Retire a query and undo the begin of its open batch. Another begin of the batch returns its pinned watermark.
 function batches.give_up(query)
   if query.open then
     if query.latest > 0 then

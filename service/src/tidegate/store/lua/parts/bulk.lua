@@ -1,9 +1,9 @@
 -- @include parts/values
--- Commands with many arguments, in chunks: unpack fails near 8000 values.
+-- Redis commands with many arguments, split into chunks because unpack fails near 8000 values.
 local bulk = {CHUNK = 2000}
 local CHUNK = bulk.CHUNK
 
--- Add members; pairs_: scores and members in turn. Return how many are new.
+-- Add members. pairs_ has alternating scores and members. Return the number of new members.
 function bulk.zadd(name, flag, pairs_)
   local added = 0
   for first = 1, #pairs_, 2 * CHUNK do
@@ -55,7 +55,7 @@ function bulk.hmget(name, fields)
   return read('HMGET', name, fields)
 end
 
--- Add to a counter, which stops at 64 bits: an overflow must not fail the command.
+-- Add to a counter. An addition that would exceed 64 bits is ignored, so that the command does not fail.
 function bulk.add(name, field, amount)
   redis.pcall('HINCRBY', name, field, amount)
 end

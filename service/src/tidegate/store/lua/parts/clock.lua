@@ -1,10 +1,10 @@
 -- @include parts/state
--- The clock of a job: it never goes back, and it detects outages. Observed time excludes outages.
+-- The clock of a job, which never goes back and detects outages. Observed time excludes outages.
 local number, text, refuse = values.number, values.text, values.refuse
 local job = state.job
 local clock = {}
 
--- Return the processing time of this command: that of the Redis server, unless a test gives one. Refuse a time after
+-- Return the processing time of this command: the time of the Redis server, unless a test sets one. Refuse a time after
 -- args.latest_now_ms.
 function clock.now()
   local now = args.now_ms
@@ -20,7 +20,7 @@ end
 function clock.advance(now)
   local gap = now - job.clock
   local is_outage = args.unattended_after_ms and gap > args.unattended_after_ms
-  -- A job that waits for time to pass is evaluated regularly, so a longer gap shows that no coordinator ran.
+  -- A job with a next change is swept regularly, so a longer gap shows that no coordinator ran.
   if is_outage and job.next_change then job.unattended, job.outage = job.unattended + gap, gap end
   job.now = math.max(now, job.clock)
   job.clock, job.observed_now = job.now, job.now - job.unattended
@@ -34,8 +34,8 @@ function clock.load()
   clock.advance(clock.now())
 end
 
--- Return the current observed time of a query, and its outages; for reports without batches, those of the job. The time
--- does not go back when an outage becomes known later.
+-- Return the observed time of a query, and the duration of its outages. Reports without batches ('') use the observed
+-- time and the outages of the job. A late report of an outage does not move the time back.
 function clock.observed_time(query)
   if query == '' then return job.observed_now, job.unattended end
   local fields = redis.call('HMGET', key.query(query), 'outage', 'idle_clock')

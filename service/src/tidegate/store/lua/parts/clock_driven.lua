@@ -1,24 +1,31 @@
 -- @include parts/policy
 -- @include parts/history
--- The state of a substream whose policy follows the clock. An evaluation must not visit each of them, so their watermarks
--- are not stored but computed. The watermark p of a policy, polled at time t, is  reached + max(0, t - start):
+-- The state of a substream whose policy follows the clock. An evaluation must not visit every such substream, so the
+-- watermarks are computed when needed. The watermark p of a policy, polled at time t, is
+-- reached + max(0, t - start):
 --
---   lull         start is the deadline                     constant until then, then advancing with the clock
---   wall clock   start is reached + wall_clock_lag_ms      likewise
+--   lull         start is the deadline                     constant until start, then advancing with the clock
+--   wall clock   start is reached + wall_clock_lag_ms      as for lull
 --   delay        a step function                           constant until its next step
 --
 -- The watermark of the substream itself is  max(own, min(p(t), cap))  over the evaluations (t, cap) since own was last
--- materialized; cap is that of a report. Only evaluations that no later one supersedes matter: job.capped lists them.
+-- materialized. cap is the lowest event time of a report, or infinite. job.capped lists the evaluations that no later
+-- evaluation supersedes; only these matter.
 --
--- s: own; since, the number of the evaluation at which own was materialized; reached; and deadline, or polled and history.
+-- The fields of a state s are own, since (the number of the evaluation at which own was materialized), reached, and
+-- deadline. Under `delay`, polled and history replace deadline.
 local number, text, highest, minus = values.number, values.text, values.highest, values.minus
 local job, config = state.job, state.config
 local clock_driven = {}
 
--- One table per policy, by its limit. at: return the watermark of a poll at a time, without a change. poll: poll the
--- policy. observe: apply an event time; max_event_time includes it. catch_up: poll the policy as of the last evaluation,
--- as if every evaluation had polled it. next_change: return when it passes `reading`, its current watermark, and the
--- distance from the clock of a watermark that then advances with it.
+-- For each policy, by the name of its limit, a table of functions:
+--
+--   at           return the watermark that a poll at a time would give
+--   poll         poll the policy
+--   observe      apply an event time, which max_event_time already includes
+--   catch_up     poll the policy as of the last evaluation, as if every evaluation had polled it
+--   next_change  return the time at which the watermark passes `reading`, its current value; if it then advances with
+--                the clock, also return its distance from the clock
 local lull, wall_clock, delay = {}, {}, {}
 local kinds = {max_lull_ms = lull, wall_clock_lag_ms = wall_clock, max_delay_ms = delay}
 
@@ -84,7 +91,7 @@ function delay.observe(s, rule, lagged, max_event_time)
   delay.poll(s, rule, job.observed_now, max_event_time)
 end
 
--- Return the gaps between evaluations after which a history may start its slots anew.
+-- Return the gaps between evaluations after which a history may restart its slots.
 function clock_driven.gaps()
   local gaps = {}
   if job.gaps ~= '' then
@@ -153,7 +160,7 @@ function clock_driven.capped()
   return job.capped_evaluations
 end
 
--- Record the current evaluation, which supersedes those with a cap at or below its own.
+-- Record the current evaluation, which supersedes earlier evaluations with the same or a lower cap.
 function clock_driven.push_capped(cap)
   local evaluations, lines = clock_driven.capped(), {}
   while #evaluations > 0 and evaluations[#evaluations].cap <= cap do evaluations[#evaluations] = nil end
@@ -169,7 +176,7 @@ function clock_driven.clear_capped()
   job.capped_evaluations, job.capped, job.gaps = {}, '', ''
 end
 
--- Return the watermark of a poll of the policy now, without a change.
+-- Return the watermark that a poll of the policy would give now.
 function clock_driven.now(s, rule)
   return kinds[rule.limit].at(s, rule, job.observed_now, job.unattended)
 end
@@ -197,7 +204,7 @@ function clock_driven.poll(s, rule, max_event_time)
   kinds[rule.limit].poll(s, rule, job.observed_now, max_event_time)
 end
 
--- Return the watermark by the lag alone.
+-- Apply an event time; return the watermark by the lag alone.
 function clock_driven.observe(s, rule, event_time, max_event_time)
   local lagged = minus(event_time, rule.initial_lag)
   kinds[rule.limit].observe(s, rule, lagged, max_event_time)
@@ -208,7 +215,7 @@ function clock_driven.next_change(s, rule, reading)
   return kinds[rule.limit].next_change(s, rule, reading)
 end
 
--- Return the shortest history of any policy of the job, in milliseconds.
+-- Return the length of the shortest history of the job's policies, in milliseconds; nil if no policy has a history.
 function clock_driven.shortest_history()
   local shortest
   for _, rule in ipairs(config.policies) do

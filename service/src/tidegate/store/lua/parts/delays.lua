@@ -1,12 +1,12 @@
 -- @include parts/target_completeness
 -- @include parts/emission
--- Delays of rows, and the latency that waiting for them costs. See tidegate.domain.delays.
+-- The delays of rows, and the latency in addition to the lag. See tidegate.domain.delays.
 local number = values.number
 local job = state.job
 local delays = {}
 
--- Return rows by bucket, by member, from columns that may have a member several times: members, and lists of buckets and
--- rows in turn.
+-- Return the members that have rows, and their rows by bucket. A member may occur several times. The columns are lists
+-- of alternating buckets and rows.
 local function rows_of(members, columns)
   local names, rows = {}, {}
   for i, member in ipairs(members) do
@@ -19,7 +19,7 @@ local function rows_of(members, columns)
   return names, rows
 end
 
--- Return the members that have a max event time and are not done, and these times.
+-- Return the members that have a max event time and are not done, and their max event times.
 local function known_of(names)
   local event_times, done = bulk.zmscore(key.max_event_times, names), bulk.zmscore(key.done, names)
   local known, known_times = {}, {}
@@ -31,7 +31,8 @@ local function known_of(names)
   return known, known_times
 end
 
--- Return how far the watermark of each member is ahead of the merged one; false if the member has no lag.
+-- Return the distance of each member's watermark above the merged watermark: -1 if there is no merged watermark, false
+-- if the member has no lag.
 local function ahead_of(known, known_times, merged)
   local lags, ahead = policy.lags_of(known), {}
   local active, frozen = bulk.zmscore(key.active, known), bulk.zmscore(key.frozen, known)
@@ -65,7 +66,8 @@ local function add_to_pools(known, rows, ahead)
   return pools.pool
 end
 
--- Add the delays of rows, and update learned lags. merged: the unthrottled C for these rows.
+-- Add the delays of rows, and update learned lags. merged: C without the throttle, at the begin of the batch or before
+-- the report.
 function delays.measure(query, members, columns, merged)
   local names, rows = rows_of(members, columns)
   local known, known_times = known_of(names)
@@ -85,7 +87,7 @@ function delays.measure(query, members, columns, merged)
   if #relearning > 0 then journal.write_substreams('relearning', query, relearning) end
 end
 
--- Count the latency of what the watermark has passed since `before`.
+-- Add the latency of the event times in (before, C] to the statistics.
 function delays.count_wait(before)
   local after = job.coalesced_watermark
   if not before or not after or after <= before or not job.max_event_time then return end
@@ -96,7 +98,7 @@ function delays.count_wait(before)
   local steps = sketch.steps_in(after, step) - sketch.steps_in(before, step)
   local remaining = sketch.decayed(job.wait_weight or 0, steps)
   local weight = math.min(after - before, constants.MAX_WEIGHT - remaining)
-  local middle = before + (after - before + throttle.slide()) / 2
+  local middle = before + (after - before + state.config.throttle.slide) / 2
   local share = job.wait_weight and job.wait_weight > 0 and remaining / job.wait_weight or 0
   local sum = (tonumber(job.wait_sum) or 0) * share + (job.max_event_time - lag - middle) * weight
   job.wait_sum, job.wait_weight = string.format('%.17g', sum), remaining + weight

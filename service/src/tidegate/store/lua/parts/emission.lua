@@ -2,25 +2,25 @@
 -- @include parts/throttle
 -- @include parts/advancing
 -- @include parts/clock
--- Emission: the watermark W that clients get, and what holds it. See tidegate.domain.emission.
+-- Emission: the watermark W that clients receive, and its holder. See tidegate.domain.emission.
 local above = values.above
 local job, config = state.job, state.config
 local emission = {}
 
--- Move C to a watermark if that is ahead.
+-- Raise C to a watermark; a lower watermark changes nothing.
 function emission.advance(coalesced_watermark)
   if above(coalesced_watermark, job.coalesced_watermark) then
     job.coalesced_watermark, job.coalesced_watermark_since = coalesced_watermark, job.now
   end
 end
 
--- Move W and C to a watermark that may be emitted or already was.
+-- Raise W and C to a watermark that may be emitted or was emitted before.
 function emission.raise_watermark(watermark)
   emission.advance(watermark)
   if above(watermark, job.watermark) then job.watermark, job.watermark_since = watermark, job.now end
 end
 
--- Move W to C, or to the lowest pinned watermark of an open batch.
+-- Raise W to the lower of C and the lowest pinned watermark of the open batches that are not released.
 function emission.emit()
   local watermark = job.coalesced_watermark
   local query, pinned = values.lowest_of(key.open_pins)
@@ -28,7 +28,8 @@ function emission.emit()
   emission.raise_watermark(watermark)
 end
 
--- Return the active substream with the lowest watermark, and that watermark at the last evaluation; nil without any.
+-- Return the active substream with the lowest watermark, and that watermark at the last evaluation; nil if no substream
+-- is active.
 function emission.slowest()
   local member, watermark
   for _, set in ipairs({{key.active, 0}, {key.constant, 0}, {key.advancing, job.evaluated or 0}}) do
@@ -44,7 +45,7 @@ function emission.slowest()
   return member, watermark
 end
 
--- Return what holds W; nil if the job is complete or nothing holds it.
+-- Return the holder of W; nil if the job is complete or W has no holder.
 function emission.held_by()
   local query, pinned = values.lowest_of(key.open_pins)
   local member, watermark = emission.slowest()
@@ -74,7 +75,7 @@ function emission.held_by()
   return {reason = reason, query = query, substream = name, since_ms = since, last_event_ms = last_event + outage}
 end
 
--- Return tidegate.domain.results.WatermarkState, with further members.
+-- Return tidegate.domain.results.WatermarkState, with additional members.
 function emission.watermark_state(members)
   local found = members or {}
   local holder = job.held_by or emission.held_by()

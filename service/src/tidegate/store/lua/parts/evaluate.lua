@@ -6,7 +6,7 @@ local text, above = values.text, values.above
 local job, config = state.job, state.config
 local evaluate = {passed = {}}
 
--- Release W from batches that have been open for max_batch_hold_ms.
+-- Stop open batches from holding W after max_batch_hold_ms.
 local function release_overdue()
   if not config.max_batch_hold_ms then return end
   local last = text(job.observed_now - config.max_batch_hold_ms)
@@ -19,7 +19,8 @@ local function release_overdue()
   end
 end
 
--- Return the first members of a set that C has passed, and their number. Scores are watermarks less offset.
+-- Return the first members of a set that C has passed, and the number of all such members. The scores of the set are
+-- watermark - offset.
 local function passed_in(name, offset)
   local last = '(' .. text(job.coalesced_watermark - offset)
   local count = redis.call('ZCOUNT', name, '-inf', last)
@@ -31,7 +32,7 @@ local function passed_in(name, offset)
   return rows, count
 end
 
--- Record that a limit let C pass the members of some sets.
+-- Record that a limit let C pass members of these sets.
 local function record_limit(limit, sets)
   local rows, count = {}, 0
   for _, set in ipairs(sets) do
@@ -82,18 +83,18 @@ local function run(cap, is_sweep, has_left)
   delays.count_wait(before)
 end
 
--- Evaluate after a change. has_left: whether a substream that follows the clock has become idle in this command.
+-- Evaluate the job after a change. has_left: a substream that follows the clock became idle in this command.
 function evaluate.evaluate(has_left)
   run(nil, false, has_left)
 end
 
--- Evaluate after a report without a batch; cap: its lowest event time. At most CHUNK pending changes of each kind are
--- applied, to bound the cost of a report; the rest is due at once.
+-- Evaluate the job after a report without a batch. cap: the lowest event time of the report. To bound the cost of a
+-- report, at most CHUNK pending changes of each kind are applied. The other changes are due immediately.
 function evaluate.after_report(cap)
   run(cap, false)
 end
 
--- Evaluate because time has passed; retention acts only here.
+-- Evaluate the job because time has passed. Retention acts in sweeps only.
 function evaluate.sweep()
   run(nil, true)
 end

@@ -1,6 +1,6 @@
 -- @include parts/values
--- The history of one value: tidegate.domain.history, with the same slots. cells[1] is the oldest; an empty cell is false.
--- boundary is in sixteenths of a millisecond, length in milliseconds.
+-- The history of one value, with the slots of tidegate.domain.history. cells[1] is the oldest cell; an empty cell is
+-- false. boundary is in sixteenths of a millisecond, length in milliseconds.
 local number, text = values.number, values.text
 local history = {}
 local CELLS = 17
@@ -37,7 +37,7 @@ function history.line(h)
   return table.concat(parts, ',')
 end
 
--- Close the slots that have ended by a time; return how many.
+-- Close the slots that have ended by a time; return their number.
 function history.roll(h, time)
   local now = time * 16
   if now < h.boundary then return 0 end
@@ -48,7 +48,7 @@ function history.roll(h, time)
   return closed
 end
 
--- Record the current value and return the one of `length` ago.
+-- Record the current value and return the value of `length` ago.
 function history.sample(h, time, value)
   if not h.boundary then
     h.boundary = time * 16 + h.length
@@ -59,7 +59,8 @@ function history.sample(h, time, value)
   return h.cells[1] or nil
 end
 
--- Return when the answer becomes one that matters without new samples; nil if it never does.
+-- Return the next time at which the returned value changes to one that satisfies `matters`, without new samples; nil if
+-- no value of the history satisfies it.
 function history.next_change(h, matters)
   if not h.boundary then return nil end
   for shifts = 1, CELLS - 1 do

@@ -1,11 +1,11 @@
 -- @include parts/journal
 -- @include parts/advancing
--- Idleness: which substreams the merged watermark does not wait for. See tidegate.domain.idleness.
+-- Idleness: silent substreams do not hold the merged watermark. See tidegate.domain.idleness.
 local number, text, score, highest = values.number, values.text, values.score, values.highest
 local job, config = state.job, state.config
 local idleness = {}
 
--- Remove active members from the merge, with their watermarks; return whether any of them follows the clock.
+-- Remove active members from the merge and keep their watermarks; return whether any member follows the clock.
 function idleness.freeze(members)
   local flat, clock_driven_ones = policy.by_kind(members)
   local watermarks = bulk.zmscore(key.active, flat)
@@ -24,7 +24,7 @@ function idleness.freeze(members)
   return #clock_driven_ones > 0
 end
 
--- Make active members of a query idle; last_events are theirs. Return whether any follows the clock.
+-- Make active members of a query idle. last_events: their last events. Return whether any member follows the clock.
 function idleness.set_idle(query, members, last_events)
   local has_left, idle = idleness.freeze(members), {}
   for i, member in ipairs(members) do idle[#idle + 1], idle[#idle + 2] = last_events[i], member end
@@ -34,8 +34,8 @@ function idleness.set_idle(query, members, last_events)
   return has_left
 end
 
--- Make members of a query idle whose last event is at or before `until_`. forced: for another reason than silence.
--- one_chunk: at most CHUNK of them. Return whether any follows the clock.
+-- Make members of a query idle whose last event is at or before `until_`. forced: the reason is not silence.
+-- one_chunk: at most CHUNK members. Return whether any member follows the clock.
 local function make_idle(query, until_, limit, forced, one_chunk)
   local count, first, has_left = 0, {}, false
   repeat
@@ -65,7 +65,7 @@ function idleness.expire(query, idle_clock, one_chunk)
   return make_idle(query, idle_clock - config.idle_timeout_ms, 'idle_timeout_ms', false, one_chunk)
 end
 
--- Make the substreams of queries without a call for query_timeout_ms idle.
+-- Make all substreams of a query idle after query_timeout_ms without a call.
 function idleness.time_out_queries()
   if not config.query_timeout_ms then return false end
   local has_left, last = false, text(job.observed_now - config.query_timeout_ms)
@@ -76,8 +76,8 @@ function idleness.time_out_queries()
   return has_left
 end
 
--- Make idle members active, with the watermarks they had. under_new_lag: a new lag may give a higher watermark from their
--- max event time.
+-- Make idle members active, with their stored watermarks. under_new_lag: raise each watermark to max event time - lag,
+-- because the lag may have changed.
 local function activate(query, members, under_new_lag)
   local idle, active, last_events = bulk.zmscore(key.idle(query), members), {}, {}
   for i, member in ipairs(members) do
@@ -104,14 +104,14 @@ local function activate(query, members, under_new_lag)
   return active
 end
 
--- Record events of the members: idle ones become active.
+-- Record events of the members: idle members become active.
 function idleness.reactivate(query, members)
   if redis.call('EXISTS', key.idle(query)) == 0 then return end
   local active = activate(query, members, true)
   if #active > 0 then journal.write_substreams('active', query, active) end
 end
 
--- Make idle members active because a configuration no longer makes them idle.
+-- Make idle members active that are not silent under the new configuration.
 function idleness.undo(query, members)
   activate(query, members, false)
 end

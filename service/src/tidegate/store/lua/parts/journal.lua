@@ -1,10 +1,10 @@
 -- @include parts/state
--- The record of a job: tidegate.domain.journal. Details that are nil or '' are left out.
+-- The journal of a job. See tidegate.domain.journal. Details that are nil or '' are omitted.
 local text = values.text
 local job = state.job
 local journal = {is_written = false}
 
--- Append a record; details: names and values in turn.
+-- Append a record with details: alternating names and values.
 function journal.write(kind, ...)
   local entry, details = {'kind', kind}, {...}
   for i = 1, select('#', ...), 2 do
@@ -23,7 +23,7 @@ function journal.announce()
   redis.call('PUBLISH', key.wake .. key.name, '')
 end
 
--- Return the first of a list of members, as a record names them.
+-- Return the first names of a list of members as JSON; nil if the list is empty.
 function journal.named(members)
   if #members == 0 then return nil end
   local first = {}
@@ -36,7 +36,7 @@ function journal.write_substreams(kind, query, members)
   journal.write(kind, 'query', query, 'count', #members, 'substreams', journal.named(members))
 end
 
--- Record the command of an operator.
+-- Record an operator's command.
 function journal.write_action(action, query, members, ...)
   local count = members and #members > 0 and #members or nil
   journal.write('action', 'action', action, 'query', query, 'actor', args.actor, 'reason', args.reason, 'count', count,

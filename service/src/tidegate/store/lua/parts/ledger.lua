@@ -1,8 +1,8 @@
 -- @include parts/observation
--- Late rows by hour of event time: tidegate.domain.ledger.
+-- Rows by hour of event time, with updated and late rows. See tidegate.domain.ledger.
 local ledger = {}
 
--- Forget the first hours if there are too many hours or entries; keep the last hour.
+-- Forget the first hours if there are too many hours or entries. Always keep the last hour.
 local function trim()
   local hours, sizes, entries = redis.call('ZRANGE', key.hours, 0, -1), {}, 0
   for i, hour in ipairs(hours) do
@@ -26,8 +26,8 @@ local function add_rows(keys, member, disposition, row)
   if row.late ~= '0' then bulk.add(keys.late, disposition .. ' ' .. member, row.late) end
 end
 
--- Add the rows of a batch by hour. of_job: rows of the job; unattributed ones have no substream. of_substreams: rows of
--- members, by their place in the list of members; known: which of the members are known.
+-- Add the rows of a batch by hour. of_job: rows of the job, and unattributed rows, which have no substream.
+-- of_substreams: rows of members; place is the index of the member. known: max event times, false for unknown members.
 function ledger.add(of_job, of_substreams, members, known, disposition)
   local latest, hours = observation.latest_event_time(), {}
   for _, row in ipairs(of_job) do
@@ -44,7 +44,7 @@ function ledger.add(of_job, of_substreams, members, known, disposition)
     local keys = hours[row.hour]
     if keys and known[row.place] then add_rows(keys, members[row.place], disposition, row) end
   end
-  for _, keys in pairs(hours) do  -- only new entries can exceed the limits, and counting is slow
+  for _, keys in pairs(hours) do  -- only new entries can exceed the limits, and trim() is slow
     if redis.call('HLEN', keys.rows) > keys.size then return trim() end
   end
 end

@@ -1,5 +1,5 @@
 -- @include parts/emission
--- Merging: the watermarks of many substreams become one. See tidegate.domain.merge.
+-- Merging: compute C from the watermarks of the substreams. See tidegate.domain.merge.
 local highest, above = values.highest, values.above
 local job, config = state.job, state.config
 local merge = {}
@@ -9,7 +9,7 @@ function merge.merged_watermark()
   return highest(job.merged_highest, job.coalesced_watermark)
 end
 
--- Return the max watermark of max_retention_ms ago, if it may act.
+-- Return the max watermark of max_retention_ms ago; nil if retention does not act.
 local function retained(has_risen, is_sweep)
   if not config.max_retention_ms or not (is_sweep or has_risen) then return nil end
   local h = job.retention == '' and history.start(config.max_retention_ms)
@@ -19,8 +19,8 @@ local function retained(has_risen, is_sweep)
   return is_sweep and sampled or nil
 end
 
--- Merge the active substreams, and move C. cap: limit on those that follow the clock. is_sweep: only time has passed.
--- has_left: see advancing.evaluate. Return whether retention moved C.
+-- Merge the active substreams, and move C. cap: limit on watermarks that follow the clock. is_sweep: retention may
+-- act. has_left: see advancing.evaluate. Return whether retention moved C.
 function merge.merge(cap, is_sweep, has_left)
   local before, max_before = job.coalesced_watermark, job.max_watermark
   local lowest, is_unfinished = advancing.evaluate(cap or math.huge, has_left)

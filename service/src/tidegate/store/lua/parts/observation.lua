@@ -1,6 +1,6 @@
 -- @include parts/evaluate
 -- Observation: apply event times and reported watermarks to substreams. See tidegate.domain.observation.
--- Columns have an entry per member: numbers, or null.
+-- Each column has one entry per member: a number or null.
 local number, text, score, highest, minus = values.number, values.text, values.score, values.highest, values.minus
 local job, config = state.job, state.config
 local observation = {}
@@ -9,7 +9,7 @@ local function accepts_watermarks(member)
   return policy.of(member).accepts_watermarks
 end
 
--- Refuse watermarks without event times of members whose policy needs event times.
+-- Refuse watermarks without event times, unless the policies of their members accept watermarks.
 function observation.check_event_times(members, event_times, watermarks)
   local missing = {}
   for i, member in ipairs(members) do
@@ -20,7 +20,8 @@ function observation.check_event_times(members, event_times, watermarks)
   if #missing > 0 then values.refuse('event_time_missing', {substreams = missing}) end
 end
 
--- Refuse members beyond the limit of the job. Those that open batches have staged count, placeholders do not.
+-- Refuse members beyond the limit of the job. Staged substreams of open batches count towards the limit; placeholders
+-- do not count.
 function observation.check_room(members)
   local limit = args.max_substreams
   if not limit then return end
@@ -46,12 +47,12 @@ function observation.check_room(members)
   if size + new > limit then values.refuse('too_many_substreams', {limit = limit}) end
 end
 
--- Return the latest event time that is accepted; nil without a limit.
+-- Return the latest event time that is accepted; nil if max_future_skew_ms is off.
 function observation.latest_event_time()
   if config.max_future_skew_ms then return math.min(job.now + config.max_future_skew_ms, values.HIGHEST) end
 end
 
--- Add to the counters of known members only: the number of others is unbounded.
+-- Add to the counters of known members only, because the number of unknown members is unbounded.
 function observation.count_rows(class, members, rows)
   local known = bulk.zmscore(key.max_event_times, members)
   for i, member in ipairs(members) do
@@ -64,7 +65,7 @@ function observation.count_future(members, rows)
   for _, count in ipairs(rows) do bulk.add(key.job, 'future_rows', count) end
 end
 
--- Return columns without the entries too far ahead of the clock; count those. The last column may be nil.
+-- Count and remove entries too far ahead of the clock; return the remaining columns. min_event_times may be nil.
 function observation.set_aside_future(query, members, event_times, watermarks, min_event_times)
   local latest = observation.latest_event_time()
   if not latest then return members, event_times, watermarks, min_event_times end
@@ -84,7 +85,7 @@ function observation.set_aside_future(query, members, event_times, watermarks, m
   return kept.members, kept.event_times, kept.watermarks, kept.min_event_times
 end
 
--- Remove the placeholder of a query, of which a substream is known now.
+-- Remove the placeholder of a query that now has a substream.
 function observation.remove_placeholder(query)
   if redis.call('SREM', key.missing_queries, query) == 0 then return end
   local names = {key.max_event_times, key.active, key.frozen, key.forced_idle, key.last_events(query),
@@ -106,7 +107,8 @@ function observation.add_substreams(query, members, observed)
   for _, member in ipairs(clock_driven_ones) do advancing.observe(member) end
 end
 
--- Return the entries that have an effect: not of substreams that are done; watermarks only if accepted and ahead.
+-- Return the entries that have an effect. Entries of done substreams have no effect. A watermark has an effect if the
+-- policy accepts watermarks and the watermark of the substream is lower.
 local function effective(members, event_times, watermarks)
   local done, active, frozen = {}, {}, {}
   if redis.call('EXISTS', key.done) == 1 then done = bulk.zmscore(key.done, members) end
@@ -133,7 +135,7 @@ local function observe_clock_driven(members, times)
   for i, member in ipairs(members) do advancing.observe(member, lines[i], times[i], number(before[i])) end
 end
 
--- Append watermarks under learned lags; a lag that has become shorter raises them, too.
+-- Append watermarks under learned lags to `flat`. A shorter lag also raises a watermark.
 local function observe_targets(members, times, flat)
   if #members == 0 then return end
   local before, lags = bulk.zmscore(key.max_event_times, members), policy.lags_of(members)
@@ -142,8 +144,8 @@ local function observe_targets(members, times, flat)
   end
 end
 
--- Apply event times and watermarks to the substreams of a query; observed: now, in its observed time. Return whether any
--- had an effect.
+-- Apply event times and watermarks to the substreams of a query. observed: the observed time of the query.
+-- Return whether any entry had an effect.
 function observation.observe(query, members, event_times, watermarks, observed)
   local names, times, reported = effective(members, event_times, watermarks)
   if #names == 0 then return false end

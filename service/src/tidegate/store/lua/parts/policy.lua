@@ -13,7 +13,7 @@ function policy.name_of(member)
   return string.sub(member, string.find(member, '/', 1, true) + 1)
 end
 
--- Return whether a pattern matches. pieces: the texts between its stars; each is searched once, from left to right.
+-- Return whether a pattern matches. pieces: the texts between the stars, each searched once, from left to right.
 local function matches(pieces, name)
   local first, last = pieces[1], pieces[#pieces]
   if #pieces == 1 then return name == first end
@@ -27,7 +27,7 @@ local function matches(pieces, name)
   return #name - at + 1 >= #last and (last == '' or string.sub(name, -#last) == last)
 end
 
--- Return the policy of a member under a list of policies: the first override that matches, else the job's.
+-- Return the policy of a member: the first override in `policies` that matches, or else the policy of the job.
 function policy.among(policies, member)
   local default = policies[1]
   if #policies == 1 and string.byte(member, -1) ~= SLASH then return default end
@@ -43,7 +43,7 @@ function policy.of(member)
   return policy.among(config.policies, member)
 end
 
--- Return members whose policy does not follow the clock, and the others, each in order.
+-- Return the members whose policies do not follow the clock, and the other members, both in order.
 function policy.by_kind(members)
   if not config.has_clock_driven then return members, {} end
   local flat, clock_driven = {}, {}
@@ -63,7 +63,7 @@ function policy.within(rule, lag)
   return math.max(rule.ceiling_ms and math.min(lag, rule.ceiling_ms) or lag, rule.floor_ms)
 end
 
--- Return the lag in force of each member; false if its policy has none.
+-- Return the lag in force of each member; false if the policy has no lag.
 function policy.lags_of(members)
   local lags, targets, names = {}, {}, {}
   for i, member in ipairs(members) do
@@ -78,7 +78,7 @@ function policy.lags_of(members)
   return lags
 end
 
--- Return the lag of a member whose watermark is max event time - lag; nil under any other policy.
+-- Return the lag of a member whose watermark is always max event time - lag; nil for other policies.
 function policy.flat_lag(rule, member)
   if policy.is_target(rule) then return policy.lags_of({member})[1] end
   return rule.type == 'limiting_lag' and rule.initial_lag or nil

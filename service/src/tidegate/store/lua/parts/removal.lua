@@ -1,5 +1,5 @@
 -- @include parts/substreams
--- Remove all keys of a job, apart from its own hash and its journal.
+-- Remove all keys of a job, except its hash and its journal.
 local removal = {}
 
 function removal.remove_all()

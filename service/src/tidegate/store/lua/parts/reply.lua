@@ -1,6 +1,6 @@
 -- @include parts/evaluate
 -- @include parts/schedule
--- The end of every command that may have changed something.
+-- The first and the last step of every command that may change a job.
 local job = state.job
 local reply = {}
 
@@ -24,12 +24,13 @@ function reply.load()
   reply.remember()
 end
 
--- Remember the watermarks; finish() records a movement since.
+-- Remember the watermarks, so that finish() can record a movement.
 function reply.remember()
   reply.before = {coalesced_watermark = job.coalesced_watermark, watermark = job.watermark}
 end
 
--- Record what moved, schedule the next sweep, save the job, and return its watermark with further members.
+-- Record the movement of the watermark, schedule the next sweep, and save the job. Return the watermark of the job with
+-- additional members.
 function reply.finish(members)
   if job.outage then journal.write('unattended', 'unattended_ms', job.outage) end
   job.held_by = emission.held_by()

@@ -1,5 +1,6 @@
 -- @include parts/merge
--- The time of the next sweep: when a job changes without new data; and the sorted set of the jobs by that time.
+-- The next sweep of a job, at the time from which the job may change without new data. key.sweeps has the jobs, scored
+-- by the time of their next sweep.
 local lowest_of, above, text = values.lowest_of, values.above, values.text
 local job, config = state.job, state.config
 local schedule = {}
@@ -12,7 +13,7 @@ local function clock_driven_changes(changes)
   local member, change = lowest_of(key.next_change)
   if member then changes[#changes + 1] = math.max(change or job.observed_now, job.observed_now) end
   if redis.call('EXISTS', key.advancing) == 1 then changes[#changes + 1] = job.observed_now + 1 end
-  -- The wall clock continued during an outage, so substreams that follow it are due after it.
+  -- The clock advances during an outage, so substreams that follow the clock are due after the outage.
   local after_outage = job.unattended_at_evaluation and job.unattended_at_evaluation ~= job.unattended
   if after_outage and redis.call('EXISTS', key.constant, key.advancing) > 0 then
     changes[#changes + 1] = job.observed_now
@@ -26,14 +27,14 @@ local function retention_change()
   return history.next_change(h, would_be_emitted)
 end
 
--- Return the time of the first member of a set, plus a limit that is on.
+-- Add the time of the first member of a set, plus a limit, to the changes. Add nothing if the limit is off.
 local function add_first(changes, name, limit)
   if not limit then return end
   local member, time = lowest_of(name)
   if member and time < math.huge then changes[#changes + 1] = time + limit end
 end
 
--- Return the observed time from which an evaluation may change something; nil if new data is needed.
+-- Return the observed time from which an evaluation may change the job; nil if only new data can change it.
 function schedule.next_change()
   if job.is_complete then return nil end
   if job.evaluation_due then return job.observed_now end
@@ -48,7 +49,8 @@ function schedule.next_change()
   return math.min(unpack(changes))
 end
 
--- Schedule the next sweep. A job that waits for time to pass is evaluated regularly, so that a longer gap shows an outage.
+-- Schedule the next sweep. A job with a next change is swept at least every TOUCH_MS, so that a longer gap shows an
+-- outage.
 function schedule.update()
   job.next_change = schedule.next_change()
   if args.now_ms then return end

@@ -1,6 +1,6 @@
 -- @include parts/state
--- Sketches of delays: tidegate.domain.sketch, bit for bit. A sketch is stored packed: step, position, buckets, weights.
--- Buckets are sorted, each beside its weight: sorting would slow a script that touches many sketches.
+-- Sketches of delays, bit for bit as in tidegate.domain.sketch. A stored sketch is a packed list of step, position,
+-- buckets and weights. Stored buckets are sorted, because sorting would slow a script that reads many sketches.
 local config = state.config
 local sketch = {}
 local ROW, MAX_WEIGHT, MAX_BUCKETS = constants.ROW, constants.MAX_WEIGHT, constants.MAX_BUCKETS
@@ -80,7 +80,7 @@ function sketch.decay_to(s, max_event_time)
   return steps
 end
 
--- Return the place of a bucket in a sorted list, present or not.
+-- Return the index of a bucket in a sorted list; for a missing bucket, the index at which it belongs.
 local function place_of(buckets, bucket)
   local low, high = 1, #buckets + 1
   while low < high do
@@ -90,7 +90,7 @@ local function place_of(buckets, bucket)
   return low
 end
 
--- Merge the lowest buckets beyond MAX_BUCKETS, except bucket 0, into the lowest that is kept.
+-- Merge the lowest buckets beyond MAX_BUCKETS, except bucket 0, into the lowest kept bucket.
 local function bound(s)
   local first = s.buckets[1] == 0 and 2 or 1
   local excess = #s.buckets - (first - 1) - MAX_BUCKETS
@@ -149,7 +149,7 @@ function sketch.lag_for(s, beyond)
   return 0
 end
 
--- Return a sketch as a reply.
+-- Return a packed sketch as a reply.
 function sketch.reply(packed)
   if not packed then return nil end
   local s = sketch.unpack(packed)

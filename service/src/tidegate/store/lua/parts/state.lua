@@ -1,8 +1,8 @@
 -- @include parts/values
 -- The data of a job: its own hash, read once and written once, and its configuration (tidegate.store.compiled).
 --
--- job.now is processing time. job.observed_now is the observed time of the job: job.now less job.unattended, the time
--- in which no coordinator evaluated it. All limits, and all sorted sets of times, are in observed time.
+-- job.now is processing time. job.unattended is the total time in which no coordinator evaluated the job.
+-- job.observed_now is the observed time of the job, job.now - job.unattended. Limits on silence are in observed time.
 local text = values.text
 local state = {job = {}, config = {}}
 local job, config, stored = state.job, state.config, {}
@@ -62,7 +62,7 @@ function state.save()
   if #changed > 0 then redis.call('HSET', key.job, unpack(changed)) end
 end
 
--- Forget what was read, because the hash was deleted: save() writes every field.
+-- Forget the stored values, because the hash was deleted; save() then writes every field.
 function state.forget_stored()
   replace(stored, {})
 end

@@ -1,5 +1,5 @@
 -- @include parts/observation
--- Changes to the set of substreams: check, forget, expect queries.
+-- Steps of the commands that change the set of substreams.
 local text = values.text
 local job, config = state.job, state.config
 local substreams = {}
@@ -7,7 +7,7 @@ local substreams = {}
 substreams.ROW_CLASSES = {'reported_rows', 'future_rows', 'on_time', 'updated', 'late', 'null_event_time', 'future',
   'diverted'}
 
--- Refuse members that are not known.
+-- Refuse the command if a member is unknown.
 function substreams.check_known(query, members)
   local known, unknown = bulk.zmscore(key.max_event_times, members), {}
   for i, member in ipairs(members) do
@@ -46,7 +46,7 @@ function substreams.members_of(query)
   return members
 end
 
--- Return the queries that have keys of their own, '' (reports without batches) first. Not unpacked: there may be many.
+-- Return the queries with per-query keys, '' (reports without batches) first. The list may be too long for unpack.
 function substreams.query_names()
   local names = redis.call('SMEMBERS', key.query_names)
   table.insert(names, 1, '')

@@ -1,12 +1,12 @@
 -- @include parts/policy
 -- @include parts/sketch
--- The lag that is learned from delays: tidegate.domain.policy.target_completeness, step by step.
+-- The lag learned from delays, step by step as in tidegate.domain.policy.target_completeness.
 local text = values.text
 local target_completeness = {}
 local ROW, ROWS_BEYOND = constants.ROW, constants.ROWS_BEYOND
 
--- Return what was learned of a member, or nil: the lag, whether it is relearned, the number of recent rows, how many of
--- them were beyond the lag, and the highest bucket of these.
+-- Return the learned state of a member, or nil. relearning: the learned lag was discarded. rows: the number of recent
+-- rows. late: the number of late rows among them. highest: the highest bucket of the late rows.
 local function learned_of(member)
   local line = redis.call('HGET', key.learned_lags, member)
   if not line then return nil end
@@ -49,7 +49,7 @@ local function is_surprised(rule, learned, lag, rows)
   return false
 end
 
--- Return what is learned of a member now (nil: nothing yet), and whether the learned lag was discarded.
+-- Return the new learned state of a member (nil: no lag learned yet), and whether the learned lag was discarded.
 local function learn(rule, learned, rows, own, pool, steps)
   local lag = learned and policy.within(rule, learned.lag)
   if learned and is_surprised(rule, learned, lag, rows) then
@@ -72,7 +72,7 @@ local function learn(rule, learned, rows, own, pool, steps)
   return learned
 end
 
--- Move the lag of a member, and its watermark if that is higher; return whether the learned lag was discarded.
+-- Move the lag of a member, and raise its watermark; return whether the learned lag was discarded.
 function target_completeness.learn(member, max_event_time, rows, own, pool, steps)
   local rule = policy.of(member)
   local learned, discarded = learn(rule, learned_of(member), rows, own, pool, steps)

@@ -1,20 +1,15 @@
 -- @include parts/frame
--- Throttles: how often C moves.
+-- Throttles: the rules that limit how often C moves.
 local job, config = state.job, state.config
 local throttle = {}
 
--- Return the watermark to emit instead of the merged one; nil for none.
+-- Return the watermark to which C may rise, at most the merged watermark; nil if C must not rise.
 function throttle.candidate(merged)
   local kind = config.throttle.type
   if merged == nil or kind == 'none' then return merged end
   if kind == 'frame' then return frame.floor(merged) end
   local last = job.coalesced_watermark
-  if last == nil or merged >= last + config.throttle.min_step then return merged end
-end
-
--- Return the step between window boundaries; 0 without frames.
-function throttle.slide()
-  return config.throttle.type == 'frame' and config.throttle.slide or 0
+  if last == nil or merged >= last + config.throttle.min_step_ms then return merged end
 end
 
 -- Return the watermark that completes an input with this max event time.

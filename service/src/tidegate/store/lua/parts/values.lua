@@ -26,7 +26,7 @@ function values.highest(a, b)
   return b
 end
 
--- Return value - amount, or nil if that is below the range of numbers.
+-- Return value - amount, or nil if the difference is below the range of numbers.
 function values.minus(value, amount)
   local difference = value - amount
   if difference < -values.HIGHEST then return nil end
@@ -53,7 +53,7 @@ function values.sorts_before(a, b)
   return #a < #b
 end
 
--- End the command with an error of tidegate.domain.errors; details has its fields. Nothing may be written before.
+-- End the command with an error of tidegate.domain.errors; details has its fields. Call this before the first write.
 function values.refuse(code, details)
   details = details or {}
   details.error = code

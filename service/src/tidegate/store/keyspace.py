@@ -1,8 +1,9 @@
-"""The keyspace, described once: for Python, and as the head of every script.
+"""The keyspace, as Python constants and as the Lua table at the head of every script.
 
-All keys of a job share the hash tag ``{job}``. A script gets the key of the job as ``KEYS[1]`` and builds the others
-from the table below. ``KEYS[2]`` is :data:`SWEEPS`, written in the same step, so that every job that waits for time is
-in it; ``KEYS[3]`` is :data:`JOBS`, for the scripts that create and delete.
+All keys of a job share the hash tag ``{job}``. A script gets the key of the job as ``KEYS[1]`` and builds the other
+keys of the job from the table below. ``KEYS[2]`` is :data:`SWEEPS`. Each command also updates this set, so that it
+always contains every job that may change without new data. ``KEYS[3]`` is :data:`JOBS`, for scripts that create or
+delete jobs.
 """
 
 from dataclasses import dataclass
@@ -10,77 +11,75 @@ from typing import Literal
 
 PREFIX = "tidegate:"
 JOBS = PREFIX + "jobs"
-"""Set of the names of all jobs. A deleted job is not in it; its own key stays as a tombstone."""
+"""Set of the names of all jobs, without deleted jobs. The key of a deleted job stays as a tombstone."""
 API_KEYS = PREFIX + "keys"
-"""Hash of API keys by id: Unix time in seconds of the last use."""
+"""Hash of the last uses of API keys: key id -> Unix time in seconds."""
 PROBE = PREFIX + "probe"
-"""Key that is written to check that the server accepts writes."""
+"""Key that a check writes to test whether the server accepts writes."""
 SECRET = PREFIX + "secret"
-"""MAC key of the watermark tokens, unless a secret is configured."""
+"""MAC key of the watermark tokens, if no secret is configured."""
 SWEEPS = PREFIX + "sweeps"
-"""Sorted set of the jobs that wait for time to pass, scored by their next sweep."""
+"""Sorted set of the jobs that may change without new data. The score is the time of the next sweep."""
 TOUCH_MS = 5000
-"""A job that waits for time to pass is swept at least this often, so that a longer gap shows an outage."""
+"""Maximum interval between sweeps of a job that may change without new data. A longer gap shows an outage."""
 WAKE = PREFIX + "wake:"
 """Prefix of the channels that announce new records of a job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key of a job; with ``per``, one for each query, limit or hour."""
+    """A key of a job. If ``per`` is set, the job has one such key for each query, limit or hour."""
 
     name: str
     holds: str
     per: Literal["", "query", "limit", "hour"] = ""
 
 
-# A substream is a member "<query>/<substream>"; query names have no slash, so the first slash separates.
+# A member is "<query>/<substream>". Query names have no slash, so the first slash is the separator.
 JOB_KEYS = (
     Key("max_event_times", "zset of all substreams: member -> max event time (-inf: none)"),
     Key("active", "zset of the active substreams that do not follow the clock: member -> watermark"),
     Key("clock_driven", "hash of the substreams that follow the clock: member -> state of the policy"),
-    Key("constant", "zset of the active ones of these, while their watermark is constant: member -> watermark"),
-    Key("advancing", "zset of the others: member -> watermark less the observed time"),
-    Key("next_change", "zset of the active ones of these: member -> observed time of the next change"),
+    Key("constant", "zset of the active clock-driven substreams with a constant watermark: member -> watermark"),
+    Key("advancing", "zset of the other active clock-driven substreams: member -> watermark - observed time"),
+    Key("next_change", "zset of the active clock-driven substreams: member -> observed time of the next change"),
     Key("frozen", "zset of the idle and done substreams: member -> watermark (-inf: none)"),
     Key("since", "zset of all substreams: member -> processing time of the last change of state"),
-    Key("forced_idle", "zset of those idle for another reason than silence: member -> since when"),
+    Key("forced_idle", "zset of the substreams that are idle for a reason other than silence: member -> start time"),
     Key("done", "zset of the done substreams: member -> observed time of the last event"),
     Key("rows", "hash: '<class> <member>' -> rows"),
     Key("missing_queries", "set of the expected queries without substreams"),
-    Key("last_seen", "zset: query -> observed time of its last call; not of those timed out or retired"),
-    Key("delays", "hash: member -> sketch of the delays of its rows; and those of all, under pool and merged"),
+    Key("last_seen", "zset of the queries that are not timed out or retired: query -> observed time of the last call"),
+    Key("delays", "hash: member -> sketch of its delays; pool and merged -> sketches of the job"),
     Key("learned_lags", "hash: member -> learned lag"),
-    Key("hours", "zset of the hours of event time with rows, scored by themselves"),
+    Key("hours", "zset of the hours of event time with rows: hour -> hour"),
     Key("queries", "zset of the queries: query -> processing time of the first call"),
-    Key(
-        "query_names", "set of the queries that have keys of their own: those above, and those with declared substreams"
-    ),
+    Key("query_names", "set of the queries with per-query keys: all of `queries`, and those with declared substreams"),
     Key("open_batches", "zset of the open batches: query -> observed time of the begin (+inf: released)"),
     Key("open_pins", "zset of the open batches that hold W: query -> pinned watermark (-inf: none)"),
     Key("holds", "zset of the holds: name -> value"),
-    Key("hold_expiry", "zset of the holds that expire: name -> when"),
+    Key("hold_expiry", "zset of the holds that expire: name -> processing time of the expiry"),
     Key("hold_reasons", "hash: hold -> reason"),
     Key("journal", "stream of records: see tidegate.domain.journal"),
-    Key("lagged", "zset of the substreams that follow the clock: member -> what the lag alone gives", "limit"),
+    Key("lagged", "zset of the clock-driven substreams: member -> watermark by the lag alone", "limit"),
     Key("last_events", "zset of the query's active substreams: member -> observed time of the last event", "query"),
     Key("idle", "zset of the query's idle substreams: member -> observed time of the last event", "query"),
     Key("query", "hash: the query's run, latest batch and idle clock", "query"),
     Key("pinned_watermarks", "hash: batch -> pinned watermark ('': none)", "query"),
-    Key("pinned_batches", "zset of the batches whose pinned watermarks are kept, scored by batch", "query"),
-    Key("fenced_runs", "zset of the runs that were replaced, in order", "query"),
-    Key("staged_event_times", "zset of the open batch's reports: member -> max event time", "query"),
-    Key("staged_watermarks", "zset of the watermarks that it reported: member -> watermark", "query"),
-    Key("staged_rows", "hash of its rows: '<partition> <member>' -> rows", "query"),
-    Key("staged_future_rows", "hash of the rows that it set aside: '<partition> <member>' -> rows", "query"),
-    Key("staged_delays", "hash of the delays of its rows: '<partition> <member>' -> buckets and rows in turn", "query"),
+    Key("pinned_batches", "zset of the batches whose pinned watermarks are kept: batch -> batch", "query"),
+    Key("fenced_runs", "zset of the fenced runs, in order", "query"),
+    Key("staged_event_times", "zset of the open batch: member -> max event time", "query"),
+    Key("staged_watermarks", "zset of the open batch: member -> reported watermark", "query"),
+    Key("staged_rows", "hash of the open batch: '<partition> <member>' -> rows", "query"),
+    Key("staged_future_rows", "hash of the open batch: '<partition> <member>' -> rows set aside", "query"),
+    Key("staged_delays", "hash of the open batch: '<partition> <member>' -> alternating buckets and rows", "query"),
     Key("hour_rows", "hash: member ('': the job; '?': no substream) -> rows of this hour", "hour"),
     Key("hour_late", "hash: 'updated|dropped|diverted <member>' -> rows of this hour", "hour"),
 )
 
 
 def job_key(job: str) -> str:
-    """Return the key of a job's own hash: configuration, watermarks and totals, or the tombstone."""
+    """Return the key of the hash of a job: configuration, watermarks and totals, or the tombstone."""
     return f"{PREFIX}{{{job}}}"
 
 
@@ -95,7 +94,7 @@ def wake_channel(job: str) -> str:
 
 
 def lua_keys() -> str:
-    """Return the Lua table ``key``: a string for each key, a function for each one per query, limit or hour."""
+    """Return the Lua table ``key``: a string for each key, and a function for each key per query, limit or hour."""
     lines = ["local key = {job = KEYS[1], sweeps = KEYS[2], jobs = KEYS[3], name = string.match(KEYS[1], '{(.*)}')}"]
     for key in JOB_KEYS:
         if key.per:

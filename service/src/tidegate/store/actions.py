@@ -1,0 +1,104 @@
+"""The actions of operators and clients on a job, with an actor and a reason."""
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from tidegate.domain.journal import NO_AUDIT, AuditInfo
+from tidegate.domain.results import CommandResult, WatermarkState
+from tidegate.store import replies
+from tidegate.store.arguments import Values, audit_of, members, report_columns
+from tidegate.store.limits import Limits
+from tidegate.store.scripts import Scripts
+
+
+class JobActions:
+    """Actions on all jobs of one Redis. For the arguments, see :class:`~tidegate.store.jobs.JobStore`."""
+
+    def __init__(self, scripts: Scripts, limits: Limits) -> None:
+        self._scripts, self._limits = scripts, limits
+
+    async def complete(
+        self, job: str, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None, up_to: int | None = None
+    ) -> CommandResult:
+        """End the input of a job."""
+        return await self._act("complete", job, audit, now_ms, up_to=up_to)
+
+    async def reopen(self, job: str, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None) -> CommandResult:
+        """Reopen a complete job."""
+        return await self._act("reopen", job, audit, now_ms)
+
+    async def reset(self, job: str, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None) -> WatermarkState:
+        """Start a new incarnation of a job."""
+        reply = await self._scripts.run("reset", job, now_ms, state_epoch=secrets.token_hex(8), **audit_of(audit))
+        return replies.watermark_state(reply)
+
+    async def hold(
+        self,
+        job: str,
+        hold: str,
+        at_most: int,
+        duration_ms: int | None = None,
+        audit: AuditInfo = NO_AUDIT,
+        now_ms: int | None = None,
+    ) -> CommandResult:
+        """Hold the watermark at or below ``at_most`` for ``duration_ms`` (None: until the hold is released)."""
+        return await self._act("hold", job, audit, now_ms, hold=hold, at_most=at_most, duration_ms=duration_ms)
+
+    async def release(
+        self, job: str, hold: str, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
+    ) -> WatermarkState:
+        """Release a hold."""
+        return replies.watermark_state(await self._scripts.run("release", job, now_ms, hold=hold, **audit_of(audit)))
+
+    async def declare(
+        self,
+        job: str,
+        query: str,
+        names: Sequence[str],
+        max_event_times: Values | None = None,
+        audit: AuditInfo = NO_AUDIT,
+        now_ms: int | None = None,
+        quota: int | None = None,
+    ) -> CommandResult:
+        """Declare substreams."""
+        columns = report_columns(query, names, max_event_times=max_event_times or {})
+        room = self._limits.max_substreams(quota)
+        return await self._act("declare", job, audit, now_ms, max_substreams=room, query=query, **columns)
+
+    async def restore(
+        self, job: str, query: str, watermarks: Values, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
+    ) -> CommandResult:
+        """Raise the watermarks of substreams."""
+        columns = report_columns(query, watermarks, watermarks=watermarks)
+        return await self._act("restore", job, audit, now_ms, query=query, **columns)
+
+    async def idle(
+        self, job: str, query: str, names: Sequence[str], audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
+    ) -> CommandResult:
+        """Make substreams idle."""
+        return await self._act("idle", job, audit, now_ms, query=query, members=members(query, names))
+
+    async def done(
+        self, job: str, query: str, names: Sequence[str], audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
+    ) -> CommandResult:
+        """Mark substreams as done."""
+        return await self._act("done", job, audit, now_ms, query=query, members=members(query, names))
+
+    async def evict(
+        self, job: str, query: str, names: Sequence[str], audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
+    ) -> CommandResult:
+        """Evict substreams."""
+        return await self._act("evict", job, audit, now_ms, query=query, members=members(query, names))
+
+    async def retire(
+        self, job: str, query: str, successor: str | None, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
+    ) -> CommandResult:
+        """Retire a query."""
+        return await self._act("retire", job, audit, now_ms, query=query, successor=successor)
+
+    async def _act(
+        self, command: str, job: str, audit: AuditInfo, now_ms: int | None, **arguments: Any
+    ) -> CommandResult:
+        reply = await self._scripts.run(command, job, now_ms, **audit_of(audit), **arguments)
+        return replies.command_result(reply)

@@ -1,0 +1,23 @@
+"""Limits on the number of jobs and substreams."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits on the number of jobs and on the number of substreams per job; None: no limit."""
+
+    jobs: int | None = None
+    substreams: int | None = None
+
+    def max_substreams(self, quota: int | None) -> int | None:
+        """Return the lower of the limit on substreams and ``quota``; None if both are None."""
+        return min((limit for limit in (quota, self.substreams) if limit is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class JobQuota:
+    """A limit of ``jobs`` on the number of jobs whose names start with ``prefix``."""
+
+    prefix: str
+    jobs: int

@@ -1,0 +1,207 @@
+"""The records that reads of jobs return, each built from a script reply."""
+
+import json
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any, Self
+
+from tidegate.domain.journal import Record
+from tidegate.domain.ledger import Entry
+from tidegate.domain.names import SubstreamKey
+from tidegate.domain.results import JobSummary, QueryRow, SubstreamRow, WatermarkState
+from tidegate.domain.rows import HourCounts, RowCounts
+from tidegate.domain.sketch import Sketch
+from tidegate.domain.state import DelayStatistics
+from tidegate.store import replies
+from tidegate.store.scripts import Reply, record
+from tidegate.store.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The status of a job; ``config`` is its configuration as the client sent it."""
+
+    state: WatermarkState
+    config: dict[str, Any]
+    revision: int
+    created_ms: int
+    summary: JobSummary
+
+    @classmethod
+    def of(cls, reply: Reply) -> Self:
+        """Convert a reply."""
+        return cls(
+            replies.watermark_state(reply),
+            json.loads(reply["config"]),
+            int(reply["revision"]),
+            int(reply["created"]),
+            replies.summary(reply),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SubstreamTable:
+    """Substreams, sorted by query and name, with the configuration and the max watermark of their job.
+
+    ``is_complete`` is true if the table has all substreams of the job.
+    """
+
+    state: WatermarkState
+    config: dict[str, Any]
+    max_watermark: int | None
+    rows: list[SubstreamRow]
+    is_complete: bool = False
+
+    @classmethod
+    def of(cls, reply: Reply) -> Self:
+        """Convert a reply."""
+        return cls(
+            replies.watermark_state(reply),
+            json.loads(reply["config"]),
+            reply.get("max_watermark"),
+            sorted(map(replies.substream_row, reply["rows"]), key=attrgetter("query", "substream")),
+            bool(reply.get("is_complete")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class QueryTable:
+    """Queries with their latest batches, sorted by name."""
+
+    state: WatermarkState
+    rows: list[QueryRow]
+
+    @classmethod
+    def of(cls, reply: Reply) -> Self:
+        """Convert a reply."""
+        rows = sorted(map(replies.query_row, reply["rows"]), key=attrgetter("query"))
+        return cls(replies.watermark_state(reply), rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """Delays of a job and of the requested substreams that exist, each with its lag in force."""
+
+    state: WatermarkState
+    statistics: DelayStatistics
+    substreams: dict[SubstreamKey, tuple[int | None, Sketch]]
+
+    @classmethod
+    def of(cls, reply: Reply) -> Self:
+        """Convert a reply."""
+        statistics = DelayStatistics(
+            replies.sketch(reply.get("pool")),
+            replies.sketch(reply.get("merged")),
+            float(reply["wait_sum"] or 0),
+            reply.get("wait_weight") or 0,
+        )
+        of_each = {
+            replies.substream_key(of["member"]): (of.get("lag"), replies.sketch(of.get("sketch")))
+            for of in map(record, reply["rows"])
+        }
+        return cls(replies.watermark_state(reply), statistics, of_each)
+
+
+@dataclass(slots=True)
+class LateRows:
+    """Late rows of a job or a substream, in total and by hour of event time.
+
+    ``is_known`` is true if the substream exists. ``entries`` has the substreams and hours with late or updated rows.
+    ``unattributed`` is the number of rows without a substream, by hour.
+    """
+
+    state: WatermarkState
+    is_known: bool
+    counts: RowCounts
+    diverted: int
+    unattributed: dict[int, int] = field(default_factory=dict)
+    hours: dict[int, HourCounts] = field(default_factory=dict)
+    entries: list[Entry] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, reply: Reply) -> Self:
+        """Convert a reply, without its hours."""
+        counts = record(reply["counts"])
+        totals = replies.row_counts(counts), int(counts.get("diverted") or 0)
+        return cls(replies.watermark_state(reply), bool(reply.get("is_known")), *totals)
+
+    def add_hours(self, member: str, reply: Reply) -> None:
+        """Add the hours in a reply. ``member`` is the substream, or "" for the job."""
+        for found in map(record, reply["hours"]):
+            hour, late = int(found["hour"]), replies.counts_by_member(record(found["late"]))
+            rows = dict(zip(found["names"], found["rows"], strict=True))
+            unattributed = rows.pop("?")
+            if unattributed:
+                self.unattributed[hour] = int(unattributed)
+            counts = {name: HourCounts(int(count or 0), **late.get(name, {})) for name, count in rows.items()}
+            if counts[member].rows:
+                self.hours[hour] = counts[member]
+            self.entries += [(replies.substream_key(name), hour, counts[name]) for name in late if name]
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Records with their ids, latest first. ``oldest_ms`` is the time of the oldest record kept; None: no records."""
+
+    state: WatermarkState
+    records: list[tuple[str, Record]]
+    oldest_ms: int | None
+
+    @classmethod
+    def of(cls, reply: Reply) -> Self:
+        """Convert a reply."""
+        oldest = replies.journal_records(reply["oldest"])
+        oldest_ms = oldest[0][1].at_ms if oldest else None
+        return cls(replies.watermark_state(reply), replies.journal_records(reply["records"]), oldest_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The watermark of a job, the id of its ``newest`` record, and the ``records`` that the client does not have.
+
+    ``known`` is the last record that the client has. If it is no longer kept, ``known`` is None, ``records`` is empty,
+    and later records may be lost.
+    """
+
+    state: WatermarkState
+    newest: str
+    known: Record | None
+    records: list[tuple[str, Record]]
+
+    @classmethod
+    def of(cls, reply: Reply) -> Self:
+        """Convert a reply."""
+        known, records = replies.journal_records(reply["known"]), replies.journal_records(reply["records"])
+        return cls(replies.watermark_state(reply), reply["newest"], known[0][1] if known else None, records)
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """The result of a PUT of a job. ``created`` is true if the job is new."""
+
+    state: WatermarkState
+    created: bool
+    revision: int
+
+    @classmethod
+    def of(cls, reply: Reply) -> Self:
+        """Convert a reply."""
+        return cls(replies.watermark_state(reply), bool(reply.get("created")), reply["revision"])
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    """The data of the page of a job after a sweep.
+
+    ``substreams`` has all substreams of a small job, and none of a large job. ``latest`` has the latest records.
+    ``earlier`` has the records before the cursor, or the latest records if there is no cursor.
+    """
+
+    held: Snapshot
+    status: Status
+    queries: QueryTable
+    delays: Delays
+    late: LateRows
+    substreams: SubstreamTable
+    latest: History
+    earlier: History

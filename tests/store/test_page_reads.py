@@ -1,0 +1,73 @@
+"""The reads of a job's page."""
+
+from pathlib import Path
+
+import pytest
+from redis.exceptions import ResponseError
+
+from tests.support.driver import Driver
+from tidegate.domain.config import JobConfig
+from tidegate.domain.policy import LimitingLag, LimitingLagAndDelay
+from tidegate.reads.job_page import JobPageSelection, read_job_page
+from tidegate.reads.reader import Reader
+from tidegate.store.embedded import EmbeddedValkey
+from tidegate.store.reads import ROWS_AT_ONCE
+
+
+def page_reads(driver: Driver, job: str, names: list[str]) -> tuple[int, set[str]]:
+    """Return the number of requests that the server receives for the page of a job, and the names of the page's
+    substreams.
+    """
+    store, reader = driver.store, Reader(driver.store, lambda job, state: "token", 1000)
+    driver(store.configure(job, JobConfig(LimitingLag(0)), {"policy": {"type": "limiting_lag", "lag_ms": 0}}, None))
+    driver(store.report(job, dict.fromkeys(names, 5)))
+    driver(read_job_page(reader, job, JobPageSelection()))  # loads the scripts
+
+    async def received() -> int:
+        return int((await store.redis.info("stats"))["total_reads_processed"])
+
+    before = driver(received())
+    page = driver(read_job_page(reader, job, JobPageSelection()))
+    return driver(received()) - before - 1, {row.substream for row in page.substreams.substreams}
+
+
+def test_a_job_page_is_one_read(driver: Driver, job_name: str) -> None:
+    """Each open page repeats this read several times a second."""
+    assert page_reads(driver, job_name, ["a", "b"]) == (1, {"a", "b"})
+
+
+def test_many_substreams_are_read_in_parts(driver: Driver, job_name: str) -> None:
+    """A single script call would block every other client of the store."""
+    names = [f"s{number:04}" for number in range(2 * ROWS_AT_ONCE)]
+    reads, rows = page_reads(driver, job_name, names)
+    assert reads > 2
+    assert rows == set(names[:50])
+
+
+def test_scripts_that_the_server_has_forgotten_are_loaded_again(driver: Driver, job_name: str) -> None:
+    """A restart of the store must not break the page."""
+    assert page_reads(driver, job_name, ["a"])[1] == {"a"}
+
+    async def flush() -> None:
+        await driver.store.redis.script_flush()
+
+    driver(flush())
+    reader = Reader(driver.store, lambda job, state: "token", 1000)
+    assert driver(read_job_page(reader, job_name, JobPageSelection())).status.watermark == 5
+
+
+def test_an_error_begins_with_its_code(tmp_path: Path) -> None:
+    """By this code, the service distinguishes a store that accepts no writes from a defect."""
+    with EmbeddedValkey(tmp_path) as server:
+        driver = Driver(server.url)
+        config = {"policy": {"type": "limiting_lag_and_delay", "lag_ms": 100, "max_delay_ms": 1}}
+        driver(driver.store.configure("j", JobConfig(LimitingLagAndDelay(100, 1)), config, None, now_ms=0))
+        driver(driver.store.report("j", {"a": 50}, now_ms=1))
+
+        async def accept_no_writes() -> None:
+            await driver.store.redis.config_set("min-replicas-to-write", 1)
+
+        driver(accept_no_writes())
+        with pytest.raises(ResponseError, match=r"^NOREPLICAS "):
+            driver(driver.store.reads.page("j", holders=1, records=1, now_ms=100))
+        driver.close()

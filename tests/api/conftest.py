@@ -1,4 +1,4 @@
-"""HTTP against the real coordinator."""
+"""Fixtures for tests that call the coordinator over HTTP."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,7 +18,7 @@ def http(tidegate: CoordinatorProcess) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def make_job(http: httpx.Client, job_name: str) -> Callable[..., str]:
-    """Creates the job of this test; returns its path."""
+    """Return a function that creates the test's job and returns its path."""
 
     def make(**config: Any) -> str:
         created = http.put(f"/v1/jobs/{job_name}", json=CONFIG | config, headers={"If-None-Match": "*"})

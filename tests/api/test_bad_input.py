@@ -1,4 +1,4 @@
-"""Bad input ends in one clear problem+json, and changes nothing."""
+"""The API answers invalid input with problem+json and changes nothing."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -26,16 +26,18 @@ JSON = {"content-type": "application/json"}
         (CONFIG | {"throttle": {"type": "frame", "size_ms": 10, "offset_ms": 10}}, "throttle.offset_ms"),
     ],
 )
-def test_rules_that_cannot_work_name_their_field(http: httpx.Client, job_name: str, config: object, field: str) -> None:
-    """A misspelt limit must not be a limit that is off."""
+def test_an_invalid_configuration_names_its_field(
+    http: httpx.Client, job_name: str, config: object, field: str
+) -> None:
+    """A configuration with a misspelt limit is refused, so the limit cannot be off by mistake."""
     answer = http.put(f"/v1/jobs/{job_name}", json=config, headers={"If-None-Match": "*"})
     code = "invalid_config" if field.startswith("throttle") else "invalid_request"
     assert problem(answer, 422, code)["field"] == field
     problem(http.get(f"/v1/jobs/{job_name}"), 404, "job_not_found")
 
 
-def test_errors_are_in_words_of_the_request(http: httpx.Client, make_job: Make) -> None:
-    """Whoever reads them knows nothing of models and tags."""
+def test_errors_name_members_of_the_request(http: httpx.Client, make_job: Make) -> None:
+    """Error details name members of the request, not pydantic models or tags."""
     path = make_job()
     for body, detail in (
         ({"policy": {"type": "sliding"}}, "policy.type: must be one of 'limiting_lag', 'limiting_lag_and_delay', "),
@@ -73,7 +75,7 @@ def test_errors_are_in_words_of_the_request(http: httpx.Client, make_job: Make) 
 def test_a_bad_report_names_its_field_and_changes_nothing(
     http: httpx.Client, make_job: Make, body: object, field: str
 ) -> None:
-    """A report is all or nothing."""
+    """A report with one invalid entry has no effect."""
     path = make_job()
     http.post(f"{path}:report", json={"substreams": ["a", "b"], "max_event_times": [100, 100]}).raise_for_status()
     before = http.get(f"{path}/substreams").json()["substreams"]
@@ -82,16 +84,16 @@ def test_a_bad_report_names_its_field_and_changes_nothing(
     assert http.get(f"{path}/substreams").json()["substreams"] == before
 
 
-def test_the_largest_event_times_are_taken_exactly(http: httpx.Client, make_job: Make) -> None:
-    """The bound is the last number that can be held, not the one before it."""
+def test_the_largest_event_times_are_exact(http: httpx.Client, make_job: Make) -> None:
+    """Event times of ±(2^53 - 1) ms are accepted and stored exactly."""
     path = make_job(policy={"type": "limiting_lag", "lag_ms": 0}, max_future_skew_ms=None)
     for time in (-(2**53) + 1, 2**53 - 1):
         answer = http.post(f"{path}:report", json={"substreams": ["a"], "max_event_times": [time]})
         assert answer.json()["watermark"] == time
 
 
-def test_a_whole_number_is_one_however_it_is_written(http: httpx.Client, make_job: Make) -> None:
-    """1.0 and 1e3 are whole to JSON; what a double would make whole is not."""
+def test_whole_numbers_are_accepted_in_any_notation(http: httpx.Client, make_job: Make) -> None:
+    """Whole numbers such as 1.0 and 2e3 are accepted. A number that a double would round to a whole one is refused."""
     path = make_job(max_future_skew_ms=None)
     for text, time in (("1.0", 1), ("2e3", 2000), ("9007199254740990.0", 9007199254740990)):
         content = f'{{"substreams": ["a"], "max_event_times": [{text}]}}'
@@ -101,16 +103,16 @@ def test_a_whole_number_is_one_however_it_is_written(http: httpx.Client, make_jo
         problem(http.post(f"{path}:report", content=content, headers=JSON), 422, "invalid_request")
 
 
-def test_a_substream_of_which_nothing_was_seen_is_no_news(http: httpx.Client, make_job: Make) -> None:
-    """All its rows may have come without an event time."""
+def test_a_substream_without_event_times_is_not_created(http: httpx.Client, make_job: Make) -> None:
+    """A substream whose rows all lack an event time is not created."""
     path = make_job()
     answer = http.post(f"{path}:report", json={"substreams": ["a", "b"], "max_event_times": [None, 50]})
     assert answer.json()["watermark"] == 40
     assert [row["substream"] for row in http.get(f"{path}/substreams").json()["substreams"]] == ["b"]
 
 
-def test_a_job_that_does_not_exist_is_told_for_every_call(http: httpx.Client, job_name: str) -> None:
-    """A misspelt name must not create a job, nor look like an empty one."""
+def test_every_call_refuses_an_unknown_job(http: httpx.Client, job_name: str) -> None:
+    """Every call for an unknown job is answered with 404, and none creates the job."""
     path = f"/v1/jobs/{job_name}"
     batch = f"{path}/queries/q/batches/0"
     report = {"substreams": ["a"], "max_event_times": [1]}
@@ -134,8 +136,8 @@ def test_a_job_that_does_not_exist_is_told_for_every_call(http: httpx.Client, jo
     assert job_name not in [listed["job"] for listed in http.get("/v1/jobs", params={"limit": 1000}).json()["jobs"]]
 
 
-def test_a_commit_of_a_batch_that_was_never_begun(http: httpx.Client, make_job: Make) -> None:
-    """It would account for rows of which nothing was staged."""
+def test_a_commit_of_an_unknown_batch_is_refused(http: httpx.Client, make_job: Make) -> None:
+    """A commit without a begin is refused, and its rows are not counted."""
     path = make_job()
     rows = {"rule": "row", "substreams": ["a"], "on_time": [1], "late": [0], "null_event_time": [0]}
     answer = http.post(f"{path}/queries/q/batches/3:commit", json=RUN | {"rows": rows})
@@ -144,21 +146,21 @@ def test_a_commit_of_a_batch_that_was_never_begun(http: httpx.Client, make_job: 
 
 
 def test_a_body_over_the_limit(http: httpx.Client, make_job: Make) -> None:
-    """With its length told, and with it hidden."""
+    """The limit applies to bodies with a Content-Length and to chunked bodies."""
     path = make_job()
     whole = b"[" + b"1," * 40_000 + b"1]"
 
-    def in_pieces() -> Iterator[bytes]:
+    def chunks() -> Iterator[bytes]:
         for first in range(0, len(whole), 1000):
             yield whole[first : first + 1000]
 
-    for content in (whole, in_pieces()):
+    for content in (whole, chunks()):
         answer = http.post(f"{path}:report", content=content, headers=JSON)
         assert problem(answer, 413, "body_too_large")["max_body_bytes"] == 65536
 
 
-def test_a_body_over_the_limit_where_none_is_read(http: httpx.Client, make_job: Make) -> None:
-    """It is no client that went away, either."""
+def test_a_body_over_the_limit_is_refused_by_calls_without_a_body(http: httpx.Client, make_job: Make) -> None:
+    """A body over the limit is refused even if the call does not read a body."""
     path = make_job()
     pieces = (b"x" * 1000 for _ in range(100))
     answer = http.request("GET", f"{path}/watermark?at_least=5&timeout_s=20", content=pieces)
@@ -166,13 +168,13 @@ def test_a_body_over_the_limit_where_none_is_read(http: httpx.Client, make_job: 
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'{"substreams": "a"}', b"\xff\xfe"])
-def test_a_body_that_is_no_report(http: httpx.Client, make_job: Make, body: bytes) -> None:
-    """Broken JSON, and JSON of another shape."""
+def test_an_invalid_body_is_refused(http: httpx.Client, make_job: Make, body: bytes) -> None:
+    """Invalid JSON and JSON of another structure are refused."""
     problem(http.post(f"{make_job()}:report", content=body, headers=JSON), 422, "invalid_request")
 
 
-def test_pages_of_other_sites_are_refused(http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make) -> None:
-    """They may send what needs no body, and learn nothing of the answer; the job would be reset all the same."""
+def test_cross_site_requests_are_refused(http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make) -> None:
+    """Cross-site POST requests without a body are refused. A browser would send them, and they would reset the job."""
     path = make_job()
     form = {"content-type": "application/x-www-form-urlencoded"}
     for headers, status, code in (
@@ -192,15 +194,15 @@ def test_pages_of_other_sites_are_refused(http: httpx.Client, tidegate: Coordina
 
 
 def test_other_hosts_content_types_and_paths_are_refused(http: httpx.Client, make_job: Make) -> None:
-    """A page in somebody's browser must not move watermarks on this machine."""
+    """Requests that a foreign web page can send from a browser do not move a watermark."""
     path = make_job()
     problem(http.get(path, headers={"host": "rebound.example:8000"}), 421, "foreign_host")
     problem(http.post(f"{path}:report", data={"substreams": "a"}), 415, "not_json")
     problem(http.get("/v1/jobs/a:b/watermark"), 404, "no_such_path")
     problem(http.get("/v1/jobs/ä/watermark"), 422, "invalid_request")
     problem(http.get("/v2"), 404, "no_such_path")
-    not_taken = http.patch(path, json={})
-    problem(not_taken, 405, "method_not_allowed")
-    assert not_taken.headers["allow"] == "DELETE, GET, PUT"
+    not_allowed = http.patch(path, json={})
+    problem(not_allowed, 405, "method_not_allowed")
+    assert not_allowed.headers["allow"] == "DELETE, GET, PUT"
     problem(http.put(f"{path}:report", json={}), 405, "method_not_allowed")
     problem(http.get(f"{path}/watermark", params={"at_least": "soon"}), 422, "invalid_request")

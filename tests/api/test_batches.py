@@ -1,4 +1,4 @@
-"""Batches over HTTP: pins, replays, tables, and waiting for a watermark."""
+"""Batches, their replays, the table of substreams and long polls over HTTP."""
 
 import threading
 import time
@@ -12,8 +12,8 @@ from tests.support.api import RUN
 Make = Callable[..., str]
 
 
-def whole_batch(http: httpx.Client, path: str, batch_id: int, max_event_times: dict[str, int]) -> dict[str, object]:
-    """Begin, report, commit; returns the answer to the commit."""
+def run_batch(http: httpx.Client, path: str, batch_id: int, max_event_times: dict[str, int]) -> dict[str, object]:
+    """Begin, report and commit a batch; return the answer to the commit."""
     batch = f"{path}/queries/q/batches/{batch_id}"
     http.put(batch, json=RUN).raise_for_status()
     report = {
@@ -22,7 +22,7 @@ def whole_batch(http: httpx.Client, path: str, batch_id: int, max_event_times: d
         "counts": [2] * len(max_event_times),
         "batch": {"query": "q", **RUN, "batch_id": batch_id, "partition": 0},
     }
-    for _ in range(2):  # a repetition changes nothing
+    for _ in range(2):  # the repetition has no effect
         http.post(f"{path}:report", json=report).raise_for_status()
     rows = {
         "rule": "row",
@@ -35,13 +35,13 @@ def whole_batch(http: httpx.Client, path: str, batch_id: int, max_event_times: d
     return answer
 
 
-def test_a_batch_from_begin_to_commit_and_its_repetition(http: httpx.Client, make_job: Make) -> None:
-    """Whatever is sent twice counts once."""
+def test_a_repeated_batch_counts_once(http: httpx.Client, make_job: Make) -> None:
+    """A repeated begin, report or commit has no effect."""
     path = make_job()
-    first = whole_batch(http, path, 0, {"fast": 500, "slow": 100})
+    first = run_batch(http, path, 0, {"fast": 500, "slow": 100})
     assert (first["watermark"], first["applied"]) == (90, True)
     assert first["held_by"]["substream"] == "slow"  # type: ignore[index]
-    assert whole_batch(http, path, 0, {"fast": 900, "slow": 900})["applied"] is False
+    assert run_batch(http, path, 0, {"fast": 900, "slow": 900})["applied"] is False
     replay = http.put(f"{path}/queries/q/batches/0", json=RUN).json()
     assert (replay["pinned_watermark"], replay["replayed"]) == (None, True)
     table = {row["substream"]: row for row in http.get(f"{path}/substreams").json()["substreams"]}
@@ -53,7 +53,7 @@ def test_a_batch_from_begin_to_commit_and_its_repetition(http: httpx.Client, mak
 
 
 def test_the_table_of_substreams_is_paged(http: httpx.Client, make_job: Make) -> None:
-    """Names may hold anything; the page after one is found all the same."""
+    """Paging returns every name once, whatever characters the names contain."""
     path = make_job()
     names = sorted(["a", "a/b", "ä", "😀", '"', "z&y=1", "‏ש"])
     http.post(f"{path}:report", json={"substreams": names, "max_event_times": [1] * len(names)}).raise_for_status()
@@ -66,8 +66,8 @@ def test_the_table_of_substreams_is_paged(http: httpx.Client, make_job: Make) ->
     assert found == names
 
 
-def test_paging_goes_by_query_and_name(http: httpx.Client, make_job: Make) -> None:
-    """Some characters of a query's name sort before the slash that would join it to a substream's."""
+def test_pages_are_sorted_by_query_and_name(http: httpx.Client, make_job: Make) -> None:
+    """Rows are sorted by the pair of query and substream. A sort of `query/substream` would put `a-b` before `a`."""
     path = make_job()
     for query in ("a", "a-b", "a.c", "b"):
         http.post(f"{path}:declare", json={"query": query, "names": ["x", "y"]}).raise_for_status()
@@ -81,7 +81,7 @@ def test_paging_goes_by_query_and_name(http: httpx.Client, make_job: Make) -> No
 
 
 def test_waiting_ends_with_the_watermark_or_with_the_time(http: httpx.Client, make_job: Make) -> None:
-    """A consumer that waits must be woken, not left to find out at its next look."""
+    """A waiting consumer is notified when the watermark reaches its value."""
     path = make_job()
     waited = http.get(f"{path}/watermark", params={"at_least": 5, "timeout_s": 0.2}).json()
     assert (waited["reached"], waited["watermark"]) == (False, None)
@@ -102,17 +102,17 @@ def test_waiting_ends_with_the_watermark_or_with_the_time(http: httpx.Client, ma
         http.post(f"{path}:report", json={"substreams": ["a"], "max_event_times": [100]}).raise_for_status()
         woken_at, answer = waiting.result()
     assert (answer["reached"], answer["watermark"]) == (True, 90)
-    assert woken_at - reported_at < 4, "it was not woken, but looked for itself"
+    assert woken_at - reported_at < 4, "the client was not notified; the coordinator answered after its own check"
 
 
-def test_time_alone_moves_a_job_that_nobody_reads(http: httpx.Client, make_job: Make) -> None:
-    """A direct reporter that falls silent is passed over by the sweeper."""
+def test_the_sweeper_makes_silent_substreams_idle(http: httpx.Client, make_job: Make) -> None:
+    """The sweeper makes silent substreams idle without any call to the job."""
     path = make_job(idle_timeout_ms=300)
     http.post(f"{path}:report", json={"substreams": ["a", "b"], "max_event_times": [500, 50]}).raise_for_status()
     deadline = time.monotonic() + 30
     table: dict[str, str] = {}
     while time.monotonic() < deadline and set(table.values()) != {"idle"}:
-        # The table does not look; only the sweeper can have moved what it shows.
+        # Reading the table evaluates nothing, so only the sweeper can change these states.
         table = {row["substream"]: row["state"] for row in http.get(f"{path}/substreams").json()["substreams"]}
         time.sleep(0.05)
     assert table == {"a": "idle", "b": "idle"}

@@ -1,4 +1,4 @@
-"""What clients may create has limits, each with an error that says which, and what to do."""
+"""Limits on the number of jobs and of substreams, and the errors that name them."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ CREATE = {"If-None-Match": "*"}
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """Two jobs with three substreams each, and no more."""
+    """Start a coordinator that allows two jobs with three substreams each."""
     directory = tmp_path_factory.mktemp("small")
     with (
         CoordinatorProcess(directory, max_jobs="2", max_substreams="3") as process,
@@ -39,8 +39,8 @@ def too_many(answer: httpx.Response, code: str, most: int) -> None:
     assert int(answer.headers["Retry-After"]) > 0
 
 
-def test_one_job_too_many(small: httpx.Client, path: str) -> None:
-    """Whoever makes up a name for each run would fill the store."""
+def test_jobs_over_the_limit_are_refused(small: httpx.Client, path: str) -> None:
+    """A client that creates a job for each run cannot fill the store."""
     small.put("/v1/jobs/other", json=CONFIG, headers=CREATE).raise_for_status()
     too_many(small.put("/v1/jobs/third", json=CONFIG, headers=CREATE), "too_many_jobs", 2)
     problem(small.get("/v1/jobs/third"), 404, "job_not_found")
@@ -54,8 +54,8 @@ def test_one_job_too_many(small: httpx.Client, path: str) -> None:
     assert [job["job"] for job in small.get("/v1/jobs").json()["jobs"]] == ["j"]
 
 
-def test_one_substream_too_many(small: httpx.Client, path: str) -> None:
-    """A report is all or nothing; those that are known are heard, and room that is made is used."""
+def test_substreams_over_the_limit_are_refused(small: httpx.Client, path: str) -> None:
+    """A report over the limit has no effect. Known substreams still report, and an eviction makes room."""
     small.post(f"{path}:report", json={"substreams": ["a", "b"], "max_event_times": [50, 50]}).raise_for_status()
     beyond = {"substreams": ["a", "c", "d"], "max_event_times": [90, 90, 90]}
     too_many(small.post(f"{path}:report", json=beyond), "too_many_substreams", 3)
@@ -67,8 +67,8 @@ def test_one_substream_too_many(small: httpx.Client, path: str) -> None:
     assert small.post(f"{path}:report", json=beyond).json()["watermark"] == 80
 
 
-def test_what_is_staged_counts(small: httpx.Client, path: str) -> None:
-    """Otherwise a batch could be taken in that can never be committed."""
+def test_staged_substreams_count(small: httpx.Client, path: str) -> None:
+    """Staged substreams count towards the limit, so every staged batch can be committed."""
     small.put(f"{path}/queries/q/batches/0", json=RUN).raise_for_status()
     batch = {"query": "q", **RUN, "batch_id": 0}
 
@@ -85,8 +85,8 @@ def test_what_is_staged_counts(small: httpx.Client, path: str) -> None:
     assert names(small, path) == ["a", "b", "c"]
 
 
-def test_what_all_open_batches_have_staged_counts(small: httpx.Client, path: str) -> None:
-    """Each of them alone would fit."""
+def test_staged_substreams_of_all_open_batches_count(small: httpx.Client, path: str) -> None:
+    """The limit applies to the sum over all open batches."""
     for query, substreams in (("q", ["a", "b"]), ("r", ["c", "d"])):
         small.put(f"{path}/queries/{query}/batches/0", json=RUN).raise_for_status()
         batch = {"query": query, **RUN, "batch_id": 0, "partition": 0}
@@ -99,8 +99,8 @@ def test_what_all_open_batches_have_staged_counts(small: httpx.Client, path: str
     assert names(small, path) == ["a", "b"]
 
 
-def test_queries_that_are_expected_are_no_substreams(small: httpx.Client) -> None:
-    """What stands for them goes when the first substream comes."""
+def test_expected_queries_do_not_count_as_substreams(small: httpx.Client) -> None:
+    """Placeholders of expected queries do not count towards the limit of substreams."""
     path = "/v1/jobs/expected"
     config = CONFIG | {"expected_queries": ["p", "q", "r", "s"]}
     small.put(path, json=config, headers=CREATE).raise_for_status()
@@ -111,12 +111,12 @@ def test_queries_that_are_expected_are_no_substreams(small: httpx.Client) -> Non
     small.delete(path).raise_for_status()
 
 
-def test_rows_of_what_is_no_substream_are_in_the_totals_alone(small: httpx.Client, path: str) -> None:
-    """There may be any number of such names."""
+def test_rows_of_unknown_substreams_count_in_the_totals_only(small: httpx.Client, path: str) -> None:
+    """Rows of unknown substreams count in the job's totals and create no substream."""
     small.put(f"{path}/queries/q/batches/0", json=RUN).raise_for_status()
     unknown = [f"name-{number}" for number in range(100)]
     rows = {"rule": "row", "substreams": unknown, "on_time": [0] * 100, "late": [1] * 100, "null_event_time": [1] * 100}
     small.post(f"{path}/queries/q/batches/0:commit", json=RUN | {"rows": rows}).raise_for_status()
-    told = small.get(path).json()["rows"]
-    assert (told["late"], told["null_event_time"]) == (100, 100)
+    counted = small.get(path).json()["rows"]
+    assert (counted["late"], counted["null_event_time"]) == (100, 100)
     assert names(small, path) == []

@@ -1,4 +1,4 @@
-"""How far rows come out of order, by way of the API."""
+"""The completeness curve of jobs and substreams, over HTTP."""
 
 from collections.abc import Callable
 from typing import Any
@@ -48,7 +48,7 @@ def test_the_curve_of_a_substream(http: httpx.Client, make_job: Make) -> None:
 
 
 def test_one_substream_has_the_curve_of_its_job(http: httpx.Client, make_job: Make) -> None:
-    """Also after its lag became a wider one, and the watermark still stands where the narrower one had brought it."""
+    """The two curves stay equal after a change to a longer lag, which does not move the watermark back."""
     path = make_job(policy={"type": "limiting_lag", "lag_ms": 0})
     report_delays(http, path, {"a": []})
     report_delays(http, path, {"a": [(10, 50)]})
@@ -62,7 +62,7 @@ def test_one_substream_has_the_curve_of_its_job(http: httpx.Client, make_job: Ma
     assert job["points"] == substream["points"]
 
 
-def test_a_lag_that_is_learnt_shows(http: httpx.Client, make_job: Make) -> None:
+def test_a_learnt_lag_is_shown(http: httpx.Client, make_job: Make) -> None:
     path = make_job(policy=AIM)
     report_delays(http, path, {"a": []})
     assert completeness(http, path)["lag_ms"] == 500
@@ -73,14 +73,14 @@ def test_a_lag_that_is_learnt_shows(http: httpx.Client, make_job: Make) -> None:
     rows = http.get(f"{path}/substreams").json()["substreams"]
     assert rows[0]["lag"] == found["lag_ms"]
     assert http.get(f"{path}/watermark").json()["watermark"] == 1000 - found["lag_ms"]
-    # Rows that come later than was learnt, and more of them than may: that is in the history.
+    # Too many rows have a delay above the learnt lag, so the history records that the policy learns again.
     report_delays(http, path, {"a": [(800, 60)]})
     kinds = [record["kind"] for record in http.get(f"{path}/history").json()["records"]]
     assert "relearning" in kinds
-    assert completeness(http, path)["lag_ms"] == 500  # until more are known, no longer than a cold start's
+    assert completeness(http, path)["lag_ms"] == 500  # the cold-start lag applies until enough rows are known
 
 
-def test_what_was_achieved_is_of_the_rows_that_were_late(http: httpx.Client, make_job: Make) -> None:
+def test_the_achieved_completeness_follows_from_the_late_rows(http: httpx.Client, make_job: Make) -> None:
     path = make_job(policy=AIM)
     assert http.put(f"{path}/queries/q/batches/0", json=RUN).status_code == 200
     body = {
@@ -96,7 +96,7 @@ def test_what_was_achieved_is_of_the_rows_that_were_late(http: httpx.Client, mak
     assert completeness(http, path, substream="a", query="q")["achieved"] == 0.97
 
 
-def test_what_cannot_be_asked(http: httpx.Client, make_job: Make) -> None:
+def test_invalid_parameters_are_refused(http: httpx.Client, make_job: Make) -> None:
     path = make_job(throttle={"type": "frame", "size_ms": 100})
     problem(http.get(f"{path}/completeness", params={"window_ms": 100}), 409, "frame_in_force")
     for wrong in (

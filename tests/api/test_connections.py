@@ -1,4 +1,4 @@
-"""Limits on connections: no client can use up a replica's memory, time or connections, and no key is needed to try."""
+"""Limits on connections, which keep clients without a key from exhausting a replica's memory and connections."""
 
 import os
 import re
@@ -26,7 +26,7 @@ PER_ADDRESS = 20
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CoordinatorProcess]:
-    """A coordinator with small limits."""
+    """Start a coordinator with low limits on connections."""
     with CoordinatorProcess(
         tmp_path_factory.mktemp("guarded"), max_connections_per_address=str(PER_ADDRESS), request_timeout_s="1"
     ) as process:
@@ -35,7 +35,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CoordinatorPro
 
 @pytest.fixture
 def dial(guarded: CoordinatorProcess) -> Iterator[Callable[..., socket.socket]]:
-    """Open connections that end with the test."""
+    """Return a function that opens a connection, which is closed at the end of the test."""
     with ExitStack() as stack:
 
         def opened(sent: bytes = b"", address: str = "127.0.0.1") -> socket.socket:
@@ -47,7 +47,7 @@ def dial(guarded: CoordinatorProcess) -> Iterator[Callable[..., socket.socket]]:
             return made
 
         yield opened
-    until(lambda: metric(guarded, "tidegate_connections") == 1, "the connections of the test are gone")
+    until(lambda: metric(guarded, "tidegate_connections") == 1, "the coordinator has closed the test's connections")
 
 
 def metric(process: CoordinatorProcess, name: str) -> float:
@@ -74,7 +74,7 @@ def answer(connection: socket.socket) -> bytes:
 
 
 def sent_until_closed(connection: socket.socket, piece: bytes, most: int, pause_s: float = 0) -> int:
-    """Send a piece again and again; return how many bytes were sent before the server closed the connection."""
+    """Send a piece repeatedly; return the number of bytes sent before the server closed the connection."""
     for sent in range(0, most, len(piece)):
         try:
             connection.sendall(piece)
@@ -98,15 +98,15 @@ def test_a_head_over_the_limits_is_refused(
     guarded: CoordinatorProcess, dial: Callable[..., socket.socket], head: bytes, status: bytes, reason: str
 ) -> None:
     before = refused(guarded, reason)
-    told = answer(dial(head + b"\r\n"))
-    assert told.startswith(b"HTTP/1.1 " + status + b" ")
-    assert b"application/problem+json" in told
-    assert b'"code": "%s"' % reason.encode() in told
+    received_text = answer(dial(head + b"\r\n"))
+    assert received_text.startswith(b"HTTP/1.1 " + status + b" ")
+    assert b"application/problem+json" in received_text
+    assert b'"code": "%s"' % reason.encode() in received_text
     assert refused(guarded, reason) == before + 1
 
 
 def test_a_head_within_the_limits_is_served(dial: Callable[..., socket.socket]) -> None:
-    """In one piece or in many, also on a connection that was used before."""
+    """The server accepts such a head in one piece or in several, on a new or a reused connection."""
     request = HEAD + b"".join(b"X-%d: %s\r\n" % (n, b"y" * 600) for n in range(98)) + b"Connection: close\r\n\r\n"
     assert 58_000 < len(request) < 65_536
     assert answer(dial(request)).startswith(b"HTTP/1.1 200 ")
@@ -121,12 +121,14 @@ def test_a_head_within_the_limits_is_served(dial: Callable[..., socket.socket]) 
 
 
 def test_an_endless_head_takes_no_memory(guarded: CoordinatorProcess, dial: Callable[..., socket.socket]) -> None:
-    """The connection is closed long before 150 MB have come."""
+    """The server closes the connection before it has received 30 MB."""
     memory = psutil.Process(guarded.pid).memory_info
     before = memory().rss
     endless = dial(HEAD)
     piece = b"".join(b"X-%d: y\r\n" % n for n in range(10_000))
-    assert sent_until_closed(endless, piece, most=150_000_000) < 30_000_000, "the sockets' buffers take some"
+    assert sent_until_closed(endless, piece, most=150_000_000) < 30_000_000, (
+        "the server read more than the buffers of the sockets hold"
+    )
     assert memory().rss - before < 20_000_000
 
 
@@ -137,7 +139,7 @@ CHUNKED = b"POST /livez HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunke
 def test_endless_trailers_take_no_memory(
     guarded: CoordinatorProcess, dial: Callable[..., socket.socket], trailer: bytes
 ) -> None:
-    """What follows a chunked body belongs to the request, too."""
+    """The limits also apply to the trailers of a chunked body."""
     memory = psutil.Process(guarded.pid).memory_info
     before = memory().rss
     endless = dial(CHUNKED + b"X: ")
@@ -145,17 +147,17 @@ def test_endless_trailers_take_no_memory(
     assert memory().rss - before < 20_000_000
 
 
-def test_a_head_in_pieces_is_as_limited_as_one_in_one(dial: Callable[..., socket.socket]) -> None:
+def test_a_head_in_pieces_has_the_same_limit(dial: Callable[..., socket.socket]) -> None:
     pieces = dial(HEAD + b"X: " + b"y" * 40_000)
     time.sleep(0.2)
     pieces.sendall(b"y" * 30_000 + b"\r\n\r\n")
     assert answer(pieces).startswith(b"HTTP/1.1 431 ")
 
 
-def test_a_client_that_leaves_is_not_waited_for_whatever_it_has_sent(
+def test_a_disconnect_after_a_pipelined_request_is_noticed(
     guarded: CoordinatorProcess, dial: Callable[..., socket.socket]
 ) -> None:
-    """A pipelined request must not hide that the one before it is no longer wanted."""
+    """The server notices the disconnect even if the client has pipelined another request."""
     httpx.put(
         f"{guarded.url}/v1/jobs/left",
         json={"policy": {"type": "limiting_lag", "lag_ms": 10}},
@@ -164,9 +166,9 @@ def test_a_client_that_leaves_is_not_waited_for_whatever_it_has_sent(
     ).raise_for_status()
     poll = b"GET /v1/jobs/left/watermark?at_least=5&timeout_s=200 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     leaving = dial(poll + HEAD + b"\r\n")
-    until(lambda: metric(guarded, "tidegate_waiting_clients") == 1, "it waits")
+    until(lambda: metric(guarded, "tidegate_waiting_clients") == 1, "the client waits")
     leaving.close()
-    until(lambda: metric(guarded, "tidegate_waiting_clients") == 0, "its place is free", 30)
+    until(lambda: metric(guarded, "tidegate_waiting_clients") == 0, "no client waits", 30)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +176,7 @@ def test_a_client_that_leaves_is_not_waited_for_whatever_it_has_sent(
     [b"", b"GET /li", HEAD, POST + b"\r\n", POST + b"\r\n{", HEAD + b"\r\n" + HEAD],
     ids=["nothing", "a line", "a head", "no body", "a body", "a second head"],
 )
-def test_a_request_that_does_not_arrive_is_given_up(
+def test_an_incomplete_request_times_out(
     guarded: CoordinatorProcess, dial: Callable[..., socket.socket], sent: bytes
 ) -> None:
     before = refused(guarded, "request_timeout")
@@ -182,14 +184,14 @@ def test_a_request_that_does_not_arrive_is_given_up(
     assert refused(guarded, "request_timeout") == before + 1
 
 
-def test_a_trickle_is_no_request(dial: Callable[..., socket.socket]) -> None:
-    """Bytes now and then do not extend the time."""
+def test_a_slow_request_times_out(dial: Callable[..., socket.socket]) -> None:
+    """Single bytes at intervals do not extend the request timeout."""
     assert sent_until_closed(dial(HEAD), b"X: y\r\n", most=1000, pause_s=0.2) < 1000
     assert sent_until_closed(dial(), b"\r\n", most=500, pause_s=0.2) < 500
 
 
-def test_who_waits_for_an_answer_is_not_given_up(guarded: CoordinatorProcess) -> None:
-    """The limit is for clients: how long this replica takes is another matter."""
+def test_a_long_poll_outlasts_the_request_timeout(guarded: CoordinatorProcess) -> None:
+    """The request timeout limits how long the client sends, not how long the coordinator takes to answer."""
     with httpx.Client(base_url=guarded.url, timeout=60) as http:
         config = {"policy": {"type": "limiting_lag", "lag_ms": 10}}
         http.put("/v1/jobs/j", json=config, headers={"If-None-Match": "*"}).raise_for_status()
@@ -197,18 +199,14 @@ def test_who_waits_for_an_answer_is_not_given_up(guarded: CoordinatorProcess) ->
         assert (waited.status_code, waited.json()["reached"]) == (200, False)
 
 
-def test_an_answer_that_nobody_reads_is_given_up(
-    guarded: CoordinatorProcess, dial: Callable[..., socket.socket]
-) -> None:
+def test_an_unread_answer_times_out(guarded: CoordinatorProcess, dial: Callable[..., socket.socket]) -> None:
     before = refused(guarded, "response_timeout")
     dial(b"GET /v1/openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 150)
-    until(lambda: refused(guarded, "response_timeout") == before + 1, "the connection was cut off")
+    until(lambda: refused(guarded, "response_timeout") == before + 1, "the connection is closed")
 
 
-def test_one_address_cannot_lock_the_others_out(
-    guarded: CoordinatorProcess, dial: Callable[..., socket.socket]
-) -> None:
-    """Its further connections are refused, and one line of the log says so."""
+def test_connections_per_address_are_limited(guarded: CoordinatorProcess, dial: Callable[..., socket.socket]) -> None:
+    """Connections over the limit per address are refused, and the log names the limit."""
     for _ in range(PER_ADDRESS):
         dial(address="127.0.0.2")
     over = answer(dial(address="127.0.0.2"))
@@ -219,11 +217,11 @@ def test_one_address_cannot_lock_the_others_out(
     assert refused(guarded, "too_many_from_address") == 1
     log = guarded.data_dir / "coordinator.log"
     line = "over TIDEGATE_MAX_CONNECTIONS_PER_ADDRESS (1 from 127.0.0.2)"
-    until(lambda: line in log.read_text(), "the log says why")
+    until(lambda: line in log.read_text(), "the log names the limit")
 
 
 def test_a_trusted_proxy_has_no_limit_of_its_own(tmp_path: Path) -> None:
-    """All clients come from its address."""
+    """The limit per address does not apply to a proxy, because all its clients share one address."""
     proxied = CoordinatorProcess(tmp_path, max_connections_per_address="1", trusted_proxies="10.0.0.0/8, 127.0.0.1")
     with proxied as process, ExitStack() as stack:
         for _ in range(3):
@@ -231,8 +229,8 @@ def test_a_trusted_proxy_has_no_limit_of_its_own(tmp_path: Path) -> None:
         assert httpx.get(f"{process.url}/livez", timeout=60).status_code == 200
 
 
-def test_a_low_limit_on_open_files_is_logged_and_kept(tmp_path: Path) -> None:
-    """A replica that runs out of files accepts no connection and logs nothing."""
+def test_a_low_limit_on_open_files_limits_connections(tmp_path: Path) -> None:
+    """The coordinator lowers its limit on connections to the limit on open files, and logs it."""
     command = f"ulimit -n 300; exec {sys.executable} -m tidegate serve --stop-with-stdin"
     environment = os.environ | {"TIDEGATE_DATA_DIR": str(tmp_path), "TIDEGATE_PORT": "0"}
     with (
@@ -254,4 +252,4 @@ def test_a_low_limit_on_open_files_is_logged_and_kept(tmp_path: Path) -> None:
             silent.connect(("127.0.0.1", port))
         full = httpx.get(f"http://127.0.0.1:{port}/livez", timeout=60)
         assert (full.status_code, full.json()["code"]) == (503, "too_many_connections")
-        until(lambda: "over TIDEGATE_MAX_CONNECTIONS (" in (tmp_path / "log").read_text(), "the log says why")
+        until(lambda: "over TIDEGATE_MAX_CONNECTIONS (" in (tmp_path / "log").read_text(), "the log names the limit")

@@ -1,4 +1,4 @@
-"""The OpenAPI document is what clients are built from: it must be the one of this code."""
+"""The committed OpenAPI document is valid, complete and generated from this code."""
 
 import json
 import string
@@ -15,19 +15,18 @@ from tidegate.settings import Settings
 from tidegate.web.bodies import BODIES
 
 
-def test_the_kept_document_is_the_one_of_this_code() -> None:
-    """`make openapi` writes it again."""
+def test_the_committed_document_is_up_to_date() -> None:
+    """`make openapi` generates the document."""
     document = create_app(Settings(), "redis://localhost").openapi()
     assert json.loads(DOCUMENT.read_text()) == document
 
 
-def test_the_document_is_one() -> None:
-    """As the specification of OpenAPI has it."""
+def test_the_document_is_valid_openapi() -> None:
     validate(json.loads(DOCUMENT.read_text()))
 
 
-def test_every_reference_is_there_and_every_call_says_how_it_fails() -> None:
-    """A reference to nothing breaks every generator of clients."""
+def test_references_resolve_and_errors_are_declared() -> None:
+    """Every reference resolves, and every operation declares problem+json as its default response."""
     text = DOCUMENT.read_text()
     document = json.loads(text)
     for part in text.split('"$ref": "#/components/schemas/')[1:]:
@@ -47,13 +46,13 @@ SCHEMAS: dict[str, Schema] = json.loads(DOCUMENT.read_text())["components"]["sch
 
 
 def is_prose(text: str | None) -> bool:
-    """Whether a text is a sentence or a title, as people write it."""
+    """Return whether a text starts like a sentence or a title and has more than one word."""
     return text is not None and text[:1] in string.ascii_uppercase + "`" and " " in text
 
 
 @pytest.mark.parametrize("operation", [operation for _, operation in OPERATIONS], ids=[name for name, _ in OPERATIONS])
 def test_every_operation_is_described_and_has_examples(operation: Schema) -> None:
-    """A reader must see what a call is for, and what it looks like, without trying it."""
+    """Summary, description, parameters, body and responses are documented, and each example matches its schema."""
     assert is_prose(operation["summary"]) and not operation["summary"].endswith(".")
     assert operation["summary"] != operation["operationId"].replace("_", " ").title()
     assert is_prose(operation["description"]) and operation["description"].endswith(".")
@@ -68,27 +67,26 @@ def test_every_operation_is_described_and_has_examples(operation: Schema) -> Non
 
 
 def check(example: Any, schema: Schema) -> None:
-    """Check that an example is one of the schema."""
+    """Check that an example is valid under the schema."""
     Draft202012Validator(schema | {"components": {"schemas": SCHEMAS}}).validate(example)
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_every_property_is_described_and_has_an_example(name: str) -> None:
-    """A unit or a meaning of null that has to be guessed is guessed wrong."""
     schema = SCHEMAS[name]
     assert is_prose(schema.get("description")) or "enum" in schema, name
     has_example = "examples" in schema
     for member, described in schema.get("properties", {}).items():
-        # pydantic leaves out a description that is the one of the schema itself.
+        # pydantic omits a description that equals the description of the referenced schema.
         target = SCHEMAS.get(described.get("$ref", "").rpartition("/")[2], {})
         assert is_prose(described.get("description", target.get("description"))), f"{name}.{member}"
         text = json.dumps(described)
         assert has_example or "examples" in described or '"$ref"' in text, f"{name}.{member} has no example"
 
 
-def test_examples_of_bodies_are_taken(http: httpx.Client, job_name: str) -> None:
-    """A reader copies them: a job is made of the example, and every call with a body takes its own."""
-    bodies = {model.__name__: model for model in BODIES}
+def test_example_bodies_are_accepted(http: httpx.Client, job_name: str) -> None:
+    """Every example body passes its model, and the example configuration creates a job."""
+    bodies = {model.__name__: model for model in BODIES.values()}
     for _, operation in OPERATIONS:
         content = operation.get("requestBody", {}).get("content", {}).get("application/json")
         if content is not None:

@@ -1,4 +1,4 @@
-"""Why has nothing come out? One call answers."""
+"""`:explain` lists what holds the watermark, and until when."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import httpx
 from tests.support.api import RUN
 
 
-def explained(http: httpx.Client, path: str, **query: Any) -> dict[str, Any]:
+def get_explanation(http: httpx.Client, path: str, **query: Any) -> dict[str, Any]:
     answer = http.get(f"{path}:explain", params=query)
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
@@ -21,23 +21,23 @@ def report(http: httpx.Client, path: str, **max_event_times: int) -> None:
     assert http.post(f"{path}:report", json=body).status_code == 200
 
 
-def told(page: dict[str, Any]) -> list[tuple[Any, ...]]:
+def described(page: dict[str, Any]) -> list[tuple[Any, ...]]:
     return [
         (one["reason"], one["substream"] or one["query"] or one["hold"], one["watermark_without"])
         for one in page["holders"]
     ]
 
 
-def test_the_next_ones_come_after_the_holder(http: httpx.Client, make_job: Callable[..., str]) -> None:
+def test_holders_are_listed_from_lowest_to_highest(http: httpx.Client, make_job: Callable[..., str]) -> None:
     path = make_job()
     report(http, path, a=100, b=200, c=300, d=400)
-    page = explained(http, path)
-    assert (page["watermark"], told(page)) == (90, [("slow", "a", 190), ("slow", "b", 290), ("slow", "c", 390)])
+    page = get_explanation(http, path)
+    assert (page["watermark"], described(page)) == (90, [("slow", "a", 190), ("slow", "b", 290), ("slow", "c", 390)])
     assert page["holders"][0]["since_ms"] == page["held_by"]["since_ms"]
     assert (page["holders"][0]["until"], page["next_step"]) == ([], None)
-    assert told(explained(http, path, limit=1)) == [("slow", "a", 190)]
+    assert described(get_explanation(http, path, limit=1)) == [("slow", "a", 190)]
     http.post(f"{path}/substreams:evict", json={"query": "", "names": ["a"]})
-    assert explained(http, path)["watermark"] == 190
+    assert get_explanation(http, path)["watermark"] == 190
     assert http.get(f"{path}:explain", params={"limit": 0}).status_code == 422
 
 
@@ -47,8 +47,8 @@ def test_every_kind_of_holder_is_named(http: httpx.Client, make_job: Callable[..
     http.put(f"{path}/queries/orders/batches/0", json=RUN)
     http.post(f"{path}:declare", json={"query": "orders", "names": ["x"]})
     http.post(f"{path}/holds", json={"hold": "h", "at_most": 500, "duration_ms": 3_600_000, "reason": "r"})
-    page = explained(http, path, limit=10)
-    assert told(page) == [
+    page = get_explanation(http, path, limit=10)
+    assert described(page) == [
         ("never_reported", "x", None),
         ("missing_query", "payments", None),
         ("open_batch", "orders", 500),
@@ -61,12 +61,12 @@ def test_every_kind_of_holder_is_named(http: httpx.Client, make_job: Callable[..
     assert 0 < hold["until"][0]["at_ms"] - page["now_ms"] <= 3_600_000
 
 
-def test_limits_say_until_when(http: httpx.Client, make_job: Callable[..., str]) -> None:
+def test_each_holder_lists_its_limits(http: httpx.Client, make_job: Callable[..., str]) -> None:
     path = make_job(idle_timeout_ms=60_000, query_timeout_ms=90_000, max_batch_hold_ms=30_000, max_retention_ms=120_000)
     begun = http.put(f"{path}/queries/q/batches/0", json=RUN).json()["now_ms"]
     batch = {"query": "q", **RUN, "batch_id": 0, "partition": 0}
     http.post(f"{path}:report", json={"substreams": ["a", "b"], "max_event_times": [100, 900], "batch": batch})
-    first = explained(http, path)
+    first = get_explanation(http, path)
     assert [(one["reason"], one["begun_ms"]) for one in first["holders"]] == [("open_batch", begun)]
     assert [(one["limit"], one["at_ms"]) for one in first["holders"][0]["until"]] == [
         ("max_batch_hold_ms", begun + 30_000)
@@ -74,7 +74,7 @@ def test_limits_say_until_when(http: httpx.Client, make_job: Callable[..., str])
     committed = http.post(f"{path}/queries/q/batches/0:commit", json=RUN).json()["now_ms"]
     http.put(f"{path}/queries/q/batches/1", json=RUN)
     time.sleep(0.02)
-    page = explained(http, path)
+    page = get_explanation(http, path)
     (slow, *_) = page["holders"]
     until = {one["limit"]: (one["at_ms"], one["needs_query_report"]) for one in slow["until"]}
     assert slow["reason"] == "slow" and slow["last_event_ms"] == committed
@@ -83,19 +83,19 @@ def test_limits_say_until_when(http: httpx.Client, make_job: Callable[..., str])
     assert committed + 100_000 <= until["max_retention_ms"][0] <= page["now_ms"] + 130_000
 
 
-def test_a_throttle_that_waits_is_told(http: httpx.Client, make_job: Callable[..., str]) -> None:
-    """Nobody is slow; the next window is not full yet."""
+def test_a_waiting_throttle_is_shown(http: httpx.Client, make_job: Callable[..., str]) -> None:
+    """No substream delays the watermark; the throttle waits for the next window boundary."""
     path = make_job(throttle={"type": "frame", "size_ms": 100, "slide_ms": 100, "offset_ms": 0})
     report(http, path, a=230, b=260)
-    page = explained(http, path)
+    page = get_explanation(http, path)
     assert (page["watermark"], page["next_step"]) == (200, 300)
-    assert told(page) == [("slow", "a", 200), ("slow", "b", 200)]
+    assert described(page) == [("slow", "a", 200), ("slow", "b", 200)]
 
 
-def test_a_job_that_nobody_holds(http: httpx.Client, make_job: Callable[..., str]) -> None:
+def test_a_job_without_holders(http: httpx.Client, make_job: Callable[..., str]) -> None:
     path = make_job()
-    assert explained(http, path)["holders"] == []
+    assert get_explanation(http, path)["holders"] == []
     report(http, path, a=100)
     http.post(f"{path}:complete", json={})
-    assert explained(http, path)["holders"] == []
+    assert get_explanation(http, path)["holders"] == []
     assert http.get("/v1/jobs/nowhere:explain").json()["code"] == "job_not_found"

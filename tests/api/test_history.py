@@ -1,4 +1,4 @@
-"""What happened to a job, as clients read it."""
+"""The history of a job, over HTTP."""
 
 import itertools
 import time
@@ -22,7 +22,7 @@ def kinds(page: dict[str, Any]) -> list[str]:
     return [record["kind"] for record in page["records"]]
 
 
-def test_every_emission_is_there_with_who_holds_it(http: httpx.Client, make_job: Callable[..., str]) -> None:
+def test_every_emission_names_its_holder(http: httpx.Client, make_job: Callable[..., str]) -> None:
     path = make_job()
     for event_time in (100, 200):
         report(http, path, event_time)
@@ -30,10 +30,10 @@ def test_every_emission_is_there_with_who_holds_it(http: httpx.Client, make_job:
     http.post(f"{path}:declare", json={"query": "q", "names": ["b", "c"]})
     page = http.get(f"{path}/history").json()
     assert page["next"] is None and page["watermark"] == 190
-    told = [
+    summaries = [
         {name: value for name, value in record.items() if name not in ("id", "at_ms")} for record in page["records"]
     ]
-    assert told == [
+    assert summaries == [
         {"kind": "action", "action": "declare", "query": "q", "count": 2, "substreams": ["q/b", "q/c"]},
         {"kind": "action", "action": "hold", "hold": "h", "at_most": 190, "reason": "not yet"},
         {"kind": "emission", "watermark": 190, "coalesced_watermark": 190, "held_by": "slow", "substream": "a"},
@@ -43,8 +43,8 @@ def test_every_emission_is_there_with_who_holds_it(http: httpx.Client, make_job:
     assert page["kept_from_ms"] == page["records"][-1]["at_ms"]
 
 
-def test_only_what_moves_the_watermark_is_an_emission(http: httpx.Client, make_job: Callable[..., str]) -> None:
-    """A consumer that acts on each emission acts once for each movement."""
+def test_only_changes_of_the_watermark_are_emissions(http: httpx.Client, make_job: Callable[..., str]) -> None:
+    """A record of kind `emission` exists only for a change of the emitted watermark."""
     path = make_job()
     batch = f"{path}/queries/q/batches"
     http.put(f"{batch}/0", json=RUN).raise_for_status()
@@ -67,7 +67,7 @@ def test_only_what_moves_the_watermark_is_an_emission(http: httpx.Client, make_j
     assert (now["kind"], now["watermark"], now["held_by"]) == ("coalesced_watermark", 190, "open_batch")
 
 
-def test_what_was_known_at_a_moment(http: httpx.Client, make_job: Callable[..., str]) -> None:
+def test_as_of_returns_the_state_at_a_time(http: httpx.Client, make_job: Callable[..., str]) -> None:
     path = make_job()
     moments = []
     for event_time in (100, 200, 300):
@@ -87,8 +87,10 @@ def test_what_was_known_at_a_moment(http: httpx.Client, make_job: Callable[..., 
 
 
 @pytest.mark.parametrize("chosen", [(), ("emission",), ("action", "created")])
-def test_pages_make_up_the_whole(http: httpx.Client, make_job: Callable[..., str], chosen: tuple[str, ...]) -> None:
-    """Each record once, in order, whatever happens meanwhile."""
+def test_pages_return_every_record_once(
+    http: httpx.Client, make_job: Callable[..., str], chosen: tuple[str, ...]
+) -> None:
+    """Pages return each record once and in order, even if records are added between two pages."""
     path = make_job()
     for number in range(8):
         report(http, path, 100 + number)
@@ -108,8 +110,8 @@ def test_pages_make_up_the_whole(http: httpx.Client, make_job: Callable[..., str
     assert paged == whole
 
 
-def test_a_long_history_is_searched_to_its_end(http: httpx.Client, make_job: Callable[..., str]) -> None:
-    """Further than what is read from the store at a time."""
+def test_a_long_history_is_searched_completely(http: httpx.Client, make_job: Callable[..., str]) -> None:
+    """A search continues beyond the number of records that one read of the store returns."""
     path = make_job()
     for number in range(1100):
         report(http, path, 100 + number)
@@ -121,22 +123,24 @@ def test_a_long_history_is_searched_to_its_end(http: httpx.Client, make_job: Cal
 @pytest.mark.parametrize(
     ("query", "field"), [("before=x", "before"), ("kind=nonsense", "0"), ("limit=0", "limit"), ("as_at=5", "as_at")]
 )
-def test_what_cannot_be_asked_is_said(http: httpx.Client, make_job: Callable[..., str], query: str, field: str) -> None:
+def test_invalid_parameters_are_refused(
+    http: httpx.Client, make_job: Callable[..., str], query: str, field: str
+) -> None:
     answer = http.get(f"{make_job()}/history?{query}")
     assert (answer.status_code, answer.json()["code"], answer.json()["field"]) == (422, "invalid_request", field)
 
 
 def test_a_misspelt_parameter_is_refused_everywhere(http: httpx.Client, make_job: Callable[..., str]) -> None:
-    """A wait without a goal would be over at once."""
+    """A long poll with a misspelt `at_least` is refused. Without a value to wait for, it would end immediately."""
     path = make_job()
     answer = http.get(f"{path}/watermark?atleast=5")
     assert answer.status_code == 422
-    assert answer.json()["detail"] == "atleast: this call has no such parameter; its parameters: at_least, timeout_s."
-    assert http.delete(f"{path}?reason=old").json()["detail"].endswith("its parameters: none.")
+    assert answer.json()["detail"] == "atleast: unknown parameter; this call accepts: at_least, timeout_s."
+    assert http.delete(f"{path}?reason=old").json()["detail"].endswith("this call accepts: none.")
     assert http.get(path).status_code == 200
 
 
-def test_a_batch_can_be_looked_at(http: httpx.Client, make_job: Callable[..., str]) -> None:
+def test_a_batch_can_be_read(http: httpx.Client, make_job: Callable[..., str]) -> None:
     path = make_job()
     batches = f"{path}/queries/q/batches"
     for number in range(2):

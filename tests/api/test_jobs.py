@@ -1,4 +1,4 @@
-"""Jobs: nobody's rules are overwritten by accident, and a deleted job says so."""
+"""Creation, change, listing and deletion of jobs."""
 
 import re
 from collections.abc import Callable
@@ -11,7 +11,7 @@ Make = Callable[..., str]
 
 
 def test_a_change_needs_the_etag_that_was_read(http: httpx.Client, make_job: Make) -> None:
-    """Two operators must not undo each other's change without noticing."""
+    """A change is refused if the configuration has changed since the client read it."""
     path = make_job()
     etag = http.get(path).headers["ETag"]
     other = CONFIG | {"idle_timeout_ms": 500}
@@ -25,7 +25,7 @@ def test_a_change_needs_the_etag_that_was_read(http: httpx.Client, make_job: Mak
 
 
 def test_a_deleted_job_is_gone_until_it_is_put_again(http: httpx.Client, make_job: Make) -> None:
-    """A reporter of a job that was deleted must not bring it back with old event times."""
+    """Reports to a deleted job are refused until the job is created again."""
     path = make_job()
     report = {"substreams": ["a"], "max_event_times": [100]}
     token = http.post(f"{path}:report", json=report).json()["watermark_token"]
@@ -35,12 +35,11 @@ def test_a_deleted_job_is_gone_until_it_is_put_again(http: httpx.Client, make_jo
     assert (gone.status_code, gone.json()["code"]) == (410, "job_deleted")
     make_job()
     again = http.post(f"{path}:report", json={"substreams": ["a"], "max_event_times": [50], "watermark_token": token})
-    assert again.json()["watermark"] == 40, "a token of the former incarnation proves nothing about this one"
+    assert again.json()["watermark"] == 40, "a token of an earlier incarnation must be ignored"
     assert http.get(path).json()["tokens_ignored"] == 1
 
 
 def test_the_list_is_paged_by_name(http: httpx.Client, job_name: str) -> None:
-    """A thousand jobs do not come in one answer."""
     names = [f"{job_name}.{number}" for number in range(5)]
     for name in names:
         http.put(f"/v1/jobs/{name}", json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
@@ -56,8 +55,8 @@ def test_the_list_is_paged_by_name(http: httpx.Client, job_name: str) -> None:
     assert found == [name for name in names if name != names[2]]
 
 
-def test_a_page_of_the_list_is_one_read_of_the_store(http: httpx.Client, job_name: str) -> None:
-    """With a read for each job, a thousand jobs would make the list slow."""
+def test_the_list_does_not_read_each_job(http: httpx.Client, job_name: str) -> None:
+    """The list of jobs does not read the status of each job from the store."""
     for number in range(5):
         assert http.put(f"/v1/jobs/{job_name}-{number}", json=CONFIG, headers={"If-None-Match": "*"}).status_code == 201
     counted = re.compile(r'tidegate_store_command_duration_seconds_count{command="status"} (\S+)')
@@ -68,11 +67,11 @@ def test_a_page_of_the_list_is_one_read_of_the_store(http: httpx.Client, job_nam
 
 
 def test_a_token_heals_a_job_and_a_forged_one_does_nothing(http: httpx.Client, make_job: Make) -> None:
-    """No client can push a job ahead with a watermark that was never emitted."""
+    """A forged or malformed token is ignored and counted."""
     path = make_job()
-    told = http.post(f"{path}:report", json={"substreams": ["a"], "max_event_times": [1000]}).json()
-    forged = told["watermark_token"].replace(".990.", ".999990.")
-    assert forged != told["watermark_token"]
+    reported = http.post(f"{path}:report", json={"substreams": ["a"], "max_event_times": [1000]}).json()
+    forged = reported["watermark_token"].replace(".990.", ".999990.")
+    assert forged != reported["watermark_token"]
     for token in (forged, "nonsense", "1..", "99999.5.é"):
         report = {"substreams": ["a"], "max_event_times": [1001], "watermark_token": token}
         assert http.post(f"{path}:report", json=report).json()["watermark"] == 991

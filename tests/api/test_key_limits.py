@@ -1,4 +1,4 @@
-"""What a key may use up, how long it is valid, and what ends with it."""
+"""Quotas, expiry, rotation and last use of keys."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from tests.support.api import CONFIG, login, problem
 from tests.support.events import watching
 from tests.support.waiting import until
 from tidegate.auth import keyring
-from tidegate.auth.keys import Quotas
+from tidegate.auth.keys import Quotas, split_key
 from tidegate.auth.roles import Role
 from tidegate_spark.testing import CoordinatorProcess
 
@@ -38,26 +38,26 @@ def process(file: Path) -> Iterator[CoordinatorProcess]:
 
 @pytest.fixture
 def as_key(process: CoordinatorProcess) -> Iterator[Client]:
-    """Clients that send a key, once the coordinator knows it."""
+    """Return a function that opens a client for a key, once the coordinator has loaded the key."""
     with ExitStack() as stack:
 
         def client(key: str) -> httpx.Client:
             headers = {"Authorization": f"Bearer {key}"}
             made = stack.enter_context(httpx.Client(base_url=process.url, headers=headers, timeout=30))
-            until(lambda: made.get("/v1/jobs").status_code != 401, "the key is known")
+            until(lambda: made.get("/v1/jobs").status_code != 401, "the coordinator has loaded the key")
             return made
 
         yield client
 
 
 def quota_exceeded(answer: httpx.Response, quota: str, limit: int, key: str) -> None:
-    told = problem(answer, 429, "quota_exceeded")
-    assert (told["quota"], told["limit"], told["key"]) == (quota, limit, key)
+    document = problem(answer, 429, "quota_exceeded")
+    assert (document["quota"], document["limit"], document["key"]) == (quota, limit, key)
     assert int(answer.headers["Retry-After"]) > 0
 
 
-def test_jobs_and_substreams_of_a_key(file: Path, as_key: Client) -> None:
-    """Those of its prefix; other keys create theirs all the same."""
+def test_jobs_and_substreams_of_a_key_are_limited(file: Path, as_key: Client) -> None:
+    """The quotas of a key limit its jobs and the substreams of each job. Other keys are not limited."""
     limited = as_key(keyring.create(file, "limited", Role.ADMIN, "mine.", quotas=Quotas(jobs=2, substreams=3)))
     other = as_key(keyring.create(file, "other", Role.ADMIN, ""))
     for job in ("mine.1", "mine.2"):
@@ -78,16 +78,16 @@ def test_jobs_and_substreams_of_a_key(file: Path, as_key: Client) -> None:
     ).raise_for_status()
 
 
-def test_calls_of_a_key(file: Path, as_key: Client) -> None:
-    """One that floods is refused, and others are served."""
+def test_calls_of_a_key_are_limited(file: Path, as_key: Client) -> None:
+    """Requests over the rate of a key are refused, and requests of other keys are served."""
     flooding = as_key(keyring.create(file, "flooding", Role.READ, "", quotas=Quotas(requests_per_s=5)))
     other = as_key(keyring.create(file, "patient", Role.READ, ""))
     answers = [flooding.get("/v1/jobs") for _ in range(60)]
     refused = [answer for answer in answers if answer.status_code == 429]
-    assert refused, "60 calls took less than ten seconds"
+    assert refused, "60 calls within ten seconds must exceed the quota"
     quota_exceeded(refused[0], "requests_per_s", 5, "flooding")
     assert other.get("/v1/jobs").status_code == 200
-    until(lambda: flooding.get("/v1/jobs").status_code == 200, "its quota is a rate", 30)
+    until(lambda: flooding.get("/v1/jobs").status_code == 200, "calls of the key are accepted again", 30)
 
 
 def test_a_session_of_the_page_counts_for_its_key(process: CoordinatorProcess, file: Path, as_key: Client) -> None:
@@ -98,11 +98,11 @@ def test_a_session_of_the_page_counts_for_its_key(process: CoordinatorProcess, f
         assert login(browser, looking).status_code == 303
         statuses = [browser.get("/").status_code for _ in range(60)]
         assert set(statuses) == {200, 429}
-        until(lambda: browser.get("/").status_code == 200, "its quota is a rate", 30)
+        until(lambda: browser.get("/").status_code == 200, "calls of the key are accepted again", 30)
 
 
-def test_waiting_clients_of_a_key(process: CoordinatorProcess, file: Path, as_key: Client) -> None:
-    """Long polls and streams alike; a place is free again when its client leaves."""
+def test_waiting_clients_of_a_key_are_limited(process: CoordinatorProcess, file: Path, as_key: Client) -> None:
+    """Long polls and event streams count as waiting clients until they end."""
     presented = keyring.create(file, "waiting", Role.ADMIN, "", quotas=Quotas(waiting=2))
     http, other = as_key(presented), as_key(keyring.create(file, "another", Role.READ, ""))
     http.put("/v1/jobs/awaited", json=CONFIG, headers=CREATE).raise_for_status()
@@ -115,14 +115,16 @@ def test_waiting_clients_of_a_key(process: CoordinatorProcess, file: Path, as_ke
             quota_exceeded(http.get("/v1/jobs/awaited/watermark:watch"), "waiting", 2, "waiting")
             assert other.get("/v1/jobs/awaited/watermark", params=poll).status_code == 200
         free = pool.submit(
-            until, lambda: http.get("/v1/jobs/awaited/watermark", params=poll).status_code == 200, "there is a place"
+            until,
+            lambda: http.get("/v1/jobs/awaited/watermark", params=poll).status_code == 200,
+            "the long poll is accepted",
         )
         free.result()
 
 
 @pytest.mark.parametrize("end", ["revoked", "expired"])
 def test_a_stream_ends_with_its_key(process: CoordinatorProcess, file: Path, as_key: Client, end: str) -> None:
-    """Also one on which nothing happens; a pause on a stream without news takes 15 seconds."""
+    """A stream without events ends within 10 s, before its next keep-alive comment at 15 s."""
     lasts = timedelta(seconds=6) if end == "expired" else None
     presented = keyring.create(file, f"key-{end}", Role.ADMIN, "", lasts)
     http = as_key(presented)
@@ -132,16 +134,16 @@ def test_a_stream_ends_with_its_key(process: CoordinatorProcess, file: Path, as_
         if end == "revoked":
             keyring.revoke(file, f"key-{end}")
         else:
-            until(lambda: http.get("/v1/jobs").status_code == 401, "the key expires")
+            until(lambda: http.get("/v1/jobs").status_code == 401, "the key has expired")
             assert problem(http.get("/v1/jobs"), 401, "key_expired")["detail"].startswith("The key key-expired expired")
         began = time.monotonic()
         assert list(events) == []
     print(f"the stream ended after {time.monotonic() - began:.1f} s")
-    assert time.monotonic() - began < 10, "15 s is the pause that it does not wait for"
+    assert time.monotonic() - began < 10, "the stream did not end before the keep-alive comment at 15 s"
 
 
 def test_a_key_is_replaced_under_its_name(file: Path, as_key: Client) -> None:
-    """Both are valid for a while; the quotas and the prefix stay."""
+    """The old and the new key are valid during the overlap, with the same role, prefix and quotas."""
     quotas = Quotas(jobs=7)
     old = as_key(keyring.create(file, "rotated", Role.READ, "flights", quotas=quotas))
     new = as_key(keyring.rotate(file, "rotated", timedelta(days=1)))
@@ -150,12 +152,12 @@ def test_a_key_is_replaced_under_its_name(file: Path, as_key: Client) -> None:
     assert [(key.role, key.prefix, key.quotas) for key in kept] == [(Role.READ, "flights", quotas)] * 2
     assert [key.expires is None for key in kept] == [False, True]
     newest = as_key(keyring.rotate(file, "rotated", timedelta(0)))
-    until(lambda: new.get("/v1/jobs").status_code == 401, "those before it have expired")
+    until(lambda: new.get("/v1/jobs").status_code == 401, "the earlier keys have expired")
     assert (old.get("/v1/jobs").status_code, newest.get("/v1/jobs").status_code) == (401, 200)
 
 
-def test_a_stream_of_a_key_that_was_replaced_goes_on(process: CoordinatorProcess, file: Path, as_key: Client) -> None:
-    """For as long as the key is valid."""
+def test_a_stream_of_a_replaced_key_continues(process: CoordinatorProcess, file: Path, as_key: Client) -> None:
+    """A stream continues while its replaced key is still valid."""
     presented = keyring.create(file, "lasting", Role.ADMIN, "")
     http = as_key(presented)
     http.put("/v1/jobs/lasting", json=CONFIG, headers=CREATE).raise_for_status()
@@ -168,7 +170,7 @@ def test_a_stream_of_a_key_that_was_replaced_goes_on(process: CoordinatorProcess
 
 
 def test_the_last_use_of_a_key_is_known(tmp_path: Path) -> None:
-    """After a restart, too: the store has it."""
+    """The store keeps the last use of a key across restarts."""
     path = tmp_path / "keys.json"
     admin, unused = keyring.create(path, "admin", Role.ADMIN, ""), keyring.create(path, "unused", Role.READ, "x")
     before = int(time.time())
@@ -179,5 +181,5 @@ def test_the_last_use_of_a_key_is_known(tmp_path: Path) -> None:
     keys = {key["name"]: key for key in listed.json()["keys"]}
     assert before <= keys["admin"]["last_used_s"] <= time.time()
     assert keys["unused"]["last_used_s"] is None
-    assert admin.split("_")[2] not in listed.text and unused.split("_")[2] not in listed.text
+    assert all(split_key(key)[2] not in listed.text for key in (admin, unused))
     assert "sha256" not in listed.text

@@ -1,4 +1,4 @@
-"""What became of rows that came too late, by way of the API."""
+"""Updated, dropped and diverted rows, over HTTP."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ def late(http: httpx.Client, path: str, **parameters: Any) -> dict[str, Any]:
     return read(http, f"{path}/late", **parameters)
 
 
-def test_a_loss_shows_where_and_when_it_was(http: httpx.Client, make_job: Make) -> None:
+def test_dropped_and_diverted_rows_are_listed_by_hour_and_span(http: httpx.Client, make_job: Make) -> None:
     path = make_job()
     empty = late(http, path)
     assert (empty["hours"], empty["spans"], empty["dropped"], empty["diverted"]) == ([], [], 0, 0)
@@ -63,7 +63,7 @@ def test_a_loss_shows_where_and_when_it_was(http: httpx.Client, make_job: Make) 
     assert [span["substream"] for span in late(http, path, limit=1)["spans"]] == ["HNL"]
 
 
-def test_that_of_one_substream(http: httpx.Client, make_job: Make) -> None:
+def test_late_rows_of_one_substream(http: httpx.Client, make_job: Make) -> None:
     path = make_job()
     commit_rows(
         http,
@@ -84,10 +84,10 @@ def test_that_of_one_substream(http: httpx.Client, make_job: Make) -> None:
     assert evicted.status_code == 200, evicted.text
     found = late(http, path, substream="a", query="q")
     assert (found["rows"]["on_time"], found["diverted"], found["dropped"]) == (1, 2, 0)
-    assert [row["rows"] for row in found["hours"]] == [3], "what became of its rows is known yet"
+    assert [row["rows"] for row in found["hours"]] == [3], "the counts of an evicted substream must be kept"
 
 
-def test_where_not_all_rows_are_told_by_substream_no_share_is(http: httpx.Client, make_job: Make) -> None:
+def test_rows_are_null_if_not_all_are_counted_by_substream(http: httpx.Client, make_job: Make) -> None:
     path = make_job()
     commit_rows(
         http,
@@ -122,17 +122,19 @@ def test_rows_without_hours_are_in_the_totals(http: httpx.Client, make_job: Make
     ("rows", "says"),
     [
         ({"hours": []}, "hours: has 0 values for 1 substreams"),
-        ({"hours": [[[1, 1, 1, 0]]]}, "hours: has more rows of a, or more updated or late ones, than its counts"),
+        ({"hours": [[[1, 1, 1, 0]]]}, "hours: has more rows of a (in total, updated or late) than its counts"),
         ({"hours": [[[1, 0, 0, 1]]]}, "hours: has more rows of a"),
         ({"hours": [[[1, 1, 0, 0], [2, 1, 0, 0]]]}, "hours: has more rows of a"),
-        ({"all_hours": [[1, 2, 0, 0]]}, "all_hours: has more rows, or more updated or late ones, than the counts"),
+        ({"all_hours": [[1, 2, 0, 0]]}, "all_hours: has more rows (in total, updated or late) than the counts"),
         ({"hours": [[[1, 1, 0, 0]]], "all_hours": [[2, 1, 0, 0]]}, "all_hours: has fewer rows of hour 1 than"),
         ({"hours": [[[1, 5, 3]]]}, "hours.0.0.3: is missing"),
         ({"hours": [[[2**52, 5, 0, 0]]]}, "hours.0.0.0"),
         ({"late_disposition": "lost"}, "late_disposition: Input should be 'dropped' or 'diverted'"),
     ],
 )
-def test_what_cannot_be_is_refused(http: httpx.Client, make_job: Make, rows: dict[str, Any], says: str) -> None:
+def test_inconsistent_row_counts_are_refused(
+    http: httpx.Client, make_job: Make, rows: dict[str, Any], says: str
+) -> None:
     path = make_job()
     batch = f"{path}/queries/q/batches/0"
     http.put(batch, json=RUN)
@@ -146,8 +148,8 @@ def test_what_cannot_be_is_refused(http: httpx.Client, make_job: Make, rows: dic
     ("hours", "says"),
     [(50_001, "at most 50000 items"), (9_000, "has 54000 entries; the limit is 50000")],
 )
-def test_an_account_of_too_many_hours_is_refused(hours: int, says: str) -> None:
-    """It would keep Redis from all else for a while."""
+def test_too_many_hours_are_refused(hours: int, says: str) -> None:
+    """A commit with more entries would block Redis for too long."""
     none = [0] * 6
     rows = {"rule": "r", "substreams": list("abcdef"), "on_time": none, "late": none, "null_event_time": none}
     rows |= {"on_time": [10**6] * 6}

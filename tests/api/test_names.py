@@ -1,4 +1,4 @@
-"""Names of substreams are anybody's: they go into every call and come back as they were."""
+"""Any text can be the name of a substream, and every call returns the name unchanged."""
 
 from collections.abc import Callable
 from typing import Any
@@ -41,8 +41,8 @@ def name(request: pytest.FixtureRequest) -> str:
 def post(http: httpx.Client, path: str, **body: Any) -> dict[str, Any]:
     answer = http.post(path, json=body)
     assert answer.status_code == 200, answer.text
-    told: dict[str, Any] = answer.json()
-    return told
+    result: dict[str, Any] = answer.json()
+    return result
 
 
 def table(http: httpx.Client, path: str, **parameters: Any) -> list[tuple[str, str]]:
@@ -59,8 +59,10 @@ def test_a_name_survives_every_call(
     with watching(tidegate.url + path) as events:
         [state] = events.take(1)
         assert state.data["held_by"]["substream"] == name
-        told = post(http, f"{path}:report", substreams=[name], max_event_times=[100], min_event_times=[90], counts=[1])
-        assert (told["watermark"], told["held_by"]["substream"]) == (90, name)
+        result = post(
+            http, f"{path}:report", substreams=[name], max_event_times=[100], min_event_times=[90], counts=[1]
+        )
+        assert (result["watermark"], result["held_by"]["substream"]) == (90, name)
         [emission] = events.take(1)
         assert emission.data["substream"] == name
 
@@ -97,8 +99,8 @@ def test_a_name_survives_every_call(
     assert (record["action"], record["reason"]) == ("release", name)
 
 
-def test_a_page_may_end_at_any_name(http: httpx.Client, make_job: Make) -> None:
-    """The place where the next one begins is made of the name."""
+def test_pages_can_end_at_any_name(http: httpx.Client, make_job: Make) -> None:
+    """The cursor of the next page contains the name, so every name must survive its encoding."""
     path = make_job()
     post(http, f"{path}:report", substreams=list(NAMES.values()), max_event_times=list(range(100, 100 + len(NAMES))))
     for sort in ("name", "max_event_time", "since"):
@@ -116,8 +118,8 @@ def test_a_page_may_end_at_any_name(http: httpx.Client, make_job: Make) -> None:
 
 
 @pytest.mark.parametrize("character", ["\x00", "\n", "\x1b", "\x7f", "\x9b", "\u2028"], ids=ascii)
-def test_texts_hold_no_control_characters(http: httpx.Client, make_job: Make, character: str) -> None:
-    """A terminal that shows the text would obey it."""
+def test_control_characters_in_texts_are_refused(http: httpx.Client, make_job: Make, character: str) -> None:
+    """Texts with control characters are refused, because a terminal would interpret them."""
     path, text = make_job(), f"a{character}b"
     action = {"names": ["a"], "reason": text}
     batch = f"{path}/queries/q/batches/0"

@@ -1,4 +1,4 @@
-"""What operators and clients do to a job over HTTP: every call once, what it answers, and what it refuses."""
+"""Operations on a job over HTTP: their answers and refusals."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,12 +32,12 @@ def stage(http: httpx.Client, path: str, query: str, batch: int, partition: int 
     return post(http, f"{path}:report", batch=reference, **columns)
 
 
-def test_an_idle_substream_is_waited_for_no_more_until_it_reports(http: httpx.Client, make_job: Make) -> None:
-    """An operator who knows that a device is off must not have to wait for a timeout."""
+def test_an_idle_substream_does_not_hold_until_it_reports(http: httpx.Client, make_job: Make) -> None:
+    """An operator can mark a substream as idle before its timeout."""
     path = make_job()
     report(http, path, a=100, b=30)
-    said = post(http, f"{path}/substreams:idle", names=["b"], reason="switched off")
-    assert (said["applied"], said["watermark"]) == (True, 90)
+    result = post(http, f"{path}/substreams:idle", names=["b"], reason="switched off")
+    assert (result["applied"], result["watermark"]) == (True, 90)
     assert post(http, f"{path}/substreams:idle", names=["b"])["applied"] is False
     assert report(http, path, b=101)["held_by"]["substream"] == "a"
     assert post(http, f"{path}/substreams:idle", 404, names=["c"])["code"] == "substream_not_found"
@@ -46,7 +46,7 @@ def test_an_idle_substream_is_waited_for_no_more_until_it_reports(http: httpx.Cl
 
 
 def test_an_evicted_substream_is_forgotten(http: httpx.Client, make_job: Make) -> None:
-    """A device that is gone for good must not hold the watermark, nor fill the table."""
+    """An evicted substream does not hold the watermark and is not listed."""
     path = make_job()
     report(http, path, a=100, b=30)
     assert post(http, f"{path}/substreams:evict", names=["b"], reason="sold")["watermark"] == 90
@@ -55,23 +55,23 @@ def test_an_evicted_substream_is_forgotten(http: httpx.Client, make_job: Make) -
 
 
 def test_a_hold_keeps_the_watermark_until_it_is_released(http: httpx.Client, make_job: Make) -> None:
-    """Somebody repairs data by hand, and nobody downstream may close those windows meanwhile."""
+    """An operator who repairs data can keep consumers from closing the affected windows."""
     path = make_job()
-    post(http, f"{path}/holds", 422, at_most=50)  # without a reason nobody would know whom to ask
+    post(http, f"{path}/holds", 422, at_most=50)  # the reason is required
     held = post(http, f"{path}/holds", at_most=50, reason="repairing the 3rd of May", hold="repair")
     assert (held["hold"], held["applied"]) == ("repair", True)
     assert post(http, f"{path}/holds", at_most=50, reason="again", hold="repair")["applied"] is False
     assert post(http, f"{path}/holds", 409, at_most=60, reason="other", hold="repair")["code"] == "hold_exists"
-    said = report(http, path, a=100)
-    assert (said["watermark"], said["held_by"]["reason"], said["held_by"]["hold"]) == (50, "hold", "repair")
+    result = report(http, path, a=100)
+    assert (result["watermark"], result["held_by"]["reason"], result["held_by"]["hold"]) == (50, "hold", "repair")
     assert http.get(path).json()["holds"][0]["reason"] == "repairing the 3rd of May"
     assert post(http, f"{path}:complete", 409)["code"] == "hold_active"
     assert http.delete(f"{path}/holds/repair").json()["watermark"] == 90
     assert http.delete(f"{path}/holds/repair").json()["code"] == "hold_not_found"
 
 
-def test_a_hold_ends_by_itself(http: httpx.Client, make_job: Make) -> None:
-    """Nobody remembers at three in the morning to release what was held at noon."""
+def test_a_hold_with_a_duration_expires(http: httpx.Client, make_job: Make) -> None:
+    """A hold with a duration expires without a call to release it."""
     path = make_job()
     post(http, f"{path}/holds", at_most=50, reason="for a moment", duration_ms=1)
     report(http, path, a=100)
@@ -79,8 +79,8 @@ def test_a_hold_ends_by_itself(http: httpx.Client, make_job: Make) -> None:
     assert waited["reached"]
 
 
-def test_a_reset_begins_anew_and_old_tokens_prove_nothing(http: httpx.Client, make_job: Make) -> None:
-    """The only way back from a watermark that one bad reporter has sent a year ahead."""
+def test_a_reset_starts_again_and_ignores_old_tokens(http: httpx.Client, make_job: Make) -> None:
+    """Only a reset lowers a watermark that a wrong event time has advanced too far."""
     path = make_job(max_future_skew_ms=None)
     poisoned = report(http, path, a=10**15)
     post(http, f"{path}:reset", reason="a clock in 33658")
@@ -92,18 +92,18 @@ def test_a_reset_begins_anew_and_old_tokens_prove_nothing(http: httpx.Client, ma
     assert http.get(path).json()["tokens_ignored"] == 1
 
 
-def test_event_times_ahead_of_the_clock_move_nothing_and_are_counted(http: httpx.Client, make_job: Make) -> None:
-    """One device that sends microseconds must not make everybody else late."""
+def test_future_event_times_are_counted_and_move_nothing(http: httpx.Client, make_job: Make) -> None:
+    """A substream that sends microseconds instead of milliseconds does not advance the watermark."""
     path = make_job()
-    said = report(http, path, good=100, broken=1_700_000_000_000_000)
-    assert said["watermark"] == 90
+    result = report(http, path, good=100, broken=1_700_000_000_000_000)
+    assert result["watermark"] == 90
     assert http.get(path).json()["future_rows"] == 1
     latest = begin(http, path, "q", 0).json()["latest_event_time"]
-    assert abs(latest - said["now_ms"] - 24 * 3_600_000) < 3_600_000
+    assert abs(latest - result["now_ms"] - 24 * 3_600_000) < 3_600_000
 
 
-def test_completing_can_be_taken_back(http: httpx.Client, make_job: Make) -> None:
-    """Somebody completed the wrong job."""
+def test_a_completed_job_can_be_reopened(http: httpx.Client, make_job: Make) -> None:
+    """An operator can reopen a job that was completed by mistake."""
     path = make_job()
     report(http, path, a=100)
     assert post(http, f"{path}:complete")["watermark"] == 101
@@ -113,16 +113,16 @@ def test_completing_can_be_taken_back(http: httpx.Client, make_job: Make) -> Non
     assert report(http, path, a=200)["watermark"] == 190
 
 
-def test_ready_made_watermarks_count_under_reported(http: httpx.Client, make_job: Make) -> None:
-    """A source that knows its own watermark, as Kinesis or another engine does."""
+def test_reported_watermarks_count_under_the_reported_policy(http: httpx.Client, make_job: Make) -> None:
+    """A source such as Kinesis or another engine can report its own watermarks."""
     path = make_job(policy={"type": "reported"})
-    said = post(http, f"{path}:report", substreams=["a", "b"], watermarks=[50, 70])
-    assert said["watermark"] == 50
+    result = post(http, f"{path}:report", substreams=["a", "b"], watermarks=[50, 70])
+    assert result["watermark"] == 50
     assert post(http, f"{path}:report", substreams=["a"], watermarks=[50])["applied"] is False
 
 
 def test_watermarks_alone_are_refused_under_any_other_policy(http: httpx.Client, make_job: Make) -> None:
-    """They would be counted as nothing, and the substream would hold the job for ever."""
+    """Other policies ignore reported watermarks, so such a substream would hold the job forever."""
     refused = post(http, f"{make_job()}:report", 409, substreams=["a"], watermarks=[50])
     assert (refused["code"], refused["field"], refused["substreams"]) == (
         "event_time_missing",
@@ -132,7 +132,7 @@ def test_watermarks_alone_are_refused_under_any_other_policy(http: httpx.Client,
 
 
 def test_an_override_is_shown_where_it_applies(http: httpx.Client, make_job: Make) -> None:
-    """Whoever wonders why one substream lags more must see its policy."""
+    """The table of substreams shows the override that sets a substream's policy."""
     path = make_job(overrides=[{"substreams": "slow-*", "policy": {"type": "limiting_lag", "lag_ms": 60}}])
     assert report(http, path, **{"slow-1": 100, "quick": 100})["watermark"] == 40
     rows = {row["substream"]: row for row in http.get(f"{path}/substreams").json()["substreams"]}
@@ -142,8 +142,8 @@ def test_an_override_is_shown_where_it_applies(http: httpx.Client, make_job: Mak
     }
 
 
-def test_what_was_staged_as_future_is_counted_with_the_commit(http: httpx.Client, make_job: Make) -> None:
-    """Executors leave such rows out of their maxima; they must not vanish from the books."""
+def test_staged_future_rows_are_counted_at_the_commit(http: httpx.Client, make_job: Make) -> None:
+    """Executors exclude future rows from the max event times and report their number."""
     path = make_job()
     begin(http, path, "q", 0)
     stage(http, path, "q", 0, substreams=["a", "b"], max_event_times=[5, None], counts=[3, 0], future_counts=[0, 2])
@@ -154,13 +154,13 @@ def test_what_was_staged_as_future_is_counted_with_the_commit(http: httpx.Client
 
 
 def test_a_query_that_ended_is_retired_with_its_substreams(http: httpx.Client, make_job: Make) -> None:
-    """A query that was taken out of service must not hold the job for ever."""
+    """A query that has ended does not hold the job after its retirement."""
     path = make_job()
     begin(http, path, "old", 0)
     report(http, path, a=100)
     assert http.get(path).json()["watermark"] is None
-    said = post(http, f"{path}/queries/old:retire", evict=True, reason="replaced")
-    assert (said["applied"], said["watermark"]) == (True, 90)
+    result = post(http, f"{path}/queries/old:retire", evict=True, reason="replaced")
+    assert (result["applied"], result["watermark"]) == (True, 90)
     assert post(http, f"{path}/queries/old:retire", evict=True)["applied"] is False
     assert begin(http, path, "old", 1).json()["code"] == "query_retired"
     assert http.get(f"{path}/queries").json()["queries"][0]["retired"] is True
@@ -170,7 +170,7 @@ def test_a_query_that_ended_is_retired_with_its_substreams(http: httpx.Client, m
 
 
 def test_a_renamed_query_hands_its_substreams_over(http: httpx.Client, make_job: Make) -> None:
-    """Progress that was made under the old name must go on to count, and hold."""
+    """The successor takes over the substreams and their max event times."""
     path = make_job()
     begin(http, path, "old", 0)
     stage(http, path, "old", 0, substreams=["a", "b"], max_event_times=[100, 50])
@@ -183,8 +183,8 @@ def test_a_renamed_query_hands_its_substreams_over(http: httpx.Client, make_job:
     }
 
 
-def test_a_query_stuck_on_a_lost_checkpoint_gives_its_batch_up(http: httpx.Client, make_job: Make) -> None:
-    """The checkpoint is gone, its batch will never end, and the query has to start on another."""
+def test_a_query_with_a_lost_checkpoint_releases_its_batch(http: httpx.Client, make_job: Make) -> None:
+    """After its checkpoint is lost, the query can release its open batch and start with a new checkpoint."""
     path = make_job()
     begin(http, path, "q", 0)
     other = {"query_id": "another", "run_id": "run-2"}
@@ -195,19 +195,19 @@ def test_a_query_stuck_on_a_lost_checkpoint_gives_its_batch_up(http: httpx.Clien
     assert http.put(f"{path}/queries/q/batches/0", json=other).status_code == 200
 
 
-def test_a_lost_job_is_declared_again_with_its_tops(http: httpx.Client, make_job: Make) -> None:
-    """After Redis was emptied, substreams go on from where their client knows them to be."""
+def test_a_lost_job_is_declared_with_its_max_event_times(http: httpx.Client, make_job: Make) -> None:
+    """After Redis has lost its data, clients declare their substreams with the last known max event times."""
     path = make_job()
-    said = post(http, f"{path}:declare", names=["a", "b"], max_event_times=[100, None], query="q")
-    assert (said["applied"], said["watermark"]) == (True, None)
+    result = post(http, f"{path}:declare", names=["a", "b"], max_event_times=[100, None], query="q")
+    assert (result["applied"], result["watermark"]) == (True, None)
     rows = {row["substream"]: row["max_event_time"] for row in http.get(f"{path}/substreams").json()["substreams"]}
     assert rows == {"a": 100, "b": None}
     assert post(http, f"{path}:declare", names=["a"], max_event_times=[500], query="q")["applied"] is False
     assert post(http, f"{path}:declare", 422, names=["a"], max_event_times=[1, 2])["field"] == "max_event_times"
 
 
-def test_watermarks_are_restored_from_elsewhere(http: httpx.Client, make_job: Make) -> None:
-    """Moving a job from another engine must not begin with windows that were closed long ago."""
+def test_watermarks_of_another_engine_are_restored(http: httpx.Client, make_job: Make) -> None:
+    """A job that moves from another engine starts with that engine's watermarks."""
     path = make_job()
     post(http, f"{path}:declare", names=["a", "b"])
     assert post(http, f"{path}:restore", names=["a"], watermarks=[70])["watermark"] is None
@@ -216,11 +216,11 @@ def test_watermarks_are_restored_from_elsewhere(http: httpx.Client, make_job: Ma
     assert post(http, f"{path}:restore", 404, names=["c"], watermarks=[10])["code"] == "substream_not_found"
 
 
-def test_an_expected_query_holds_until_it_has_shown_its_substreams(http: httpx.Client, make_job: Make) -> None:
-    """Two queries are deployed together; the one that starts first must not run ahead of the other."""
+def test_an_expected_query_holds_until_it_reports(http: httpx.Client, make_job: Make) -> None:
+    """The watermark stays unset until every expected query has reported."""
     path = make_job(expected_queries=["q", "late"])
-    said = report(http, path, a=100)
-    assert (said["watermark"], said["held_by"]["reason"]) == (None, "missing_query")
+    result = report(http, path, a=100)
+    assert (result["watermark"], result["held_by"]["reason"]) == (None, "missing_query")
     assert http.get(path).json()["missing_queries"] == ["late", "q"]
     for query in ("q", "late"):
         begin(http, path, query, 0)
@@ -239,18 +239,18 @@ def test_an_expected_query_holds_until_it_has_shown_its_substreams(http: httpx.C
     ],
     ids=lambda policy: str(policy["type"]),
 )
-def test_time_moves_a_watermark_that_nobody_reports_to(
+def test_the_clock_moves_a_watermark_without_reports(
     http: httpx.Client, make_job: Make, policy: dict[str, Any]
 ) -> None:
-    """A long poll for what only the clock can bring must be answered."""
+    """A long poll is answered when only the clock moves the watermark."""
     path = make_job(policy=policy)
     before = report(http, path, a=10_000)["watermark"]
     waited = http.get(f"{path}/watermark", params={"at_least": (before or 0) + 1, "timeout_s": 60}).json()
     assert waited["reached"]
 
 
-def test_rules_may_change_while_the_job_runs(http: httpx.Client, make_job: Make) -> None:
-    """A lag that turned out too long is shortened at once; a longer one takes nothing back."""
+def test_the_configuration_can_change_while_the_job_runs(http: httpx.Client, make_job: Make) -> None:
+    """A shorter lag advances the watermark immediately. A longer lag does not move it back."""
     path = make_job()
     report(http, path, a=100)
     for lag, expected in ((0, 100), (60, 100)):
@@ -262,8 +262,8 @@ def test_rules_may_change_while_the_job_runs(http: httpx.Client, make_job: Make)
     assert waited["reached"]
 
 
-def test_the_end_of_input_may_lie_beyond_what_was_seen(http: httpx.Client, make_job: Callable[..., str]) -> None:
-    """State of operators ends after the last event time: a join's bound, a timer. The watermark never goes back."""
+def test_a_job_can_complete_beyond_its_max_event_time(http: httpx.Client, make_job: Callable[..., str]) -> None:
+    """`up_to` raises the last watermark, for example to expire the state of joins. It never lowers the watermark."""
     for job, up_to, expected in (("1", None, 101), ("2", 5000, 5000), ("3", 50, 101)):
         path = make_job() + job
         http.put(path, json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
@@ -273,7 +273,9 @@ def test_the_end_of_input_may_lie_beyond_what_was_seen(http: httpx.Client, make_
         assert http.get(f"{path}/history").json()["records"][1].get("up_to") == up_to
         further = http.post(f"{path}:complete", json={"up_to": 7000}).raise_for_status().json()
         again = http.post(f"{path}:complete", json={"up_to": 6000}).raise_for_status().json()
-        assert (further["watermark"], further["applied"]) == (7000, True), "it may turn out later how far it goes"
+        assert (further["watermark"], further["applied"]) == (7000, True), (
+            "a further `:complete` may raise the watermark"
+        )
         assert (again["watermark"], again["applied"]) == (7000, False)
         http.delete(path).raise_for_status()
         http.delete(path.removesuffix(job)).raise_for_status()

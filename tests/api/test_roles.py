@@ -1,4 +1,4 @@
-"""Who may do what: every call of the document, with every role, within its prefix and outside it."""
+"""Authorization of every operation: with every role, within the key's prefix and outside it."""
 
 import json
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ CALLS = {
 
 @dataclass
 class Guarded:
-    """A coordinator with a key of each role for the jobs ``mine*``, and the log it writes."""
+    """A coordinator with one key per role for the jobs ``mine*``, and its log."""
 
     process: CoordinatorProcess
     keys: dict[str, str]
@@ -83,24 +83,24 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         for job in ("mine", "mine-too", "yours"):
             assert found.send("put_job", job, keys["root"]).status_code == 201
         yield found
-        told = found.log.read_text()
+        logged = found.log.read_text()
         for key in keys.values():
-            assert key.split("_", 2)[2] not in told
+            assert key.split("_", 2)[2] not in logged
 
 
-def test_the_matrix_has_every_call() -> None:
-    """One that is new must say who may make it, here and in the document."""
+def test_the_matrix_has_every_operation() -> None:
+    """A new operation must declare its roles, in the test's matrix and in the OpenAPI document."""
     assert MAY.keys() == CALLS.keys()
     document = json.loads(DOCUMENT.read_text())
     for operation, (method, path) in CALLS.items():
-        said = document["paths"][path][method]["security"]
-        assert said == ([] if operation in PUBLIC else [{"key": [role for role in Role if role in MAY[operation]]}])
+        declared = document["paths"][path][method]["security"]
+        assert declared == ([] if operation in PUBLIC else [{"key": [role for role in Role if role in MAY[operation]]}])
 
 
 @pytest.mark.parametrize("role", [role.value for role in Role])
 @pytest.mark.parametrize("operation", CALLS)
 def test_the_matrix(guarded: Guarded, operation: str, role: str) -> None:
-    """Within its prefix a key may do what its role may, and beyond it nothing, whether there is such a job or not."""
+    """A key may call the operations of its role for jobs with its prefix. Other jobs are refused, even unknown ones."""
     key = guarded.keys[role]
     answer = guarded.send(operation, "mine", key)
     if role in MAY[operation]:
@@ -110,12 +110,12 @@ def test_the_matrix(guarded: Guarded, operation: str, role: str) -> None:
     if "{job}" in CALLS[operation][1]:
         for job in ("yours", "there-is-none", "min"):
             assert problem(guarded.send(operation, job, key), 403, "job_not_allowed")["prefix"] == "mine"
-    guarded.send("put_job", "mine", guarded.keys["root"])  # where it was deleted, or its input ended
+    guarded.send("put_job", "mine", guarded.keys["root"])  # if the operation deleted or completed it
     guarded.send("reopen", "mine", guarded.keys["root"])
 
 
 @pytest.mark.parametrize("operation", CALLS)
-def test_without_a_key_that_is_known_nothing_is_answered(guarded: Guarded, operation: str) -> None:
+def test_requests_without_a_known_key_are_refused(guarded: Guarded, operation: str) -> None:
     known = guarded.keys["admin"]
     headers: dict[str, str]
     for headers, code in (
@@ -136,14 +136,14 @@ def test_without_a_key_that_is_known_nothing_is_answered(guarded: Guarded, opera
         assert answer.headers["WWW-Authenticate"].startswith("Bearer")
 
 
-def test_the_page_asks_for_the_roles_of_the_api() -> None:
-    """Else the page would be a way around a role, or hide what a role may do."""
+def test_the_page_requires_the_roles_of_the_api() -> None:
+    """The page and the API allow each action to the same roles."""
     for verb, action in ACTIONS.items():
         assert set(action.roles) == MAY[verb], verb
 
 
 def test_a_list_has_the_jobs_that_a_key_is_for(guarded: Guarded) -> None:
-    """Names alone may tell too much."""
+    """A key must not see the names of jobs outside its prefix."""
     for key, seen, hidden in (
         ("read", {"mine", "mine-too"}, {"yours"}),
         ("root", {"mine", "mine-too", "yours"}, set()),
@@ -152,8 +152,8 @@ def test_a_list_has_the_jobs_that_a_key_is_for(guarded: Guarded) -> None:
         assert (seen - listed, hidden & listed) == (set(), set())
 
 
-def test_a_reporter_creates_and_never_changes(guarded: Guarded) -> None:
-    """A Spark job whose rules are out of date must not put them in force."""
+def test_a_reporter_creates_jobs_and_cannot_change_them(guarded: Guarded) -> None:
+    """A key with the role `report` can create a job but cannot change its configuration."""
     url = f"{guarded.process.url}/v1/jobs/mine-created"
     with httpx.Client(headers={"Authorization": f"Bearer {guarded.keys['report']}"}) as http:
         assert http.put(url, json=CONFIG, headers=CREATE).status_code == 201
@@ -168,8 +168,8 @@ def test_a_reporter_creates_and_never_changes(guarded: Guarded) -> None:
     assert actors == [("config", "key-operate"), ("created", "key-report")]
 
 
-def test_what_was_done_names_who_did_it(guarded: Guarded) -> None:
-    """And nobody can say that it was somebody else."""
+def test_each_action_names_its_actor(guarded: Guarded) -> None:
+    """The actor comes from the key, and a request cannot name another one."""
     guarded.send("declare", "mine-too", guarded.keys["report"])
     with httpx.Client(headers={"Authorization": f"Bearer {guarded.keys['operate']}"}) as http:
         url = f"{guarded.process.url}/v1/jobs/mine-too"
@@ -181,8 +181,8 @@ def test_what_was_done_names_who_did_it(guarded: Guarded) -> None:
     assert (record["action"], record["actor"], record["reason"]) == ("hold", "key-operate", "looking into it")
 
 
-def test_a_stream_ends_with_the_key_that_it_was_begun_with(tmp_path: Path) -> None:
-    """Whoever is shut out must not go on listening."""
+def test_a_stream_ends_with_its_key(tmp_path: Path) -> None:
+    """A revoked key's stream sends no further events."""
     file = tmp_path / "keys.json"
     root = keyring.create(file, "root", Role.ADMIN, "")
     lost = keyring.create(file, "lost", Role.READ, "")
@@ -201,8 +201,8 @@ def test_a_stream_ends_with_the_key_that_it_was_begun_with(tmp_path: Path) -> No
         http.close()
 
 
-def test_keys_are_asked_for_before_anything_else_is_looked_at(guarded: Guarded) -> None:
-    """Neither what is wrong with a body nor which paths there are is for strangers."""
+def test_the_key_is_checked_before_the_request(guarded: Guarded) -> None:
+    """Requests without a key get no information about paths or about errors in the body."""
     for method, path, content in (
         ("POST", "/v1/jobs/mine:report", b"no json"),
         ("POST", "/v1/jobs/mine:report", b"x" * 100_000),
@@ -213,7 +213,7 @@ def test_keys_are_asked_for_before_anything_else_is_looked_at(guarded: Guarded) 
         problem(httpx.request(method, guarded.process.url + path, content=content), 401, "key_required")
 
 
-def test_any_host_may_be_named_where_there_are_keys(guarded: Guarded) -> None:
-    """A coordinator behind a proxy goes by the names that the proxy gives it; what no page can send is a key."""
+def test_any_host_is_valid_with_a_key(guarded: Guarded) -> None:
+    """A request with a key may name any host, such as the host of a proxy. Foreign pages cannot send the key."""
     headers = {"Authorization": f"Bearer {guarded.keys['read']}", "Host": "tidegate.example"}
     assert httpx.get(f"{guarded.process.url}/v1/jobs/mine", headers=headers).status_code == 200

@@ -1,4 +1,4 @@
-"""A Redis that answers and takes no writes: calls, probes and metrics name the reason, and it passes."""
+"""A Redis that refuses writes: calls, probes and metrics name the reason until Redis accepts writes again."""
 
 import re
 from collections.abc import Callable
@@ -43,7 +43,7 @@ def store_up(http: httpx.Client) -> float:
 
 
 @pytest.mark.parametrize(("code", "begin", "end"), list(REFUSING.values()), ids=list(REFUSING))
-def test_a_redis_that_takes_no_writes_is_named(tmp_path: Path, code: str, begin: Do, end: Do) -> None:
+def test_refused_writes_are_reported(tmp_path: Path, code: str, begin: Do, end: Do) -> None:
     with (
         EmbeddedValkey(tmp_path / "redis") as server,
         Redis(unix_socket_path=server.socket) as redis,
@@ -55,7 +55,7 @@ def test_a_redis_that_takes_no_writes_is_named(tmp_path: Path, code: str, begin:
         assert store_up(http) == 1
         begin(redis)
         refused = http.post("/v1/jobs/j:report", json=REPORT | {"max_event_times": [200]})
-        assert "takes no writes" in problem(refused, 503, code)["detail"]
+        assert "accepts no writes" in problem(refused, 503, code)["detail"]
         assert refused.headers["Retry-After"]
         problem(http.get("/readyz"), 503, code)
         assert http.get("/livez").status_code == 200
@@ -63,7 +63,7 @@ def test_a_redis_that_takes_no_writes_is_named(tmp_path: Path, code: str, begin:
         with pytest.raises(CoordinatorUnavailable, match=f"cannot serve the call now .*{code}"):
             connect(process.url, job="j", on_outage=timedelta(seconds=0.2)).complete()
         end(redis)
-        until(lambda: http.get("/readyz").status_code == 200, "it takes writes again")
+        until(lambda: http.get("/readyz").status_code == 200, "Redis accepts writes")
         assert http.post("/v1/jobs/j:report", json=REPORT | {"max_event_times": [200]}).json()["watermark"] == 190
         assert store_up(http) == 1
     assert "Traceback" not in (tmp_path / "coordinator" / "coordinator.log").read_text()

@@ -1,4 +1,4 @@
-"""The table of substreams: which of them, in which order, and since when each is what it is."""
+"""The table of substreams: filters, order, and the time of each state."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +25,7 @@ def names(http: httpx.Client, path: str, **parameters: Any) -> list[str]:
 
 @pytest.fixture
 def path(http: httpx.Client, make_job: Make) -> str:
-    """Four that were reported, one that is declared, one that is idle, and one of a query."""
+    """Create a job with four reported substreams (one is idle), one declared substream, and one of a query."""
     path = make_job()
     batch = f"{path}/queries/q/batches/0"
     for method, call, body in (
@@ -62,8 +62,8 @@ def path(http: httpx.Client, make_job: Make) -> str:
     return path
 
 
-def test_some_of_them(http: httpx.Client, path: str) -> None:
-    """By name, by query, by state, and by all of these."""
+def test_filters(http: httpx.Client, path: str) -> None:
+    """Substreams can be filtered by name, query and state, and by combinations of these."""
     assert names(http, path) == ["bos", "hnl", "jfk", "lga", "new", "bos"]
     assert names(http, path, name="bos") == ["bos", "bos"]
     assert names(http, path, name="*l*") == ["hnl", "lga"]
@@ -76,8 +76,8 @@ def test_some_of_them(http: httpx.Client, path: str) -> None:
         problem(http.get(f"{path}/substreams", params=wrong), 422, "invalid_request")
 
 
-def test_in_any_order(http: httpx.Client, path: str) -> None:
-    """What has no value comes first; equals are in the order of their names."""
+def test_sort_orders(http: httpx.Client, path: str) -> None:
+    """Rows without a value come first. Rows with equal values are sorted by name."""
     assert names(http, path, sort="max_event_time", query="") == ["new", "hnl", "jfk", "lga", "bos"]
     assert names(http, path, sort="watermark", descending=True, query="") == ["bos", "lga", "jfk", "hnl", "new"]
     assert names(http, path, sort="late", descending=True, limit=1) == ["bos"]
@@ -85,8 +85,8 @@ def test_in_any_order(http: httpx.Client, path: str) -> None:
     assert names(http, path, sort="last_event", query="")[-1] == "new"
 
 
-def test_each_says_since_when(http: httpx.Client, path: str) -> None:
-    """Of the same clock as the history."""
+def test_each_row_has_the_time_of_its_state(http: httpx.Client, path: str) -> None:
+    """`since_ms` equals the time of the record in the history."""
     before = {row["substream"]: row["since_ms"] for row in table(http, path, query="")}
     history = http.get(f"{path}/history", params={"kind": "action"}).json()["records"]
     assert before["jfk"] == next(record["at_ms"] for record in history if record["action"] == "idle")
@@ -97,7 +97,7 @@ def test_each_says_since_when(http: httpx.Client, path: str) -> None:
     after = {row["substream"]: row for row in table(http, path, query="")}
     wake = http.get(f"{path}/history", params={"kind": "active"}).json()["records"][0]
     assert (after["jfk"]["state"], after["jfk"]["since_ms"]) == ("active", wake["at_ms"])
-    assert after["hnl"]["since_ms"] == before["hnl"], "it was active all the while"
+    assert after["hnl"]["since_ms"] == before["hnl"], "an active substream that reports keeps its `since_ms`"
     assert (after["lga"]["state"], after["lga"]["since_ms"] >= wake["at_ms"]) == ("done", True)
     completed = http.post(f"{path}:complete", json={}).json()["now_ms"]
     frozen = {row["substream"]: row for row in table(http, path, query="")}
@@ -110,7 +110,7 @@ def test_each_says_since_when(http: httpx.Client, path: str) -> None:
 
 
 def test_large_tables_are_read_in_parts(http: httpx.Client, make_job: Make) -> None:
-    """More than one script reads at once; the order is the same."""
+    """The order is correct in a table that takes several reads of the store."""
     path = make_job()
     many = [f"s{number:04d}" for number in range(2500)]
     for first in range(0, len(many), 1000):
@@ -121,8 +121,8 @@ def test_large_tables_are_read_in_parts(http: httpx.Client, make_job: Make) -> N
     assert http.get(f"{path}/substreams", params={"limit": 2500}).json()["next"] is None
 
 
-def test_a_job_is_deleted_as_it_was_read(http: httpx.Client, path: str) -> None:
-    """Somebody else may have changed it since."""
+def test_a_delete_needs_the_current_etag(http: httpx.Client, path: str) -> None:
+    """A delete with an outdated ETag is refused."""
     seen = http.get(path).headers["etag"]
     config = http.get(path).json()["config"]
     http.put(path, json=config, headers={"If-Match": seen}).raise_for_status()

@@ -1,4 +1,4 @@
-"""Watching a job as it happens: nothing missed, nothing told twice, and nobody held up by anybody else."""
+"""Event streams of a job: complete, without duplicates, and independent of slow clients."""
 
 import secrets
 import socket
@@ -31,10 +31,8 @@ def emissions(events: list[Any]) -> list[int]:
     return [event.data["watermark"] for event in events if event.name == "emission"]
 
 
-def test_first_where_the_job_is_then_what_happens(
-    http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make
-) -> None:
-    """The history has the same records under the same ids."""
+def test_the_state_precedes_the_events(http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make) -> None:
+    """The stream starts with the job's state. Its events have the content and the ids of the history's records."""
     path = make_job()
     report(http, path, a=100, b=60)
     with watching(tidegate.url + path) as events:
@@ -52,8 +50,8 @@ def test_first_where_the_job_is_then_what_happens(
     assert [event.id for event in (idle, emission, wake)] == [record["id"] for record in kept[2::-1]]
 
 
-def test_whoever_comes_back_misses_nothing(http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make) -> None:
-    """A connection is lost at any moment, and things go on meanwhile."""
+def test_a_reconnection_misses_nothing(http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make) -> None:
+    """A client that reconnects with its last event id receives every emission once."""
     path = make_job(policy={"type": "limiting_lag", "lag_ms": 0})
     seen: list[int] = []
     with watching(tidegate.url + path) as events:
@@ -73,8 +71,8 @@ def test_whoever_comes_back_misses_nothing(http: httpx.Client, tidegate: Coordin
     assert seen == list(range(1, 20))
 
 
-def test_replicas_tell_the_same(tmp_path: Path, valkey: EmbeddedValkey, job_name: str) -> None:
-    """What one replica did is heard at another, and whoever changes from one to the other goes on where it was."""
+def test_replicas_send_the_same_events(tmp_path: Path, valkey: EmbeddedValkey, job_name: str) -> None:
+    """A stream at one replica has the events that another one caused, and can be resumed at any replica."""
     one = CoordinatorProcess(tmp_path / "one", redis_url=valkey.url)
     two = CoordinatorProcess(tmp_path / "two", redis_url=valkey.url)
     path = f"/v1/jobs/{job_name}"
@@ -93,8 +91,8 @@ def test_replicas_tell_the_same(tmp_path: Path, valkey: EmbeddedValkey, job_name
             assert emissions(events.until(50)) == [50]
 
 
-def test_what_cannot_be_gone_on_from_is_said(http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make) -> None:
-    """An id that is no longer kept, or never was: where the job is, and on from there."""
+def test_an_unknown_event_id_gets_a_reset(http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make) -> None:
+    """If the last event id is unknown, the stream starts with a reset event that has the job's state."""
     path = make_job()
     report(http, path, a=100)
     for known in ("now", "0-0", "9999999999999999-9999999999999999999"):
@@ -108,8 +106,8 @@ def test_what_cannot_be_gone_on_from_is_said(http: httpx.Client, tidegate: Coord
         assert emissions(events.take(1)) == [100]
 
 
-def test_a_reset_begins_anew(http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make) -> None:
-    """The one way in which a watermark goes back: nobody may take the next emission for a mistake."""
+def test_a_reset_is_an_event(http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make) -> None:
+    """A reset sends an event, because it is the only operation that lowers the watermark."""
     path = make_job()
     report(http, path, a=100)
     with watching(tidegate.url + path, kind="emission") as events:
@@ -121,10 +119,10 @@ def test_a_reset_begins_anew(http: httpx.Client, tidegate: CoordinatorProcess, m
         assert emissions(events.take(1)) == [20]
 
 
-def test_whoever_comes_back_at_a_reset_is_told_where_it_led(
+def test_a_reconnection_at_a_reset_gets_the_current_state(
     http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make
 ) -> None:
-    """The connection may be lost between the record of it and what is told then."""
+    """A client that reconnects after the record of a reset gets the reset event with the current state."""
     path = make_job()
     report(http, path, a=5000)
     http.post(f"{path}:reset", json={"reason": "poisoned"}).raise_for_status()
@@ -137,8 +135,10 @@ def test_whoever_comes_back_at_a_reset_is_told_where_it_led(
         assert emissions(events.take(1)) == [1000]
 
 
-def test_a_job_of_the_same_name_is_another(http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make) -> None:
-    """No record of the new one has the id of one of the old."""
+def test_a_new_job_of_the_same_name_has_new_ids(
+    http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make
+) -> None:
+    """All ids of the new job's records are greater than those of the deleted job."""
     path = make_job()
     for _ in range(20):
         last = http.get(f"{path}/history").json()["records"][0]["id"]
@@ -150,10 +150,8 @@ def test_a_job_of_the_same_name_is_another(http: httpx.Client, tidegate: Coordin
         assert events.take(1)[0].name == "reset"
 
 
-def test_kinds_that_nobody_asked_for_still_move_the_place(
-    http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make
-) -> None:
-    """Otherwise whoever wants only few of them would come back to a place that is no longer kept."""
+def test_a_filtered_stream_stays_up_to_date(http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make) -> None:
+    """A stream of one kind stays up to date when records of other kinds are added."""
     path = make_job()
     with watching(tidegate.url + path, kind="emission") as events:
         events.take(1)
@@ -165,10 +163,8 @@ def test_kinds_that_nobody_asked_for_still_move_the_place(
     assert [record["action"] for record in history] == ["declare"]
 
 
-def test_the_end_of_a_job_is_the_end_of_the_stream(
-    http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make
-) -> None:
-    """Whoever comes back after it is refused, and a browser then stops asking."""
+def test_a_deletion_ends_the_stream(http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make) -> None:
+    """The stream ends with a `deleted` event. A reconnection is refused, so a browser stops reconnecting."""
     path = make_job()
     with watching(tidegate.url + path) as events:
         events.take(1)
@@ -179,10 +175,10 @@ def test_the_end_of_a_job_is_the_end_of_the_stream(
 
 
 @pytest.mark.slow
-def test_one_who_does_not_read_holds_up_nobody_and_misses_nothing(
+def test_a_slow_client_delays_no_other_and_misses_nothing(
     http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make
 ) -> None:
-    """Its events are not kept for it in memory: it reads them from the record, at its own pace."""
+    """The coordinator does not buffer events for a slow client, which gets them from the history at its own pace."""
     path = make_job(policy={"type": "limiting_lag", "lag_ms": 0})
     last = 3 * feed.RECORDS_KEPT
     assert last < RECORDS_KEPT
@@ -204,8 +200,8 @@ def test_one_who_does_not_read_holds_up_nobody_and_misses_nothing(
     assert b"event: reset" not in text
 
 
-def test_streams_end_when_the_coordinator_does(tmp_path: Path) -> None:
-    """They are told by the end of the stream, at once, and go on at another replica."""
+def test_streams_end_when_the_coordinator_stops(tmp_path: Path) -> None:
+    """A coordinator that stops ends its streams at once, and logs no error."""
     process = CoordinatorProcess(tmp_path).start()
     with httpx.Client(base_url=process.url, timeout=60) as http:
         http.put("/v1/jobs/j", json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
@@ -216,8 +212,8 @@ def test_streams_end_when_the_coordinator_does(tmp_path: Path) -> None:
     assert "ERROR" not in (tmp_path / "coordinator.log").read_text()
 
 
-def test_no_more_wait_than_may(tmp_path: Path) -> None:
-    """One more is told when to come back; those who wait are served, and others are, too."""
+def test_waiting_clients_are_limited(tmp_path: Path) -> None:
+    """A client over the limit gets 429 with Retry-After. Other clients are served."""
     with (
         CoordinatorProcess(tmp_path, max_waiting="2") as process,
         httpx.Client(base_url=process.url, timeout=60) as http,
@@ -227,7 +223,7 @@ def test_no_more_wait_than_may(tmp_path: Path) -> None:
         url = f"{process.url}/v1/jobs/j"
         with watching(url) as events:
             events.take(1)
-            waiting = pool.submit(_wait_for_a_place, f"{url}/watermark?at_least=40&timeout_s=60")
+            waiting = pool.submit(_poll_until_accepted, f"{url}/watermark?at_least=40&timeout_s=60")
             _until_full(http)
             for call in ("watermark?at_least=50&timeout_s=1", "watermark:watch"):
                 refused = http.get(f"/v1/jobs/j/{call}")
@@ -239,8 +235,8 @@ def test_no_more_wait_than_may(tmp_path: Path) -> None:
             assert http.get("/v1/jobs/j/watermark?at_least=60&timeout_s=0.1").status_code == 200
 
 
-def test_the_place_of_one_who_left_is_free(tmp_path: Path) -> None:
-    """A client that gives up and asks again would otherwise shut out all others."""
+def test_a_client_that_disconnects_no_longer_counts(tmp_path: Path) -> None:
+    """A client that disconnects no longer counts as waiting."""
     with (
         CoordinatorProcess(tmp_path, max_waiting="3") as process,
         httpx.Client(base_url=process.url, timeout=60) as http,
@@ -255,8 +251,8 @@ def test_the_place_of_one_who_left_is_free(tmp_path: Path) -> None:
         assert answers[-1] == 200
 
 
-def _wait_for_a_place(url: str) -> httpx.Response:
-    """The other one, that looks whether all places are taken, may itself have had the last of them."""
+def _poll_until_accepted(url: str) -> httpx.Response:
+    """Long-poll, and repeat while the calls of `_until_full` use the last place."""
     while (answer := httpx.get(url, timeout=70)).status_code == 429:
         pass
     return answer
@@ -266,11 +262,11 @@ def _until_full(http: httpx.Client) -> None:
     for _ in range(600):
         if http.get("/v1/jobs/j/watermark?at_least=99&timeout_s=0.05").status_code == 429:
             return
-    pytest.fail("the other client never began to wait")
+    pytest.fail("the coordinator never had the maximum number of waiting clients")
 
 
-def test_one_whose_job_comes_back_sees_it(http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make) -> None:
-    """A long poll of a job that is deleted is told so, at once; the next one finds the new incarnation."""
+def test_a_job_is_deleted_and_created_again(http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make) -> None:
+    """A delete ends a long poll with 410. A later stream shows the new incarnation."""
     path = make_job()
     with ThreadPoolExecutor(1) as pool, watching(tidegate.url + path) as events:
         events.take(1)
@@ -283,8 +279,8 @@ def test_one_whose_job_comes_back_sees_it(http: httpx.Client, tidegate: Coordina
         assert events.take(1)[0].data["watermark"] == 90
 
 
-def test_a_store_that_has_lost_everything_is_noticed(tmp_path: Path, job_name: str) -> None:
-    """The ids of before are of nothing now; whoever watches is told where the job is instead."""
+def test_a_store_that_lost_its_data_causes_a_reset(tmp_path: Path, job_name: str) -> None:
+    """After Redis has lost its data, the stream sends a reset event with the new state."""
     with (
         EmbeddedValkey(tmp_path / "valkey") as server,
         CoordinatorProcess(tmp_path / "data", redis_url=server.url) as process,

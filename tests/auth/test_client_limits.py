@@ -1,4 +1,4 @@
-"""Limits by the address of a client."""
+"""Limits per client address."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from tidegate.auth.usage import Limit, network
     ],
 )
 def test_an_ipv6_customer_counts_as_one(address: str, limited: str) -> None:
-    """A customer has 2^64 addresses or more, so a limit on a single address limits nothing."""
+    """IPv6 limits apply to a /64 network, because one customer has at least 2^64 addresses."""
     assert network(address) == limited
 
 

@@ -1,4 +1,4 @@
-"""The file of the keys: what is in it, who changes it, and what is made of one that is broken."""
+"""The key file: lookup, changes, and broken files."""
 
 import json
 import time
@@ -14,7 +14,7 @@ from tidegate.auth.roles import Role
 
 
 def test_a_key_is_known_by_itself_alone(tmp_path: Path) -> None:
-    """The file holds nothing that could be presented."""
+    """The file contains no secret, and no part of its content is a valid key."""
     path = tmp_path / "keys.json"
     key = keyring.create(path, "spark", Role.REPORT, "flights")
     scheme, key_id, secret = key.split("_", 2)
@@ -30,8 +30,8 @@ def test_a_key_is_known_by_itself_alone(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o077 == 0
 
 
-def test_what_changes_in_the_file_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A key that was lost must not work until somebody restarts the coordinators."""
+def test_changes_to_the_file_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator loads changes to the file without a restart."""
     monkeypatch.setattr(keyring, "RELOAD_S", 0.0)
     path = tmp_path / "keys.json"
     one = keyring.create(path, "one", Role.READ, "")
@@ -44,7 +44,7 @@ def test_what_changes_in_the_file_is_seen(tmp_path: Path, monkeypatch: pytest.Mo
     assert keys.key(one) is None
     assert not keys.is_valid(found)
     path.write_text("{")
-    assert keys.key(two) is not None, "a broken file locks nobody out"
+    assert keys.key(two) is not None, "a broken file must leave the previous keys valid"
     path.unlink()
     assert keys.key(two) is not None
 
@@ -52,7 +52,7 @@ def test_what_changes_in_the_file_is_seen(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_file_that_stays_broken_is_logged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is read twice a second."""
+    """The error is logged once per cause, although the coordinator reads the file twice a second."""
     monkeypatch.setattr(keyring, "RELOAD_S", 0.0)
     path = tmp_path / "keys.json"
     presented = keyring.create(path, "first", Role.READ, "")
@@ -61,10 +61,10 @@ def test_a_file_that_stays_broken_is_logged_once(
         path.write_text(text)
         for _ in range(3):
             assert ring.key(presented) is not None
-        assert caplog.text.count("the previous ones stay in force") == logged
+        assert caplog.text.count("the previous keys stay in force") == logged
 
 
-def test_two_at_once_lose_nothing(tmp_path: Path) -> None:
+def test_concurrent_changes_are_all_stored(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda n: keyring.create(path, f"key-{n}", Role.READ, ""), range(20)))
@@ -72,7 +72,7 @@ def test_two_at_once_lose_nothing(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["keys.json"]
 
 
-def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:
+def test_invalid_operations_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     with pytest.raises(KeysUnusable, match=r"keys create"):
         Keyring(path)
@@ -92,26 +92,26 @@ def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"keys": [{"name": "x"}]}', '{"keys": [], "more": 1}', "\x00"])
-def test_a_broken_file_is_named_without_what_is_in_it(tmp_path: Path, text: str) -> None:
+def test_a_broken_file_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "keys.json"
     path.write_text(text)
-    with pytest.raises(KeysUnusable, match="is not a file of keys"):
+    with pytest.raises(KeysUnusable, match="is not a valid file of keys"):
         Keyring(path)
 
 
 def test_two_keys_of_one_name_are_refused(tmp_path: Path) -> None:
-    """Which of them acted, nobody could tell."""
+    """Two keys with one name could not be told apart in the history."""
     path = tmp_path / "keys.json"
     keyring.create(path, "one", Role.READ, "")
     document = json.loads(path.read_text())
     document["keys"].append(document["keys"][0] | {"id": "0" * 12})
     path.write_text(json.dumps(document))
-    with pytest.raises(KeysUnusable, match="two keys with one name"):
+    with pytest.raises(KeysUnusable, match="two keys with the same name"):
         Keyring(path)
 
 
-def test_a_wrong_key_takes_as_long_wherever_it_is_wrong(tmp_path: Path) -> None:
-    """Every key is hashed whole and compared in constant time; an unknown id is no shortcut."""
+def test_all_wrong_keys_take_equally_long(tmp_path: Path) -> None:
+    """The lookup of a wrong secret takes as long as the lookup of an unknown id."""
     path = tmp_path / "keys.json"
     key = keyring.create(path, "one", Role.READ, "")
     keys = Keyring(path)

@@ -1,10 +1,12 @@
-"""The OpenAPI document: FastAPI's, with the bodies that FastAPI does not see, errors, roles and examples."""
+"""The OpenAPI document of FastAPI, extended with request bodies, errors, roles and examples."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
 from pydantic.json_schema import models_json_schema
 
 from tidegate import __version__
@@ -26,7 +28,11 @@ PROBLEM: Schema = {
             "description": "`urn:tidegate:problem:` and the code.",
             "examples": ["urn:tidegate:problem:job_not_found"],
         },
-        "title": {"type": "string", "description": "Title of the code.", "examples": [ERRORS["job_not_found"].title]},
+        "title": {
+            "type": "string",
+            "description": "Title of the error code.",
+            "examples": [ERRORS["job_not_found"].title],
+        },
         "status": {
             "type": "integer",
             "description": "HTTP status of the answer.",
@@ -35,7 +41,7 @@ PROBLEM: Schema = {
         "code": {"type": "string", "description": "Stable code of the error.", "examples": ["job_not_found"]},
         "detail": {
             "type": "string",
-            "description": "What is wrong, and what to change.",
+            "description": "The error, and what to change.",
             "examples": ["There is no such job; create it with a PUT."],
         },
         "field": {
@@ -47,33 +53,43 @@ PROBLEM: Schema = {
 }
 
 
-def openapi_document(app: FastAPI) -> Schema:
-    """Return the document of all calls. It does not depend on the settings."""
+def openapi_document(app: FastAPI, calls: Sequence[APIRoute]) -> Schema:
+    """Return the OpenAPI document of all calls. The settings do not affect the document."""
     document = get_openapi(title="Tidegate", version=__version__, description=DESCRIPTION, routes=app.routes)
-    _, bodies = models_json_schema([(body, "validation") for body in BODIES], ref_template=f"{REFERENCE}{{model}}")
+    _, bodies = models_json_schema(
+        [(model, "validation") for model in BODIES.values()], ref_template=f"{REFERENCE}{{model}}"
+    )
     schemas: dict[str, Schema] = document["components"]["schemas"] | bodies["$defs"] | {"Problem": PROBLEM}
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
     document["components"] = {
         "schemas": dict(sorted(schemas.items())),
         "securitySchemes": {
-            "key": {"type": "http", "scheme": "bearer", "description": "Not required if the coordinator has no keys."}
+            "key": {
+                "type": "http",
+                "scheme": "bearer",
+                "description": "API key. Not required if the coordinator has no keys.",
+            }
         },
     }
-    roles = {endpoint.__name__: allowed for endpoint, allowed in ROLES.items()}
+    by_name = {call.name: call for call in calls}
     for path in document["paths"].values():
         for operation in path.values():
-            _complete(operation, [str(role) for role in roles[operation["operationId"]]], schemas)
+            _complete(operation, by_name[operation["operationId"]], schemas)
     return document
 
 
-def _complete(operation: Schema, roles: list[str], schemas: Mapping[str, Schema]) -> None:
-    """Add roles, errors and examples to an operation."""
+def _complete(operation: Schema, call: APIRoute, schemas: Mapping[str, Schema]) -> None:
+    """Add the body, roles, errors and examples to an operation."""
+    for dependency in call.dependant.dependencies:
+        if dependency.call in BODIES:
+            operation["requestBody"] = _body(BODIES[dependency.call])
     for parameter in operation.get("parameters", ()):
         parameter["schema"] = _without_null(parameter["schema"])
         parameter.setdefault("example", example_of(parameter["schema"], schemas))
         parameter["schema"].pop("examples", None)
         parameter.pop("examples", None)
+    roles = [str(role) for role in ROLES[call.endpoint]]
     operation["security"] = [{"key": roles}] if roles else []
     operation["responses"].pop("422", None)
     operation["responses"]["default"] = {
@@ -85,8 +101,18 @@ def _complete(operation: Schema, roles: list[str], schemas: Mapping[str, Schema]
             content.setdefault("example", example_of(content["schema"], schemas))
 
 
+def _body(model: type[BaseModel]) -> Schema:
+    try:
+        model.model_validate({})
+        required = False
+    except ValidationError:
+        required = True
+    schema = {"$ref": f"{REFERENCE}{model.__name__}"}
+    return {"required": required, "content": {"application/json": {"schema": schema}}}
+
+
 def _without_null(schema: Schema) -> Schema:
-    """Return the schema of an optional parameter: it can be left out, but null cannot be sent."""
+    """Return the schema of an optional parameter. A client can omit the parameter, but cannot send null."""
     choices: list[Schema] = [choice for choice in schema.get("anyOf", ()) if choice != {"type": "null"}]
     if len(choices) != 1:
         return schema

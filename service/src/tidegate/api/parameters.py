@@ -1,4 +1,4 @@
-"""Parameters of calls, and the refusal of unknown ones."""
+"""Parameters of calls, and the refusal of unknown parameters."""
 
 from typing import Annotated
 
@@ -17,7 +17,7 @@ SubstreamName = Annotated[
     Query(
         min_length=1,
         max_length=MAX_NAME_BYTES,
-        description="Name of a substream; left out for the whole job.",
+        description="Name of a substream. Omit it for the whole job.",
         examples=["HNL"],
     ),
 ]
@@ -25,14 +25,14 @@ SubstreamQuery = Annotated[
     str,
     Query(
         pattern=rf"^$|{ID}",
-        description="Query of the substream; empty for reports without batches.",
+        description="Query of the substream. Empty for reports without batches.",
         examples=["departures"],
     ),
 ]
 
 
 async def refuse_unknown(request: Request) -> None:
-    """Check that the call has every parameter of the query string. A misspelt limit must not be ignored.
+    """Refuse parameters that the call does not have, so that a misspelled parameter is not ignored.
 
     Raises:
         Problem: For the first unknown parameter.
@@ -44,7 +44,7 @@ async def refuse_unknown(request: Request) -> None:
     known = _parameters(route.dependant)
     for name in request.query_params:
         if name not in known:
-            detail = f"this call has no such parameter; its parameters: {', '.join(known) or 'none'}."
+            detail = f"unknown parameter; this call accepts: {', '.join(known) or 'none'}."
             raise Problem.of_field(name, detail)
 
 

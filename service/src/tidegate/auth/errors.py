@@ -1,4 +1,4 @@
-"""Errors of callers that are not allowed to make a call.
+"""Errors for calls that the caller may not make.
 
 ::
 
@@ -7,7 +7,8 @@
     ├── KeyUnknown        the key does not exist, or was revoked
     ├── KeyExpired        the key has expired
     ├── RoleNotAllowed    the role of the key does not allow the call
-    └── JobNotAllowed     the prefix of the key does not match the job
+    ├── JobNotAllowed     the prefix of the key does not match the job
+    └── QuotaExceeded     the call exceeds a quota of the key
 """
 
 from typing import ClassVar
@@ -17,11 +18,11 @@ INVALID_TOKEN = f'{CHALLENGE}, error="invalid_token"'
 
 
 class AccessDenied(Exception):
-    """A call that the caller is not allowed to make.
+    """A call that the caller may not make.
 
     Attributes:
         code: Stable code of the error.
-        challenge: Value of the ``WWW-Authenticate`` header; empty if another key would not help.
+        challenge: Value of the ``WWW-Authenticate`` header. Empty if the key itself is valid.
         details: Further members of the problem document.
     """
 
@@ -41,13 +42,13 @@ class KeyRequired(AccessDenied):
 
 
 class KeyUnknown(AccessDenied):
-    """A call with a key that does not exist, or was revoked."""
+    """A call with a key that does not exist or was revoked."""
 
     code = "key_unknown"
     challenge = INVALID_TOKEN
 
     def __init__(self) -> None:
-        super().__init__("This key is not known, or was revoked.")
+        super().__init__("This key does not exist, or was revoked; use another key.")
 
 
 class KeyExpired(AccessDenied):
@@ -67,3 +68,16 @@ class JobNotAllowed(AccessDenied):
     """A call for a job whose name does not begin with the prefix of the key."""
 
     code = "job_not_allowed"
+
+
+class QuotaExceeded(AccessDenied):
+    """A call that exceeds a quota of the key."""
+
+    code = "quota_exceeded"
+
+    def __init__(self, key: str, quota: str, limit: int) -> None:
+        message = (
+            f"The key {key} has reached its quota {quota!r} ({limit}); reduce the use, or create a key with a higher "
+            "quota."
+        )
+        super().__init__(message, quota=quota, limit=limit, key=key)

@@ -1,4 +1,4 @@
-"""The file of the API keys: changes to it, and the keys that a replica has read from it."""
+"""Commands that change the file of the API keys, and the keys that a replica has read from the file."""
 
 import fcntl
 import json
@@ -28,7 +28,7 @@ class _File(BaseModel):
 
 
 class Keyring:
-    """The current keys of a file. It reads the file again when the file changes.
+    """The keys of a file, read again after each change of the file.
 
     Raises:
         KeysUnusable: If the file cannot be read, or has no key.
@@ -40,10 +40,12 @@ class Keyring:
         self._version, self._keys = self._read()
         self._next_check = time.monotonic() + RELOAD_S
         if not self._keys:
-            raise KeysUnusable(f"{path} has no keys, so every call would be refused; create one: tidegate keys create")
+            raise KeysUnusable(
+                f"{path} has no keys, so the service would refuse every call; create a key (tidegate keys create)."
+            )
 
     def key(self, presented: str) -> Key | None:
-        """Return the key that was presented, valid or expired, or None if it does not exist."""
+        """Return a presented key, which may have expired, or None if it does not exist."""
         scheme, key_id, secret = split_key(presented)
         key = self._current().get(key_id)
         genuine = has_secret(key, secret)
@@ -55,9 +57,9 @@ class Keyring:
         return None if key is None or key.has_expired() else key
 
     def is_valid(self, key: Key) -> bool:
-        """Return whether a key is unchanged since it was read, and not revoked or expired.
+        """Return whether the file still contains an unexpired key with the same id, secret, role and prefix.
 
-        A new time of expiry, which a rotation sets, is not a change.
+        A key with a changed expiry time or changed quotas remains valid.
         """
         current = self.key_with_id(key.id)
         if current is None:
@@ -65,7 +67,7 @@ class Keyring:
         return (current.sha256, current.role, current.prefix) == (key.sha256, key.role, key.prefix)
 
     def keys(self) -> list[Key]:
-        """Return all keys, in the order of the file."""
+        """Return all keys, in file order."""
         return list(self._current().values())
 
     def refresh(self) -> None:
@@ -79,23 +81,16 @@ class Keyring:
             try:
                 if _version(self._path) != self._version:
                     self._version, self._keys = self._read()
-                    log.info("Read %s again: %d keys.", self._path, len(self._keys))
-            except (KeysUnusable, OSError) as error:
-                if str(error) != self._logged_error:
-                    log.error("Cannot read the changed keys, the previous ones stay in force: %s", error)
-                self._logged_error = str(error)
-            else:
+                    log.info("Reloaded %s: %d keys.", self._path, len(self._keys))
                 self._logged_error = ""
+            except KeysUnusable as error:
+                if str(error) != self._logged_error:
+                    log.error("Cannot read the changed keys; the previous keys stay in force: %s", error)
+                self._logged_error = str(error)
         return self._keys
 
     def _read(self) -> tuple[tuple[int, ...], dict[str, Key]]:
-        try:
-            version = _version(self._path)
-        except OSError as error:
-            raise KeysUnusable(
-                f"Cannot read {self._path} ({error.strerror}); create a key (tidegate keys create), or correct "
-                "TIDEGATE_KEYS_FILE."
-            ) from None
+        version = _version(self._path)
         return version, {key.id: key for key in read(self._path)}
 
 
@@ -103,33 +98,35 @@ def read(path: Path) -> tuple[Key, ...]:
     """Return the keys of a file.
 
     Raises:
-        KeysUnusable: If the file is not valid. The message names the place, but no content of the file.
+        KeysUnusable: If the file cannot be read or is not valid. The message contains no hashes.
     """
     try:
         keys = _File.model_validate_json(path.read_bytes()).keys
     except OSError as error:
-        raise KeysUnusable(f"Cannot read {path} ({error.strerror}).") from None
+        raise _unreadable(path, error) from None
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise KeysUnusable(f"{path} is not a file of keys ({place}: {first['msg']}); restore the right one.") from None
+        raise KeysUnusable(f"{path} is not a valid file of keys ({place}: {first['msg']}); restore the file.") from None
     if len({key.id for key in keys}) < len(keys):
-        raise KeysUnusable(f"{path} has two keys with one id; remove one of them.")
+        raise KeysUnusable(f"{path} has two keys with the same id; remove one of them.")
     if len({(key.name, key.role, key.prefix) for key in keys}) > len({key.name for key in keys}):
-        raise KeysUnusable(f"{path} has two different keys with one name; remove one of them.")
+        raise KeysUnusable(
+            f"{path} has two keys with the same name and different roles or prefixes; remove one of them."
+        )
     unlimited = [key.name for key in keys if key.expires is None]
     if len(set(unlimited)) < len(unlimited):
-        raise KeysUnusable(f"{path} has two keys with one name, and neither expires; remove one of them.")
+        raise KeysUnusable(f"{path} has two keys with the same name that do not expire; remove one of them.")
     return keys
 
 
 def create(
     path: Path, name: str, role: Role, prefix: str, lasts: timedelta | None = None, quotas: Quotas = NO_QUOTAS
 ) -> str:
-    """Create a key and write its hash to the file, which is created if it does not exist.
+    """Create a key, and write its hash to the file. Create the file if it does not exist.
 
     Returns:
-        The key itself.
+        The key as its user presents it.
 
     Raises:
         KeysUnusable: If the name is in use, the name or the prefix is not valid, or the file cannot be written.
@@ -140,7 +137,7 @@ def create(
         presented, key = new_key(name=name, role=role, prefix=prefix, created=now, expires=expires, quotas=quotas)
     except ValidationError as error:
         raise KeysUnusable(
-            f"{error.errors()[0]['loc'][0]}: use at most 128 letters, digits and . _ ~ - as in names of jobs."
+            f"{error.errors()[0]['loc'][0]}: use at most 128 characters: letters, digits and . _ ~ -"
         ) from None
     with _locked(path) as keys:
         if any(existing.name == name for existing in keys):
@@ -153,10 +150,10 @@ def create(
 
 
 def rotate(path: Path, name: str, keep: timedelta) -> str:
-    """Create another key under the same name, and let the previous ones expire after ``keep``.
+    """Create another key with an existing name. Previous keys with this name expire after ``keep`` at the latest.
 
     Returns:
-        The new key.
+        The new key as its user presents it.
 
     Raises:
         KeysUnusable: If no key has that name, or the file cannot be written.
@@ -184,7 +181,7 @@ def revoke(path: Path, name: str) -> None:
 
 
 def _with_name(path: Path, keys: Iterable[Key], name: str) -> list[Key]:
-    """Return the keys with a name, oldest first; there is at least one."""
+    """Return the keys with a name, oldest first."""
     named = [key for key in keys if key.name == name]
     if not named:
         existing = ", ".join(dict.fromkeys(key.name for key in keys)) or "none"
@@ -200,18 +197,27 @@ def _now() -> datetime:
     return datetime.now(UTC).replace(microsecond=0)
 
 
+def _unreadable(path: Path, error: OSError) -> KeysUnusable:
+    return KeysUnusable(
+        f"Cannot read {path} ({error.strerror}); create a key (tidegate keys create), or correct TIDEGATE_KEYS_FILE."
+    )
+
+
 def _version(path: Path) -> tuple[int, ...]:
     """Return a value that changes when the file is written or replaced."""
-    status = path.stat()
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise _unreadable(path, error) from None
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[tuple[Key, ...]]:
-    """Yield the keys of the file while no other process can change it."""
+    """Lock the file against changes by other processes, and yield its keys."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # The lock is on the directory, so that no file of its own is left behind.
+        # The lock is on the directory, because a separate lock file would remain.
         directory = os.open(path.parent, os.O_RDONLY)
         try:
             fcntl.flock(directory, fcntl.LOCK_EX)
@@ -219,11 +225,13 @@ def _locked(path: Path) -> Iterator[tuple[Key, ...]]:
         finally:
             os.close(directory)
     except OSError as error:
-        raise KeysUnusable(f"Cannot write {path} ({error.strerror}).") from None
+        raise KeysUnusable(
+            f"Cannot write {path} ({error.strerror}); correct its permissions, or choose another file."
+        ) from None
 
 
 def _write(path: Path, keys: Iterable[Key]) -> None:
-    # A replica may read the file at any time, so the new content replaces it in one step.
+    # A replica may read the file at any time, so a complete new file replaces it atomically.
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name + ".")
     try:
         with open(handle, "w") as file:

@@ -1,7 +1,7 @@
 """API keys: their members, quotas and hashes.
 
-A key is ``tdg_<id>_<secret>``. Its secret has 256 random bits, so one round of SHA-256 hides it; slow hashes are for
-secrets that can be guessed.
+A key has the form ``tdg_<id>_<secret>``. Its secret has 256 random bits, so one round of SHA-256 protects it. Only
+secrets that can be guessed need a slow hash.
 """
 
 import hashlib
@@ -19,27 +19,33 @@ SCHEME = "tdg"
 
 
 class KeysUnusable(Exception):
-    """A file of keys that cannot be used. The message says why, and what to do."""
+    """A key file that cannot be used. The message says what is wrong and what to do."""
 
 
 class Quotas(BaseModel):
-    """The limits of one key. None: only the limits of the service apply."""
+    """The limits of one key. Where a limit is null, only the limit of the service applies."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     requests_per_s: int | None = Field(
-        default=None, ge=1, description="Calls per second at one replica.", examples=[50]
+        default=None, ge=1, description="Maximum number of calls per second at one replica.", examples=[50]
     )
-    waiting: int | None = Field(default=None, ge=1, description="Waiting clients at one replica.", examples=[20])
-    jobs: int | None = Field(default=None, ge=1, description="Jobs with the prefix of the key.", examples=[10])
-    substreams: int | None = Field(default=None, ge=1, description="Substreams of one job.", examples=[1000])
+    waiting: int | None = Field(
+        default=None, ge=1, description="Maximum number of waiting clients at one replica.", examples=[20]
+    )
+    jobs: int | None = Field(
+        default=None, ge=1, description="Maximum number of jobs with the prefix of the key.", examples=[10]
+    )
+    substreams: int | None = Field(
+        default=None, ge=1, description="Maximum number of substreams of one job.", examples=[1000]
+    )
 
 
 NO_QUOTAS = Quotas()
 
 
 class Key(BaseModel):
-    """A key as the file stores it, for jobs whose names begin with ``prefix``."""
+    """A key as stored in the file, which gives access to jobs whose names begin with ``prefix``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -53,12 +59,12 @@ class Key(BaseModel):
     quotas: Quotas = NO_QUOTAS
 
     def has_expired(self) -> bool:
-        """Return whether the key is no longer valid."""
+        """Return whether the key has expired."""
         return self.expires is not None and self.expires.timestamp() <= time.time()
 
 
 def new_key(**members: Any) -> tuple[str, Key]:
-    """Return a new key as its user presents it, and as the file stores it."""
+    """Return a new key in two forms: as its user presents it, and as the file stores it."""
     key_id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
     return f"{SCHEME}_{key_id}_{secret}", Key(id=key_id, sha256=_hash(secret), **members)
 
@@ -71,7 +77,7 @@ def split_key(presented: str) -> tuple[str, str, str]:
 
 
 def has_secret(key: Key | None, secret: str) -> bool:
-    """Return whether a secret belongs to a key. The time it takes does not depend on the secret or the key."""
+    """Return whether a secret belongs to a key. The duration does not depend on the secret or the key."""
     genuine = hmac.compare_digest(_hash(secret), key.sha256 if key else _hash(""))
     return genuine and key is not None
 

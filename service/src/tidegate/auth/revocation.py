@@ -1,4 +1,4 @@
-"""The end of event streams whose keys are no longer valid."""
+"""Termination of event streams whose keys are no longer valid."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,11 +24,11 @@ class Revocation:
         self._ended: set[asyncio.Task[object]] = set()
 
     def is_valid(self, key: Key | None) -> bool:
-        """Return whether a key is still valid. None is a caller without a key."""
+        """Return whether a key is still valid. None stands for a caller without a key."""
         return self._keyring is None or key is None or self._keyring.is_valid(key)
 
     async def while_valid(self, items: AsyncIterator[Item], key: Key | None) -> AsyncIterator[Item]:
-        """Yield items until their end, or until the key is no longer valid. None is a caller without a key."""
+        """Yield items until they end or the key becomes invalid. None stands for a caller without a key."""
         while True:
             try:
                 item = await (anext(items) if key is None else self._next(items, key))

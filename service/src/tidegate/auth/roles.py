@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """A role of a key. ``report`` is for Spark: it can create jobs and report, but not change a configuration."""
+    """A role of a key. Spark uses ``report``, which can create jobs and report, but cannot change a configuration."""
 
     READ = "read"
     REPORT = "report"

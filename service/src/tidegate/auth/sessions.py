@@ -1,6 +1,7 @@
-"""Sessions of the operators' page: signed cookies, and signed forms.
+"""Sessions of the operators' page: signed cookies and signed forms.
 
-All replicas share the signing key, so any replica accepts the cookies and forms of another. Nothing is stored.
+All replicas share the signing key, so each replica accepts the cookies and forms of all replicas. Sessions are not
+stored.
 """
 
 import hashlib
@@ -23,8 +24,8 @@ class Sessions:
     """The sessions of the page.
 
     Args:
-        key: Key that all replicas share.
-        keyring: The API keys. None: the page needs no login.
+        key: Signing key that all replicas share.
+        keyring: The API keys, or None if the page needs no login.
     """
 
     def __init__(self, key: bytes, keyring: Keyring | None) -> None:
@@ -33,7 +34,7 @@ class Sessions:
         self.failed_logins = Limit(FAILURES_PER_MINUTE / 60, FAILURES_PER_MINUTE)
 
     def open(self, request: Request, response: Response, key: Key) -> None:
-        """Set a session cookie, valid for ``SESSION_S`` unless the key is revoked or expires."""
+        """Set a session cookie, which expires after ``SESSION_S`` seconds, or when the key expires or is revoked."""
         response.set_cookie(
             COOKIE,
             self._cookie_signer(key).sign(f"{key.id}.{secrets.token_hex(8)}").decode(),
@@ -62,7 +63,7 @@ class Sessions:
         return Caller(key)
 
     def form_token(self, request: Request) -> str:
-        """Return the token of a form. It is bound to the session, and other sites cannot read it."""
+        """Return the token of a form. The token is bound to the session, and other sites cannot read it."""
         return self._form_signer.get_signature(_cookie_bytes(request)).decode()
 
     def accepts_form(self, request: Request, token: str) -> bool:
@@ -75,7 +76,7 @@ class Sessions:
         return Signer(self._key, salt="form", digest_method=hashlib.sha256)
 
     def _cookie_signer(self, key: Key) -> TimestampSigner:
-        # The salt contains the hash of the secret: an id with another secret is another key.
+        # With the hash in the salt, a cookie is not valid for a key with the same id and another secret.
         return TimestampSigner(self._key, salt=f"session {key.sha256}", digest_method=hashlib.sha256)
 
 

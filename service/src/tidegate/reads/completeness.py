@@ -15,11 +15,12 @@ from tidegate.domain.policy import Policy, TargetCompleteness
 from tidegate.domain.rows import RowCounts
 from tidegate.domain.sketch import RELATIVE_ERROR, Sketch
 from tidegate.domain.throttle import FrameThrottle
-from tidegate.reads.config import JobDocument
+from tidegate.reads.config import parsed_config
 from tidegate.reads.errors import FrameInForce
 from tidegate.reads.reader import Reader
 from tidegate.reads.types import Record
 from tidegate.reads.watermark import WatermarkState
+from tidegate.store import views
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999, 0.9999)
 
@@ -28,7 +29,7 @@ class DelayQuantile(Record):
     """A quantile of the delays of rows."""
 
     share: float = Field(description="Share of the rows.", examples=[0.99])
-    delay_ms: int = Field(description="Longest delay of these rows, in milliseconds.", examples=[2400000])
+    delay_ms: int = Field(description="Highest delay of these rows, in milliseconds.", examples=[2400000])
 
 
 class CompletenessPoint(Record):
@@ -37,51 +38,54 @@ class CompletenessPoint(Record):
     lag_ms: int = Field(description="Lag in milliseconds.", examples=[1800000])
     completeness: float = Field(description="Share of rows on time under this lag.", examples=[0.9712])
     latency_ms: int | None = Field(
-        description="Average advance of the max event time beyond the end of a window when the window closes. Null: "
-        "not measured yet.",
+        description="Average distance from the end of a window to the max event time when the window closes. Null "
+        "if not yet measured.",
         examples=[2100000],
     )
 
     @classmethod
     def of(cls, point: Point) -> Self:
-        """Return the record of a point of the domain's curve."""
+        """Return a point of the curve as a record."""
         return cls(lag_ms=point.lag, completeness=point.completeness, latency_ms=point.latency)
 
 
 class Completeness(WatermarkState):
-    """Delays of rows, and the completeness that a lag gives.
+    """Delays of rows, and completeness by lag.
 
     The delays of a substream are relative to its max event time. The delays of a job are relative to the watermark
-    that it would have without any lag.
+    that the job would have without any lag.
     """
 
-    rows: int = Field(description="Weighted number of measured rows; 0: no report has delays.", examples=[52811])
+    rows: int = Field(description="Weighted number of measured rows. 0 if no report has delays.", examples=[52811])
     relative_error: float = Field(
-        description="Relative error of a delay; the error of a lag can be twice as large.", examples=[0.01]
+        description="Relative error of a delay. The error of a lag can be twice as large.", examples=[0.01]
     )
     lag_ms: int | None = Field(
-        description="Lag in force; for a job, the lag of the substream that holds it.", examples=[1800000]
+        description="Lag in force. For a job, the lag of the substream that holds the watermark.", examples=[1800000]
     )
     wait_ms: int | None = Field(
-        description="Latency beside the lag: waiting for the slowest substream and for the throttle.",
+        description="Latency in addition to the lag, caused by the slowest substream and the throttle.",
         examples=[300000],
     )
     target: float | None = Field(description="Requested target, or the target of the policy.", examples=[0.99])
-    recommended_lag_ms: int | None = Field(description="Least lag that reaches the target.", examples=[2400000])
-    achieved: float | None = Field(description="Share of all committed rows that were not late.", examples=[0.9998])
+    recommended_lag_ms: int | None = Field(description="Minimum lag that reaches the target.", examples=[2400000])
+    achieved: float | None = Field(
+        description="On-time and updated rows, as a share of all committed on-time, updated and late rows.",
+        examples=[0.9998],
+    )
     quantiles: list[DelayQuantile] = Field(description="Quantiles of the delays.")
-    points: list[CompletenessPoint] = Field(description="The completeness curve, by lag.")
+    points: list[CompletenessPoint] = Field(description="The completeness curve, sorted by lag.")
 
 
 @dataclass(frozen=True, slots=True)
 class CurveSelection:
-    """Which completeness curve to compute.
+    """The completeness curve to compute.
 
     Attributes:
         substream: The substream; None for the whole job.
         window_ms: Size of the windows by which rows are classified; 0 for classification by row.
-        target: Share of rows on time to recommend a lag for; None for the target of the policy.
-        lags: Lags of the curve in milliseconds; None for all lags at which it changes.
+        target: Share of rows on time for which to recommend a lag; None for the target of the policy.
+        lags: Lags of the curve in milliseconds; None for all lags at which the curve changes.
     """
 
     substream: SubstreamKey | None = None
@@ -92,7 +96,7 @@ class CurveSelection:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """Delays of a job or of one substream, and what belongs to them."""
+    """Delays of a job or of one substream, with its lag, policy and row counts."""
 
     state: results.WatermarkState
     sketch: Sketch
@@ -108,38 +112,49 @@ async def read_completeness(reader: Reader, job: str, selection: CurveSelection)
     Raises:
         FrameInForce: If a window is given for a job with a frame.
         JobNotFound: If the job does not exist.
-        JobDeleted: If it was deleted.
-        SubstreamNotFound: If the substream is not known.
+        JobDeleted: If the job was deleted.
+        SubstreamNotFound: If the substream is unknown.
     """
-    status = await reader.store.reads.status(job)
-    config = JobDocument.model_validate(status.config).config()
-    if selection.window_ms and isinstance(config.throttle, FrameThrottle):
-        raise FrameInForce
-    if selection.substream is None:
-        held_by = status.state.held_by
-        slowest = None if held_by is None or held_by.substream is None else (held_by.query, held_by.substream)
-        measured = await _measured_of_job(reader, job, config, slowest, status.summary.counts)
-    else:
-        measured = await _measured_of_substream(reader, job, config, selection.substream)
-    return _completeness(reader, job, measured, selection)
-
-
-async def _measured_of_job(
-    reader: Reader, job: str, config: JobConfig, slowest: SubstreamKey | None, counts: RowCounts
-) -> _Measured:
-    delays = await reader.store.reads.delays(job, [slowest] if slowest else [])
-    known = delays.substreams.get(slowest) if slowest else None
-    lag = config.policy.initial_lag if known is None else known[0]
-    return _Measured(delays.state, delays.statistics.merged, delays.statistics.wait, lag, config.policy, counts)
-
-
-async def _measured_of_substream(reader: Reader, job: str, config: JobConfig, key: SubstreamKey) -> _Measured:
-    delays = await reader.store.reads.delays(job, [key])
+    key = selection.substream
+    status, delays = await reader.store.reads.delays(job, None if key is None else [key])
+    if key is None:
+        return completeness_of_job(reader, job, status, delays, selection)
+    config = _checked_config(status, selection)
     rows = (await reader.store.reads.substreams(job, [key])).rows
     if key not in delays.substreams or not rows:
         raise SubstreamNotFound(key[0], [key[1]])
     lag, sketch = delays.substreams[key]
-    return _Measured(delays.state, sketch, delays.statistics.wait, lag, config.policy_of(key[1]), rows[0].counts)
+    measured = _Measured(delays.state, sketch, delays.statistics.wait, lag, config.policy_of(key[1]), rows[0].counts)
+    return _completeness(reader, job, measured, selection)
+
+
+def completeness_of_job(
+    reader: Reader, job: str, status: views.Status, delays: views.Delays, selection: CurveSelection
+) -> Completeness:
+    """Return the completeness of a job.
+
+    Args:
+        reader: Issues the watermark token.
+        job: The job.
+        status: Status of the job.
+        delays: Delays of the job, and of the substream that holds the watermark.
+        selection: The curve to compute.
+
+    Raises:
+        FrameInForce: If a window is given for a job with a frame.
+    """
+    config, merged = _checked_config(status, selection), delays.statistics.merged
+    lag = next((lag for lag, _ in delays.substreams.values()), config.policy.initial_lag)
+    counts = status.summary.counts
+    measured = _Measured(delays.state, merged, delays.statistics.wait, lag, config.policy, counts)
+    return _completeness(reader, job, measured, selection)
+
+
+def _checked_config(status: views.Status, selection: CurveSelection) -> JobConfig:
+    config = parsed_config(status.config)
+    if selection.window_ms and isinstance(config.throttle, FrameThrottle):
+        raise FrameInForce
+    return config
 
 
 def _completeness(reader: Reader, job: str, measured: _Measured, selection: CurveSelection) -> Completeness:

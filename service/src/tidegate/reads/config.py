@@ -1,260 +1,116 @@
-"""The configuration of a job: policies, throttle, limits."""
+"""The configuration of a job as JSON. The models derive from the declarations in the domain."""
 
-from typing import Annotated, Literal, Self
+import inspect
+from collections.abc import Iterable
+from dataclasses import MISSING, fields
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_type_hints
 
-from pydantic import Field, model_validator
+from pydantic import Field, GetCoreSchemaHandler, create_model, model_validator
+from pydantic_core import CoreSchema
 
-from tidegate.domain.config import DELAY_HALF_LIFE_MS, MAX_EXPECTED_QUERIES, MAX_OVERRIDES, JobConfig, Override
-from tidegate.domain.frame import Frame
-from tidegate.domain.policy import (
-    LimitingLag,
-    LimitingLagAndDelay,
-    LimitingLagAndLull,
-    LimitingTimestampAndWallClockLag,
-    Policy,
-    Reported,
-    TargetCompleteness,
-)
-from tidegate.domain.policy.target_completeness import HIGHEST_TARGET, LOWEST_TARGET
-from tidegate.domain.throttle import FrameThrottle, MinStepThrottle, NoThrottle, Throttle
-from tidegate.reads.types import DurationMs, Id, PositiveMs, Request, Text
+from tidegate.domain import config as domain
+from tidegate.domain.numbers import EXACT_DOUBLE
+from tidegate.domain.parameters import declarations
+from tidegate.domain.policy import POLICIES, Policy
+from tidegate.domain.throttle import THROTTLES, NoThrottle, Throttle
+from tidegate.reads.types import Id, Request, Text
 
-DAY_MS = 24 * 3_600_000
-
-
-class LimitingLagDocument(Request):
-    """A policy with a fixed lag behind the max event time of the substream."""
-
-    type: Literal["limiting_lag"] = Field(description="Kind of the policy.", examples=["limiting_lag"])
-    lag_ms: DurationMs = Field(
-        description="Distance of the watermark behind the max event time, in milliseconds.", examples=[1800000]
-    )
-
-    def policy(self) -> Policy:
-        return LimitingLag(self.lag_ms)
+Model = TypeVar("Model", bound=Request)
+STRATEGIES: tuple[type[Policy | Throttle], ...] = (*POLICIES, *THROTTLES)
+KINDS = frozenset(strategy.type for strategy in STRATEGIES)
+"""Values of ``type`` of policies and throttles. No field has one of these names."""
 
 
-class LimitingLagAndDelayDocument(Request):
-    """A policy with a fixed lag and a longest delay: the max event time of `max_delay_ms` ago is complete."""
+class Strategy(Request):
+    """A policy or a throttle. ``strategy`` is its domain class; subclasses add ``type`` and the parameters."""
 
-    type: Literal["limiting_lag_and_delay"] = Field(
-        description="Kind of the policy.", examples=["limiting_lag_and_delay"]
-    )
-    lag_ms: DurationMs = Field(
-        description="Distance of the watermark behind the max event time, in milliseconds.", examples=[1800000]
-    )
-    max_delay_ms: PositiveMs = Field(
-        description="Processing time after which the watermark reaches an observed max event time.", examples=[3600000]
-    )
+    strategy: ClassVar[type[Policy | Throttle]]
 
-    def policy(self) -> Policy:
-        return LimitingLagAndDelay(self.lag_ms, self.max_delay_ms)
+    def build(self) -> Any:
+        """Return the policy or the throttle.
+
+        Raises:
+            InvalidConfig: If its parameters contradict each other.
+        """
+        return self.strategy(**self.model_dump(exclude={"type"}))
 
 
-class LimitingLagAndLullDocument(Request):
-    """A policy with a fixed lag whose watermark follows the clock after `max_lull_ms` without events."""
+class _OneOf:
+    """The schema of a member with one of several strategies, which ``type`` selects."""
 
-    type: Literal["limiting_lag_and_lull"] = Field(
-        description="Kind of the policy.", examples=["limiting_lag_and_lull"]
-    )
-    lag_ms: DurationMs = Field(
-        description="Distance of the watermark behind the max event time, in milliseconds.", examples=[1800000]
-    )
-    max_lull_ms: DurationMs = Field(
-        description="Processing time without events after which the watermark follows the clock.", examples=[600000]
-    )
+    def __init__(self, strategies: Iterable[type[Policy | Throttle]]) -> None:
+        models = tuple(_model_of(strategy) for strategy in strategies)
+        self._schema = Annotated[Union[models], Field(discriminator="type")]  # noqa: UP007
 
-    def policy(self) -> Policy:
-        return LimitingLagAndLull(self.lag_ms, self.max_lull_ms)
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return handler.generate_schema(self._schema)
 
 
-class LimitingTimestampAndWallClockLagDocument(Request):
-    """A policy with a lag behind the max event time and another behind the clock; the higher watermark counts."""
-
-    type: Literal["limiting_timestamp_and_wall_clock_lag"] = Field(
-        description="Kind of the policy.", examples=["limiting_timestamp_and_wall_clock_lag"]
-    )
-    timestamp_lag_ms: DurationMs = Field(
-        description="Distance behind the max event time, in milliseconds.", examples=[1800000]
-    )
-    wall_clock_lag_ms: DurationMs = Field(description="Distance behind the clock, in milliseconds.", examples=[7200000])
-
-    def policy(self) -> Policy:
-        return LimitingTimestampAndWallClockLag(self.timestamp_lag_ms, self.wall_clock_lag_ms)
-
-
-class TargetCompletenessDocument(Request):
-    """A policy that learns the least lag at which a share of `target` of the rows is on time.
-
-    It learns from the `delays` in reports, for each substream.
-    """
-
-    type: Literal["target_completeness"] = Field(description="Kind of the policy.", examples=["target_completeness"])
-    target: float = Field(
-        strict=True, ge=LOWEST_TARGET, le=HIGHEST_TARGET, description="Share of rows on time.", examples=[0.99]
-    )
-    cold_start_lag_ms: DurationMs = Field(
-        description="Lag until `min_rows` are measured, in milliseconds.", examples=[3600000]
-    )
-    floor_ms: DurationMs = Field(default=0, description="Least lag, in milliseconds.", examples=[60000])
-    ceiling_ms: DurationMs | None = Field(
-        default=None, description="Longest lag, in milliseconds. Null: no bound.", examples=[86400000]
-    )
-    min_rows: int | None = Field(
-        default=None,
-        strict=True,
-        ge=1,
-        le=10**9,
-        description="Rows of the substream, or of the job, that must be measured before the lag is learned. Null: the "
-        "number of which ten rows are expected beyond the target.",
-        examples=[1000],
-    )
-
-    def policy(self) -> Policy:
-        return TargetCompleteness(self.target, self.cold_start_lag_ms, self.floor_ms, self.ceiling_ms, self.min_rows)
+def _numbers(of: type) -> dict[str, Any]:
+    """Return model members for the declared numbers of a dataclass."""
+    members = {}
+    hints, defaults = get_type_hints(of), {each.name: each.default for each in fields(of)}
+    for name, declared in declarations(of).items():
+        hint = hints[name]
+        highest = EXACT_DOUBLE.highest if declared.maximum is None else declared.maximum
+        bounds = Field(strict=True, ge=declared.minimum, le=highest)
+        value: Any = Annotated[hint, bounds] if isinstance(hint, type) else Annotated[int, bounds] | None
+        default = declared.request_default or (... if defaults[name] is MISSING else defaults[name])
+        members[name] = (value, Field(default, description=declared.description, examples=[declared.example]))
+    return members
 
 
-class ReportedDocument(Request):
-    """A policy for reporters that send watermarks of their own."""
-
-    type: Literal["reported"] = Field(description="Kind of the policy.", examples=["reported"])
-
-    def policy(self) -> Policy:
-        return Reported()
-
-
-PolicyDocument = Annotated[
-    LimitingLagDocument
-    | LimitingLagAndDelayDocument
-    | LimitingLagAndLullDocument
-    | LimitingTimestampAndWallClockLagDocument
-    | TargetCompletenessDocument
-    | ReportedDocument,
-    Field(discriminator="type"),
-]
+def _model_of(strategy: type[Policy | Throttle]) -> type[Strategy]:
+    summary = inspect.cleandoc(strategy.__doc__ or "").split("\n\n")[0].replace("``", "`")
+    kind: Any = (Literal[strategy.type], Field(description="Kind of the policy or throttle.", examples=[strategy.type]))
+    model = create_model(strategy.__name__, __base__=Strategy, __doc__=summary, type=kind, **_numbers(strategy))
+    model.strategy = strategy
+    return model
 
 
-class OverrideDocument(Request):
+def _with_limits(model: type[Model]) -> type[Model]:
+    return create_model(model.__name__, __base__=model, __doc__=model.__doc__, **_numbers(domain.JobConfig))
+
+
+AnyPolicy = Annotated[Strategy, _OneOf(POLICIES)]
+AnyThrottle = Annotated[Strategy, _OneOf(THROTTLES)]
+
+
+class Override(Request):
     """A policy for the substreams whose names match a pattern."""
 
     substreams: Text = Field(
         min_length=1,
         max_length=200,
-        description="Pattern of substream names; `*` stands for any characters.",
+        description="Pattern of substream names. `*` stands for any characters.",
         examples=["HNL*"],
     )
-    policy: PolicyDocument = Field(description="Policy of these substreams.")
+    policy: AnyPolicy = Field(description="Policy of these substreams.")
 
 
-class NoThrottleDocument(Request):
-    """A throttle that emits every advance."""
-
-    type: Literal["none"] = Field(description="Kind of the throttle.", examples=["none"])
-
-    def throttle(self) -> Throttle:
-        return NoThrottle()
-
-
-class FrameThrottleDocument(Request):
-    """A throttle that emits once for each frame, at its end."""
-
-    type: Literal["frame"] = Field(description="Kind of the throttle.", examples=["frame"])
-    size_ms: PositiveMs = Field(description="Size of a window in milliseconds.", examples=[3600000])
-    slide_ms: PositiveMs | None = Field(
-        default=None, description="Distance of window starts in milliseconds. Null: `size_ms`.", examples=[3600000]
-    )
-    offset_ms: DurationMs = Field(
-        default=0, description="Offset of the windows from the epoch in milliseconds.", examples=[0]
-    )
-
-    def throttle(self) -> Throttle:
-        slide = self.size_ms if self.slide_ms is None else self.slide_ms
-        return FrameThrottle(Frame(self.size_ms, slide, self.offset_ms))
-
-
-class MinStepThrottleDocument(Request):
-    """A throttle that emits when the watermark has advanced by a minimum step."""
-
-    type: Literal["min_step"] = Field(description="Kind of the throttle.", examples=["min_step"])
-    min_step_ms: PositiveMs = Field(description="Least advance in milliseconds.", examples=[60000])
-
-    def throttle(self) -> Throttle:
-        return MinStepThrottle(self.min_step_ms)
-
-
-ThrottleDocument = Annotated[
-    NoThrottleDocument | FrameThrottleDocument | MinStepThrottleDocument, Field(discriminator="type")
-]
-
-
-KINDS = frozenset(
-    {
-        "limiting_lag",
-        "limiting_lag_and_delay",
-        "limiting_lag_and_lull",
-        "limiting_timestamp_and_wall_clock_lag",
-        "target_completeness",
-        "reported",
-        "none",
-        "frame",
-        "min_step",
-    }
-)
-"""Values of ``type`` of policies and throttles. No field has one of these names."""
-
-
-class JobDocument(Request):
+@_with_limits
+class JobConfig(Request):
     """The complete configuration of a job.
 
-    A member that is left out has its default, also when an existing job is changed. Limits are in milliseconds of
+    A change replaces the whole configuration, so an omitted member takes its default. Limits are in milliseconds of
     processing time.
     """
 
-    policy: PolicyDocument = Field(description="Policy of substreams that no override matches.")
-    overrides: list[OverrideDocument] = Field(
+    policy: AnyPolicy = Field(description="Policy of substreams that no override matches.")
+    overrides: list[Override] = Field(
         default=[],
-        max_length=MAX_OVERRIDES,
-        description="Policies by substream name; the first match wins.",
+        max_length=domain.MAX_OVERRIDES,
+        description="Policies by substream name. The first match applies.",
         examples=[[{"substreams": "HNL*", "policy": {"type": "limiting_lag", "lag_ms": 7200000}}]],
     )
-    throttle: ThrottleDocument = Field(
-        default=NoThrottleDocument(type="none"), description="How often the coalesced watermark moves."
-    )
-    idle_timeout_ms: PositiveMs | None = Field(
-        default=None,
-        description="Observed silence after which a substream no longer holds the watermark. Null: off.",
-        examples=[900000],
-    )
-    max_retention_ms: PositiveMs | None = Field(
-        default=None,
-        description="Longest time for which slower substreams hold the watermark below the fastest one. Null: off.",
-        examples=[7200000],
-    )
-    query_timeout_ms: PositiveMs | None = Field(
-        default=None,
-        description="Time without contact after which the substreams of a query no longer hold the watermark. "
-        "Null: off.",
-        examples=[3600000],
-    )
-    max_batch_hold_ms: PositiveMs | None = Field(
-        default=None,
-        description="Time after which an open batch no longer holds the watermark. Null: off.",
-        examples=[86400000],
-    )
-    delay_half_life_ms: PositiveMs = Field(
-        default=DELAY_HALF_LIFE_MS,
-        description="Advance of event time that halves the weight of measured delays.",
-        examples=[DELAY_HALF_LIFE_MS],
-    )
-    max_future_skew_ms: DurationMs | None = Field(
-        default=DAY_MS,
-        description="Event times further ahead of the clock are ignored. Set null if event times are not Unix "
-        "milliseconds.",
-        examples=[DAY_MS],
+    throttle: AnyThrottle = Field(
+        default={"type": NoThrottle.type},
+        validate_default=True,
+        description="Rule that decides how often the coalesced watermark moves.",
     )
     expected_queries: list[Id] = Field(
         default=[],
-        max_length=MAX_EXPECTED_QUERIES,
+        max_length=domain.MAX_EXPECTED_QUERIES,
         json_schema_extra={"uniqueItems": True},
         description="Queries that hold the watermark until they have substreams.",
         examples=[["departures"]],
@@ -265,21 +121,25 @@ class JobDocument(Request):
         self.config()
         return self
 
-    def config(self) -> JobConfig:
-        """Return the configuration as the domain has it.
+    def config(self) -> domain.JobConfig:
+        """Return the configuration as a domain object.
 
         Raises:
-            InvalidConfig: If a policy, a throttle or a limit cannot work.
+            InvalidConfig: If a policy, a throttle or a limit is invalid.
         """
-        return JobConfig(
-            self.policy.policy(),
-            self.throttle.throttle(),
-            self.idle_timeout_ms,
-            self.max_retention_ms,
-            self.query_timeout_ms,
-            self.max_batch_hold_ms,
-            self.max_future_skew_ms,
-            tuple(Override(override.substreams, override.policy.policy()) for override in self.overrides),
-            tuple(self.expected_queries),
-            self.delay_half_life_ms,
+        return domain.JobConfig(
+            policy=self.policy.build(),
+            throttle=self.throttle.build(),
+            overrides=tuple(domain.Override(each.substreams, each.policy.build()) for each in self.overrides),
+            expected_queries=tuple(self.expected_queries),
+            **{name: getattr(self, name) for name in declarations(domain.JobConfig)},
         )
+
+
+def parsed_config(document: Any) -> domain.JobConfig:
+    """Parse a JSON object into a configuration.
+
+    Raises:
+        ValidationError: If the object is not a valid configuration.
+    """
+    return JobConfig.model_validate(document).config()

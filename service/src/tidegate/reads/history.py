@@ -1,8 +1,8 @@
-"""The history of a job: the records that explain every watermark."""
+"""The history of a job: the records of its journal."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from pydantic import ConfigDict, Field
 
@@ -12,18 +12,19 @@ from tidegate.reads.reader import Reader
 from tidegate.reads.types import Record
 from tidegate.reads.watermark import WatermarkState
 from tidegate.store.replies import order
+from tidegate.store.views import History
 
 RECORD_ID = r"^[0-9]{1,16}-[0-9]{1,19}$"
 
 _KINDS = (
     "`created`: the job or a new incarnation was created. `config`: the configuration changed. `emission`: the "
-    "watermark moved. `coalesced_watermark`: only the coalesced watermark moved. `idle`: substreams were excluded. "
+    "watermark moved. `coalesced_watermark`: only the coalesced watermark moved. `idle`: substreams became idle. "
     "`active`: substreams count again. `all_idle`: no substream is active any more. `not_all_idle`: a substream is "
     "active again. `batch_released`: an open batch no longer holds the watermark. `joined`: an unexpected query began. "
-    "`fenced`: a run was replaced by a newer one. `future`: event times too far in the future were ignored. "
-    "`relearning`: delays grew, and their measurement starts again. `watermark_restored`: a token proved a watermark "
+    "`fenced`: a newer run replaced a run. `future`: event times too far in the future were ignored. "
+    "`relearning`: delays grew, so the lag is learned again. `watermark_restored`: a token restored a watermark "
     "that the store had lost. `unattended`: an outage of the coordinator that does not count as silence. "
-    "`hold_expired`: a hold ended. `action`: an operator or client acted."
+    "`hold_expired`: a hold expired. `action`: an operator or client acted."
 )
 
 
@@ -33,7 +34,7 @@ class PassedSubstreams(Record):
     limit: str = Field(description="Name of the limit.", examples=["max_retention_ms"])
     count: int = Field(description="Number of substreams.", examples=[2])
     substreams: list[str] = Field(
-        description="The first 20 of them, as `query/substream`.", examples=[["departures/HNL", "departures/ANC"]]
+        description="The first 20 substreams, as `query/substream`.", examples=[["departures/HNL", "departures/ANC"]]
     )
 
 
@@ -57,16 +58,18 @@ class HistoryRecord(Record):
         }
     )
 
-    id: str = Field(description="Id of the record. Ids of one job are ordered by time.", examples=["1357554600000-0"])
+    id: str = Field(description="Id of the record. The ids of a job increase with time.", examples=["1357554600000-0"])
     at_ms: int = Field(description="Processing time of the event.", examples=[1357554600000])
     kind: Kind = Field(description=_KINDS, examples=["emission"])
     watermark: int | None = Field(
-        default=None, description="Watermark after the event; null: none.", examples=[1357552800000]
+        default=None,
+        description="Watermark after the event. Null if the job has no watermark.",
+        examples=[1357552800000],
     )
     coalesced_watermark: int | None = Field(
         default=None, description="Coalesced watermark after the event.", examples=[1357554600000]
     )
-    held_by: str | None = Field(default=None, description="Reason for which the watermark is held.", examples=["slow"])
+    held_by: str | None = Field(default=None, description="Reason why the watermark is held.", examples=["slow"])
     query: str | None = Field(default=None, description="Query of the event or the holder.", examples=["departures"])
     substream: str | None = Field(default=None, description="Substream that holds the watermark.", examples=["HNL"])
     batch_id: int | None = Field(default=None, description="Batch of the event or the holder.", examples=[41])
@@ -75,30 +78,30 @@ class HistoryRecord(Record):
         default=None, description="Limits that let the watermark pass substreams."
     )
     limit: str | None = Field(default=None, description="Limit that acted.", examples=["idle_timeout_ms"])
-    count: int | None = Field(default=None, description="Number of substreams concerned.", examples=[1])
+    count: int | None = Field(default=None, description="Number of affected substreams.", examples=[1])
     substreams: list[str] | None = Field(
         default=None,
-        description="The first 20 substreams concerned, as `query/substream`.",
+        description="The first 20 affected substreams, as `query/substream`.",
         examples=[["departures/HNL"]],
     )
     run_id: str | None = Field(
-        default=None, description="Run that took over.", examples=["c2f7a9d4-51f0-4c2f-a3de-1b7f60d0a9e1"]
+        default=None, description="Run that was fenced.", examples=["c2f7a9d4-51f0-4c2f-a3de-1b7f60d0a9e1"]
     )
     unattended_ms: int | None = Field(default=None, description="Length of the outage.", examples=[120000])
     action: str | None = Field(default=None, description="Name of the action.", examples=["evict"])
     successor: str | None = Field(
-        default=None, description="Query that took over the substreams.", examples=["departures-v2"]
+        default=None, description="Query that received the substreams.", examples=["departures-v2"]
     )
     at_most: int | None = Field(default=None, description="Value of the hold.", examples=[1357552800000])
     up_to: int | None = Field(default=None, description="Requested end of the input.", examples=[1357603200000])
-    actor: str | None = Field(default=None, description="Name of the key that acted.", examples=["operations"])
+    actor: str | None = Field(default=None, description="Name of the actor's key.", examples=["operations"])
     reason: str | None = Field(
-        default=None, description="Reason that the actor gave.", examples=["Closed for the winter"]
+        default=None, description="Reason stated by the actor.", examples=["Closed for the winter"]
     )
 
     @classmethod
     def of(cls, record_id: str, record: JournalRecord) -> Self:
-        """Return a record of the journal with its id. An unknown member is an error."""
+        """Return a journal record with its id. An unknown member raises a ValidationError."""
         members = {"id": record_id, "at_ms": record.at_ms, "kind": record.kind, **record.details}
         if record.kind in MOVEMENTS:
             members.setdefault("watermark", None)
@@ -109,28 +112,26 @@ class HistoryPage(WatermarkState):
     """A page of the history, latest record first."""
 
     as_of: HistoryRecord | None = Field(
-        description="Movement of the watermark that was in force at the requested time. Null: there was no watermark, "
-        "or the record is no longer kept."
+        description="Last movement of the watermark up to the requested time. Null if the job had no watermark, or the "
+        "record is no longer kept."
     )
-    kept_from_ms: int | None = Field(
-        description="Processing time of the oldest record that is kept.", examples=[1356949800000]
-    )
+    kept_from_ms: int | None = Field(description="Processing time of the oldest record kept.", examples=[1356949800000])
     records: list[HistoryRecord] = Field(description="Records, latest first.")
     next: str | None = Field(
-        description="Value of `before` for the next page. Null: this is the last.", examples=["1357554600000-0"]
+        description="Value of `before` for the next page. Null on the last page.", examples=["1357554600000-0"]
     )
 
 
 @dataclass(frozen=True, slots=True)
 class HistorySelection:
-    """Which records of a history, and which page of them.
+    """A selection of history records, and the page to return.
 
     Attributes:
         as_of: Latest processing time of records; None for no bound.
         from_ms: Earliest processing time of records.
         kinds: Kinds of records; empty for all kinds.
-        before: Cursor: the ``next`` of the previous page.
-        limit: Records of a page.
+        before: Cursor, which is the ``next`` of the previous page.
+        limit: Number of records per page.
     """
 
     as_of: int | None = None
@@ -145,31 +146,36 @@ async def read_history(reader: Reader, job: str, selection: HistorySelection) ->
 
     Raises:
         JobNotFound: If the job does not exist.
-        JobDeleted: If it was deleted.
+        JobDeleted: If the job was deleted.
     """
-    store, as_of, limit = reader.store, selection.as_of, selection.limit
-    status = await store.reads.status(job)
-    entries = await store.reads.history(job, selection.before, selection.from_ms, as_of, selection.kinds, limit + 1)
-    records = [HistoryRecord.of(*entry) for entry in entries[:limit]]
-    oldest = await store.reads.records(job, limit=1)
-    return HistoryPage(
-        **reader.members(job, status.state),
-        as_of=await _movement_in_force(reader, job, as_of),
-        kept_from_ms=oldest[0][1].at_ms if oldest else None,
-        records=records,
-        next=records[-1].id if len(entries) > limit else None,
+    as_of, limit = selection.as_of, selection.limit
+    found = await reader.store.reads.history(
+        job, selection.before, selection.from_ms, as_of, selection.kinds, limit + 1
     )
+    return HistoryPage(
+        **reader.members(job, found.state),
+        as_of=await _movement_in_force(reader, job, as_of),
+        kept_from_ms=found.oldest_ms,
+        **records_page(found, limit),
+    )
+
+
+def records_page(found: History, limit: int) -> dict[str, Any]:
+    """Return the members ``records`` and ``next`` of a page."""
+    records = [HistoryRecord.of(*entry) for entry in found.records[:limit]]
+    return {"records": records, "next": records[-1].id if len(found.records) > limit else None}
 
 
 async def _movement_in_force(reader: Reader, job: str, at_ms: int | None) -> HistoryRecord | None:
-    """Return the last movement up to ``at_ms``, unless a reset followed: a new incarnation has no watermark."""
-    movements = await reader.store.reads.history(job, to_ms=at_ms, kinds=MOVEMENTS, limit=1)
+    """Return the last movement up to ``at_ms``, or None if the job has been reset since that movement."""
+    history = reader.store.reads.history
+    movements = (await history(job, to_ms=at_ms, kinds=MOVEMENTS, limit=1)).records
     if not movements:
         return None
     movement = HistoryRecord.of(*movements[0])
-    actions = await reader.store.reads.history(
-        job, from_ms=movement.at_ms, to_ms=at_ms, kinds=(Kind.ACTION,), limit=RECORDS_KEPT
-    )
+    actions = (
+        await history(job, from_ms=movement.at_ms, to_ms=at_ms, kinds=(Kind.ACTION,), limit=RECORDS_KEPT)
+    ).records
     was_reset = any(
         action.details["action"] == "reset" and order(action_id) > order(movement.id) for action_id, action in actions
     )

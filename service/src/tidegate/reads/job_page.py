@@ -1,41 +1,40 @@
-"""The view of a job's page: all that it shows, read at once."""
+"""The data of the page of a job, read at once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidegate.domain.journal import Kind, Record
 from tidegate.domain.results import SubstreamState
-from tidegate.reads.completeness import Completeness, CurveSelection, read_completeness
-from tidegate.reads.explain import Explanation, read_explanation
-from tidegate.reads.history import HistoryPage, HistorySelection, read_history
-from tidegate.reads.late import LateRows, read_late
-from tidegate.reads.queries import QueryTable, read_queries
+from tidegate.reads.completeness import Completeness, CurveSelection, completeness_of_job
+from tidegate.reads.explain import Explanation, explanation_of
+from tidegate.reads.history import HistoryRecord, records_page
+from tidegate.reads.late import LateRows, late_rows
+from tidegate.reads.queries import QueryTable, query_table
 from tidegate.reads.reader import Reader
-from tidegate.reads.status import JobStatus, job_status
-from tidegate.reads.substreams import Column, Selection, SubstreamTable, read_substreams
+from tidegate.reads.status import JobStatus, SubstreamCounts, job_status
+from tidegate.reads.substreams import Column, Selection, SubstreamTable, read_substreams, substream_table
 
 HOLDERS = 3
-EMISSIONS = 300
 LARGE = 2000
-"""Number of substreams above which the page sorts by name unless the reader asks for another order. Every other order
-reads all rows."""
+"""Number of substreams above which the page sorts by name by default. Any other order reads all rows."""
 ACTIVE: tuple[SubstreamState, ...] = ("active", "blocked")
 
 
 @dataclass(frozen=True, slots=True)
 class JobPageSelection:
-    """Which parts of the tables the page of a job shows.
+    """The parts of the tables that the page of a job shows.
 
     Attributes:
         name: Pattern of substream names.
-        states: States of the substreams. Empty: all states. None: the active ones, if the job has any.
+        states: States of the substreams, or an empty sequence for all states. None selects active and blocked
+            substreams, but all states in a large job or if no substream is active or blocked.
         sort: Column to sort by; None for the watermark, or for the name in a large job.
         descending: Whether the highest value comes first.
         after: Cursor of the table of substreams.
         before: Cursor of the history.
-        substreams: Rows of the table of substreams.
-        records: Records of the history.
-        spans: Spans of late rows.
+        substreams: Number of rows of the table of substreams.
+        records: Number of records of the history.
+        spans: Number of spans of late rows.
     """
 
     name: str = "*"
@@ -51,54 +50,56 @@ class JobPageSelection:
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """All that the page of a job shows.
+    """The data that the page of a job shows.
 
     Attributes:
-        selection: The selection of substreams that is shown, with defaults resolved.
-        known: Number of all substreams.
-        emissions: The latest emissions, oldest first.
+        selection: The selection of substreams, with defaults resolved.
+        records: A page of the history, latest record first.
+        next: Cursor of the next page of the history; None for the last page.
+        emissions: Emissions among the latest records, oldest first.
     """
 
     status: JobStatus
     explanation: Explanation
     selection: Selection
-    known: int
     substreams: SubstreamTable
     queries: QueryTable
-    history: HistoryPage
+    records: Sequence[HistoryRecord]
+    next: str | None
     completeness: Completeness
     late: LateRows
     emissions: Sequence[Record]
 
 
 async def read_job_page(reader: Reader, job: str, wanted: JobPageSelection) -> JobPage:
-    """Return all that the page of a job shows.
+    """Return the data of the page of a job. A job with few substreams needs one read of the store.
 
     Raises:
         JobNotFound: If the job does not exist.
-        JobDeleted: If it was deleted.
+        JobDeleted: If the job was deleted.
     """
-    status = job_status(reader, job, await reader.store.reads.status(job))
-    counts = status.substreams
-    known = counts.active + counts.idle + counts.done
-    large = known > LARGE
-    states = wanted.states
-    if states is None and counts.active and not large:
-        states = ACTIVE
-    sort: Column = wanted.sort or ("name" if large else "watermark")
-    selection = Selection(wanted.name, None, states or None, sort, wanted.descending, wanted.after, wanted.substreams)
-    # The explanation is read after the status, so its holder is the more recent one.
-    explanation = await read_explanation(reader, job, HOLDERS)
-    emissions = await reader.store.reads.history(job, kinds=(Kind.EMISSION,), limit=EMISSIONS)
+    found = await reader.store.reads.page(job, HOLDERS, wanted.records + 1, wanted.before)
+    status = job_status(reader, job, found.status)
+    selection = _selection(wanted, status.substreams)
+    if found.substreams.is_complete:
+        table = substream_table(reader, job, found.substreams, selection)
+    else:
+        table = await read_substreams(reader, job, selection)
     return JobPage(
         status=status,
-        explanation=explanation,
+        explanation=explanation_of(reader, job, found.held, HOLDERS),
         selection=selection,
-        known=known,
-        substreams=await read_substreams(reader, job, selection),
-        queries=await read_queries(reader, job),
-        history=await read_history(reader, job, HistorySelection(before=wanted.before, limit=wanted.records)),
-        completeness=await read_completeness(reader, job, CurveSelection()),
-        late=await read_late(reader, job, max_spans=wanted.spans),
-        emissions=[record for _, record in reversed(emissions)],
+        substreams=table,
+        queries=query_table(reader, job, found.queries),
+        **records_page(found.earlier, wanted.records),
+        completeness=completeness_of_job(reader, job, found.status, found.delays, CurveSelection()),
+        late=late_rows(reader, job, found.late, max_spans=wanted.spans),
+        emissions=[record for _, record in reversed(found.latest.records) if record.kind == Kind.EMISSION],
     )
+
+
+def _selection(wanted: JobPageSelection, counts: SubstreamCounts) -> Selection:
+    is_large = counts.known > LARGE
+    states = ACTIVE if wanted.states is None and counts.active and not is_large else wanted.states
+    sort: Column = wanted.sort or ("name" if is_large else "watermark")
+    return Selection(wanted.name, None, states or None, sort, wanted.descending, wanted.after, wanted.substreams)

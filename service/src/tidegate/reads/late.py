@@ -14,13 +14,14 @@ from tidegate.reads.reader import Reader
 from tidegate.reads.status import RowCounts
 from tidegate.reads.types import Record
 from tidegate.reads.watermark import WatermarkState
+from tidegate.store import views
 
 
 class LateCounts(Record):
-    """Numbers of rows that were not on time, or changed a written result."""
+    """Numbers of updated, dropped and diverted rows."""
 
-    rows: int | None = Field(description="All rows. Null: not known for all substreams.", examples=[1921])
-    updated: int = Field(description="Rows that changed a result that was already written.", examples=[12])
+    rows: int | None = Field(description="Number of all rows. Null if unknown.", examples=[1921])
+    updated: int = Field(description="Rows that changed a written result.", examples=[12])
     dropped: int = Field(description="Late rows that were dropped.", examples=[3])
     diverted: int = Field(description="Late rows that were written to a side output.", examples=[0])
 
@@ -37,14 +38,14 @@ class LateHour(LateCounts):
 
     @classmethod
     def without_rows(cls, hour: int, counts: HourCounts) -> Self:
-        """Return the record of an hour whose number of rows is not known."""
+        """Return the record of an hour whose number of rows is unknown."""
         return cls(start=hour * HOUR, **asdict(counts) | {"rows": None})
 
 
 class LateSpan(LateCounts):
     """Consecutive hours in which a substream had late rows."""
 
-    query: str = Field(description="Query; empty for reports without batches.", examples=["departures"])
+    query: str = Field(description="Query. Empty for reports without batches.", examples=["departures"])
     substream: str = Field(description="Name of the substream.", examples=["HNL"])
     start: int = Field(description="Event time at which the first hour starts.", examples=[1357552800000])
     end: int = Field(description="Event time at which the last hour ends.", examples=[1357556400000])
@@ -59,37 +60,48 @@ class LateSpan(LateCounts):
 class LateRows(WatermarkState):
     """Late rows of a job or of one substream.
 
-    Rows by hour are as exact as the client's accounting: if no row of a batch is late, the Spark hook spreads its rows
-    evenly over the event times of the batch.
+    Rows by hour are as exact as the accounting of the client. If no row of a batch is late, the Spark hook distributes
+    the rows evenly over the event times of the batch.
     """
 
     rows: RowCounts = Field(description="All committed rows by row class.")
     dropped: int = Field(description="Late rows that were dropped.", examples=[57])
     diverted: int = Field(description="Late rows that were written to a side output.", examples=[0])
     hours: list[LateHour] = Field(
-        description="The latest hours of event time that have rows, oldest first. Earlier hours are in the totals only."
+        description="The latest hours of event time with rows, oldest first. Only the totals include earlier hours."
     )
-    spans: list[LateSpan] = Field(description="Substreams and times with late rows, most dropped rows first.")
+    spans: list[LateSpan] = Field(
+        description="Spans of hours with late rows, by substream. The span with the most dropped rows is first."
+    )
 
 
 async def read_late(reader: Reader, job: str, substream: SubstreamKey | None = None, max_spans: int = 20) -> LateRows:
-    """Return the late rows of a job, or of a substream, which may be evicted already.
+    """Return the late rows of a job, or of a substream, even if the substream was evicted.
 
     Raises:
         JobNotFound: If the job does not exist.
-        JobDeleted: If it was deleted.
-        SubstreamNotFound: If the substream is not known, and no hour has rows of it.
+        JobDeleted: If the job was deleted.
+        SubstreamNotFound: If the substream is unknown and has no rows in any hour.
     """
-    status = await reader.store.reads.status(job)
-    known = await reader.store.reads.late(job, substream)
+    return late_rows(reader, job, await reader.store.reads.late(job, substream), substream, max_spans)
+
+
+def late_rows(
+    reader: Reader, job: str, known: views.LateRows, substream: SubstreamKey | None = None, max_spans: int = 20
+) -> LateRows:
+    """Return late rows as a record.
+
+    Raises:
+        SubstreamNotFound: If the substream is unknown and has no rows in any hour.
+    """
     rows, diverted = known.counts, known.diverted
-    if substream is not None and not (await reader.store.reads.substreams(job, [substream])).rows:
+    if substream is not None and not known.is_known:
         if not known.hours:
             raise SubstreamNotFound(substream[0], [substream[1]])
         total = sum(known.hours.values(), HourCounts())
         in_time = total.rows - total.updated - total.late
         rows, diverted = rows_of_domain.RowCounts(in_time, total.updated, total.late), total.diverted
-    # Rows that no substream accounts for make the number of rows of an hour unknown for a single substream only.
+    # In an hour with unattributed rows, the number of rows of a single substream is unknown.
     hours = [
         LateHour.with_rows(hour, counts)
         if substream is None or hour not in known.unattributed
@@ -98,7 +110,7 @@ async def read_late(reader: Reader, job: str, substream: SubstreamKey | None = N
     ]
     entries = (entry for entry in known.entries if substream in (None, entry[0]))
     return LateRows(
-        **reader.members(job, status.state),
+        **reader.members(job, known.state),
         rows=RowCounts.model_validate(rows),
         dropped=rows.late - diverted,
         diverted=diverted,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 
 from tidegate.store.jobs import JobStore
-from tidegate.store.reads import Status
+from tidegate.store.views import Status
 
 log = logging.getLogger(__name__)
 
@@ -15,10 +15,10 @@ JOBS_AT_ONCE = 200
 
 
 class Overview:
-    """A cache of the status of every job, read from the store at most once in ``FRESH_S``.
+    """A cache of the status of every job, read from the store at most once per ``FRESH_S`` seconds.
 
     Attributes:
-        unreadable: Jobs whose stored state cannot be read. The log has the causes.
+        unreadable: Jobs whose stored state cannot be read. The log contains the causes.
     """
 
     def __init__(self, store: JobStore) -> None:
@@ -29,10 +29,10 @@ class Overview:
         self._read_at = -FRESH_S
 
     async def statuses(self) -> Mapping[str, Status]:
-        """Return the status of each job, in the order of the names.
+        """Return the status of each job, sorted by name.
 
         Raises:
-            RedisError: If the store does not answer. The cached statuses are not returned in that case.
+            RedisError: If the cache is older than ``FRESH_S`` and the store does not answer.
         """
         async with self._lock:
             if time.monotonic() - self._read_at >= FRESH_S:

@@ -6,33 +6,40 @@ from tidegate.domain.errors import QueryNotFound
 from tidegate.reads.reader import Reader
 from tidegate.reads.types import Record
 from tidegate.reads.watermark import WatermarkState
+from tidegate.store import views
 
 
 class QueryStatus(Record):
     """One query and its latest batch."""
 
     query: str = Field(description="Name of the query.", examples=["departures"])
-    query_id: str = Field(description="Id of its checkpoint.", examples=["7d1f5c5e-9a0b-4a7e-8f63-0c3f3a1d2b4c"])
-    run_id: str = Field(description="Id of its latest start.", examples=["c2f7a9d4-51f0-4c2f-a3de-1b7f60d0a9e1"])
+    query_id: str = Field(
+        description="Id of the query's checkpoint.", examples=["7d1f5c5e-9a0b-4a7e-8f63-0c3f3a1d2b4c"]
+    )
+    run_id: str = Field(
+        description="Id of the latest start of the query.", examples=["c2f7a9d4-51f0-4c2f-a3de-1b7f60d0a9e1"]
+    )
     batch_id: int | None = Field(description="Latest batch that began.", examples=[41])
-    batch_open: bool = Field(description="Whether that batch is not committed yet.", examples=[True])
+    batch_open: bool = Field(description="Whether the latest batch is open.", examples=[True])
     batch_released: bool = Field(
-        description="Whether the batch is open for longer than `max_batch_hold_ms`, and no longer holds the watermark.",
+        description="Whether the batch is open, but a limit let the watermark pass it.",
         examples=[False],
     )
-    retired: bool = Field(description="Whether the query has ended.", examples=[False])
+    retired: bool = Field(description="Whether an operator has retired the query.", examples=[False])
     pinned_watermark: int | None = Field(description="Pinned watermark of the batch.", examples=[1357552800000])
     begun_ms: int | None = Field(description="Processing time at which the batch began.", examples=[1357554640000])
     idle_clock_ms: int | None = Field(
-        description="Processing time up to which the query has read all of its input.", examples=[1357554630000]
+        description="Processing time up to which the query has processed all input.", examples=[1357554630000]
     )
-    last_contact_ms: int = Field(description="Processing time of its last contact.", examples=[1357554655000])
+    last_contact_ms: int = Field(
+        description="Processing time of the last contact with the query.", examples=[1357554655000]
+    )
 
 
 class QueryTable(WatermarkState):
     """The queries of a job."""
 
-    queries: list[QueryStatus] = Field(description="Queries in the order of their names.")
+    queries: list[QueryStatus] = Field(description="Queries, sorted by name.")
 
 
 class BatchStatus(WatermarkState):
@@ -44,16 +51,17 @@ class BatchStatus(WatermarkState):
     )
     batch_id: int = Field(description="Number of the batch.", examples=[41])
     pinned_watermark: int | None = Field(
-        description="Watermark by which the rows of the batch are classified, in every replay. Null: no row is late.",
+        description="Watermark by which the rows of the batch are classified, in every replay. If null, no row is "
+        "late.",
         examples=[1357552800000],
     )
-    open: bool = Field(description="Whether the batch is not committed yet.", examples=[True])
+    open: bool = Field(description="Whether the batch is open.", examples=[True])
     released: bool = Field(
-        description="Whether the batch is open for longer than `max_batch_hold_ms`, and no longer holds the watermark.",
+        description="Whether the batch is open, but a limit let the watermark pass it.",
         examples=[False],
     )
     begun_ms: int | None = Field(
-        description="Processing time at which the batch began; kept for the latest batch only.",
+        description="Processing time at which the batch began. Null for all batches but the latest.",
         examples=[1357554640000],
     )
 
@@ -63,10 +71,14 @@ async def read_queries(reader: Reader, job: str) -> QueryTable:
 
     Raises:
         JobNotFound: If the job does not exist.
-        JobDeleted: If it was deleted.
+        JobDeleted: If the job was deleted.
     """
-    answer, rows = await reader.store.reads.queries(job)
-    return QueryTable(**reader.members(job, answer), queries=[QueryStatus.model_validate(row) for row in rows])
+    return query_table(reader, job, await reader.store.reads.queries(job))
+
+
+def query_table(reader: Reader, job: str, table: views.QueryTable) -> QueryTable:
+    """Return a table of queries as a record."""
+    return QueryTable(**reader.members(job, table.state), queries=[*map(QueryStatus.model_validate, table.rows)])
 
 
 async def read_batch(reader: Reader, job: str, query: str, batch_id: int) -> BatchStatus | None:
@@ -74,11 +86,11 @@ async def read_batch(reader: Reader, job: str, query: str, batch_id: int) -> Bat
 
     Raises:
         JobNotFound: If the job does not exist.
-        JobDeleted: If it was deleted.
+        JobDeleted: If the job was deleted.
         QueryNotFound: If the job has no such query.
     """
-    answer, rows = await reader.store.reads.queries(job)
-    row = next((row for row in rows if row.query == query), None)
+    table = await reader.store.reads.queries(job)
+    row = next((row for row in table.rows if row.query == query), None)
     if row is None:
         raise QueryNotFound(query)
     pinned_watermark = await reader.store.reads.pinned_watermark(job, query, batch_id)
@@ -86,7 +98,7 @@ async def read_batch(reader: Reader, job: str, query: str, batch_id: int) -> Bat
         return None
     latest = row.batch_id == batch_id
     return BatchStatus(
-        **reader.members(job, answer),
+        **reader.members(job, table.state),
         query=query,
         query_id=row.query_id,
         batch_id=batch_id,

@@ -1,4 +1,4 @@
-"""What the views read from."""
+"""Conversion of the replies of the store to records."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,13 +12,13 @@ from tidegate.store.jobs import JobStore
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """The store, and the means to turn its replies into records.
+    """The store, with functions that convert its replies to records.
 
     Attributes:
         store: The store of all jobs.
-        issue_token: Returns the watermark token of a job's state.
-        stale_after_ms: Time without a contact after which a job is stale.
-        bulk_reads: Held while all substreams of a large job are read. One such read at a time bounds the memory.
+        issue_token: Function that returns the watermark token of a job's state.
+        stale_after_ms: Time without contact after which a job is stale.
+        bulk_reads: Lock for reads of all substreams of a large job. The lock limits the use of memory.
     """
 
     store: JobStore

@@ -1,18 +1,20 @@
-"""Sentences about jobs, with the same words on the command line and on the page.
+"""Sentences about jobs, for the command line and the page.
 
-A sentence is a list of pieces. Times, durations and names are pieces of their own, because each face formats them in
-its own way.
+A sentence is a list of pieces. Times, durations and names are separate pieces, so that the command line and the page
+can format them differently.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tidegate.domain.config import LIMITS
 from tidegate.domain.journal import MOVEMENTS, Kind
 from tidegate.times import format_duration, format_time
 
 SILENT_MS = 5_000
-"""Time without reports after which a sentence calls a substream silent."""
+"""Time without events after which a sentence calls a substream silent."""
 
 HOLDER_REASONS = {
     "slow": "lowest watermark of the active substreams",
@@ -23,16 +25,7 @@ HOLDER_REASONS = {
     "hold": "hold by an operator",
 }
 
-LIMIT_EFFECTS = {
-    "idle_timeout_ms": "it becomes idle",
-    "query_timeout_ms": "the watermark advances without its query",
-    "max_retention_ms": "retention excludes it",
-    "max_batch_hold_ms": "the watermark advances without it",
-    "max_delay_ms": "its policy advances",
-    "max_lull_ms": "its policy advances",
-    "wall_clock_lag_ms": "its policy advances",
-    "expires_ms": "the hold expires",
-}
+EFFECTS = LIMITS | {"expires_ms": "the hold expires"}
 
 CONFIRMATION = "its query confirms that it has no data"
 
@@ -87,11 +80,11 @@ def plain_text(pieces: Iterable[Piece], now_ms: int) -> str:
 
 
 def status_sentence(job: Mapping[str, Any]) -> list[Piece]:
-    """Return where the watermark of a job is, and what holds it.
+    """Return a sentence about the watermark of a job and its holder.
 
     Args:
-        job: The members of any answer with a watermark. An explanation also gives the time at which a limit acts, and
-            a status the numbers of substreams.
+        job: Members of a ``WatermarkState``. With the members of an ``Explanation``, the sentence includes the next
+            deadline. With the members of a ``JobStatus``, the sentence includes whether all substreams are idle.
     """
     watermark, held_by, now_ms = job["watermark"], job["held_by"], job["now_ms"]
     if job["complete"]:
@@ -118,7 +111,7 @@ def holder(held_by: Mapping[str, Any]) -> list[Piece]:
 
 
 def record_details(record: Mapping[str, Any]) -> list[Piece]:
-    """Return the details of a record of the history, without its time and kind."""
+    """Return the details of a history record, without its time and kind."""
     parts = _movement_details(record) if record["kind"] in MOVEMENTS else _event_details(record)
     if record.get("actor"):
         parts.append(["by ", Name(record["actor"])])
@@ -127,15 +120,20 @@ def record_details(record: Mapping[str, Any]) -> list[Piece]:
     return [piece for part in parts for piece in ("; ", *part)][1:]
 
 
+def percent(share: float) -> str:
+    """Return a share in percent, rounded down, so that only a share of 1 is 100 %."""
+    return f"{math.floor(share * 1_000_000) / 10_000:.4f}".rstrip("0").rstrip(".") + " %"
+
+
 def share_text(share: float) -> str:
-    """Return a share of rows in per cent. Only an exact 0 is printed as 0 %, and only an exact 1 as 100 %."""
+    """Return a share of rows in percent. Only an exact 0 becomes 0 %, and only an exact 1 becomes 100 %."""
     if 0 < share < 0.0001:
         return "less than 0.01 %"
     return f"{100 * share if share in (0, 1) else min(100 * share, 99.9):.3g} %"
 
 
 def late_span_sentence(span: Mapping[str, Any]) -> list[Piece]:
-    """Return how many rows of a substream were dropped and diverted, and when."""
+    """Return a sentence about the dropped and diverted rows of a substream."""
     rows = span["rows"]
     counts = [(span[disposition], disposition) for disposition in ("dropped", "diverted") if span[disposition]]
     texts = [f"{count:,}" if rows is None else share_text(count / rows) for count, _ in counts]
@@ -209,7 +207,7 @@ def _next_deadline(holders: list[Mapping[str, Any]] | None, now_ms: int) -> list
     if not holders or not holders[0]["until"]:
         return []
     deadline = holders[0]["until"][0]
-    effect = LIMIT_EFFECTS[deadline["limit"]]
+    effect = EFFECTS[deadline["limit"]]
     if holders[0]["reason"] == "missing_query":
         effect = effect.replace("its query", "it")
     if not deadline["needs_query_report"]:

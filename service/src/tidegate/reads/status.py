@@ -1,25 +1,26 @@
 """The status of a job, and of all jobs."""
 
 from collections.abc import Mapping
+from dataclasses import fields
 
 from pydantic import Field
 
 from tidegate.domain.health import Health, health
-from tidegate.reads.config import JobDocument
+from tidegate.reads.config import JobConfig
 from tidegate.reads.reader import Reader
 from tidegate.reads.types import Record
 from tidegate.reads.watermark import WatermarkState
-from tidegate.store.reads import Status
+from tidegate.store.views import Status
 
 PAGE_MARGIN = 1
-"""Jobs that are read beyond a page of the list, to tell whether another page follows."""
+"""Number of jobs read beyond a page of the list, to detect whether another page follows."""
 
 
 class RowCounts(Record):
     """Numbers of committed rows by row class."""
 
     on_time: int = Field(description="Rows at or above the pinned watermark of their batch.", examples=[301204])
-    updated: int = Field(description="On-time rows that changed a result that was already written.", examples=[118])
+    updated: int = Field(description="On-time rows that changed a written result.", examples=[118])
     late: int = Field(description="Rows below the pinned watermark of their batch.", examples=[57])
     null_event_time: int = Field(description="Rows without an event time.", examples=[0])
     future: int = Field(description="Rows with an event time too far in the future.", examples=[0])
@@ -28,10 +29,15 @@ class RowCounts(Record):
 class SubstreamCounts(Record):
     """Numbers of substreams by state."""
 
-    active: int = Field(description="Substreams that count towards the minimum, blocked ones included.", examples=[17])
-    idle: int = Field(description="Substreams that are excluded because they are idle.", examples=[2])
+    active: int = Field(description="Active and blocked substreams, which count towards the minimum.", examples=[17])
+    idle: int = Field(description="Idle substreams, which do not count towards the minimum.", examples=[2])
     done: int = Field(description="Substreams that have ended.", examples=[0])
-    all_idle: bool = Field(description="Whether the job has substreams, and none is active.", examples=[False])
+    all_idle: bool = Field(description="Whether no substream is active.", examples=[False])
+
+    @property
+    def known(self) -> int:
+        """Total number of substreams."""
+        return self.active + self.idle + self.done
 
 
 class Hold(Record):
@@ -40,9 +46,9 @@ class Hold(Record):
     hold: str = Field(description="Name of the hold.", examples=["audit"])
     at_most: int = Field(description="The watermark stays at or below this value.", examples=[1357552800000])
     expires_ms: int | None = Field(
-        description="Processing time at which the hold ends. Null: when it is released.", examples=[1357561860000]
+        description="Processing time at which the hold expires. Null if it does not expire.", examples=[1357561860000]
     )
-    reason: str = Field(description="Reason that the operator gave.", examples=["Audit of January"])
+    reason: str = Field(description="Reason stated by the operator.", examples=["Audit of January"])
 
 
 class JobStatus(WatermarkState):
@@ -51,11 +57,11 @@ class JobStatus(WatermarkState):
     health: Health = Field(
         description="State of the job in one word. `stale`: no client contact for a long time and no open batch. "
         "`held`: held for longer than a minute, or by an operator, a missing query or a blocked substream. "
-        "`no_watermark`: there is no watermark yet. `running`: the watermark follows the data. `all_idle`: no "
-        "substream is active. `empty`: no report yet. `complete`: the input has ended.",
+        "`no_watermark`: the job has no watermark yet. `running`: the watermark follows the data. `all_idle`: no "
+        "substream is active. `empty`: no reports yet. `complete`: the input has ended.",
         examples=["running"],
     )
-    config: JobDocument = Field(description="Configuration of the job.")
+    config: JobConfig = Field(description="Configuration of the job.")
     revision: int = Field(description="Revision of the configuration.", examples=[1])
     created_ms: int = Field(description="Processing time at which the job was created.", examples=[1357527600000])
     max_event_time: int | None = Field(description="Highest event time of the job.", examples=[1357556400000])
@@ -67,25 +73,28 @@ class JobStatus(WatermarkState):
     holds: list[Hold] = Field(description="Holds that are in force.")
     missing_queries: list[str] = Field(description="Expected queries without substreams.", examples=[["arrivals"]])
     limits: dict[str, int] = Field(
-        description="Times each limit has acted, by its name.", examples=[{"idle_timeout_ms": 3}]
+        description="Number of times each limit has acted, by name.", examples=[{"idle_timeout_ms": 3}]
     )
-    future_rows: int = Field(description="Rows and reports ignored as too far in the future.", examples=[0])
-    tokens_ignored: int = Field(description="Invalid watermark tokens.", examples=[0])
-    emissions: int = Field(description="Times the watermark moved. A reset does not clear it.", examples=[412])
+    future_rows: int = Field(
+        description="Rows and reports ignored because they are too far in the future.", examples=[0]
+    )
+    tokens_ignored: int = Field(description="Number of ignored watermark tokens.", examples=[0])
+    emissions: int = Field(description="Number of emissions, including those before a reset.", examples=[412])
     throttled: int = Field(
-        description="Times the throttle withheld an advance. A reset does not clear it.", examples=[1208]
+        description="Number of advances that the throttle withheld, including those before a reset.", examples=[1208]
     )
     last_contact_ms: int | None = Field(
-        description="Processing time of the last contact with a client. Null: never.", examples=[1357554655000]
+        description="Processing time of the last client contact. Null before the first contact.",
+        examples=[1357554655000],
     )
     open_batches: int = Field(description="Number of open batches.", examples=[1])
 
 
 class JobList(Record):
-    """A page of the list of jobs, by name."""
+    """A page of the list of jobs, sorted by name."""
 
-    jobs: list[JobStatus] = Field(description="Jobs in the order of their names.")
-    next: str | None = Field(description="Value of `after` for the next page. Null: this is the last.", examples=[None])
+    jobs: list[JobStatus] = Field(description="Jobs, sorted by name.")
+    next: str | None = Field(description="Value of `after` for the next page. Null on the last page.", examples=[None])
 
 
 def job_status(reader: Reader, job: str, status: Status) -> JobStatus:
@@ -93,24 +102,14 @@ def job_status(reader: Reader, job: str, status: Status) -> JobStatus:
     summary = status.summary
     return JobStatus.model_validate(
         {
+            **{field.name: getattr(summary, field.name) for field in fields(summary)},
             **reader.members(job, status.state),
             "health": health(status.state, summary, reader.stale_after_ms),
             "config": status.config,
             "revision": status.revision,
             "created_ms": status.created_ms,
-            "max_event_time": summary.max_event_time,
-            "max_watermark": summary.max_watermark,
             "substreams": SubstreamCounts.model_validate(summary),
             "rows": summary.counts,
-            "holds": summary.holds,
-            "missing_queries": summary.missing_queries,
-            "limits": summary.limits,
-            "future_rows": summary.future_rows,
-            "tokens_ignored": summary.tokens_ignored,
-            "emissions": summary.emissions,
-            "throttled": summary.throttled,
-            "last_contact_ms": summary.last_contact_ms,
-            "open_batches": summary.open_batches,
         }
     )
 
@@ -120,16 +119,16 @@ async def read_status(reader: Reader, job: str) -> JobStatus:
 
     Raises:
         JobNotFound: If the job does not exist.
-        JobDeleted: If it was deleted.
+        JobDeleted: If the job was deleted.
     """
     return job_status(reader, job, await reader.store.reads.status(job))
 
 
 async def read_job_list(reader: Reader, prefix: str, after: str, limit: int) -> JobList:
-    """Return a page of the jobs whose names begin with ``prefix`` and come after ``after``."""
+    """Return a page of the jobs whose names start with ``prefix`` and sort after ``after``."""
     names = [job for job in await reader.store.reads.jobs() if job > after and job.startswith(prefix)]
     jobs: list[JobStatus] = []
-    # Jobs that are deleted between the two reads are missing from the second, so one read may not fill the page.
+    # A job that is deleted between the two reads is missing from the second read. The loop then reads further jobs.
     while names and len(jobs) <= limit:
         size = limit + PAGE_MARGIN - len(jobs)
         statuses = await reader.store.reads.statuses(names[:size])

@@ -1,10 +1,10 @@
 """The table of a job's substreams, in sorted pages."""
 
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Literal, Self, TypeVar
+from typing import Generic, Literal, Self, TypeVar
 
 from pydantic import Field
 
@@ -12,32 +12,33 @@ from tidegate.domain.config import JobConfig
 from tidegate.domain.names import SubstreamKey
 from tidegate.domain.pattern import matches
 from tidegate.domain.results import SubstreamRow, SubstreamState
-from tidegate.reads.config import JobDocument
+from tidegate.reads.config import parsed_config
 from tidegate.reads.reader import Reader
 from tidegate.reads.status import RowCounts
 from tidegate.reads.types import Record
 from tidegate.reads.watermark import WatermarkState
+from tidegate.store import views
 from tidegate.store.replies import substream_key
 
 Item = TypeVar("Item")
 Column = Literal["name", "since", "watermark", "max_event_time", "last_event", "late"]
 
 CURSOR = r"^((-?[0-9]{1,16})?:[A-Za-z0-9._~-]{0,128}/.*)?$"
-"""Pattern of a cursor: the value of the sort column, if the row has one, then the query and the substream."""
+"""Pattern of a cursor, which contains the value of the sort column (empty if missing), query and substream."""
 
 PAGES_KEPT = 4
 LARGE_JOB = 1000
-"""Jobs with more substreams are read one at a time."""
+"""Number of substreams above which only one job is read at a time."""
 
 
 class SubstreamStatus(Record):
     """One substream of one query."""
 
-    query: str = Field(description="Query; empty for reports without batches.", examples=["departures"])
+    query: str = Field(description="Query. Empty for reports without batches.", examples=["departures"])
     substream: str = Field(description="Name of the substream.", examples=["HNL"])
     state: SubstreamState = Field(
-        description="`active`: counts towards the minimum. `blocked`: active, and silent for longer than the idle "
-        "timeout, but its query has not confirmed that it has no data. `idle`: excluded. `done`: ended.",
+        description="`active`: counts towards the minimum. `blocked`: silent for longer than the idle timeout, but "
+        "counts until its query confirms that it has no data. `idle`: does not count. `done`: ended, does not count.",
         examples=["active"],
     )
     since_ms: int = Field(
@@ -46,25 +47,27 @@ class SubstreamStatus(Record):
     watermark: int | None = Field(description="Watermark of the substream.", examples=[1357552800000])
     max_event_time: int | None = Field(description="Highest event time of the substream.", examples=[1357554600000])
     skew: int | None = Field(
-        description="Distance behind the highest substream watermark that ever counted, in milliseconds.",
+        description="Distance behind the max watermark of the job, in milliseconds.",
         examples=[1800000],
     )
     last_event_ms: int = Field(
-        description="Processing time at which its last report took effect.", examples=[1357554612000]
+        description="Processing time at which the last report of the substream took effect.", examples=[1357554612000]
     )
     lag: int | None = Field(
-        description="Lag of its policy in milliseconds. Null: the policy has no lag.", examples=[1800000]
+        description="Lag of the substream's policy in milliseconds. Null if the policy has no lag.", examples=[1800000]
     )
     policy: str | None = Field(
-        description="Pattern of the override that applies. Null: the policy of the job.", examples=["HNL*"]
+        description="Pattern of the override that applies. Null if the policy of the job applies.", examples=["HNL*"]
     )
     reported: int = Field(description="Rows that executors reported in committed batches.", examples=[1843])
-    future_rows: int = Field(description="Rows and reports ignored as too far in the future.", examples=[0])
+    future_rows: int = Field(
+        description="Rows and reports ignored because they are too far in the future.", examples=[0]
+    )
     rows: RowCounts = Field(description="Committed rows by row class.")
 
     @classmethod
     def of(cls, row: SubstreamRow, max_watermark: int | None, config: JobConfig) -> Self:
-        """Return the record of a row of the store's table."""
+        """Return a row of the store as a record."""
         return cls(
             query=row.query,
             substream=row.substream,
@@ -85,16 +88,16 @@ class SubstreamStatus(Record):
 class SubstreamTable(WatermarkState):
     """A page of the table of substreams."""
 
-    substreams: list[SubstreamStatus] = Field(description="Substreams in the requested order.")
+    substreams: list[SubstreamStatus] = Field(description="Substreams, sorted as requested.")
     next: str | None = Field(
-        description="Value of `after` for the next page. Null: this is the last.",
+        description="Value of `after` for the next page. Null on the last page.",
         examples=["1357552800000:departures/HNL"],
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which substreams of a job, in which order, and which page of them.
+    """A selection of a job's substreams, their order, and the page to return.
 
     Attributes:
         name: Pattern of names.
@@ -102,8 +105,8 @@ class Selection:
         states: States of the substreams; None for all states.
         sort: Column to sort by. Rows with equal values are sorted by query and name.
         descending: Whether the highest value comes first.
-        after: Cursor: the ``next`` of the previous page.
-        limit: Rows of a page.
+        after: Cursor, which is the ``next`` of the previous page.
+        limit: Number of rows per page.
     """
 
     name: str = "*"
@@ -113,6 +116,14 @@ class Selection:
     descending: bool = False
     after: str = ""
     limit: int = 1000
+
+    def has_key(self, query: str, name: str) -> bool:
+        """Return whether the selection matches this query and name, regardless of the state."""
+        return self.query in (None, query) and matches(self.name, name)
+
+    def has(self, row: SubstreamRow) -> bool:
+        """Return whether a substream is selected."""
+        return self.has_key(row.query, row.substream) and (self.states is None or row.state in self.states)
 
 
 _VALUES: dict[Column, Callable[[SubstreamRow], int | None]] = {
@@ -127,7 +138,7 @@ _VALUES: dict[Column, Callable[[SubstreamRow], int | None]] = {
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """Position of a row in a sorted table: rows without a value first, then by value, query and name."""
+    """Position of a row in a table sorted by value, query and name. Rows without a value come first."""
 
     has_value: bool
     value: int
@@ -142,7 +153,7 @@ class Position:
 
     @classmethod
     def parse(cls, cursor: str) -> Self | None:
-        """Return the position that a cursor encodes, or None for an empty one."""
+        """Return the position that a cursor encodes; None if the cursor is empty."""
         if not cursor:
             return None
         value, _, member = cursor.partition(":")
@@ -150,8 +161,26 @@ class Position:
 
     @property
     def cursor(self) -> str:
-        """The position as text, see :data:`CURSOR`."""
+        """The position as text in the form of :data:`CURSOR`."""
         return f"{self.value if self.has_value else ''}:{self.query}/{self.substream}"
+
+
+class _Page(Generic[Item]):
+    """The first ``limit + 1`` items after the cursor of a selection. The object keeps only a few pages in memory."""
+
+    def __init__(self, selection: Selection) -> None:
+        self._selection, self._last = selection, Position.parse(selection.after)
+        self._items: list[tuple[Position, Item]] = []
+
+    def add(self, items: Iterable[tuple[Position, Item]]) -> None:
+        last, descending = self._last, self._selection.descending
+        self._items += [one for one in items if last is None or (one[0] < last if descending else one[0] > last)]
+        if len(self._items) > PAGES_KEPT * self._selection.limit:
+            self._items = self.sorted()
+
+    def sorted(self) -> list[tuple[Position, Item]]:
+        items = sorted(self._items, key=itemgetter(0), reverse=self._selection.descending)
+        return items[: self._selection.limit + 1]
 
 
 async def read_substreams(reader: Reader, job: str, selection: Selection) -> SubstreamTable:
@@ -159,57 +188,41 @@ async def read_substreams(reader: Reader, job: str, selection: Selection) -> Sub
 
     Raises:
         JobNotFound: If the job does not exist.
-        JobDeleted: If it was deleted.
+        JobDeleted: If the job was deleted.
     """
-    store = reader.store
-    large = await store.reads.count_substreams(job) > LARGE_JOB
+    reads = reader.store.reads
+    large = await reads.count_substreams(job) > LARGE_JOB
     async with reader.bulk_reads if large else nullcontext():
         if selection.sort == "name" and selection.states is None:  # only the rows of the page are read
-            keys = await _page(selection, _keys_by_name(reader, job, selection))
-            table = await store.reads.substreams(job, [key for _, key in keys])
-            known = {(row.query, row.substream): row for row in table.rows}
-            rows = [(position, known[key]) for position, key in keys if key in known]
-        else:
-            rows = await _page(selection, _rows_by_value(reader, job, selection))
-            table = await store.reads.substreams(job, [])
-    config = JobDocument.model_validate(await store.reads.config(job)).config()
-    limit = selection.limit
+            keys = _Page[SubstreamKey](selection)
+            async for part in reads.substream_keys(job):
+                keys.add((Position(False, 0, *key), key) for key in part if selection.has_key(*key))
+            table = await reads.substreams(job, [key for _, key in keys.sorted()])
+            return substream_table(reader, job, table, selection)
+        rows = _Page[SubstreamRow](selection)
+        async for part in reads.substream_keys(job):
+            table = await reads.substreams(job, [key for key in part if selection.has_key(*key)])
+            rows.add(_positions(table.rows, selection))
+    return _table(reader, job, table, rows.sorted(), selection.limit)
+
+
+def substream_table(reader: Reader, job: str, table: views.SubstreamTable, selection: Selection) -> SubstreamTable:
+    """Return the page of these rows that a selection describes."""
+    rows = _Page[SubstreamRow](selection)
+    rows.add(_positions(table.rows, selection))
+    return _table(reader, job, table, rows.sorted(), selection.limit)
+
+
+def _positions(rows: Iterable[SubstreamRow], selection: Selection) -> Iterator[tuple[Position, SubstreamRow]]:
+    return ((Position.of(row, selection.sort), row) for row in rows if selection.has(row))
+
+
+def _table(
+    reader: Reader, job: str, table: views.SubstreamTable, rows: list[tuple[Position, SubstreamRow]], limit: int
+) -> SubstreamTable:
+    config = parsed_config(table.config)
     return SubstreamTable(
         **reader.members(job, table.state),
         substreams=[SubstreamStatus.of(row, table.max_watermark, config) for _, row in rows[:limit]],
         next=rows[limit - 1][0].cursor if len(rows) > limit else None,
     )
-
-
-async def _keys_by_name(
-    reader: Reader, job: str, selection: Selection
-) -> AsyncIterator[list[tuple[Position, SubstreamKey]]]:
-    async for keys in _selected_keys(reader, job, selection):
-        yield [(Position(False, 0, *key), key) for key in keys]
-
-
-async def _rows_by_value(
-    reader: Reader, job: str, selection: Selection
-) -> AsyncIterator[list[tuple[Position, SubstreamRow]]]:
-    states = selection.states
-    async for keys in _selected_keys(reader, job, selection):
-        rows = (await reader.store.reads.substreams(job, keys)).rows
-        yield [(Position.of(row, selection.sort), row) for row in rows if states is None or row.state in states]
-
-
-async def _selected_keys(reader: Reader, job: str, selection: Selection) -> AsyncIterator[list[SubstreamKey]]:
-    async for keys in reader.store.reads.substream_keys(job):
-        yield [key for key in keys if selection.query in (None, key[0]) and matches(selection.name, key[1])]
-
-
-async def _page(selection: Selection, parts: AsyncIterator[list[tuple[Position, Item]]]) -> list[tuple[Position, Item]]:
-    """Return the first ``limit + 1`` items after the cursor, sorted, and keep at most a few pages in memory."""
-    last, descending, limit = Position.parse(selection.after), selection.descending, selection.limit
-    items: list[tuple[Position, Item]] = []
-    async for part in parts:
-        items += [item for item in part if last is None or (item[0] < last if descending else item[0] > last)]
-        if len(items) > PAGES_KEPT * limit:
-            items.sort(key=itemgetter(0), reverse=descending)
-            del items[limit + 1 :]
-    items.sort(key=itemgetter(0), reverse=descending)
-    return items[: limit + 1]

@@ -1,4 +1,4 @@
-"""Types of the members of requests and answers, with their limits."""
+"""Types of the members of requests and responses, with their limits."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -18,13 +18,13 @@ ID = r"^[A-Za-z0-9._~-]{1,128}$"
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 PRINTABLE = "[^\\u0000-\\u001f\\u007f-\\u009f\\u2028\\u2029]"
-"""One printable character, as a pattern of JSON Schema."""
+"""One printable character, as a JSON Schema pattern."""
 
 Id = Annotated[str, Field(pattern=ID)]
 """Name of a job, a query, a checkpoint or a run."""
 
 EventTime = Annotated[int, Field(strict=True, ge=EXACT_DOUBLE.lowest, le=EXACT_DOUBLE.highest)]
-"""Event time or watermark, within the integers that an IEEE double holds exactly."""
+"""Event time or watermark, in the range of integers that an IEEE double holds exactly."""
 
 BatchNumber = Annotated[int, Field(strict=True, ge=0, le=EXACT_DOUBLE.highest)]
 Count = Annotated[int, Field(strict=True, ge=0, le=10**12)]
@@ -41,7 +41,7 @@ RowsByHour = Annotated[list[tuple[Hour, Count, Count, Count]], Field(max_length=
 """Tuples of an hour, its rows, its updated rows and its late rows."""
 
 WaitMs = Annotated[int, Field(strict=True, ge=0, le=366 * 24 * 3_600_000)]
-"""Time that a client waited: at most a year."""
+"""Time in milliseconds for which a client waited: at most 366 days."""
 
 DurationMs = Annotated[int, Field(strict=True, ge=0, le=EXACT_DOUBLE.highest)]
 PositiveMs = Annotated[int, Field(strict=True, ge=1, le=EXACT_DOUBLE.highest)]
@@ -52,9 +52,9 @@ def _check_names(names: list[str]) -> list[str]:
         if not 1 <= len(name.encode(errors="surrogatepass")) <= MAX_NAME_BYTES:
             raise ValueError(f"name {index} must be 1 to {MAX_NAME_BYTES} bytes long")
         if _UNPRINTABLE.search(name):
-            raise ValueError(f"name {index} contains a character that is not printable")
+            raise ValueError(f"name {index} contains an unprintable character")
     if len(set(names)) != len(names):
-        raise ValueError("a name occurs twice; merge its values before you send them")
+        raise ValueError("a name occurs more than once; send each name once, with merged values")
     return names
 
 
@@ -65,7 +65,7 @@ def _check_printable(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_check_printable), Field(json_schema_extra={"pattern": f"^{PRINTABLE}*$"})]
-"""One line of text. Control characters are refused because they could take over a terminal."""
+"""One line of text. Control characters are refused because they could control a terminal."""
 
 Names = Annotated[
     list[str],
@@ -88,13 +88,13 @@ Names = Annotated[
 
 
 class Request(BaseModel):
-    """A request body. Unknown members are refused, so that a misspelt limit cannot be ignored."""
+    """A request body. Unknown members are refused, so that misspelled limits are noticed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Record(BaseModel):
-    """A part of an answer."""
+    """A part of a response."""
 
     model_config = ConfigDict(from_attributes=True, frozen=True)
 
@@ -103,8 +103,8 @@ class FieldError(ValueError):
     """A validation error that involves several fields.
 
     Args:
-        field: The field that the client has to change.
-        message: What is wrong with it.
+        field: The field to change.
+        message: The problem of the field.
     """
 
     def __init__(self, field: str, message: str) -> None:
@@ -113,10 +113,10 @@ class FieldError(ValueError):
 
 
 def check_equal_lengths(columns: Mapping[str, Sequence[object] | None], size: int, of: str) -> None:
-    """Check that every column that is present has ``size`` values.
+    """Check that each column that is not None has ``size`` values.
 
     Raises:
-        FieldError: For the first column of another length.
+        FieldError: For the first column with another length.
     """
     for name, values in columns.items():
         if values is not None and len(values) != size:

@@ -1,6 +1,6 @@
-"""Authorisation of calls: the roles that each call needs, and the jobs of a key.
+"""Authorisation: the roles that may make each call, and the jobs that a key may access.
 
-Without keys, every caller has every role. Such a service therefore binds to loopback.
+A service without keys gives every role to every caller. Unless started with ``--insecure``, it serves only loopback.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,11 +16,11 @@ from tidegate.auth.roles import Role
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 ROLES: dict[Callable[..., Any], tuple[Role, ...]] = {}
-"""Roles that may call each endpoint. Empty: the call needs no key."""
+"""Roles that may call each endpoint. An endpoint with an empty tuple needs no key."""
 
 
 def allowed(*roles: Role) -> Callable[[Endpoint], Endpoint]:
-    """Declare the roles that may call an endpoint. The service does not start if an endpoint declares none."""
+    """Declare the roles that may call an endpoint. Without arguments, the endpoint needs no key."""
 
     def register(endpoint: Endpoint) -> Endpoint:
         ROLES[endpoint] = roles
@@ -33,7 +33,7 @@ def check_roles(calls: Iterable[APIRoute]) -> None:
     """Check that every call declares its roles.
 
     Raises:
-        TypeError: If a call does not.
+        TypeError: If a call declares no roles.
     """
     for call in calls:
         if call.endpoint not in ROLES:
@@ -50,11 +50,11 @@ CallerOf = Annotated[Caller, Depends(caller_of)]
 
 
 async def authorise(request: Request) -> None:
-    """Check the caller of a request, before anything else of the call runs.
+    """Check that the caller of a request may make the call.
 
     Raises:
         RoleNotAllowed: If the role of the key does not allow the call.
-        JobNotAllowed: If the key is not for the job.
+        JobNotAllowed: If the key does not give access to the job.
     """
     route = request.scope["route"]
     assert isinstance(route, APIRoute)

@@ -1,4 +1,4 @@
-"""Actions of operators and clients: their request bodies, and the choice of a name for a hold."""
+"""Request bodies of the actions of operators and clients, and the hold action with its default name."""
 
 import secrets
 from typing import Literal, Self
@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field, model_validator
 from tidegate.domain.journal import AuditInfo
 from tidegate.domain.results import CommandResult
 from tidegate.reads.types import EventTime, FieldError, Id, Names, PositiveMs, Request, Text, check_equal_lengths
-from tidegate.store.jobs import JobStore
+from tidegate.store.actions import JobActions
 
 REASON = Field(
     default="",
@@ -29,8 +29,8 @@ class CompleteRequest(ActionRequest):
 
     up_to: EventTime | None = Field(
         default=None,
-        description="The watermark moves at least to this value. Use it if operators of Spark keep state beyond the "
-        "last event time, such as the time bound of a join. It also moves a job that is complete already.",
+        description="The watermark moves at least to this value, even if the job is already complete. Use it if Spark "
+        "operators keep state beyond the last event time, such as the time bound of a join.",
         examples=[1357603200000],
     )
 
@@ -40,7 +40,9 @@ class SubstreamActionRequest(Request):
 
     names: Names = Field(description="Names of the substreams.", examples=[["HNL"]])
     query: Id | Literal[""] = Field(
-        default="", description="Query of the substreams; empty for reports without batches.", examples=["departures"]
+        default="",
+        description="Query of the substreams. Empty if they were reported without batches.",
+        examples=["departures"],
     )
     reason: Text = REASON
 
@@ -50,8 +52,8 @@ class DeclareRequest(SubstreamActionRequest):
 
     max_event_times: list[EventTime | None] | None = Field(
         default=None,
-        description="Their highest event times, if the client knows them and the job has lost them. They have no "
-        "effect on substreams that have event times.",
+        description="Max event times of the substreams, for a job that has lost them. The values have no effect "
+        "on substreams that have event times.",
         examples=[[1357552800000]],
     )
 
@@ -62,7 +64,7 @@ class DeclareRequest(SubstreamActionRequest):
 
     @property
     def known_event_times(self) -> dict[str, int]:
-        """The event times that are not null, by substream."""
+        """The max event times that are not null, by substream."""
         pairs = zip(self.names, self.max_event_times or [], strict=False)
         return {name: time for name, time in pairs if time is not None}
 
@@ -70,7 +72,9 @@ class DeclareRequest(SubstreamActionRequest):
 class RestoreRequest(SubstreamActionRequest):
     """Watermarks of substreams from another system."""
 
-    watermarks: list[EventTime] = Field(description="A watermark for each of the names.", examples=[[1357552800000]])
+    watermarks: list[EventTime] = Field(
+        description="Watermark of each substream in `names`.", examples=[[1357552800000]]
+    )
 
     @model_validator(mode="after")
     def _check_columns(self) -> Self:
@@ -98,16 +102,18 @@ class RetireRequest(Request):
 
     successor: Id | None = Field(
         default=None,
-        description="Query that takes over the substreams; the query itself to continue on another checkpoint.",
+        description="Query that takes over the substreams. Name the query itself to continue on another checkpoint.",
         examples=["departures-v2"],
     )
-    evict: bool = Field(default=False, description="Evict the substreams instead.", examples=[False])
+    evict: bool = Field(
+        default=False, description="Whether to evict the substreams. Send it instead of `successor`.", examples=[False]
+    )
     reason: Text = REASON
 
     @model_validator(mode="after")
     def _check_choice(self) -> Self:
         if (self.successor is None) == (not self.evict):
-            raise FieldError("successor", 'name the query that takes over the substreams, or send "evict": true')
+            raise FieldError("successor", 'send either the query that takes over the substreams or "evict": true')
         return self
 
 
@@ -115,7 +121,8 @@ class HoldRequest(Request):
     """A hold on the watermark."""
 
     at_most: EventTime = Field(
-        description="The watermark stays at or below this value. It never moves back.", examples=[1357552800000]
+        description="The watermark stays at or below this value. If it is already higher, it does not move.",
+        examples=[1357552800000],
     )
     reason: Text = Field(
         min_length=1,
@@ -124,16 +131,16 @@ class HoldRequest(Request):
         examples=["Audit of January"],
     )
     hold: Id | None = Field(
-        default=None, description="Name of the hold. Null: the coordinator chooses one.", examples=["audit"]
+        default=None, description="Name of the hold. If null, the coordinator chooses a name.", examples=["audit"]
     )
     duration_ms: PositiveMs | None = Field(
         default=None,
-        description="Processing time after which the hold ends. Null: when it is released.",
+        description="Processing time after which the hold expires. If null, the hold does not expire.",
         examples=[7200000],
     )
 
 
-async def hold(store: JobStore, job: str, request: HoldRequest, audit: AuditInfo) -> tuple[str, CommandResult]:
-    """Hold the watermark, and return the name of the hold with the result."""
+async def hold(actions: JobActions, job: str, request: HoldRequest, audit: AuditInfo) -> tuple[str, CommandResult]:
+    """Hold the watermark, and return the name of the hold and the result of the command."""
     name = request.hold or secrets.token_hex(4)
-    return name, await store.hold(job, name, request.at_most, request.duration_ms, audit)
+    return name, await actions.hold(job, name, request.at_most, request.duration_ms, audit)

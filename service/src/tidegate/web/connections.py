@@ -26,7 +26,7 @@ REASONS = {
     "too_many_connections": "over TIDEGATE_MAX_CONNECTIONS",
     "too_many_from_address": "over TIDEGATE_MAX_CONNECTIONS_PER_ADDRESS",
 }
-"""Reasons to refuse or close a connection, by the label of the metric."""
+"""Reasons to refuse or close a connection, as text for the log, by label of the metric."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -36,10 +36,10 @@ class ConnectionLimits:
     """Limits of one replica.
 
     Attributes:
-        connections: Open connections.
-        per_address: Open connections from one IPv4 address, or the /64 of an IPv6 address.
+        connections: Maximum number of open connections.
+        per_address: Maximum number of open connections from one IPv4 address or one IPv6 /64 network.
         request_timeout_s: Time in which a client must send a request, or read a part of its answer.
-        trusted_proxies: Networks without a limit per address, because many clients share their addresses.
+        trusted_proxies: Networks of proxies. ``per_address`` does not limit them, because many clients share a proxy.
     """
 
     connections: int
@@ -67,20 +67,21 @@ class Connections:
         metrics.observe_connections(lambda: len(self._open), limits.connections, REASONS)
 
     def admit(self, connection: Timed, address: str) -> Problem | None:
-        """Count a new connection, or return the reason to refuse it."""
+        """Count a new connection and return None, or return the problem with which to refuse it."""
         if len(self._open) >= self._limits.connections:
-            detail = f"This replica has {len(self._open)} connections, its limit; try again later."
+            detail = f"This replica has reached its limit of {len(self._open)} connections; try again later."
             return Problem("too_many_connections", detail)
         of = network(address)
         if self._by_network[of] >= self._limits.per_address and not self._is_trusted(address):
-            detail = f"{of} has {self._by_network[of]} connections here, its limit; use fewer connections."
+            number = self._by_network[of]
+            detail = f"{of} has reached the limit of {number} connections from one address; use fewer connections."
             return Problem("too_many_from_address", detail)
         self._open.add(connection)
         self._by_network[of] += 1
         return None
 
     def remove(self, connection: Timed, address: str) -> None:
-        """Stop counting a connection that ended."""
+        """Stop counting a connection that has ended."""
         if connection in self._open:
             self._open.remove(connection)
             of = network(address)
@@ -94,7 +95,7 @@ class Connections:
         self._closed[reason, address] += 1
 
     def check(self, now: float) -> None:
-        """Close connections of clients that are too slow, and log closed connections.
+        """Close the connections of clients that are too slow, and log the connections closed since the last log line.
 
         Args:
             now: Monotonic time in seconds.

@@ -1,4 +1,4 @@
-"""The parts of a replica that calls use."""
+"""Components of a replica that its HTTP calls use."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -9,8 +9,8 @@ from starlette.convertors import Convertor, register_url_convertor
 from tidegate.auth.keyring import Keyring
 from tidegate.auth.revocation import Revocation
 from tidegate.auth.sessions import Sessions
-from tidegate.auth.tokens import Tokens
 from tidegate.auth.usage import KeyUsage
+from tidegate.auth.watermark_tokens import Tokens
 from tidegate.reads.overview import Overview
 from tidegate.reads.reader import Reader
 from tidegate.reads.types import ID
@@ -40,10 +40,10 @@ JobId = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The parts of a replica that calls use.
+    """Components of a replica that its HTTP calls use.
 
     Attributes:
-        max_scraped_substreams: Substreams that one call of ``/metrics`` can return.
+        max_scraped_substreams: Maximum number of substreams in one answer of ``/metrics``.
     """
 
     store: JobStore

@@ -4,27 +4,29 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from fastapi import Request, Response
+from fastapi import Request
+from starlette.requests import ClientDisconnect
 
 from tidegate.runtime.tasks import end
-from tidegate.web.statuses import CLIENT_DISCONNECTED
 
 Result = TypeVar("Result")
 
 
-async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result | None:
-    """Return the result of ``work``, or cancel it and return None if the client disconnects before."""
+async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """Return the result of ``work``. Cancel ``work`` if the client disconnects first.
+
+    Raises:
+        ClientDisconnect: If the client disconnects before ``work`` ends.
+    """
     working, disconnecting = asyncio.create_task(work), asyncio.create_task(_disconnected(request))
     try:
         await asyncio.wait((working, disconnecting), return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else disconnecting.result()
+        if working.done():
+            return working.result()
+        disconnecting.result()  # raises the error of a body that is too large
+        raise ClientDisconnect
     finally:
         await end((working, disconnecting))
-
-
-def disconnected_answer() -> Response:
-    """Return the answer to a client that has disconnected."""
-    return Response(status_code=CLIENT_DISCONNECTED)
 
 
 async def _disconnected(request: Request) -> None:

@@ -1,6 +1,6 @@
-"""Checks before a request is read: host, origin, key, size and content type.
+"""Checks of the host, origin, key, size and content type of a request, before its body is read.
 
-This is plain ASGI, because a middleware on Starlette's base class costs more than the requests that it guards.
+The middleware is plain ASGI, because Starlette's base class takes longer than the requests themselves.
 """
 
 import re
@@ -11,32 +11,33 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tidegate.auth.callers import authenticate
 from tidegate.auth.errors import AccessDenied
 from tidegate.auth.keyring import Keyring
-from tidegate.auth.usage import KeyUsage, QuotaExceeded
+from tidegate.auth.usage import KeyUsage
 from tidegate.web.problems import Problem, problem_of
 
 LOOPBACK_HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?")
 PAGES = re.compile(r"/|/(login|logout|live)|/(jobs|static)/.*")
-"""Paths of the operators' page, whose users are identified by a cookie, and whose forms carry a token."""
+"""Paths of the operators' page. A cookie identifies the users, and the forms contain a token."""
 WITH_BODY = ("POST", "PUT", "PATCH")
 PUBLIC = ("/livez", "/readyz")
-"""Paths for probes, which have no key."""
+"""Paths of the health probes, which need no key."""
 FORM = b"application/x-www-form-urlencoded"
 
 Headers = Mapping[bytes, bytes]
 
 
 class Guard:
-    """A middleware that refuses requests before they are read.
+    """A middleware that refuses requests before their bodies are read.
 
-    Without keys, a page of another site in a user's browser must not be able to act. Such a page can send requests to
-    127.0.0.1, but none with the content type ``application/json`` without a preflight request. The browser also sends
-    the ``Origin`` of the page. A host name of the page that resolves to 127.0.0.1 fails the check of ``Host``.
+    Without keys, the middleware protects the service from other sites that a user has open in a browser. Such a site
+    can send requests to 127.0.0.1. The middleware refuses the ``Origin`` of such a site, also in the preflight request
+    that a browser sends before ``application/json``. A site can have a host name that resolves to 127.0.0.1, so the
+    middleware also checks the ``Host`` header.
 
     Args:
         app: The application.
-        max_body_bytes: Longest body.
-        keyring: The keys; None if the service has no keys.
-        usage: Counts the calls of keys.
+        max_body_bytes: Maximum size of a body.
+        keyring: The keys, or None if the service has no keys.
+        usage: Counter of the calls of each key.
         loopback_only: Whether to accept only requests to a loopback host.
     """
 
@@ -47,7 +48,7 @@ class Guard:
         self.usage = usage
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request, or answer with the reason for which it is refused."""
+        """Serve a request, or refuse it with a problem."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -64,7 +65,7 @@ class Guard:
                 await self.app(scope, self._limited(receive), begin)
                 return
             except _TooLarge:
-                if began:  # the call does not read its body, and was answered
+                if began:  # the call began its answer before it read the body
                     return
                 problem = self._too_large()
         scope["problem"] = problem.code
@@ -85,7 +86,10 @@ class Guard:
         hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         if len(hosts) == 1 and LOOPBACK_HOST.fullmatch(hosts[0].lower()):
             return None
-        detail = f"This coordinator has no keys, so it serves this machine only, and not the host {', '.join(hosts)!r}."
+        detail = (
+            f"This coordinator has no keys, so it refuses the host {', '.join(hosts)!r}; use http://127.0.0.1, or set "
+            "TIDEGATE_KEYS_FILE."
+        )
         return Problem("foreign_host", detail)
 
     def _foreign_origin(self, scope: Scope, headers: Headers) -> Problem | None:
@@ -95,7 +99,8 @@ class Guard:
         foreign = site not in (b"none", b"same-origin") and not _opens_page(scope, headers)
         if not foreign and origin in (None, b"http://" + headers.get(b"host", b"")):
             return None
-        return Problem("foreign_origin", "This coordinator has no keys, so it refuses requests from other sites.")
+        detail = "This coordinator has no keys, so it refuses requests from other sites; set TIDEGATE_KEYS_FILE."
+        return Problem("foreign_origin", detail)
 
     def _denied_access(self, scope: Scope, headers: Headers) -> Problem | None:
         if scope["path"] in PUBLIC or _is_page(scope):
@@ -104,7 +109,7 @@ class Guard:
             caller = scope["caller"] = authenticate(headers.get(b"authorization", b"").decode("latin-1"), self.keyring)
             if caller.key is not None:
                 self.usage.request(caller.key)
-        except (AccessDenied, QuotaExceeded) as error:
+        except AccessDenied as error:
             return problem_of(error)
         return None
 
@@ -146,7 +151,7 @@ def _is_page(scope: Scope) -> bool:
 
 
 def _opens_page(scope: Scope, headers: Headers) -> bool:
-    """Return whether a user follows a link to the page. The site that has the link cannot read the answer."""
+    """Return whether a user opens the page, for example by a link. The site with the link cannot read the answer."""
     target = headers.get(b"sec-fetch-mode"), headers.get(b"sec-fetch-dest")
     return scope["method"] == "GET" and target == (b"navigate", b"document") and _is_page(scope)
 

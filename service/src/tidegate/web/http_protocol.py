@@ -4,33 +4,19 @@ uvicorn limits neither the head of a request nor the time in which a client must
 a connection, so this module limits both before a request is read.
 """
 
-from asyncio import AbstractEventLoop, Transport
-from collections.abc import Callable
+from asyncio import Transport
 from typing import Any
 
 import httptools
 from uvicorn._types import ASGI3Application
-from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
-from uvicorn.server import ServerState
 
 from tidegate.web.connections import MAX_HEAD_BYTES, MAX_HEADERS, Connections
 from tidegate.web.problems import Problem
 
 
-def protocol_of(connections: Connections) -> Callable[..., "Connection"]:
-    """Return the factory that uvicorn calls for each new connection."""
-
-    def connection(
-        config: Config, server_state: ServerState, app_state: dict[str, Any], _loop: AbstractEventLoop | None = None
-    ) -> Connection:
-        return Connection(connections, config, server_state, app_state, _loop)
-
-    return connection
-
-
 class _Trailers(list[tuple[bytes, bytes]]):
-    """Trailers of a request. They are not read, and limited like headers."""
+    """Trailers of a request. The service limits their number, and ignores their values."""
 
     def append(self, trailer: tuple[bytes, bytes]) -> None:
         if len(self) >= MAX_HEADERS:
@@ -39,33 +25,31 @@ class _Trailers(list[tuple[bytes, bytes]]):
 
 
 class Connection(HttpToolsProtocol):
-    """A connection with limits on the size and the duration of requests."""
+    """A connection with limits on the size and the duration of requests.
 
-    def __init__(
-        self,
-        connections: Connections,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        loop: AbstractEventLoop | None,
-    ) -> None:
-        super().__init__(config, server_state, app_state, loop)
+    Args:
+        connections: The open connections of the replica.
+        options: Arguments of uvicorn's ``HttpToolsProtocol``.
+    """
+
+    def __init__(self, connections: Connections, **options: Any) -> None:
+        super().__init__(**options)
         self._connections = connections
         self._address = ""
         self._problem: Problem | None = None
-        self._serving: RequestResponseCycle | None = None  # uvicorn's `cycle` is the newest one, which may be queued
+        self._serving: RequestResponseCycle | None = None  # uvicorn's `cycle` may be a queued request
         self._head_open = self._head_split = False
-        self._head_bytes = 0  # lower bound for a head that arrived in several pieces
+        self._head_bytes = 0  # lower bound for a head that arrives in several pieces
         self._piece_bytes = 0
         self._progress = False
         self._stalled_bytes = 0
         self._closing_since: float | None = None
         self._requests = 0
-        # What the client has to do next (see `_owed`), and since when.
+        # The next step of the client (see `_owed`), and the monotonic time since which it is due.
         self._owed_before: tuple[object, ...] | None = None
         self._owed_since = 0.0
 
-    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn's
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # the type in uvicorn
         """Admit the connection, or refuse it with a problem document."""
         super().connection_made(transport)
         self._address = self.client[0] if self.client else ""
@@ -74,7 +58,7 @@ class Connection(HttpToolsProtocol):
             self._refuse(problem)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop counting the connection, and notify the request that is served."""
+        """Stop counting the connection, and notify its current request."""
         self._connections.remove(self, self._address)
         serving = self._serving
         super().connection_lost(exc)
@@ -83,13 +67,13 @@ class Connection(HttpToolsProtocol):
             serving.message_event.set()
 
     def data_received(self, data: bytes) -> None:
-        """Parse received bytes, and refuse a head or trailers that are too large before they are complete."""
+        """Parse received bytes. Refuse a head or trailers over the limit, even if incomplete."""
         self._piece_bytes, self._progress = len(data), False
         self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            return  # upgrades are not supported; the request is served without one
+            return  # upgrades are not supported: the request is served without an upgrade
         except httptools.HttpParserError:
             if self._problem is not None:
                 self._refuse(self._problem)
@@ -108,18 +92,18 @@ class Connection(HttpToolsProtocol):
             self._refuse(self._head_too_large())
 
     def on_message_begin(self) -> None:
-        """Start to count the head of a request."""
+        """Start counting the bytes of the head of a request."""
         self._head_open, self._head_split, self._head_bytes = True, False, 0
         self._requests += 1
         super().on_message_begin()
 
     def on_body(self, body: bytes) -> None:
-        """Note progress of a body."""
+        """Record that a part of a body has arrived."""
         self._progress = True
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Note the end of a request."""
+        """Record the end of a request."""
         self._progress = True
         super().on_message_complete()
 
@@ -143,8 +127,8 @@ class Connection(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def check(self, now: float, timeout_s: float) -> None:
-        """Close the connection if its client has not sent its request, or read its answer, within ``timeout_s``."""
-        if self.transport.is_closing():  # but the client does not read the last answer
+        """Close the connection if the client does not send its request or read its answer within ``timeout_s``."""
+        if self.transport.is_closing():  # still open, because the client has not read the last answer
             if self._closing_since is None:
                 self._closing_since = now
             elif now - self._closing_since >= timeout_s:
@@ -162,7 +146,7 @@ class Connection(HttpToolsProtocol):
                 self.transport.abort()
 
     def _owed(self) -> tuple[object, ...] | None:
-        """Return what the client has to do next, and its progress; None while this replica has to act."""
+        """Return what the client must do next, with its progress, or None while the client waits for this replica."""
         if self.flow.write_paused:
             return "response", self._requests, self.transport.get_write_buffer_size()
         serving = self._served()
@@ -171,7 +155,7 @@ class Connection(HttpToolsProtocol):
         return "request", self._requests
 
     def _served(self) -> RequestResponseCycle | None:
-        """Return the request that has no complete answer yet."""
+        """Return the request in progress, or None if the connection is idle."""
         serving = self._serving
         return None if serving is None or serving.response_complete else serving
 
@@ -180,12 +164,13 @@ class Connection(HttpToolsProtocol):
 
     def _head_too_large(self) -> Problem:
         if len(self.url) > MAX_HEAD_BYTES // 2:
-            return Problem("url_too_long", "Send a shorter URL.")
-        detail = f"Send at most {MAX_HEADERS} headers, and {MAX_HEAD_BYTES // 1024} KiB of URL and headers."
+            return Problem("url_too_long", f"The URL is too long; send at most {MAX_HEAD_BYTES // 2048} KiB.")
+        size = f"{MAX_HEAD_BYTES // 1024} KiB of URL and headers"
+        detail = f"The head of the request is too large; send at most {MAX_HEADERS} headers, and {size}."
         return Problem("head_too_large", detail)
 
     def _refuse(self, problem: Problem) -> None:
-        """Close the connection, with a problem document unless an answer has started."""
+        """Close the connection. Send a problem document first, unless the request is complete or has an answer."""
         self._connections.closed(self._address, problem.code)
         if self.transport.is_closing():
             return

@@ -1,4 +1,4 @@
-"""Metrics, traces and log of every call. This is plain ASGI, around everything else."""
+"""A middleware that measures, traces and logs every call. The class is plain ASGI, and the outermost middleware."""
 
 import logging
 import re
@@ -22,22 +22,22 @@ audit = logging.getLogger(AUDIT)
 
 REQUEST_ID = b"x-request-id"
 SAFE_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
-"""Headers of every answer that does not set them: browsers must not guess types, and proxies must not cache."""
+"""Default headers of every answer. Browsers must not guess content types, and proxies must not cache."""
 _VALID_REQUEST_ID = re.compile(r"[A-Za-z0-9._~-]{1,128}")
 NO_CALL = "none"
-"""Name in metrics and logs of requests that no call serves."""
+"""Name of the call, in metrics and logs, for requests that match no route."""
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
 LOGIN_CALLS = ("log_in", "log_out")
 MAX_PATH = 200
 REFUSALS_PER_S = 5
 REFUSALS_AT_ONCE = 50
-"""Refusals of one client that are logged at once, before ``REFUSALS_PER_S`` applies."""
+"""Number of refusals of one client that are logged before ``REFUSALS_PER_S`` applies."""
 
 
 class Observed:
     """A middleware that gives each request an id, and measures, traces and logs it.
 
-    The id is the client's (``X-Request-ID``) if it sends a valid one.
+    The id is the client's ``X-Request-ID``, or a random id if the header is missing or invalid.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics, traces: Traces) -> None:
@@ -66,7 +66,7 @@ class Observed:
             try:
                 await self.app(scope, receive, begin)
             except Exception:
-                if not status:  # the server answers the request
+                if not status:  # Starlette sends the answer outside this middleware
                     self.metrics.answered(_call(scope), ERRORS["internal"].status, time.perf_counter() - began)
                 raise
             name = f"{scope['method']} {_path(scope)}"
@@ -75,7 +75,7 @@ class Observed:
             self._log(scope, status)
 
     def _log(self, scope: Scope, status: int) -> None:
-        """Log refused calls and actions. Successful reports are not logged, because there are too many of them."""
+        """Log refused calls, logins and actions. Successful reports are too frequent to log."""
         address = scope["client"][0] if scope.get("client") else ""
         members: dict[str, Any] = {"call": _call(scope), "status": status, "client": address}
         is_login = members["call"] in LOGIN_CALLS
@@ -83,7 +83,7 @@ class Observed:
             if is_login:
                 audit.info("Logged in or out.", extra=members)
             elif "reports" not in getattr(scope.get("route"), "tags", ()):
-                audit.info("Done.", extra=members)
+                audit.info("Call completed.", extra=members)
             return
         if is_server_error(status) or not self._may_log(scope, address):
             return
@@ -94,7 +94,7 @@ class Observed:
         elif status in ACCESS_DENIED:
             audit.warning("Access refused.", extra=members | {"path": scope["path"][:MAX_PATH]})
         else:
-            log.info("Refused.", extra={name: value for name, value in members.items() if name != "client"})
+            log.info("Call refused.", extra={name: value for name, value in members.items() if name != "client"})
 
     def _may_log(self, scope: Scope, address: str) -> bool:
         """Return whether a refusal may be logged. Without this limit, one client could fill the disk."""

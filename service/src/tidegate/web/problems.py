@@ -1,7 +1,7 @@
 """Errors as ``application/problem+json`` (RFC 9457).
 
-``type`` is ``urn:tidegate:problem:<code>`` and stable. ``detail`` says what to change. Further members carry values
-that a program needs, such as the offending field or the current run.
+``type`` is ``urn:tidegate:problem:<code>`` and stable. ``detail`` says what to change. Further members contain values
+for programs, such as the invalid field or the current run.
 """
 
 import json
@@ -13,30 +13,30 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from redis.exceptions import RedisError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from tidegate.auth.errors import AccessDenied
-from tidegate.auth.usage import QuotaExceeded
 from tidegate.domain.errors import DomainError, EventTimeMissing
 from tidegate.reads.errors import FrameInForce
 from tidegate.runtime.wakeups import TooManyWaiting
 from tidegate.store.connection import is_failed_script, is_full, is_read_only
-from tidegate.web.statuses import ERRORS
+from tidegate.web.statuses import CLIENT_DISCONNECTED, ERRORS
 
 log = logging.getLogger(__name__)
 
 ROUTING_ERRORS = {
-    "no_such_path": "There is no such path; GET /v1/openapi.json lists all paths.",
+    "no_such_path": "This path does not exist; GET /v1/openapi.json lists all paths.",
     "method_not_allowed": "This path does not support this method; GET /v1/openapi.json lists its methods.",
 }
-"""Errors that Starlette raises, with their details."""
+"""Details of the errors that Starlette raises, by code."""
 
 STORE_ERRORS = {
-    "store_full": "The coordinator's Redis has reached its maxmemory and takes no writes. Nothing was changed; raise "
+    "store_full": "The coordinator's Redis has reached its maxmemory and accepts no writes. Nothing was changed. Raise "
     "maxmemory, or delete jobs, and send the call again.",
-    "store_read_only": "The coordinator's Redis takes no writes: it is a replica, misses replicas, or cannot write to "
-    "its disk. Nothing was changed; its log says why. Send the call again when Redis takes writes.",
-    "store_unavailable": "No answer from the coordinator's Redis. Send the call again; a repetition changes nothing.",
-    "internal": "The coordinator failed at this request; its log says where.",
+    "store_read_only": "The coordinator's Redis accepts no writes, because it is a replica, lacks replicas, or cannot "
+    "write to its disk. Nothing was changed. See the log of Redis, and send the call again when Redis accepts writes.",
+    "store_unavailable": "The coordinator's Redis does not answer; send the call again.",
+    "internal": "The coordinator failed to serve this request; see its log for the cause.",
 }
 
 
@@ -45,7 +45,7 @@ class Problem(Exception):
 
     Args:
         code: Code of the error, one of :data:`~tidegate.web.statuses.ERRORS`.
-        detail: What is wrong, and what to change.
+        detail: The error, and what to change.
         headers: Further headers of the answer.
         members: Further members of the problem document.
     """
@@ -86,26 +86,17 @@ class Problem(Exception):
         return Response(self.body(), self.status, self.headers, "application/problem+json")
 
 
-HANDLED = (
-    Problem,
-    DomainError,
-    AccessDenied,
-    QuotaExceeded,
-    TooManyWaiting,
-    FrameInForce,
-    RequestValidationError,
-    RedisError,
-)
+HANDLED = (Problem, DomainError, AccessDenied, TooManyWaiting, FrameInForce, RequestValidationError, RedisError)
 """Exceptions that :func:`problem_of` turns into problems."""
 
 
 def problem_of(error: Exception) -> Problem:
-    """Return the problem of an exception, and log errors of the store. Raise other exceptions again."""
+    """Return the problem of an exception in :data:`HANDLED`, and log errors of the store. Re-raise other exceptions."""
     match error:
         case Problem():
             return error
         case DomainError():
-            # `problem` is the detail itself.
+            # The detail already contains `problem`.
             members = {name: value for name, value in error.details.items() if name != "problem"}
             if isinstance(error, EventTimeMissing):
                 members["field"] = "max_event_times"
@@ -113,12 +104,6 @@ def problem_of(error: Exception) -> Problem:
         case AccessDenied():
             headers = {"WWW-Authenticate": error.challenge} if error.challenge else None
             return Problem(error.code, str(error), headers, error.details)
-        case QuotaExceeded():
-            return Problem(
-                error.code,
-                str(error),
-                members={"quota": error.quota, "limit": error.limit, "key": error.key.name},
-            )
         case TooManyWaiting():
             return Problem(error.code, str(error))
         case FrameInForce():
@@ -134,17 +119,17 @@ def problem_of(error: Exception) -> Problem:
 
 def _store_problem(error: RedisError) -> Problem:
     if is_failed_script(error):
-        log.error("A script failed.", exc_info=error)
+        log.error("A script of the store failed.", exc_info=error)
         code = "internal"
     else:
-        log.error("Redis: %s", error or type(error).__name__)
+        log.error("A call to Redis failed: %s", error or type(error).__name__)
         full, read_only = is_full(error), is_read_only(error)
         code = "store_full" if full else "store_read_only" if read_only else "store_unavailable"
     return Problem(code, STORE_ERRORS[code])
 
 
 def refuse(request: Request, problem: Problem) -> Response:
-    """Return the answer with a problem, and note its code with the request for the log."""
+    """Return the answer with a problem, and store the code of the problem in the request for the log."""
     request.scope["problem"] = problem.code
     return problem.response()
 
@@ -165,12 +150,16 @@ def register(app: FastAPI, calls: Sequence[APIRoute]) -> None:
         return _routing_problem(request, error, calls).response()
 
     async def failed(_request: Request, _error: Exception) -> Response:
-        # Starlette raises the error again after this, so the server logs it.
+        # Starlette re-raises the error after this answer, so the server logs it.
         return Problem("internal", STORE_ERRORS["internal"]).response()
+
+    async def disconnected(_request: Request, _error: Exception) -> Response:
+        return Response(status_code=CLIENT_DISCONNECTED)
 
     for kind in HANDLED:
         app.add_exception_handler(kind, handled)
     app.add_exception_handler(HTTPException, routing_failed)
+    app.add_exception_handler(ClientDisconnect, disconnected)
     app.add_exception_handler(Exception, failed)
 
 

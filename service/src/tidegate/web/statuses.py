@@ -1,16 +1,16 @@
-"""The codes of all errors, with their HTTP statuses: no other module names the status of an error."""
+"""Codes of all errors, with their HTTP statuses. No other module contains the status of an error."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorKind:
-    """What the code of an error means in HTTP.
+    """The HTTP status and title of an error code.
 
     Attributes:
         status: HTTP status.
-        title: Title of the problem document: the error in a few words, the same for every occurrence.
-        retry_after_s: Value of the ``Retry-After`` header, for errors that can end without a change by the client.
+        title: Title of the problem document. Every occurrence of the error has the same title.
+        retry_after_s: Value of the ``Retry-After`` header, for calls that the client may repeat unchanged.
     """
 
     status: int
@@ -76,17 +76,17 @@ ERRORS: dict[str, ErrorKind] = {
 }
 
 CLIENT_DISCONNECTED = 499
-"""Status of an answer to a client that has disconnected. Only metrics see it."""
+"""Status of an answer to a client that has disconnected. The status appears only in metrics."""
 
 ACCESS_DENIED = frozenset({401, 403})
-"""Statuses of calls that the caller is not allowed to make."""
+"""Statuses of calls that the caller may not make."""
 
 
 def is_error(status: int) -> bool:
-    """Return whether a status is that of an error."""
+    """Return whether a status reports an error."""
     return status >= 400
 
 
 def is_server_error(status: int) -> bool:
-    """Return whether a status is that of an error of the service."""
+    """Return whether a status reports an error of the service."""
     return status >= 500

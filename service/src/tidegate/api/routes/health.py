@@ -1,14 +1,29 @@
 """Probes of a replica."""
 
-from fastapi import APIRouter, Response
+from typing import Literal
 
-from tidegate.api.schemas.health import Liveness, Readiness
+from fastapi import APIRouter, Response
+from pydantic import Field
+
+from tidegate.reads.types import Record
 from tidegate.store import shared
 from tidegate.web.access import allowed
 from tidegate.web.bodies import json_answer
 from tidegate.web.context import ContextOf
 
 router = APIRouter(tags=["health"])
+
+
+class Liveness(Record):
+    """The answer of a live process."""
+
+    status: Literal["alive"] = Field(default="alive", description="Always `alive`.", examples=["alive"])
+
+
+class Readiness(Record):
+    """The answer of a replica that can serve calls."""
+
+    status: Literal["ready"] = Field(default="ready", description="Always `ready`.", examples=["ready"])
 
 
 @router.get("/livez", response_model=Liveness, summary="Check that the process is alive")
@@ -21,6 +36,6 @@ async def livez() -> Response:
 @router.get("/readyz", response_model=Readiness, summary="Check that the replica can serve calls")
 @allowed()
 async def readyz(context: ContextOf) -> Response:
-    """Check that Redis answers, runs scripts and takes writes."""
+    """Check that Redis answers, runs scripts and accepts writes."""
     await shared.check(context.store.redis)
     return json_answer(Readiness())

@@ -2,24 +2,24 @@
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Response
 from starlette.status import HTTP_200_OK, HTTP_201_CREATED, HTTP_204_NO_CONTENT
 
 from tidegate.auth.roles import ADMINS, OPERATORS, READERS, REPORTERS_AND_OPERATORS
 from tidegate.domain.errors import RevisionMismatch
-from tidegate.reads.config import JobDocument
+from tidegate.reads.config import JobConfig
 from tidegate.reads.status import JobList, JobStatus, read_job_list, read_status
 from tidegate.reads.types import ID
-from tidegate.store.jobs import JobQuota
+from tidegate.store.limits import JobQuota
 from tidegate.web.access import CallerOf, allowed
-from tidegate.web.bodies import body_of, json_answer, read_body
+from tidegate.web.bodies import body_of, json_answer
 from tidegate.web.context import Context, ContextOf, JobId
 from tidegate.web.problems import Problem
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
 IfMatch = Annotated[
-    str | None, Header(description="ETag of the job as the client read it; `*` for any.", examples=['"1-1"'])
+    str | None, Header(description="ETag of the job that the client has read, or `*` for any.", examples=['"1-1"'])
 ]
 
 
@@ -33,10 +33,10 @@ async def _answer(context: Context, job: str, status: int = HTTP_200_OK) -> Resp
 
 
 async def _matching_revision(context: Context, job: str, if_match: str) -> int:
-    """Return the current revision of a job, if its ETag is the one of the header.
+    """Return the current revision of a job if the header matches its ETag.
 
     Raises:
-        RevisionMismatch: If the ETag is another one.
+        RevisionMismatch: If the header does not match.
     """
     current = await read_status(context.reader, job)
     if if_match.strip() not in (_etag(current), "*"):
@@ -47,26 +47,24 @@ async def _matching_revision(context: Context, job: str, if_match: str) -> int:
 @router.put(
     "/{job:id}",
     response_model=JobStatus,
-    openapi_extra=body_of(JobDocument),
     responses={HTTP_201_CREATED: {"model": JobStatus, "description": "The job was created."}},
     summary="Create or configure a job",
 )
 @allowed(*REPORTERS_AND_OPERATORS)
 async def put_job(
     job: JobId,
-    request: Request,
+    document: Annotated[JobConfig, body_of(JobConfig)],
     context: ContextOf,
     caller: CallerOf,
     if_match: IfMatch = None,
     if_none_match: Annotated[
-        Literal["*"] | None, Header(description="`*`: create the job, and fail if it exists.", examples=["*"])
+        Literal["*"] | None, Header(description="`*` creates the job, and fails if the job exists.", examples=["*"])
     ] = None,
 ) -> Response:
     """Create a job (`If-None-Match: *`), or replace its configuration (`If-Match` with its ETag)."""
     creates = if_none_match is not None
     if not creates:
         caller.require_role(*OPERATORS)  # reporters may create jobs, but not change them
-    document = await read_body(request, JobDocument)
     revision = None
     if not creates:
         if if_match is None:
@@ -91,9 +89,9 @@ async def list_jobs(
     after: Annotated[
         str, Query(pattern=rf"^$|{ID}", description="The `next` of the previous page.", examples=["flights"])
     ] = "",
-    limit: Annotated[int, Query(ge=1, le=1000, description="Jobs of a page.", examples=[100])] = 100,
+    limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of jobs in a page.", examples=[100])] = 100,
 ) -> Response:
-    """Return the jobs of the caller's prefix with their status, by name."""
+    """Return the jobs with the caller's prefix and their status, sorted by name."""
     return json_answer(await read_job_list(context.reader, caller.prefix, after, limit))
 
 

@@ -1,9 +1,13 @@
 """The keys of a coordinator."""
 
-from fastapi import APIRouter, Response
+from datetime import datetime
 
-from tidegate.api.schemas.keys import ApiKey, ApiKeyList
-from tidegate.auth.roles import ADMINS
+from fastapi import APIRouter, Response
+from pydantic import Field
+
+from tidegate.auth.keys import Quotas
+from tidegate.auth.roles import ADMINS, Role
+from tidegate.reads.types import Record
 from tidegate.store import shared
 from tidegate.web.access import CallerOf, allowed
 from tidegate.web.bodies import json_answer
@@ -12,10 +16,33 @@ from tidegate.web.context import ContextOf
 router = APIRouter(prefix="/v1", tags=["keys"])
 
 
+class ApiKey(Record):
+    """A key, without its secret."""
+
+    name: str = Field(description="Name of the key. The history records it with every action.", examples=["operations"])
+    id: str = Field(description="Part of the key between `tdg_` and the secret.", examples=["4f0c2a9be771"])
+    role: Role = Field(description="Role of the key.", examples=["operate"])
+    prefix: str = Field(description="Prefix of the names of the jobs that the key can access.", examples=["flights"])
+    created: datetime = Field(description="Time at which the key was created.", examples=["2013-01-01T00:00:00Z"])
+    expires: datetime | None = Field(
+        description="Time at which the key expires. Null if it does not expire.", examples=["2013-04-01T00:00:00Z"]
+    )
+    quotas: Quotas = Field(description="Limits of the key.")
+    last_used_s: int | None = Field(
+        description="Unix time of the last use of the key in seconds. Null if it was never used.", examples=[1357554630]
+    )
+
+
+class ApiKeyList(Record):
+    """The keys for jobs within the caller's prefix. Empty if the coordinator has no keys."""
+
+    keys: list[ApiKey] = Field(description="Keys in file order.")
+
+
 @router.get("/keys", response_model=ApiKeyList, summary="List keys")
 @allowed(*ADMINS)
 async def list_keys(context: ContextOf, caller: CallerOf) -> Response:
-    """Return the keys without their secrets, and when each was last used."""
+    """Return the keys without their secrets, with the time of their last use."""
     keys = [] if context.keyring is None else context.keyring.keys()
     last_used = await shared.last_uses(context.store.redis)
     listed = [

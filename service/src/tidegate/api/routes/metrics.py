@@ -4,7 +4,7 @@ import asyncio
 import logging
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from dataclasses import dataclass
+from itertools import chain
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -19,13 +19,13 @@ from tidegate.auth.roles import READERS
 from tidegate.domain.errors import DomainError
 from tidegate.domain.pattern import matches
 from tidegate.domain.results import SubstreamRow
-from tidegate.runtime.job_metrics import JobMetrics, Scrape, substream_metrics
+from tidegate.runtime.job_metrics import job_metrics, replica_metrics, substream_metrics
 from tidegate.store import shared
 from tidegate.store.connection import is_failed_script
-from tidegate.store.reads import Status
+from tidegate.store.views import Status
 from tidegate.web.access import CallerOf, allowed
 from tidegate.web.context import Context, ContextOf
-from tidegate.web.disconnects import disconnected_answer, while_connected
+from tidegate.web.disconnects import while_connected
 from tidegate.web.problems import Problem
 
 log = logging.getLogger(__name__)
@@ -39,35 +39,16 @@ EXAMPLE = (
     "# TYPE tidegate_job_watermark_timestamp_seconds gauge\n"
     'tidegate_job_watermark_timestamp_seconds{job_name="flights"} 1.3575528e+09\n'
 )
+TEXT: dict[int | str, dict[str, Any]] = {
+    HTTP_200_OK: {
+        "content": {"text/plain": {"schema": {"type": "string"}, "example": EXAMPLE}},
+        "description": "Metrics in the text format of Prometheus, or in OpenMetrics.",
+    }
+}
 Encode = Callable[[Any], bytes]
 
 
-@dataclass(slots=True)
-class _Jobs:
-    """What a scrape exports of jobs.
-
-    Attributes:
-        statuses: Status of each job; None if the store does not answer.
-        unreadable: Number of jobs whose state cannot be read.
-        substreams: Metrics of substreams.
-    """
-
-    statuses: dict[str, Status] | None
-    unreadable: int
-    substreams: "SubstreamText"
-
-
-@router.get(
-    "/metrics",
-    response_class=Response,
-    responses={
-        HTTP_200_OK: {
-            "content": {"text/plain": {"schema": {"type": "string"}, "example": EXAMPLE}},
-            "description": "Metrics in the text format of Prometheus, or in OpenMetrics.",
-        }
-    },
-    summary="Get metrics",
-)
+@router.get("/metrics", response_class=Response, responses=TEXT, summary="Get metrics")
 @allowed(*READERS)
 async def metrics(
     request: Request,
@@ -77,20 +58,29 @@ async def metrics(
         str | None,
         Query(
             pattern=JOBS,
-            description="Pattern of jobs whose substreams to include; `*` stands for any characters.",
+            description="Pattern of the jobs whose substreams to include. `*` stands for any characters.",
             examples=["flights*"],
         ),
     ] = None,
 ) -> Response:
-    """Return the metrics of this replica, and of the jobs of the caller's prefix, which every replica exports."""
+    """Return the metrics of this replica and of the jobs with the caller's prefix. All replicas export these jobs."""
     encode, media_type = _encoder(request)
     writable = await _is_writable(context)
-    jobs = await _read_jobs(request, context, caller.prefix, substreams, encode)
-    if jobs is None:
-        return disconnected_answer()
-    job_metrics = JobMetrics(jobs.statuses, writable, jobs.unreadable, context.reader.stale_after_ms)
-    scrape = Scrape(context.metrics.registry, job_metrics, caller.prefix)
-    return StreamingResponse(_encoded(scrape, jobs.substreams, encode), media_type=media_type)
+    statuses: dict[str, Status] | None
+    try:
+        statuses, unreadable = await _read_statuses(context, caller.prefix)
+        text, failed = SubstreamText(encode), 0
+        if substreams is not None:
+            selected = [job for job in statuses if matches(substreams, job)]
+            failed = await while_connected(request, _read_substreams(context, selected, text))
+    except RedisError:
+        # The answer then has only the metrics of this replica, and tidegate_store_up 0.
+        statuses, unreadable, text, failed = None, 0, SubstreamText(encode), 0
+    families = chain(
+        replica_metrics(context.metrics.registry, caller.prefix),
+        job_metrics(statuses, writable, unreadable + failed, context.reader.stale_after_ms),
+    )
+    return StreamingResponse(_encoded(families, text, encode), media_type=media_type)
 
 
 def _encoder(request: Request) -> tuple[Encode, str]:
@@ -108,65 +98,51 @@ async def _is_writable(context: Context) -> bool:
     return True
 
 
-async def _read_jobs(
-    request: Request, context: Context, prefix: str, substreams: str | None, encode: Encode
-) -> _Jobs | None:
-    """Read what the scrape exports of jobs; return None if the client disconnects."""
-    try:
-        overview = context.overview
-        statuses = await overview.statuses()
-        context.metrics.keep_jobs(statuses.keys() | overview.unreadable)
-        mine = {job: status for job, status in statuses.items() if job.startswith(prefix)}
-        jobs = _Jobs(mine, sum(job.startswith(prefix) for job in overview.unreadable), SubstreamText(encode))
-        if substreams is not None:
-            selected = [job for job in mine if matches(substreams, job)]
-            failed = await while_connected(request, _read_substreams(context, selected, encode, jobs.substreams))
-            if failed is None:
-                return None
-            jobs.unreadable += failed
-    except RedisError:
-        # The metrics of this replica are exported still, with tidegate_store_up 0 and without substreams.
-        return _Jobs(None, 0, SubstreamText(encode))
-    return jobs
+async def _read_statuses(context: Context, prefix: str) -> tuple[dict[str, Status], int]:
+    """Return the status of each job with a prefix, and the number of such jobs that cannot be read."""
+    overview = context.overview
+    statuses = await overview.statuses()
+    context.metrics.keep_jobs(statuses.keys() | overview.unreadable)
+    mine = {job: status for job, status in statuses.items() if job.startswith(prefix)}
+    return mine, sum(job.startswith(prefix) for job in overview.unreadable)
 
 
 class SubstreamText:
-    """The text of the metrics of substreams, encoded part by part.
+    """The text of the metrics of substreams, encoded in parts.
 
-    The format groups samples by metric, so the text is kept until all rows are read. It is compressed to about a tenth.
+    The format groups samples by metric, so all parts stay in memory until the last row is read. Compression reduces
+    their size to about a tenth.
     """
 
     def __init__(self, encode: Encode) -> None:
         self._encode = encode
-        self._pieces: list[tuple[bytes, list[bytes]]] = []
+        self._headers = [self._text(family) for family in substream_metrics("", [])]
+        self._parts: list[list[bytes]] = []
 
-    def add(self, job: str, rows: Iterable[SubstreamRow]) -> None:
-        """Encode the substreams of a job."""
-        if not self._pieces:
-            self._pieces = [(self._text(family), []) for family in substream_metrics(job, [])]
-        for (header, pieces), family in zip(self._pieces, substream_metrics(job, rows), strict=True):
-            pieces.append(zlib.compress(self._text(family).removeprefix(header), zlib.Z_BEST_SPEED))
+    def encoded(self, job: str, rows: Iterable[SubstreamRow]) -> list[bytes]:
+        """Return the compressed samples of some substreams of a job, by metric."""
+        texts = [self._text(family) for family in substream_metrics(job, rows)]
+        samples = (text.removeprefix(header) for text, header in zip(texts, self._headers, strict=True))
+        return [zlib.compress(text, zlib.Z_BEST_SPEED) for text in samples]
 
-    def extend(self, other: "SubstreamText") -> None:
-        """Append the substreams of another text."""
-        if not self._pieces:
-            self._pieces = other._pieces
-            return
-        for (_, pieces), (_, more) in zip(self._pieces, other._pieces, strict=False):
-            pieces.extend(more)
+    def add(self, parts: Iterable[list[bytes]]) -> None:
+        """Add encoded samples to the text."""
+        self._parts.extend(parts)
 
     def _text(self, family: Metric) -> bytes:
         return self._encode(_OneFamily(family)).removesuffix(END_OF_OPENMETRICS)
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield the text in parts."""
-        for header, pieces in self._pieces:
+        for header, samples in zip(self._headers, zip(*self._parts, strict=True), strict=False):
             yield header
-            yield from map(zlib.decompress, pieces)
+            yield from map(zlib.decompress, samples)
 
 
-async def _read_substreams(context: Context, jobs: list[str], encode: Encode, text: SubstreamText) -> int:
-    """Add the substreams of jobs to a text, one call at a time, and return the number of jobs that cannot be read.
+async def _read_substreams(context: Context, jobs: list[str], text: SubstreamText) -> int:
+    """Add the substreams of jobs to a text, and return the number of jobs that cannot be read.
+
+    A lock admits one call at a time, to limit the use of memory.
 
     Raises:
         Problem: If there are more substreams than the limit.
@@ -182,15 +158,9 @@ async def _read_substreams(context: Context, jobs: list[str], encode: Encode, te
             raise Problem("too_many_rows", detail, members={"field": "substreams"})
         failed = 0
         for job in jobs:
-            of_job = SubstreamText(encode)
             try:
-                async for keys in context.store.reads.substream_keys(job):
-                    if keys:
-                        rows = (await context.store.reads.substreams(job, keys)).rows
-                        # In a thread, so that other calls are served.
-                        await asyncio.to_thread(of_job.add, job, rows)
-                text.extend(of_job)
-            except DomainError:  # deleted since, or its clock jumped
+                text.add(await _encoded_substreams(context, job, text))
+            except DomainError:  # the job was deleted, or the clock jumped
                 continue
             except ResponseError as error:
                 if not is_failed_script(error):
@@ -198,6 +168,16 @@ async def _read_substreams(context: Context, jobs: list[str], encode: Encode, te
                 log.error("Cannot read the substreams of job %s.", job, exc_info=error)
                 failed += 1
         return failed
+
+
+async def _encoded_substreams(context: Context, job: str, text: SubstreamText) -> list[list[bytes]]:
+    parts = []
+    async for keys in context.store.reads.substream_keys(job):
+        if keys:
+            rows = (await context.store.reads.substreams(job, keys)).rows
+            # A thread encodes the rows, so that the replica can serve other calls.
+            parts.append(await asyncio.to_thread(text.encoded, job, rows))
+    return parts
 
 
 class _OneFamily(Collector):
@@ -208,9 +188,8 @@ class _OneFamily(Collector):
         return [self._family]
 
 
-async def _encoded(scrape: Scrape, substreams: SubstreamText, encode: Encode) -> AsyncIterator[bytes]:
-    """Yield the text of one metric after another, each encoded in a thread, so that other calls are served."""
-    families = iter(scrape.collect())
+async def _encoded(families: Iterator[Metric], substreams: SubstreamText, encode: Encode) -> AsyncIterator[bytes]:
+    """Yield the text of each metric. A thread encodes the text, so that the replica can serve other calls."""
     has_end = False
     while (family := await asyncio.to_thread(next, families, None)) is not None:
         text = await asyncio.to_thread(encode, _OneFamily(family))

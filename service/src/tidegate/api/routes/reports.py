@@ -1,10 +1,12 @@
 """Reports, batches and heartbeats of clients."""
 
-from fastapi import APIRouter, Request, Response
+from typing import Annotated
+
+from fastapi import APIRouter, Response
 from structlog.contextvars import bind_contextvars
 
 from tidegate.api.parameters import BatchId, QueryId
-from tidegate.api.schemas.batches import (
+from tidegate.api.schemas.reports import (
     BatchReference,
     BeginRequest,
     BeginResult,
@@ -19,7 +21,7 @@ from tidegate.domain.state import Run
 from tidegate.reads.queries import BatchStatus, read_batch
 from tidegate.reads.watermark import CommandResult
 from tidegate.web.access import CallerOf, allowed
-from tidegate.web.bodies import body_of, json_answer, read_body
+from tidegate.web.bodies import body_of, json_answer
 from tidegate.web.context import Context, ContextOf, JobId
 from tidegate.web.problems import Problem
 
@@ -31,16 +33,12 @@ def _run(query: str, body: RunReference | BatchReference) -> Run:
     return Run(query, body.query_id, body.run_id)
 
 
-@router.post(
-    "/{job:id}:report",
-    response_model=CommandResult,
-    openapi_extra=body_of(Report),
-    summary="Report event times",
-)
+@router.post("/{job:id}:report", response_model=CommandResult, summary="Report event times")
 @allowed(*REPORTERS)
-async def report(job: JobId, request: Request, context: ContextOf, caller: CallerOf) -> Response:
-    """Report the highest event times of substreams, staged under a batch or with immediate effect."""
-    body = await read_body(request, Report)
+async def report(
+    job: JobId, body: Annotated[Report, body_of(Report)], context: ContextOf, caller: CallerOf
+) -> Response:
+    """Report the highest event times of substreams. Without a batch, the report takes effect at once."""
     with caller.within_quotas() as quotas:
         if body.batch is None:
             effect = await _report(context, job, body, quotas.substreams)
@@ -70,30 +68,23 @@ async def _report_staged(
         job,
         _run(batch.query, batch),
         batch.batch_id,
-        batch.partition,
-        body.column(body.max_event_times),
-        body.column(body.counts),
-        watermarks=body.column(body.watermarks),
-        future_rows=body.column(body.future_counts),
-        delays=body.delayed_rows(),
+        body.of_partition(batch.partition),
         token=context.tokens.claim(job, body.watermark_token),
         quota=quota,
     )
 
 
-@router.put(BATCH, response_model=BeginResult, openapi_extra=body_of(BeginRequest), summary="Begin a batch")
+@router.put(BATCH, response_model=BeginResult, summary="Begin a batch")
 @allowed(*REPORTERS)
-async def begin(job: JobId, query: QueryId, batch: BatchId, request: Request, context: ContextOf) -> Response:
-    """Begin a batch and pin its watermark. A batch that began before keeps its pinned watermark."""
-    body = await read_body(request, BeginRequest)
+async def begin(
+    job: JobId, query: QueryId, batch: BatchId, body: Annotated[BeginRequest, body_of(BeginRequest)], context: ContextOf
+) -> Response:
+    """Begin a batch and pin its watermark. A batch that has already begun keeps its pinned watermark."""
     begun = await context.store.begin(
         job,
         _run(query, body),
         batch,
-        body.known_pinned_watermark,
-        body.pinned_watermarks_to_keep,
-        body.waited_ms,
-        body.input_age_ms,
+        body.options,
         context.tokens.claim(job, body.watermark_token),
     )
     return json_answer(
@@ -113,23 +104,26 @@ async def begin(job: JobId, query: QueryId, batch: BatchId, request: Request, co
 @router.get(BATCH, response_model=BatchStatus, summary="Get a batch")
 @allowed(*READERS)
 async def get_batch(job: JobId, query: QueryId, batch: BatchId, context: ContextOf) -> Response:
-    """Return the pinned watermark of a batch, and whether the batch is open. Old batches are not kept."""
+    """Return the pinned watermark of a batch, and whether the batch is open.
+
+    The coordinator keeps the pinned watermarks of the latest batches only.
+    """
     record = await read_batch(context.reader, job, query, batch)
     if record is None:
         raise Problem("batch_not_found", "This batch never began, or its pinned watermark is no longer kept.")
     return json_answer(record)
 
 
-@router.post(
-    BATCH + ":commit",
-    response_model=CommandResult,
-    openapi_extra=body_of(CommitRequest),
-    summary="Commit a batch",
-)
+@router.post(BATCH + ":commit", response_model=CommandResult, summary="Commit a batch")
 @allowed(*REPORTERS)
-async def commit(job: JobId, query: QueryId, batch: BatchId, request: Request, context: ContextOf) -> Response:
+async def commit(
+    job: JobId,
+    query: QueryId,
+    batch: BatchId,
+    body: Annotated[CommitRequest, body_of(CommitRequest)],
+    context: ContextOf,
+) -> Response:
     """Commit a batch: its staged reports take effect, and its rows are counted. A repetition changes nothing."""
-    body = await read_body(request, CommitRequest)
     accounting = None if body.rows is None else body.rows.accounting()
     token = context.tokens.claim(job, body.watermark_token)
     effect = await context.store.commit(job, _run(query, body), batch, accounting, body.waited_ms, body.reported, token)
@@ -139,13 +133,13 @@ async def commit(job: JobId, query: QueryId, batch: BatchId, request: Request, c
 @router.post(
     "/{job:id}/queries/{query:id}:heartbeat",
     response_model=CommandResult,
-    openapi_extra=body_of(HeartbeatRequest),
     summary="Confirm that a query has no new data",
 )
 @allowed(*REPORTERS)
-async def heartbeat(job: JobId, query: QueryId, request: Request, context: ContextOf) -> Response:
+async def heartbeat(
+    job: JobId, query: QueryId, body: Annotated[HeartbeatRequest, body_of(HeartbeatRequest)], context: ContextOf
+) -> Response:
     """Confirm that a query has no new data, so that its silence counts towards the idle timeout."""
-    body = await read_body(request, HeartbeatRequest)
     token = context.tokens.claim(job, body.watermark_token)
     effect = await context.store.heartbeat(
         job, _run(query, body), body.observed_ms, body.waited_ms, body.after_batch, token

@@ -1,4 +1,4 @@
-"""The watermark of a job, and the state behind it."""
+"""The watermark of a job, and the state that determines it."""
 
 from typing import Annotated
 
@@ -8,10 +8,12 @@ from pydantic import Field
 from tidegate.api.parameters import SubstreamName, SubstreamQuery
 from tidegate.auth.errors import KeyUnknown
 from tidegate.auth.roles import READERS
+from tidegate.domain.explain import MAX_HOLDERS
 from tidegate.domain.numbers import EXACT_DOUBLE
 from tidegate.domain.policy.target_completeness import HIGHEST_TARGET, LOWEST_TARGET
-from tidegate.domain.results import SubstreamState, WatermarkState
+from tidegate.domain.results import SubstreamState
 from tidegate.reads.completeness import Completeness, CurveSelection, read_completeness
+from tidegate.reads.explain import Explanation, read_explanation
 from tidegate.reads.late import LateRows, read_late
 from tidegate.reads.queries import QueryTable, read_queries
 from tidegate.reads.substreams import CURSOR, Column, Selection, SubstreamTable, read_substreams
@@ -20,7 +22,7 @@ from tidegate.reads.watermark import WaitResult
 from tidegate.web.access import CallerOf, allowed
 from tidegate.web.bodies import json_answer
 from tidegate.web.context import ContextOf, JobId
-from tidegate.web.disconnects import disconnected_answer, while_connected
+from tidegate.web.disconnects import while_connected
 
 router = APIRouter(prefix="/v1/jobs", tags=["state"])
 Lag = Annotated[int, Field(ge=0, le=EXACT_DOUBLE.highest)]
@@ -38,27 +40,35 @@ async def watermark(
         Query(
             ge=EXACT_DOUBLE.lowest,
             le=EXACT_DOUBLE.highest,
-            description="Wait until the watermark is at least this value. Left out: do not wait.",
+            description="Watermark to wait for. If omitted, the call answers at once.",
             examples=[1357552800000],
         ),
     ] = None,
     timeout_s: Annotated[
-        float, Query(ge=0, le=300, description="Seconds to wait before `reached` is false.", examples=[30])
+        float,
+        Query(ge=0, le=300, description="Maximum wait in seconds. After a timeout, `reached` is false.", examples=[30]),
     ] = 30,
 ) -> Response:
     """Return the watermark now, or wait until it reaches `at_least`."""
     waiting = context.wakeups.wait(job, at_least, timeout_s)
     if at_least is None:
-        answer: WatermarkState | None = await waiting
+        answer = await waiting
     else:
         with context.usage.waiting(caller.key):
             answer = await while_connected(request, waiting)
-    if answer is None:
-        return disconnected_answer()
     if not context.revocation.is_valid(caller.key):
         raise KeyUnknown
     reached = at_least is None or (answer.watermark is not None and answer.watermark >= at_least)
     return json_answer(WaitResult(**context.reader.members(job, answer), reached=reached))
+
+
+SortColumn = Annotated[
+    Column,
+    Query(
+        description="Column to sort by. Rows with equal values are sorted by query and name.",
+        examples=["watermark"],
+    ),
+]
 
 
 @router.get("/{job:id}/substreams", response_model=SubstreamTable, summary="List substreams")
@@ -69,23 +79,20 @@ async def substreams(
     context: ContextOf,
     name: Annotated[
         str,
-        Query(max_length=200, description="Pattern of names; `*` stands for any characters.", examples=["HN*"]),
+        Query(max_length=200, description="Pattern of names. `*` stands for any characters.", examples=["HN*"]),
     ] = "*",
     query: Annotated[
         str | None,
         Query(
             pattern=rf"^$|{ID}",
-            description="Query of the substreams; empty for reports without batches.",
+            description="Query of the substreams. Empty for reports without batches.",
             examples=["departures"],
         ),
     ] = None,
     state: Annotated[
         list[SubstreamState] | None, Query(description="States of the substreams.", examples=[["active", "blocked"]])
     ] = None,
-    sort: Annotated[
-        Column,
-        Query(description="Column to sort by; rows with equal values by query and name.", examples=["watermark"]),
-    ] = "name",
+    sort: SortColumn = "name",
     descending: Annotated[bool, Query(description="Return the highest value first.", examples=[False])] = False,
     after: Annotated[
         str,
@@ -96,12 +103,13 @@ async def substreams(
             examples=["1357552800000:departures/HNL"],
         ),
     ] = "",
-    limit: Annotated[int, Query(ge=1, le=10_000, description="Substreams of a page.", examples=[100])] = 1000,
+    limit: Annotated[
+        int, Query(ge=1, le=10_000, description="Maximum number of substreams in a page.", examples=[100])
+    ] = 1000,
 ) -> Response:
     """Return a page of the table of substreams."""
     selection = Selection(name, query, state, sort, descending, after, limit)
-    table = await while_connected(request, read_substreams(context.reader, job, selection))
-    return json_answer(table) if table is not None else disconnected_answer()
+    return json_answer(await while_connected(request, read_substreams(context.reader, job, selection)))
 
 
 @router.get("/{job:id}/completeness", response_model=Completeness, summary="Get the completeness curve")
@@ -116,7 +124,8 @@ async def completeness(
         Query(
             ge=0,
             le=EXACT_DOUBLE.highest,
-            description="Size of the windows by which rows are classified; 0: by row. Not allowed with a frame.",
+            description="Size of the windows by which rows are classified. With 0, each row is classified by its own "
+            "event time. Not allowed with a frame.",
             examples=[3600000],
         ),
     ] = 0,
@@ -125,7 +134,7 @@ async def completeness(
         Query(
             ge=LOWEST_TARGET,
             le=HIGHEST_TARGET,
-            description="Share of rows on time to recommend a lag for.",
+            description="Share of rows on time for which to recommend a lag.",
             examples=[0.99],
         ),
     ] = None,
@@ -133,12 +142,12 @@ async def completeness(
         list[Lag] | None,
         Query(
             max_length=200,
-            description="Lags of the curve in milliseconds. Left out: all lags at which it changes.",
+            description="Lags of the curve in milliseconds. If omitted, all lags at which the curve changes.",
             examples=[[0, 1800000, 3600000]],
         ),
     ] = None,
 ) -> Response:
-    """Return how late rows arrive, and the share of rows on time and the latency under each lag."""
+    """Return the delays of rows, and the share of rows on time and the latency for each lag."""
     key = None if substream is None else (query, substream)
     return json_answer(await read_completeness(context.reader, job, CurveSelection(key, window_ms, target, lag_ms)))
 
@@ -150,7 +159,7 @@ async def late(
     context: ContextOf,
     substream: SubstreamName = None,
     query: SubstreamQuery = "",
-    limit: Annotated[int, Query(ge=1, le=1000, description="Number of spans to list.", examples=[20])] = 20,
+    limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of spans to list.", examples=[20])] = 20,
 ) -> Response:
     """Return updated, dropped and diverted rows, by hour of event time and by substream."""
     key = None if substream is None else (query, substream)
@@ -162,3 +171,14 @@ async def late(
 async def queries(job: JobId, context: ContextOf) -> Response:
     """Return the queries of a job with their latest batches."""
     return json_answer(await read_queries(context.reader, job))
+
+
+@router.get("/{job:id}:explain", response_model=Explanation, summary="Explain a watermark")
+@allowed(*READERS)
+async def explain_job(
+    job: JobId,
+    context: ContextOf,
+    limit: Annotated[int, Query(ge=1, le=MAX_HOLDERS, description="Number of holders to list.", examples=[3])] = 3,
+) -> Response:
+    """Return the holders of the watermark, the limits that can let it pass them, and the watermark without them."""
+    return json_answer(await read_explanation(context.reader, job, limit))

@@ -1,1 +1,1 @@
-"""Bodies of requests, and answers that no other face shows."""
+"""Bodies of requests and answers that only the API uses."""

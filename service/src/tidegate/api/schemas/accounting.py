@@ -37,12 +37,12 @@ class RowAccounting(Request):
     hours: list[RowsByHour | None] | None = Field(
         default=None,
         description="For each substream, tuples of an hour (event time divided by 3,600,000, rounded down), its rows, "
-        "its updated rows and its late rows. Null: not known.",
+        "its updated rows and its late rows. Null if unknown.",
         examples=[[[[377097, 100, 1, 3]], [[377098, 312, 0, 0]]]],
     )
     all_hours: RowsByHour | None = Field(
         default=None,
-        description="The same for all rows of the batch, if `hours` does not cover all of them.",
+        description="Rows of the whole batch by hour, in the form of `hours`. Send them if `hours` lacks some rows.",
         examples=[[[377097, 100, 1, 3], [377098, 312, 0, 0]]],
     )
 
@@ -57,7 +57,7 @@ class RowAccounting(Request):
         return self
 
     def _classified(self) -> list[tuple[int, int, int]]:
-        """Return the rows on time, updated and late of each substream."""
+        """Return the numbers of on-time, updated and late rows of each substream."""
         return [*zip(self.on_time, self.updated or self._zeros(), self.late, strict=True)]
 
     def _zeros(self) -> list[int]:
@@ -66,12 +66,12 @@ class RowAccounting(Request):
     def _check_hours(self) -> None:
         for name, rows, counts in zip(self.substreams, self.hours or (), self._classified(), strict=False):
             if not _are_within(rows or (), counts):
-                raise FieldError("hours", f"has more rows of {name}, or more updated or late ones, than its counts")
+                raise FieldError("hours", f"has more rows of {name} (in total, updated or late) than its counts")
 
     def _check_all_hours(self) -> None:
         total = tuple(map(sum, zip(*self._classified(), strict=True))) or (0, 0, 0)
         if not _are_within(self.all_hours or (), total):
-            raise FieldError("all_hours", "has more rows, or more updated or late ones, than the counts")
+            raise FieldError("all_hours", "has more rows (in total, updated or late) than the counts")
         if not self.all_hours:
             return
         of_all, none = sum_by_hour(self.all_hours), (0, 0, 0)
@@ -81,7 +81,7 @@ class RowAccounting(Request):
                 raise FieldError("all_hours", f"has fewer rows of hour {hour} than the substreams")
 
     def accounting(self) -> BatchAccounting:
-        """Return the accounting as the domain has it."""
+        """Return the accounting as a domain object."""
         zeros = self._zeros()
         columns = (self.on_time, self.updated or zeros, self.late, self.null_event_time, self.future or zeros)
         counts = tuple(RowCounts(*row) for row in zip(*columns, strict=True))
@@ -92,7 +92,7 @@ class RowAccounting(Request):
 
 
 def _are_within(hours: Sequence[tuple[int, int, int, int]], counts: tuple[int, ...]) -> bool:
-    """Return whether rows by hour are consistent, and not more than the rows on time, updated and late."""
+    """Return whether rows by hour are consistent, and do not exceed the counts of on-time, updated and late rows."""
     on_time, updated, late = counts
     return (
         all(rows >= changed + lost for _, rows, changed, lost in hours)

@@ -13,11 +13,11 @@ from tidegate.domain.results import WatermarkState
 from tidegate.domain.state import TokenClaim
 
 PROVES_NOTHING = TokenClaim(0, None)
-"""Claim of an invalid token. It is older than any incarnation, so the store ignores and counts it."""
+"""Claim of an invalid token. The store ignores and counts it, because its incarnation is older than that of any job."""
 
 
 class Tokens:
-    """Watermark tokens under one key."""
+    """Issue and verification of watermark tokens with one MAC key."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -27,7 +27,7 @@ class Tokens:
         return self._token(job, answer.incarnation, "" if answer.watermark is None else str(answer.watermark))
 
     def claim(self, job: str, token: str | None) -> TokenClaim | None:
-        """Return what a token proves, or None without a token."""
+        """Return the claim that a token proves, ``PROVES_NOTHING`` for an invalid token, or None without a token."""
         if token is None:
             return None
         incarnation, _, rest = token.partition(".")
@@ -36,7 +36,7 @@ class Tokens:
             claimed = TokenClaim(int(incarnation), int(watermark) if watermark else None)
         except ValueError:
             return PROVES_NOTHING
-        # Both sides as bytes: compare_digest refuses text that is not ASCII.
+        # The comparison uses bytes, because compare_digest refuses text that is not ASCII.
         genuine = hmac.compare_digest(self._token(job, claimed.incarnation, watermark).encode(), token.encode())
         return claimed if genuine else PROVES_NOTHING
 

@@ -1,4 +1,4 @@
-"""Reports, and the calls of a batch: begin, commit, heartbeat."""
+"""Bodies of the calls for reports, batches and heartbeats."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -7,6 +7,8 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 
 from tidegate.api.schemas.accounting import RowAccounting
+from tidegate.domain.commands.begin import BeginOptions
+from tidegate.domain.commands.stage import PartitionReport
 from tidegate.domain.state import PinnedWatermark, RowsByDelay
 from tidegate.reads.types import (
     BatchNumber,
@@ -34,7 +36,7 @@ TOKEN = Field(
 
 
 class BatchReference(Request):
-    """The partition of a batch that reports."""
+    """The batch and the partition of a report."""
 
     query: Id = Field(description="Name of the query.", examples=["departures"])
     query_id: Id = QUERY_ID
@@ -51,8 +53,8 @@ def _present(column: str) -> JsonDict:
 class Report(Request):
     """Highest event times by substream, in columns of equal length.
 
-    With a batch, the report is staged until the batch commits. Without one, it takes effect at once, and `counts` and
-    `future_counts` are ignored, because repetitions could not be detected.
+    With a batch, the report is staged until the batch is committed. Without a batch, the report takes effect at once.
+    Its `counts` and `future_counts` are then ignored, because the coordinator cannot detect repetitions.
     """
 
     model_config = ConfigDict(json_schema_extra={"anyOf": [_present("max_event_times"), _present("watermarks")]})
@@ -60,13 +62,13 @@ class Report(Request):
     substreams: Names = Field(description="Names of the substreams.", examples=[["HNL", "ORD"]])
     max_event_times: list[EventTime | None] | None = Field(
         default=None,
-        description="Highest event times. Null: no row has an event time. Optional beside `watermarks`.",
+        description="Highest event times. Null if no row has an event time. Optional if `watermarks` are given.",
         examples=[[1357554600000, 1357556400000]],
     )
     min_event_times: list[EventTime | None] | None = Field(
         default=None,
-        description="Lowest event times, for policies that follow the clock. Without a batch, the report cannot push "
-        "their watermarks past these times (by default, past `max_event_times`).",
+        description="Lowest event times, for policies that follow the clock. The default is `max_event_times`. A "
+        "report without a batch cannot move watermarks that follow the clock past the lowest of these times.",
         examples=[[1357551000000, 1357552800000]],
     )
     watermarks: list[EventTime | None] | None = Field(
@@ -75,22 +77,24 @@ class Report(Request):
         examples=[[None, None]],
     )
     counts: list[Count] | None = Field(
-        default=None, description="Rows of the partition; a repetition replaces them.", examples=[[100, 312]]
+        default=None, description="Rows of the partition. A repeated report replaces them.", examples=[[100, 312]]
     )
     future_counts: list[Count] | None = Field(
         default=None,
-        description="Rows that were left out as too far in the future; a repetition replaces them.",
+        description="Rows left out because they are too far in the future. A repeated report replaces them.",
         examples=[[0, 0]],
     )
     delays: list[DelayCounts | None] | None = Field(
         default=None,
-        description="Pairs of a delay bucket and its rows. A delay is the distance of a row behind the max event time "
-        "of its substream before the batch; with a frame, the end of the row's window replaces its event time. "
-        "Bucket 0 is for rows without delay; a delay `d` is in bucket `ceil(log(d) / log(101 / 99)) + 1`. A repetition "
-        "replaces them in a batch, and adds to them without one.",
+        description="Pairs of a delay bucket and its number of rows. A delay is the max event time of the substream "
+        "before the batch, minus the event time of the row. With a frame, the end of the row's window replaces its "
+        "event time. Bucket 0 contains the rows without delay. Bucket `ceil(log(d) / log(101 / 99)) + 1` contains the "
+        "rows with a delay `d`. A repeated report replaces the delays in a batch, and adds to them without a batch.",
         examples=[[[[0, 97], [720, 3]], [[0, 312]]]],
     )
-    batch: BatchReference | None = Field(default=None, description="Batch of the report. Null: reported without one.")
+    batch: BatchReference | None = Field(
+        default=None, description="Batch of the report. Null for a report without a batch."
+    )
     watermark_token: str | None = TOKEN
 
     @model_validator(mode="after")
@@ -105,7 +109,7 @@ class Report(Request):
         }
         check_equal_lengths(columns, len(self.substreams), "substreams")
         if self.max_event_times is None and self.watermarks is None:
-            raise FieldError("max_event_times", "is missing; it is optional only beside watermarks")
+            raise FieldError("max_event_times", "is missing; it is optional only if watermarks are given")
         return self
 
     def column(self, values: Sequence[int | None] | None) -> dict[str, int]:
@@ -113,33 +117,44 @@ class Report(Request):
         pairs = zip(self.substreams, values or [], strict=False)
         return {name: value for name, value in pairs if value is not None}
 
+    def of_partition(self, partition: int) -> PartitionReport:
+        """Return the report of a partition as a domain object."""
+        return PartitionReport(
+            partition,
+            self.column(self.max_event_times),
+            self.column(self.counts),
+            self.column(self.watermarks),
+            self.column(self.future_counts),
+            self.delayed_rows(),
+        )
+
     def delayed_rows(self) -> dict[str, RowsByDelay]:
-        """Return the rows by delay of substreams that have any."""
+        """Return the rows by delay of each substream that has delays."""
         pairs = zip(self.substreams, self.delays or [], strict=False)
         return {name: tuple(rows) for name, rows in pairs if rows}
 
 
 class RunReference(Request):
-    """The caller of a batch: the query's checkpoint and the current run."""
+    """The caller: the query's checkpoint and the current run."""
 
     query_id: Id = QUERY_ID
     run_id: Id = RUN_ID
     waited_ms: WaitMs = Field(
         default=0,
-        description="Time for which this run has waited for the coordinator since its start, in milliseconds. It does "
-        "not count as silence.",
+        description="Time for which this run has waited for the coordinator since its start, in milliseconds. The wait "
+        "does not count towards timeouts.",
         examples=[0],
     )
     watermark_token: str | None = TOKEN
 
 
 class BeginRequest(RunReference):
-    """The begin of a batch."""
+    """A request to begin a batch."""
 
     pinned_watermark: EventTime | None = Field(
         default=None,
-        description="Pinned watermark that the client keeps beside its checkpoint; null for no watermark. Leave it out "
-        "if the client keeps none.",
+        description="Pinned watermark of this batch that the client has stored with its checkpoint. Null if the batch "
+        "has no watermark. Omit the member if the client has stored no value.",
         examples=[1357552800000],
     )
     pinned_watermarks_to_keep: int = Field(
@@ -147,27 +162,29 @@ class BeginRequest(RunReference):
     )
     input_age_ms: DurationMs | None = Field(
         default=0,
-        description="All input that was available this long before the call is in this batch or an earlier one. Null: "
-        "not known, because the source limits its batches. Idle timeouts depend on it.",
+        description="All input that was available this long before the call is in this batch or an earlier batch. "
+        "Null if unknown, because the source limits its batches. Idle timeouts depend on this age.",
         examples=[0],
     )
 
     @property
-    def known_pinned_watermark(self) -> PinnedWatermark | None:
-        """The pinned watermark of the client, or None if it was left out."""
-        return PinnedWatermark(self.pinned_watermark) if "pinned_watermark" in self.model_fields_set else None
+    def options(self) -> BeginOptions:
+        """The request as the options of the command."""
+        is_known = "pinned_watermark" in self.model_fields_set
+        known = PinnedWatermark(self.pinned_watermark) if is_known else None
+        return BeginOptions(known, self.pinned_watermarks_to_keep, self.waited_ms, self.input_age_ms)
 
 
 class CommitRequest(RunReference):
     """The commit of a batch."""
 
     rows: RowAccounting | None = Field(
-        default=None, description="Rows of the batch by row class. Null: the client does not count them."
+        default=None, description="Rows of the batch by row class. Null if the client does not count rows."
     )
     reported: Count | None = Field(
         default=None,
-        description="Number of pairs of partition and substream that were reported. If the coordinator has fewer, it "
-        "answers 409 `reports_missing`: send all reports again.",
+        description="Number of reported pairs of partition and substream. If the coordinator has fewer pairs, it "
+        "answers 409 `reports_missing`. Then send all reports again.",
         examples=[2],
     )
 
@@ -176,38 +193,41 @@ class HeartbeatRequest(RunReference):
     """A confirmation that the query has no new data."""
 
     observed_ms: DurationMs = Field(
-        description="Processing time of the coordinator at which the query had no new data: the `now_ms` of its latest "
-        "answer, plus the time since.",
+        description="Processing time of the coordinator at which the query had no new data. Add the time since the "
+        "latest answer to the `now_ms` of that answer.",
         examples=[1357554655000],
     )
     after_batch: BatchNumber | None = Field(
         default=None,
-        description="Last batch that this run finished. If the coordinator has a later one, the heartbeat changes "
-        "nothing. Null: no batch was finished.",
+        description="Last batch that this run finished. Null before the first finished batch. If the coordinator has a "
+        "later batch, the heartbeat changes nothing.",
         examples=[41],
     )
 
 
 class BeginResult(WatermarkState):
-    """A batch that began."""
+    """A batch that has begun."""
 
     pinned_watermark: int | None = Field(
-        description="Watermark by which the rows of this batch are classified, in every replay. Null: no row is late.",
+        description="Watermark by which the rows of this batch are classified, in every replay. If null, no row is "
+        "late.",
         examples=[1357552800000],
     )
     latest_event_time: int | None = Field(
-        description="Rows with a later event time are too far in the future: do not report them. Null: no bound.",
+        description="Latest event time to report. Rows with a later event time are too far in the future. If null, "
+        "report all event times.",
         examples=[1357641060000],
     )
-    replayed: bool = Field(description="Whether the batch began before.", examples=[False])
+    replayed: bool = Field(description="Whether the batch had already begun.", examples=[False])
     joined: bool = Field(
-        description="Whether the query joined a job that already has a watermark. Its earlier rows are late.",
+        description="Whether the query joined a job that already has a watermark. Rows of the query below that "
+        "watermark are late.",
         examples=[False],
     )
     previous_batch_id: int | None = Field(
-        description="Latest batch of this checkpoint before this call. If the client has committed a later one, the "
+        description="Latest batch of this checkpoint before this call. If the client has committed a later batch, the "
         "store has lost state.",
         examples=[40],
     )
-    previous_open: bool = Field(description="Whether that batch was open.", examples=[False])
+    previous_open: bool = Field(description="Whether the previous batch was open.", examples=[False])
     revision: int = Field(description="Revision of the configuration.", examples=[1])

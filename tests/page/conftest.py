@@ -1,4 +1,4 @@
-"""The operators' page in a real browser, on the real coordinator."""
+"""Fixtures for tests of the operators' page: a real browser and a real coordinator."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -15,10 +15,10 @@ from tidegate_spark.testing import CoordinatorProcess
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One for the tests of a file, no longer: while it is there, no other test can run an event loop in this thread."""
+    """One browser per file. While it runs, no other test can run an event loop in this thread."""
     try:
         executable()
-    except NoChromium as absent:  # a desk may be without, but no build is
+    except NoChromium as absent:  # only CI requires a browser
         (pytest.fail if os.environ.get("CI") else pytest.skip)(str(absent))
     with chromium() as found:
         yield found
@@ -26,7 +26,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def visitor(browser: Browser) -> Iterator[Visitor]:
-    """Somebody who looks at the page; at the end nothing may have gone wrong in the browser."""
+    """A visitor of the page. At the end, the test fails if the browser reported an unexpected error."""
     found = Visitor(browser)
     yield found
     found.leave()
@@ -44,7 +44,7 @@ Report = Callable[..., None]
 
 @pytest.fixture
 def make(http: httpx.Client, job_name: str) -> Callable[..., str]:
-    """Creates this test's job; returns its name."""
+    """Return a function that creates the job of this test and returns its name."""
 
     def created(**config: Any) -> str:
         return create(http, job_name, **config)

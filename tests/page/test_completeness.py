@@ -1,4 +1,4 @@
-"""The curve on a job's page: what a lag gives, the one in force, and the one that the target needs."""
+"""The completeness curve on the page of a job, with the lag in force and the recommended lag."""
 
 from collections import Counter
 from random import Random
@@ -56,10 +56,11 @@ def known(**but: object) -> Completeness:
     return Completeness.model_validate(fields | but)
 
 
-def test_the_picture_has_all_that_is_marked_in_it() -> None:
+def test_the_chart_includes_all_marked_values() -> None:
     drawn = completeness_chart(known())
     assert drawn is not None
-    # To where nearly all is on time, and a quarter further; from the lowest share, in tenths.
+    # The lag axis ends a quarter beyond the lag at which nearly all rows are on time. The share axis starts at a
+    # multiple of a tenth.
     assert drawn.lags == ((0, 0.0), (500, 40.0), (1000, 80.0))
     assert drawn.shares == ((0.6, 100.0), (0.8, 50.0), (1.0, 0.0))
     assert drawn.points.split(" ")[:3] == ["0.0,100.0", "0.8,100.0", "0.8,25.0"]
@@ -68,13 +69,15 @@ def test_the_picture_has_all_that_is_marked_in_it() -> None:
     far = completeness_chart(known(lag_ms=4000, target=0.9, recommended_lag_ms=10, achieved=0.5))
     assert far is not None
     assert (far.lags[-1], far.in_force, far.recommended) == ((4000, 80.0), 80.0, 0.2)
-    assert (far.target, far.achieved) == (25.0, None)  # what is below the picture is not in it
+    assert (far.target, far.achieved) == (25.0, None)  # a share below the lowest drawn share is omitted
     assert completeness_chart(known(points=[])) is None
     years = completeness_chart(known(lag_ms=10**12))
     assert years is not None and 3 <= len(years.lags) <= 5
 
 
-def test_it_is_on_the_page(tidegate: CoordinatorProcess, visitor: Visitor, http: httpx.Client, job_name: str) -> None:
+def test_the_curve_is_on_the_page(
+    tidegate: CoordinatorProcess, visitor: Visitor, http: httpx.Client, job_name: str
+) -> None:
     create(http, job_name, policy=AIM, **FRAMES)
     page = open_job(visitor, tidegate, job_name)
     section = page.locator("#completeness")
@@ -95,10 +98,10 @@ def test_it_is_on_the_page(tidegate: CoordinatorProcess, visitor: Visitor, http:
     )
 
 
-def test_without_delays_it_says_how_to_have_them(
+def test_without_delays_the_page_says_how_to_report_them(
     tidegate: CoordinatorProcess, visitor: Visitor, http: httpx.Client, job_name: str
 ) -> None:
     create(http, job_name, **FRAMES)
     report(http, job_name, {"BOS": BASE})
     page = open_job(visitor, tidegate, job_name)
-    expect(page.locator("#completeness")).to_contain_text("Reports with delays are needed")
+    expect(page.locator("#completeness")).to_contain_text("Reports must contain delays")

@@ -1,4 +1,4 @@
-"""Whatever a job can be at has a face of its own, in light and in dark: ``out/screens`` has the pictures."""
+"""The pages of jobs of every health, and of failures. ``out/screens`` contains screenshots in light and dark mode."""
 
 import time
 from pathlib import Path
@@ -14,8 +14,8 @@ from tidegate_spark.testing import CoordinatorProcess
 LIVE = "#connection.on"
 
 
-def test_every_health(tmp_path: Path, visitor: Visitor) -> None:
-    """Of one job each; and all of them in the list, the worst first."""
+def test_jobs_of_every_health(tmp_path: Path, visitor: Visitor) -> None:
+    """One job per health, and the list of all jobs with the worst health first."""
     with (
         CoordinatorProcess(tmp_path) as coordinator,
         httpx.Client(base_url=coordinator.url, timeout=30) as http,
@@ -27,8 +27,8 @@ def test_every_health(tmp_path: Path, visitor: Visitor) -> None:
         http.post("/v1/jobs/no-watermark:declare", json=names).raise_for_status()
         report(http, "no-watermark", {"BOS": BASE})
         report(http, "all-idle", {"BOS": BASE, "HNL": BASE - HOUR})
-        told = {"names": ["BOS", "HNL"], "reason": "the night"}
-        http.post("/v1/jobs/all-idle/substreams:idle", json=told).raise_for_status()
+        idle = {"names": ["BOS", "HNL"], "reason": "the night"}
+        http.post("/v1/jobs/all-idle/substreams:idle", json=idle).raise_for_status()
         report(http, "complete", {"BOS": BASE, "HNL": BASE - HOUR})
         http.post("/v1/jobs/complete:complete", json={"reason": "the year is over"}).raise_for_status()
         for job in ("held", "blocked"):
@@ -41,7 +41,7 @@ def test_every_health(tmp_path: Path, visitor: Visitor) -> None:
             at = now - 3 * HOUR + number * HOUR // 4
             batch(http, "running", number, {"BOS": at + HOUR, "HNL": at, "ORD": at + HOUR // 2}, open_=number == 7)
             report(http, "unthrottled", {"BOS": at + HOUR, "HNL": at + number % 3 * HOUR // 3})
-        time.sleep(0.5)  # that of the blocked one's idle timeout
+        time.sleep(0.5)  # the idle timeout of the job `blocked`
         healths = {job["job"]: job["health"] for job in http.get("/v1/jobs").json()["jobs"]}
         assert healths == {
             "empty": "empty",
@@ -67,8 +67,8 @@ def test_every_health(tmp_path: Path, visitor: Visitor) -> None:
         shoot(visitor, f"{coordinator.url}/jobs/running/act/reset", "act-reset", "form.act")
 
 
-def test_stale(tmp_path: Path, visitor: Visitor) -> None:
-    """Nobody speaks for it any more; a batch that is open is no silence."""
+def test_a_stale_job(tmp_path: Path, visitor: Visitor) -> None:
+    """A job without client contact is stale, unless a batch is open."""
     with (
         CoordinatorProcess(tmp_path, stale_after_s="0.3") as coordinator,
         httpx.Client(base_url=coordinator.url, timeout=30) as http,
@@ -94,11 +94,11 @@ def test_no_jobs(tmp_path: Path, visitor: Visitor) -> None:
         expect(page.locator("main")).to_contain_text("No jobs yet.")
         with httpx.Client(base_url=coordinator.url, timeout=30) as http:
             create(http, "first")
-        expect(page.get_by_role("link", name="first")).to_be_visible()  # by itself
+        expect(page.get_by_role("link", name="first")).to_be_visible()  # without a reload
 
 
-def test_redis_away(tmp_path: Path, visitor: Visitor) -> None:
-    """A page that is open says so and keeps what it had; one that is opened says so; and both come back."""
+def test_pages_while_redis_is_away(tmp_path: Path, visitor: Visitor) -> None:
+    """An open page keeps its content and shows the failure. A newly opened page shows the failure. Both recover."""
     visitor.expect("503")
     valkey = EmbeddedValkey(tmp_path / "valkey")
     with (
@@ -125,11 +125,11 @@ def test_redis_away(tmp_path: Path, visitor: Visitor) -> None:
         expect(page.locator("#trouble")).to_be_hidden()
         expect(late.locator("h1")).to_have_text("flights")
         for window in (page, late):
-            window.close()  # before the coordinator ends: they would report that
+            window.close()  # before the coordinator ends, which the pages would report as an error
 
 
-def test_the_coordinator_away(tmp_path: Path, visitor: Visitor) -> None:
-    """What is shown is no longer how it is, and looks so; it goes on with the next coordinator at the address."""
+def test_a_page_while_the_coordinator_is_away(tmp_path: Path, visitor: Visitor) -> None:
+    """An open page shows that it is not connected. The page continues with the next coordinator at the address."""
     visitor.expect("ERR_")
     coordinator = CoordinatorProcess(tmp_path)
     with coordinator, httpx.Client(base_url=coordinator.url, timeout=30) as http:
@@ -146,7 +146,7 @@ def test_the_coordinator_away(tmp_path: Path, visitor: Visitor) -> None:
         expect(page.locator("svg.axis text.emitted tspan")).to_have_text("2013-01-07 10:59:59Z")
 
 
-def test_a_job_that_goes(visitor: Visitor, tidegate: CoordinatorProcess, http: httpx.Client, job_name: str) -> None:
+def test_a_deleted_job(visitor: Visitor, tidegate: CoordinatorProcess, http: httpx.Client, job_name: str) -> None:
     visitor.expect("404|410")
     create(http, job_name)
     page = visitor.window()

@@ -1,4 +1,4 @@
-"""One job in a browser: it says why it is where it is, keeps up by itself, and lets operators act."""
+"""The page of a job: the explanation of the watermark, live updates and actions."""
 
 import re
 from collections.abc import Callable
@@ -18,7 +18,7 @@ SLOW = "ANC"
 
 @pytest.fixture
 def held(http: httpx.Client, make: Callable[..., str]) -> str:
-    """A job whose batches go on, and in which ANC is two hours behind the others."""
+    """A job with three committed batches, in which ANC is two hours behind the other substreams."""
     job = make(idle_timeout_ms=10 * HOUR, **FRAMES)
     for number in range(3):
         at = BASE + number * HOUR
@@ -26,7 +26,9 @@ def held(http: httpx.Client, make: Callable[..., str]) -> str:
     return job
 
 
-def test_it_says_who_holds_the_watermark(tidegate: CoordinatorProcess, visitor: Visitor, held: str) -> None:
+def test_the_page_names_the_substream_that_holds_the_watermark(
+    tidegate: CoordinatorProcess, visitor: Visitor, held: str
+) -> None:
     page = open_job(visitor, tidegate, held)
     sentence = page.locator(".sentence")
     expect(sentence).to_contain_text(re.compile(r"Held at 2013-01-07 09:00:00Z by ANC of departures, (the|silent)"))
@@ -37,7 +39,7 @@ def test_it_says_who_holds_the_watermark(tidegate: CoordinatorProcess, visitor: 
     expect(row).to_contain_text("holds the watermark")
     expect(page.locator("#facts")).to_contain_text("18")  # late rows: 2 of 3 substreams in 3 batches
     first = page.locator(".substreams tbody tr").first
-    expect(first).to_contain_text("ANC")  # the furthest behind first
+    expect(first).to_contain_text("ANC")  # the slowest substream comes first
 
 
 def test_the_watermark_moves_without_a_reload(
@@ -54,8 +56,10 @@ def test_the_watermark_moves_without_a_reload(
     assert page.evaluate("window.loaded") == "once"
 
 
-def test_evict(tidegate: CoordinatorProcess, visitor: Visitor, http: httpx.Client, held: str) -> None:
-    """Asked first, with what it would do and a reason; done then; and on record."""
+def test_an_eviction_needs_a_reason_and_is_recorded(
+    tidegate: CoordinatorProcess, visitor: Visitor, http: httpx.Client, held: str
+) -> None:
+    """The form shows the effect of the action and requires a reason. The history contains the action."""
     page = open_job(visitor, tidegate, held)
     page.locator("tr.holds").get_by_role("link", name="evict").click()
     expect(page.locator("h1")).to_have_text("Evict ANC")
@@ -85,7 +89,7 @@ def test_every_action_does_what_it_says(
         expect(page.locator(".banner.good")).to_have_text(done)
 
     page.get_by_role("row", name=re.compile("BOS")).get_by_role("link", name="idle").click()
-    expect(page.locator("main")).to_contain_text("It does not hold the watermark")
+    expect(page.locator("main")).to_contain_text("The substream does not hold the watermark")
     do("Declare idle", "The substream is idle.")
     page.get_by_role("row", name=re.compile("ANC")).get_by_role("link", name="done").click()
     do("Mark as done", "The substream is done.")
@@ -129,14 +133,14 @@ def test_every_action_does_what_it_says(
     assert {record["reason"] for record in records} == {"a test"}
 
 
-def test_names_are_text_wherever_they_are(
+def test_markup_in_names_is_shown_as_text(
     tidegate: CoordinatorProcess, visitor: Visitor, http: httpx.Client, held: str
 ) -> None:
-    """Markup in names and reasons is shown as it is; should any get through, it must not run."""
+    """Markup in names and reasons is shown as text. The content security policy blocks scripts that get through."""
     hold = {"at_most": BASE, "reason": MARKUP, "hold": "mine"}
     http.post(f"/v1/jobs/{held}/holds", json=hold).raise_for_status()
-    told = {"names": [MARKUP], "query": "departures", "reason": f"</li><script>alert(2)</script>{MARKUP}"}
-    http.post(f"/v1/jobs/{held}/substreams:idle", json=told).raise_for_status()
+    idle = {"names": [MARKUP], "query": "departures", "reason": f"</li><script>alert(2)</script>{MARKUP}"}
+    http.post(f"/v1/jobs/{held}/substreams:idle", json=idle).raise_for_status()
     page = open_job(visitor, tidegate, held, "?state=any")
     row = page.get_by_role("row", name=re.compile(re.escape(MARKUP)))
     expect(row).to_contain_text("idle")
@@ -147,7 +151,7 @@ def test_names_are_text_wherever_they_are(
     assert page.locator("main img, main script").count() == 0
     page.goto(f"{tidegate.url}/?name={MARKUP}")
     expect(page.locator("#jobs")).to_contain_text(f"No job matches {MARKUP}")
-    # What somebody might yet bring into the page is stopped by its policy.
+    # The policy also stops markup that a script inserts into the page.
     page.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.ran = 1\">')")
     page.evaluate("document.body.append(document.createElement('script'))")
     page.evaluate("document.body.lastChild.textContent = 'window.ran = 1'")
@@ -158,7 +162,7 @@ def test_names_are_text_wherever_they_are(
 
 
 def test_times_in_utc_or_in_local_time(tidegate: CoordinatorProcess, visitor: Visitor, held: str) -> None:
-    """A switch, which is remembered, also for what comes later."""
+    """The page remembers the choice across reloads and updates."""
     page = open_job(visitor, tidegate, held, timezone_id="America/Anchorage")
     emitted = page.locator("svg.axis text.emitted tspan")
     expect(emitted).to_have_text("2013-01-07 09:00:00Z")
@@ -183,7 +187,7 @@ def test_the_table_is_sorted_and_filtered(
     page.get_by_label("Name").fill("*N*")
     page.get_by_role("button", name="Show").click()
     expect(names).to_have_text(["ANC"])
-    # What was chosen stays when the table is brought up to date, also where the focus is elsewhere.
+    # The chosen state remains when the table is updated, even if the focus is elsewhere.
     page.get_by_label("State").select_option("done")
     page.evaluate("document.activeElement.blur()")
     shown = page.locator(".substreams tbody tr").first.element_handle()
@@ -211,8 +215,10 @@ def test_more_substreams_than_a_page(
     expect(rows.first).to_contain_text("s000")
 
 
-def test_by_keyboard_alone(tidegate: CoordinatorProcess, visitor: Visitor, http: httpx.Client, held: str) -> None:
-    """To the action and through it, while the page goes on changing under the focus."""
+def test_an_action_by_keyboard_alone(
+    tidegate: CoordinatorProcess, visitor: Visitor, http: httpx.Client, held: str
+) -> None:
+    """The keyboard reaches the action and completes it, while updates replace the table around the focus."""
     page = open_job(visitor, tidegate, held)
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
@@ -232,7 +238,7 @@ def test_by_keyboard_alone(tidegate: CoordinatorProcess, visitor: Visitor, http:
     expect(page.locator(".banner.good")).to_have_text("The substream is evicted.")
 
 
-def test_what_is_being_written_stays(
+def test_updates_keep_the_text_that_is_being_typed(
     tidegate: CoordinatorProcess, visitor: Visitor, http: httpx.Client, held: str
 ) -> None:
     page = open_job(visitor, tidegate, held)
@@ -244,8 +250,10 @@ def test_what_is_being_written_stays(
     expect(page.locator(".substreams tbody tr").first).to_contain_text("2013-01-07 13:00:00Z")
 
 
-def test_without_scripts(tidegate: CoordinatorProcess, visitor: Visitor, http: httpx.Client, held: str) -> None:
-    """All of it is there, and can be acted on; only it does not keep up."""
+def test_the_page_works_without_scripts(
+    tidegate: CoordinatorProcess, visitor: Visitor, http: httpx.Client, held: str
+) -> None:
+    """Without scripts, the page is complete and its actions work, but it does not update itself."""
     page = open_job(visitor, tidegate, held, java_script_enabled=False)
     expect(page.locator(".sentence")).to_contain_text("Held at 2013-01-07 09:00:00Z by ANC")
     page.locator("tr.holds").get_by_role("link", name="idle").click()
@@ -254,8 +262,8 @@ def test_without_scripts(tidegate: CoordinatorProcess, visitor: Visitor, http: h
     expect(page.locator(".sentence")).to_contain_text("Held at 2013-01-07 11:00:00Z by BOS")
 
 
-def test_on_a_phone(tidegate: CoordinatorProcess, visitor: Visitor, held: str) -> None:
-    """Nothing is wider than the screen, and what can be touched is large enough for a finger."""
+def test_pages_fit_a_phone(tidegate: CoordinatorProcess, visitor: Visitor, held: str) -> None:
+    """No page is wider than the screen, and links are large enough to touch."""
     page = open_job(visitor, tidegate, held, viewport=PHONE, is_mobile=True, has_touch=True)
     for address in (f"/jobs/{held}", "/", f"/jobs/{held}/act/evict?query=departures&substream={SLOW}"):
         page.goto(tidegate.url + address)
@@ -263,7 +271,7 @@ def test_on_a_phone(tidegate: CoordinatorProcess, visitor: Visitor, held: str) -
     page.goto(f"{tidegate.url}/jobs/{held}")
     link = page.locator("tr.holds").get_by_role("link", name="evict")
     link.wait_for()
-    # One script finds and measures it: the table may be replaced at any moment.
+    # One script finds and measures the link, because the table may be replaced at any moment.
     width, height = page.evaluate(
         """() => {
             const links = [...document.querySelectorAll("tr.holds a")];
@@ -274,10 +282,10 @@ def test_on_a_phone(tidegate: CoordinatorProcess, visitor: Visitor, held: str) -
     assert width >= 24 and height >= 24
 
 
-def test_event_times_that_are_no_dates(
+def test_event_times_that_are_not_dates(
     tidegate: CoordinatorProcess, visitor: Visitor, http: httpx.Client, make: Callable[..., str]
 ) -> None:
-    """Beyond the years 1 to 9999 they are numbers, in UTC and in local time."""
+    """Event times outside the years 1 to 9999 are shown as numbers, in UTC and in local time."""
     job = make(max_future_skew_ms=None)
     report(http, job, {"a": -9_000_000_000_000_000, "b": 2**53 - 1})
     page = open_job(visitor, tidegate, job, timezone_id="Asia/Kolkata")
@@ -289,7 +297,7 @@ def test_event_times_that_are_no_dates(
 def test_only_event_times_from_the_future(
     tidegate: CoordinatorProcess, visitor: Visitor, http: httpx.Client, make: Callable[..., str]
 ) -> None:
-    """Microseconds sent as milliseconds look like nothing at all, unless it is said."""
+    """Microseconds sent as milliseconds are ignored, so the page must say why the job has no watermark."""
     job = make()
     report(http, job, {"a": 2**53 - 1})
     page = open_job(visitor, tidegate, job)

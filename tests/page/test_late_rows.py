@@ -1,4 +1,4 @@
-"""Late rows on a job's page: that some were lost, of whom, and when."""
+"""Late rows on the page of a job: numbers, substreams and times."""
 
 from random import Random
 
@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 from tests.page.conftest import open_job
 from tests.support.api import BASE, FRAMES, HOUR, commit_rows, create
 from tests.support.browser import PHONE, Visitor, shoot
-from tidegate.page.charts import LEAST_SHARE, late_chart
+from tidegate.page.charts import MIN_SHARE, late_chart
 from tidegate.reads.late import LateHour
 from tidegate_spark.testing import CoordinatorProcess
 
@@ -19,7 +19,7 @@ def hour(at: int, rows: int, updated: int = 0, dropped: int = 0, diverted: int =
     return LateHour(start=at * HOUR, rows=rows, updated=updated, dropped=dropped, diverted=diverted)
 
 
-def test_each_hour_has_its_bar_at_its_place() -> None:
+def test_each_hour_with_late_rows_has_a_bar() -> None:
     drawn = late_chart(
         [hour(0, 100), hour(1, 200, dropped=10, diverted=20, updated=10), hour(3, 50, dropped=10), hour(4, 9)]
     )
@@ -38,13 +38,13 @@ def test_each_hour_has_its_bar_at_its_place() -> None:
     assert late_chart([]) is None
     little = late_chart([hour(0, 10_000, dropped=1)])
     assert little is not None
-    assert little.highest == LEAST_SHARE
+    assert little.highest == MIN_SHARE
     far = late_chart([hour(0, 10, dropped=1), hour(10**8, 10, dropped=1)])
     assert far is not None
-    assert [bar.x for bar in far.bars] == [0.0, 50.0], "hours of two centuries are drawn side by side"
+    assert [bar.x for bar in far.bars] == [0.0, 50.0], "bars of hours that are centuries apart are drawn side by side"
 
 
-def test_a_loss_is_on_the_page(
+def test_dropped_rows_are_on_the_page(
     tidegate: CoordinatorProcess, visitor: Visitor, http: httpx.Client, job_name: str
 ) -> None:
     create(http, job_name, **FRAMES)

@@ -1,4 +1,4 @@
-"""With keys: who may look, what they see, what they may do; and that nobody else can act in their name."""
+"""Logins with keys: what each role sees and may do, and protection against requests from other sites."""
 
 import re
 import time
@@ -40,7 +40,7 @@ class Guarded:
 
     @contextmanager
     def client(self, role: str) -> Iterator[httpx.Client]:
-        """Logged in, as a browser is."""
+        """Return a client that is logged in with a cookie, like a browser."""
         with httpx.Client(base_url=self.process.url, timeout=30) as http:
             form = {"token": self.token(http, "/login"), "key": self.keys[role], "next": "/"}
             answer = http.post("/login", data=form)
@@ -67,19 +67,19 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
                 body = {"substreams": ["a", "b"], "max_event_times": [1000, 2000]}
                 http.post(f"/v1/jobs/{job}:report", json=body).raise_for_status()
         yield Guarded(process, file, keys)
-        told = (directory / "data" / "coordinator.log").read_text()
-        assert not [key for key in keys.values() if key.split("_", 2)[2] in told]
+        log = (directory / "data" / "coordinator.log").read_text()
+        assert not [key for key in keys.values() if key.split("_", 2)[2] in log]
 
 
-def test_a_key_becomes_a_cookie(guarded: Guarded, visitor: Visitor) -> None:
-    """Out of reach of scripts and of other sites; and one comes to where one wanted to go."""
+def test_a_login_exchanges_a_key_for_a_cookie(guarded: Guarded, visitor: Visitor) -> None:
+    """Scripts and other sites cannot read the cookie. The login leads to the requested page."""
     page = visitor.window()
     page.goto(f"{guarded.process.url}/jobs/mine?sort=max_event_time")
     expect(page.locator("h1")).to_have_text("Log in")
     page.get_by_label("Key").fill("tdg_000000000000_wrong")
     page.get_by_role("button", name="Log in").click()
     visitor.expect("401")
-    expect(page.locator("main .banner.bad")).to_have_text("This key is not known, or was revoked.")
+    expect(page.locator("main .banner.bad")).to_have_text("This key does not exist, or was revoked; use another key.")
     page.get_by_label("Key").fill(guarded.keys["operate"])
     page.get_by_role("button", name="Log in").click()
     expect(page.locator("h1")).to_have_text("mine")
@@ -95,7 +95,7 @@ def test_a_key_becomes_a_cookie(guarded: Guarded, visitor: Visitor) -> None:
     expect(page.locator("h1")).to_have_text("Log in")
 
 
-def test_a_key_sees_its_jobs_and_may_what_its_role_may(guarded: Guarded, visitor: Visitor) -> None:
+def test_a_key_shows_its_jobs_and_the_actions_of_its_role(guarded: Guarded, visitor: Visitor) -> None:
     visitor.expect("403")
     page = visitor.window()
     guarded.log_in(page, "read")
@@ -125,8 +125,8 @@ def test_a_key_sees_its_jobs_and_may_what_its_role_may(guarded: Guarded, visitor
     assert set(page.locator("tbody th").all_inner_texts()) == {"mine", "mine-too", "yours"}
 
 
-def test_a_link_from_elsewhere_leads_to_the_page(guarded: Guarded, visitor: Visitor) -> None:
-    """From a chat, a dashboard, an alert: though a strict cookie does not come along with the first request."""
+def test_a_link_from_another_site_leads_to_the_page(guarded: Guarded, visitor: Visitor) -> None:
+    """The first request from another site carries no strict cookie, and still leads to the page."""
     address = guarded.process.url + "/jobs/mine"
 
     class Elsewhere(BaseHTTPRequestHandler):
@@ -153,8 +153,8 @@ def test_a_link_from_elsewhere_leads_to_the_page(guarded: Guarded, visitor: Visi
         server.server_close()
 
 
-def test_nobody_acts_in_another_s_name(guarded: Guarded) -> None:
-    """A form without the token of this session, with that of another, with one made up: nothing is done."""
+def test_a_form_needs_the_token_of_its_session(guarded: Guarded) -> None:
+    """A form is refused if its token is missing, invented or from another session."""
     path = "/jobs/mine/act/evict"
     with guarded.client("operate") as http, guarded.client("operate") as other:
         form = {"query": "", "substream": "a", "reason": "not me"}
@@ -169,7 +169,7 @@ def test_nobody_acts_in_another_s_name(guarded: Guarded) -> None:
         assert "evict" not in [record.get("action") for record in records]
         assert http.post(path, data={**form, "token": guarded.token(http, f"{path}?query=&substream=a")}).is_redirect
         assert guarded_history(guarded)[0]["substreams"] == ["/a"]
-        # What a role may not do, it may not do by a form either.
+        # The limits of a role apply to forms, too.
         with guarded.client("read") as reader:
             token = guarded.token(reader, "/jobs/mine")
             assert reader.post(path, data={**form, "token": token}).status_code == 403
@@ -185,8 +185,10 @@ def guarded_history(guarded: Guarded) -> list[dict[str, Any]]:
     return [record for record in records if record["kind"] == "action"]
 
 
-def test_nobody_is_logged_in_by_another_site(guarded: Guarded) -> None:
-    """As somebody else, in whose name they would then act: the form before the login has no session to belong to."""
+def test_another_site_cannot_log_a_user_in(guarded: Guarded) -> None:
+    """Another site could log a user in with a key of its own. The login form belongs to no session, so the origin of
+    the request is checked.
+    """
     with httpx.Client(base_url=guarded.process.url, timeout=30) as http:
         form = {"token": guarded.token(http, "/login"), "key": guarded.keys["read"], "next": "/"}
         for headers in (
@@ -202,8 +204,8 @@ def test_nobody_is_logged_in_by_another_site(guarded: Guarded) -> None:
         assert http.post("/login", data=form, headers=own).status_code == 303
 
 
-def test_forms_are_judged_as_the_api_judges(guarded: Guarded) -> None:
-    """What that refuses a form cannot do either, and whatever it says is answered."""
+def test_forms_are_validated_like_calls_of_the_api(guarded: Guarded) -> None:
+    """A form is refused for the same reasons as a call of the API."""
     with guarded.client("root") as http:
         token = guarded.token(http, "/jobs/yours")
 
@@ -228,24 +230,24 @@ def test_forms_are_judged_as_the_api_judges(guarded: Guarded) -> None:
         assert records == []
 
 
-def test_a_cookie_is_for_the_page_alone(guarded: Guarded) -> None:
-    """The API goes by keys, so that no page of anybody can call it."""
+def test_a_cookie_is_valid_for_the_page_only(guarded: Guarded) -> None:
+    """The API takes only keys, so no page of another site can call it."""
     with guarded.client("root") as http:
         assert http.get("/").status_code == 200
         assert http.get("/v1/jobs").status_code == 401
         assert http.get("/metrics").status_code == 401
         key = {"Authorization": f"Bearer {guarded.keys['read']}"}
-        told = httpx.get(f"{guarded.process.url}/metrics", headers=key).text
-        assert 'job_name="mine"' in told and "yours" not in told
+        metrics = httpx.get(f"{guarded.process.url}/metrics", headers=key).text
+        assert 'job_name="mine"' in metrics and "yours" not in metrics
 
 
 def test_a_cookie_ends(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When it was changed, when its key is revoked: the stream as well."""
+    """A cookie ends when it is changed, expires, or its key is revoked. Open event streams end, too."""
     name = "to-be-revoked"
     guarded.keys[name] = keyring.create(guarded.file, name, Role.READ, "")
     with httpx.Client(base_url=guarded.process.url, timeout=30) as probe:
         while probe.get("/v1/jobs", headers={"Authorization": f"Bearer {guarded.keys[name]}"}).status_code != 200:
-            pass  # until the coordinator has read the file again
+            pass  # until the coordinator has reloaded the file of keys
     with guarded.client(name) as http:
         cookie = http.cookies[COOKIE]
         key_id, nonce, signed_at, mac = cookie.split(".")
@@ -298,14 +300,14 @@ def test_a_cookie_ends(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> Non
         "",
     ],
 )
-def test_the_login_leads_nowhere_else(guarded: Guarded, where: str) -> None:
+def test_the_login_redirects_only_to_pages_of_this_site(guarded: Guarded, where: str) -> None:
     with httpx.Client(base_url=guarded.process.url, timeout=30) as http:
         form = {"token": guarded.token(http, "/login"), "key": guarded.keys["read"], "next": where}
         assert http.post("/login", data=form).headers["location"] == "/"
 
 
-def test_nobody_else_frames_it_or_reads_it(tidegate: CoordinatorProcess) -> None:
-    """Without keys, too: a page of another site gets nothing, and may lead here by a link alone."""
+def test_other_sites_can_neither_frame_nor_read_the_page(tidegate: CoordinatorProcess) -> None:
+    """Even without keys, another site can only link to the page and cannot read it."""
     with httpx.Client(base_url=tidegate.url, timeout=30) as http:
         headers = http.get("/").headers
         policy = headers["content-security-policy"]

@@ -1,4 +1,4 @@
-"""Where things are in the pictures of the page."""
+"""Positions in the charts of the page."""
 
 import pytest
 
@@ -12,15 +12,15 @@ def places(*at: int | None) -> dict[str, float]:
     return {mark.name: mark.x for mark in drawn.marks}
 
 
-def test_the_axis_is_to_scale_while_now_is_near() -> None:
+def test_the_axis_is_to_scale_if_now_is_near() -> None:
     drawn = axis(0, 25, 50, 100)
     assert drawn is not None and drawn.breaks_at is None
     assert places(0, 25, 50, 100) == {"emitted": 4.0, "coalesced_watermark": 27.0, "max_event_time": 50.0, "now": 96.0}
     assert [mark.anchor for mark in drawn.marks] == ["start", "middle", "middle", "end"]
 
 
-def test_a_clock_that_is_far_away_is_behind_a_break() -> None:
-    """A replay of the year before last: to scale, all else would be one point."""
+def test_a_distant_now_is_behind_a_break() -> None:
+    """In a replay of old data, an axis to scale would put all other marks on one point."""
     drawn = axis(0, 0, 100, 10_000)
     assert drawn is not None and drawn.breaks_at == 88.0
     assert places(0, 0, 100, 10_000) == {
@@ -34,7 +34,7 @@ def test_a_clock_that_is_far_away_is_behind_a_break() -> None:
     assert places(5000, None, 5100, 0) == {"emitted": 20.0, "max_event_time": 96.0, "now": 4.0}
 
 
-def test_one_moment_alone_has_a_place() -> None:
+def test_a_single_event_time_has_a_position() -> None:
     assert places(None, None, 7, 7) == {"max_event_time": 50.0, "now": 50.0}
     assert places(None, None, 7, 70) == {"max_event_time": 42.0, "now": 96.0}
     assert axis(None, None, None, 7) is None

@@ -1,1 +1,1 @@
-"""The operators' page: HTML from templates, kept up to date by an event stream, without a build step."""
+"""The web page for operators: HTML from templates, updated through an event stream, without a build step."""

@@ -1,4 +1,4 @@
-"""The forms of actions: shown with their effect, then submitted."""
+"""The forms of actions: show a form with its effect, then carry out the submitted form."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -11,7 +11,7 @@ from tidegate.auth.callers import Caller
 from tidegate.auth.roles import READERS
 from tidegate.domain.errors import DomainError
 from tidegate.page.actions import ACTIONS, Action, Submission
-from tidegate.page.frame import PageRoute, frame, read_form
+from tidegate.page.layout import PageRoute, layout, read_form
 from tidegate.page.render import render
 from tidegate.reads.explain import read_explanation
 from tidegate.web.access import CallerOf, allowed
@@ -33,7 +33,7 @@ async def show_action(
     substream: Annotated[str, Query(max_length=200)] = "",
     hold: Annotated[str, Query(max_length=128)] = "",
 ) -> Response:
-    """Show the form of an action, with the watermark that would follow."""
+    """Show the form of an action, with the watermark after the action."""
     action = _action(verb, caller)
     form = {"query": query, "substream": substream, "hold": hold}
     return await _form_page(request, context, job, action, form)
@@ -49,7 +49,7 @@ async def act(request: Request, job: JobId, verb: str, context: ContextOf, calle
     try:
         if not reason:
             raise Problem.of_field("reason", "enter a reason; the history keeps it.")
-        await action.run(Submission(context.store, job, caller.audit_info(reason), form))
+        await action.run(Submission(context.store.actions, job, caller.audit_info(reason), form))
     except (Problem, DomainError) as error:
         problem = problem_of(error)
         request.scope["problem"] = problem.code
@@ -80,7 +80,7 @@ async def _form_page(
         without=holders[0] if action.releases and is_holder and len(holders) > 1 else None,
         is_holder=is_holder,
         problem=problem,
-        **frame(request),
+        **layout(request),
     )
     return HTMLResponse(page, problem.status if problem else HTTP_200_OK)
 

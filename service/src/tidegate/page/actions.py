@@ -10,7 +10,7 @@ from tidegate import times
 from tidegate.auth.roles import ADMINS, OPERATORS, REPORTERS_AND_OPERATORS, Role
 from tidegate.domain.journal import AuditInfo
 from tidegate.reads.types import Id
-from tidegate.store.jobs import JobStore
+from tidegate.store.actions import JobActions
 from tidegate.web import actions as commands
 from tidegate.web.actions import ActionRequest, CompleteRequest, HoldRequest, RetireRequest, SubstreamActionRequest
 from tidegate.web.bodies import invalid_body
@@ -22,28 +22,28 @@ Request = TypeVar("Request", bound=BaseModel)
 
 
 class QueryChoice(ActionRequest):
-    """The query of an action."""
+    """The query that an action applies to."""
 
     query: Id
 
 
 class HoldChoice(ActionRequest):
-    """The hold of an action."""
+    """The hold that an action applies to."""
 
     hold: Id
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A submitted form of an action. It is validated as the API validates a request."""
+    """A submitted form of an action, validated like an API request."""
 
-    store: JobStore
+    actions: JobActions
     job: str
     audit: AuditInfo
     form: Form
 
     def validated(self, model: type[Request], **members: Any) -> Request:
-        """Return the request with these members and the reason of the form.
+        """Return a request with these members and the reason from the form.
 
         Raises:
             Problem: If a member is not valid.
@@ -65,14 +65,8 @@ class Submission:
             raise Problem.of_field(name, f"{error}.") from None
 
     def text(self, name: str) -> str:
-        """Return the text of a field, empty if there is none."""
+        """Return the text of a field; empty if the form does not have the field."""
         return self.form.get(name, "").strip()
-
-    @property
-    def substream(self) -> SubstreamActionRequest:
-        """The request for an action on the substream of the form."""
-        names, query = [self.form.get("substream", "")], self.form.get("query", "")
-        return self.validated(SubstreamActionRequest, names=names, query=query)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +84,17 @@ class Action:
     """An action of the page.
 
     Attributes:
-        verb: Name of the action in addresses.
+        verb: Name of the action in URLs.
         title: Title of the form.
         button: Label of the button that sends the form.
-        effect: What the action does.
-        result: What the page says afterwards.
+        effect: Description of the effect, shown in the form.
+        result: Message on the page after the action.
         roles: Roles that may use the action.
-        run: Carries out the action.
-        target: Parts of the address that name what the action applies to.
-        fields: Fields of the form beside the reason.
-        releases: Whether the target no longer holds the watermark afterwards. The form then shows the new watermark.
+        run: Function that carries out the action.
+        target: Names of the parameters that identify the target of the action.
+        fields: Fields of the form in addition to the reason.
+        releases: Whether the target stops holding the watermark. If the target holds the watermark, the form shows the
+            watermark after the action.
         dangerous: Whether the button is marked as dangerous.
     """
 
@@ -116,26 +111,22 @@ class Action:
     dangerous: bool = False
 
 
-async def _idle(form: Submission) -> object:
-    target = form.substream
-    return await form.store.idle(form.job, target.query, target.names, form.audit)
+def _on_substream(command: Callable[..., Awaitable[object]]) -> Callable[[Submission], Awaitable[object]]:
+    """Return a function that runs a command on the substream in the form."""
 
+    async def run(form: Submission) -> object:
+        names, query = [form.form.get("substream", "")], form.form.get("query", "")
+        target = form.validated(SubstreamActionRequest, names=names, query=query)
+        return await command(form.actions, form.job, target.query, target.names, form.audit)
 
-async def _done(form: Submission) -> object:
-    target = form.substream
-    return await form.store.done(form.job, target.query, target.names, form.audit)
-
-
-async def _evict(form: Submission) -> object:
-    target = form.substream
-    return await form.store.evict(form.job, target.query, target.names, form.audit)
+    return run
 
 
 async def _retire(form: Submission) -> object:
     successor = form.text("successor") or None
     request = form.validated(RetireRequest, successor=successor, evict=successor is None)
     query = form.validated(QueryChoice, query=form.form.get("query", "")).query
-    return await form.store.retire(form.job, query, request.successor, form.audit)
+    return await form.actions.retire(form.job, query, request.successor, form.audit)
 
 
 async def _hold(form: Submission) -> object:
@@ -146,28 +137,28 @@ async def _hold(form: Submission) -> object:
         duration_ms=round(form.parsed(times.parse_duration_s, "lasts") * times.MS) if lasts else None,
         hold=form.text("name") or None,
     )
-    return await commands.hold(form.store, form.job, request, form.audit)
+    return await commands.hold(form.actions, form.job, request, form.audit)
 
 
 async def _release(form: Submission) -> object:
     hold = form.validated(HoldChoice, hold=form.form.get("hold", "")).hold
-    return await form.store.release(form.job, hold, form.audit)
+    return await form.actions.release(form.job, hold, form.audit)
 
 
 async def _complete(form: Submission) -> object:
-    return await form.store.complete(form.job, form.audit, up_to=form.validated(CompleteRequest).up_to)
+    return await form.actions.complete(form.job, form.audit, up_to=form.validated(CompleteRequest).up_to)
 
 
 async def _reopen(form: Submission) -> object:
     form.validated(ActionRequest)
-    return await form.store.reopen(form.job, form.audit)
+    return await form.actions.reopen(form.job, form.audit)
 
 
 async def _reset(form: Submission) -> object:
     form.validated(ActionRequest)
     if form.form.get("name", "") != form.job:
         raise Problem.of_field("name", f"type {form.job} to confirm.")
-    return await form.store.reset(form.job, form.audit)
+    return await form.actions.reset(form.job, form.audit)
 
 
 SUBSTREAM = ("query", "substream")
@@ -177,10 +168,10 @@ _ACTIONS = (
         verb="idle",
         title="Declare {substream} idle",
         button="Declare idle",
-        effect="The substream does not hold the watermark until its next event. Rows below the watermark are late.",
+        effect="The substream stops holding the watermark until its next event. Rows below the watermark are late.",
         result="The substream is idle.",
         roles=REPORTERS_AND_OPERATORS,
-        run=_idle,
+        run=_on_substream(JobActions.idle),
         target=SUBSTREAM,
         releases=True,
     ),
@@ -188,10 +179,10 @@ _ACTIONS = (
         verb="done",
         title="Mark {substream} as done",
         button="Mark as done",
-        effect="The substream has ended permanently. Further reports of it are refused.",
+        effect="The substream ends permanently. The coordinator refuses further reports of the substream.",
         result="The substream is done.",
         roles=REPORTERS_AND_OPERATORS,
-        run=_done,
+        run=_on_substream(JobActions.done),
         target=SUBSTREAM,
         releases=True,
     ),
@@ -200,10 +191,10 @@ _ACTIONS = (
         title="Evict {substream}",
         button="Evict",
         effect="The substream and its state are removed. The watermark does not move back. The substream can return as "
-        "a new one.",
+        "a new substream.",
         result="The substream is evicted.",
         roles=OPERATORS,
-        run=_evict,
+        run=_on_substream(JobActions.evict),
         target=SUBSTREAM,
         releases=True,
     ),
@@ -218,27 +209,28 @@ _ACTIONS = (
         roles=OPERATORS,
         run=_retire,
         target=("query",),
-        fields=(Field("successor", "Successor", "query that takes over the substreams; empty: none"),),
+        fields=(Field("successor", "Successor", "query that takes over the substreams, or empty"),),
     ),
     Action(
         verb="hold",
         title="Hold the watermark",
         button="Hold watermark",
-        effect="The watermark stays at or below this value until the hold is released or expires. It never moves back.",
+        effect="The watermark stays at or below this value until the hold is released or expires. If it is already "
+        "higher, it does not move.",
         result="The watermark is held.",
         roles=OPERATORS,
         run=_hold,
         fields=(
             Field("at_most", "At most", "2013-01-14T00:00Z, or Unix milliseconds", required=True),
-            Field("lasts", "Duration", "30m, 2h, 1d; empty: until it is released"),
-            Field("name", "Name", "name of the hold; empty: chosen by the coordinator"),
+            Field("lasts", "Duration", "30m, 2h, 1d, or empty for no expiry"),
+            Field("name", "Name", "name of the hold, or empty for a generated name"),
         ),
     ),
     Action(
         verb="release",
         title="Release the hold {hold}",
         button="Release hold",
-        effect="The watermark follows the data again.",
+        effect="The hold no longer limits the watermark.",
         result="The hold is released.",
         roles=OPERATORS,
         run=_release,
@@ -248,8 +240,8 @@ _ACTIONS = (
         verb="complete",
         title="Complete the job",
         button="Complete job",
-        effect="The input has ended: all substreams are done, the watermark moves to the end of the last frame, and "
-        "further reports are refused.",
+        effect="All substreams are done, and the watermark passes the max event time. The coordinator refuses further "
+        "reports.",
         result="The job is complete.",
         roles=OPERATORS,
         run=_complete,
@@ -258,7 +250,7 @@ _ACTIONS = (
         verb="reopen",
         title="Reopen the job",
         button="Reopen job",
-        effect="Reports are accepted again. The watermark stays, so rows below it are late.",
+        effect="The coordinator accepts reports again. The watermark stays, so rows below it are late.",
         result="The job is open again.",
         roles=OPERATORS,
         run=_reopen,
@@ -267,8 +259,8 @@ _ACTIONS = (
         verb="reset",
         title="Reset the job",
         button="Reset job",
-        effect="All state is deleted, the watermark included. This is the only way to move a watermark back. Windows "
-        "that consumers have closed stay closed.",
+        effect="All state is deleted, including the watermark. The next watermark can be lower. Windows that consumers "
+        "have closed stay closed.",
         result="The job is reset.",
         roles=ADMINS,
         run=_reset,

@@ -11,14 +11,14 @@ from tidegate.reads.completeness import Completeness
 from tidegate.reads.late import LateHour
 
 MAX_GAP = 3
-"""The axis shows ``now`` to scale if it is at most this many times the width of the other times away from them."""
+"""Maximum distance of ``now`` from the other times, as a multiple of their span. Beyond it, the axis has a break."""
 EDGE, BREAK, REST = 4.0, 88.0, 80.0
 WIDTH, HEIGHT = 600, 60
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A time on the axis, at ``x`` per cent of its width."""
+    """A time on the axis, at ``x`` percent of the axis width."""
 
     name: str
     at_ms: int
@@ -26,7 +26,7 @@ class Mark:
 
     @property
     def anchor(self) -> str:
-        """The part of the label that is at ``x``: its start, middle or end."""
+        """The part of the label that is placed at ``x``: start, middle or end."""
         return "start" if self.x < 25 else "end" if self.x > 75 else "middle"
 
 
@@ -36,19 +36,19 @@ class Axis:
 
     Attributes:
         marks: The times on the axis.
-        breaks_at: Position of the break in front of a distant ``now`` in per cent; None if the axis is to scale.
+        breaks_at: Position of the break next to a distant ``now``, in percent; None if the axis is to scale.
     """
 
     marks: tuple[Mark, ...]
     breaks_at: float | None
 
     def of(self, name: str) -> Mark | None:
-        """Return the mark with a name, or None."""
+        """Return the mark with this name, or None if the axis has no such mark."""
         return next((mark for mark in self.marks if mark.name == name), None)
 
 
 def axis(watermark: int | None, coalesced_watermark: int | None, max_event_time: int | None, now: int) -> Axis | None:
-    """Return the axis with these times, or None without any event time."""
+    """Return the axis with these times, or None if no event time is known."""
     times = {"emitted": watermark, "coalesced_watermark": coalesced_watermark, "max_event_time": max_event_time}
     known = {name: at_ms for name, at_ms in times.items() if at_ms is not None}
     if not known:
@@ -78,7 +78,7 @@ class LagChart:
     """The watermark lag over processing time.
 
     Attributes:
-        points: Points of a polyline in ``WIDTH`` by ``HEIGHT``.
+        points: Points of a polyline in a box of ``WIDTH`` by ``HEIGHT``.
         lowest_ms: Lowest lag.
         highest_ms: Highest lag.
         latest_ms: Latest lag.
@@ -93,7 +93,7 @@ class LagChart:
 
 
 def lag_chart(emissions: Sequence[Record], now_ms: int) -> LagChart | None:
-    """Return the chart of emissions, oldest first, or None if there are fewer than two with a watermark.
+    """Return the chart of emissions, oldest first, or None for fewer than two emissions with a watermark.
 
     The lag grows with time, and falls with each emission.
     """
@@ -115,16 +115,16 @@ def lag_chart(emissions: Sequence[Record], now_ms: int) -> LagChart | None:
 
 @dataclass(frozen=True, slots=True)
 class CompletenessChart:
-    """The completeness curve in 100 by 100.
+    """The completeness curve in a box of 100 by 100.
 
     Attributes:
         points: Points of a polyline.
-        lags: Labels of the horizontal axis, with their positions in per cent.
-        shares: Labels of the vertical axis, with their positions in per cent.
-        in_force: Position of the lag in force.
-        recommended: Position of the recommended lag.
-        target: Height of the target, if it is within the chart.
-        achieved: Height of the achieved completeness, if it is within the chart.
+        lags: Labels of the horizontal axis, with their positions in percent.
+        shares: Labels of the vertical axis, with their positions in percent.
+        in_force: Horizontal position of the lag in force; None if no lag is in force.
+        recommended: Horizontal position of the recommended lag; None if no lag is recommended.
+        target: Vertical position of the target; None if it is outside the chart.
+        achieved: Vertical position of the achieved completeness; None if it is outside the chart.
     """
 
     points: str
@@ -137,9 +137,9 @@ class CompletenessChart:
 
 
 MARGIN = 1.25
-"""Width of the chart relative to the longest lag that is marked in it."""
+"""Width of the chart, as a multiple of the longest lag that it must show."""
 NEARLY_ALL = 0.995
-"""The chart shows at least the lag that gives this completeness."""
+"""Completeness whose lag the chart always shows."""
 STEPS_MS: list[int] = [
     *(digit * 10**power for power in range(3) for digit in (1, 2, 5)),
     *(step * unit for unit in (1000, 60_000) for step in (1, 2, 5, 10, 15, 30)),
@@ -168,14 +168,14 @@ class _Scale:
         return None if share is None or share < self.bottom else self.y(share)
 
     def label_step(self) -> int:
-        """Return the distance of labels on the horizontal axis, so that they are round numbers."""
+        """Return the distance between labels on the horizontal axis, as a round number."""
         longest = STEPS_MS[-1]
         steps = (step for step in STEPS_MS if self.right <= MAX_LABELS * step)
         return next(steps, -(-self.right // MAX_LABELS // longest) * longest)
 
 
 def completeness_chart(measured: Completeness) -> CompletenessChart | None:
-    """Return the chart of a completeness curve, or None without measured delays."""
+    """Return the chart of a completeness curve, or None if no delays were measured."""
     points = measured.points
     if not points:
         return None
@@ -185,7 +185,7 @@ def completeness_chart(measured: Completeness) -> CompletenessChart | None:
     scale = _Scale(right, min(math.floor(10 * points[0].completeness) / 10, 0.9))
     drawn = [(point.lag_ms, point.completeness) for point in points if point.lag_ms <= right]
     drawn.append((right, max(share for _, share in drawn)))
-    # Between two lags the completeness is that of the lower one.
+    # Between two lags, the completeness of the lower lag applies.
     steps = [drawn[0]]
     for (_, before), (lag, share) in pairwise(drawn):
         steps += [(lag, before), (lag, share)]
@@ -207,8 +207,8 @@ class Bar:
 
     Attributes:
         start: Event time at which the hour starts.
-        x: Position in per cent.
-        title: Numbers of rows.
+        x: Position in percent.
+        title: Number of rows by class.
         parts: Row class, top and height of each part.
     """
 
@@ -220,10 +220,10 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class LateChart:
-    """The share of updated, dropped and diverted rows by hour, in 100 by 100.
+    """The share of updated, dropped and diverted rows by hour, in a box of 100 by 100.
 
     Attributes:
-        bars: Hours with such rows.
+        bars: Hours with updated, dropped or diverted rows.
         width: Width of a bar.
         highest: Share at the top of the chart.
         first: Event time at which the first hour starts.
@@ -238,10 +238,10 @@ class LateChart:
 
 
 PARTS = ("dropped", "diverted", "updated")
-LEAST_SHARE = 0.01
-"""Least share at the top of the chart."""
+MIN_SHARE = 0.01
+"""Minimum share at the top of the chart."""
 MAX_HOURS = 10 * HOURS_KEPT
-"""Longest range of hours that is drawn to scale. In a longer one, hours with rows are drawn side by side."""
+"""Maximum number of hours drawn to scale. In a longer range, the hours with rows are drawn side by side."""
 
 
 def late_chart(hours: Sequence[LateHour]) -> LateChart | None:
@@ -249,7 +249,7 @@ def late_chart(hours: Sequence[LateHour]) -> LateChart | None:
     if not any(map(_not_on_time, hours)):
         return None
     first, last = hours[0].start, hours[-1].start + HOUR
-    highest = max(LEAST_SHARE, *(_not_on_time(hour) / _rows(hour) for hour in hours))
+    highest = max(MIN_SHARE, *(_not_on_time(hour) / _rows(hour) for hour in hours))
     slots = (last - first) // HOUR
     to_scale = slots <= MAX_HOURS
     slots = slots if to_scale else len(hours)

@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from tidegate.auth.roles import READERS
 from tidegate.domain.errors import ClockJumped, JobDeleted, JobNotFound
 from tidegate.page import sections
-from tidegate.page.frame import PageRoute
+from tidegate.page.layout import PageRoute
 from tidegate.page.pages import JobPattern, JobViewOf
 from tidegate.page.sections import Sections
 from tidegate.web.access import CallerOf, allowed, caller_of
@@ -22,11 +22,11 @@ from tidegate.web.context import Context, ContextOf, JobId
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 POLL_S = 2.0
-"""Interval at which the store is read for changes that leave no record, such as max event times."""
+"""Interval at which a page reads the store for changes without a record, such as new max event times."""
 SETTLE_S = 0.2
-"""Least time between two updates."""
+"""Minimum time between two updates."""
 REST_FACTOR = 10
-"""A page rests this many times the duration of its last read, so that slow reads happen less often."""
+"""Minimum pause after a read, as a multiple of its duration, so that slow reads happen less often."""
 
 Read = Callable[[], Awaitable[Sections]]
 
@@ -61,23 +61,23 @@ async def job_live(
     async def read() -> Sections:
         return await sections.job(context, caller, job, view)
 
-    await context.store.sweep(job)  # answers with an error, before the stream starts, if there is no such job
+    await context.store.sweep(job)  # raises an error before the stream starts if the job does not exist
     changes = context.wakeups.follow(job, None, POLL_S, context.usage.waiting(caller.key))
     return await _stream(_updates(request, context, changes, read))
 
 
 async def _stream(events: AsyncGenerator[bytes, None]) -> StreamingResponse:
-    await anext(events)  # answers with an error, before the stream starts, if too many clients are waiting
+    await anext(events)  # raises an error before the stream starts if too many clients wait
     return StreamingResponse(events, headers={"X-Accel-Buffering": "no"}, media_type="text/event-stream")
 
 
 async def _updates(
     request: Request, context: Context, changes: AsyncGenerator[object, None], read: Read
 ) -> AsyncGenerator[bytes, None]:
-    """Yield nothing first, then an event for each change.
+    """Yield empty bytes first, then an event for each change.
 
-    Events are ``page`` with the sections that changed, ``down`` if the store cannot be read, and ``gone`` as the last
-    one, if the job does not exist any more or the session has ended.
+    ``page`` contains the sections that changed. ``down`` means that the store cannot be read. ``gone`` is the last
+    event, after the job was deleted or the session has ended.
     """
     shown: dict[str, str] = {}
     async with aclosing(changes):
@@ -102,7 +102,7 @@ async def _updates(
             pass
         else:
             if context.wakeups.closing:
-                return  # the browser reconnects to another replica, or to this one after its restart
+                return  # the browser reconnects to another replica, or to this replica after its restart
     yield _event("gone", {})
 
 

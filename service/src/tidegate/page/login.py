@@ -10,7 +10,7 @@ from structlog.contextvars import bind_contextvars
 from tidegate.auth.errors import KeyUnknown
 from tidegate.auth.roles import READERS
 from tidegate.auth.usage import network
-from tidegate.page.frame import PageRoute, frame, read_form
+from tidegate.page.layout import PageRoute, layout, read_form
 from tidegate.page.render import render
 from tidegate.web.access import allowed
 from tidegate.web.context import ContextOf
@@ -25,10 +25,10 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute)
 async def login(
     request: Request, context: ContextOf, address: Annotated[str, Query(alias="next", max_length=2000)] = "/"
 ) -> Response:
-    """Show the form for a key."""
+    """Show the login form."""
     if context.keyring is None:
         return RedirectResponse("/", HTTP_303_SEE_OTHER)
-    return HTMLResponse(render("login.html", address=address, problem=None, **frame(request)))
+    return HTMLResponse(render("login.html", address=address, problem=None, **layout(request)))
 
 
 @router.post("/login")
@@ -44,7 +44,7 @@ async def log_in(request: Request, context: ContextOf) -> Response:
         context.sessions.failed_logins.take(client)
         problem = problem_of(KeyUnknown())
         request.scope["problem"] = problem.code
-        page = render("login.html", address=address, problem=problem, **frame(request))
+        page = render("login.html", address=address, problem=problem, **layout(request))
         return HTMLResponse(page, problem.status)
     bind_contextvars(key=key.name)
     answer = RedirectResponse(address if _is_own_page(address) else "/", HTTP_303_SEE_OTHER)
@@ -63,6 +63,9 @@ async def log_out(request: Request, context: ContextOf) -> Response:
 
 
 def _is_own_page(address: str) -> bool:
-    """Return whether an address is a page of this service; a link could lead to another site after the login."""
+    """Return whether an address is a page of this service.
+
+    Without this check, a link could send the user to another site after the login.
+    """
     path = address.partition("?")[0]
     return address[1:2] not in ("/", "\\") and PAGES.fullmatch(path) is not None

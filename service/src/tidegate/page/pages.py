@@ -1,7 +1,7 @@
 """The job list and the page of a job."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -9,14 +9,11 @@ from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
 from tidegate.auth.roles import READERS
-from tidegate.domain.results import SubstreamState
 from tidegate.page import sections
 from tidegate.page.actions import ACTIONS
-from tidegate.page.frame import PageRoute, frame
+from tidegate.page.layout import PageRoute, layout
 from tidegate.page.render import render
 from tidegate.page.sections import JobView, Sections
-from tidegate.reads.history import RECORD_ID
-from tidegate.reads.substreams import CURSOR, Column
 from tidegate.web.access import CallerOf, allowed
 from tidegate.web.context import ContextOf, JobId
 
@@ -25,19 +22,7 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute)
 JobPattern = Annotated[str, Query(max_length=128)]
 
 
-async def job_view(
-    name: Annotated[str, Query(max_length=200)] = "*",
-    state: SubstreamState | Literal["", "any"] = "",
-    sort: Column | None = None,
-    descending: bool = False,
-    after: Annotated[str, Query(pattern=CURSOR, max_length=400)] = "",
-    before: Annotated[str, Query(pattern=rf"^$|{RECORD_ID}")] = "",
-) -> JobView:
-    """Return the parts of a job's page that the parameters select."""
-    return JobView(name or "*", state, sort, descending, after, before)
-
-
-JobViewOf = Annotated[JobView, Depends(job_view)]
+JobViewOf = Annotated[JobView, Depends()]
 
 
 @router.get("/")
@@ -63,4 +48,4 @@ async def job_page(
 
 def _page(request: Request, template: str, shown: Sections, values: Mapping[str, Any]) -> Response:
     markup = {name: Markup(text) for name, text in shown.markup.items()}  # noqa: S704 - rendered by our templates
-    return HTMLResponse(render(template, **frame(request) | {"now": shown.now_ms, "sections": markup, **values}))
+    return HTMLResponse(render(template, **layout(request) | {"now": shown.now_ms, "sections": markup, **values}))

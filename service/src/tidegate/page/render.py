@@ -1,6 +1,5 @@
-"""Templates and their filters. All values are escaped, except markup of these filters."""
+"""Templates and their filters. All values are escaped, except the markup that the filters return."""
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,6 +16,7 @@ from tidegate.reads.sentences import (
     Time,
     holder,
     late_span_sentence,
+    percent,
     record_details,
     share_text,
 )
@@ -24,7 +24,10 @@ from tidegate.times import EARLIEST_MS, LATEST_MS, MS, format_duration, format_t
 
 
 def time(at_ms: int | None) -> Markup:
-    """Return a time in UTC to the second, with the exact time as its title. The script can show it in local time."""
+    """Return the markup of a time in UTC, in whole seconds. The title of the element is the exact time.
+
+    The script of the page can replace the text with the local time.
+    """
     if at_ms is None:
         return Markup('<span class="none">none</span>')
     if not EARLIEST_MS <= at_ms <= LATEST_MS:
@@ -36,44 +39,39 @@ def time(at_ms: int | None) -> Markup:
 
 
 def svg_time(at_ms: int) -> Markup:
-    """Return a time in UTC to the second, for text in SVG."""
+    """Return the markup of a time in UTC, in whole seconds, for text in SVG."""
     if not EARLIEST_MS <= at_ms <= LATEST_MS:
         return Markup("{}").format(at_ms)
     return Markup('<tspan data-ms="{}">{}</tspan>').format(at_ms, format_time(at_ms // MS * MS))
 
 
 def elapsed(at_ms: int | None, now_ms: int) -> Markup:
-    """Return the duration since a time. The script counts it up."""
+    """Return the markup of the duration since a time. The script of the page updates it."""
     if at_ms is None:
         return Markup('<span class="none">never</span>')
     return Markup('<span data-since="{}">{}</span>').format(at_ms, format_duration(now_ms - at_ms))
 
 
 def remaining(at_ms: int, now_ms: int) -> Markup:
-    """Return the duration until a time. The script counts it down."""
+    """Return the markup of the duration until a time. The script of the page updates it."""
     return Markup('<span data-until="{}">{}</span>').format(at_ms, format_duration(at_ms - now_ms))
 
 
 def duration(ms: int | None) -> str:
-    """Return a duration, negative ones with a sign; ``none`` for None."""
+    """Return a duration, with a minus sign if it is negative, or ``none`` for None."""
     if ms is None:
         return "none"
     return f"-{format_duration(-ms)}" if ms < 0 else format_duration(ms)
 
 
 def number(count: int) -> str:
-    """Return a number with separators."""
+    """Return a number with thousands separators."""
     return f"{count:,}"
 
 
 def words(identifier: str) -> str:
-    """Return an identifier as words."""
+    """Return an identifier with spaces instead of underscores."""
     return identifier.replace("_", " ")
-
-
-def percent(share: float) -> str:
-    """Return a share in per cent, rounded down, so that 100 % means all."""
-    return f"{math.floor(share * 1_000_000) / 10_000:.4f}".rstrip("0").rstrip(".") + " %"
 
 
 def sentence(pieces: Iterable[Piece], now_ms: int) -> Markup:
@@ -120,5 +118,5 @@ _templates.filters |= {
 
 
 def render(template: str, **values: Any) -> str:
-    """Return a template with these values."""
+    """Return a template rendered with these values."""
     return _templates.get_template(template).render(**values)

@@ -2,19 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from fastapi import Query
 
 from tidegate.auth.callers import Caller
+from tidegate.domain.config import JOB_LIMITS
 from tidegate.domain.health import WORST_FIRST, health
 from tidegate.domain.pattern import matches
 from tidegate.domain.results import SubstreamState
 from tidegate.page.actions import ACTIONS
 from tidegate.page.charts import axis, completeness_chart, lag_chart, late_chart
 from tidegate.page.render import render
+from tidegate.reads.history import RECORD_ID
 from tidegate.reads.job_page import ACTIVE, JobPage, JobPageSelection, read_job_page
 from tidegate.reads.sentences import status_sentence
 from tidegate.reads.status import job_status
-from tidegate.reads.substreams import Column
+from tidegate.reads.substreams import CURSOR, Column
 from tidegate.web.context import Context
 
 JOBS_SHOWN = 200
@@ -33,7 +37,7 @@ class Sections:
 
     Attributes:
         now_ms: Processing time of the coordinator when the sections were read.
-        markup: Markup by the id of the element that contains it.
+        markup: Markup of each section, by the id of its element.
     """
 
     now_ms: int
@@ -42,41 +46,36 @@ class Sections:
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """Which parts of a job's page are shown.
+    """The parameters that select the content of a job's page.
 
     Attributes:
         name: Pattern of substream names.
-        state: State of the substreams; empty for the active ones, if there are any.
+        state: State of the substreams, or ``any`` for all states. Empty for the default of :class:`JobPageSelection`.
         sort: Column to sort by; None for the default.
         descending: Whether the highest value comes first.
         after: Cursor of the table of substreams.
         before: Cursor of the history.
     """
 
-    name: str = "*"
+    name: Annotated[str, Query(max_length=200)] = "*"
     state: SubstreamState | Literal["", "any"] = ""
     sort: Column | None = None
     descending: bool = False
-    after: str = ""
-    before: str = ""
+    after: Annotated[str, Query(pattern=CURSOR, max_length=400)] = ""
+    before: Annotated[str, Query(pattern=rf"^$|{RECORD_ID}")] = ""
 
     def selection(self) -> JobPageSelection:
         """Return the selection to read."""
-        states: Sequence[SubstreamState] | None
-        match self.state:
-            case "":
-                states = None
-            case "any":
-                states = ()
-            case state:
-                states = (state,)
+        states: Sequence[SubstreamState] | None = None
+        if self.state:
+            states = () if self.state == "any" else (self.state,)
         return JobPageSelection(
-            self.name, states, self.sort, self.descending, self.after, self.before or None, spans=SPANS_SHOWN + 1
+            self.name or "*", states, self.sort, self.descending, self.after, self.before or None, spans=SPANS_SHOWN + 1
         )
 
 
 async def job_list(context: Context, caller: Caller, name: str) -> Sections:
-    """Return the list of the jobs whose names match, worst health first."""
+    """Return the list of jobs whose names match, worst health first."""
 
     def is_shown(job: str) -> bool:
         return job.startswith(caller.prefix) and matches(name, job)
@@ -88,7 +87,7 @@ async def job_list(context: Context, caller: Caller, name: str) -> Sections:
             rank = WORST_FIRST.index(health(status.state, status.summary, context.reader.stale_after_ms))
             jobs.append((rank, held_by.since_ms if held_by else 0, job, status))
     jobs.sort(key=lambda ranked: ranked[:3])
-    # Only shown jobs become records, because there may be thousands of others.
+    # Only the jobs that are shown are converted, because there may be thousands of others.
     records = [job_status(context.reader, job, status).model_dump() for _, _, job, status in jobs[:JOBS_SHOWN]]
     markup = render(
         "_jobs.html",
@@ -105,7 +104,7 @@ async def job(context: Context, caller: Caller, name: str, view: JobView) -> Sec
 
     Raises:
         JobNotFound: If the job does not exist.
-        JobDeleted: If it was deleted.
+        JobDeleted: If the job was deleted.
     """
     page = await read_job_page(context.reader, name, view.selection())
     record = page.status.model_dump() | page.explanation.model_dump()
@@ -116,14 +115,14 @@ async def job(context: Context, caller: Caller, name: str, view: JobView) -> Sec
         "headline": render("_headline.html", sentence=status_sentence(record), **common),
         "axis": render("_axis.html", axis=_axis(record), **common),
         "lag": render("_lag.html", chart=lag_chart(page.emissions, now_ms), **common),
-        "facts": render("_facts.html", **common),
+        "facts": render("_facts.html", limits=JOB_LIMITS, **common),
         "completeness": render(
             "_completeness.html", measured=page.completeness, chart=completeness_chart(page.completeness), **common
         ),
         "late": render("_late.html", late=page.late, chart=late_chart(page.late.hours), shown=SPANS_SHOWN, **common),
         "queries": render("_queries.html", queries=page.queries.model_dump()["queries"], **common),
         "substreams": render("_substreams.html", **_substreams(page, record, view), **common),
-        "history": render("_history.html", page=page.history.model_dump(), view=view, **common),
+        "history": render("_history.html", page=_history(page), view=view, **common),
     }
     return Sections(now_ms, markup)
 
@@ -132,11 +131,15 @@ def _axis(record: Mapping[str, Any]) -> Any:
     return axis(record["watermark"], record["coalesced_watermark"], record["max_event_time"], record["now_ms"])
 
 
+def _history(page: JobPage) -> dict[str, Any]:
+    return {"records": [record.model_dump() for record in page.records], "next": page.next}
+
+
 def _substreams(page: JobPage, record: Mapping[str, Any], view: JobView) -> dict[str, Any]:
     return {
         "rows": [row | _note(row, record["held_by"]) for row in page.substreams.model_dump()["substreams"]],
         "next": page.substreams.next,
-        "known": page.known,
+        "known": page.status.substreams.known,
         "only_active": page.selection.states == ACTIVE,
         "sort": page.selection.sort,
         "view": view,

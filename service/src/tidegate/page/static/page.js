@@ -1,9 +1,9 @@
-// Keeps the page up to date. The server renders all markup, and escapes all values. Without this script the page shows
-// the state at its load.
+// This script keeps the page up to date. The server renders all markup, and escapes all values. Without this script, the
+// page shows the state at load time.
 "use strict";
 
 const body = document.body;
-// Processing time of the coordinator: the clock of this machine may be wrong.
+// Processing time of the coordinator, because the clock of this machine may be wrong.
 let serverMs = Number(body.dataset.now), receivedMs = performance.now();
 const now = () => serverMs + performance.now() - receivedMs;
 
@@ -81,7 +81,7 @@ function busy(section) {
     || (section.contains(focus) && ["INPUT", "SELECT"].includes(focus.tagName));
 }
 
-// Values of fields that the user has changed and not sent yet.
+// Returns the values of fields that the user has changed and not yet sent.
 function changedFields(section) {
   const first = (field) => [...field.options].find((option) => option.defaultSelected) || field.options[0];
   const before = (field) => field.tagName === "SELECT" ? first(field).value : field.defaultValue;
@@ -132,7 +132,7 @@ if (body.dataset.live) {
   document.addEventListener("focusout", () => setTimeout(replaceAll, 0));
   document.addEventListener("pointerdown", () => { pressed = true; });
   for (const end of ["pointerup", "pointercancel"]) {
-    // After the click event of the same gesture.
+    // The timeout runs after the click event of the same gesture.
     document.addEventListener(end, () => setTimeout(() => { pressed = false; replaceAll(); }, 0));
   }
   document.addEventListener("selectionchange", () => setTimeout(replaceAll, 0));

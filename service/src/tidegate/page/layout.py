@@ -1,4 +1,4 @@
-"""What all pages share: security headers, sessions, the frame of a page, and errors as pages."""
+"""The parts that all pages share: security headers, sessions, layout and error pages."""
 
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
@@ -24,17 +24,20 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 WITHOUT_SESSION = ("login", "log_in")
-"""Calls that need no session."""
+"""Names of the routes that need no session."""
 UNCOUNTED = ("login", "log_in", "log_out", "jobs_live", "job_live")
-"""Calls that do not count towards the quota of a key: browsers do not retry a refused event stream."""
+"""Names of the routes that do not count towards the quota of a key.
+
+Browsers do not retry a refused event stream.
+"""
 MAX_FIELDS = 20
 
 
 class PageRoute(APIRoute):
-    """A call of the page: without a session it leads to the login, and errors are pages."""
+    """A route of the page that redirects callers without a session to the login, and returns errors as pages."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the handler of the call."""
+        """Return the handler, which adds the security headers to each response."""
         serve = super().get_route_handler()
 
         async def handle(request: Request) -> Response:
@@ -52,7 +55,7 @@ class PageRoute(APIRoute):
         request.scope["caller"] = caller or Caller(None)
         try:
             if request.method == "POST" and not _is_same_origin(request):
-                raise Problem("foreign_origin", "A page of another site sent this form.")
+                raise Problem("foreign_origin", "Another site sent this form; use the page of the coordinator.")
             if caller is not None and caller.key is not None and self.name not in UNCOUNTED:
                 context.usage.request(caller.key)
             return await serve(request)
@@ -61,7 +64,7 @@ class PageRoute(APIRoute):
 
 
 class Files(StaticFiles):
-    """The style sheet and the script of the pages. Browsers check each time whether they have changed."""
+    """The style sheet and the script of the pages. Browsers revalidate them on each use."""
 
     def file_response(self, *arguments: Any, **options: Any) -> Response:
         """Return a file."""
@@ -70,20 +73,15 @@ class Files(StaticFiles):
         return answer
 
 
-def frame(request: Request) -> dict[str, Any]:
+def layout(request: Request) -> dict[str, Any]:
     """Return the values that the template of every page needs."""
     sessions = context_of(request).sessions
     caller: Caller = request.scope.get("caller") or Caller(None)
-    return {
-        "key": caller.key,
-        "token": sessions.form_token(request),
-        "now": 0,
-        "live": "",
-    }
+    return {"key": caller.key, "token": sessions.form_token(request), "now": 0, "live": ""}
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """Return the fields of a form of this page.
+    """Return the fields of a submitted form.
 
     Raises:
         Problem: If the form is not valid, or does not belong to the session.
@@ -92,25 +90,27 @@ async def read_form(request: Request) -> dict[str, str]:
     try:
         form = dict(parse_qsl(raw.decode("ascii"), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict"))
     except ValueError:
-        raise Problem("invalid_request", "This is not a form of the page.") from None
+        raise Problem("invalid_request", "This form is not valid; load the page again and repeat the action.") from None
     if not context_of(request).sessions.accepts_form(request, form.get("token", "")):
-        raise Problem("form_expired", "This form belongs to another session; load the page again and repeat it.")
+        raise Problem(
+            "form_expired", "This form belongs to another session; load the page again and repeat the action."
+        )
     return form
 
 
 def error_page(request: Request, problem: Problem) -> Response:
-    """Return the page of an error. A stream gets a problem document."""
+    """Return the page for an error, or a problem document for an event stream."""
     if request.url.path.endswith("/live"):
         return refuse(request, problem)
     request.scope["problem"] = problem.code
     retries = problem.code == "job_not_found" or "Retry-After" in problem.headers
-    page = render("error.html", problem=problem, retries=retries, **frame(request))
+    page = render("error.html", problem=problem, retries=retries, **layout(request))
     headers = {name: value for name, value in problem.headers.items() if name != "WWW-Authenticate"}
     return HTMLResponse(page, problem.status, headers)
 
 
 def _is_same_origin(request: Request) -> bool:
-    """Return whether a form comes from this page. This also holds before a login, against forged logins."""
+    """Return whether a page of this service sent a form. The check prevents cross-site request forgery."""
     headers = request.headers
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
@@ -119,9 +119,11 @@ def _is_same_origin(request: Request) -> bool:
 
 def _to_login(request: Request) -> Response:
     if request.method != "GET" or request.url.path.endswith("/live"):
-        return error_page(request, Problem("key_required", "You are not logged in, or no longer; log in again."))
+        return error_page(
+            request, Problem("key_required", "You are not logged in, or your session has ended; log in again.")
+        )
     address = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     if request.headers.get("sec-fetch-site") == "cross-site":
-        # The browser sends a strict cookie along a link of this site only, so this page links to the address again.
+        # Browsers send no SameSite=Strict cookie for a link on another site, so this page links to the address again.
         return HTMLResponse(render("continue.html", address=address))
     return RedirectResponse(f"/login?{urlencode({'next': address})}", HTTP_303_SEE_OTHER)

@@ -1,4 +1,4 @@
-"""The command line, run in process against the shared coordinator."""
+"""Fixtures that run the command line in this process against the shared coordinator."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

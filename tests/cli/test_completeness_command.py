@@ -1,4 +1,4 @@
-"""tidegate completeness: the lag that is complete enough and quick enough, or why there is none."""
+"""``tidegate completeness``: the lag that meets both bounds, or the reason why no lag does."""
 
 import json
 
@@ -11,7 +11,7 @@ from tests.support.api import CONFIG, report_delays
 
 @pytest.fixture
 def job_with_delays(http: httpx.Client, job_name: str) -> str:
-    """Of 200 rows 9 came 20 s late and one 5 min; the watermark moves in steps of 100 s."""
+    """Create a job with 200 rows: 9 have a delay of 20 s, and one has a delay of 5 min. Reports advance by 100 s."""
     http.put(f"/v1/jobs/{job_name}", json=CONFIG | {"max_future_skew_ms": None}, headers={"If-None-Match": "*"})
     path = f"/v1/jobs/{job_name}"
     report_delays(http, path, {"a": []}, max_event_time=1_000_000)
@@ -20,27 +20,27 @@ def job_with_delays(http: httpx.Client, job_name: str) -> str:
     return job_name
 
 
-def test_the_lag_that_meets_both(run: Run, job_with_delays: str) -> None:
+def test_a_lag_meets_both_bounds(run: Run, job_with_delays: str) -> None:
     ended = run("completeness", job_with_delays, "--max-latency", "2m", "--min-completeness", "0.99")
-    assert "The least lag with this completeness is 20 s" in ended.stderr or "is 19 s" in ended.stderr
-    assert "completeness 99.50 %" in ended.stderr
+    assert "The shortest lag with this completeness is 20 s" in ended.stderr or "is 19 s" in ended.stderr
+    assert "completeness 99.5 %" in ended.stderr
     assert "in force" in ended.stdout and "for the target" in ended.stdout
-    told = json.loads(run("completeness", job_with_delays, "--min-completeness", "0.99", "--json").stdout)
-    assert told["chosen_lag_ms"] == pytest.approx(20_000, rel=0.02)
-    told = json.loads(run("completeness", job_with_delays, "--max-latency", "60s", "--json").stdout)
-    assert told["chosen_lag_ms"] == 10_000
-    assert told["wait_ms"] == 50_000
+    result = json.loads(run("completeness", job_with_delays, "--min-completeness", "0.99", "--json").stdout)
+    assert result["chosen_lag_ms"] == pytest.approx(20_000, rel=0.02)
+    result = json.loads(run("completeness", job_with_delays, "--max-latency", "60s", "--json").stdout)
+    assert result["chosen_lag_ms"] == 10_000
+    assert result["wait_ms"] == 50_000
 
 
-def test_why_none_does(run: Run, job_with_delays: str) -> None:
+def test_no_lag_meets_both_bounds(run: Run, job_with_delays: str) -> None:
     ended = run("completeness", job_with_delays, "--max-latency", "60s", "--min-completeness", "0.99", status=3)
-    assert "No lag meets both: 99.00 % needs a latency of 1 min" in ended.stderr
-    assert "1 min gives 95.00 %" in ended.stderr
+    assert "No lag meets both bounds: 99 % needs a latency of 1 min" in ended.stderr
+    assert "1 min gives 95 %" in ended.stderr
     ended = run("completeness", job_with_delays, "--max-latency", "10s", status=3)
-    assert "No lag has this latency: without any lag it is 50 s" in ended.stderr
+    assert "No lag has this latency: even without lag, the latency is 50 s" in ended.stderr
 
 
-def test_without_delays_there_is_nothing_to_choose_from(run: Run, http: httpx.Client, job_name: str) -> None:
+def test_without_delays_no_lag_is_chosen(run: Run, http: httpx.Client, job_name: str) -> None:
     http.put(f"/v1/jobs/{job_name}", json=CONFIG, headers={"If-None-Match": "*"})
     assert "No delays are measured" in run("completeness", job_name).stderr
     run("completeness", job_name, "--min-completeness", "0.9", status=3)

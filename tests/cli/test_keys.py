@@ -1,4 +1,4 @@
-"""``tidegate keys``, and a coordinator that asks for them."""
+"""``tidegate keys``, and a coordinator that requires keys."""
 
 import json
 import os
@@ -24,8 +24,8 @@ def keys(directory: Path, *arguments: str, **environment: str) -> subprocess.Com
     )
 
 
-def test_a_key_from_its_making_to_its_end(tmp_path: Path) -> None:
-    """Made, used, listed and revoked; the list has nothing that could be used."""
+def test_the_life_of_a_key(tmp_path: Path) -> None:
+    """A key is created, used, listed, rotated and revoked. No list contains a secret."""
     file = str(tmp_path / "keys.json")
     made = keys(tmp_path, "create", "spark", "--role", "report", "--prefix", "flights", TIDEGATE_KEYS_FILE=file)
     assert made.returncode == 0, made.stderr
@@ -34,10 +34,10 @@ def test_a_key_from_its_making_to_its_end(tmp_path: Path) -> None:
     listed = keys(tmp_path, "list", "--file", file)
     name, role, jobs, _, *rest = listed.stdout.splitlines()[1].split()
     assert (name, role, jobs, rest) == ("spark", "report", "flights*", ["never", "none"])
-    [told] = json.loads(keys(tmp_path, "list", "--file", file, "--json").stdout)
-    assert told.keys() == {"name", "role", "prefix", "id", "created"}
+    [listed_key] = json.loads(keys(tmp_path, "list", "--file", file, "--json").stdout)
+    assert listed_key.keys() == {"name", "role", "prefix", "id", "created"}
     assert key.split("_", 2)[2] not in listed.stdout + made.stderr
-    # 127.0.0.2 is another address than those that need no keys.
+    # A coordinator at 127.0.0.2 does not start without keys.
     with CoordinatorProcess(tmp_path / "data", keys_file=file, host="127.0.0.2") as process:
         headers = {"Authorization": f"Bearer {key}"}
         assert httpx.get(f"{process.url}/v1/jobs", headers=headers).json()["jobs"] == []
@@ -60,9 +60,9 @@ def test_a_key_from_its_making_to_its_end(tmp_path: Path) -> None:
     assert "has no keys" in fails(tmp_path, TIDEGATE_KEYS_FILE=file)
 
 
-def test_what_cannot_be_done_is_one_line(tmp_path: Path) -> None:
-    """It names what to change."""
-    for arguments, said in (
+def test_an_error_is_one_line(tmp_path: Path) -> None:
+    """The line names the setting, argument or file to change."""
+    for arguments, expected in (
         (("create", "spark", "--role", "report"), "TIDEGATE_KEYS_FILE"),
         (("create", "a b", "--role", "report", "--file", "keys.json"), "letters, digits"),
         (("revoke", "spark", "--file", "keys.json"), "has no key spark"),
@@ -71,14 +71,14 @@ def test_what_cannot_be_done_is_one_line(tmp_path: Path) -> None:
         ended = keys(tmp_path, *arguments)
         assert ended.returncode == 1
         [line] = ended.stderr.splitlines()
-        assert said in line
+        assert expected in line
     assert keys(tmp_path, "create", "spark", "--role", "king", "--file", "keys.json").returncode == 2
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_coordinator_without_its_keys_does_not_start(tmp_path: Path) -> None:
-    """Nor as one that lets everybody in."""
+    """A coordinator does not start if its key file is missing or broken, or if its address requires keys."""
     assert "keys create" in fails(tmp_path, TIDEGATE_KEYS_FILE=str(tmp_path / "keys.json"))
     (tmp_path / "keys.json").write_text("{}")
-    assert "is not a file of keys" in fails(tmp_path, TIDEGATE_KEYS_FILE=str(tmp_path / "keys.json"))
+    assert "is not a valid file of keys" in fails(tmp_path, TIDEGATE_KEYS_FILE=str(tmp_path / "keys.json"))
     assert "TIDEGATE_KEYS_FILE" in fails(tmp_path, TIDEGATE_HOST="127.0.0.2")

@@ -1,4 +1,4 @@
-"""The command line of operators, against the real coordinator."""
+"""The commands for operators, against a coordinator."""
 
 import json
 import os
@@ -13,6 +13,7 @@ import pytest
 from tests.cli.conftest import Run
 from tests.support.api import CONFIG, RUN
 from tests.support.driver import Driver
+from tidegate import __version__
 from tidegate.auth import keyring
 from tidegate.auth.roles import Role
 from tidegate.cli import output
@@ -26,7 +27,7 @@ BASE = 1_357_552_800_000  # 2013-01-07 10:00
 
 @pytest.fixture
 def flights(http: httpx.Client, job_name: str) -> str:
-    """Three substreams, one of them with a name like markup, and an open batch."""
+    """Create a job with three substreams, one of which is named like markup, and an open batch."""
     http.put(f"/v1/jobs/{job_name}", json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
     http.put(f"/v1/jobs/{job_name}/queries/departures/batches/0", json=RUN).raise_for_status()
     body = {"substreams": ["HNL", "[red]ANC[/]", "BOS"], "max_event_times": [BASE, BASE + 60_000, BASE + 120_000]}
@@ -35,43 +36,44 @@ def flights(http: httpx.Client, job_name: str) -> str:
 
 
 def test_jobs(run: Run, flights: str) -> None:
-    """All of them, each in a line."""
     [line] = [line for line in run("jobs").stdout.splitlines() if flights in line]
     assert "batch 0 of departures" in line
-    [told] = [told for told in json.loads(run("jobs", "--json").stdout) if told["job"] == flights]
-    assert told["substreams"]["active"] == 3
+    [result] = [result for result in json.loads(run("jobs", "--json").stdout) if result["job"] == flights]
+    assert result["substreams"]["active"] == 3
 
 
-def test_show(run: Run, flights: str) -> None:
-    """A sentence first; names as they are."""
+def test_the_status_of_a_job(run: Run, flights: str) -> None:
+    """The output starts with a sentence and shows names unchanged."""
     shown = run("status", flights).stdout
     assert shown.startswith(f"{flights}: No watermark yet: held by batch 0 of departures, open for ")
     order = [line.split()[0] for line in shown.splitlines() if line.split()[:1] in (["HNL"], ["[red]ANC[/]"], ["BOS"])]
-    assert order == ["HNL", "[red]ANC[/]", "BOS"], "the furthest behind first"
-    told = json.loads(run("status", flights, "--json", "--limit", "1").stdout)
-    assert (len(told["substreams"]), told["queries"][0]["query"]) == (1, "departures")
+    assert order == ["HNL", "[red]ANC[/]", "BOS"], "rows must be sorted by watermark"
+    result = json.loads(run("status", flights, "--json", "--limit", "1").stdout)
+    assert (len(result["substreams"]), result["queries"][0]["query"]) == (1, "departures")
 
 
-def test_explain_and_act_on_it(run: Run, flights: str) -> None:
-    """The way out of being held: see who, retire, idle, and see again."""
+def test_explain_and_remove_a_holder(run: Run, flights: str) -> None:
+    """An operator finds the holder, retires the query, sets substreams idle, and reads the history."""
     assert "batch 0 of departures" in run("explain", flights).stdout
     run("retire", flights, "departures", "--evict", "--reason", "ended")
-    told = run("explain", flights).stdout
-    assert "HNL" in told and "2013-01-07 10:00:59.990Z" in told, "the watermark without HNL"
+    result = run("explain", flights).stdout
+    assert "HNL" in result and "2013-01-07 10:00:59.990Z" in result, (
+        "the explanation must show the watermark without HNL"
+    )
     done = run("idle", flights, "HNL", "[red]ANC[/]", "--reason", "strike").stdout
     assert "Held at 2013-01-07 10:01:59.990Z by BOS, the slowest substream." in done
     assert "Nothing changed" in run("idle", flights, "HNL", "--reason", "strike").stdout
     history = run("history", flights, "--kind", "action").stdout
     assert "idle" in history and "[red]ANC[/]" in history and "(strike)" in history
-    told = json.loads(run("history", flights, "--json", "--limit", "1").stdout)
-    assert told["records"][0]["kind"] == "emission"
+    result = json.loads(run("history", flights, "--json", "--limit", "1").stdout)
+    assert result["records"][0]["kind"] == "emission"
     as_of = run("history", flights, "--as-of", "2100-01-01").stdout
     assert "the watermark was 2013-01-07 10:01:59.990Z, held by BOS." in as_of
-    assert "there was no watermark" in run("history", flights, "--as-of", "2000-01-01").stdout
+    assert "the job had no watermark" in run("history", flights, "--as-of", "2000-01-01").stdout
 
 
-def test_each_action(run: Run, http: httpx.Client, flights: str) -> None:
-    """It does what it says, with the reason on record."""
+def test_actions_are_recorded_with_their_reasons(run: Run, http: httpx.Client, flights: str) -> None:
+    """Each action is recorded with its reason."""
     run("declare", flights, "NEW", "--query", "departures", "--reason", "one")
     run("done", flights, "HNL", "--reason", "two")
     run("evict", flights, "BOS", "--reason", "three")
@@ -84,8 +86,8 @@ def test_each_action(run: Run, http: httpx.Client, flights: str) -> None:
     assert completed.endswith("Complete: the input has ended at 2013-01-07 10:02:00.001Z.\n")
     run("reopen", flights, "--reason", "eight")
     records = http.get(f"/v1/jobs/{flights}/history", params={"kind": "action"}).json()["records"]
-    told = [(record["action"], record["reason"]) for record in records[::-1]]
-    assert told == [
+    result = [(record["action"], record["reason"]) for record in records[::-1]]
+    assert result == [
         ("declare", "one"),
         ("done", "two"),
         ("evict", "three"),
@@ -97,18 +99,18 @@ def test_each_action(run: Run, http: httpx.Client, flights: str) -> None:
     ]
 
 
-def test_a_reason_is_asked_for(run: Run, flights: str) -> None:
+def test_a_missing_reason_is_prompted_for(run: Run, flights: str) -> None:
     assert "Reason:" in run("idle", flights, "HNL", input="asked\n").stdout
     assert "(asked)" in run("history", flights).stdout
 
 
-def test_a_wait_ends_as_a_scheduler_can_use_it(run: Run, http: httpx.Client, flights: str) -> None:
-    """0 when it is there, 3 when it is not in time; and it is woken."""
+def test_wait_exits_with_a_status(run: Run, http: httpx.Client, flights: str) -> None:
+    """`wait` exits with 0 when the watermark is reached, and with 3 after the timeout."""
     run("retire", flights, "departures", "--evict", "--reason", "ended")
     assert "Held at" in run("wait", flights, "--at-least", "2013-01-07T09:00Z").stdout
     assert "Held at" in run("wait", flights, "--at-least", LATER, "--timeout", "1s", status=3).stdout
-    told = run("wait", flights, "--at-least", LATER, "--timeout", "0s", "--json", status=3)
-    assert json.loads(told.stdout)["reached"] is False
+    result = run("wait", flights, "--at-least", LATER, "--timeout", "0s", "--json", status=3)
+    assert json.loads(result.stdout)["reached"] is False
     times = {"substreams": ["HNL", "[red]ANC[/]", "BOS"], "max_event_times": [1_358_121_700_000] * 3}
     later = Thread(target=lambda: http.post(f"/v1/jobs/{flights}:report", json=times))
     later.start()
@@ -116,8 +118,8 @@ def test_a_wait_ends_as_a_scheduler_can_use_it(run: Run, http: httpx.Client, fli
     later.join()
 
 
-def test_watching(tidegate: CoordinatorProcess, http: httpx.Client, flights: str) -> None:
-    """Line by line, as it happens, until the job is deleted."""
+def test_watch_prints_events(tidegate: CoordinatorProcess, http: httpx.Client, flights: str) -> None:
+    """`watch` prints one line per event and ends when the job is deleted."""
     environment = os.environ | {"TIDEGATE_URL": tidegate.url, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
         [sys.executable, "-m", "tidegate", "watch", flights], env=environment, stdout=subprocess.PIPE, text=True
@@ -135,18 +137,18 @@ def test_watching(tidegate: CoordinatorProcess, http: httpx.Client, flights: str
     assert watching.returncode == 0
 
 
-def test_what_goes_wrong_is_one_line(run: Run, flights: str) -> None:
-    """And the status says of which kind it is."""
+def test_errors_are_one_line(run: Run, flights: str) -> None:
+    """An error is one line, and its kind determines the exit status."""
     refused: tuple[tuple[tuple[str, ...], int, str], ...] = (
         (("status", "there-is-none"), 1, "The job does not exist"),
         (("done", flights, "nobody", "--reason", "x"), 1, "[substream_not_found]"),
         (("jobs", "--url", "http://127.0.0.1:9"), 4, "TIDEGATE_URL"),
         (("jobs", "--url", "nowhere"), 4, "nowhere"),
     )
-    for arguments, status, said in refused:
+    for arguments, status, expected in refused:
         ended = run(*arguments, status=status)
         [line] = ended.stderr.splitlines()
-        assert said in line
+        assert expected in line
     wrong: tuple[tuple[str, ...], ...] = (
         ("wait", flights, "--at-least", "tomorrow"),
         ("wait", flights, "--at-least", LATER, "--timeout", "soon"),
@@ -158,7 +160,7 @@ def test_what_goes_wrong_is_one_line(run: Run, flights: str) -> None:
 
 
 def test_a_key_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    """Its name is on record; without one the line says what to send."""
+    """The history names the key that TIDEGATE_TOKEN contains. Without a key, the command is refused."""
     file = tmp_path / "keys.json"
     key = keyring.create(file, "oncall", Role.OPERATE, "")
     with CoordinatorProcess(tmp_path / "data", keys_file=str(file)) as process:
@@ -171,8 +173,8 @@ def test_a_key_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert "by oncall; (looking)" in run("history", "j").stdout
 
 
-def test_the_query_of_a_substream_need_not_be_said(run: Run, flights: str, http: httpx.Client) -> None:
-    """Unless several queries have it, or none."""
+def test_the_query_of_a_substream_is_optional(run: Run, flights: str, http: httpx.Client) -> None:
+    """`--query` is needed only if several queries have a substream of that name."""
     path = f"/v1/jobs/{flights}"
     http.post(f"{path}:declare", json={"names": ["LIH", "BOS"], "query": "departures"}).raise_for_status()
     run("idle", flights, "LIH", "--reason", "closed")
@@ -184,8 +186,8 @@ def test_the_query_of_a_substream_need_not_be_said(run: Run, flights: str, http:
     assert "XXX" in run("done", flights, "XXX", "--reason", "closed", status=1).output
 
 
-def test_a_watermark_is_never_cut_off(run: Run, flights: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At 80 columns names take several lines, and moments and numbers stay whole."""
+def test_watermarks_are_never_truncated(run: Run, flights: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 80 columns, names are wrapped, but times and numbers stay on one line."""
     monkeypatch.setattr(output, "WIDE", 80)
     watermark = "2013-01-07 10:00:00Z"
     run("hold", flights, "--at-most", str(BASE), "--reason", "x", "--name", "n" * 100)
@@ -208,8 +210,8 @@ def test_a_missing_key_names_its_variable(run: Run, tmp_path: Path) -> None:
     assert "Set TIDEGATE_TOKEN to a key" in refused.output
 
 
-def test_help_does_not_load_what_it_does_not_need() -> None:
-    """Neither the web framework, nor the client of HTTP, nor pydantic: these take most of a second."""
+def test_help_imports_no_slow_packages() -> None:
+    """The command line starts without FastAPI, httpx and pydantic, whose import takes most of a second."""
     program = "import sys; from tidegate.__main__ import cli; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert not {name.partition(".")[0] for name in loaded} & {"fastapi", "httpx", "pydantic", "redis", "uvicorn"}
@@ -218,7 +220,7 @@ def test_help_does_not_load_what_it_does_not_need() -> None:
 def test_invisible_characters_are_shown_as_escapes(
     run: Run, valkey: EmbeddedValkey, driver: Driver, job_name: str, tmp_path: Path
 ) -> None:
-    """Also what an older version has stored: a reason must not take over the terminal that shows it."""
+    """Stored texts can have control characters from older versions; a terminal must not interpret these."""
     with CoordinatorProcess(tmp_path, redis_url=valkey.url, log_format="text") as process:
         url = ("--url", process.url)
         path = f"{process.url}/v1/jobs/{job_name}"
@@ -227,14 +229,18 @@ def test_invisible_characters_are_shown_as_escapes(
         httpx.post(
             f"{path}:report", json={"substreams": names, "max_event_times": [1, 2]}, timeout=30
         ).raise_for_status()
-        driver(driver.store.idle(job_name, "", [names[0]], AuditInfo("old", "\x1b[31mred\x1b[0m\nnext")))
+        driver(driver.store.actions.idle(job_name, "", [names[0]], AuditInfo("old", "\x1b[31mred\x1b[0m\nnext")))
         shown = run("status", job_name, *url).stdout + run("explain", job_name, *url).stdout
-        told = run("history", job_name, *url).stdout
+        result = run("history", job_name, *url).stdout
         page = httpx.get(f"{process.url}/jobs/{job_name}", timeout=30).raise_for_status().text
         httpx.get(f"{process.url}/v1/jobs/{job_name}/substreams", params={"query": "\x1b[31m"}, timeout=30)
     assert "a\\u202eb" in shown and "zero\\u200bwidth" in shown
-    assert "\\x1b[31mred\\x1b[0m\\nnext" in told
+    assert "\\x1b[31mred\\x1b[0m\\nnext" in result
     assert "a\\u202eb" in page and "\\x1b[31mred" in page
-    for text in (shown, told, page):
+    for text in (shown, result, page):
         assert not {"\x1b", "\u202e", "\u200b"} & set(text)
     assert "\x1b" not in (tmp_path / "coordinator.log").read_text()
+
+
+def test_the_version_is_printed(run: Run) -> None:
+    assert run("--version").stdout == f"tidegate {__version__}\n"

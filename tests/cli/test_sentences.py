@@ -1,10 +1,17 @@
-"""The sentence that says why a watermark is where it is: one for every reason."""
+"""The sentences that describe a job's status, records and late rows."""
 
 from typing import Any
 
 import pytest
 
-from tidegate.reads.sentences import late_span_sentence, plain_text, record_details, share_text, status_sentence
+from tidegate.reads.sentences import (
+    late_span_sentence,
+    percent,
+    plain_text,
+    record_details,
+    share_text,
+    status_sentence,
+)
 
 NOW, W = 1_357_552_900_000, 1_357_552_800_000
 HELD: dict[str, Any] = {
@@ -19,7 +26,7 @@ HELD: dict[str, Any] = {
 }
 
 
-def told(held_by: dict[str, Any] | None, *until: tuple[str, int, bool], **more: Any) -> str:
+def status_text(held_by: dict[str, Any] | None, *until: tuple[str, int, bool], **more: Any) -> str:
     limits = [
         {"limit": limit, "at_ms": at_ms, "needs_query_report": needs_query_report}
         for limit, at_ms, needs_query_report in until
@@ -78,32 +85,34 @@ def told(held_by: dict[str, Any] | None, *until: tuple[str, int, bool], **more: 
     ],
 )
 def test_held(held_by: dict[str, Any], until: list[tuple[str, int, bool]], says: str) -> None:
-    assert told(HELD | held_by, *until) == f"Held at 2013-01-07 10:00:00Z by {says}"
-    assert told(HELD | held_by, *until, watermark=None) == f"No watermark yet: held by {says}"
+    assert status_text(HELD | held_by, *until) == f"Held at 2013-01-07 10:00:00Z by {says}"
+    assert status_text(HELD | held_by, *until, watermark=None) == f"No watermark yet: held by {says}"
 
 
 def test_not_held() -> None:
     counts = {"active": 0, "idle": 2, "done": 0, "all_idle": True}
-    assert told(None) == "Complete up to 2013-01-07 10:00:00Z; nothing holds it."
-    assert told(None, substreams=counts).endswith(": all substreams are idle.")
-    assert told(None, substreams=counts | {"idle": 0}, watermark=None) == "No data reported yet."
-    assert told(None, watermark=None) == "No watermark yet; nothing holds it."
-    assert told(None, complete=True) == "Complete: the input has ended at 2013-01-07 10:00:00Z."
-    assert told(None, complete=True, watermark=None) == "Complete: the input has ended."
+    assert status_text(None) == "Complete up to 2013-01-07 10:00:00Z; nothing holds it."
+    assert status_text(None, substreams=counts).endswith(": all substreams are idle.")
+    assert status_text(None, substreams=counts | {"idle": 0}, watermark=None) == "No data reported yet."
+    assert status_text(None, watermark=None) == "No watermark yet; nothing holds it."
+    assert status_text(None, complete=True) == "Complete: the input has ended at 2013-01-07 10:00:00Z."
+    assert status_text(None, complete=True, watermark=None) == "Complete: the input has ended."
 
 
-def test_what_a_record_says() -> None:
-    """Names of substreams without batches stand alone; what is not there is not said."""
+def test_the_details_of_a_record() -> None:
+    """The details omit absent members. A substream without a query is named alone."""
 
-    def said(**record: Any) -> str:
+    def details_text(**record: Any) -> str:
         return plain_text(record_details({"kind": "action", **record}), NOW)
 
-    assert said(substreams=["/a", "q/b"], count=5, actor="me", reason="why") == "a, q/b and 3 more; by me; (why)"
-    assert said(
+    assert (
+        details_text(substreams=["/a", "q/b"], count=5, actor="me", reason="why") == "a, q/b and 3 more; by me; (why)"
+    )
+    assert details_text(
         kind="emission", watermark=W, held_by="slow", query="q", substream="s", limits=[{"limit": "x", "count": 2}]
     ) == ("2013-01-07 10:00:00Z; held by s of q; x passed 2")
-    assert said(hold="h", at_most=W) == "hold h; at most 2013-01-07 10:00:00Z"
-    assert said() == ""
+    assert details_text(hold="h", at_most=W) == "hold h; at most 2013-01-07 10:00:00Z"
+    assert details_text() == ""
 
 
 @pytest.mark.parametrize(
@@ -119,8 +128,13 @@ def test_what_a_record_says() -> None:
         (1, "100 %"),
     ],
 )
-def test_a_share_is_neither_nothing_nor_all_unless_it_is(share: float, says: str) -> None:
+def test_only_exact_shares_are_0_or_100_percent(share: float, says: str) -> None:
     assert share_text(share) == says
+
+
+@pytest.mark.parametrize(("share", "says"), [(0.5, "50 %"), (0.9999999, "99.9999 %"), (1, "100 %")])
+def test_only_a_complete_table_is_at_100_percent(share: float, says: str) -> None:
+    assert percent(share) == says
 
 
 @pytest.mark.parametrize(
@@ -131,7 +145,7 @@ def test_a_share_is_neither_nothing_nor_all_unless_it_is(share: float, says: str
         ({"dropped": 2, "diverted": 1}, "HNL: 2 rows dropped and 1 diverted between"),
     ],
 )
-def test_a_loss_of_unknown_share_is_a_sentence(counts: dict[str, int], says: str) -> None:
+def test_late_rows_without_a_total_are_a_sentence(counts: dict[str, int], says: str) -> None:
     span = {"query": "", "substream": "HNL", "start": W, "end": W + 3_600_000, "rows": None, "updated": 0} | counts
     assert plain_text(late_span_sentence(span), NOW) == f"{says} 2013-01-07 10:00:00Z and 2013-01-07 11:00:00Z."
 
@@ -144,6 +158,6 @@ def test_a_loss_of_unknown_share_is_a_sentence(counts: dict[str, int], says: str
         ({"dropped": 2, "diverted": 1}, "HNL of q: 2 % of 100 rows dropped and 1 % diverted between"),
     ],
 )
-def test_a_loss_is_a_sentence(counts: dict[str, int], says: str) -> None:
+def test_late_rows_are_a_sentence(counts: dict[str, int], says: str) -> None:
     span = {"query": "q", "substream": "HNL", "start": W, "end": W + 7_200_000, "rows": 100, "updated": 0} | counts
     assert plain_text(late_span_sentence(span), NOW) == f"{says} 2013-01-07 10:00:00Z and 2013-01-07 12:00:00Z."

@@ -1,4 +1,4 @@
-"""``tidegate serve``: what it says when it cannot, and what it leaves behind when it ends."""
+"""``tidegate serve``: refused settings, restarts, shutdown and outages of Redis."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ CONFIG = {"policy": {"type": "limiting_lag", "lag_ms": 10}}
 
 
 def test_a_port_in_use_leaves_nothing_behind(tmp_path: Path) -> None:
-    """No Valkey may stay when the service could not begin."""
+    """If the port is in use, the coordinator exits before it starts Valkey."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -34,7 +34,7 @@ def test_a_port_in_use_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_a_redis_that_cannot_be_reached_is_named_without_its_password(tmp_path: Path) -> None:
-    """The line goes into logs."""
+    """The error shows the URL without its password, because the line is logged."""
     line = fails(tmp_path, TIDEGATE_REDIS_URL="redis://user:secret@127.0.0.1:1/0")
     assert "TIDEGATE_REDIS_URL" in line
     assert "secret" not in line
@@ -50,41 +50,40 @@ def test_a_redis_that_cannot_be_reached_is_named_without_its_password(tmp_path: 
         ("TIDEGATE_TOKEN_SECRET", "short"),
     ],
 )
-def test_a_setting_that_cannot_be_used_is_named(tmp_path: Path, name: str, value: str) -> None:
-    """One line, with the variable to change."""
+def test_an_invalid_setting_is_named(tmp_path: Path, name: str, value: str) -> None:
     assert name in fails(tmp_path, **{name: value})
 
 
 def test_settings_may_come_from_files(tmp_path: Path) -> None:
-    """How containers are given what nobody shall read from their environment."""
+    """Containers pass secrets as files, which are not visible in their environment."""
     (tmp_path / "TIDEGATE_REDIS_URL").write_text("redis://user:secret@127.0.0.1:1/7\n")
     assert "redis://127.0.0.1:1/7" in fails(tmp_path, TIDEGATE_SECRETS_DIR=str(tmp_path))
-    # What the environment has comes first.
+    # Environment variables take precedence over files.
     line = fails(tmp_path, TIDEGATE_SECRETS_DIR=str(tmp_path), TIDEGATE_REDIS_URL="redis://127.0.0.1:2/0")
     assert "redis://127.0.0.1:2/0" in line
     assert "is not a directory" in fails(tmp_path, TIDEGATE_SECRETS_DIR=str(tmp_path / "none"))
 
 
 def test_a_restart_finds_the_state_and_accepts_the_tokens(tmp_path: Path) -> None:
-    """kill -9 of the coordinator loses nothing that was answered."""
+    """A coordinator killed with SIGKILL loses no report that it has answered."""
     process = CoordinatorProcess(tmp_path)
     process.start()
     http = httpx.Client(base_url=process.url, timeout=30)
     http.put("/v1/jobs/j", json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
-    told = http.post("/v1/jobs/j:report", json={"substreams": ["a"], "max_event_times": [100]}).json()
+    reported = http.post("/v1/jobs/j:report", json={"substreams": ["a"], "max_event_times": [100]}).json()
     process.stop(kill=True)
     with process:
         again = http.post(
             "/v1/jobs/j:report",
-            json={"substreams": ["a"], "max_event_times": [1], "watermark_token": told["watermark_token"]},
+            json={"substreams": ["a"], "max_event_times": [1], "watermark_token": reported["watermark_token"]},
         ).json()
-        assert (again["watermark"], again["state_epoch"]) == (90, told["state_epoch"])
+        assert (again["watermark"], again["state_epoch"]) == (90, reported["state_epoch"])
         assert http.get("/v1/jobs/j").json()["tokens_ignored"] == 0
     http.close()
 
 
-def test_it_ends_with_the_program_that_started_it(tmp_path: Path) -> None:
-    """A demo or a test that is killed must not leave servers behind."""
+def test_the_coordinator_ends_with_its_parent(tmp_path: Path) -> None:
+    """With `--stop-with-stdin` the coordinator and its Valkey end with the program that started them."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tidegate", "serve", "--stop-with-stdin"],
         env=os.environ | {"TIDEGATE_DATA_DIR": str(tmp_path), "TIDEGATE_PORT": "0"},
@@ -96,27 +95,27 @@ def test_it_ends_with_the_program_that_started_it(tmp_path: Path) -> None:
         assert b"serving on" in process.stdout.readline()
         started = psutil.Process(process.pid)
         family = [started, *started.children(recursive=True)]
-        assert len(family) == 2, "the coordinator and its Valkey"
+        assert len(family) == 2, "there must be two processes: the coordinator and its Valkey"
         process.stdin.close()
         _, alive = psutil.wait_procs(family, timeout=60)
         assert not alive
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
-def test_it_takes_its_valkey_along(tmp_path: Path, ending: signal.Signals) -> None:
-    """A server left behind by every restart would fill the machine."""
+def test_a_signal_also_stops_valkey(tmp_path: Path, ending: signal.Signals) -> None:
+    """A coordinator that is stopped by a signal stops its Valkey."""
     process = CoordinatorProcess(tmp_path).start()
     started = psutil.Process(process.pid)
     family = [started, *started.children(recursive=True)]
-    assert len(family) == 2, "the coordinator and its Valkey"
+    assert len(family) == 2, "there must be two processes: the coordinator and its Valkey"
     started.send_signal(ending)
     _, alive = psutil.wait_procs(family, timeout=60)
     process.stop(kill=True)
     assert not alive
 
 
-def test_without_its_valkey_it_ends_and_says_why(tmp_path: Path) -> None:
-    """Alive and useless is the worst state: a supervisor restarts what has ended, and the state is found again."""
+def test_the_coordinator_exits_if_its_valkey_ends(tmp_path: Path) -> None:
+    """If its Valkey ends, the coordinator exits, so that a supervisor restarts both. The state survives the restart."""
     process = CoordinatorProcess(tmp_path).start()
     started = psutil.Process(process.pid)
     [valkey] = started.children()
@@ -128,8 +127,8 @@ def test_without_its_valkey_it_ends_and_says_why(tmp_path: Path) -> None:
         assert httpx.get(f"{process.url}/readyz").status_code == 200
 
 
-def test_those_who_wait_are_answered_when_it_ends(tmp_path: Path) -> None:
-    """A rolling restart must not look like a failure to its clients."""
+def test_long_polls_are_answered_at_shutdown(tmp_path: Path) -> None:
+    """A coordinator that stops answers its long polls, so a rolling restart causes no errors."""
     process = CoordinatorProcess(tmp_path).start()
     with httpx.Client(base_url=process.url, timeout=60) as http, ThreadPoolExecutor(1) as pool:
         http.put("/v1/jobs/j", json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
@@ -140,8 +139,8 @@ def test_those_who_wait_are_answered_when_it_ends(tmp_path: Path) -> None:
     assert (answer.status_code, answer.json()["reached"]) == (200, False)
 
 
-def test_a_report_that_is_under_way_is_finished_when_it_ends(tmp_path: Path, job_name: str) -> None:
-    """Its client is told what became of it, and need not ask another."""
+def test_open_reports_are_answered_at_shutdown(tmp_path: Path, job_name: str) -> None:
+    """A coordinator that stops answers the reports that it has received."""
     with (
         EmbeddedValkey(tmp_path / "redis") as server,
         Redis(unix_socket_path=server.socket) as redis,
@@ -153,28 +152,28 @@ def test_a_report_that_is_under_way_is_finished_when_it_ends(tmp_path: Path, job
         redis.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
         report = {"substreams": ["a"], "max_event_times": [100]}
         answer = pool.submit(http.post, f"/v1/jobs/{job_name}:report", json=report)
-        until(lambda: any("b" in client["flags"] for client in redis.client_list()), "the report is held up")
+        until(lambda: any("b" in client["flags"] for client in redis.client_list()), "Redis has blocked the report")
         ended = pool.submit(process.stop)
-        until(lambda: not listens(process.port), "it takes no more calls")
+        until(lambda: not listens(process.port), "the coordinator has closed its port")
         redis.execute_command("CLIENT", "UNPAUSE")
         assert answer.result().json()["watermark"] == 90
         ended.result()
 
 
 def test_an_external_redis_holds_all_the_state(tmp_path: Path, valkey: EmbeddedValkey, job_name: str) -> None:
-    """Replicas are stateless: what one was told, another knows, and its tokens hold there too."""
+    """Replicas are stateless: each one has the job's state and returns the same token."""
     one = CoordinatorProcess(tmp_path / "one", redis_url=valkey.url)
     two = CoordinatorProcess(tmp_path / "two", redis_url=valkey.url)
     with one, two, httpx.Client(timeout=30) as http:
         http.put(f"{one.url}/v1/jobs/{job_name}", json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
         report = {"substreams": ["a"], "max_event_times": [100]}
-        told = http.post(f"{one.url}/v1/jobs/{job_name}:report", json=report).json()
+        reported = http.post(f"{one.url}/v1/jobs/{job_name}:report", json=report).json()
         seen = http.get(f"{two.url}/v1/jobs/{job_name}/watermark").json()
-        assert (seen["watermark"], seen["watermark_token"]) == (90, told["watermark_token"])
+        assert (seen["watermark"], seen["watermark_token"]) == (90, reported["watermark_token"])
 
 
-def test_a_redis_that_goes_away_is_a_problem_and_no_crash(tmp_path: Path) -> None:
-    """Alive, not ready, and honest about why; well again when Redis is."""
+def test_an_outage_of_redis_is_answered_with_503(tmp_path: Path) -> None:
+    """The coordinator is alive but not ready during an outage of Redis, and ready afterwards."""
     data = tmp_path / "redis"
     server = EmbeddedValkey(data)
     server.start()

@@ -1,4 +1,4 @@
-"""``tidegate simulate``: files as people have them, in any unit, and exactly."""
+"""``tidegate simulate``: CSV and Parquet input, units, policies and errors."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -27,7 +27,7 @@ def run(*arguments: object, status: int = 0) -> Result:
     return ended
 
 
-def told(*arguments: object) -> list[dict[str, Any]]:
+def results(*arguments: object) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(run(*arguments, "--json").stdout)
     return found
 
@@ -44,11 +44,11 @@ def book_file(tmp_path: Path) -> Path:
     )
 
 
-def test_the_book(book_file: Path) -> None:
-    """Its table, its first exercise, and the same by the machine under a policy."""
+def test_the_results_of_the_book(book_file: Path) -> None:
+    """The command reproduces the book's table and first exercise, with lags and with a policy."""
     (book_file.parent / "ten.json").write_text(json.dumps(LAG))
     lags = ",".join(map(str, BOOK))
-    rows = told(
+    rows = results(
         book_file, "--event-time", "t", "--lags", lags, "--window", 10, "--policy", book_file.parent / "ten.json"
     )
     assert [row["lag"] for row in rows] == [*BOOK, None]
@@ -63,61 +63,63 @@ def test_the_book(book_file: Path) -> None:
     assert lines[0].split() == ["lag", "completeness", "dropped", "updated", "windows", "latency"]
     assert lines[4].split() == ["10", "93.47", "%", "1307", "0", "998", "10.87"]
     (book_file.parent / "aim.json").write_text(json.dumps(AIM))
-    [aimed] = told(book_file, "--event-time", "t", "--window", 10, "--policy", book_file.parent / "aim.json")
+    [aimed] = results(book_file, "--event-time", "t", "--window", 10, "--policy", book_file.parent / "aim.json")
     assert aimed["completeness"] >= 0.99
-    assert aimed["avg_emit_latency"] < 20.87  # at a lag of 20, which has hardly more
+    assert aimed["avg_emit_latency"] < 20.87  # the latency at a lag of 20, whose completeness is hardly higher
     tight = run(book_file, *budget[:-3], 3, "--min-completeness", 0.9, status=3)
-    assert "No result meets both bounds" in tight.stderr
+    assert "No result is within the bounds" in tight.stderr
 
 
 def test_decimals_are_exact(tmp_path: Path) -> None:
-    """0.1 + 0.2 is 0.3: a row exactly at the end of a window belongs to the next, and is not late before."""
+    """Decimals are not rounded to doubles: an event time of 0.3 is not in the window [0.2, 0.3)."""
     file = csv(tmp_path / "f.csv", "t", "0.1", "0.30000000000000000000000000000000001", "0.29", "0.3")
-    [row] = told(file, "--event-time", "t", "--lags", "0", "--window", "0.1")
+    [row] = results(file, "--event-time", "t", "--lags", "0", "--window", "0.1")
     assert (row["dropped"], row["windows"]) == (1, 1)
     assert row["avg_emit_latency"] == pytest.approx(0.1)
-    [row] = told(file, "--event-time", "t", "--lags", "0.00000000000000000000000000000000002", "--window", "0.1")
+    [row] = results(file, "--event-time", "t", "--lags", "0.00000000000000000000000000000000002", "--window", "0.1")
     assert row["dropped"] == 0
 
 
-def test_moments_and_durations(tmp_path: Path) -> None:
-    """ISO 8601 in CSV and any timestamp in Parquet are milliseconds, and so are 30m and 1h."""
+def test_times_and_durations_have_units(tmp_path: Path) -> None:
+    """ISO 8601 times, Parquet timestamps of any unit and durations are converted to milliseconds."""
     start = datetime(2013, 1, 7, tzinfo=UTC)
     at = [start + timedelta(minutes=minutes) for minutes in (0, 70, 50, 200, 100)]
     file = csv(tmp_path / "f.csv", "when,dest", *(f"{one.isoformat()},BOS" for one in at))
-    expected = told(file, "--event-time", "when", "--lags", "0m,30m", "--window", "1h")
+    expected = results(file, "--event-time", "when", "--lags", "0m,30m", "--window", "1h")
     assert [row["dropped"] for row in expected] == [2, 1]
     assert expected[1]["avg_emit_latency"] == 1000 * 60 * (140 + 80) / 2
     for unit in ("s", "ms", "us", "ns"):
         table = pa.table({"when": pa.array(at, pa.timestamp(unit, "UTC")), "dest": ["BOS"] * 5})
         pq.write_table(table, tmp_path / "f.parquet")
-        assert told(tmp_path / "f.parquet", "--event-time", "when", "--lags", "0m,30m", "--window", "1h") == expected
-    with_gap = told(file, "--event-time", "when", "--lags", "0m", "--window", "1h", "--grace", "1h")
+        assert results(tmp_path / "f.parquet", "--event-time", "when", "--lags", "0m,30m", "--window", "1h") == expected
+    with_gap = results(file, "--event-time", "when", "--lags", "0m", "--window", "1h", "--grace", "1h")
     assert (with_gap[0]["dropped"], with_gap[0]["updated"]) == (1, 1)
 
 
-def test_substreams_are_merged(tmp_path: Path) -> None:
-    """A slow one that is in order loses nothing, where one watermark for all would lose it."""
+def test_substreams_have_watermarks_of_their_own(tmp_path: Path) -> None:
+    """A slow substream whose rows are in order loses rows under a single watermark, but not under its own."""
     lines = [line for n in range(100) for line in (f"{100 + n},fast", f"{n},slow")]
     file = csv(tmp_path / "f.csv", "t,s", *lines)
     of = ("--event-time", "t", "--lags", "0", "--window", "10")
-    assert told(file, *of)[0]["dropped"] == 100
-    assert told(file, *of, "--substream", "s", "--declare")[0]["dropped"] == 0
-    assert told(file, *of, "--substream", "s")[0]["dropped"] == 100, "when it showed itself, the rest had gone ahead"
+    assert results(file, *of)[0]["dropped"] == 100
+    assert results(file, *of, "--substream", "s", "--declare")[0]["dropped"] == 0
+    assert results(file, *of, "--substream", "s")[0]["dropped"] == 100, (
+        "an undeclared substream must not hold the watermark before its first row"
+    )
 
 
-def test_policies_that_follow_the_clock(tmp_path: Path) -> None:
-    """By the times of arrival: a substream that is silent for long is waited for no longer."""
+def test_policies_that_depend_on_arrival_times(tmp_path: Path) -> None:
+    """With arrival times, `idle_timeout_ms` excludes a silent substream."""
     lines = ["0,a,0", *(f"{n},b,{n}" for n in range(1, 200)), "1,a,200"]
     file = csv(tmp_path / "f.csv", "t,s,at", *lines)
     config = LAG | {"idle_timeout_ms": 50, "max_future_skew_ms": None}
     (tmp_path / "idle.json").write_text(json.dumps(config))
     of = (file, "--event-time", "t", "--substream", "s", "--window", "10", "--policy", tmp_path / "idle.json")
     assert "--arrival" in run(*of, status=2).stderr
-    [idle] = told(*of, "--arrival", "at")
+    [idle] = results(*of, "--arrival", "at")
     assert (idle["policy"], idle["dropped"]) == ("idle.json", 1)
     (tmp_path / "idle.json").write_text(json.dumps(LAG))
-    assert told(*of)[0]["dropped"] == 0
+    assert results(*of)[0]["dropped"] == 0
 
 
 @pytest.mark.parametrize(
@@ -137,7 +139,7 @@ def test_policies_that_follow_the_clock(tmp_path: Path) -> None:
         (["f.csv", "--event-time", "t", "--window", "1", "--policy", "reported.json"], "rows have no watermarks"),
     ],
 )
-def test_what_is_wrong_is_said(
+def test_invalid_arguments_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -147,4 +149,4 @@ def test_what_is_wrong_is_said(
     error = " ".join(run(*arguments, status=2).stderr.replace("│", " ").split())
     assert says in error
     ended = run("f.csv", "--event-time", "t", "--lags", "1", "--window", "1")
-    assert "1 rows without an event time are left out." in ended.stderr
+    assert "Left out 1 rows without an event time." in ended.stderr

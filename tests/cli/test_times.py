@@ -1,4 +1,4 @@
-"""Times and durations as users write and read them."""
+"""Parsing and formatting of times and durations."""
 
 import pytest
 import typer
@@ -21,13 +21,13 @@ MIDNIGHT = 1_358_121_600_000
         ("1969-12-31T23:59:59.999Z", -1),
     ],
 )
-def test_a_time(text: str, at_ms: int) -> None:
+def test_valid_times_are_parsed(text: str, at_ms: int) -> None:
     assert time(text) == at_ms
 
 
 @pytest.mark.parametrize("text", ["", "tomorrow", "2013-01-14T00:00", "2013-13-01", "1e3", "12:00Z"])
-def test_no_time(text: str) -> None:
-    """A time without a time zone would be an hour off for half of the users."""
+def test_invalid_times_are_refused(text: str) -> None:
+    """A time without a time zone is refused, because users are in several time zones."""
     with pytest.raises(typer.BadParameter):
         time(text)
 
@@ -35,20 +35,20 @@ def test_no_time(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90s", 90), ("30m", 1800), ("1h30m", 5400), ("1.5h", 5400), ("2d", 172_800)]
 )
-def test_a_duration(text: str, seconds: float) -> None:
+def test_valid_durations_are_parsed(text: str, seconds: float) -> None:
     assert duration_s(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "90", "1h 30m", "h", "-1s", "5 min", "1y"])
-def test_no_duration(text: str) -> None:
+def test_invalid_durations_are_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter):
         duration_s(text)
 
 
-def test_what_is_shown() -> None:
+def test_times_and_durations_are_formatted() -> None:
     """A printed time can be parsed again."""
     for at_ms in (0, -1, MIDNIGHT, MIDNIGHT + 7, -62_135_596_800_000, 253_402_300_799_999):
         assert time(format_time(at_ms).replace(" ", "T")) == at_ms
     assert (format_time(None), format_time(2**53 - 1), format_time(-(2**53))) == ("-", str(2**53 - 1), str(-(2**53)))
-    told = [format_duration(ms) for ms in (-5, 0, 999, 1000, 60_000, 61_500, 3_600_000, 3_660_000, 90_061_000)]
-    assert told == ["0 ms", "0 ms", "999 ms", "1 s", "1 min", "1 min 1 s", "1 h", "1 h 1 min", "1 d 1 h"]
+    texts = [format_duration(ms) for ms in (-5, 0, 999, 1000, 60_000, 61_500, 3_600_000, 3_660_000, 90_061_000)]
+    assert texts == ["0 ms", "0 ms", "999 ms", "1 s", "1 min", "1 min 1 s", "1 h", "1 h 1 min", "1 d 1 h"]

@@ -1,11 +1,12 @@
-"""Commands that change a job. The history keeps the reason of each."""
+"""Commands that change a job. The history keeps the reason for each command."""
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
 from tidegate.cli.coordinator import Coordinator
-from tidegate.cli.options import LOCAL_URL, AsJson, Job, Url, duration_ms, time
+from tidegate.cli.options import LOCAL_URL, AsJson, Job, Url, duration_option, time_option
 from tidegate.cli.output import show, show_json
 from tidegate.cli.views import job_sentence
 
@@ -15,8 +16,8 @@ QueryOfSubstreams = Annotated[
     str | None,
     typer.Option(
         "--query",
-        help="Query of the substreams; required only if several queries have them. --query '' selects substreams that "
-        "report without batches.",
+        help="Query of the substreams. Required only if several queries have substreams with these names. Empty for "
+        "reports without batches.",
     ),
 ]
 
@@ -25,48 +26,36 @@ def declare(
     job: Job,
     names: Names,
     reason: Reason,
-    query: Annotated[str, typer.Option(help="Query of the substreams; left out for reports without batches.")] = "",
+    query: Annotated[str, typer.Option(help="Query of the substreams. Omit it for reports without batches.")] = "",
     url: Url = LOCAL_URL,
     as_json: AsJson = False,
 ) -> None:
     """Declare substreams, so that they hold the watermark from the start."""
-    _act_on_substreams(url, job, ":declare", names, query, reason, as_json)
+    _post(url, job, ":declare", {"names": names, "query": query, "reason": reason}, as_json)
 
 
-def idle(
-    job: Job,
-    names: Names,
-    reason: Reason,
-    query: QueryOfSubstreams = None,
-    url: Url = LOCAL_URL,
-    as_json: AsJson = False,
-) -> None:
-    """Exclude substreams from the minimum until their next event."""
-    _act_on_substreams(url, job, "/substreams:idle", names, query, reason, as_json)
+def _substream_action(verb: str, effect: str) -> Callable[..., None]:
+    """Return the command for an action on substreams; ``effect`` is its help text."""
+
+    def act(
+        job: Job,
+        names: Names,
+        reason: Reason,
+        query: QueryOfSubstreams = None,
+        url: Url = LOCAL_URL,
+        as_json: AsJson = False,
+    ) -> None:
+        if query is None:
+            query = _query_of(Coordinator(url), job, names)
+        _post(url, job, f"/substreams:{verb}", {"names": names, "query": query, "reason": reason}, as_json)
+
+    act.__name__, act.__doc__ = verb, effect
+    return act
 
 
-def done(
-    job: Job,
-    names: Names,
-    reason: Reason,
-    query: QueryOfSubstreams = None,
-    url: Url = LOCAL_URL,
-    as_json: AsJson = False,
-) -> None:
-    """Mark substreams as permanently ended."""
-    _act_on_substreams(url, job, "/substreams:done", names, query, reason, as_json)
-
-
-def evict(
-    job: Job,
-    names: Names,
-    reason: Reason,
-    query: QueryOfSubstreams = None,
-    url: Url = LOCAL_URL,
-    as_json: AsJson = False,
-) -> None:
-    """Remove substreams; they can return as new ones."""
-    _act_on_substreams(url, job, "/substreams:evict", names, query, reason, as_json)
+idle = _substream_action("idle", "Exclude substreams from the minimum until their next event.")
+done = _substream_action("done", "Mark substreams as permanently ended.")
+evict = _substream_action("evict", "Remove substreams. Evicted substreams can return as new substreams.")
 
 
 def retire(
@@ -75,9 +64,13 @@ def retire(
     reason: Reason,
     successor: Annotated[
         str | None,
-        typer.Option(help="Query that takes over the substreams; the query itself to continue on another checkpoint."),
+        typer.Option(
+            help="Query that takes over the substreams. Name the query itself to continue on another checkpoint."
+        ),
     ] = None,
-    evict: Annotated[bool, typer.Option("--evict", help="Evict the substreams instead.")] = False,
+    evict: Annotated[
+        bool, typer.Option("--evict", help="Evict the substreams. Use it instead of --successor.")
+    ] = False,
     url: Url = LOCAL_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -90,16 +83,19 @@ def retire(
 
 def hold(
     job: Job,
-    at_most: Annotated[str, typer.Option(help="Highest watermark: 2013-01-14T00:00Z, or Unix milliseconds.")],
+    at_most: Annotated[int, time_option("Highest watermark, as 2013-01-14T00:00Z or Unix milliseconds.")],
     reason: Reason,
-    name: Annotated[str | None, typer.Option(help="Name of the hold; left out, the coordinator chooses one.")] = None,
-    lasts: Annotated[str | None, typer.Option(help="Duration: 30m, 2h; left out, until it is released.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the hold. By default, the coordinator chooses a name.")
+    ] = None,
+    lasts: Annotated[
+        int | None, duration_option("Duration of the hold, such as 2h. By default, the hold does not expire.")
+    ] = None,
     url: Url = LOCAL_URL,
     as_json: AsJson = False,
 ) -> None:
     """Keep the watermark at or below a value."""
-    body = {"at_most": time(at_most), "reason": reason, "hold": name}
-    body["duration_ms"] = None if lasts is None else duration_ms(lasts)
+    body = {"at_most": at_most, "reason": reason, "hold": name, "duration_ms": lasts}
     _post(url, job, "/holds", body, as_json)
 
 
@@ -119,14 +115,13 @@ def complete(
     job: Job,
     reason: Reason,
     up_to: Annotated[
-        str | None, typer.Option(help="Least final watermark: 2013-01-14T00:00Z, or Unix milliseconds.")
+        int | None, time_option("Minimum of the final watermark, as 2013-01-14T00:00Z or Unix milliseconds.")
     ] = None,
     url: Url = LOCAL_URL,
     as_json: AsJson = False,
 ) -> None:
     """Declare the end of the input: all substreams are done."""
-    body = {"reason": reason, "up_to": None if up_to is None else time(up_to)}
-    _post(url, job, ":complete", body, as_json)
+    _post(url, job, ":complete", {"reason": reason, "up_to": up_to}, as_json)
 
 
 def reopen(job: Job, reason: Reason, url: Url = LOCAL_URL, as_json: AsJson = False) -> None:
@@ -134,19 +129,11 @@ def reopen(job: Job, reason: Reason, url: Url = LOCAL_URL, as_json: AsJson = Fal
     _post(url, job, ":reopen", {"reason": reason}, as_json)
 
 
-def _act_on_substreams(
-    url: str, job: str, path: str, names: list[str], query: str | None, reason: str, as_json: bool
-) -> None:
-    if query is None:
-        query = _query_of(Coordinator(url), job, names)
-    _post(url, job, path, {"names": names, "query": query, "reason": reason}, as_json)
-
-
 def _query_of(coordinator: Coordinator, job: str, names: list[str]) -> str:
-    """Return the one query that has all of these substreams, or an empty text if one of them is unknown.
+    """Return the only query that has all of these substreams; empty if a substream is unknown.
 
     Raises:
-        typer.BadParameter: If several queries have them, or no query has all of them.
+        typer.BadParameter: If several queries have the substreams, or no query has all of them.
     """
     queries_by_name: list[set[str]] = []
     for name in names:
@@ -159,7 +146,7 @@ def _query_of(coordinator: Coordinator, job: str, names: list[str]) -> str:
     if len(common) == 1:
         return common.pop()
     listed = ", ".join(repr(query) for query in sorted(set.union(*queries_by_name)))
-    raise typer.BadParameter(f"several queries have these substreams; choose one with --query: {listed}")
+    raise typer.BadParameter(f"several queries have these substreams; choose a query with --query: {listed}")
 
 
 def _post(url: str, job: str, path: str, body: dict[str, Any], as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""Columns of a file of rows, CSV or Parquet, as exact numbers."""
+"""Columns of a CSV or Parquet file, read as exact numbers."""
 
 import csv
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,9 @@ def parse_amount(text: str) -> Decimal:
 
 
 def parse_instant(value: Any) -> Decimal | None:
-    """Return a time: a number as it is, or Unix milliseconds from ISO 8601 or a time of Parquet; None for no value.
+    """Return a time: a number unchanged, or Unix milliseconds from ISO 8601 or a Parquet timestamp.
+
+    Return None for an empty value.
 
     Raises:
         ValueError: For any other value.
@@ -39,7 +41,7 @@ def parse_instant(value: Any) -> Decimal | None:
     if isinstance(value, date):
         return Decimal(times.parse_time(value.isoformat()))
     try:
-        # The shortest decimal that reads as the float: 0.1 is 0.1.
+        # repr() gives the shortest decimal that parses to the same float: 0.1 stays 0.1.
         return _finite(Decimal(repr(value) if isinstance(value, float) else str(value)))
     except InvalidOperation:
         return Decimal(times.parse_time(str(value)))
@@ -49,7 +51,7 @@ def read_columns(path: Path, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     """Yield the values of these columns, row by row.
 
     Raises:
-        typer.BadParameter: If the file cannot be read, or has no such column.
+        typer.BadParameter: If the file cannot be read, or lacks a column.
     """
     try:
         yield from (_read_parquet if path.suffix == ".parquet" else _read_csv)(path, names)
@@ -74,7 +76,7 @@ def _read_parquet(path: Path, names: Sequence[str]) -> Iterator[tuple[Any, ...]]
         from pyarrow.parquet import ParquetFile
     except ImportError:
         raise typer.BadParameter(
-            "Parquet needs pyarrow: install it with pip install 'tidegate[parquet]', or use CSV"
+            "Parquet needs pyarrow; install it with pip install 'tidegate[parquet]', or use CSV"
         ) from None
     with ParquetFile(path) as file:
         schema = file.schema_arrow

@@ -1,4 +1,4 @@
-"""The command for the completeness curve, which also chooses a lag."""
+"""The command that shows the completeness curve and chooses a lag."""
 
 import math
 import re
@@ -9,50 +9,58 @@ import typer
 
 from tidegate.cli.coordinator import NOT_REACHED, Coordinator
 from tidegate.cli.options import LOCAL_URL, AsJson, Job, Substream, SubstreamQuery, Url, duration_ms
-from tidegate.cli.output import show, show_json, table_of
+from tidegate.cli.output import show_json, show_table
 from tidegate.domain.policy.target_completeness import HIGHEST_TARGET, LOWEST_TARGET
+from tidegate.reads.sentences import percent
 from tidegate.times import format_duration
 
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999, 0.99999)
-"""Levels of completeness for which the table has the least lag."""
+"""Levels of completeness. The table shows the shortest lag for each level."""
 BAR_WIDTH = 20
 NOT_MEASURED = (
-    "No delays are measured: no report has any (in Spark: Stream.measure_delays), or all substreams report watermarks."
+    "No delays are measured, because no report contains delays or all substreams report watermarks; in Spark, call "
+    "Stream.measure_delays."
 )
 
 Choice = tuple[int | None, str]
-"""The lag that was chosen, if there is one, and a sentence about it."""
+"""The chosen lag, or None, and a sentence about the choice."""
+
+
+def _milliseconds(text: str) -> int:
+    return int(text) if re.fullmatch(r"[0-9]{1,15}", text) else duration_ms(text)
+
+
+def _duration_option(help_text: str) -> Any:
+    return typer.Option(parser=_milliseconds, metavar="DURATION", help=help_text)
 
 
 def completeness(
     job: Job,
-    max_latency: Annotated[str | None, typer.Option(help="Choose a lag with at most this latency: 90s, 30m.")] = None,
+    max_latency: Annotated[int | None, _duration_option("Choose a lag with at most this latency, such as 30m.")] = None,
     min_completeness: Annotated[
         float | None,
-        typer.Option(min=LOWEST_TARGET, max=HIGHEST_TARGET, help="Choose a lag with at least this completeness: 0.99."),
+        typer.Option(
+            min=LOWEST_TARGET, max=HIGHEST_TARGET, help="Choose a lag with at least this completeness, such as 0.99."
+        ),
     ] = None,
     substream: Substream = None,
     query: SubstreamQuery = "",
     window: Annotated[
-        str | None, typer.Option(help="Size of the windows by which rows are classified, without a frame: 1h.")
+        int | None,
+        _duration_option("Size of the windows by which rows are classified, such as 1h. Not allowed with a frame."),
     ] = None,
     url: Url = LOCAL_URL,
     as_json: AsJson = False,
 ) -> None:
     """Show completeness and latency by lag, as measured on the rows of a job.
 
-    With --max-latency, --min-completeness or both, choose the lag that meets them. Exit status 3: no lag does.
+    With --max-latency, --min-completeness or both, choose a lag that meets these bounds. Exit with status 3 if no
+    lag meets them.
     """
-    parameters = {
-        "query": query,
-        "substream": substream,
-        "window_ms": None if window is None else _milliseconds(window),
-        "target": min_completeness,
-    }
+    parameters = {"query": query, "substream": substream, "window_ms": window, "target": min_completeness}
     parameters = {name: value for name, value in parameters.items() if value is not None}
-    latency_ms = None if max_latency is None else _milliseconds(max_latency)
     curve = _Curve(Coordinator(url), job, parameters)
-    lag_ms, sentence = curve.choose(latency_ms, min_completeness)
+    lag_ms, sentence = curve.choose(max_latency, min_completeness)
     if as_json:
         show_json(curve.measured | {"chosen_lag_ms": lag_ms})
     else:
@@ -85,25 +93,25 @@ class _Curve:
         return point
 
     def choose(self, max_latency_ms: int | None, min_completeness: float | None) -> Choice:
-        """Return the lag that meets both bounds."""
+        """Return a lag that meets the given bounds, and a sentence about the choice."""
         if not self.measured["rows"]:
             return None, NOT_MEASURED
         wait_ms, lag_ms = self.measured["wait_ms"], self.measured["recommended_lag_ms"]
         if max_latency_ms is not None and wait_ms is None:
-            return None, "The watermark has not moved yet, so the latency is not known."
+            return None, "The watermark has not moved yet, so the latency is unknown."
         if min_completeness is None:
             return (None, "") if max_latency_ms is None else self._longest_lag(wait_ms, max_latency_ms)
         if max_latency_ms is None or wait_ms + lag_ms <= max_latency_ms:
-            return lag_ms, f"The least lag with this completeness is {_duration(lag_ms)}{self._point(lag_ms)}."
+            return lag_ms, f"The shortest lag with this completeness is {_duration(lag_ms)}{self._point(lag_ms)}."
         needed = f"{_share(min_completeness)} needs a latency of {_duration(wait_ms + lag_ms)}"
         if wait_ms > max_latency_ms:
-            return None, f"No lag meets both: {needed}; without any lag the latency is {_duration(wait_ms)}."
+            return None, f"No lag meets both bounds: {needed}; even without lag, the latency is {_duration(wait_ms)}."
         given = _share(self._at(max_latency_ms - wait_ms)["completeness"])
-        return None, f"No lag meets both: {needed}; {_duration(max_latency_ms)} gives {given}."
+        return None, f"No lag meets both bounds: {needed}; {_duration(max_latency_ms)} gives {given}."
 
     def _longest_lag(self, wait_ms: int, max_latency_ms: int) -> Choice:
         if wait_ms > max_latency_ms:
-            return None, f"No lag has this latency: without any lag it is {_duration(wait_ms)}."
+            return None, f"No lag has this latency: even without lag, the latency is {_duration(wait_ms)}."
         lag_ms = max_latency_ms - wait_ms
         return lag_ms, f"The longest lag with this latency is {_duration(lag_ms)}{self._point(lag_ms)}."
 
@@ -115,37 +123,34 @@ class _Curve:
     def show(self) -> None:
         """Print the measured values, and the curve."""
         measured = self.measured
-        facts = table_of("", "")
-        facts.add_row("rows", f"{measured['rows']:,}")
-        facts.add_row("lag in force", _duration(measured["lag_ms"]))
-        facts.add_row("target", _share(measured["target"]))
-        facts.add_row("lag for the target", _duration(measured["recommended_lag_ms"]))
-        facts.add_row("achieved", _share(measured["achieved"]))
-        show(facts)
+        facts = (
+            ("rows", f"{measured['rows']:,}"),
+            ("lag in force", _duration(measured["lag_ms"])),
+            ("target", _share(measured["target"])),
+            ("lag for the target", _duration(measured["recommended_lag_ms"])),
+            ("achieved", _share(measured["achieved"])),
+        )
+        show_table(("", ""), facts)
         points = measured["points"]
         if not points:
             return
-        least_lags = [
+        shortest_lags = [
             next((point["lag_ms"] for point in points if point["completeness"] >= level), None)
             for level in (0.0, *LEVELS)
         ]
         marks = {measured["recommended_lag_ms"]: "for the target", measured["lag_ms"]: "in force"}
-        lags = sorted({lag for lag in (*least_lags, *marks, points[-1]["lag_ms"]) if lag is not None})
-        table = table_of("lag", "completeness", "", "latency", "")
-        for point in self._read(lag_ms=lags)["points"]:
-            filled = math.floor(point["completeness"] * BAR_WIDTH)
-            table.add_row(
+        lags = sorted({lag for lag in (*shortest_lags, *marks, points[-1]["lag_ms"]) if lag is not None})
+        rows = [
+            (
                 _duration(point["lag_ms"]),
                 _share(point["completeness"]),
-                "█" * filled + "·" * (BAR_WIDTH - filled),
+                ("█" * math.floor(point["completeness"] * BAR_WIDTH)).ljust(BAR_WIDTH, "·"),
                 _duration(point["latency_ms"]),
                 marks.get(point["lag_ms"], ""),
             )
-        show(table)
-
-
-def _milliseconds(text: str) -> int:
-    return int(text) if re.fullmatch(r"[0-9]{1,15}", text) else duration_ms(text)
+            for point in self._read(lag_ms=lags)["points"]
+        ]
+        show_table(("lag", "completeness", "", "latency", ""), rows)
 
 
 def _duration(ms: int | None) -> str:
@@ -155,7 +160,4 @@ def _duration(ms: int | None) -> str:
 
 
 def _share(share: float | None) -> str:
-    """Return a share in per cent, rounded down, so that 100 % means all."""
-    if share is None:
-        return "-"
-    return f"{math.floor(share * 1_000_000) / 10_000:.2f} %" if share < 0.999 or share == 1 else f"{100 * share:.4f} %"
+    return "-" if share is None else percent(share)

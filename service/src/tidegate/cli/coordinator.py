@@ -21,14 +21,14 @@ CONNECT_S, READ_S = 5.0, 60.0
 class Coordinator:
     """The coordinator that a command calls, with the key in ``TIDEGATE_TOKEN``.
 
-    httpx is imported by the first call, so that ``--help`` does not wait for it.
+    The first call imports httpx, so that ``--help`` does not wait for the import.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
 
     def job(self, method: str, job: str, path: str = "", read_s: float = READ_S, **options: Any) -> Any:
-        """Return the answer to a call of a job. Exit if the call is refused, or the coordinator does not answer."""
+        """Return the answer to a call about a job. Exit if the call is refused, or the coordinator does not answer."""
         return self.call(method, f"/v1/jobs/{quote(job, safe='')}{path}", read_s, **options)
 
     def call(self, method: str, path: str, read_s: float = READ_S, **options: Any) -> Any:
@@ -75,13 +75,16 @@ class Coordinator:
         try:
             return httpx.Client(base_url=self.url, headers=headers, timeout=httpx.Timeout(READ_S, connect=CONNECT_S))
         except (httpx.InvalidURL, UnicodeEncodeError) as error:
-            _fail(f"{self.url!r} is not the URL of a coordinator, or TIDEGATE_TOKEN is not a key ({error}).", USAGE)
+            _fail(f"{self.url!r} is not a URL, or TIDEGATE_TOKEN is not a key ({error}); correct them.", USAGE)
 
     def _content(self, response: "httpx.Response") -> Any:
         try:
             content = response.json()
         except ValueError:
-            _fail(f"{self.url} answered {response.status_code} without JSON: it is not a coordinator.", NO_ANSWER)
+            _fail(
+                f"{self.url} answered {response.status_code} without JSON; set TIDEGATE_URL to a coordinator.",
+                NO_ANSWER,
+            )
         if not response.is_success:
             self._fail_refused(response, content)
         return content
@@ -91,10 +94,13 @@ class Coordinator:
 
         status = response.status_code
         if not isinstance(content, dict) or "code" not in content:
-            _fail(f"{self.url} answered {status}, but not like a coordinator.", NO_ANSWER)
+            _fail(
+                f"{self.url} answered {status} without a problem document; set TIDEGATE_URL to a coordinator.",
+                NO_ANSWER,
+            )
         detail = content["detail"]
         if status == codes.UNAUTHORIZED:
-            detail += f" Set TIDEGATE_TOKEN to a key that {self.url} knows."
+            detail += f" Set TIDEGATE_TOKEN to a key of {self.url}."
         unavailable = status in (codes.BAD_GATEWAY, codes.SERVICE_UNAVAILABLE, codes.GATEWAY_TIMEOUT)
         _fail(f"{detail} [{content['code']}]", NO_ANSWER if unavailable else REFUSED)
 

@@ -1,4 +1,4 @@
-"""Commands over time: history, watch, wait."""
+"""Commands that follow a job over time: history, watch, wait."""
 
 import json
 import time as clock
@@ -8,14 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from tidegate.cli.coordinator import NOT_REACHED, Coordinator
-from tidegate.cli.options import LOCAL_URL, AsJson, Job, Url, duration_s, time
-from tidegate.cli.output import show, show_json, table_of
+from tidegate.cli.options import LOCAL_URL, AsJson, Job, Url, duration_s, time_option
+from tidegate.cli.output import show, show_json, show_table
 from tidegate.cli.views import job_sentence
 from tidegate.domain.journal import Kind
 from tidegate.reads.sentences import holder, plain_text, record_details
 from tidegate.times import format_time
 
-Kinds = Annotated[list[Kind] | None, typer.Option("--kind", help="Show only records of this kind; repeatable.")]
+Kinds = Annotated[list[Kind] | None, typer.Option("--kind", help="Show only records of this kind. Repeatable.")]
 MAX_POLL_S = 60.0
 ANSWER_S = 30.0
 RECONNECT_S = 1.0
@@ -24,34 +24,38 @@ RECONNECT_S = 1.0
 def history(
     job: Job,
     as_of: Annotated[
-        str | None, typer.Option(help="Processing time: show records up to then, and the watermark at that time.")
+        int | None, time_option("Show records up to this processing time, and the watermark at that time.")
     ] = None,
     kind: Kinds = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Number of records, latest first.")] = 20,
     url: Url = LOCAL_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Show what happened to a job, with actors and reasons."""
+    """Show the history of a job, with actors and reasons."""
     parameters: dict[str, Any] = {"limit": limit, "kind": kind or []}
     if as_of is not None:
-        parameters["as_of"] = time(as_of)
+        parameters["as_of"] = as_of
     page = Coordinator(url).job("GET", job, "/history", params=parameters)
     if as_json:
         show_json(page)
         return
     now_ms = page["now_ms"]
     if as_of is not None:
-        show(f"At {format_time(time(as_of))} {_watermark_then(page['as_of'], now_ms)}.")
-    table = table_of("time", "event", "")
-    for record in page["records"]:
-        event = record.get("action", record["kind"])
-        table.add_row(format_time(record["at_ms"]), event, plain_text(record_details(record), now_ms))
-    show(table)
+        show(f"At {format_time(as_of)} {_watermark_then(page['as_of'], now_ms)}.")
+    rows = [
+        (
+            format_time(record["at_ms"]),
+            record.get("action", record["kind"]),
+            plain_text(record_details(record), now_ms),
+        )
+        for record in page["records"]
+    ]
+    show_table(("time", "event", ""), rows)
 
 
 def _watermark_then(movement: Mapping[str, Any] | None, now_ms: int) -> str:
     if movement is None:
-        return "there was no watermark, or it is no longer kept"
+        return "the job had no watermark, or the record is no longer kept"
     watermark = f"the watermark was {format_time(movement.get('watermark'))}"
     if not movement.get("held_by"):
         return f"{watermark}, and nothing held it"
@@ -59,7 +63,7 @@ def _watermark_then(movement: Mapping[str, Any] | None, now_ms: int) -> str:
 
 
 def watch(job: Job, kind: Kinds = None, url: Url = LOCAL_URL, as_json: AsJson = False) -> None:
-    """Show what happens to a job until Ctrl-C. After a reconnection no record is missing."""
+    """Show new records of a job until Ctrl-C. After a reconnection, the command shows the missed records."""
     import httpx
 
     coordinator = Coordinator(url)
@@ -94,21 +98,21 @@ def _show_event(name: str, data: Mapping[str, Any]) -> None:
 
 def wait(
     job: Job,
-    at_least: Annotated[str, typer.Option(help="Watermark to wait for: 2013-01-14T00:00Z, or Unix milliseconds.")],
-    timeout: Annotated[str, typer.Option(help="Longest wait: 90s, 30m, 2h, 1d.")] = "1h",
+    at_least: Annotated[int, time_option("Watermark to wait for, as 2013-01-14T00:00Z or Unix milliseconds.")],
+    timeout: Annotated[str, typer.Option(help="Longest wait, such as 90s, 30m, 2h or 1d.")] = "1h",
     url: Url = LOCAL_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Wait until the watermark reaches a value. Exit status 3: not reached in time.
+    """Wait until the watermark reaches a value. Exit with status 3 after the timeout.
 
     tidegate wait flights --at-least 2013-01-14T00:00Z --timeout 2h && run-batch
     """
-    coordinator, goal = Coordinator(url), time(at_least)
+    coordinator = Coordinator(url)
     deadline = clock.monotonic() + duration_s(timeout)
     while True:
         left_s = max(0.0, deadline - clock.monotonic())
         poll_s = min(left_s, MAX_POLL_S)
-        parameters = {"at_least": goal, "timeout_s": poll_s}
+        parameters = {"at_least": at_least, "timeout_s": poll_s}
         result = coordinator.job("GET", job, "/watermark", read_s=poll_s + ANSWER_S, params=parameters)
         if result["reached"] or left_s == 0:
             break

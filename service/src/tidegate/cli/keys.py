@@ -1,6 +1,6 @@
 """``tidegate keys``: create, list, rotate and revoke the keys of a file.
 
-The commands import the modules that read the file, so that ``tidegate --help`` does not wait for them.
+Each command imports the modules that it needs when it runs, so that ``tidegate --help`` does not wait for them.
 """
 
 from collections.abc import Iterator
@@ -14,28 +14,30 @@ import typer
 from tidegate.auth.roles import Role
 from tidegate.cli.coordinator import Coordinator
 from tidegate.cli.options import LOCAL_URL, AsJson, Url, duration_s
-from tidegate.cli.output import show, show_json, table_of
+from tidegate.cli.output import show_json, show_table
 from tidegate.times import MS, format_time
 
 keys = typer.Typer(no_args_is_help=True, help="Create, list, rotate and revoke keys.")
 
-File = Annotated[Path | None, typer.Option("--file", help="File of the keys; by default TIDEGATE_KEYS_FILE.")]
-Name = Annotated[str, typer.Argument(help="Name of the key. The history names it with every action.")]
+File = Annotated[Path | None, typer.Option("--file", help="File of the keys. By default, TIDEGATE_KEYS_FILE.")]
+Name = Annotated[str, typer.Argument(help="Name of the key. The history records it with every action.")]
 
 
 @keys.command()
 def create(
     name: Name,
     role: Annotated[Role, typer.Option(help="Role of the key.")],
-    prefix: Annotated[str, typer.Option(help="Prefix of the jobs of the key; left out, all jobs.")] = "",
-    lasts: Annotated[str | None, typer.Option(help="Duration: 12h, 90d; left out, it does not expire.")] = None,
+    prefix: Annotated[str, typer.Option(help="Prefix of the jobs that the key can access. By default, all jobs.")] = "",
+    lasts: Annotated[
+        str | None, typer.Option(help="Lifetime of the key, such as 90d. By default, the key does not expire.")
+    ] = None,
     max_requests: Annotated[int | None, typer.Option(min=1, help="Limit on calls per second at one replica.")] = None,
     max_waiting: Annotated[int | None, typer.Option(min=1, help="Limit on waiting clients at one replica.")] = None,
-    max_jobs: Annotated[int | None, typer.Option(min=1, help="Limit on jobs with its prefix.")] = None,
+    max_jobs: Annotated[int | None, typer.Option(min=1, help="Limit on jobs with the prefix of the key.")] = None,
     max_substreams: Annotated[int | None, typer.Option(min=1, help="Limit on substreams of one job.")] = None,
     file: File = None,
 ) -> None:
-    """Create a key and print it. It cannot be shown again: the file has only its hash."""
+    """Create a key and print it. The file contains only its hash, so the key cannot be shown again."""
     from tidegate.auth import keyring
     from tidegate.auth.keys import Quotas
 
@@ -47,8 +49,8 @@ def create(
     typer.echo(key)
     jobs = f"jobs {prefix}*" if prefix else "all jobs"
     typer.echo(
-        f"Created the key {name} with the role {role} for {jobs}. Its hash is in {path}. Store the key now: it "
-        "cannot be shown again.",
+        f"Created the key {name} with the role {role} for {jobs}. Its hash is in {path}. Store the key now, because "
+        "it cannot be shown again.",
         err=True,
     )
 
@@ -72,37 +74,33 @@ def list_keys(
     if as_json:
         show_json(listed)
         return
-    table = table_of("name", "role", "jobs", "created", "expires", "quotas", *(["last used"] if used else []))
-    for key in listed:
-        table.add_row(*_cells(key), *([_last_used(key)] if used else []))
-    show(table)
+    columns = ("name", "role", "jobs", "created", "expires", "quotas", *(["last used"] if used else []))
+    show_table(columns, [_cells(key) for key in listed])
 
 
 def _cells(key: dict[str, Any]) -> list[str]:
     quotas = ", ".join(f"{name} {limit}" for name, limit in (key.get("quotas") or {}).items() if limit is not None)
     prefix, expires = key.get("prefix", ""), key.get("expires") or "never"
-    return [key["name"], key["role"], f"{prefix}*", key["created"], expires, quotas or "none"]
-
-
-def _last_used(key: dict[str, Any]) -> str:
-    at_s = key["last_used_s"]
-    return "never" if at_s is None else format_time(at_s * MS)
+    cells = [key["name"], key["role"], f"{prefix}*", key["created"], expires, quotas or "none"]
+    if "last_used_s" in key:
+        cells.append("never" if key["last_used_s"] is None else format_time(key["last_used_s"] * MS))
+    return cells
 
 
 @keys.command()
 def rotate(
     name: Name,
-    keep: Annotated[str, typer.Option(help="Time for which the previous key stays valid: 0s, 12h, 7d.")] = "1d",
+    keep: Annotated[str, typer.Option(help="Time for which the previous key stays valid, such as 12h.")] = "1d",
     file: File = None,
 ) -> None:
-    """Create another key under the same name, and let the previous one expire."""
+    """Create another key with the same name, and let the previous key expire."""
     from tidegate.auth import keyring
 
     duration = timedelta(seconds=duration_s(keep))
     with _exit_on_error():
         key = keyring.rotate(_path(file), name, duration)
     typer.echo(key)
-    typer.echo(f"Created the new key {name}. The previous key expires in {keep}.", err=True)
+    typer.echo(f"Created the new key {name}. The previous key expires after {keep} at the latest.", err=True)
 
 
 @keys.command()
@@ -121,7 +119,7 @@ def _path(file: Path | None) -> Path:
 
     path = file or load_settings().keys_file
     if path is None:
-        raise KeysUnusable("Give the file of the keys: --file keys.json, or TIDEGATE_KEYS_FILE.")
+        raise KeysUnusable("No file of keys is given; use --file keys.json, or set TIDEGATE_KEYS_FILE.")
     return path
 
 

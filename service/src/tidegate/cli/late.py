@@ -6,18 +6,19 @@ import typer
 
 from tidegate.cli.coordinator import Coordinator
 from tidegate.cli.options import LOCAL_URL, AsJson, Job, Substream, SubstreamQuery, Url
-from tidegate.cli.output import show, show_json, table_of
+from tidegate.cli.output import show_json, show_table
 from tidegate.reads.sentences import share_text
 from tidegate.times import format_time
 
 CLASSES = ("dropped", "diverted", "updated")
+COUNTS = ("rows", *CLASSES)
 
 
 def late(
     job: Job,
     substream: Substream = None,
     query: SubstreamQuery = "",
-    hours: Annotated[bool, typer.Option("--hours", help="Show each hour too.")] = False,
+    hours: Annotated[bool, typer.Option("--hours", help="Also show each hour.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Number of spans to list.")] = 20,
     url: Url = LOCAL_URL,
     as_json: AsJson = False,
@@ -32,20 +33,21 @@ def late(
         return
     rows = answer["rows"]
     classified = rows["on_time"] + rows["updated"] + rows["late"]
-    totals = table_of("rows", *CLASSES)
-    totals.add_row(*_cells({**answer, "rows": classified, "updated": rows["updated"]}))
-    show(totals)
+    show_table(COUNTS, [_cells({**answer, "rows": classified, "updated": rows["updated"]})])
     if answer["spans"]:
-        table = table_of("query", "substream", "from", "to", "rows", *CLASSES)
-        for span in answer["spans"]:
-            place = span["query"] or "-", span["substream"]
-            table.add_row(*place, format_time(span["start"]), format_time(span["end"]), *_cells(span))
-        show(table)
+        spans = [
+            (
+                span["query"] or "-",
+                span["substream"],
+                format_time(span["start"]),
+                format_time(span["end"]),
+                *_cells(span),
+            )
+            for span in answer["spans"]
+        ]
+        show_table(("query", "substream", "from", "to", *COUNTS), spans)
     if hours and answer["hours"]:
-        table = table_of("hour", "rows", *CLASSES)
-        for hour in answer["hours"]:
-            table.add_row(format_time(hour["start"]), *_cells(hour))
-        show(table)
+        show_table(("hour", *COUNTS), [(format_time(hour["start"]), *_cells(hour)) for hour in answer["hours"]])
 
 
 def _cells(counts: dict[str, Any]) -> list[str]:

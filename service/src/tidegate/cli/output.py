@@ -16,39 +16,38 @@ from tidegate.escapes import visible
 
 WIDE = WIDEST = 10_000
 FOLDED = ("", "job", "query", "substream", "held by", "reason", "limits", "event", "quotas", "name", "jobs")
-"""Columns of words and names, which can take several lines."""
+"""Columns of words and names, which wrap."""
 FOLDED_WIDTH = 12
 
 
-class _Plain(Table):
-    """A table whose cells are plain text. Names can contain what rich would interpret as markup."""
-
-    def add_row(self, *cells: Any, **options: Any) -> None:
-        super().add_row(*(escape(visible(cell)) for cell in cells), **options)
-
-
-def table_of(*columns: str) -> Table:
-    """Return a table that shows every cell in full: names are folded, numbers and times stay on one line."""
-    table = _Plain(box=None, header_style="bold", pad_edge=False)
-    for column in columns:
-        if column in FOLDED:
-            table.add_column(column, overflow="fold", min_width=FOLDED_WIDTH)
+def show_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
+    """Print a table without cutting off cells. Names wrap. Numbers and times stay on one line."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in columns:
+        if name in FOLDED:
+            table.add_column(name, overflow="fold", min_width=FOLDED_WIDTH)
         else:
-            table.add_column(column, no_wrap=True)
-    return table
+            table.add_column(name, no_wrap=True)
+    for row in rows:  # escaped, because names can contain the markup of rich
+        table.add_row(*(escape(visible(cell)) for cell in row))
+    for column in table.columns:
+        if column.no_wrap:
+            column.min_width = max(cell_len(str(cell)) for cell in (column.header, *column.cells))
+    # A table that does not fit becomes wider than the terminal, so that no cell is cut off.
+    console = _console()
+    unbounded = console.options.update(max_width=WIDEST)
+    console.width = max(console.width, Measurement.get(console, unbounded, table).minimum)
+    console.print(table)
 
 
-def show(what: Table | str) -> None:
-    """Print a text or a table. A table that does not fit is wider than the terminal, and not cut off."""
-    # Files and pipes have no width.
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
-    if isinstance(what, Table):
-        for column in what.columns:
-            if column.no_wrap:
-                column.min_width = max(cell_len(str(cell)) for cell in (column.header, *column.cells))
-        unbounded = console.options.update(max_width=WIDEST)
-        console.width = max(console.width, Measurement.get(console, unbounded, what).minimum)
-    console.print(escape(visible(what)) if isinstance(what, str) else what, soft_wrap=isinstance(what, str))
+def show(text: str) -> None:
+    """Print a text."""
+    _console().print(escape(visible(text)), soft_wrap=True)
+
+
+def _console() -> Console:
+    # Lines in a file or a pipe do not wrap.
+    return Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
 
 
 def show_json(what: Iterable[Any]) -> None:

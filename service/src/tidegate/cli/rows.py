@@ -34,14 +34,14 @@ class Rows:
     scale: int
 
     def scaled(self, number: Decimal) -> int:
-        """Return a number of the file as an integer."""
+        """Return a number in the unit of the file as an integer."""
         return _scaled(number, self.scale)
 
 
 def read_rows(
     file: Path, event_time: str, substream: str | None, arrival: str | None, numbers: Iterable[Decimal]
 ) -> Rows:
-    """Return the rows of a file, with a scale at which their times and the further numbers are integers.
+    """Return the rows of a file, with a scale at which their times and ``numbers`` are integers.
 
     Raises:
         typer.BadParameter: If a value is not valid.
@@ -71,7 +71,7 @@ def _read_cells(file: Path, event_time: str, substream: str | None, arrival: str
         except ValueError as error:
             raise typer.BadParameter(f"{file}, row {number}: {error}") from None
         if arrival is not None and arrived is None:
-            raise typer.BadParameter(f"{file}, row {number}: {arrival} has no value")
+            raise typer.BadParameter(f"{file}, row {number}: {arrival} has no value; every row needs an arrival time")
         if at is None:
             left_out += 1
         else:
@@ -88,33 +88,36 @@ def read_policy(path: Path, scale: int, *, timed: bool) -> "JobConfig":
         timed: Whether the rows have arrival times.
 
     Raises:
-        typer.BadParameter: If the configuration is not valid, or needs arrival times and there are none.
+        typer.BadParameter: If the configuration is not valid, uses the policy ``reported``, or needs arrival times that
+            the rows do not have.
     """
     from tidegate.domain.policy import Reported
 
     config = _read_config(path, scale)
-    policies = [config.policy, *(override.policy for override in config.overrides)]
+    policies = config.policies()
     if any(isinstance(policy, Reported) for policy in policies):
-        raise typer.BadParameter(f"{path}: rows have no watermarks for the policy `reported`")
+        raise typer.BadParameter(
+            f"{path}: the rows have no watermarks, which the policy `reported` needs; use another policy"
+        )
     if timed:
         return config
     limits = (config.idle_timeout_ms, config.max_retention_ms)
     if any(limits) or any(policy.follows_clock for policy in policies):
-        raise typer.BadParameter(f"{path}: this configuration needs arrival times (--arrival COLUMN)")
+        raise typer.BadParameter(f"{path}: this configuration needs arrival times; add --arrival COLUMN")
     return replace(config, max_future_skew_ms=None)
 
 
 def _read_config(path: Path, scale: int) -> "JobConfig":
     from pydantic import ValidationError
 
-    from tidegate.domain.config import DELAY_HALF_LIFE_MS
-    from tidegate.reads.config import JobDocument
+    from tidegate.domain.config import DAY_MS
+    from tidegate.reads.config import parsed_config
 
     try:
         document = json.loads(path.read_text(), parse_float=Decimal)
         if isinstance(document, dict):
-            document.setdefault("delay_half_life_ms", DELAY_HALF_LIFE_MS)
-        return JobDocument.model_validate(_scaled_times(document, scale)).config()
+            document.setdefault("delay_half_life_ms", DAY_MS)
+        return parsed_config(_scaled_times(document, scale))
     except OSError as error:
         raise typer.BadParameter(f"cannot read {path} ({error.strerror})") from None
     except ValidationError as error:
@@ -136,7 +139,7 @@ def _scaled_times(document: Any, scale: int, name: str = "") -> Any:
 
 
 def plain_number(number: Decimal | None) -> int | float | None:
-    """Return a number for JSON: an integer if it is one."""
+    """Return a number for JSON, as an integer if it is whole."""
     if number is None:
         return None
     return int(number) if number == number.to_integral_value() else float(number)

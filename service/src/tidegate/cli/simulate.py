@@ -12,7 +12,7 @@ from rich.progress import track
 
 from tidegate.cli.columns import parse_amount
 from tidegate.cli.coordinator import NOT_REACHED
-from tidegate.cli.output import show, show_json, table_of
+from tidegate.cli.output import show_json, show_table
 from tidegate.cli.rows import Rows, plain_number, read_policy, read_rows
 
 if TYPE_CHECKING:
@@ -67,28 +67,28 @@ class Result:
 
 
 def simulate(
-    file: Annotated[Path, typer.Argument(help="CSV with a header, or Parquet; rows in the order of their arrival.")],
-    event_time: Annotated[str, typer.Option(help="Column of event times: numbers in any unit, or ISO 8601.")],
-    window: Annotated[str, typer.Option(help="Size of tumbling windows: a number in that unit, or 1h, 1d.")],
-    lags: Annotated[str, typer.Option(help="Lags to simulate: 0,2,5,10 in that unit, or 30m,1h.")] = "",
-    substream: Annotated[str | None, typer.Option(help="Column of substreams; left out, there is one.")] = None,
+    file: Annotated[
+        Path, typer.Argument(help="CSV file with a header, or Parquet file. The rows must be sorted by arrival.")
+    ],
+    event_time: Annotated[str, typer.Option(help="Column of event times, as numbers in any unit or ISO 8601.")],
+    window: Annotated[str, typer.Option(help="Size of tumbling windows, as a number in the same unit or as 1h.")],
+    lags: Annotated[str, typer.Option(help="Lags to simulate, as 0,2,5,10 in the same unit or as 30m,1h.")] = "",
+    substream: Annotated[
+        str | None, typer.Option(help="Column of substreams. Without it, all rows belong to one substream.")
+    ] = None,
     arrival: Annotated[
         str | None, typer.Option(help="Column of arrival times, for policies that follow the clock.")
     ] = None,
     grace: Annotated[str, typer.Option(help="Time for which an ended window accepts late rows.")] = "0",
-    policy: Annotated[
-        list[Path] | None, typer.Option(help="File with a job configuration, as in PUT /v1/jobs; repeatable.")
-    ] = None,
+    policy: Annotated[list[Path] | None, typer.Option(help="JSON file with a job configuration. Repeatable.")] = None,
     declare: Annotated[bool, typer.Option("--declare", help="Declare all substreams at the start.")] = False,
-    max_latency: Annotated[
-        str | None, typer.Option(help="Choose the result with at most this average latency.")
-    ] = None,
+    max_latency: Annotated[str | None, typer.Option(help="Choose a result with at most this average latency.")] = None,
     min_completeness: Annotated[
-        float | None, typer.Option(help="Choose the result with at least this completeness: 0.9.", min=0, max=1)
+        float | None, typer.Option(help="Choose a result with at least this completeness, such as 0.9.", min=0, max=1)
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show completeness and latency of lags and policies on the rows of a file."""
+    """Show the completeness and latency of lags and policies for the rows of a file."""
     size, grace_time = _amount("--window", window), _amount("--grace", grace)
     if size <= 0 or grace_time < 0:
         raise typer.BadParameter("--window must be greater than 0, and --grace at least 0")
@@ -99,7 +99,7 @@ def simulate(
     rows = read_rows(file, event_time, substream, arrival, [*lag_list, size, grace_time])
     results = _simulated(rows, lag_list, policy or [], size, grace_time, declare, arrival is not None)
     if rows.left_out:
-        typer.echo(f"{rows.left_out} rows without an event time are left out.", err=True)
+        typer.echo(f"Left out {rows.left_out} rows without an event time.", err=True)
     _show(results, as_json)
     if longest is not None or min_completeness is not None:
         _choose(results, longest, min_completeness)
@@ -139,14 +139,12 @@ def _show(results: list[Result], as_json: bool) -> None:
     if as_json:
         show_json([result.record() for result in results])
         return
-    table = table_of("lag", "completeness", "dropped", "updated", "windows", "latency")
-    for result in results:
-        table.add_row(*result.cells())
-    show(table)
+    columns = ("lag", "completeness", "dropped", "updated", "windows", "latency")
+    show_table(columns, [result.cells() for result in results])
 
 
 def _choose(results: list[Result], max_latency: float | None, min_completeness: float | None) -> None:
-    """Print the result with the lowest latency that meets both bounds, or exit if none does."""
+    """Print the result with the lowest latency within the bounds. Exit if no result is within the bounds."""
     fitting = [
         result
         for result in results
@@ -154,7 +152,7 @@ def _choose(results: list[Result], max_latency: float | None, min_completeness: 
         and (max_latency is None or (result.latency is not None and result.latency <= max_latency))
     ]
     if not fitting:
-        typer.echo("No result meets both bounds: allow more latency, or accept less completeness.", err=True)
+        typer.echo("No result is within the bounds; allow more latency, or accept less completeness.", err=True)
         raise typer.Exit(NOT_REACHED)
     best = min(fitting, key=lambda result: (result.latency or 0, -result.outcome.completeness))
     name = best.policy or f"a lag of {plain_number(best.lag)}"

@@ -7,8 +7,8 @@ import typer
 
 from tidegate.cli.coordinator import Coordinator
 from tidegate.cli.options import LOCAL_URL, AsJson, Job, Url
-from tidegate.cli.output import show, show_json, table_of
-from tidegate.reads.sentences import HOLDER_REASONS, Piece, holder, plain_text, status_sentence
+from tidegate.cli.output import show, show_json, show_table
+from tidegate.reads.sentences import HOLDER_REASONS, holder, plain_text, status_sentence
 from tidegate.times import format_duration, format_time
 
 PAGE = 1000
@@ -26,21 +26,20 @@ def jobs(url: Url = LOCAL_URL, as_json: AsJson = False) -> None:
     if as_json:
         show_json(listed)
         return
-    table = table_of("job", "health", "watermark", "lag", "held by", "active", "idle", "done", "late")
-    for job in listed:
-        counts = job["substreams"]
-        table.add_row(
+    states = ("active", "idle", "done")
+    rows = [
+        (
             job["job"],
             job["health"].replace("_", " "),
             format_time(job["watermark"]),
-            _lag(job),
+            "-" if job["watermark"] is None else format_duration(job["now_ms"] - job["watermark"]),
             _held_by(job),
-            str(counts["active"]),
-            str(counts["idle"]),
-            str(counts["done"]),
+            *(str(job["substreams"][state]) for state in states),
             str(job["rows"]["late"]),
         )
-    show(table)
+        for job in listed
+    ]
+    show_table(("job", "health", "watermark", "lag", "held by", *states, "late"), rows)
 
 
 def status(
@@ -66,35 +65,33 @@ def status(
 
 
 def _show_facts(record: Mapping[str, Any]) -> None:
-    facts = table_of("", "")
-    for name, value in (
+    facts = (
         ("watermark", format_time(record["watermark"])),
         ("coalesced watermark", format_time(record["coalesced_watermark"])),
         ("max event time", format_time(record["max_event_time"])),
         ("now", format_time(record["now_ms"])),
         ("rows", ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in record["rows"].items())),
-    ):
-        facts.add_row(name, value)
-    show(facts)
+    )
+    show_table(("", ""), facts)
 
 
 def _show_queries(queries: Iterable[Mapping[str, Any]], now_ms: int) -> None:
-    table = table_of("query", "batch", "open", "last contact")
-    for query in queries:
-        table.add_row(
+    rows = [
+        (
             query["query"] + (" (retired)" if query["retired"] else ""),
             "-" if query["batch_id"] is None else str(query["batch_id"]),
             format_duration(now_ms - query["begun_ms"]) if query["batch_open"] else "no",
             _ago(now_ms, query["last_contact_ms"]),
         )
-    show(table)
+        for query in queries
+    ]
+    show_table(("query", "batch", "open", "last contact"), rows)
 
 
 def _show_substreams(substreams: Iterable[Mapping[str, Any]], now_ms: int) -> None:
     columns = ("substream", "query", "state", "since", "watermark", "max event time", "skew", "last report", "late")
-    table = table_of(*columns)
-    for row in substreams:
-        table.add_row(
+    rows = [
+        (
             row["substream"],
             row["query"],
             row["state"],
@@ -105,7 +102,9 @@ def _show_substreams(substreams: Iterable[Mapping[str, Any]], now_ms: int) -> No
             _ago(now_ms, row["last_event_ms"]),
             str(row["rows"]["late"]),
         )
-    show(table)
+        for row in substreams
+    ]
+    show_table(columns, rows)
 
 
 def explain(
@@ -114,49 +113,42 @@ def explain(
     url: Url = LOCAL_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Show what holds the watermark, until when, and the watermark without it."""
+    """Show the holders of the watermark, their deadlines, and the watermark without them."""
     explanation = Coordinator(url).job("GET", job, ":explain", params={"limit": limit})
     if as_json:
         show_json(explanation)
         return
     show(job_sentence(explanation))
     now_ms = explanation["now_ms"]
-    table = table_of("held by", "reason", "limits", "watermark without it and those above")
-    for held_by in explanation["holders"]:
-        limits = [
-            f"{deadline['limit']} in {format_duration(deadline['at_ms'] - now_ms)}"
-            + (" (if its query confirms)" if deadline["needs_query_report"] else "")
-            for deadline in held_by["until"]
-        ]
-        table.add_row(
+    rows = [
+        (
             plain_text(holder(held_by), now_ms),
             HOLDER_REASONS[held_by["reason"]],
-            ", ".join(limits) or "none",
+            ", ".join(_limit(deadline, now_ms) for deadline in held_by["until"]) or "none",
             format_time(held_by["watermark_without"]),
         )
-    if explanation["holders"]:
-        show(table)
+        for held_by in explanation["holders"]
+    ]
+    if rows:
+        show_table(("held by", "reason", "limits", "watermark without it and those above"), rows)
     if explanation["next_step"] is not None:
-        show(f"The throttle emits next when the data reaches {format_time(explanation['next_step'])}.")
+        show(f"Next throttle step: {format_time(explanation['next_step'])}")
+
+
+def _limit(deadline: Mapping[str, Any], now_ms: int) -> str:
+    condition = " (if its query confirms)" if deadline["needs_query_report"] else ""
+    return f"{deadline['limit']} in {format_duration(deadline['at_ms'] - now_ms)}{condition}"
 
 
 def job_sentence(job: Mapping[str, Any]) -> str:
-    """Return the name of a job, where its watermark is, and what holds it."""
-    return f"{job['job']}: {_plain(status_sentence(job), job)}"
+    """Return a sentence with the name, the watermark and the holder of a job."""
+    return f"{job['job']}: {plain_text(status_sentence(job), job['now_ms'])}"
 
 
 def _held_by(job: Mapping[str, Any]) -> str:
     if job["held_by"] is None:
         return "complete" if job["complete"] else "-"
-    return _plain(holder(job["held_by"]), job)
-
-
-def _plain(pieces: Iterable[Piece], job: Mapping[str, Any]) -> str:
-    return plain_text(pieces, job["now_ms"])
-
-
-def _lag(job: Mapping[str, Any]) -> str:
-    return "-" if job["watermark"] is None else format_duration(job["now_ms"] - job["watermark"])
+    return plain_text(holder(job["held_by"]), job["now_ms"])
 
 
 def _ago(now_ms: int, at_ms: int) -> str:

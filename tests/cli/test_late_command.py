@@ -1,4 +1,4 @@
-"""tidegate late: what became of late rows, where, and when."""
+"""``tidegate late``: updated, dropped and diverted rows by substream and hour."""
 
 import json
 
@@ -20,10 +20,10 @@ def lossy(http: httpx.Client, job_name: str) -> str:
     return job_name
 
 
-def test_a_loss_is_told(run: Run, lossy: str) -> None:
-    told = run("late", lossy).stdout.splitlines()
-    assert told[1].split() == ["352", "9", "(2.56", "%)", "-", "2", "(0.568", "%)"]
-    assert told[-1].split() == [
+def test_late_rows_of_a_job(run: Run, lossy: str) -> None:
+    result = run("late", lossy).stdout.splitlines()
+    assert result[1].split() == ["352", "9", "(2.56", "%)", "-", "2", "(0.568", "%)"]
+    assert result[-1].split() == [
         "q",
         "HNL",
         "2013-01-03",
@@ -43,8 +43,8 @@ def test_a_loss_is_told(run: Run, lossy: str) -> None:
     assert [line.split()[2:5] for line in by_hour] == [["150", "1", "(0.667"], ["202", "8", "(3.96"]]
 
 
-def test_that_of_one_substream(run: Run, lossy: str) -> None:
-    told = json.loads(run("late", lossy, "--substream", "SFO", "--query", "q", "--json").stdout)
-    assert (told["dropped"], told["spans"], told["hours"][0]["start"]) == (0, [], AFTERNOON * HOUR)
+def test_late_rows_of_one_substream(run: Run, lossy: str) -> None:
+    result = json.loads(run("late", lossy, "--substream", "SFO", "--query", "q", "--json").stdout)
+    assert (result["dropped"], result["spans"], result["hours"][0]["start"]) == (0, [], AFTERNOON * HOUR)
     assert len(run("late", lossy, "--substream", "SFO", "--query", "q").stdout.splitlines()) == 2
     assert "substream_not_found" in run("late", lossy, "--substream", "HNL", status=1).stderr

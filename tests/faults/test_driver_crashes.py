@@ -1,4 +1,4 @@
-"""A driver that dies at each point of a batch: every replay gives the functions what the first attempt did."""
+"""A driver that crashes at each point of a batch: every replay passes the same rows to the functions."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ STEP = 1_000_000
 
 
 def rows_of(batch: int) -> list[dict[str, object]]:
-    """``behind`` is what an unpinned replay would call late: the job moves past it while the driver is dead."""
+    """Return the rows of a batch. ``behind`` would be late in a replay without a pinned watermark."""
     max_event_time = (batch + 1) * STEP
     late = [("a", max_event_time - 2 * STEP + 7)] if batch > 1 else []
     return [
@@ -24,13 +24,12 @@ def rows_of(batch: int) -> list[dict[str, object]]:
     ]
 
 
-def test_a_driver_that_is_killed_at_any_point_changes_nothing(
+def test_a_crash_at_any_point_changes_no_results(
     spark: SparkSession, tidegate: CoordinatorProcess, tmp_path: Path
 ) -> None:
-    """One batch dies before its pin, the next one after it, and so on; a run that goes on replays the one before.
+    """Each batch crashes at the next point, and the following run replays that batch.
 
-    While the driver is dead, the job's C moves on: another reporter is far ahead, and an operator waits for the
-    query no longer.
+    While the driver is down, C advances: another reporter is ahead, and an operator sets the query's substreams idle.
     """
     job = tidegate.job(config=limiting_lag(LAG))
     settings = Settings("local[2]", tidegate.url, job.connection.job, str(tmp_path))
@@ -66,7 +65,7 @@ def test_a_driver_that_is_killed_at_any_point_changes_nothing(
         assert [call.replayed for call in attempts[1:]] == [True] * (len(attempts) - 1)
     for batch, pinned_watermark in pinned_watermarks.items():
         assert {call.pinned_watermark for call in made if call.batch == batch} == {pinned_watermark}
-    # Functions ran twice where the driver died in or after them.
+    # The functions run twice if the driver crashes in or after them.
     attempts_of = {batch: len(given["on_time", batch]) for batch in range(len(POINTS) + 1)}
     assert attempts_of == {0: 1, 1: 1, 2: 1, 3: 1, 4: 2, 5: 2, 6: 2}
     on_time = {tuple(row) for (kind, _), attempts in given.items() if kind == "on_time" for row in attempts[0].rows}
@@ -74,7 +73,7 @@ def test_a_driver_that_is_killed_at_any_point_changes_nothing(
     everything = {(row["k"], row["t"]) for batch in range(len(POINTS) + 1) for row in rows_of(batch)}
     assert on_time | late == everything
     assert on_time & late == set()
-    # The batch that died before its pin was pinned after the job had moved on; all others were judged as they began.
+    # The batch that crashed before its pin has a later pinned watermark; its row of "behind" is late.
     assert late == {("a", batch * STEP - STEP + 7) for batch in range(2, len(POINTS) + 1)} | {("behind", 1_600_000)}
     rows = job.status()["rows"]
     assert rows == {"on_time": len(on_time), "updated": 0, "late": len(late), "null_event_time": 0, "future": 0}

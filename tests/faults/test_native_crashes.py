@@ -1,4 +1,4 @@
-"""A driver of Spark's own windows that dies in a batch: the results are those of a run without a crash."""
+"""A driver of native windows that crashes in a batch: the results equal those of a run without a crash."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ Table = dict[tuple[str, int], int]
 
 
 def fill(directory: Path) -> list[list[tuple[str, int]]]:
-    """Each batch moves the watermark on by a window, and has rows that are late by then."""
+    """Write batches that each advance the watermark by a window and have late rows; return their rows."""
     source = FileBatches(directory / "input", SCHEMA)
     batches = []
     for batch in range(BATCHES):
@@ -36,7 +36,7 @@ def fill(directory: Path) -> list[list[tuple[str, int]]]:
 
 
 def table(directory: Path) -> Table:
-    """The windows that came out, each once; a batch that is run again gives the same."""
+    """Return the emitted windows; check that a replayed batch emits the same ones."""
     found: Table = {}
     for call in calls(directory):
         for k, opens, count in call.rows:
@@ -44,7 +44,9 @@ def table(directory: Path) -> Table:
     return found
 
 
-def test_it_is_the_same_as_without_a_crash(spark: SparkSession, tidegate: CoordinatorProcess, tmp_path: Path) -> None:
+def test_results_are_the_same_as_without_a_crash(
+    spark: SparkSession, tidegate: CoordinatorProcess, tmp_path: Path
+) -> None:
     found = []
     for crashes in ((), CRASHES):
         directory = tmp_path / ("with" if crashes else "without")
@@ -66,7 +68,7 @@ def test_it_is_the_same_as_without_a_crash(spark: SparkSession, tidegate: Coordi
 def test_a_replayed_batch_sees_the_same_watermark(
     spark: SparkSession, tidegate: CoordinatorProcess, tmp_path: Path
 ) -> None:
-    """That of Spark's own log, though the job has moved on meanwhile."""
+    """A replay uses the watermark in Spark's log, although the job's watermark has advanced."""
     source = FileBatches(tmp_path / "input", SCHEMA)
     for second in (10, 40, 50, 60, 70):
         source.add(*({"k": k, "t": 100_000 + second * 100} for k in "ab"), {"k": "a", "t": 90_000})
@@ -76,12 +78,12 @@ def test_a_replayed_batch_sees_the_same_watermark(
     )
     assert not run_here(spark, settings)
     first = {call.batch: call.rows for call in calls(tmp_path)}
-    assert first[3], "it has closed windows"
+    assert first[3], "batch 3 must have closed windows"
     job.done(QUERY, ["a", "b"])
     operate(job, "POST", ":report", {"substreams": ["other"], "max_event_times": [1_000_000]})
     assert job.status()["watermark"] == 990_000
     settings.die = None
     assert run_here(spark, settings)
     assert [call.rows for call in calls(tmp_path) if call.batch == 3] == [first[3]] * 2
-    # Rows are judged by the watermark of the batch before. That of batch 2 was 88 s; so 90 s is late from batch 4 on.
+    # Spark uses the watermark of the previous batch. In batch 2 it was 88 s, so a row at 90 s is late from batch 4 on.
     assert job.status()["rows"]["late"] == 1

@@ -1,4 +1,4 @@
-"""A driver with windows that dies at each point of a batch: the results are those of a run without a crash."""
+"""A driver with windows that crashes at each point of a batch: the results equal those of a run without a crash."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -19,7 +19,7 @@ Given = dict[tuple[str, int], list[Any]]
 
 
 def fill(directory: Path) -> None:
-    """Each batch moves the watermark on by a window, changes one that is closed, and comes too late for another."""
+    """Write batches that each advance the watermark by a window, update a closed window, and have late rows."""
     source = FileBatches(directory / "input", SCHEMA)
     for batch in range(BATCHES):
         max_event_time = (batch + 2) * SIZE
@@ -33,8 +33,8 @@ def fill(directory: Path) -> None:
         source.add(*({"k": k, "t": t} for t in times for k in "ab" if t >= 0))
 
 
-def given_to(directory: Path) -> Given:
-    """What the functions were given of each batch: the same in each attempt."""
+def rows_given_to(directory: Path) -> Given:
+    """Return the rows that the functions got in each batch; check that all attempts got the same."""
     attempts: dict[tuple[str, int], list[Any]] = defaultdict(list)
     for call in calls(directory):
         rows = [[(row[0]["start"], row[0]["end"]), *row[1:]] if isinstance(row[0], dict) else row for row in call.rows]
@@ -60,7 +60,7 @@ def test_windows_and_updates_are_the_same_as_without_a_crash(
             assert not run_here(spark, settings)
         settings.die = None
         assert run_here(spark, settings)
-        found.append(given_to(directory))
+        found.append(rows_given_to(directory))
         rows.append(job.status()["rows"])
     assert found[1] == found[0]
     assert rows[1] == rows[0]

@@ -1,4 +1,4 @@
-"""For schemathesis: what a valid request must keep to, and JSON Schema has no words for."""
+"""A schemathesis hook that adapts generated requests to rules that JSON Schema cannot express."""
 
 from typing import Any
 
@@ -24,8 +24,13 @@ FIRST_HOUR, LAST_HOUR, MOST_ROWS = -2_501_999_793, 2_501_999_792, 10**12
 
 @schemathesis.hook
 def before_call(_context: Any, case: Any, _arguments: Any) -> None:
-    """Columns are as long as the names that they are of, names are measured in bytes, frames fill a window, lags are in
-    order, and of the rows of an hour no more are late than there are, nor more than without the hours.
+    """Change a generated body so that it meets these rules:
+
+    * Columns are as long as the list of substreams.
+    * Names that JSON Schema allows have at most 200 bytes.
+    * A window's size is a multiple of its slide, and its offset is below its size.
+    * The lag of a cold start lies between floor and ceiling.
+    * Counts by hour do not exceed the counts of their substream.
     """
     if not isinstance(case.body, dict):
         return
@@ -46,7 +51,7 @@ def before_call(_context: Any, case: Any, _arguments: Any) -> None:
 
 
 def _put_in_order(policy: dict[str, Any]) -> None:
-    """The lag of a cold start lies between floor and ceiling."""
+    """Move floor and ceiling so that the lag of a cold start lies between them."""
     cold = policy.get("cold_start_lag_ms")
     if cold == 0 or _whole(cold):
         if _whole(policy.get("floor_ms")):
@@ -69,7 +74,7 @@ def _equalise(table: dict[str, Any]) -> None:
         names.clear()
     for member, column in columns.items():
         table[member] = (column * (len(names) + 1))[: len(names)]
-    # Where it is valid by itself; what is not must be refused as it is.
+    # An invalid list stays as it is, because the coordinator must refuse it.
     all_hours = table.get("all_hours")
     if isinstance(all_hours, list) and all(map(_is_entry, all_hours)):
         all_hours.clear()
@@ -78,7 +83,7 @@ def _equalise(table: dict[str, Any]) -> None:
 
 
 def _account_for(table: dict[str, Any]) -> None:
-    """Counts that have room for what is said by hour."""
+    """Raise the counts of rows to at least the sums of their hours."""
     for at, hours in enumerate(table["hours"]):
         entries = [entry for entry in hours if _is_entry(entry)] if isinstance(hours, list) else []
         for entry in entries:
@@ -89,7 +94,7 @@ def _account_for(table: dict[str, Any]) -> None:
 
 
 def _is_entry(entry: Any) -> bool:
-    """Of an hour, as the document has it."""
+    """Return whether an entry of an hour is valid under the OpenAPI document."""
     return (
         isinstance(entry, list)
         and len(entry) == 4

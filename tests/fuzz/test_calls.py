@@ -1,4 +1,4 @@
-"""The real coordinator against its own document: what the one calls valid the other takes, and answers as it says."""
+"""schemathesis against a coordinator: requests and answers conform to the OpenAPI document."""
 
 import os
 import subprocess
@@ -21,12 +21,12 @@ EXAMPLES = 40
 
 
 @dataclass
-class Tried:
+class FuzzedCoordinator:
     process: CoordinatorProcess
     key: str
 
     def run(self, config: Path, *arguments: str) -> None:
-        """All checks of schemathesis; what it found is shown."""
+        """Run all checks of schemathesis; show its output if a check fails."""
         environment = os.environ | {"SCHEMATHESIS_HOOKS": "tests.fuzz.hooks"}
         command = [
             str(Path(sys.executable).with_name("schemathesis")),
@@ -54,32 +54,34 @@ class Tried:
 
 
 @pytest.fixture
-def tried(tmp_path: Path) -> Iterator[Tried]:
-    """With keys, so that a call which forgets to ask for one is found; nobody waits for long."""
+def fuzzed(tmp_path: Path) -> Iterator[FuzzedCoordinator]:
+    """Start a coordinator with keys, so that calls without a check of the key are found, and with short long polls."""
     file = tmp_path / "keys.json"
     key = keyring.create(file, "root", Role.ADMIN, "")
     with CoordinatorProcess(tmp_path / "data", keys_file=str(file), max_wait_s="0.2") as process:
-        yield Tried(process, key)
+        yield FuzzedCoordinator(process, key)
         assert "Traceback" not in (tmp_path / "data" / "coordinator.log").read_text()
 
 
-def test_calls_with_any_ids(tried: Tried) -> None:
-    """Also one after the other, as the document links them."""
-    tried.run(SCHEMATHESIS, "--exclude-path-regex", "watch$")
+def test_calls_with_any_ids(fuzzed: FuzzedCoordinator) -> None:
+    """schemathesis calls all operations with generated ids, alone and in linked sequences."""
+    fuzzed.run(SCHEMATHESIS, "--exclude-path-regex", "watch$")
 
 
-def test_calls_of_one_job(tried: Tried, tmp_path: Path) -> None:
-    """One that is there, with a query and a batch: most calls of any ids end at a job that is not."""
+def test_calls_of_one_job(fuzzed: FuzzedCoordinator, tmp_path: Path) -> None:
+    """Calls with fixed ids reach an existing job. Most calls with generated ids end in 404."""
     config = tmp_path / "schemathesis.toml"
     ids = {"job": "flights", "query": "departures", "batch": 0, "hold": "maintenance"}
     parameters = "\n".join(f'"path.{name}" = {value!r}' for name, value in ids.items())
     config.write_text(f"{SCHEMATHESIS.read_text()}\n[parameters]\n{parameters}\n")
-    with httpx.Client(base_url=tried.process.url, headers={"Authorization": f"Bearer {tried.key}"}) as http:
+    with httpx.Client(base_url=fuzzed.process.url, headers={"Authorization": f"Bearer {fuzzed.key}"}) as http:
         http.put("/v1/jobs/flights", json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
-        tried.run(config, "--exclude-path-regex", "watch$|livez|readyz", "--exclude-operation-id", "delete_job")
-        assert http.get("/v1/jobs/flights").json()["incarnation"] > 1, "it was reset, among other things"
+        fuzzed.run(config, "--exclude-path-regex", "watch$|livez|readyz", "--exclude-operation-id", "delete_job")
+        assert http.get("/v1/jobs/flights").json()["incarnation"] > 1, (
+            "the job must have been reset, so calls have reached it"
+        )
 
 
-def test_the_stream_of_events(tried: Tried) -> None:
-    """Of a job that is there it would not end; those of others are refused as the document says."""
-    tried.run(SCHEMATHESIS, "--include-path-regex", "watch$", "--phases", "coverage,fuzzing")
+def test_streams_of_unknown_jobs(fuzzed: FuzzedCoordinator) -> None:
+    """Streams of unknown jobs are refused as documented. A stream of an existing job would not end."""
+    fuzzed.run(SCHEMATHESIS, "--include-path-regex", "watch$", "--phases", "coverage,fuzzing")

@@ -1,4 +1,4 @@
-"""The audit log: who did what to a job, who was refused, and who logged in."""
+"""The audit log: changes of jobs, refused requests and logins."""
 
 import json
 from pathlib import Path
@@ -19,8 +19,8 @@ def lines(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def test_what_was_done_and_refused_is_in_a_file_of_its_own(tmp_path: Path) -> None:
-    """With the client's address, the key and the request; and nothing secret."""
+def test_the_audit_file_contains_changes_and_refusals(tmp_path: Path) -> None:
+    """Lines contain the address of the client, the name of the key and the request, and no secret."""
     keys, audit = tmp_path / "keys.json", tmp_path / "audit.log"
     admin, reader = keyring.create(keys, "boss", Role.ADMIN, ""), keyring.create(keys, "reader", Role.READ, "mine")
     with (
@@ -42,10 +42,10 @@ def test_what_was_done_and_refused_is_in_a_file_of_its_own(tmp_path: Path) -> No
         assert login(http, "tdg_wrong").status_code == 401
         assert login(http, admin).status_code == 303
     members = ("event", "client", "key", "request", "call", "status", "code", "job", "path")
-    told = [{name: line[name] for name in members if name in line} for line in lines(first)]
-    assert told == [
+    entries = [{name: line[name] for name in members if name in line} for line in lines(first)]
+    assert entries == [
         {
-            "event": "Done.",
+            "event": "Call completed.",
             "client": "10.1.2.3",
             "key": "boss",
             "request": "r1",
@@ -95,7 +95,9 @@ def test_what_was_done_and_refused_is_in_a_file_of_its_own(tmp_path: Path) -> No
 
 
 def test_logins_are_throttled_by_address(tmp_path: Path) -> None:
-    """After ten failures; others are not affected. A forwarded address counts only from a trusted proxy."""
+    """After ten failures, an address must wait. Other addresses are not affected. Only a trusted proxy can forward an
+    address.
+    """
     keys = tmp_path / "keys.json"
     admin = keyring.create(keys, "boss", Role.ADMIN, "")
     with (
@@ -111,9 +113,9 @@ def test_logins_are_throttled_by_address(tmp_path: Path) -> None:
 
 
 def test_refusals_of_one_client_do_not_fill_the_log(tmp_path: Path) -> None:
-    """The first fifty are there in full; then a few a second, with the number of those that are not.
+    """The log contains the first fifty refusals in full, then a few per second with the number of omitted ones.
 
-    A key has a limit of its own: those without one cannot hide what it was refused.
+    Each key has its own limit, so refusals without a key cannot displace those of a key.
     """
     keys, audit = tmp_path / "keys.json", tmp_path / "audit.log"
     reader = keyring.create(keys, "reader", Role.READ, "mine")
@@ -131,9 +133,9 @@ def test_refusals_of_one_client_do_not_fill_the_log(tmp_path: Path) -> None:
             sent += 100
             return sum(int(line.get("not_logged", 0)) for line in lines(audit))
 
-        until(lambda: omitted() > 200, "the log has the number of those that it leaves out")
+        until(lambda: omitted() > 200, "the log has the number of omitted refusals")
         problem(http.get("/v1/jobs/other", headers={"Authorization": f"Bearer {reader}"}), 403, "job_not_allowed")
-    told = lines(audit)
-    assert told[-1]["key"] == "reader"
-    assert len(told) + sum(int(line.get("not_logged", 0)) for line in told) >= sent / 2
-    assert len(told) < sent
+    entries = lines(audit)
+    assert entries[-1]["key"] == "reader"
+    assert len(entries) + sum(int(line.get("not_logged", 0)) for line in entries) >= sent / 2
+    assert len(entries) < sent

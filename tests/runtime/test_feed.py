@@ -1,4 +1,4 @@
-"""Feeds: what they hold on to, and what they say when the store does not answer."""
+"""Feeds: their lifetime, and their behaviour while the store does not answer."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,8 +16,9 @@ from tidegate.runtime.feed import Feed, State
 from tidegate.runtime.tasks import end
 from tidegate.runtime.wakeups import WakeUps
 from tidegate.store.embedded import EmbeddedValkey
-from tidegate.store.jobs import JobStore, Watched
-from tidegate.store.keys import WAKE
+from tidegate.store.jobs import JobStore
+from tidegate.store.keyspace import WAKE
+from tidegate.store.views import Watched
 
 
 def feeds() -> int:
@@ -29,11 +30,11 @@ async def until(reached: Callable[[], bool]) -> None:
         if reached():
             return
         await asyncio.sleep(0.01)
-    pytest.fail("it did not come about")
+    pytest.fail("the condition did not hold within 20 s")
 
 
-def test_a_feed_that_nobody_uses_ends(valkey: EmbeddedValkey, job_name: str) -> None:
-    """However short the use: a cancellation may be lost in a command of the store's client."""
+def test_a_feed_without_followers_ends(valkey: EmbeddedValkey, job_name: str) -> None:
+    """A command of the store's client may swallow a cancellation, so the test tries many short uses."""
 
     async def run(store: JobStore) -> None:
         await store.configure(job_name, JobConfig(LimitingLag(0)), {}, None)
@@ -49,10 +50,10 @@ def test_a_feed_that_nobody_uses_ends(valkey: EmbeddedValkey, job_name: str) -> 
     with_store(valkey, run)
 
 
-def test_a_message_that_is_none_of_ours_stops_nothing(
+def test_a_foreign_message_stops_no_feed(
     valkey: EmbeddedValkey, job_name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Others may use the same Redis, and any channel."""
+    """Other programs may use the same Redis and publish on any channel."""
     monkeypatch.setattr(feed, "POLL_S", 600)
 
     async def run(store: JobStore) -> None:
@@ -74,7 +75,7 @@ def test_a_message_that_is_none_of_ours_stops_nothing(
 
 
 class Flaky(JobStore):
-    """A store that is away for some of its calls."""
+    """A store that does not answer some of its calls."""
 
     away: Callable[[int], bool] = staticmethod(lambda call: False)
     calls = 0
@@ -87,10 +88,10 @@ class Flaky(JobStore):
 
 
 @pytest.mark.parametrize("failing", [{1}, {2}, {1, 2}, {1, 2, 3}, {2, 3}])
-def test_a_store_that_is_away_hides_no_gap(
+def test_failed_reads_do_not_hide_a_gap(
     valkey: EmbeddedValkey, job_name: str, monkeypatch: pytest.MonkeyPatch, failing: set[int]
 ) -> None:
-    """An id that was never found is none to go on from, however often one had to ask."""
+    """A follower whose id is not found gets a discontinuous state, whichever calls failed before."""
     monkeypatch.setattr(feed, "RETRY_S", 0.01)
 
     async def run(plain: JobStore) -> None:
@@ -113,8 +114,8 @@ def test_a_store_that_is_away_hides_no_gap(
     with_store(valkey, run)
 
 
-def test_the_last_that_happened_to_a_job_is_told_before_its_end(valkey: EmbeddedValkey, job_name: str) -> None:
-    """One who is behind has missed nothing of what was known here."""
+def test_a_feed_delivers_the_last_records_of_a_deleted_job(valkey: EmbeddedValkey, job_name: str) -> None:
+    """A follower that is behind gets all records before the deletion."""
 
     async def run(store: JobStore) -> None:
         await store.configure(job_name, JobConfig(LimitingLag(0)), {}, None)
@@ -129,9 +130,9 @@ def test_the_last_that_happened_to_a_job_is_told_before_its_end(valkey: Embedded
         await store.delete(job_name)
         followed.wake()
         await task
-        told = await anext(steps)
-        assert isinstance(told, list)
-        emitted = [entry.record.details["watermark"] for entry in told if entry.record.kind == "emission"]
+        records = await anext(steps)
+        assert isinstance(records, list)
+        emitted = [entry.record.details["watermark"] for entry in records if entry.record.kind == "emission"]
         assert emitted == [1, 2, 3, 4]
         with pytest.raises(JobDeleted):
             await anext(steps)

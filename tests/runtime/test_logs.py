@@ -1,4 +1,4 @@
-"""What a replica writes down: which call it was about, in JSON where that is asked for, and nothing secret."""
+"""The log of a replica: lines that identify their call, optionally in JSON, without secrets."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ from redis import Redis
 
 from tests.support.api import CONFIG, RUN
 from tidegate.store.embedded import EmbeddedValkey
-from tidegate.store.keys import job_key
+from tidegate.store.keyspace import job_key
 from tidegate_spark.testing import CoordinatorProcess
 
 
@@ -18,7 +18,7 @@ def written(directory: Path) -> list[dict[str, Any]]:
 
 
 def test_a_line_names_its_call(tmp_path: Path) -> None:
-    """Its id, the job, the query and the batch: from the path, and from the body where they are there."""
+    """A line contains the request id, the job, the query and the batch, from the path or the body."""
     with (
         CoordinatorProcess(tmp_path, log_format="json") as process,
         httpx.Client(base_url=process.url, timeout=30) as http,
@@ -36,13 +36,13 @@ def test_a_line_names_its_call(tmp_path: Path) -> None:
     lines = [line for line in written(tmp_path) if line["logger"] in ("tidegate.web.observed", "tidegate.audit")]
     assert {line["client"] for line in lines if line["logger"] == "tidegate.audit"} == {"127.0.0.1"}
     always = ("timestamp", "level", "logger", "client")
-    told = [{name: value for name, value in line.items() if name not in always} for line in lines]
+    entries = [{name: value for name, value in line.items() if name not in always} for line in lines]
     ids = [answer.headers["x-request-id"] for answer in (fenced, staged)]
     assert all(len(one) == 16 for one in ids)
-    assert told[:4] == [
-        {"event": "Done.", "request": "mine-1", "job": "j", "call": "put_job", "status": 201},
+    assert entries[:4] == [
+        {"event": "Call completed.", "request": "mine-1", "job": "j", "call": "put_job", "status": 201},
         {
-            "event": "Refused.",
+            "event": "Call refused.",
             "request": ids[0],
             "job": "j",
             "query": "q",
@@ -52,7 +52,7 @@ def test_a_line_names_its_call(tmp_path: Path) -> None:
             "code": "batch_not_begun",
         },
         {
-            "event": "Refused.",
+            "event": "Call refused.",
             "request": ids[1],
             "job": "j",
             "query": "q",
@@ -61,13 +61,13 @@ def test_a_line_names_its_call(tmp_path: Path) -> None:
             "status": 409,
             "code": "batch_not_begun",
         },
-        {"event": "Done.", "request": told[3]["request"], "job": "j", "call": "idle", "status": 200},
+        {"event": "Call completed.", "request": entries[3]["request"], "job": "j", "call": "idle", "status": 200},
     ]
-    assert [line["call"] for line in told[4:]] == ["none"]
+    assert [line["call"] for line in entries[4:]] == ["none"]
 
 
-def test_what_fails_is_a_line_with_its_trace(valkey: EmbeddedValkey, job_name: str, tmp_path: Path) -> None:
-    """One line, whatever is in it; and it is counted."""
+def test_a_failure_is_one_line_with_its_traceback(valkey: EmbeddedValkey, job_name: str, tmp_path: Path) -> None:
+    """A failure is one line with its traceback, and it is counted."""
     with (
         CoordinatorProcess(tmp_path, log_format="json", redis_url=valkey.url) as process,
         httpx.Client(base_url=process.url, timeout=30) as http,
@@ -85,13 +85,13 @@ def test_what_fails_is_a_line_with_its_trace(valkey: EmbeddedValkey, job_name: s
     lines = [line for line in written(tmp_path) if "exception" in line]
     assert all("JSONDecodeError" in line["exception"] and line["level"] == "error" for line in lines)
     assert [line.get("job") for line in lines] == [job_name, None], (
-        "who asked for it; who read it with all others, once"
+        "expected the failed call, and one failure of the reader of all jobs"
     )
 
 
-def test_text_is_for_people(tmp_path: Path) -> None:
-    """The default: no colours in a file, and the same members."""
+def test_the_default_format_is_text(tmp_path: Path) -> None:
+    """Text is the default format. A file contains no colours, and the same members as JSON."""
     with CoordinatorProcess(tmp_path) as process, httpx.Client(base_url=process.url, timeout=30) as http:
         http.put("/v1/jobs/j", json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
-    [line] = [line for line in (tmp_path / "coordinator.log").read_text().splitlines() if "Done." in line]
-    assert "\x1b" not in line and "[info     ] Done." in line and "job=j" in line
+    [line] = [line for line in (tmp_path / "coordinator.log").read_text().splitlines() if "Call completed." in line]
+    assert "\x1b" not in line and "[info     ] Call completed." in line and "job=j" in line

@@ -1,4 +1,4 @@
-"""The sweeper: it moves what time moves, everywhere, and costs nothing where time moves nothing."""
+"""The sweeper: it applies timeouts, and does not touch jobs that time cannot change."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.driver import with_store
+from tidegate.domain.commands.stage import PartitionReport
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import ClockJumped
 from tidegate.domain.policy import (
@@ -22,22 +23,22 @@ from tidegate.store.clock import ClockGuard
 from tidegate.store.connection import connect
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate.store.jobs import JobStore
-from tidegate.store.keys import SWEEPS, job_key
+from tidegate.store.keyspace import SWEEPS, job_key
 
 
 async def until(store: JobStore, reached: Callable[[], Awaitable[bool]]) -> None:
-    """Sweeps on two replicas at once until something is so; gives up after far more rounds than it can take."""
+    """Sweep on two replicas at once until a condition holds; fail after 2000 rounds."""
     sweepers = Sweeper(store, 50, Metrics()), Sweeper(store, 50, Metrics())
     for _ in range(2000):
         await asyncio.gather(*(sweeper.sweep() for sweeper in sweepers))
         if await reached():
             return
         await asyncio.sleep(0.01)
-    pytest.fail("time did not bring it about")
+    pytest.fail("the condition did not hold after 2000 sweeps")
 
 
 class DeletedInBetween(JobStore):
-    """A store in which one job is deleted right after the sweeper learnt that it is due."""
+    """A store in which one job is deleted right after the sweeper has listed it as due."""
 
     victim = ""
 
@@ -48,8 +49,8 @@ class DeletedInBetween(JobStore):
         return found
 
 
-def test_a_job_deleted_in_the_midst_of_a_sweep_stops_nobody(valkey: EmbeddedValkey, job_name: str) -> None:
-    """Otherwise one delete at the wrong moment would end all idleness of direct reporters, for ever."""
+def test_a_job_deleted_during_a_sweep_does_not_stop_the_sweep(valkey: EmbeddedValkey, job_name: str) -> None:
+    """If the deletion failed the sweep, substreams of other jobs would not become idle."""
 
     async def sweep() -> list[str]:
         redis = connect(valkey.url)
@@ -81,11 +82,11 @@ def test_a_job_deleted_in_the_midst_of_a_sweep_stops_nobody(valkey: EmbeddedValk
 def test_time_moves_the_watermark_without_any_report_or_read(
     valkey: EmbeddedValkey, job_name: str, config: JobConfig
 ) -> None:
-    """A quiet input must still close its windows."""
+    """A silent input must still close its windows."""
 
     async def run(store: JobStore) -> None:
         await store.configure(job_name, config, {}, None)
-        await store.declare(job_name, "", ["silent"] if isinstance(config.policy, LimitingLag) else [])
+        await store.actions.declare(job_name, "", ["silent"] if isinstance(config.policy, LimitingLag) else [])
         before = (await store.report(job_name, {"a": 5000})).state.coalesced_watermark
 
         async def moved() -> bool:
@@ -107,8 +108,8 @@ def test_time_moves_the_watermark_without_any_report_or_read(
     ],
     ids=["no limit", "all idle", "nothing retained", "no delay left"],
 )
-def test_a_job_that_time_cannot_change_costs_nothing(valkey: EmbeddedValkey, job_name: str, config: JobConfig) -> None:
-    """Thousands of quiet jobs must not keep Redis busy."""
+def test_a_job_that_time_cannot_change_is_not_swept(valkey: EmbeddedValkey, job_name: str, config: JobConfig) -> None:
+    """Thousands of silent jobs must not keep Redis busy."""
 
     async def run(store: JobStore) -> Any:
         await store.configure(job_name, config, {}, None)
@@ -128,13 +129,13 @@ def test_a_job_that_time_cannot_change_costs_nothing(valkey: EmbeddedValkey, job
 
 
 def test_a_heartbeat_makes_a_timeout_of_its_query_due(valkey: EmbeddedValkey, job_name: str) -> None:
-    """A query that dies holds the watermark, but no longer than its timeout."""
+    """A query that died holds the watermark no longer than its timeout."""
 
     async def run(store: JobStore) -> None:
         await store.configure(job_name, JobConfig(LimitingLag(0), query_timeout_ms=30), {}, None)
         dead = Run("dead", "c", "r")
         await store.begin(job_name, dead, 0)
-        await store.stage(job_name, dead, 0, 0, {"a": 5})
+        await store.stage(job_name, dead, 0, PartitionReport(0, {"a": 5}))
         await store.commit(job_name, dead, 0, None)
         await store.report(job_name, {"b": 100})
 
@@ -147,14 +148,14 @@ def test_a_heartbeat_makes_a_timeout_of_its_query_due(valkey: EmbeddedValkey, jo
     with_store(valkey, run)
 
 
-def test_a_clock_that_leaps_ahead_is_not_believed(valkey: EmbeddedValkey, job_name: str) -> None:
-    """One failover to a host whose clock is a year ahead would otherwise make everybody idle, for ever."""
+def test_a_clock_that_jumps_ahead_is_refused(valkey: EmbeddedValkey, job_name: str) -> None:
+    """After a failover to a host whose clock is a year ahead, all substreams would be idle."""
 
     async def run(store: JobStore) -> None:
         guard = ClockGuard(60_000)
         guarded = JobStore(store.redis, guard=guard)
         seconds, _ = await store.redis.time()
-        guard.hear(seconds * 1000 - 3_600_000)  # an hour ago, a moment ago
+        guard.accept(seconds * 1000 - 3_600_000)  # the last accepted time is one hour ago
         await store.configure(job_name, JobConfig(LimitingLag(0), idle_timeout_ms=1000), {}, None)
         before = await store.redis.hgetall(job_key(job_name))
         for command in (

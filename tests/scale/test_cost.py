@@ -1,4 +1,4 @@
-"""What a report costs does not grow with the job, measured by the server's own statistics of its commands."""
+"""The CPU time of a report does not grow with the job, measured by the server's own statistics of commands."""
 
 import random
 import statistics
@@ -22,7 +22,7 @@ def fill(driver: Driver, job: str, policy: Policy, size: int) -> None:
 
 
 def script_us_per_substream(driver: Driver, job: str, size: int, chance: random.Random) -> float:
-    """Server CPU of the reports of some substreams among ``size``, whose event times advance."""
+    """Return the CPU time of the server per reported substream, in µs, in a job of ``size`` substreams."""
 
     async def usec() -> int:
         stats: Mapping[str, Mapping[str, int]] = await driver.store.redis.info("commandstats")
@@ -41,10 +41,10 @@ def script_us_per_substream(driver: Driver, job: str, size: int, chance: random.
     [LimitingLag(10), LimitingLagAndLull(10, 10**9), LimitingLagAndDelay(10, 10**9)],
     ids=["limiting_lag", "lull", "delay"],
 )
-def test_a_report_costs_little_more_in_a_job_a_hundred_times_as_large(
+def test_a_report_to_a_job_a_hundred_times_as_large_takes_little_longer(
     driver: Driver, job_name: str, policy: Policy
 ) -> None:
-    """A job that grows must not slow down the reports of all its executors."""
+    """A growing job must not slow down the reports of its executors."""
     sizes = {f"{job_name}.small": 1000, f"{job_name}.large": 100_000}
     for name, size in sizes.items():
         fill(driver, name, policy, size)

@@ -1,4 +1,6 @@
-"""Reading all of a large job: one call at a time, in little memory, and only for a client that still waits."""
+"""Calls that read all substreams of a large job: one at a time, with little memory, and only for clients that still
+wait.
+"""
 
 import time
 from collections.abc import Iterator
@@ -18,7 +20,7 @@ JOB = "/v1/jobs/large"
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CoordinatorProcess]:
-    """A coordinator with one large job, every substream of which may be exported."""
+    """A coordinator with one large job, whose substreams may all be exported as metrics."""
     directory = tmp_path_factory.mktemp("large")
     with CoordinatorProcess(directory, max_scraped_substreams=str(SUBSTREAMS)) as process:
         with httpx.Client(base_url=process.url, timeout=120) as http:
@@ -43,8 +45,8 @@ def cpu_s(process: CoordinatorProcess) -> float:
     ["/metrics?substreams=large", f"{JOB}/substreams?sort=max_event_time&limit=10"],
     ids=["metrics", "sorted table"],
 )
-def test_callers_that_give_up_cost_nothing_more(large: CoordinatorProcess, path: str) -> None:
-    """Eight of them took 1.8 GB, and went on to the end."""
+def test_calls_whose_client_has_given_up_are_not_executed(large: CoordinatorProcess, path: str) -> None:
+    """Without a limit, eight such calls took 1.8 GB and ran to their end."""
     with httpx.Client(base_url=large.url, timeout=120) as http:
         http.get(path).raise_for_status()
         memory = psutil.Process(large.pid).memory_info
@@ -65,7 +67,7 @@ def test_callers_that_give_up_cost_nothing_more(large: CoordinatorProcess, path:
             return cpu_s(large) - used < 0.1
 
         used = cpu_s(large)
-        until(quiet, "nobody is served any more")
+        until(quiet, "no call is running any more")
     print(
         f"{one:.2f} s of CPU a call, {cpu_s(large) - used:.2f} s after eight gave up, "
         f"{longest * 1000:.0f} ms for /livez"
@@ -75,12 +77,12 @@ def test_callers_that_give_up_cost_nothing_more(large: CoordinatorProcess, path:
     assert memory().rss - before < 150_000_000, "eight callers must not cost eight times the memory of one"
 
 
-def test_pages_of_a_sorted_table_have_each_substream_once_and_in_order(large: CoordinatorProcess) -> None:
+def test_pages_of_a_sorted_table_list_each_substream_once_and_in_order(large: CoordinatorProcess) -> None:
     rows: list[tuple[int, str]] = []
     with httpx.Client(base_url=large.url, timeout=300) as http:
         after = ""
         for _ in range(3):
-            told = (
+            page = (
                 http.get(
                     f"{JOB}/substreams",
                     params={"sort": "max_event_time", "descending": True, "limit": 5000, "after": after},
@@ -88,14 +90,14 @@ def test_pages_of_a_sorted_table_have_each_substream_once_and_in_order(large: Co
                 .raise_for_status()
                 .json()
             )
-            rows += [(row["max_event_time"], row["substream"]) for row in told["substreams"]]
-            after = told["next"]
+            rows += [(row["max_event_time"], row["substream"]) for row in page["substreams"]]
+            after = page["next"]
     expected = sorted(((n * 7919 % SUBSTREAMS, f"s{n:05}") for n in range(SUBSTREAMS)), reverse=True)
     assert rows == expected[:15_000]
 
 
 def test_metrics_of_too_many_substreams_are_refused(tmp_path: Path) -> None:
-    """With the setting that would allow them."""
+    """The error names the limit."""
     with (
         CoordinatorProcess(tmp_path, max_scraped_substreams="5") as process,
         httpx.Client(base_url=process.url, timeout=60) as http,
@@ -104,6 +106,6 @@ def test_metrics_of_too_many_substreams_are_refused(tmp_path: Path) -> None:
             http.put(f"/v1/jobs/{job}", json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
             report = {"substreams": list("xyz"), "max_event_times": [1, 2, 3]}
             http.post(f"/v1/jobs/{job}:report", json=report).raise_for_status()
-        told = problem(http.get("/metrics", params={"substreams": "*"}), 422, "too_many_rows")
-        assert "6 substreams match, over the limit of 5" in told["detail"]
+        refusal = problem(http.get("/metrics", params={"substreams": "*"}), 422, "too_many_rows")
+        assert "6 substreams match, over the limit of 5" in refusal["detail"]
         assert http.get("/metrics", params={"substreams": "a"}).status_code == 200

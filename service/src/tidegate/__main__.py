@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from tidegate import __version__
 from tidegate.cli import actions, history, views
 from tidegate.cli.completeness import completeness
 from tidegate.cli.keys import keys
@@ -14,30 +15,41 @@ from tidegate.cli.simulate import simulate
 cli = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 
 
+def _print_version(value: bool) -> None:
+    if value:
+        typer.echo(f"tidegate {__version__}")
+        raise typer.Exit
+
+
 @cli.callback()
-def tidegate() -> None:
+def tidegate(
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
     """Coordinate the watermarks of Spark jobs."""
 
 
 @cli.command(rich_help_panel="Service")
 def serve(
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Serve an address other than loopback without keys.")
+        bool, typer.Option("--insecure", help="Allow addresses other than loopback without keys.")
     ] = False,
     stop_with_stdin: Annotated[
         bool, typer.Option("--stop-with-stdin", help="Stop at the end of standard input.")
     ] = False,
 ) -> None:
-    """Serve the coordinator. Its settings come from environment variables, TIDEGATE_<NAME>."""
+    """Serve the coordinator. Environment variables TIDEGATE_<NAME> contain its settings."""
     # Other commands must not wait for the web framework, so it is imported here.
     from tidegate.auth.keys import KeysUnusable
+    from tidegate.runtime.traces import CannotTrace
     from tidegate.server import CannotServe, serve
     from tidegate.settings import SettingsError
     from tidegate.store.connection import StoreUnavailable
 
     try:
         serve(insecure=insecure, stop_with_stdin=stop_with_stdin)
-    except (CannotServe, KeysUnusable, SettingsError, StoreUnavailable) as error:
+    except (CannotServe, CannotTrace, KeysUnusable, SettingsError, StoreUnavailable) as error:
         typer.echo(f"tidegate: {error}", err=True)
         raise typer.Exit(1) from None
 

@@ -12,17 +12,17 @@ from fastapi.routing import APIRoute
 from tidegate import __version__
 from tidegate.api.openapi import openapi_document
 from tidegate.api.parameters import refuse_unknown
-from tidegate.api.routes import actions, explain, health, history, jobs, keys, metrics, reports, state, watch
+from tidegate.api.routes import actions, health, history, jobs, keys, metrics, reports, state
 from tidegate.auth.keyring import Keyring
 from tidegate.auth.revocation import Revocation
 from tidegate.auth.sessions import Sessions
-from tidegate.auth.tokens import Tokens
 from tidegate.auth.usage import KeyUsage
+from tidegate.auth.watermark_tokens import Tokens
 from tidegate.page import action_forms, live, login, pages
-from tidegate.page.frame import Files
+from tidegate.page.layout import Files
 from tidegate.reads.overview import Overview
 from tidegate.reads.reader import Reader
-from tidegate.runtime.key_recorder import KeyRecorder
+from tidegate.runtime.key_recorder import record_key_usage
 from tidegate.runtime.metrics import Metrics
 from tidegate.runtime.sweeper import Sweeper
 from tidegate.runtime.tasks import end
@@ -32,8 +32,9 @@ from tidegate.settings import LOOPBACK, Settings
 from tidegate.store import shared
 from tidegate.store.clock import ClockGuard
 from tidegate.store.connection import connect
-from tidegate.store.jobs import JobStore, Limits
-from tidegate.store.keys import TOUCH_MS
+from tidegate.store.jobs import JobStore
+from tidegate.store.keyspace import TOUCH_MS
+from tidegate.store.limits import Limits
 from tidegate.store.scripts import AroundCommand
 from tidegate.web.access import authorise, check_roles
 from tidegate.web.context import Context
@@ -43,15 +44,15 @@ from tidegate.web.problems import register
 
 MISSED_TOUCHES = 3
 MISSED_SWEEPS = 10
-"""Missed intervals after which a job counts as unattended: of its evaluation while it waits, and of the sweeper."""
+"""A job is unattended after ``MISSED_TOUCHES`` times ``TOUCH_MS``, or ``MISSED_SWEEPS`` sweep intervals if longer."""
 
-RESOURCES = (jobs, reports, state, explain, watch, history, actions, keys, health, metrics)
+RESOURCES = (jobs, reports, state, history, actions, keys, health, metrics)
 PAGES = (pages, live, action_forms, login)
 
 
 @dataclass(frozen=True)
 class _Replica:
-    """What the application needs before and while it runs."""
+    """The parts of a replica that exist before the application starts."""
 
     settings: Settings
     redis_url: str
@@ -75,9 +76,10 @@ def create_app(
     Args:
         settings: Settings of the service.
         redis_url: Address of the store.
-        token_key: Key of the watermark tokens; None for the one that is kept in Redis.
-        keyring: API keys; None if calls need no key.
-        clock: Returns the processing time in Unix milliseconds, for tests; None for the clock of Redis.
+        token_key: Key of the watermark tokens, or None to use the key in Redis.
+        keyring: API keys, or None if calls need no key.
+        clock: Function for tests that returns the processing time in Unix milliseconds, or None to use the clock of
+            Redis.
     """
     replica = _Replica(settings, redis_url, token_key, keyring, clock)
     app = FastAPI(
@@ -92,21 +94,22 @@ def create_app(
         generate_unique_id_function=lambda route: route.name,
     )
     app.state.metrics = replica.metrics
-    _add_calls(app)
+    calls = _add_calls(app)
     _add_middleware(app, replica)
     app.mount("/static", Files(packages=[("tidegate.page", "static")]), name="static")
-    # The document takes a tenth of a second to build.
-    app.openapi = cache(lambda: openapi_document(app))  # type: ignore[method-assign]
+    # The document is cached, because building it takes a tenth of a second.
+    app.openapi = cache(lambda: openapi_document(app, calls))  # type: ignore[method-assign]
     return app
 
 
-def _add_calls(app: FastAPI) -> None:
+def _add_calls(app: FastAPI) -> list[APIRoute]:
     calls: list[APIRoute] = []
     for resource in (*RESOURCES, *PAGES):
         calls += [route for route in resource.router.routes if isinstance(route, APIRoute)]
         app.include_router(resource.router)
     check_roles(calls)
     register(app, calls)
+    return calls
 
 
 def _add_middleware(app: FastAPI, replica: _Replica) -> None:
@@ -154,7 +157,7 @@ async def _lifespan(app: FastAPI, replica: _Replica) -> AsyncIterator[None]:
     tasks = [
         asyncio.create_task(wakeups.run(), name="wakeups"),
         asyncio.create_task(revocation.run(), name="revocation"),
-        asyncio.create_task(KeyRecorder(store, usage).run(), name="key-recorder"),
+        asyncio.create_task(record_key_usage(store, usage), name="key-recorder"),
         asyncio.create_task(Sweeper(store, settings.sweep_interval_ms, metrics).run(), name="sweeper"),
     ]
     yield

@@ -1,7 +1,7 @@
 """Escapes for characters that a terminal or a browser does not show.
 
 Names may contain any printable character, and records of older versions may contain control characters. A control
-character can take over a terminal. A bidirectional or zero-width character makes two different names look alike.
+character can send commands to a terminal. A bidirectional or zero-width character makes two different names look alike.
 """
 
 import re
@@ -14,5 +14,5 @@ _INVISIBLE = re.compile(
 
 
 def visible(text: str) -> str:
-    r"""Return a text of one line with an escape (``\x1b``, ``\u202e``) for each invisible character."""
+    r"""Return a text as one line, with an escape (``\x1b``, ``\u202e``) for each invisible character."""
     return _INVISIBLE.sub(lambda match: match.group().encode("unicode_escape").decode("ascii"), text)

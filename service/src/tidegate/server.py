@@ -1,4 +1,4 @@
-"""A replica as a process, with an embedded Valkey unless a Redis is configured."""
+"""The process of a replica, with an embedded Valkey unless a Redis is configured."""
 
 import asyncio
 import logging
@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -28,19 +29,19 @@ from tidegate.settings import LOOPBACK, Settings, load_settings
 from tidegate.store.connection import check, connect, without_password
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate.web.connections import ConnectionLimits, Connections
-from tidegate.web.http_protocol import protocol_of
+from tidegate.web.http_protocol import Connection
 
 log = logging.getLogger(__name__)
 
 SHUTDOWN_S = 10
 BACKLOG = 2048
-FILES_BESIDE_CONNECTIONS = 256
-"""Open files that a replica needs beside its HTTP connections: for Redis, logs, libraries."""
+OTHER_FILES = 256
+"""Number of files that a replica opens in addition to its HTTP connections: for Redis, logs and libraries."""
 MIN_CONNECTIONS = 10
 
 
 class CannotServe(Exception):
-    """A service that cannot start. The message is one line that says what to change."""
+    """A service that cannot start or continue. The message is one line that says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +49,10 @@ class _Store:
     """The store of a replica.
 
     Attributes:
-        url: Its address.
-        description: Its address for the log, without a password.
-        token_key: Key of the watermark tokens; None for the one in Redis.
-        valkey: The embedded server, if there is one.
+        url: Address of the store.
+        description: Address of the store for users, without a password.
+        token_key: Key of the watermark tokens, or None to use the key in Redis.
+        valkey: The embedded server, or None if a Redis is configured.
     """
 
     url: str
@@ -61,15 +62,15 @@ class _Store:
 
 
 def serve(*, insecure: bool, stop_with_stdin: bool) -> None:
-    """Serve until a signal ends the process.
+    """Serve until the server is stopped, usually by a signal.
 
     Args:
-        insecure: Allow addresses other than loopback without keys.
-        stop_with_stdin: Stop at the end of standard input.
+        insecure: Whether to allow addresses other than loopback without keys.
+        stop_with_stdin: Whether to stop at the end of standard input.
 
     Raises:
-        CannotServe: If the address, a file or the embedded Valkey cannot be used.
-        KeysUnusable: If the file of the keys is not valid.
+        CannotServe: If the address, a file or the embedded Valkey cannot be used, or if the embedded Valkey ends.
+        KeysUnusable: If the key file cannot be used.
         SettingsError: If a setting is not valid.
         StoreUnavailable: If Redis cannot be used.
     """
@@ -94,7 +95,7 @@ def serve(*, insecure: bool, stop_with_stdin: bool) -> None:
         if server.valkey_ended:
             raise CannotServe(
                 f"The embedded Valkey ended unexpectedly; its log is {settings.data_dir / 'valkey.log'}. No answered "
-                "call is lost: start the service again."
+                "call is lost. Start the service again."
             )
 
 
@@ -112,8 +113,8 @@ def _keyring(settings: Settings, insecure: bool) -> Keyring | None:
         return Keyring(settings.keys_file)
     if settings.host not in LOOPBACK and not insecure:
         raise CannotServe(
-            f"TIDEGATE_HOST is {settings.host}, and there are no keys: every client that reaches it could move "
-            "watermarks. Set TIDEGATE_KEYS_FILE (tidegate keys create), use 127.0.0.1, or --insecure on a trusted "
+            f"TIDEGATE_HOST is {settings.host} and the service has no keys, so every client on the network could move "
+            "watermarks. Set TIDEGATE_KEYS_FILE (tidegate keys create), use 127.0.0.1, or add --insecure on a trusted "
             "network."
         )
     return None
@@ -142,7 +143,7 @@ class _Server(uvicorn.Server):
             trusted_proxies=settings.trusted_proxies,
         )
         self._connections = Connections(limits, app.state.metrics)
-        # On a socket for IPv4 and IPv6, an IPv4 client has a mapped address.
+        # A socket for both IPv4 and IPv6 shows an IPv4 client with an IPv4-mapped IPv6 address.
         proxies = [str(network) for network in settings.trusted_proxies]
         proxies += [
             f"::ffff:{network.network_address}/{96 + network.prefixlen}"
@@ -152,7 +153,7 @@ class _Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http=protocol_of(self._connections),  # type: ignore[arg-type]  # any factory works
+                http=partial(Connection, self._connections),  # type: ignore[arg-type]  # any factory works
                 ws="none",
                 server_header=False,
                 access_log=False,
@@ -167,21 +168,22 @@ class _Server(uvicorn.Server):
         self.valkey_ended = False
 
     async def on_tick(self, counter: int) -> bool:
-        """Check connections once a second; uvicorn calls this every 100 ms."""
+        """Check connections once a second. uvicorn calls this method every 100 ms."""
         if counter % 10 == 0:
             self._connections.check(time.monotonic())
         return await super().on_tick(counter)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to this program.
+        """Install no signal handlers, because :func:`serve` installs them.
 
-        uvicorn would raise the signal again at the end, and end the process before the embedded Valkey is stopped.
+        uvicorn would raise the signal again after its shutdown, which would end the process before the embedded Valkey
+        is stopped.
         """
         yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """End the server, and answer waiting clients."""
+        """Stop the server, and answer waiting clients."""
         super().handle_exit(sig, frame)
         self._close_waiting()
 
@@ -192,7 +194,7 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
     def stop_after(self, valkey: EmbeddedValkey) -> None:
-        """Stop when the embedded Valkey ends. A supervisor then restarts both."""
+        """Stop when the embedded Valkey ends, so that a supervisor restarts the service with Valkey."""
         valkey.wait()
         if not self.should_exit:
             self.valkey_ended = True
@@ -210,18 +212,18 @@ class _Server(uvicorn.Server):
 
 
 def _max_connections(wanted: int) -> int:
-    """Raise the limit on open files as far as possible, and return the connections for which it suffices."""
-    needed = wanted + FILES_BESIDE_CONNECTIONS
+    """Raise the limit on open files, if needed and allowed, and return the number of possible connections."""
+    needed = wanted + OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < needed:
         soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return wanted
-    possible = max(MIN_CONNECTIONS, soft - FILES_BESIDE_CONNECTIONS)
+    possible = max(MIN_CONNECTIONS, soft - OTHER_FILES)
     log.warning(
-        "Serving at most %d connections, not TIDEGATE_MAX_CONNECTIONS=%d: the process may open %d files. "
-        "Raise that limit (LimitNOFILE= in systemd, ulimit -Hn in a shell).",
+        "Serving at most %d connections, not TIDEGATE_MAX_CONNECTIONS=%d, because the process may open only %d files. "
+        "Raise the limit on open files (LimitNOFILE= in systemd, ulimit -Hn in a shell).",
         possible,
         wanted,
         soft,
@@ -243,7 +245,7 @@ def _exit(_signal: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Return the bound socket. It is bound before anything is started, so that a port in use leaves nothing behind."""
+    """Return a listening socket. Valkey starts later, so that a port in use leaves no Valkey running."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -253,7 +255,8 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         raise CannotServe(
-            f"Cannot listen on {host}:{port} ({error.strerror}); set TIDEGATE_PORT (0: any free one) or TIDEGATE_HOST."
+            f"Cannot listen on {host}:{port} ({error.strerror}); set TIDEGATE_PORT (0 for a free port), or "
+            "TIDEGATE_HOST."
         ) from None
     return listening
 
@@ -267,14 +270,14 @@ async def _check(redis_url: str) -> None:
 
 
 def _stored_secret(data_dir: Path) -> bytes:
-    """Return the key of the tokens. It is not part of the state, so that tokens can restore a state that was lost."""
+    """Return the key of the watermark tokens from its file. Tokens can then restore a watermark that the store lost."""
     path = data_dir / "token.secret"
     try:
         return bytes.fromhex(path.read_text())
     except (ValueError, IsADirectoryError, PermissionError):
         raise CannotServe(
-            f"{path} is not the key of the watermark tokens; restore the file, or delete it, which makes all issued "
-            "tokens invalid."
+            f"Cannot read the key of the watermark tokens in {path}: expected hexadecimal digits; restore the file, or "
+            "delete it to create a new key. A new key makes all issued tokens invalid."
         ) from None
     except FileNotFoundError:
         key = secrets.token_bytes(32)

@@ -1,4 +1,4 @@
-"""The settings of the service: environment variables ``TIDEGATE_<NAME>``, or files with these names."""
+"""The settings of the service, from environment variables ``TIDEGATE_<NAME>`` or from files ``tidegate_<name>``."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ def _split(text: Any) -> Any:
 
 
 class Settings(BaseSettings):
-    """The settings of the service. The defaults suit a laptop: loopback, and an embedded Valkey."""
+    """The settings of the service. By default, the service serves loopback and uses an embedded Valkey."""
 
     model_config = SettingsConfigDict(env_prefix="TIDEGATE_", extra="ignore", frozen=True)
 
@@ -24,25 +24,29 @@ class Settings(BaseSettings):
         description="Directory of files named tidegate_<name>, for settings that are not in the environment.",
     )
     host: str = Field(default="127.0.0.1", description="Address to serve.")
-    port: int = Field(default=8000, ge=0, le=65535, description="Port to serve; 0: any free one.")
-    redis_url: str | None = Field(default=None, description="Address of Redis. Unset: an embedded Valkey.")
+    port: int = Field(default=8000, ge=0, le=65535, description="Port to serve. 0 selects a free port.")
+    redis_url: str | None = Field(default=None, description="Address of Redis. By default, an embedded Valkey.")
     data_dir: Path = Field(default=Path("tidegate-data"), description="Directory of the embedded Valkey.")
     token_secret: SecretStr | None = Field(
         default=None,
         min_length=16,
-        description="Key of the watermark tokens. Unset: created once and kept with the state.",
+        description="Key of the watermark tokens. By default, the service creates a key and keeps it with the state.",
     )
-    keys_file: Path | None = Field(default=None, description="File of the API keys. Unset: calls need no key.")
-    sweep_interval_ms: int = Field(default=200, ge=10, le=60_000, description="Interval of sweeps.")
+    keys_file: Path | None = Field(default=None, description="File of the API keys. Without it, calls need no key.")
+    sweep_interval_ms: int = Field(default=200, ge=10, le=60_000, description="Interval between sweeps.")
     max_clock_step_ms: int = Field(
-        default=60_000, ge=1000, description="Longest forward step of the Redis clock that is accepted."
+        default=60_000, ge=1000, description="Longest accepted forward step of the Redis clock."
     )
-    max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024, description="Longest request body.")
+    max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024, description="Maximum size of a request body.")
     max_connections: int = Field(
-        default=12_000, ge=10, description="Open HTTP connections of one replica, within its limit on open files."
+        default=12_000,
+        ge=10,
+        description="Maximum number of HTTP connections of one replica. A low limit on open files reduces it.",
     )
     max_connections_per_address: int = Field(
-        default=4_000, ge=1, description="Open HTTP connections from one client address; at most half of all."
+        default=4_000,
+        ge=1,
+        description="Maximum number of HTTP connections from one client address, at most half of max_connections.",
     )
     request_timeout_s: float = Field(
         default=20, gt=0, description="Time in which a client must send a request, or read a part of its answer."
@@ -52,20 +56,21 @@ class Settings(BaseSettings):
         description="Addresses or networks of proxies, separated by commas. Their X-Forwarded headers are accepted, "
         "and the limit per address does not apply to them.",
     )
-    max_jobs: int = Field(default=10_000, ge=1, description="Jobs of the store.")
-    max_substreams: int = Field(default=250_000, ge=1, description="Substreams of one job.")
+    max_jobs: int = Field(default=10_000, ge=1, description="Maximum number of jobs.")
+    max_substreams: int = Field(default=250_000, ge=1, description="Maximum number of substreams of one job.")
     max_scraped_substreams: int = Field(
-        default=20_000, ge=1, description="Substreams that one call of /metrics?substreams= can return."
+        default=20_000, ge=1, description="Maximum number of substreams that one call of /metrics?substreams= returns."
     )
     max_wait_s: float = Field(default=300, gt=0, description="Longest time for which a call can wait for a watermark.")
-    max_waiting: int = Field(default=10_000, ge=1, description="Waiting clients of one replica.")
+    max_waiting: int = Field(default=10_000, ge=1, description="Maximum number of waiting clients of one replica.")
     stale_after_s: float = Field(
         default=300, gt=0, description="Time without client contact after which a job without open batches is stale."
     )
-    log_level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="Least level to log.")
+    log_level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="Minimum level to log.")
     log_format: Literal["text", "json"] = Field(default="text", description="Format of the log.")
     audit_file: Path | None = Field(
-        default=None, description="JSON file of the audit log. Unset: the logger tidegate.audit of the log."
+        default=None,
+        description="File of the audit log in JSON. Without it, the audit log is part of the log.",
     )
 
 
@@ -74,14 +79,14 @@ class SettingsError(Exception):
 
 
 def load_settings() -> Settings:
-    """Return the settings of the environment.
+    """Return the settings from the environment, or from files in ``TIDEGATE_SECRETS_DIR``.
 
     Raises:
         SettingsError: For the first setting that is not valid.
     """
     secrets = os.environ.get("TIDEGATE_SECRETS_DIR")
     if secrets is not None and not Path(secrets).is_dir():
-        raise SettingsError(f"TIDEGATE_SECRETS_DIR: {secrets} is not a directory.")
+        raise SettingsError(f"TIDEGATE_SECRETS_DIR: {secrets} is not a directory; set it to a directory, or unset it.")
     try:
         return Settings(_secrets_dir=secrets)
     except ValidationError as error:

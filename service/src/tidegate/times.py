@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 MS = 1000
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 EARLIEST_MS, LATEST_MS = -62_135_596_800_000, 253_402_300_799_999
-"""Range of the years 1 to 9999. A time outside it is printed as a number."""
+"""Range of the years 1 to 9999. A time outside this range is printed as a number."""
 
 _PRINTED_UNITS_S = (("y", 31_536_000), ("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
@@ -48,7 +48,7 @@ def parse_duration_s(text: str) -> float:
 
 
 def format_time(at_ms: int | None) -> str:
-    """Return a time in UTC, with milliseconds if it has any; ``-`` for None."""
+    """Return a time in UTC, with milliseconds if they are not 0, or ``-`` for None."""
     if at_ms is None:
         return "-"
     if not EARLIEST_MS <= at_ms <= LATEST_MS:
@@ -59,7 +59,7 @@ def format_time(at_ms: int | None) -> str:
 
 
 def format_duration(ms: int) -> str:
-    """Return a duration in its two largest units, such as ``8 min 20 s``; a negative one as ``0 ms``."""
+    """Return a duration in its two largest units, such as ``8 min 20 s``. A negative duration becomes ``0 ms``."""
     seconds = max(ms, 0) // MS
     if seconds < 1:
         return f"{max(ms, 0)} ms"

@@ -1,4 +1,4 @@
-"""The records of one job, read once for all clients that follow the job at this replica."""
+"""The history records of one job, read once for all clients of the job at this replica."""
 
 import asyncio
 import logging
@@ -12,8 +12,9 @@ from redis.exceptions import RedisError
 from tidegate.domain.errors import ClockJumped, JobDeleted, JobNotFound
 from tidegate.domain.journal import Record
 from tidegate.domain.results import WatermarkState
-from tidegate.store.jobs import JobStore, Watched
+from tidegate.store.jobs import JobStore
 from tidegate.store.replies import order
+from tidegate.store.views import Watched
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ class Entry:
     """A record with its id.
 
     Attributes:
-        wire: The record as it is sent, encoded once for all followers.
+        wire: The encoded record, which all followers share. Empty until a follower encodes it.
     """
 
     id: str
@@ -43,7 +44,7 @@ class State:
     """The watermark of a job after the record ``id``.
 
     Attributes:
-        discontinuous: Whether records are missing between what the follower knows and this state.
+        discontinuous: Whether records are missing between the follower's last record and this state.
     """
 
     id: str
@@ -52,14 +53,14 @@ class State:
 
 
 Step = State | list[Entry]
-"""A state, or the next records. An empty list means that nothing happened for a while."""
+"""A state, or the next records. An empty list means that no record was written during a pause."""
 
 Waiter = asyncio.Future[WatermarkState | None]
-"""A waiting client. Its result is an answer, or None if the client has to read the state itself."""
+"""The future of a waiting client. Its result is the answer, or None if the client must read the state."""
 
 
 class Feed:
-    """The records of one job; :meth:`run` it as a task while clients use it."""
+    """The records of one job. :meth:`run` must run as a task while clients use the feed."""
 
     def __init__(self, store: JobStore, job: str) -> None:
         self.entries: deque[Entry] = deque(maxlen=RECORDS_KEPT)
@@ -90,14 +91,14 @@ class Feed:
     async def follow(self, known: str | None, pause_s: float) -> AsyncGenerator[Step, None]:
         """Yield the records after the record ``known``, until the feed ends.
 
-        The first step is a state without ``known``, after a reset, or if later records are no longer kept.
+        A state replaces the records if ``known`` is None, after a reset, or if later records are no longer kept.
 
         Args:
-            known: Id of the last record that the follower has.
+            known: Id of the last record that the follower has, or None if it has no record.
             pause_s: Seconds without records after which an empty list is yielded.
 
         Raises:
-            JobNotFound: When the job does not exist any more.
+            JobNotFound: When the job no longer exists.
             JobDeleted: When the job is deleted.
         """
         await self._positioned.wait()
@@ -129,7 +130,7 @@ class Feed:
             raise self._end_reason
 
     def _entries_after(self, known: str) -> list[Entry] | None:
-        """Return the entries after ``known``, or None if some of them are not kept here."""
+        """Return the entries after ``known``, or None if this replica has discarded some."""
         if self._position is None or order(known) < order(self._floor):
             return None
         newer: list[Entry] = []
@@ -144,8 +145,8 @@ class Feed:
 
         Args:
             known: Id of the last record that the follower has.
-            resumes: Whether the follower had another connection before. That connection may have ended between a reset
-                and the state after it, so a reset counts as not known.
+            resumes: Whether the follower reconnects. If ``known`` is a reset, the previous connection may have ended
+                before the follower received the new state, so ``known`` is ignored.
         """
         try:
             watched = await self._store.watch(self._job, known, RECORDS_AT_ONCE)
@@ -175,17 +176,17 @@ class Feed:
         self._news.set()
 
     async def run(self) -> None:
-        """Read the store when woken, and every ``POLL_S``, until the job does not exist any more."""
+        """Read the store when woken, and every ``POLL_S`` seconds, until the job no longer exists."""
         try:
-            # The condition is checked often: a cancellation can be lost in a command of the Redis client.
+            # The loop checks `ended`, because the Redis client can lose a cancellation.
             while not self.ended:
                 self._news.clear()
                 try:
                     await self._advance()
                 except (RedisError, ClockJumped) as error:
-                    log.debug("Cannot read job %s, trying again: %s", self._job, error)
+                    log.debug("Cannot read job %s; trying again: %s", self._job, error)
                     self._positioned.set()
-                    # Waiting clients read the store themselves, and get its error.
+                    # Waiting clients then read the store themselves, and receive its error.
                     await _wake(list(self._goals))
                     await asyncio.sleep(RETRY_S)
                     continue
@@ -196,7 +197,7 @@ class Feed:
         except (JobNotFound, JobDeleted) as error:
             self._end_reason = type(error)
         except Exception:
-            # Waiting clients start another feed, so this is the only sign of the failure.
+            # Waiting clients start another feed, so only this log line shows the failure.
             log.exception("The feed of job %s failed.", self._job)
         finally:
             self.end()
@@ -248,7 +249,7 @@ def _resolve(waiter: Waiter, answer: WatermarkState | None) -> None:
 
 
 def _up_to_reset(entries: list[Entry]) -> tuple[list[Entry], bool]:
-    """Return the entries up to the first reset, and whether there is one."""
+    """Return the entries up to the first reset, and whether they contain a reset."""
     end = next((index for index, entry in enumerate(entries, 1) if _is_reset(entry.record)), None)
     return entries[:end], end is not None
 

@@ -1,4 +1,4 @@
-"""A task that stores when keys were last used."""
+"""A task that stores the last use of each key."""
 
 import asyncio
 import logging
@@ -14,23 +14,18 @@ log = logging.getLogger(__name__)
 INTERVAL_S = 30.0
 
 
-class KeyRecorder:
-    """A task that writes the last use of each key to the store, every ``INTERVAL_S`` rather than with every call."""
+async def record_key_usage(store: JobStore, usage: KeyUsage) -> None:
+    """Write the last use of each key to the store, every ``INTERVAL_S`` seconds and when the task is cancelled."""
+    try:
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            await _write(store, usage)
+    finally:
+        await _write(store, usage)
 
-    def __init__(self, store: JobStore, usage: KeyUsage) -> None:
-        self._store, self._usage = store, usage
 
-    async def run(self) -> None:
-        """Write until cancelled, and once more at the end."""
-        try:
-            while True:
-                await asyncio.sleep(INTERVAL_S)
-                await self._write()
-        finally:
-            await self._write()
-
-    async def _write(self) -> None:
-        try:
-            await shared.record_last_use(self._store.redis, self._usage.take_last_used())
-        except RedisError as error:
-            log.warning("Cannot store the last use of keys: %s", error or type(error).__name__)
+async def _write(store: JobStore, usage: KeyUsage) -> None:
+    try:
+        await shared.record_last_use(store.redis, usage.take_last_used())
+    except RedisError as error:
+        log.warning("Cannot store the last use of keys: %s", error or type(error).__name__)

@@ -1,6 +1,6 @@
 """The log of a replica: one line for each event, as text or as JSON.
 
-Events that are logged during a request carry its id, and the job, query and batch of the request.
+Each event during a request contains the id, job, query and batch of the request.
 """
 
 import logging
@@ -17,9 +17,9 @@ from tidegate.escapes import visible
 
 Format = Literal["text", "json"]
 UNESCAPED = ("exception", "stack", "exc_info")
-"""Members with several lines, which Python itself writes."""
+"""Members that keep their line breaks, such as tracebacks."""
 MEMBERS = ("call", "status", "code", "client", "path", "not_logged")
-"""Members that an event can have beside those of its request."""
+"""Members that an event can have in addition to the members of its request."""
 AUDIT = "tidegate.audit"
 """Name of the logger for actions of operators and refused access."""
 
@@ -47,10 +47,10 @@ _JSON: list[Processor] = [
 
 
 def configure(level: str, form: Format, audit_file: Path | None = None) -> None:
-    """Set up the log on standard error, and the audit log in a JSON file of its own if one is given.
+    """Set up the log on standard error, and write the audit log to ``audit_file`` as JSON, if given.
 
     Raises:
-        OSError: If the file cannot be opened.
+        OSError: If the audit file cannot be opened.
     """
     text = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
     handler = _formatted(logging.StreamHandler(), _JSON if form == "json" else [text])

@@ -1,9 +1,8 @@
-"""The metrics of a replica itself, for Prometheus."""
+"""Prometheus metrics of a replica itself."""
 
-import time
-from collections.abc import Callable, Collection, Iterable
-from contextlib import AbstractContextManager
-from types import TracebackType
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.gc_collector import GCCollector
@@ -18,7 +17,7 @@ STORE_SECONDS = SECONDS[:14]
 
 
 class Metrics:
-    """The registry of one replica."""
+    """The metric registry of one replica."""
 
     def __init__(self) -> None:
         registry = self.registry = CollectorRegistry()
@@ -26,19 +25,20 @@ class Metrics:
         PlatformCollector(registry=registry)
         GCCollector(registry=registry)
         Info("tidegate_build", "Version of the service", registry=registry).info({"version": __version__})
-        # Children are cached, because looking up labels costs more than counting.
-        self._calls: dict[tuple[str, int], Histogram] = {}
-        self._commands: dict[str, tuple[Histogram, Counter]] = {}
+        # Labelled metrics are cached, because looking up labels costs more than counting.
         self._reports_of: dict[str, Counter] = {}
-        self._requests = self._histogram(
+        requests = self._histogram(
             "http_request_duration_seconds", "Time until the answer to a call began", ["call", "status"], SECONDS
         )
-        self._store = self._histogram(
+        self._call = cache(lambda call, status: requests.labels(call, str(status)))
+        commands = self._histogram(
             "store_command_duration_seconds", "Duration of a command to Redis", ["command"], STORE_SECONDS
         )
-        self._store_errors = self._counter("store_errors", "Commands that Redis did not execute", ["command"])
+        errors = self._counter("store_errors", "Commands to Redis that failed", ["command"])
+        # The first call of a command also creates its error counter, so that Prometheus reads 0 before an error.
+        self._command = cache(lambda name: (commands.labels(name), errors.labels(name)))
         self._reports = self._counter(
-            "reports", "Reports that this replica received, repetitions included", ["job_name"]
+            "reports", "Reports that this replica received, including repetitions", ["job_name"]
         )
         self._waiting = self._gauge("waiting_clients", "Clients that wait for a watermark or follow a job")
         self._max_waiting = self._gauge("waiting_clients_limit", "Limit on waiting clients of this replica")
@@ -56,18 +56,15 @@ class Metrics:
         self._max_waiting.set(limit)
 
     def observe_connections(self, connections: Callable[[], int], limit: int, reasons: Iterable[str]) -> None:
-        """Export the number of connections, its limit, and a counter for each reason to refuse one."""
+        """Export the number of connections, its limit, and a counter for each reason to refuse a connection."""
         self._connections.set_function(connections)
         self._max_connections.set(limit)
         for reason in reasons:
             self.refused_connections.labels(reason)
 
     def answered(self, call: str, status: int, seconds: float) -> None:
-        """Count an answered call."""
-        child = self._calls.get((call, status))
-        if child is None:
-            child = self._calls[call, status] = self._requests.labels(call, str(status))
-        child.observe(seconds)
+        """Record an answered call, with the time in seconds until its answer began."""
+        self._call(call, status).observe(seconds)
 
     def reported(self, job: str) -> None:
         """Count a report."""
@@ -77,16 +74,17 @@ class Metrics:
         child.inc()
 
     def keep_jobs(self, jobs: Collection[str]) -> None:
-        """Remove the counters of all other jobs."""
+        """Remove the report counters of all jobs except these."""
         for job in self._reports_of.keys() - set(jobs):
             del self._reports_of[job]
             self._reports.remove(job)
 
-    def command(self, name: str) -> AbstractContextManager[object]:
-        """Return a context that measures a command of the store."""
-        if name not in self._commands:  # the counter of errors exists from the first command on
-            self._commands[name] = self._store.labels(name), self._store_errors.labels(name)
-        return _Timed(*self._commands[name])
+    @contextmanager
+    def command(self, name: str) -> Iterator[None]:
+        """Measure the duration and the errors of the store command in the block."""
+        duration, errors = self._command(name)
+        with duration.time(), errors.count_exceptions(RedisError):
+            yield
 
     def _histogram(self, name: str, help_text: str, labels: list[str], buckets: tuple[float, ...]) -> Histogram:
         return Histogram(f"tidegate_{name}", help_text, labels, buckets=buckets, registry=self.registry)
@@ -96,20 +94,3 @@ class Metrics:
 
     def _gauge(self, name: str, help_text: str) -> Gauge:
         return Gauge(f"tidegate_{name}", help_text, registry=self.registry)
-
-
-class _Timed:
-    __slots__ = ("_began", "_duration", "_errors")
-
-    def __init__(self, duration: Histogram, errors: Counter) -> None:
-        self._duration, self._errors = duration, errors
-
-    def __enter__(self) -> None:
-        self._began = time.perf_counter()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._duration.observe(time.perf_counter() - self._began)
-        if isinstance(error, RedisError):
-            self._errors.inc()

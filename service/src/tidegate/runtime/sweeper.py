@@ -1,7 +1,7 @@
-"""A task that applies the changes that time alone causes, such as idle timeouts.
+"""A task that evaluates jobs whose state can change without a call, for example by an idle timeout.
 
-The scripts enter a job into a list of due jobs when a later time can change it. Other jobs cost nothing. Every replica
-sweeps. A sweep is one atomic script and changes nothing the second time, so replicas need no coordination.
+The scripts keep a list of the jobs that are due. The sweeper reads no other jobs. Every replica sweeps. A sweep is one
+atomic and idempotent script, so replicas need no coordination.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ class Sweeper:
         """The last error of Redis. Each error is logged once, because it recurs at every interval."""
 
     async def run(self) -> None:
-        """Sweep until cancelled. Errors of Redis and of its clock are logged, and the next sweep tries again."""
+        """Sweep until cancelled. Log errors, and try again at the next interval."""
         while True:
             try:
                 await self.sweep()
@@ -39,11 +39,11 @@ class Sweeper:
             except RedisError as error:
                 reason = str(error) or type(error).__name__
                 if reason != self._error:
-                    log.warning("Sweep failed, trying again: %s", reason)
+                    log.warning("The sweep failed; trying again: %s", reason)
                 self._error = reason
             except Exception:
-                # If this task ended, watermarks would stop without any other sign.
-                log.exception("Sweep failed, trying again.")
+                # If this task ended, timeouts would have no effect, and no other log line would show the cause.
+                log.exception("The sweep failed; trying again.")
             self._metrics.clock_jumped.set(self._clock_jumped)
             await asyncio.sleep(self._interval_s)
 
@@ -57,7 +57,7 @@ class Sweeper:
             except ResponseError as error:
                 if not is_failed_script(error):
                     raise
-                # One broken job must not stop the sweeps of the others.
+                # One broken job must not stop the sweeps of the other jobs.
                 log.exception("Cannot sweep job %s.", job)
 
     def _succeeded(self) -> None:

@@ -1,6 +1,6 @@
 """OpenTelemetry traces, if an exporter is configured (``OTEL_EXPORTER_OTLP_ENDPOINT``).
 
-The packages come with ``tidegate[traces]``, and are imported only if an endpoint is configured.
+The packages are installed with ``tidegate[traces]``, and imported only if an endpoint is configured.
 """
 
 import os
@@ -17,7 +17,7 @@ ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
 class CannotTrace(Exception):
-    """Traces that are configured but not possible. The message says what to do."""
+    """Configured traces whose packages are missing. The message says what to do."""
 
 
 class Call(Protocol):
@@ -36,16 +36,16 @@ _UNTRACED = nullcontext(_Untraced())
 
 
 class Traces:
-    """The traces of a replica. This class traces nothing."""
+    """The traces of a replica. This base class records nothing."""
 
     enabled = False
 
     def call(self, method: str, headers: Headers) -> AbstractContextManager[Call]:
-        """Return the context of a call, within the trace that the headers name."""
+        """Return the context manager of a call, which continues the trace in the headers."""
         return _UNTRACED
 
     def command(self, name: str) -> AbstractContextManager[object]:
-        """Return the context of a command of the store."""
+        """Return the context manager of a store command."""
         return nullcontext()
 
     def close(self) -> None:
@@ -67,8 +67,8 @@ def configured_traces(environment: Mapping[str, str] = os.environ) -> Traces:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
         raise CannotTrace(
-            f"{ENDPOINTS[1]} is set, but the packages for traces are missing: install them with "
-            "pip install 'tidegate[traces]', or unset it."
+            f"{' or '.join(ENDPOINTS)} is set, but the packages for traces are missing; install them (pip install "
+            "'tidegate[traces]'), or unset the variable."
         ) from None
     name = environment.get("OTEL_SERVICE_NAME", "tidegate")
     provider = TracerProvider(resource=Resource.create({"service.name": name}))

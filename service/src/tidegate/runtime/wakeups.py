@@ -1,8 +1,8 @@
 """Notifications of clients that wait for a watermark.
 
-A script that writes a record announces it on a Redis channel. One subscription for each replica wakes the feeds of the
-jobs that clients follow here. Redis does not keep announcements, so feeds also poll, and all of them read the store
-after the subscription was renewed.
+A script that writes a record announces it on a Redis channel. Each replica has one subscription, which wakes the feeds
+of the jobs that its clients follow. Redis does not store announcements, so feeds also poll. When a replica renews its
+subscription, all its feeds read the store.
 """
 
 import asyncio
@@ -17,24 +17,25 @@ from redis.exceptions import RedisError
 from tidegate.domain.results import WatermarkState
 from tidegate.runtime.feed import POLL_S, RETRY_S, Feed, Step
 from tidegate.store.jobs import JobStore
-from tidegate.store.keys import WAKE
+from tidegate.store.keyspace import WAKE
 
 log = logging.getLogger(__name__)
 
 
 class TooManyWaiting(Exception):
-    """A replica with as many waiting clients as its limit allows."""
+    """A client that cannot wait, because the replica has reached its limit on waiting clients."""
 
     code = "too_many_waiting"
 
     def __init__(self, limit: int) -> None:
         super().__init__(
-            f"{limit} clients are waiting at this replica, its limit; try again later, or raise TIDEGATE_MAX_WAITING."
+            f"This replica has reached its limit of {limit} waiting clients; try again later, or raise "
+            "TIDEGATE_MAX_WAITING."
         )
 
 
 class WakeUps:
-    """The waiting clients of a replica; :meth:`run` it as a task.
+    """The waiting clients of a replica. :meth:`run` must run as a task.
 
     Args:
         redis: Client for the subscription.
@@ -55,7 +56,7 @@ class WakeUps:
 
         Raises:
             JobNotFound: If the job does not exist.
-            JobDeleted: If it was deleted.
+            JobDeleted: If the job was deleted.
             TooManyWaiting: If the call would have to wait, and too many clients are waiting.
         """
         deadline = time.monotonic() + min(timeout_s, self._max_wait_s)
@@ -64,7 +65,7 @@ class WakeUps:
             if deadline <= time.monotonic() or self.closing:
                 return answer
             with self._feed(job) as feed, feed.expect(at_least) as waiter:
-                # Reads after the waiter is registered, so that no advance in between is missed.
+                # The watermark is read after the waiter is registered, so that no advance is missed.
                 answer = await self._store.sweep(job)
                 if _has_reached(answer, at_least):
                     return answer
@@ -83,12 +84,12 @@ class WakeUps:
 
         Args:
             job: Name of the job.
-            known: Id of the last record that the client has.
+            known: Id of the last record that the client has, or None if it has no record.
             pause_s: Seconds without records after which an empty list is yielded.
-            quota: Entered while the client follows the job.
+            quota: Context manager that is active while the client follows the job.
 
         Raises:
-            JobNotFound: When the job does not exist any more.
+            JobNotFound: When the job no longer exists.
             JobDeleted: When the job is deleted.
             TooManyWaiting: At the first step, if too many clients are waiting.
         """
@@ -110,14 +111,14 @@ class WakeUps:
                         if message is not None:
                             self._wake(message["channel"].removeprefix(WAKE))
             except RedisError as error:
-                log.warning("Lost the subscription to announcements, renewing it: %s", error or type(error).__name__)
+                log.warning("Lost the subscription to announcements; renewing it: %s", error or type(error).__name__)
             except Exception:
-                # Such as a foreign message on the channel. Without this task, clients would wait for the next poll.
-                log.exception("The subscription to announcements failed, renewing it.")
+                # A foreign message can raise any error. If this task ended, clients would wait for the next poll.
+                log.exception("The subscription to announcements failed; renewing it.")
             await asyncio.sleep(RETRY_S)
 
     def close(self) -> None:
-        """Answer all waiting clients now, end all event streams, and let no client wait from now on."""
+        """Answer all waiting clients, end all event streams, and let no further clients wait."""
         self.closing = True
         for running in self._feeds.values():
             running.feed.end()

@@ -1,4 +1,4 @@
-"""The client's protocol without Spark: a coordinator in this process, and a clock that stands still."""
+"""Fixtures for the client's protocol without Spark: a coordinator in this process and a virtual clock."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +19,7 @@ def clock() -> VirtualClock:
 
 @pytest.fixture
 def own(valkey: EmbeddedValkey, clock: VirtualClock) -> Iterator[LocalCoordinator]:
-    """A coordinator that the test may stop, empty and restore."""
+    """Start a coordinator that the test can stop, empty and restore."""
     with LocalCoordinator(valkey, clock) as coordinator:
         yield coordinator
 
@@ -30,5 +30,5 @@ def runs(tmp_path: Path, clock: VirtualClock) -> Runs:
 
 
 @pytest.fixture(autouse=True)
-def _backlog_is_sent_without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def _send_the_backlog_without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "FLUSH_EVERY_S", 0.01)

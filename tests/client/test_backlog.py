@@ -16,8 +16,8 @@ from tidegate_spark.protocol.backlog import Backlog, BacklogBatch
 from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.protocol.coordinator import Coordinator, ProcessingTime
 from tidegate_spark.protocol.effects import Effect, Pause, Procedure, run
-from tidegate_spark.protocol.files import StoredPinnedWatermark
 from tidegate_spark.protocol.fold import Fold
+from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
 from tidegate_spark.protocol.retry import ONE_ATTEMPT, RetryPolicy
 from tidegate_spark.protocol.session import DriverSession, perform_on_files
 from tidegate_spark.protocol.settings import QuerySettings
@@ -26,7 +26,7 @@ FOLD = Fold("by row", ["a"], [5], [1], [0], [0], [0], [0])
 
 
 class Receiver:
-    """Receives batches in place of the coordinator; ``away_at`` is a batch that it does not receive."""
+    """A stand-in for the coordinator that receives every batch except ``away_at``."""
 
     def __init__(self, away_at: int | None = None) -> None:
         self.received: list[int] = []
@@ -59,14 +59,14 @@ def flush(checkpoint: Checkpoint, receiver: Receiver) -> bool:
 
 
 def test_batches_are_reported_in_their_order(checkpoint: Checkpoint) -> None:
-    """A begin commits the batch before it, so an older batch that comes later is refused."""
+    """Batches are reported by ascending id. A begin commits the previous batch, so an older batch would be refused."""
     receiver = Receiver()
     assert flush(checkpoint, receiver)
     assert (receiver.received, checkpoint.batches("backlog")) == ([2, 9, 10], [])
 
 
 def test_a_batch_stays_in_the_backlog_until_the_coordinator_has_it(checkpoint: Checkpoint) -> None:
-    """The driver may end during an outage; its next start reports what is left."""
+    """If a flush fails, the next one reports the remaining batches."""
     receiver = Receiver(away_at=9)
     with pytest.raises(CoordinatorUnavailable):
         flush(checkpoint, receiver)
@@ -80,12 +80,14 @@ def test_a_batch_stays_in_the_backlog_until_the_coordinator_has_it(checkpoint: C
 def test_a_stopped_query_leaves_its_backlog_to_its_next_run(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, stopped: bool
 ) -> None:
-    """A begin from a run that has ended would fence the run that replaced it."""
+    """A stopped run reports nothing, because its begin would fence the run that replaced it."""
     receiver = Receiver()
     monkeypatch.setattr("tidegate_spark.protocol.batches.Batches.report_backlog_batch", receiver)
     job = connect("http://127.0.0.1:1", job="j", on_outage="continue")
     session = DriverSession(QuerySettings(job.connection, "q"), checkpoint)
     session.stop_when(lambda: stopped)
-    session.run(session.backlog.flush_in_background())
-    until(lambda: not any(thread.name == "tidegate-backlog" for thread in threading.enumerate()), "the thread ended")
+    session.run(session.protocol.backlog.flush_in_background())
+    until(
+        lambda: not any(thread.name == "tidegate-backlog" for thread in threading.enumerate()), "the thread has ended"
+    )
     assert (receiver.received, checkpoint.batches("backlog")) == (([], [2, 9, 10]) if stopped else ([2, 9, 10], []))

@@ -1,4 +1,4 @@
-"""What a batch tells of itself, before and after its commit."""
+"""The values of `Batch` and `Committed`, their texts and their metrics."""
 
 import copy
 import json
@@ -24,16 +24,16 @@ COMMITTED = Committed(
 )
 
 
-def test_a_batch_is_the_batch_id_it_always_was() -> None:
-    """A function written for foreachBatch gets an int, in paths, sums and JSON alike."""
+def test_a_batch_is_its_batch_id() -> None:
+    """`Batch` is an int, so functions written for `foreachBatch` can use it as the batch id."""
     assert BATCH == 7
     assert f"part-{BATCH}" == "part-7"
     assert json.dumps({"batch": BATCH}) == '{"batch": 7}'
     assert isinstance(BATCH, int)
 
 
-def test_a_batch_may_travel() -> None:
-    """In the closure of a UDF, for one."""
+def test_a_batch_can_be_pickled_and_copied() -> None:
+    """A batch can be pickled and copied, for example within the closure of a UDF."""
     for again in (pickle.loads(pickle.dumps(BATCH)), copy.copy(BATCH)):  # noqa: S301 - our own bytes
         assert again == 7
         assert (again.watermark, again.job_watermark, again.job, again.query, again.replayed) == (
@@ -45,8 +45,8 @@ def test_a_batch_may_travel() -> None:
         )
 
 
-def test_a_line_says_what_somebody_on_call_wants_to_know() -> None:
-    """How many, what of them was set aside, where the watermark stands, and who holds it."""
+def test_the_text_of_a_committed_batch() -> None:
+    """The text has the row counts, the watermark, its distance from the clock, and its holder."""
     assert str(COMMITTED) == (
         "1,003 rows, 2 late, 1 without event time; watermark 2013-01-01 12:00:00 UTC (0:01:01 behind the clock), "
         "held by HNL"
@@ -59,11 +59,11 @@ def test_a_line_says_what_somebody_on_call_wants_to_know() -> None:
     assert "watermark 9007199254740991, held" in str(replace(COMMITTED, watermark=2**53 - 1))
     assert "watermark none yet" in str(replace(COMMITTED, watermark=None))
     assert str(replace(COMMITTED, acknowledged=False)).endswith(
-        "1 without event time; reported when the coordinator is back"
+        "1 without event time; not reported yet: the coordinator does not answer"
     )
 
 
-def test_metrics_are_named_numbers() -> None:
-    """A watermark that is not known has no lag."""
+def test_the_metrics_of_a_committed_batch() -> None:
+    """`watermark_lag_ms` is None if the watermark is None."""
     assert COMMITTED.metrics()["tidegate.watermark_lag_ms"] == 61_500
     assert replace(COMMITTED, watermark=None).metrics()["tidegate.watermark_lag_ms"] is None

@@ -1,4 +1,4 @@
-"""One query and its coordinator, which stops, loses state or is late: schedules that are rare in practice."""
+"""One query and a coordinator that stops, loses state or answers late."""
 
 import threading
 import time
@@ -23,15 +23,15 @@ def new_job(own: LocalCoordinator, **limits: Any) -> Job:
     return own.job(config=limiting_lag(LAG, **limits))
 
 
-def going_on(own: LocalCoordinator, **limits: Any) -> Job:
+def continuing_job(own: LocalCoordinator, **limits: Any) -> Job:
     return own.job(config=limiting_lag(LAG, **limits), on_outage="continue")
 
 
 # -- the coordinator loses state --------------------------------------------------------------------------------------
 
 
-def test_reports_in_the_lost_end_of_the_log_are_reported_again(own: LocalCoordinator, runs: Runs) -> None:
-    """The coordinator knows the batch but none of its reports: a commit of nothing would lose its rows."""
+def test_reports_that_the_coordinator_lost_are_sent_again(own: LocalCoordinator, runs: Runs) -> None:
+    """The coordinator has the batch but not its reports, so the commit sends the reports again."""
     job = new_job(own)
     run = runs.run(job)
     run.batch(0, a=100_000)
@@ -46,7 +46,7 @@ def test_reports_in_the_lost_end_of_the_log_are_reported_again(own: LocalCoordin
 
 
 def test_a_restored_job_reports_the_slowest_substream_first(own: LocalCoordinator, runs: Runs) -> None:
-    """The restore takes several calls; between two of them the watermark must not pass the slowest substream."""
+    """A restore takes several calls. The watermark does not pass the slowest substream between two calls."""
     job = new_job(own)
     run = runs.run(job)
     run.batch(0, **{f"s{number:05}": 1_000_000 for number in range(12_000)}, z=500_000)
@@ -56,8 +56,8 @@ def test_a_restored_job_reports_the_slowest_substream_first(own: LocalCoordinato
 
 
 @pytest.mark.parametrize("first", ["a batch", "a heartbeat"])
-def test_the_next_run_proves_the_last_watermark(own: LocalCoordinator, runs: Runs, first: str) -> None:
-    """The watermark token is kept beside the checkpoint; without it the watermark would go back."""
+def test_the_next_run_restores_the_last_watermark(own: LocalCoordinator, runs: Runs, first: str) -> None:
+    """The client stores the watermark token beside the checkpoint, so the watermark does not go back."""
     job = new_job(own)
     run = runs.run(job)
     run.batch(0, a=100_000, b=40_000)
@@ -72,8 +72,8 @@ def test_the_next_run_proves_the_last_watermark(own: LocalCoordinator, runs: Run
     assert run.begin(2).stored.pinned_watermark == 91_000
 
 
-def test_a_job_that_was_reset_while_its_query_is_quiet_stays_clean(own: LocalCoordinator, runs: Runs) -> None:
-    """A reset removes a false event time; a heartbeat must not bring it back."""
+def test_a_heartbeat_after_a_reset_restores_nothing(own: LocalCoordinator, runs: Runs) -> None:
+    """A reset removes a wrong event time, and no heartbeat restores it."""
     job = new_job(own, max_future_skew=None)
     run = runs.run(job)
     run.batch(0, a=10**15)
@@ -87,24 +87,26 @@ def test_a_job_that_was_reset_while_its_query_is_quiet_stays_clean(own: LocalCoo
     assert (job.status()["watermark"], known(job)) == (90_000, {"a": 100_000})
 
 
-def test_a_coordinator_may_lose_everything_twice(own: LocalCoordinator, runs: Runs, clock: VirtualClock) -> None:
-    """Also if no batch ran in between that would have written anything."""
+def test_a_coordinator_that_loses_its_state_twice_is_restored(
+    own: LocalCoordinator, runs: Runs, clock: VirtualClock
+) -> None:
+    """The state is restored after a second loss too, although no batch ran in between."""
     job = new_job(own, idle_timeout=timedelta(seconds=1))
     run = runs.run(job)
     run.batch(0, a=100_000, b=40_000)
     for _ in range(2):
         own.empty()
-        run.session.coordinator.watermark_token = None  # as with a new secret
+        run.session.coordinator.watermark_token = None  # as if the coordinator had a new secret
         run.beat(0)
         assert known(job) == {"a": 100_000, "b": 40_000}
         assert job.status()["watermark"] is None or job.status()["watermark"] == 30_000
         clock.advance(1.1)
         run.beat(0)
-        assert job.status()["watermark"] == 90_000, "both are idle"
+        assert job.status()["watermark"] == 90_000, "both substreams must be idle"
 
 
 def test_lost_state_is_restored_after_a_failed_batch(own: LocalCoordinator, runs: Runs) -> None:
-    """The run that noticed the loss staged the restore; the next run takes the batch over and drops what was staged."""
+    """A new run discards what the failed run staged for the restore, and restores the state again."""
     job = new_job(own)
     run = runs.run(job)
     run.batch(0, a=100_000)
@@ -117,8 +119,8 @@ def test_lost_state_is_restored_after_a_failed_batch(own: LocalCoordinator, runs
     assert known(job) == {"a": 120_000, "b": 50_000}
 
 
-def test_a_rename_is_no_loss(own: LocalCoordinator, runs: Runs) -> None:
-    """The coordinator has no batch under the new name; a substream evicted under the old name stays away."""
+def test_a_renamed_query_restores_nothing(own: LocalCoordinator, runs: Runs) -> None:
+    """A query that is renamed does not restore a substream that was evicted under the old name."""
     job = new_job(own)
     run = runs.run(job, "old")
     run.batch(0, a=100_000, b=40_000)
@@ -130,13 +132,13 @@ def test_a_rename_is_no_loss(own: LocalCoordinator, runs: Runs) -> None:
     assert known(job) == {"a": 120_000}
 
 
-# -- the coordinator is away ------------------------------------------------------------------------------------------
+# -- outages of the coordinator ---------------------------------------------------------------------------------------
 
 
 def test_a_batch_waits_for_the_coordinator_and_its_substreams_stay_active(
     own: LocalCoordinator, runs: Runs, clock: VirtualClock
 ) -> None:
-    """Ten seconds without a coordinator are not ten seconds of silence."""
+    """An outage of the coordinator does not count towards `idle_timeout`."""
     job = new_job(own, idle_timeout=timedelta(seconds=6))
     run = runs.run(job)
     run.batch(0, a=100_000, b=40_000)
@@ -147,16 +149,16 @@ def test_a_batch_waits_for_the_coordinator_and_its_substreams_stay_active(
     assert job.status()["watermark"] == 30_000
 
 
-def test_an_outage_may_be_longer_than_pins_are_kept(own: LocalCoordinator, runs: Runs) -> None:
-    """Each batch of the backlog brings its own pin: the coordinator no longer has those of so many batches."""
-    job = going_on(own)
+def test_a_long_outage_keeps_every_pinned_watermark(own: LocalCoordinator, runs: Runs) -> None:
+    """Each batch of the backlog contains its pinned watermark, because the coordinator keeps only the last ones."""
+    job = continuing_job(own)
     run = runs.run(job)
     run.batch(0, a=1_000_000)
     own.stop()
     for batch_id in range(1, 120):
         run.batch(batch_id, a=1_000_000 + batch_id)
     own.start()
-    until(lambda: run.flush(), "the backlog was sent")
+    until(lambda: run.flush(), "the backlog is sent")
     assert job.status()["watermark"] == 990_119
     assert run.batch(120, a=1_000_500).stored.pinned_watermark == 990_119
     assert job.status()["rows"]["on_time"] == 121
@@ -165,8 +167,8 @@ def test_an_outage_may_be_longer_than_pins_are_kept(own: LocalCoordinator, runs:
 def test_an_outage_that_ends_within_a_batch_is_not_silence(
     own: LocalCoordinator, runs: Runs, clock: VirtualClock
 ) -> None:
-    """The backlog is sent while a batch runs; the time until that batch commits counts as an outage too."""
-    job = going_on(own, idle_timeout=timedelta(seconds=4))
+    """The coordinator gets the backlog while a batch is open. The time until its commit counts as an outage."""
+    job = continuing_job(own, idle_timeout=timedelta(seconds=4))
     run = runs.run(job)
     run.batch(0, a=100_000, b=40_000)
     own.stop()
@@ -174,19 +176,19 @@ def test_an_outage_that_ends_within_a_batch_is_not_silence(
     clock.advance(6)
     opened = run.begin(2)
     own.start()
-    until(lambda: run.flush(), "the backlog was sent")
+    until(lambda: run.flush(), "the backlog is sent")
     clock.advance(6)
     run.report(opened, fold(a=102_000))
     run.commit(opened, fold(a=102_000))
-    until(lambda: run.flush(), "the last batch of the outage was sent")
+    until(lambda: run.flush(), "the last batch of the outage is sent")
     run.batch(3, a=103_000)
     assert job.status()["substreams"]["idle"] == 0
     assert job.status()["watermark"] == 30_000
 
 
-def test_under_connect_the_hooks_waiting_is_its_own(own: LocalCoordinator, runs: Runs, clock: VirtualClock) -> None:
-    """The client's process starts the run, the hook's process runs it: each accounts for its own outages."""
-    job = going_on(own, idle_timeout=timedelta(seconds=3))
+def test_under_connect_each_process_reports_its_outages(own: LocalCoordinator, runs: Runs, clock: VirtualClock) -> None:
+    """The client's process starts the run and the hook's process runs it. Each process reports its outages."""
+    job = continuing_job(own, idle_timeout=timedelta(seconds=3))
     earlier = runs.run(job)
     earlier.batch(0, a=100_000, b=40_000)
     own.stop()
@@ -211,27 +213,27 @@ def test_under_connect_the_hooks_waiting_is_its_own(own: LocalCoordinator, runs:
 
 
 def test_the_wait_for_another_thread_is_not_silence(own: LocalCoordinator, runs: Runs, clock: VirtualClock) -> None:
-    """A heartbeat in flight delays a begin; the age of the batch's input includes that delay."""
+    """A heartbeat can delay a begin. The delay does not count towards `idle_timeout`."""
     job = new_job(own, idle_timeout=timedelta(seconds=2))
     run = runs.run(job)
     run.batch(0, a=100_000, b=40_000)
     with run.session.lock:
         blocked = threading.Thread(target=run.batch, args=(1,), kwargs={"a": 110_000})
         blocked.start()
-        until(lambda: (runs.directory / "offsets" / "1").exists(), "the batch was planned")
+        until(lambda: (runs.directory / "offsets" / "1").exists(), "the batch is planned")
         time.sleep(0.1)
         clock.advance(3)
     blocked.join()
     assert job.status()["substreams"]["idle"] == 0
 
 
-# -- what a batch says about silence ----------------------------------------------------------------------------------
+# -- evidence of silence ----------------------------------------------------------------------------------------------
 
 
-def test_under_available_now_a_batch_says_that_input_is_complete_up_to_the_start_of_the_run(
+def test_under_available_now_input_is_complete_up_to_the_start_of_the_run(
     own: LocalCoordinator, runs: Runs, clock: VirtualClock
 ) -> None:
-    """Spark fixes the input when the run starts; none of its batches has what came later."""
+    """Spark fixes the input when the run starts, so no batch is evidence of silence after that time."""
     job = new_job(own, idle_timeout=timedelta(seconds=2))
     run = runs.run(job, input_complete=InputComplete.PER_RUN)
     run.batch(0, a=100_000, b=40_000)
@@ -240,13 +242,13 @@ def test_under_available_now_a_batch_says_that_input_is_complete_up_to_the_start
     assert job.status()["watermark"] == 30_000
     run = runs.run(job, input_complete=InputComplete.PER_RUN)
     run.batch(2, a=120_000)
-    assert job.status()["watermark"] == 110_000, "b was silent from the first run to the second"
+    assert job.status()["watermark"] == 110_000, "b must be idle: it was silent between the two runs"
 
 
-def test_an_earlier_run_under_available_now_says_nothing_about_silence(
+def test_a_batch_of_an_earlier_run_is_no_evidence_of_silence(
     own: LocalCoordinator, runs: Runs, clock: VirtualClock
 ) -> None:
-    """The batch that it planned has the input of the time when that run started, which is unknown."""
+    """A batch that an earlier run planned is no evidence of silence, because the start of that run is unknown."""
     job = new_job(own, idle_timeout=timedelta(seconds=1))
     run = runs.run(job, input_complete=InputComplete.PER_RUN)
     run.batch(0, a=100_000, b=40_000)

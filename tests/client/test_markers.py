@@ -1,4 +1,4 @@
-"""The source whose offset is the watermark, against a real coordinator, as Spark calls it."""
+"""The source whose offset is the watermark, called as Spark calls it."""
 
 import socketserver
 import threading
@@ -16,7 +16,7 @@ from tidegate_spark.windows.markers import Markers, WatermarkReader
 START = {"watermark": None}
 
 
-def looking_at(job: Job, size: int, slide: int, offset: int = 0) -> WatermarkReader:
+def reader_of(job: Job, size: int, slide: int, offset: int = 0) -> WatermarkReader:
     options = {"url": job.connection.watermark_url, "size": size, "slide": slide, "offset": offset}
     reader = Markers({name: str(value) for name, value in options.items()}).streamReader(None)
     assert isinstance(reader, WatermarkReader)
@@ -24,12 +24,12 @@ def looking_at(job: Job, size: int, slide: int, offset: int = 0) -> WatermarkRea
 
 
 def report(job: Job, event_time: int) -> None:
-    """Moves the coalesced watermark to ten seconds below."""
+    """Report an event time, which moves the coalesced watermark to 10 s below it."""
     operate(job, "POST", ":report", {"substreams": ["a"], "max_event_times": [event_time]})
 
 
 @pytest.fixture(autouse=True)
-def _each_call_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def _poll_on_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(markers, "POLL_EVERY_S", 0.0)
 
 
@@ -39,8 +39,8 @@ def coordinated(job: Job) -> Job:
     return job
 
 
-def test_it_moves_when_a_window_is_closed_and_not_before(coordinated: Job) -> None:
-    reader = looking_at(coordinated, 20_000, 10_000, 3000)
+def test_the_offset_moves_when_a_window_closes(coordinated: Job) -> None:
+    reader = reader_of(coordinated, 20_000, 10_000, 3000)
     assert reader.latestOffset(reader.initialOffset(), None) == START
     ends = []
     for max_event_time in (32_000, 33_000, 42_999, 43_000):
@@ -50,26 +50,26 @@ def test_it_moves_when_a_window_is_closed_and_not_before(coordinated: Job) -> No
     assert (reader.partitions({}, {}), list(reader.read(None))) == ([], [])  # type: ignore[arg-type]
 
 
-def test_at_the_end_of_input_the_last_windows_close_however_far_they_reach(coordinated: Job) -> None:
+def test_the_last_windows_close_at_the_end_of_input(coordinated: Job) -> None:
     report(coordinated, 42_000)
-    tumbling, overlapping = looking_at(coordinated, 10_000, 10_000), looking_at(coordinated, 30_000, 10_000)
+    tumbling, overlapping = reader_of(coordinated, 10_000, 10_000), reader_of(coordinated, 30_000, 10_000)
     coordinated.complete()
     assert tumbling.latestOffset(START, None) == {"watermark": 50_000}
     assert overlapping.latestOffset(START, None) == {"watermark": 70_000}
 
 
-def test_a_coordinator_that_is_away_moves_nothing(own: LocalCoordinator) -> None:
-    """Nor does one that has forgotten; and the query that asks goes on."""
+def test_an_outage_does_not_change_the_offset(own: LocalCoordinator) -> None:
+    """During an outage of the coordinator the source returns the last known offset."""
     job = own.job(config=limiting_lag(LAG))
     job.ensure_job()
     report(job, 50_000)
-    reader = looking_at(job, 10_000, 10_000)
+    reader = reader_of(job, 10_000, 10_000)
     known: dict[str, Any] = reader.latestOffset(START, None)
     assert known["watermark"] is not None
     own.stop()
     assert reader.latestOffset(known, None) == known
-    again = looking_at(job, 10_000, 10_000)
-    assert again.latestOffset(known, None) == known, "after a restart, from Spark's log"
+    again = reader_of(job, 10_000, 10_000)
+    assert again.latestOffset(known, None) == known, "a new reader must return the offset from Spark's log"
     assert again.latestOffset(START, None) == START
 
 
@@ -83,12 +83,12 @@ def test_a_coordinator_that_is_away_moves_nothing(own: LocalCoordinator) -> None
         b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n",
         b"",
     ],
-    ids=["broken off", "no HTTP", "another's", "nothing", "a proxy's", "closed"],
+    ids=["incomplete", "not HTTP", "no watermark", "null", "502", "closed"],
 )
-def test_an_answer_that_is_none_moves_nothing(answer: bytes, coordinated: Job) -> None:
-    """It must not end the query either."""
+def test_an_invalid_answer_does_not_change_the_offset(answer: bytes, coordinated: Job) -> None:
+    """An invalid answer does not change the offset and does not fail the query."""
     report(coordinated, 30_000)
-    known = looking_at(coordinated, 10_000, 10_000).latestOffset(START, None)
+    known = reader_of(coordinated, 10_000, 10_000).latestOffset(START, None)
 
     class Broken(socketserver.BaseRequestHandler):
         def handle(self) -> None:
@@ -106,10 +106,10 @@ def test_an_answer_that_is_none_moves_nothing(answer: bytes, coordinated: Job) -
             thread.join()
 
 
-def test_a_run_over_what_is_there_has_an_end(coordinated: Job) -> None:
-    """Under availableNow nothing may be added once it has begun."""
+def test_under_available_now_the_offset_is_fixed(coordinated: Job) -> None:
+    """Under `availableNow` the offset does not change after the start of the run."""
     report(coordinated, 30_000)
-    reader = looking_at(coordinated, 10_000, 10_000)
+    reader = reader_of(coordinated, 10_000, 10_000)
     reader.prepareForTriggerAvailableNow()
     report(coordinated, 60_000)
     assert reader.latestOffset(START, None) == {"watermark": 20_000}

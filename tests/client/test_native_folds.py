@@ -1,4 +1,4 @@
-"""What is folded of a native stream, and what becomes of folds that a run has left: against a real coordinator."""
+"""The folds of native streams, and the reports of finished batches to a coordinator."""
 
 import json
 from dataclasses import asdict
@@ -34,8 +34,8 @@ HOURS = START_MS // 3_600_000
 DAY_MS = 86_400_000
 
 
-def folded(frame: Frame | None, watermark_ms: int, *rows: tuple[str, float | None], skew_ms: int | None = 0) -> Fold:
-    """The fold of rows of which the first is planned at START; a batch of Arrow for each."""
+def fold_of(frame: Frame | None, watermark_ms: int, *rows: tuple[str, float | None], skew_ms: int | None = 0) -> Fold:
+    """Return the fold of rows, each in its own Arrow batch, of a Spark batch planned at START."""
     latest = HIGHEST if skew_ms is None else START_MS + skew_ms
     found = PartitionFold(Folding("i", "c", "q", frame, 1, True), "folds/0.run.0", START_MS, watermark_ms, latest)
     schema = pa.schema([("key_0", pa.string()), ("time", pa.timestamp("us", "UTC"))])
@@ -46,11 +46,11 @@ def folded(frame: Frame | None, watermark_ms: int, *rows: tuple[str, float | Non
 
 
 @pytest.mark.parametrize("rows_at_a_time", [1, 3, 100])
-def test_a_fold_says_what_spark_does(rows_at_a_time: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark compares microseconds; what it has at its watermark is late."""
+def test_a_fold_classifies_rows_as_spark_does(rows_at_a_time: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fold classifies rows as Spark does: by microseconds, and late at or below Spark's watermark."""
     monkeypatch.setattr(folding, "ROWS_AT_A_TIME", rows_at_a_time)
     rows = [("a", -1.0), ("a", -0.000001), ("b", -1.000001), ("a", None), ("b", 0.0005), ("b", 0.0015), ("c", None)]
-    fold = folded(None, START_MS - 1000, *rows)
+    fold = fold_of(None, START_MS - 1000, *rows)
     assert fold == Fold(
         "row: event_time <= Spark's watermark",
         substream=["a", "b", "c"],
@@ -65,21 +65,21 @@ def test_a_fold_says_what_spark_does(rows_at_a_time: int, monkeypatch: pytest.Mo
 
 
 def test_by_windows_a_row_is_late_when_its_first_window_is_closed() -> None:
-    """Of ten seconds, every five, from the third second on: the watermark at 0 has closed the one that ends at -2."""
-    fold = folded(Frame(10_000, 5_000, 3_000), START_MS, ("a", -2.000001), ("a", -2.0), ("a", 0.0))
+    """With windows of 10 s, a slide of 5 s and an offset of 3 s, a watermark of 0 closes the window up to -2 s."""
+    fold = fold_of(Frame(10_000, 5_000, 3_000), START_MS, ("a", -2.000001), ("a", -2.0), ("a", 0.0))
     assert (fold.rule, fold.late, fold.max_event_time) == ("window: end <= Spark's watermark", [1], [START_MS])
 
 
 def test_without_a_limit_no_event_time_is_too_far_ahead() -> None:
     far = (datetime(9999, 1, 1, tzinfo=UTC) - START).total_seconds()
-    assert folded(None, 0, ("a", far)).future == [1]
-    fold = folded(None, 0, ("a", far), ("a", -1.0), skew_ms=None)
+    assert fold_of(None, 0, ("a", far)).future == [1]
+    fold = fold_of(None, 0, ("a", far), ("a", -1.0), skew_ms=None)
     assert (fold.future, fold.max_event_time) == ([0], [START_MS + int(far * 1000)])
 
 
-def test_folds_of_partitions_are_put_together() -> None:
-    one = folded(None, 0, ("a", -1.0), ("b", None))
-    other = folded(None, START_MS, ("b", 1.0), ("b", -1.0), ("c", -2.0))
+def test_folds_of_partitions_are_merged() -> None:
+    one = fold_of(None, 0, ("a", -1.0), ("b", None))
+    other = fold_of(None, START_MS, ("b", 1.0), ("b", -1.0), ("c", -2.0))
     both = Fold.merge([one, other])
     assert both.max_event_times() == {"a": START_MS - 1000, "b": START_MS - 1000, "c": START_MS - 2000}
     counts = {name: (rows, late) for name, rows, late in zip(both.substream, both.rows, both.late, strict=True)}
@@ -88,8 +88,8 @@ def test_folds_of_partitions_are_put_together() -> None:
     assert Fold.merge([one]) == one
 
 
-class Left:
-    """A checkpoint as a run of a native query has left it."""
+class EndedRun:
+    """The checkpoint of a native query after its run has ended."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -98,17 +98,17 @@ class Left:
         self.documents = documents_of(str(directory), "q")
 
     def fold(self, batch: int, run: str, partition: int, max_event_time: int, rows: int = 1) -> None:
-        """By a task."""
+        """Write a fold, as a task does."""
         fold = Fold("row", ["a"], [max_event_time], [rows], [0], [0], [0], [0])
-        document: dict[str, Any] = {"planned_ms": START_MS, "watermark_ms": 0, "fold": fold.document()}
+        document: dict[str, Any] = {"planned_ms": START_MS, "watermark_ms": 0, "fold": asdict(fold)}
         self.documents.write(f"{FOLDS}/{batch}.{run}.{partition}", document)
 
     def commit(self, batch: int) -> None:
-        """By Spark."""
+        """Commit a batch, as Spark does."""
         (self.directory / "commits" / str(batch)).write_text("v1\n{}")
 
     def plan(self, batch: int, *offsets: str) -> None:
-        """By Spark, with an offset for each source."""
+        """Plan a batch, as Spark does, with one offset per source."""
         (self.directory / "offsets").mkdir(exist_ok=True)
         lines = ["v1", json.dumps({"batchTimestampMs": START_MS}), *offsets]
         (self.directory / "offsets" / str(batch)).write_text("\n".join(lines))
@@ -121,64 +121,64 @@ class Left:
 
 
 @pytest.fixture
-def left(tmp_path: Path) -> Left:
-    return Left(tmp_path / "checkpoint")
+def ended_run(tmp_path: Path) -> EndedRun:
+    return EndedRun(tmp_path / "checkpoint")
 
 
-def known_of(job: Job) -> tuple[int | None, int]:
+def reported_state(job: Job) -> tuple[int | None, int]:
     status = job.status()
     return status["max_event_time"], status["rows"]["on_time"]
 
 
-def test_what_was_finished_and_not_reported_is_reported_by_the_next_run(job: Job, left: Left) -> None:
-    """Spark had committed a batch, and the driver died; another was not committed, and will be run again."""
-    left.fold(0, "first", 0, 1000)
-    left.commit(0)
-    left.fold(1, "first", 0, 5000)
-    run = left.next_run(job)
+def test_the_next_run_reports_finished_batches(job: Job, ended_run: EndedRun) -> None:
+    """The next run reports the batch that Spark committed before the driver crashed, not the uncommitted one."""
+    ended_run.fold(0, "first", 0, 1000)
+    ended_run.commit(0)
+    ended_run.fold(1, "first", 0, 5000)
+    run = ended_run.next_run(job)
     assert run.report(1) == CheckResult(True, True, False, True)
-    assert known_of(job) == (1000, 1)
+    assert reported_state(job) == (1000, 1)
     assert run.report(1) == CheckResult(False, False, True, True)
-    left.fold(1, "second", 0, 4000)
-    left.fold(1, "second", 1, 3000)
-    left.commit(1)
+    ended_run.fold(1, "second", 0, 4000)
+    ended_run.fold(1, "second", 1, 3000)
+    ended_run.commit(1)
     assert run.report(1) == CheckResult(True, True, False, True)
-    assert known_of(job) == (4000, 3), "the run that finished it, with what all its tasks saw"
-    assert left.documents.documents(FOLDS) == {}
-    left.commit(2)
+    assert reported_state(job) == (4000, 3), "the report must have all folds of the second run and none of the first"
+    assert ended_run.documents.documents(FOLDS) == {}
+    ended_run.commit(2)
     assert run.report(1) == CheckResult(True, False, False, True)
 
 
-def test_what_is_in_the_backlog_is_not_reported_twice(job: Job, left: Left) -> None:
-    """A run reported a batch, and died before it removed the fold."""
-    left.fold(0, "first", 0, 1000)
-    left.commit(0)
-    left.next_run(job).report(1)
-    left.fold(0, "first", 0, 1000)
-    left.next_run(job).report(1)
-    assert known_of(job) == (1000, 1)
-    assert left.documents.documents(FOLDS) == {}
+def test_a_finished_batch_is_not_reported_twice(job: Job, ended_run: EndedRun) -> None:
+    """A run reported a batch and crashed before it removed the fold."""
+    ended_run.fold(0, "first", 0, 1000)
+    ended_run.commit(0)
+    ended_run.next_run(job).report(1)
+    ended_run.fold(0, "first", 0, 1000)
+    ended_run.next_run(job).report(1)
+    assert reported_state(job) == (1000, 1)
+    assert ended_run.documents.documents(FOLDS) == {}
 
 
-def test_what_is_refused_is_reported_when_it_is_accepted(job: Job, left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job that was complete, and is opened again."""
+def test_a_refused_batch_is_reported_later(job: Job, ended_run: EndedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that a complete job refused is reported after the job is reopened."""
     monkeypatch.setattr(finished, "RETRY_AFTER_S", 0.0)
-    run = left.next_run(job)
+    run = ended_run.next_run(job)
     run.report(1)
     job.complete()
-    left.fold(0, "first", 0, 1000)
-    left.commit(0)
+    ended_run.fold(0, "first", 0, 1000)
+    ended_run.commit(0)
     for _ in range(2):
         with pytest.raises(Exception, match="job_complete"):
             run.report(1)
     operate(job, "POST", ":reopen", {"reason": "not yet"})
     assert run.report(1) == CheckResult(False, False, False, True)
-    assert known_of(job) == (1000, 1)
+    assert reported_state(job) == (1000, 1)
     assert run.report(1) == CheckResult(False, False, True, True)
 
 
-def following(job: Job, left: Left, monkeypatch: pytest.MonkeyPatch) -> NativeReader:
-    """Return the reader of a query that looks at everything with each call."""
+def reader_of(job: Job, ended_run: EndedRun, monkeypatch: pytest.MonkeyPatch) -> NativeReader:
+    """Return the reader of a query that checks for finished batches and sends a heartbeat at each call."""
     monkeypatch.setattr(markers, "POLL_EVERY_S", 0.0)
     monkeypatch.setattr(source, "HEARTBEAT_S", 0.0)
     monkeypatch.setattr(source, "PAUSE_FACTOR", 0)
@@ -188,7 +188,7 @@ def following(job: Job, left: Left, monkeypatch: pytest.MonkeyPatch) -> NativeRe
         job.connection.job,
         job.connection.config,
         "q",
-        str(left.directory),
+        str(ended_run.directory),
         (),
         None,
         None,
@@ -199,108 +199,118 @@ def following(job: Job, left: Left, monkeypatch: pytest.MonkeyPatch) -> NativeRe
     return NativeReader(native, None, StructType([StructField("t", TimestampType())]))
 
 
-def test_a_refusal_is_not_followed_by_an_all_clear(
-    job: Job, left: Left, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_refusal_is_logged_until_batches_are_accepted(
+    job: Job, ended_run: EndedRun, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What was refused is still to be taken, though nothing is sent for a while."""
-    reader = following(job, left, monkeypatch)
+    """The refusal is logged once. A call that sends nothing does not log that the coordinator accepts batches again."""
+    reader = reader_of(job, ended_run, monkeypatch)
     reader.latestOffset()
     job.complete()
-    left.fold(0, "first", 0, 1000)
-    left.commit(0)
+    ended_run.fold(0, "first", 0, 1000)
+    ended_run.commit(0)
     for _ in range(3):
         reader.latestOffset()
-    said = [record.getMessage() for record in caplog.records if "finished batches" in record.getMessage()]
-    assert len(said) == 1 and "the coordinator refuses finished batches" in said[0] and "job_complete" in said[0]
+    messages = [record.getMessage() for record in caplog.records if "finished batches" in record.getMessage()]
+    assert (
+        len(messages) == 1
+        and "the coordinator refuses finished batches" in messages[0]
+        and "job_complete" in messages[0]
+    )
     monkeypatch.setattr(finished, "RETRY_AFTER_S", 0.0)
     operate(job, "POST", ":reopen", {"reason": "not yet"})
-    left.commit(1)
+    ended_run.commit(1)
     reader.latestOffset()
     assert "the coordinator accepts finished batches again" in caplog.text
-    assert known_of(job) == (1000, 1)
+    assert reported_state(job) == (1000, 1)
 
 
 @pytest.mark.parametrize("finishes", [True, False], ids=["a batch", "nothing"])
-def test_a_deleted_job_fails_the_query(job: Job, left: Left, monkeypatch: pytest.MonkeyPatch, finishes: bool) -> None:
-    """With its next trigger, whether there is anything to report or not; a query that went on would lose its rows."""
-    reader = following(job, left, monkeypatch)
+def test_a_deleted_job_fails_the_query(
+    job: Job, ended_run: EndedRun, monkeypatch: pytest.MonkeyPatch, finishes: bool
+) -> None:
+    """The query fails whether it has batches to report or not. Otherwise its rows would never be reported."""
+    reader = reader_of(job, ended_run, monkeypatch)
     for _ in range(3):
         reader.latestOffset()
     operate(job, "DELETE", "")
     if finishes:
-        left.fold(0, "first", 0, 1000)
-        left.commit(0)
-    with pytest.raises(JobDeleted):  # heartbeats come now and then
+        ended_run.fold(0, "first", 0, 1000)
+        ended_run.commit(0)
+    with pytest.raises(JobDeleted):  # heartbeats are sent at intervals
         until(lambda: reader.latestOffset() is None, "the query fails", 30)
-    again = following(job, left, monkeypatch)
+    again = reader_of(job, ended_run, monkeypatch)
     again.latestOffset()
-    assert known_of(job) == ((1000, 1) if finishes else (None, 0))
+    assert reported_state(job) == ((1000, 1) if finishes else (None, 0))
 
 
-def test_a_batch_whose_rows_no_task_has_read_is_named(
-    job: Job, left: Left, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_an_unread_batch_is_logged(
+    job: Job, ended_run: EndedRun, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An unread batch reports nothing and the watermark stops, so the client logs one warning per run."""
-    reader = following(job, left, monkeypatch)
+    reader = reader_of(job, ended_run, monkeypatch)
     reader.latestOffset()
     files = ["-", '{"logOffset":0}', '{"logOffset":1}', '{"logOffset":1}', '{"logOffset":2}', '{"logOffset":3}']
     for batch, offset in enumerate(files):
-        left.plan(batch, json.dumps({"watermark": batch}), offset)
-        left.commit(batch)
+        ended_run.plan(batch, json.dumps({"watermark": batch}), offset)
+        ended_run.commit(batch)
         reader.latestOffset()
         assert ("no task has read a row" in caplog.text) == (batch >= 4), f"batch {batch}"
     assert caplog.text.count("q 4: no task has read a row") == caplog.text.count("no task has read a row") == 1
 
 
-def test_a_run_that_reads_rows_is_not_warned_of_empty_batches(
-    job: Job, left: Left, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_empty_batches_after_a_row_are_not_logged(
+    job: Job, ended_run: EndedRun, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Files may be empty, and a filter may leave no row of a batch."""
-    reader = following(job, left, monkeypatch)
+    """Empty batches after a batch with rows are normal, so the client logs no warning."""
+    reader = reader_of(job, ended_run, monkeypatch)
     reader.latestOffset()
     for batch in range(5):
-        left.plan(batch, json.dumps({"watermark": batch}), json.dumps({"logOffset": batch}))
+        ended_run.plan(batch, json.dumps({"watermark": batch}), json.dumps({"logOffset": batch}))
         if batch == 0:
-            left.fold(batch, "first", 0, 1000)
-        left.commit(batch)
+            ended_run.fold(batch, "first", 0, 1000)
+        ended_run.commit(batch)
         reader.latestOffset()
     assert "no task has read a row" not in caplog.text
 
 
 def test_another_checkpoint_than_that_of_the_query_is_refused(
-    job: Job, left: Left, monkeypatch: pytest.MonkeyPatch
+    job: Job, ended_run: EndedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before its first batch, and whatever that does."""
-    (left.directory / "metadata").unlink()
+    """The reader refuses the checkpoint before the first batch."""
+    (ended_run.directory / "metadata").unlink()
     with pytest.raises(InvalidUsage, match="but the query uses another checkpoint"):
-        following(job, left, monkeypatch).latestOffset()
+        reader_of(job, ended_run, monkeypatch).latestOffset()
 
 
-def test_what_spark_has_finished_and_forgotten_is_found(job: Job, left: Left) -> None:
-    """It keeps the commits of its last batches only, and many may have passed while the coordinator kept us waiting."""
-    run = left.next_run(job)
+def test_finished_batches_without_a_commit_are_found(job: Job, ended_run: EndedRun) -> None:
+    """Spark keeps only its last commits. After many calls, the check lists them, because the next can be deleted."""
+    run = ended_run.next_run(job)
     run.report(1)
     for batch in range(3):
-        left.fold(batch, "first", 0, 1000 * (batch + 1))
-    left.commit(2)
-    assert run.report(3) == CheckResult(False, False, True, True), "a few calls cannot have passed by so many batches"
+        ended_run.fold(batch, "first", 0, 1000 * (batch + 1))
+    ended_run.commit(2)
+    assert run.report(3) == CheckResult(False, False, True, True), "after few calls, no commit can be deleted yet"
     assert run.report(1000) == CheckResult(True, True, False, True)
-    assert known_of(job) == (3000, 3)
-    assert run.report(1000) == CheckResult(False, False, False, True), "not certain without another listing"
+    assert reported_state(job) == (3000, 3)
+    assert run.report(1000) == CheckResult(False, False, False, True), (
+        "without another listing, inactivity is not certain"
+    )
 
 
 @pytest.mark.slow
-def test_an_account_that_is_too_large_is_taken_as_a_whole(own: LocalCoordinator, left: Left) -> None:
-    """Two tasks have each seen as many substreams as go into one; Spark has committed the batch."""
+def test_a_batch_with_too_many_substreams_for_one_report_is_reported(
+    own: LocalCoordinator, ended_run: EndedRun
+) -> None:
+    """A committed batch whose two tasks each have the maximum number of substreams is reported completely."""
     job = own.job(config=limiting_lag(LAG))
     rows = 60_000
     for partition in range(2):
         names = [f"{partition}-{number}" for number in range(rows)]
         fold = Fold("row", names, [1000] * rows, [2] * rows, [0] * rows, [1] * rows, [0] * rows, [0] * rows)
-        document: dict[str, Any] = {"planned_ms": START_MS, "watermark_ms": 0, "fold": fold.document()}
-        left.documents.write(f"{FOLDS}/0.first.{partition}", document)
-    left.commit(0)
-    left.next_run(job).report(1)
+        document: dict[str, Any] = {"planned_ms": START_MS, "watermark_ms": 0, "fold": asdict(fold)}
+        ended_run.documents.write(f"{FOLDS}/0.first.{partition}", document)
+    ended_run.commit(0)
+    ended_run.next_run(job).report(1)
     status = job.status()
     assert (status["rows"]["on_time"], status["rows"]["late"]) == (2 * rows, 2 * rows)
     assert status["substreams"]["active"] == 2 * rows

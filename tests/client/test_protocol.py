@@ -1,4 +1,4 @@
-"""The protocol as a state machine: whole queries in virtual time, without threads, sockets, files or sleeping."""
+"""Whole queries of the protocol in virtual time, without threads, sockets, files or pauses."""
 
 import copy
 from contextlib import suppress
@@ -18,27 +18,27 @@ BATCHES = 4
 
 
 def times(batch_id: int) -> dict[str, int]:
-    """The event times of a batch: a fast substream and a slow one."""
+    """Return the max event times of a batch: of a fast and of a slow substream."""
     return {"a": 100_000 * (batch_id + 1), "b": 60_000 * (batch_id + 1)}
 
 
 def known(world: World) -> dict[str, int]:
-    """The max event times that the coordinator knows."""
+    """Return the max event times at the coordinator."""
     assert world.coordinator.job is not None
     found: dict[str, int] = world.coordinator.job.max_event_times
     return found
 
 
 class Query:
-    """A query over batches of :func:`times`, as Spark runs it: a batch is Spark's when its function has returned."""
+    """A query over batches of :func:`times`, which runs each batch until it has finished once."""
 
     def __init__(self, world: World, on_outage: OnOutage) -> None:
         self.world, self.on_outage = world, on_outage
         self.runs = self.finished = 0
-        self.judged: dict[int, int | None] = {}
+        self.pinned_by_batch: dict[int, int | None] = {}
 
     def run(self, away: range = range(0)) -> Driver:
-        """Start the query and run what is left; the coordinator is away during some batches."""
+        """Start the query and run the remaining batches. The coordinator is unavailable in the batches in ``away``."""
         self.runs += 1
         driver = Driver(self.world, self.runs, self.on_outage)
         driver.run(driver.protocol.start())
@@ -46,7 +46,9 @@ class Query:
             self.world.coordinator.away = batch_id in away
             opened = driver.begin(batch_id)
             pinned_watermark = opened.stored.pinned_watermark
-            assert self.judged.setdefault(batch_id, pinned_watermark) == pinned_watermark, "a replay was judged anew"
+            assert self.pinned_by_batch.setdefault(batch_id, pinned_watermark) == pinned_watermark, (
+                "the replay must have the same pinned watermark"
+            )
             driver.finish(opened, fold(**times(batch_id)))
             self.finished = batch_id + 1
         self.world.coordinator.away = False
@@ -55,7 +57,7 @@ class Query:
 
 
 def check_end(world: World, point: str) -> None:
-    """Everything was reported exactly once, and nothing is left to report."""
+    """Check that every batch was reported exactly once and that the backlog is empty."""
     job = world.coordinator.job
     assert job is not None
     assert known(world) == times(BATCHES - 1), point
@@ -65,7 +67,7 @@ def check_end(world: World, point: str) -> None:
 
 
 def test_a_whole_query(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Register, begin, report, commit, lose the coordinator, go on, come back, restore, heartbeat."""
+    """A query continues through an outage, sends its backlog and restores a coordinator that lost its state."""
     monkeypatch.setattr("time.sleep", lambda _: pytest.fail("the protocol slept"))
     world = World()
     driver = Driver(world, 1, CONTINUES)
@@ -76,19 +78,19 @@ def test_a_whole_query(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = driver.batch(2, fold(a=120_000, b=45_000))
     assert (opened.acknowledged, opened.stored.assumed, opened.stored.pinned_watermark) == (False, True, 30_000)
     assert world.flusher_started and "backlog/2" in world.documents
-    assert driver.run(driver.protocol.backlog.flush_again()), "try again later"
+    assert driver.run(driver.protocol.backlog.flush_again()), "the backlog must not be empty"
     world.coordinator.away = False
-    assert not driver.run(driver.protocol.backlog.flush_again()), "done"
+    assert not driver.run(driver.protocol.backlog.flush_again()), "the backlog must be empty"
     assert known(world) == {"a": 120_000, "b": 45_000}
     world.coordinator.job = None
-    driver.coordinator.watermark_token = None  # of a coordinator with another secret
+    driver.coordinator.watermark_token = None  # as if the coordinator had another secret
     driver.heartbeat(2)
     assert known(world) == {"a": 120_000, "b": 45_000}
     assert driver.batch(3, fold(a=130_000)).stored.pinned_watermark == 35_000
 
 
 def test_waiting_is_reported_and_takes_no_real_time() -> None:
-    """The time of an outage must not count as silence of the substreams."""
+    """The client reports how long it waited, so an outage does not count towards `idle_timeout`."""
     world = World()
     driver = Driver(world, 1, WAITS)
     driver.run(driver.protocol.start())
@@ -102,8 +104,8 @@ def test_waiting_is_reported_and_takes_no_real_time() -> None:
     assert world.coordinator.waited_ms[-1] == pytest.approx(1000 * waited_s, abs=1)
 
 
-def test_a_batch_that_may_not_continue_gives_up_when_the_policy_says() -> None:
-    """Nothing is stored for it: the next run begins it again."""
+def test_a_batch_fails_after_the_longest_outage() -> None:
+    """The client stores no pinned watermark, so the next run begins the batch again."""
     world = World()
     driver = Driver(world, 1, WAITS)
     driver.run(driver.protocol.start())
@@ -116,7 +118,7 @@ def test_a_batch_that_may_not_continue_gives_up_when_the_policy_says() -> None:
 
 
 def test_a_stopped_query_stops_waiting() -> None:
-    """The shell answers a pause with the news that the query was stopped."""
+    """A pause ends with an error if the query was stopped."""
     world = World()
     driver = Driver(world, 1, WAITS)
     driver.run(driver.protocol.start())
@@ -126,8 +128,8 @@ def test_a_stopped_query_stops_waiting() -> None:
 
 
 @pytest.mark.parametrize("on_outage", [WAITS, CONTINUES], ids=["waits", "continues"])
-def test_a_driver_that_dies_at_any_effect_loses_and_repeats_nothing(on_outage: OnOutage) -> None:
-    """Before or after any effect, with and without an outage: the next run restores everything from the files."""
+def test_a_crash_at_any_effect_loses_and_repeats_nothing(on_outage: OnOutage) -> None:
+    """After a crash before or after any effect, the next run restores the state from the files."""
     away = range(1, 3) if on_outage.continues else range(0)
     whole = World()
     Query(whole, on_outage).run(away)
@@ -148,7 +150,7 @@ def test_a_driver_that_dies_at_any_effect_loses_and_repeats_nothing(on_outage: O
 
 @pytest.mark.parametrize("loses", ["everything", "the end of its log"])
 def test_a_coordinator_that_loses_state_at_any_request_is_restored(loses: str) -> None:
-    """Whatever it has lost, it knows all max event times in the end, and its watermark has not gone back."""
+    """In the end, the coordinator has all max event times and the watermark of the last batch."""
     whole = World()
     Query(whole, WAITS).run()
     requests = sum(point.startswith("before Send") for point in whole.points)
@@ -175,8 +177,8 @@ def test_a_coordinator_that_loses_state_at_any_request_is_restored(loses: str) -
         assert world.coordinator.job.watermark == times(BATCHES - 1)["b"] - LAG
 
 
-def test_a_batch_that_begins_while_the_backlog_is_flushed_goes_behind_it() -> None:
-    """Two procedures in turn, an effect each: the batches arrive in their order, whatever the turns."""
+def test_a_batch_that_begins_during_a_flush_follows_the_backlog() -> None:
+    """The flush and the begin run alternately. The batches arrive in order after any number of the flush's effects."""
     for turns in range(1, 12):
         world = World()
         query = Driver(world, 1, CONTINUES)
@@ -191,7 +193,7 @@ def test_a_batch_that_begins_while_the_backlog_is_flushed_goes_behind_it() -> No
         for _ in range(turns):
             effect = flusher.send(world.perform(effect))
         opened = query.begin(3)
-        assert not opened.acknowledged, "the flusher is not done"
+        assert not opened.acknowledged, "the flush must still be running"
         query.finish(opened, fold(**times(3)))
         with suppress(StopIteration):
             while True:
@@ -199,8 +201,8 @@ def test_a_batch_that_begins_while_the_backlog_is_flushed_goes_behind_it() -> No
         check_end(world, f"after {turns} turns")
 
 
-def test_the_pauses_of_retries_grow_and_have_an_end() -> None:
-    """Thousands of queries that wait for one coordinator must not call it all the time, nor all at once."""
+def test_the_pauses_between_attempts_grow_to_a_maximum() -> None:
+    """A minute of outage takes 12 to 40 attempts, so that many queries do not overload the coordinator."""
     world = World()
     driver = Driver(world, 1, WAITS)
     world.coordinator.away = True

@@ -1,9 +1,9 @@
-"""Names of substreams: whatever is in a column, none stops a query, and none is taken for another."""
+"""Names of substreams: every value of a column has a valid and distinct name."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.api.schemas.batches import Report
+from tidegate.api.schemas.reports import Report
 from tidegate_spark.substreams import LONGEST_BYTES, name_of
 
 values = st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=250)
@@ -11,8 +11,8 @@ keys = st.lists(values, min_size=1, max_size=3).map(tuple)
 
 
 @given(keys)
-def test_every_value_has_a_name_that_the_coordinator_takes(key: tuple[str | None, ...]) -> None:
-    """One row with a broken key must not stop a query for ever."""
+def test_every_value_has_a_valid_name(key: tuple[str | None, ...]) -> None:
+    """The coordinator accepts the name of every value, so no row can block a query."""
     name = name_of(key)
     assert len(name.encode()) <= LONGEST_BYTES
     assert Report.model_validate({"substreams": [name], "max_event_times": [0]}).substreams == [name]
@@ -22,19 +22,18 @@ def test_every_value_has_a_name_that_the_coordinator_takes(key: tuple[str | None
 def test_different_values_have_different_names(
     pairs: list[tuple[str | None, ...]], ones: list[tuple[str | None]]
 ) -> None:
-    """Two substreams under one name would be judged by the faster of the two."""
+    """Two substreams under one name would share the watermark of the faster one."""
     for distinct in (set(pairs), set(ones)):
         assert len({name_of(key) for key in distinct}) == len(distinct)
 
 
 @given(keys)
-def test_a_name_stands_for_itself(key: tuple[str | None, ...]) -> None:
-    """What the table of substreams shows can be given to ``done`` and ``declare``."""
+def test_the_name_of_a_name_is_the_name(key: tuple[str | None, ...]) -> None:
+    """A name in the table of substreams is valid for ``done`` and ``declare``."""
     assert name_of(name_of(key)) == name_of(key)
 
 
-def test_names_are_what_people_expect() -> None:
-    """They are read in logs and tables."""
+def test_names_are_readable() -> None:
     assert name_of(("HNL",)) == name_of("HNL") == "HNL"
     assert name_of(("flights", "3")) == name_of(("flights", 3)) == "flights/3"
     assert name_of(("a/b%", None)) == "a%2Fb%25/(null)"

@@ -1,9 +1,9 @@
 """The protocol between a query and the coordinator: a state machine that performs no I/O.
 
-A query's registration, batches, progress and backlog are *procedures* (:mod:`~tidegate_spark.protocol.effects`). They
-decide what to send, store and raise. A shell performs it: :class:`~.session.DriverSession` in a driver,
-:class:`~.reporter.Reporter` in an executor's task, or a test. The code between two effects is atomic, also with several
-threads.
+A query's registration, batches, progress and backlog are *procedures* (:mod:`~tidegate_spark.protocol.effects`), which
+decide what to send, store and raise. A *runner* performs the effects: :class:`~.session.DriverSession` in a driver,
+:class:`~.reporter.Reporter` in an executor's task, or a test. The code between two effects is atomic, also if several
+threads run procedures.
 
 States of a query::
 
@@ -19,18 +19,18 @@ States of a query::
                              │ no answer, and on_outage="continue"
                              ▼
                           BACKLOG ──────────────────────► ANNOUNCED
-                                   flushed, in the order of the batches
+                                   flushed, by batch
 
-In the state BACKLOG, each batch takes the pinned watermark of the batch before. The backlog is reported by the next
+In the state BACKLOG, each batch takes the pinned watermark of the previous batch. The backlog is reported by the next
 begin, the flusher or the next run, whichever reaches the coordinator first.
 
 Invariants:
 
 1. The pinned watermark of a batch is stored beside the checkpoint before it is used.
 2. When a commit returns, the coordinator or the backlog has all reports of the batch and its row counts.
-3. No batch begins at the coordinator before the backlog is empty, and the backlog is reported in the order of batches.
-4. The progress is stored after the coordinator has acknowledged the commit. After that, a batch leaves the backlog.
-5. Time in which the query waits for the coordinator, or cannot reach it, is reported as waited. It does not count
+3. No batch begins at the coordinator before the backlog is empty, and the backlog is reported in batch order.
+4. The progress is stored after the coordinator has acknowledged the commit. Only then does a batch leave the backlog.
+5. The client reports the time that the query waits for the coordinator or cannot reach it. This time does not count
    towards ``idle_timeout``.
 6. A driver may die between any two effects. The next run restores everything from the files beside the checkpoint.
 """

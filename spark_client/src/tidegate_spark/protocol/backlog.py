@@ -1,7 +1,8 @@
 """The backlog: batches that were processed without the coordinator and not yet reported.
 
-They are stored beside the checkpoint until the coordinator has acknowledged them. They are reported before the next
-batch begins if the coordinator answers, else in the background.
+The client stores these batches beside the checkpoint until the coordinator has acknowledged them. The client reports
+the backlog before the next batch begins. If the coordinator does not answer then, the flusher reports the backlog in
+the background.
 """
 
 from collections.abc import Callable
@@ -11,8 +12,8 @@ from tidegate_spark.errors import CoordinatorUnavailable, TidegateError
 from tidegate_spark.logs import QueryLog
 from tidegate_spark.protocol.coordinator import Coordinator, ProcessingTime
 from tidegate_spark.protocol.effects import Document, ListBatches, Pause, Procedure, Read, Remove, StartFlusher, Write
-from tidegate_spark.protocol.files import StoredPinnedWatermark
 from tidegate_spark.protocol.fold import Fold
+from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
 from tidegate_spark.protocol.retry import ONE_ATTEMPT, RetryPolicy
 
 _KIND = "backlog"
@@ -24,10 +25,10 @@ class BacklogBatch:
 
     Attributes:
         batch_id: The batch.
-        stored: The pinned watermark that its rows were judged by.
-        began_s: When it began (Unix time).
-        complete_s: Input up to this time (Unix time) is in this batch or an earlier one; None if not known.
-        fold: What it contained.
+        stored: The pinned watermark by which its rows were classified.
+        began_s: Unix time at which the batch began.
+        complete_s: Unix time up to which all input is in this batch or an earlier one; None if not known.
+        fold: The fold of its rows.
     """
 
     batch_id: int
@@ -39,7 +40,7 @@ class BacklogBatch:
     @classmethod
     def of(cls, document: Document) -> "BacklogBatch":
         """Return the batch stored in a document."""
-        stored, fold = StoredPinnedWatermark(**document["stored"]), Fold.of(document["fold"])
+        stored, fold = StoredPinnedWatermark(**document["stored"]), Fold(**document["fold"])
         return cls(**{**document, "stored": stored, "fold": fold})
 
     def save(self) -> Procedure[None]:
@@ -48,13 +49,14 @@ class BacklogBatch:
 
 
 ReportBatch = Callable[[BacklogBatch, ProcessingTime, RetryPolicy], Procedure[None]]
-"""Reports one batch to a coordinator that was not reached since the given time."""
+"""A function that reports one batch, given the start of the outage and a retry policy."""
 
 
 class Backlog:
     """The backlog of one run.
 
-    While it has batches, nothing of the query is reported. That time counts as waited, not towards ``idle_timeout``.
+    While the backlog has batches, the query reports no newer batch. This time counts as waiting for the coordinator,
+    not towards ``idle_timeout``.
 
     Invariants:
 
@@ -65,7 +67,7 @@ class Backlog:
 
     Args:
         coordinator: The calls of the run.
-        report_batch: Reports one batch.
+        report_batch: The function that reports one batch.
         in_background: Whether the backlog is also flushed between batches, by a flusher.
         log: The log of the query.
     """
@@ -88,7 +90,7 @@ class Backlog:
             self._unreached_since = max(began, self._reached_at)
 
     def flush(self, policy: RetryPolicy) -> Procedure[bool]:
-        """Report the backlog, unless it is being flushed already. Return whether it is empty.
+        """Report the backlog, unless another procedure flushes it. Return whether the backlog is empty.
 
         Raises:
             CoordinatorUnavailable: The coordinator does not answer.
@@ -105,9 +107,14 @@ class Backlog:
         return True
 
     def flush_before(self, batch_id: int, policy: RetryPolicy) -> Procedure[bool]:
-        """Report the backlog before a batch begins; if the coordinator does not answer, continue in the background."""
+        """Report the backlog before a batch begins. Return whether the backlog is empty.
+
+        Raises:
+            CoordinatorUnavailable: The coordinator does not answer. The flusher continues if it is enabled.
+            Refused: The coordinator refuses a batch.
+        """
         if not self._flushing:
-            yield from self._remove(batch_id)  # a replayed batch is reported again
+            yield from self._remove(batch_id)  # the replay takes the place of the batch in the backlog
         try:
             return (yield from self.flush(policy))
         except CoordinatorUnavailable:
@@ -115,7 +122,7 @@ class Backlog:
             raise
 
     def flush_in_background(self) -> Procedure[None]:
-        """Start the flusher if it is enabled, not running, and the backlog may have batches."""
+        """Start the flusher if it is enabled and not running, unless the backlog is known to be empty."""
         if self._in_background and not self._flushing and self._pending != set():
             self._flushing = True
             yield StartFlusher()
@@ -123,10 +130,10 @@ class Backlog:
     def flush_again(self) -> Procedure[bool]:
         """Try once to report the backlog in the background. Return whether to try again after a pause.
 
-        If the coordinator refuses a batch, the next begin reports it, and fails with the same error.
+        If the coordinator refuses a batch, return False: the next begin reports the batch again and raises the error.
         """
         try:
-            # If the query has ended, another run may have replaced it, which a begin would fence.
+            # Stop if the query has ended: a begin would fence a run that has replaced this one.
             while not (yield Pause(0)) and (yield from self._flush_next(ONE_ATTEMPT)):
                 pass
         except CoordinatorUnavailable:
@@ -146,7 +153,7 @@ class Backlog:
         self._flushing = False
 
     def _flush_next(self, policy: RetryPolicy) -> Procedure[bool]:
-        """Report the earliest batch. Return whether more are pending."""
+        """Report the earliest batch. Return whether more batches are pending."""
         if self._pending == set():
             return False
         pending = yield from self._load()
@@ -161,12 +168,12 @@ class Backlog:
         if document is not None:
             batch = BacklogBatch.of(document)
             now = self._coordinator.now()
-            # If this run has always reached the coordinator, an earlier run has left the batch.
+            # If this run has always reached the coordinator, the batch is from an earlier run.
             since = self._unreached_since or ProcessingTime(batch.began_s, now.waited_s)
             self._unreached_since = since
             self._coordinator.waited_s = max(now.waited_s, since.waited_s + max(0.0, now.at_s - since.at_s))
             yield from self._report_batch(batch, since, policy)
-            self._log.info("the backlog's batch was reported", extra={"batch": batch_id})
+            self._log.info("this batch of the backlog was reported", extra={"batch": batch_id})
         yield from self._remove(batch_id)
 
     def _remove(self, batch_id: int) -> Procedure[None]:

@@ -1,7 +1,7 @@
-"""Begin, report and commit of batches.
+"""Procedures that begin, report and commit batches.
 
-The coordinator may lose an open batch between any two calls, alone or with all its state. The client then begins the
-batch again with its pinned watermark, and sends all its reports again.
+The coordinator may lose an open batch, or all of its state, between any two calls. The client then begins the batch
+again with the same pinned watermark, and sends all reports of the batch again.
 """
 
 from collections.abc import Callable
@@ -16,8 +16,8 @@ from tidegate_spark.protocol.backlog import BacklogBatch
 from tidegate_spark.protocol.calls import QueryCalls
 from tidegate_spark.protocol.coordinator import Answer, Coordinator, ProcessingTime
 from tidegate_spark.protocol.effects import Locked, Procedure
-from tidegate_spark.protocol.files import StoredPinnedWatermark
 from tidegate_spark.protocol.fold import Fold
+from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
 from tidegate_spark.protocol.registration import QueryRegistration
 from tidegate_spark.protocol.retry import RetryPolicy
 from tidegate_spark.protocol.settings import QuerySettings
@@ -26,10 +26,10 @@ MAX_FUTURE_SKEW_MS = 24 * 60 * 60 * 1000
 """The coordinator's default for ``max_future_skew_ms``."""
 
 RESENDS = 3
-"""Number of times a batch is sent again to a coordinator that loses it, before the query fails."""
+"""Number of times that a lost batch is sent again before the query fails."""
 
 LOST_BATCH = frozenset({"batch_not_begun", "reports_missing"})
-"""Error codes of a coordinator that has lost an open batch, or a part of it."""
+"""Error codes of a coordinator that has lost an open batch or some of its reports."""
 
 Result = TypeVar("Result")
 
@@ -40,11 +40,11 @@ class OpenBatch:
 
     Attributes:
         batch: The batch, as the user's function receives it.
-        stored: The pinned watermark that its rows are judged by.
-        acknowledged: Whether the coordinator has acknowledged the begin and receives reports and commit. If not, the
-            batch goes to the backlog.
-        began: When it began.
-        complete_at: Input up to this time is in this batch or an earlier one; None if not known.
+        stored: The pinned watermark by which its rows are classified.
+        acknowledged: Whether the coordinator has acknowledged the begin, and receives the reports and the commit. If
+            not, the batch goes to the backlog.
+        began: Processing time at which the batch began.
+        complete_at: Processing time up to which all input is in this batch or an earlier one; None if not known.
     """
 
     batch: Batch
@@ -55,7 +55,7 @@ class OpenBatch:
 
     @property
     def batch_id(self) -> int:
-        """The batch id."""
+        """The id of the batch."""
         return int(self.batch)
 
 
@@ -66,8 +66,8 @@ class Batches:
     """The batches of one run.
 
     Attributes:
-        max_future_skew_ms: How far ahead of the clock an event time may be: the coordinator's limit if known, else its
-            default. None: no limit.
+        max_future_skew_ms: Maximum distance of an event time ahead of the clock, in milliseconds: the coordinator's
+            limit if known, else its default. None if there is no limit.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Batches:
         complete_at: ProcessingTime | None,
         policy: RetryPolicy,
     ) -> Procedure[OpenBatch]:
-        """Begin a batch at the coordinator, and store its pinned watermark unless it is ``stored``."""
+        """Begin a batch at the coordinator. If ``stored`` is None, store the pinned watermark in the answer."""
         begin = partial(self._begin, batch_id, stored, complete_at, policy)
         answer: Answer = yield Locked(self._announced(begin, batch_id, policy))
         self._job_watermark = answer["watermark"]
@@ -109,8 +109,8 @@ class Batches:
         self.max_future_skew_ms = None if latest is None else latest - answer["now_ms"]
         if answer["joined"]:
             self._log.warning(
-                "joins the job at the watermark %s: its rows below that are late. To make the job wait for it, name it "
-                "in expected_queries of the configuration.",
+                "the query joins the job at the watermark %s: its rows below are late. To make the job wait for this "
+                "query, add its name to expected_queries in the configuration.",
                 answer["coalesced_watermark"],
             )
         replayed = answer["replayed"] or stored is not None
@@ -148,17 +148,21 @@ class Batches:
         except Refused as refusal:
             if refusal.code != "pinned_watermark_conflict" or not stored.assumed:
                 raise
-            # The begin arrived, but its answer was lost. The rows are judged by the assumed pinned watermark.
-            self._log.warning("was begun with another pinned watermark than the assumed one", extra={"batch": batch_id})
+            # An earlier begin arrived, but its answer was lost.
+            self._log.warning(
+                "the coordinator has another pinned watermark for this batch; its rows are classified by the watermark "
+                "that was assumed during the outage",
+                extra={"batch": batch_id},
+            )
             return (yield from self._calls.begin(batch_id, {}, complete_at, policy))
 
     def _warn_of_another_checkpoint(self, policy: RetryPolicy) -> Procedure[None]:
-        run = yield from self._calls.run()
+        caller = yield from self._calls.caller()
         for known in (yield from self._coordinator.queries(policy)):
-            if known["query"] == self._query and known["query_id"] != run.query_id:
+            if known["query"] == self._query and known["query_id"] != caller["query_id"]:
                 self._log.warning(
-                    "ran on another checkpoint before (%s). The job keeps its watermark, so rows below it that are "
-                    "read again are late. To start from the beginning, use another job.",
+                    "the query ran on another checkpoint before (%s). The job keeps its watermark, so rows below the "
+                    "watermark are late if the query reads them again. To start from the beginning, use another job.",
                     known["query_id"],
                 )
 
@@ -174,7 +178,7 @@ class Batches:
         return answer
 
     def resending(self, call: Call[Result], batch: OpenBatch, fold: Fold, policy: RetryPolicy) -> Procedure[Result]:
-        """Make a call about an open batch; if the coordinator has lost it, send the batch again and repeat the call."""
+        """Make a call about an open batch. If the coordinator has lost the batch, send it again and repeat the call."""
         for _ in range(RESENDS):
             try:
                 return (yield from call(batch, fold, policy))
@@ -189,7 +193,7 @@ class Batches:
         return (yield from call(batch, fold, policy))
 
     def report_backlog_batch(self, batch: BacklogBatch, since: ProcessingTime, policy: RetryPolicy) -> Procedure[None]:
-        """Begin, report and commit a batch of the backlog; the coordinator was not reached ``since`` that time."""
+        """Begin, report and commit a batch of the backlog; ``since`` is the start of the outage."""
         complete_at = None if batch.complete_s is None else ProcessingTime(batch.complete_s, since.waited_s)
         opened = yield from self.begin(batch.batch_id, batch.stored, complete_at, policy)
         yield from self.resending(self.report, opened, batch.fold, policy)
@@ -197,4 +201,4 @@ class Batches:
 
     def log_continuing(self, batch_id: int | None, error: CoordinatorUnavailable) -> None:
         """Log that a batch continues without the coordinator."""
-        self._log.warning("going on without the coordinator (%s)", error.reason, extra={"batch": batch_id})
+        self._log.warning("the query continues without the coordinator (%s)", error.reason, extra={"batch": batch_id})

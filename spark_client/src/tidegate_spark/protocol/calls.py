@@ -1,22 +1,12 @@
-"""The calls about the batches and heartbeats of one run: one procedure for each call of the API."""
+"""The calls for the batches and heartbeats of one run, with one procedure for each API call."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from tidegate_spark.protocol.coordinator import Answer, Body, Coordinator, ProcessingTime
 from tidegate_spark.protocol.effects import Procedure, ReadQueryId
-from tidegate_spark.protocol.reporter import batch_reference
 from tidegate_spark.protocol.retry import ONE_ATTEMPT, RetryPolicy, outage_since
 from tidegate_spark.protocol.settings import QuerySettings
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Identifies the caller: the query's checkpoint and the current run."""
-
-    query_id: str
-    run_id: str
 
 
 class QueryCalls:
@@ -28,19 +18,22 @@ class QueryCalls:
         self._query_id: str | None = None
 
     def identify(self, query_id: str) -> None:
-        """Set the query id, which this process may not be able to read from the checkpoint."""
+        """Set the query id, for a process that cannot read it from the checkpoint."""
         self._query_id = query_id
 
-    def run(self) -> Procedure[Run]:
-        """Return the identification of this run."""
+    def caller(self) -> Procedure[dict[str, str]]:
+        """Return the fields of a request body that identify the caller: ``query_id`` and ``run_id``."""
         if self._query_id is None:
             self._query_id = yield ReadQueryId()
-        return Run(self._query_id, self._run_id)
+        return {"query_id": self._query_id, "run_id": self._run_id}
 
     def batch_reference(self, batch_id: int) -> Procedure[dict[str, Any]]:
-        """Return the reference to a batch in a report."""
-        run = yield from self.run()
-        return batch_reference(self._query, asdict(run), batch_id)
+        """Return the field ``batch`` of a report.
+
+        A fold has one entry per substream, so all reports of a batch have partition 0.
+        """
+        caller = yield from self.caller()
+        return {"query": self._query, **caller, "batch_id": batch_id, "partition": 0}
 
     def begin(
         self,
@@ -53,9 +46,9 @@ class QueryCalls:
 
         Args:
             batch_id: The batch.
-            pinned_watermark: The stored ``pinned_watermark``; empty if none is stored.
-            complete_at: Input up to this time is in this batch or an earlier one; None if not known.
-            policy: How long to try.
+            pinned_watermark: The field ``pinned_watermark`` with the stored value; empty if none is stored.
+            complete_at: Processing time up to which all input is in this batch or an earlier one; None if not known.
+            policy: The retry policy.
         """
 
         def body(now: ProcessingTime) -> Body:
@@ -65,7 +58,7 @@ class QueryCalls:
         return self._call("PUT", batch_id, "", body, policy)
 
     def report(self, batch_id: int, reports: Iterable[Body], policy: RetryPolicy) -> Procedure[None]:
-        """Stage reports of an open batch. If it raises, some of them may be staged."""
+        """Stage reports of an open batch. After an error, some reports may be staged."""
         coordinator, batch = self._coordinator, (yield from self.batch_reference(batch_id))
         for columns in reports:
             body = {**columns, "batch": batch, "watermark_token": coordinator.watermark_token}
@@ -81,28 +74,28 @@ class QueryCalls:
         return self._call("POST", batch_id, ":commit", lambda _: body, policy)
 
     def heartbeat(self, age_s: float, after_batch: int | None) -> Procedure[Answer]:
-        """Report once that the query was caught up ``age_s`` seconds ago; the next heartbeat has newer evidence."""
-        coordinator, run = self._coordinator, (yield from self.run())
+        """Report, in one attempt, that the query was caught up ``age_s`` seconds ago."""
+        coordinator, caller = self._coordinator, (yield from self.caller())
         evidence = {"observed_ms": coordinator.observed_ms(age_s), "after_batch": after_batch}
-        body = self._with_caller(run, coordinator.waited_s, evidence)
+        body = self._with_caller(caller, coordinator.waited_s, evidence)
         answer = yield from coordinator.call("POST", f"/queries/{self._query}:heartbeat", body, ONE_ATTEMPT)
         coordinator.keep_token(answer)
         return answer
 
-    def _with_caller(self, run: Run, waited_s: float, body: Body) -> Body:
+    def _with_caller(self, caller: Body, waited_s: float, body: Body) -> Body:
         token, waited_ms = self._coordinator.watermark_token, int(1000 * waited_s)
-        return {**asdict(run), "watermark_token": token, "waited_ms": waited_ms, **body}
+        return {**caller, "watermark_token": token, "waited_ms": waited_ms, **body}
 
     def _call(
         self, method: str, batch_id: int, verb: str, body: Callable[[ProcessingTime], Body], policy: RetryPolicy
     ) -> Procedure[Answer]:
-        """Make a call that the query waits for; ``body`` is called with the time of each attempt."""
-        coordinator, run = self._coordinator, (yield from self.run())
+        """Make a call that the query waits for. ``body`` returns the body of an attempt at the given time."""
+        coordinator, caller = self._coordinator, (yield from self.caller())
         began = coordinator.clock.monotonic()
 
         def attempt() -> Body:
             waited_s = coordinator.waited_s + outage_since(began, coordinator.clock)
-            return self._with_caller(run, waited_s, body(ProcessingTime(coordinator.clock.time(), waited_s)))
+            return self._with_caller(caller, waited_s, body(ProcessingTime(coordinator.clock.time(), waited_s)))
 
         try:
             path = f"/queries/{self._query}/batches/{batch_id}{verb}"

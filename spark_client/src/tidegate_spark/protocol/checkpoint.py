@@ -1,4 +1,14 @@
-"""Access to a query's checkpoint: Spark's log, and the client's documents beside it."""
+"""Access to a query's checkpoint: Spark's log, and the client's documents under ``<checkpointLocation>/tidegate``.
+
+=============================  =========================================================================
+``pinned_watermarks/<batch>``  the pinned watermark of a batch, written before a row is classified by it
+``progress``                   the progress of the query (:mod:`tidegate_spark.protocol.progress`)
+``backlog/<batch>``            a batch that was processed without the coordinator
+``choices``                    the columns and windows that the query was started with
+``windows/<batch>``            the version of the windows' state after a batch
+``native/<query>/``            the documents of one input of ``with_watermark()``
+=============================  =========================================================================
+"""
 
 import json
 import os
@@ -13,15 +23,15 @@ from pyarrow import fs
 
 from tidegate_spark.errors import InvalidUsage
 
-_DOCUMENT = re.compile(r"(\d+)\.json")
-_NUMBER = re.compile(r"(\d+)")
+_OF_BATCH = re.compile(r"(\d+)(?:\.json)?")
+"""File name of a batch: its number, with the suffix ``.json`` if it is a document."""
 
 NO_OFFSET = "-"
-"""The offset in Spark's log of a source that has no offset yet."""
+"""The entry in Spark's log for a source that has no offset yet."""
 
 
 def is_marker(offset: str) -> bool:
-    """Return whether an offset in Spark's log is one of a source of markers, ``{"watermark": 1, ...}``."""
+    """Return whether an offset in Spark's log belongs to a source of markers: ``{"watermark": 1, ...}``."""
     if offset == NO_OFFSET:
         return False
     try:
@@ -37,9 +47,9 @@ class Planned:
     """Spark's plan of a batch, logged before the batch runs.
 
     Attributes:
-        at_ms: When Spark planned the batch (epoch milliseconds, by its driver's clock).
-        watermark_ms: Spark's watermark for the batch; 0: none yet.
-        watermark_policy: How Spark merges several watermarks: ``min`` or ``max``; None if not logged.
+        at_ms: Time at which Spark planned the batch (epoch milliseconds, by the driver's clock).
+        watermark_ms: Spark's watermark for the batch; 0 if Spark has none yet.
+        watermark_policy: Spark's policy for several watermarks, ``min`` or ``max``; None if not logged.
     """
 
     at_ms: int
@@ -68,22 +78,26 @@ class Checkpoint:
 
     @cached_property
     def query_id(self) -> str:
-        """The query id that Spark stored in the checkpoint; raise InvalidUsage if there is no checkpoint."""
+        """The query id that Spark stored in the checkpoint.
+
+        Raises:
+            InvalidUsage: This process finds no checkpoint.
+        """
         metadata = self._read("metadata")
         if metadata is None:
             raise InvalidUsage(
-                f"There is no checkpoint of a query at {self.location!r}, as seen from here. A path without a scheme "
-                "is a local one; where Spark takes it for another file system's (on YARN, or Databricks), give the "
-                "scheme: hdfs://..., s3a://..., abfss://...."
+                f"This process finds no checkpoint of a query at {self.location!r}. It looks for a path without a "
+                "scheme on the local file system. If Spark uses another file system (on YARN or Databricks), add the "
+                "scheme: hdfs://..., s3a://... or abfss://...."
             )
         return str(json.loads(metadata)["id"])
 
     def started(self) -> bool:
-        """Return whether this process sees the checkpoint of a query."""
+        """Return whether this process finds the checkpoint of a query."""
         return self._read("metadata") is not None
 
     def planned(self, batch_id: int) -> Planned | None:
-        """Return Spark's plan of a batch; None if its log does not have it."""
+        """Return Spark's plan of a batch; None if Spark's log lacks the batch."""
         planned = self._read(f"offsets/{batch_id}")
         if planned is None:
             return None
@@ -108,20 +122,20 @@ class Checkpoint:
         return any(map(is_marker, offsets))
 
     def planned_batches(self) -> list[int]:
-        """Return the planned batches in Spark's log."""
-        return self._numbered("offsets", _NUMBER)
+        """Return the ids of the planned batches in Spark's log."""
+        return self._numbered("offsets")
 
     def planned_ms(self, batch_id: int) -> int | None:
-        """Return when Spark planned a batch (epoch milliseconds); None if its log does not have it."""
+        """Return the time at which Spark planned a batch (epoch milliseconds); None if Spark's log lacks the batch."""
         planned = self.planned(batch_id)
         return None if planned is None else planned.at_ms
 
     def finished(self) -> int | None:
-        """Return the last batch that Spark has finished; None if there is none."""
-        return max(self._numbered("commits", _NUMBER), default=None)
+        """Return the last batch that Spark has finished; None if it has finished none."""
+        return max(self._numbered("commits"), default=None)
 
     def has_finished(self, batch_id: int) -> bool:
-        """Return whether Spark's log has a batch as finished."""
+        """Return whether Spark's log records a batch as finished."""
         files, root = self._place
         found = files.get_file_info(f"{root}/commits/{batch_id}")
         return bool(found.type == fs.FileType.File)
@@ -134,7 +148,7 @@ class Checkpoint:
         return None if document is None else dict(json.loads(document))
 
     def documents(self, kind: str) -> dict[str, float]:
-        """Return when each document of a kind was written (Unix time), by name."""
+        """Return the names of the documents of a kind, each with the Unix time of its last write."""
         suffix = ".json"
         return {
             info.base_name.removesuffix(suffix): info.mtime_ns / 1e9
@@ -166,7 +180,7 @@ class Checkpoint:
 
     def batches(self, kind: str) -> list[int]:
         """Return the batches that have a document of a kind, in ascending order."""
-        return sorted(self._numbered(f"{self._folder}/{kind}", _DOCUMENT))
+        return sorted(self._numbered(f"{self._folder}/{kind}"))
 
     def _read(self, path: str) -> bytes | None:
         files, root = self._place
@@ -177,8 +191,8 @@ class Checkpoint:
             return None
         return content
 
-    def _numbered(self, directory: str, pattern: re.Pattern[str]) -> list[int]:
-        return [int(named.group(1)) for info in self._in(directory) if (named := pattern.fullmatch(info.base_name))]
+    def _numbered(self, directory: str) -> list[int]:
+        return [int(named.group(1)) for info in self._in(directory) if (named := _OF_BATCH.fullmatch(info.base_name))]
 
     def _in(self, directory: str) -> list[fs.FileInfo]:
         files, root = self._place
@@ -197,7 +211,7 @@ def file_system(path: str) -> tuple[fs.FileSystem, str]:
         files, root = fs.FileSystem.from_uri(f"{arrow_scheme}:{rest}")
     except (ValueError, NotImplementedError, OSError) as error:
         raise InvalidUsage(
-            f"checkpointLocation {path!r} cannot be used from here ({error}): pinned watermarks are kept there with "
-            "Arrow, which supports local paths, s3a://, hdfs://, gs://, and abfss://."
+            f"The client cannot use checkpointLocation {path!r} ({error}): it stores pinned watermarks there with "
+            "Arrow, which supports local paths, s3a://, hdfs://, gs:// and abfss://. Use one of these."
         ) from None
     return files, root.rstrip("/")

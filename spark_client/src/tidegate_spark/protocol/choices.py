@@ -5,7 +5,6 @@ would hold the watermark forever. With another event time, window or aggregate, 
 would have another meaning.
 """
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Self
 
@@ -22,10 +21,10 @@ class QueryChoices:
 
     Attributes:
         event_time: The event time column.
-        substream: The substream columns; None for one substream, and for source partitions.
+        substream: The substream columns; None if the query has one substream, or one for each source partition.
         by_source_partition: Whether each source partition is a substream.
-        windows: Size, slide and offset of windows; None without windows.
-        results: The columns that windows are grouped by, and ``name=kind`` of each aggregate; None without windows.
+        windows: Size, slide and offset of the windows; None if the query has no windows.
+        results: The columns to group by, and ``name=kind`` of each aggregate; None if the query has no windows.
     """
 
     event_time: str
@@ -39,25 +38,19 @@ class QueryChoices:
         cls,
         event_time: str,
         substream: Substream,
-        windows: Sequence[int] | None = None,
-        results: Sequence[Sequence[str]] | None = None,
+        windows: list[int] | None = None,
+        results: list[list[str]] | None = None,
     ) -> Self:
-        """Return the choices in the form in which they are stored."""
+        """Return the choices in their stored form."""
         if substream is None or isinstance(substream, SourcePartition):
             columns = None
         else:
             columns = [substream] if isinstance(substream, str) else list(substream)
-        return cls(
-            event_time,
-            columns,
-            isinstance(substream, SourcePartition),
-            None if windows is None else list(windows),
-            None if results is None else [list(names) for names in results],
-        )
+        return cls(event_time, columns, isinstance(substream, SourcePartition), windows, results)
 
     @classmethod
     def load(cls) -> Procedure[Self | None]:
-        """Return the choices of the run before; None if none are stored."""
+        """Return the choices of the previous run; None if none are stored."""
         document = yield Read(_NAME)
         return None if document is None else cls(**document)
 
@@ -66,26 +59,23 @@ class QueryChoices:
         yield Write(_NAME, asdict(self))
 
     def replaces(self, before: "QueryChoices") -> bool:
-        """Return whether the substreams differ from those of the run before."""
-        return (self.event_time, self.substream, self.by_source_partition) != (
-            before.event_time,
-            before.substream,
-            before.by_source_partition,
-        )
+        """Return whether the event time or the substreams differ from those of the previous run."""
+        mine = self.event_time, self.substream, self.by_source_partition
+        return mine != (before.event_time, before.substream, before.by_source_partition)
 
     def check(self, before: "QueryChoices", replaces_substreams: bool) -> None:
-        """Raise InvalidUsage if a query with these choices cannot continue the run before."""
+        """Raise InvalidUsage if a query with these choices cannot continue after a run with the choices ``before``."""
         of_windows = (self.windows, self.results, self.event_time if self.windows else None)
         if of_windows != (before.windows, before.results, before.event_time if before.windows else None):
             raise InvalidUsage(
-                f"This checkpoint was started with {before._windows()}, and not with {self._windows()}: its windows "
-                "cannot be turned into others. Start with a new checkpoint, or with what it had."
+                f"This checkpoint was started with {before._windows()}, not with {self._windows()}: the state of its "
+                "windows cannot be converted. Start with a new checkpoint, or with the same windows."
             )
         if self.replaces(before) and not replaces_substreams:
             raise InvalidUsage(
-                f"This checkpoint was started with {before._columns()}, and not with {self._columns()}. The substreams "
-                "that it had would hold the watermark for ever. Start with what it had, with a new checkpoint, or with "
-                "replaces_substreams=True: then the job no longer waits for them."
+                f"This checkpoint was started with {before._columns()}, not with {self._columns()}. Its earlier "
+                "substreams would hold the watermark forever. Start with the same columns, with a new checkpoint, or "
+                "with replaces_substreams=True, after which the job no longer waits for the earlier substreams."
             )
 
     def _columns(self) -> str:

@@ -1,13 +1,13 @@
 """The connection of a program to one job of a coordinator."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tidegate_spark.clock import Clock
 from tidegate_spark.config import JobConfig
 from tidegate_spark.protocol.coordinator import Coordinator
-from tidegate_spark.protocol.effects import Effect, Pause, Procedure, Send, run
-from tidegate_spark.protocol.retry import OnOutage
+from tidegate_spark.protocol.effects import Procedure
+from tidegate_spark.protocol.retry import OnOutage, run_call
 from tidegate_spark.protocol.transport import HttpTransport
 
 Result = TypeVar("Result")
@@ -51,11 +51,6 @@ class JobConnection:
         """URL of the job's watermark."""
         return f"{self.url}/v1/jobs/{self.job}/watermark"
 
-    @property
-    def report_path(self) -> str:
-        """Path of reports, relative to the coordinator's address."""
-        return f"/v1/jobs/{self.job}:report"
-
     def transport(self) -> HttpTransport:
         """Return a transport with its own connections."""
         return self._new_transport(self.url, self.headers)
@@ -66,14 +61,4 @@ class JobConnection:
 
     def run(self, procedure: Procedure[Result]) -> Result:
         """Run a procedure of :attr:`calls` outside of any query."""
-        return run(procedure, self._perform)
-
-    def _perform(self, effect: Effect) -> Any:
-        match effect:
-            case Send(request, timeout_s):
-                return self._transport.send(request, timeout_s)
-            case Pause(seconds):
-                self.clock.sleep(seconds)
-                return False
-            case _:
-                raise TypeError(f"a call outside of a query cannot perform {effect!r}")
+        return run_call(procedure, self._transport.send, self.clock)

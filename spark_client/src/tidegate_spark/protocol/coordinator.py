@@ -1,4 +1,4 @@
-"""The calls about a job: one procedure for each call of the API."""
+"""The calls for one job, with one procedure for each API call."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ from tidegate_spark.clock import Clock
 from tidegate_spark.config import JobConfig, differing
 from tidegate_spark.errors import InvalidUsage, JobMissing, Refused
 from tidegate_spark.protocol import retry
-from tidegate_spark.protocol.effects import Procedure, Request
+from tidegate_spark.protocol.effects import Procedure, Send
 from tidegate_spark.protocol.reporter import in_calls
 from tidegate_spark.protocol.retry import RetryPolicy
 
@@ -22,13 +22,13 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, order=True)
 class ProcessingTime:
-    """A processing time (Unix time), and how long the run had waited for the coordinator by then, in seconds."""
+    """A processing time (Unix time), and the seconds that the run had waited for the coordinator until then."""
 
     at_s: float
     waited_s: float
 
     def age_ms(self, now: "ProcessingTime") -> int:
-        """Return the age at ``now`` in milliseconds, less the time that the run has waited since."""
+        """Return the age at ``now`` in milliseconds, without the time that the run has waited since."""
         return max(0, int(1000 * (now.at_s - self.at_s - (now.waited_s - self.waited_s))))
 
 
@@ -36,9 +36,9 @@ class Coordinator:
     """The calls of one run to one job, and the state that the run keeps from the answers.
 
     Attributes:
-        watermark_token: The latest watermark token. It is sent with every report, begin, commit and heartbeat, and
+        watermark_token: The latest watermark token. Every report, begin, commit and heartbeat carries the token, which
             restores a coordinator that has lost state.
-        waited_s: How long the run has waited for the coordinator, in seconds. The query reads no input while it waits,
+        waited_s: Time that the run has waited for the coordinator, in seconds. The query reads no input while it waits,
             so this time does not count towards ``idle_timeout``.
     """
 
@@ -47,12 +47,12 @@ class Coordinator:
         self.watermark_token: str | None = None
         self.waited_s = 0.0
         self._token_proves: tuple[str | None, int | None] = (None, None)
-        # The coordinator's time in its last answer, and when that arrived (monotonic).
+        # The coordinator's time in its last answer, and the monotonic time at which the answer arrived.
         self._answered: tuple[int, float] = (0, clock.monotonic())
 
     def observed_ms(self, age_s: float) -> int:
-        """Return the time ``age_s`` seconds ago by the coordinator's clock (epoch milliseconds), or an earlier one."""
-        answered_ms, arrived = self._answered  # the answer's travel time makes the result earlier, never later
+        """Return the coordinator's time ``age_s`` seconds ago (epoch milliseconds), or an earlier time."""
+        answered_ms, arrived = self._answered  # the latency of the answer makes the result earlier, never later
         return max(0, answered_ms + int(1000 * (self.clock.monotonic() - age_s - arrived)))
 
     def now(self) -> ProcessingTime:
@@ -60,15 +60,6 @@ class Coordinator:
         return ProcessingTime(self.clock.time(), self.waited_s)
 
     # -- the job --------------------------------------------------------------------------------------------------
-
-    def create_job(self, config: JobConfig, policy: RetryPolicy | None = None) -> Procedure[Answer | None]:
-        """Create the job, and return its status; None if it exists already."""
-        try:
-            return (yield from self.call("PUT", "", config, policy, headers={"If-None-Match": "*"}))
-        except Refused as refusal:
-            if refusal.code != "job_exists":
-                raise
-            return None
 
     def change_job(self, config: JobConfig) -> Procedure[Answer]:
         """Replace the configuration of the job."""
@@ -81,10 +72,13 @@ class Coordinator:
             JobMissing: The job does not exist, and ``config`` is None.
         """
         if config is not None:
-            created = yield from self.create_job(config, policy)
-            if created is not None:
+            try:
+                created = yield from self.call("PUT", "", config, policy, headers={"If-None-Match": "*"})
                 log.info("Created job %s.", self.job)
                 return created
+            except Refused as refusal:
+                if refusal.code != "job_exists":
+                    raise
         status = yield from self.status(policy)
         if config is not None and (names := differing(status["config"], config)):
             both = "; ".join(f"{name}: {status['config'].get(name)}, here {config.get(name)}" for name in names)
@@ -108,7 +102,7 @@ class Coordinator:
         max_event_times: Mapping[str, int] | None = None,
         policy: RetryPolicy | None = None,
     ) -> Procedure[None]:
-        """Declare substreams, with ``max_event_times`` of those that the job may have lost."""
+        """Declare substreams, with the ``max_event_times`` of substreams that the job may have lost."""
         max_event_times = max_event_times or {}
         # The watermark may move between two calls, so the substreams that hold it are declared first.
         ordered = sorted(names, key=lambda name: (name in max_event_times, max_event_times.get(name, 0)))
@@ -123,7 +117,7 @@ class Coordinator:
         return self.call("POST", "/substreams:done", {"query": query, "names": list(names), "reason": reason})
 
     def idle(self, query: str, names: Sequence[str], reason: str) -> Procedure[None]:
-        """Mark substreams of a query idle until they report again."""
+        """Mark substreams of a query as idle until they report again."""
         for part in in_calls({"names": list(names)}):
             yield from self.call("POST", "/substreams:idle", {"query": query, "reason": reason, **part})
 
@@ -154,7 +148,7 @@ class Coordinator:
         return rows
 
     def retire(self, query: str, successor: str | None, reason: str) -> Procedure[Answer]:
-        """Retire a query; its substreams pass to ``successor``, or are evicted if it is None."""
+        """Retire a query, and move its substreams to ``successor``; evict them if ``successor`` is None."""
         body: Body = {"evict": True} if successor is None else {"successor": successor}
         return self.call("POST", f"/queries/{query}:retire", {**body, "reason": reason})
 
@@ -168,7 +162,7 @@ class Coordinator:
         policy: RetryPolicy | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Procedure[Answer]:
-        """Make a call to ``path`` under ``/v1/jobs/{job}``. A callable ``body`` is called anew for each attempt.
+        """Make a call to ``path`` under ``/v1/jobs/{job}``. A callable ``body`` is called again for each attempt.
 
         Raises:
             JobMissing: The job does not exist.
@@ -176,9 +170,9 @@ class Coordinator:
             CoordinatorUnavailable: The coordinator does not answer in time.
         """
 
-        def request() -> Request:
+        def request(timeout_s: float) -> Send:
             content = body() if callable(body) else body
-            return Request(method, f"/v1/jobs/{self.job}{path}", content, headers or {})
+            return Send(method, f"/v1/jobs/{self.job}{path}", content, headers or {}, timeout_s)
 
         what = f"{method} {self.job}{path.partition('?')[0]}"
         try:
@@ -188,7 +182,8 @@ class Coordinator:
         except Refused as refusal:
             if refusal.code == "no_such_path":
                 raise InvalidUsage(
-                    f"{self.url!r} is not the address of a coordinator: no path is expected before its /v1."
+                    f"{self.url!r} is not the address of a coordinator: it must not end with a path of the API. Remove "
+                    "the path, as in http://host:8000."
                 ) from None
             raise
         if "now_ms" in answer:
@@ -196,10 +191,10 @@ class Coordinator:
         return answer
 
     def keep_token(self, answer: Answer) -> None:
-        """Keep the token of an answer, unless it proves less than the last one. Only for calls that carried a token.
+        """Keep the watermark token of an answer, unless the last token proves a higher watermark of the same state.
 
-        Answers to other calls may come from a coordinator that has lost state and is not yet restored. A slow answer
-        may prove less than one that arrived before it.
+        Pass only answers to calls that carried a token. Other answers may come from a coordinator that has lost state
+        and is not yet restored. Answers may also arrive out of order.
         """
         epoch, watermark = answer["state_epoch"], answer["watermark"]
         known_epoch, known = self._token_proves

@@ -1,12 +1,12 @@
-"""Effects: requests of a procedure to its shell.
+"""Effects: the requests of a procedure to its runner.
 
-A *procedure* is a generator. It yields effects, receives the result or the exception of each, and returns its own
-result. It performs no I/O, so a test can run it with any shell.
+A *procedure* is a generator. It yields effects, receives the result or the exception of each effect, and returns its
+own result. A procedure performs no I/O: its *runner* does. A test can therefore run a procedure with its own runner.
 """
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -21,21 +21,12 @@ class NoAnswer(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """An HTTP request to the coordinator; ``path`` follows the coordinator's address."""
-
-    method: str
-    path: str
-    body: Mapping[str, Any] | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Response:
-    """An HTTP response."""
+    """An HTTP response; ``retry_after`` is the value of the header ``Retry-After``."""
 
     status: int
     body: bytes
+    retry_after: str | None = None
 
 
 class Effect:
@@ -46,22 +37,28 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Send(Effect):
-    """Send a request once. The result is a :class:`Response`; without an answer the shell raises :class:`NoAnswer`."""
+    """Send an HTTP request to the coordinator once; ``path`` follows the coordinator's address.
 
-    request: Request
+    The result is a :class:`Response`. If no answer arrives within ``timeout_s``, the runner raises :class:`NoAnswer`.
+    """
+
+    method: str
+    path: str
+    body: Mapping[str, Any] | None
+    headers: Mapping[str, str]
     timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Pause(Effect):
-    """Wait. The result is False; True, without waiting, if the query was stopped."""
+    """Wait, unless the query was stopped. The result is whether the query was stopped."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Read(Effect):
-    """Read a document beside the checkpoint. The result is None if it does not exist."""
+    """Read a document beside the checkpoint. The result is None if the document does not exist."""
 
     name: str
 
@@ -90,17 +87,17 @@ class ListBatches(Effect):
 
 @dataclass(frozen=True, slots=True)
 class HasCheckpoint(Effect):
-    """Check whether this process sees a checkpoint. The result is a bool."""
+    """Check whether this process finds the checkpoint. The result is a bool."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadQueryId(Effect):
-    """Read the query id in the checkpoint. The shell raises ``InvalidUsage`` if there is no checkpoint."""
+    """Read the query id in the checkpoint. The runner raises ``InvalidUsage`` if the checkpoint does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPlannedMs(Effect):
-    """Read when Spark planned a batch. The result is in epoch milliseconds; None if Spark's log does not have it."""
+    """Read the time at which Spark planned a batch: epoch milliseconds, or None if Spark's log lacks the batch."""
 
     batch_id: int
 
@@ -112,7 +109,7 @@ class StartFlusher(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Locked(Effect):
-    """Run a procedure while no other thread runs a locked procedure. The result is the procedure's."""
+    """Run a procedure while no other thread runs a locked procedure. The result is the procedure's result."""
 
     procedure: "Generator[Effect, Any, Any]"
 
@@ -130,8 +127,8 @@ def run(
     Args:
         procedure: The procedure.
         perform: Performs one effect and returns its result.
-        turn: Entered while the procedure runs, left while an effect is performed. A lock makes the code between two
-            effects atomic.
+        turn: A context that is entered while the procedure runs, and left while an effect is performed. A lock makes
+            the code between two effects atomic.
     """
     advance: Callable[[], Effect] = partial(next, procedure)
     while True:

@@ -10,13 +10,13 @@ from tidegate_spark.protocol.hours import HOURS_KEPT, Hours, merge_hours
 from tidegate_spark.protocol.reporter import reports_of
 from tidegate_spark.substreams import WHOLE
 
-MOST_SUBSTREAMS = 100_000
-LARGEST_COUNTS_BYTES = 4 * 1024 * 1024 - 1024
-"""Maximum size of a commit's row counts: the limit of a call's body, less the rest of the body."""
+MAX_SUBSTREAMS = 100_000
+MAX_COUNTS_BYTES = 4 * 1024 * 1024 - 1024
+"""Maximum size of a commit's row counts in bytes: the limit for the body of a call, less 1 KiB for other fields."""
 SUBSTREAMS_THAT_FIT = 3_000
 """Number of substreams whose counts always fit into a commit, with any names and hours."""
 HOURS_PER_COMMIT = 30_000
-"""Maximum number of hours in one commit, of all substreams together."""
+"""Maximum number of hours in one commit, summed over all substreams."""
 
 CLASSES = ("updated", "late", "null_event_time", "future")
 """The row classes except ``on_time``."""
@@ -30,17 +30,17 @@ class Fold:
     """The fold of a batch: columns of equal length, with one entry per substream.
 
     Attributes:
-        rule: The rule that the rows were judged by, as the coordinator stores it.
+        rule: The rule by which the rows were classified, as the coordinator stores it.
         substream: Names of the substreams.
-        max_event_time: Highest credible event time; None if there is none.
+        max_event_time: Highest credible event time; None if no row has one.
         rows: Number of rows.
         updated: Number of rows that changed a closed window.
         late: Number of late rows.
         null_event_time: Number of rows without an event time.
         future: Number of rows too far ahead of the clock.
-        hours: Rows by hour; the plain fold spreads them evenly. Empty if there are too many.
+        hours: Rows by hour, which the plain fold spreads evenly; empty if there are too many hours.
         all_hours: Rows of all substreams by hour, if ``hours`` is empty.
-        delays: Pairs of a delay bucket and its number of rows. Empty if delays were not measured.
+        delays: Pairs of a delay bucket and its number of rows; empty if delays were not measured.
         late_disposition: Whether late rows are dropped or diverted.
     """
 
@@ -56,15 +56,6 @@ class Fold:
     all_hours: Hours = field(default_factory=list)
     delays: list[list[list[int]]] = field(default_factory=list)
     late_disposition: LateDisposition = "dropped"
-
-    def document(self) -> dict[str, Any]:
-        """Return the fold as a JSON object."""
-        return asdict(self)
-
-    @classmethod
-    def of(cls, document: dict[str, Any]) -> Self:
-        """Return the fold stored in a document."""
-        return cls(**document)
 
     @classmethod
     def merge(cls, folds: Sequence[Self]) -> Self:
@@ -93,7 +84,7 @@ class Fold:
 
     def reports(self) -> Iterator[dict[str, list[Any]]]:
         """Return the reports of the fold, one per call."""
-        return reports_of(self.document())
+        return reports_of(asdict(self))
 
     def reported(self) -> int:
         """Return the number of substreams in :meth:`reports`."""
@@ -112,30 +103,30 @@ class Fold:
         return sum(counts)
 
     def substreams_with(self, row_class: str) -> list[str]:
-        """Return the sorted names of substreams that have rows of one of :data:`CLASSES`."""
+        """Return the sorted names of the substreams that have rows of a class in :data:`CLASSES`."""
         counts = getattr(self, row_class)
         return sorted({name for name, count in zip(self.substream, counts, strict=True) if count})
 
     def check_size(self) -> None:
-        """Raise InvalidUsage if the counts by substream do not fit into a commit."""
+        """Raise InvalidUsage if the counts by substream exceed the limits of a commit."""
         if self.is_too_large():
             raise InvalidUsage(
-                f"This batch has {len(self.substream):,} substreams: a commit takes the counts of {MOST_SUBSTREAMS:,}, "
-                f"in {LARGEST_COUNTS_BYTES:,} bytes. Choose a coarser substream, or smaller batches "
-                "(maxFilesPerTrigger, maxOffsetsPerTrigger)."
+                f"The counts of this batch's {len(self.substream):,} substreams do not fit into a commit, which holds "
+                f"at most {MAX_SUBSTREAMS:,} substreams and {MAX_COUNTS_BYTES:,} bytes. Choose a coarser substream, or "
+                "smaller batches (maxFilesPerTrigger, maxOffsetsPerTrigger)."
             )
 
     def is_too_large(self) -> bool:
-        """Return whether the counts by substream do not fit into a commit."""
+        """Return whether the counts by substream exceed the limits of a commit."""
         return not self._fits(self._counts_by_substream())
 
     def _fits(self, counts: dict[str, Any]) -> bool:
         if len(self.substream) < SUBSTREAMS_THAT_FIT:
             return True
-        return len(self.substream) <= MOST_SUBSTREAMS and len(json.dumps(counts)) <= LARGEST_COUNTS_BYTES
+        return len(self.substream) <= MAX_SUBSTREAMS and len(json.dumps(counts)) <= MAX_COUNTS_BYTES
 
     def row_counts(self) -> dict[str, Any]:
-        """Return the row counts for a commit, as detailed as fits into one call."""
+        """Return the row counts for a commit, with as much detail as fits into one call."""
         if self.is_too_large():
             totals = {name: [self.count(name)] for name in ("on_time", *CLASSES)}
             whole = {"rule": self.rule, "substreams": [WHOLE], "late_disposition": self.late_disposition, **totals}
@@ -144,7 +135,7 @@ class Fold:
         return next(detailed for by_hour in self._by_hour() if self._fits(detailed := counts | by_hour))
 
     def _merged_hours(self) -> Hours:
-        return merge_hours([self.all_hours, *self.hours])[-HOURS_KEPT:]  # the coordinator keeps no more
+        return merge_hours([self.all_hours, *self.hours])[-HOURS_KEPT:]  # the coordinator keeps no more hours
 
     def _by_hour(self) -> Iterator[dict[str, Any]]:
         """Yield variants of the hours for a commit, the most detailed first."""

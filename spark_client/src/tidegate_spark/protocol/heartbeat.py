@@ -1,6 +1,6 @@
-"""The decision which heartbeats a query sends: evidence that it is caught up.
+"""The heartbeats of a query: evidence that the query is caught up.
 
-The evidence is Spark's idle event: a trigger found no new data at this time. Only this time is reported, because a
+The evidence is Spark's idle event: a trigger found no new data. The heartbeat reports the time of this event, because a
 query that waits for its next trigger observes nothing.
 """
 
@@ -13,7 +13,7 @@ class Heartbeat:
 
     Attributes:
         age_s: Age of the observation, in seconds.
-        after_batch: The last batch that the query had finished by then; None if there was none.
+        after_batch: The last batch that the query had finished at the observation; None if it had finished none.
     """
 
     age_s: float
@@ -21,7 +21,7 @@ class Heartbeat:
 
 
 class HeartbeatDecision:
-    """The heartbeats that follow from the events of one run."""
+    """The decision of a run whether to send a heartbeat after a trigger without new data."""
 
     def __init__(self) -> None:
         self._known = False
@@ -33,7 +33,7 @@ class HeartbeatDecision:
         return not self._known
 
     def finished(self, batch_id: int | None) -> None:
-        """Record the last batch that Spark has finished; None if there is none."""
+        """Record the last batch that Spark has finished; None if it has finished none."""
         self._known, self._finished = True, batch_id
 
     def idle(self, at_s: float, now_s: float) -> Heartbeat | None:

@@ -8,7 +8,7 @@ HOURS_KEPT = 168
 """Number of hours that the coordinator keeps."""
 
 Hours = list[list[int]]
-"""For each hour, its number since the epoch and its numbers of rows, of ``updated`` rows and of ``late`` rows."""
+"""A list for each hour: the number of the hour since the epoch, its rows, its updated rows and its late rows."""
 
 
 def hours_between(min_event_time: int | None, max_event_time: int | None) -> int:

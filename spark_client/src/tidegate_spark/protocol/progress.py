@@ -1,4 +1,4 @@
-"""The progress of a query, stored beside its checkpoint; a coordinator that has lost state is restored from it."""
+"""The progress of a query, stored beside its checkpoint. The client uses the progress to restore lost state."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -15,13 +15,13 @@ class Progress:
 
     Attributes:
         query: Name of the query.
-        batch_id: The last batch with an acknowledged commit; None if there is none.
-        state_epoch: Epoch of the coordinator's state that has this progress; changes when state is lost. None: no state
-            has it yet.
-        incarnation: Incarnation of the job that has it; changes when an operator resets or deletes the job.
+        batch_id: The last batch with an acknowledged commit; None if no commit was acknowledged.
+        state_epoch: Epoch of the coordinator's state that includes this progress; None before the first answer. The
+            epoch changes when the coordinator loses state.
+        incarnation: Incarnation of the job in this state. The number rises when an operator resets or deletes the job.
         max_event_times: The max event time of each substream, over all acknowledged batches.
         watermark_token: The token in the answer to the last commit.
-        restoring: Whether the open batch reports the max event times again, because a commit was lost.
+        restoring: Whether the open batch reports the max event times again, because the coordinator has lost a commit.
     """
 
     query: str
@@ -46,11 +46,14 @@ class Progress:
         yield Write(_NAME, asdict(self))
 
     def missing_in(self, answer: Mapping[str, Any]) -> dict[str, int]:
-        """Return the max event times that the coordinator has lost: all of them, or none."""
+        """Return the max event times if the coordinator has lost them and the job was not reset, else an empty dict."""
         return {} if self._is_known_to(answer) or self._was_reset(answer) else self.max_event_times
 
     def follow(self, answer: Mapping[str, Any]) -> bool:
-        """Adopt the state that gave this answer; drop the progress if the job was reset. Return whether it changed."""
+        """Adopt the state epoch and incarnation of an answer, and return whether the state epoch has changed.
+
+        If the job was reset, the progress is discarded.
+        """
         changed = not self._is_known_to(answer)
         if changed and self._was_reset(answer):
             self.batch_id, self.max_event_times, self.watermark_token, self.restoring = None, {}, None, False
@@ -73,8 +76,8 @@ class Progress:
         """Return whether the coordinator has lost the last acknowledged commit.
 
         Args:
-            previous: The latest batch that the coordinator knew when ``batch_id`` began.
-            was_open: Whether that batch was open.
+            previous: The latest batch that the coordinator knew when ``batch_id`` began; None if it knew none.
+            was_open: Whether ``previous`` was open.
             batch_id: The batch that began.
         """
         if self.batch_id is None or self.batch_id >= batch_id:

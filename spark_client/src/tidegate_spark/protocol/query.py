@@ -1,11 +1,9 @@
 """The procedures of one run of a query."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
 from tidegate_spark.batch import Batch
-from tidegate_spark.config import JobConfig
 from tidegate_spark.errors import CoordinatorUnavailable, JobMissing
 from tidegate_spark.logs import QueryLog
 from tidegate_spark.protocol.backlog import Backlog, BacklogBatch
@@ -14,17 +12,17 @@ from tidegate_spark.protocol.calls import QueryCalls
 from tidegate_spark.protocol.choices import QueryChoices
 from tidegate_spark.protocol.coordinator import Answer, Coordinator, ProcessingTime
 from tidegate_spark.protocol.effects import HasCheckpoint, Locked, Procedure, ReadPlannedMs
-from tidegate_spark.protocol.files import StoredPinnedWatermark
 from tidegate_spark.protocol.fold import Fold
+from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
 from tidegate_spark.protocol.registration import QueryRegistration
-from tidegate_spark.protocol.retry import ONE_ATTEMPT, OnOutage, RetryPolicy
+from tidegate_spark.protocol.retry import ONE_ATTEMPT, OnOutage
 from tidegate_spark.protocol.settings import InputComplete, QuerySettings
 
 Result = TypeVar("Result")
 
 
 class QueryProtocol:
-    """One run of a query; the package describes its states and invariants.
+    """One run of a query. :mod:`tidegate_spark.protocol` describes its states and invariants.
 
     Args:
         settings: The query.
@@ -45,11 +43,6 @@ class QueryProtocol:
         self._has_begun = self._choices_adopted = False
 
     @property
-    def config(self) -> JobConfig:
-        """The job's configuration: the coordinator's if known, else the program's."""
-        return self.registration.config
-
-    @property
     def _on_outage(self) -> OnOutage:
         return self._settings.connection.on_outage
 
@@ -61,32 +54,38 @@ class QueryProtocol:
         Raises:
             CoordinatorUnavailable: The coordinator does not answer, and the query may not start without it.
             Refused: The coordinator refuses a call.
-            InvalidUsage: The query's columns or windows differ from those of the run before.
+            InvalidUsage: The query's columns or windows differ from those of the previous run.
         """
-        yield from self._start(self._announce_and_adopt)
+        yield from self._start(self._announce_and_adopt())
 
     def start_native(self) -> Procedure[None]:
-        """Start the query as :meth:`start` does, but adopt no choices: folds of earlier runs are reported first."""
-        yield from self._start(self._announce)
+        """Start a native query, which adopts the choices after it has reported the folds of earlier runs.
 
-    def _start(self, announce: Callable[[RetryPolicy], Procedure[object]]) -> Procedure[None]:
+        Raises:
+            CoordinatorUnavailable, Refused, InvalidUsage: As in :meth:`start`.
+        """
+        yield from self._start(self._announce())
+
+    def _start(self, announcement: Procedure[object]) -> Procedure[None]:
         if self._owns_files and (yield HasCheckpoint()):
             yield from self._check_choices()
-        on_outage = self._on_outage
         try:
-            yield from announce(on_outage.policy_before_continuing if on_outage.continues else on_outage.policy)
+            yield from announcement
         except CoordinatorUnavailable as error:
-            if not on_outage.continues:
+            if not self._on_outage.continues:
                 raise
-            self.log.warning("starts without the coordinator (%s)", error.reason)
+            self.log.warning("the query starts without the coordinator (%s)", error.reason)
 
-    def _announce(self, policy: RetryPolicy) -> Procedure[bool]:
+    def _announce(self) -> Procedure[bool]:
+        """Announce the query, and return whether the whole backlog is flushed."""
+        on_outage = self._on_outage
+        policy = on_outage.policy_before_continuing if on_outage.continues else on_outage.policy
         yield from self.registration.announce(policy)
-        self.batches.max_future_skew_ms = self.config["max_future_skew_ms"]
+        self.batches.max_future_skew_ms = self.registration.config["max_future_skew_ms"]
         return (yield from self.backlog.flush(policy))
 
-    def _announce_and_adopt(self, policy: RetryPolicy) -> Procedure[None]:
-        if (yield from self._announce(policy)):
+    def _announce_and_adopt(self) -> Procedure[None]:
+        if (yield from self._announce()):
             yield from self.adopt_choices()
 
     def started(self) -> Procedure[None]:
@@ -102,9 +101,10 @@ class QueryProtocol:
                 choices.check(before, self._settings.replaces_substreams)
 
     def adopt_choices(self) -> Procedure[None]:
-        """Store the choices of the query, and mark substreams that they replace idle.
+        """Store the choices of the query. If they replace substreams, mark the earlier substreams as idle.
 
-        Run it after all batches of earlier runs are reported: a report makes a substream active again.
+        Call this method after all batches of earlier runs are reported, because a report makes a substream active
+        again.
         """
         choices = self._settings.choices
         if choices is None or self._choices_adopted or not self._owns_files or not (yield HasCheckpoint()):
@@ -119,10 +119,10 @@ class QueryProtocol:
     # -- a batch --------------------------------------------------------------------------------------------------
 
     def begin(self, batch_id: int) -> Procedure[OpenBatch]:
-        """Begin a batch and pin its watermark.
+        """Begin a batch, and store its pinned watermark.
 
-        With ``on_outage="continue"``, it takes the pinned watermark of the batch before if the coordinator does not
-        answer, or the backlog is still being flushed.
+        With ``on_outage="continue"``, the batch begins without the coordinator if the coordinator does not answer, or
+        the backlog is not yet flushed. A new batch then takes the pinned watermark of the previous batch.
 
         Raises:
             CoordinatorUnavailable: The coordinator does not answer, and the batch may not continue without it.
@@ -155,11 +155,15 @@ class QueryProtocol:
         return OpenBatch(batch, stored, False, self._coordinator.now(), complete_at)
 
     def report(self, batch: OpenBatch, fold: Fold) -> Procedure[None]:
-        """Stage the fold of a batch. Raises as :meth:`begin` does."""
+        """Stage the fold of a batch. Raise the same errors as :meth:`begin`."""
         yield from self._call_or_continue(self.batches.report, batch, fold)
 
     def commit(self, batch: OpenBatch, fold: Fold) -> Procedure[Answer | None]:
-        """Commit a batch. Return the answer; None if the batch is in the backlog. Raises as :meth:`begin` does."""
+        """Commit a batch. Return the answer; None if the batch is in the backlog.
+
+        Raises:
+            CoordinatorUnavailable, Refused: As in :meth:`begin`.
+        """
         answer = yield from self._call_or_continue(self.batches.commit, batch, fold)
         if answer is None:
             complete_s = None if batch.complete_at is None else batch.complete_at.at_s
@@ -188,8 +192,6 @@ class QueryProtocol:
     def _input_complete_at(self, batch_id: int) -> Procedure[ProcessingTime | None]:
         """Return the time up to which all input is in this batch or an earlier one; None if not known."""
         first, self._has_begun = not self._has_begun, True
-        if self._settings.input_complete is InputComplete.UNKNOWN:
-            return None
         now = self._coordinator.now()
         # An earlier run may have planned the first batch.
         planned_ms = (yield ReadPlannedMs(batch_id)) if first else int(1000 * now.at_s)
@@ -206,25 +208,15 @@ class QueryProtocol:
 
     # -- batches that Spark has finished --------------------------------------------------------------------------
 
-    def last_acknowledged_batch(self) -> Procedure[int | None]:
-        """Return the last batch with an acknowledged commit; None if there is none."""
-        progress = yield from self.registration.progress()
-        return progress.batch_id
-
-    def max_event_times(self) -> Procedure[dict[str, int]]:
-        """Return the max event time of each substream, over all acknowledged batches."""
-        progress = yield from self.registration.progress()
-        return dict(progress.max_event_times)
-
     def keep_finished(
         self, batch_id: int, pinned_watermark: int | None, planned_ms: int, fold: Fold
     ) -> Procedure[None]:
-        """Add a batch that Spark itself has judged and finished to the backlog.
+        """Add a batch to the backlog after Spark has classified its rows and finished the batch.
 
         Args:
             batch_id: The batch.
-            pinned_watermark: Rows below it were late.
-            planned_ms: When Spark planned the batch (epoch milliseconds).
+            pinned_watermark: The watermark by which Spark classified the rows; None if Spark had none.
+            planned_ms: Time at which Spark planned the batch (epoch milliseconds).
             fold: The fold of its rows.
         """
         now = self._coordinator.now()
@@ -235,7 +227,7 @@ class QueryProtocol:
         yield from self.backlog.keep(BacklogBatch(batch_id, stored, now.at_s, complete_s, fold), now)
 
     def report_finished(self) -> Procedure[bool]:
-        """Report the backlog: now or, if the coordinator does not answer, in the background.
+        """Report the backlog. If the coordinator does not answer, continue in the background.
 
         Returns:
             Whether the backlog is empty.
@@ -253,12 +245,12 @@ class QueryProtocol:
     # -- heartbeats -----------------------------------------------------------------------------------------------
 
     def heartbeat(self, age_s: float, after_batch: int | None) -> Procedure[None]:
-        """Report that the query was caught up ``age_s`` seconds ago, and restore what the coordinator has lost.
+        """Report that the query was caught up ``age_s`` seconds ago, and restore state that the coordinator has lost.
 
-        ``after_batch`` is the last batch that the query had finished by then; None if there was none.
+        ``after_batch`` is the last batch that the query had finished at that time; None if it had finished none.
 
         Raises:
-            TidegateError: The heartbeat failed. The next one carries newer evidence.
+            TidegateError: The heartbeat failed. The next heartbeat carries newer evidence.
         """
         yield from self.registration.load_token()
         try:

@@ -1,8 +1,9 @@
-"""The registration of a query with the coordinator, and its restoration.
+"""The registration of a query with the coordinator, and the restoration of lost state.
 
-The coordinator's next answer shows what it has lost. If it has lost everything (an emptied Redis), the client creates
-the job again and declares the query's substreams with their max event times. If it has lost the end of its log, the
-client reports the max event times with the next batch. A job that an operator reset is not restored.
+The answers of the coordinator show which state it has lost. If the coordinator has lost everything (an emptied Redis),
+the client creates the job again and declares the query's substreams with their max event times. If the coordinator has
+lost the end of its log, the client reports the max event times with the next batch. The client does not restore a job
+that an operator reset.
 """
 
 from collections.abc import Mapping
@@ -23,14 +24,14 @@ Answer = Mapping[str, Any]
 
 
 class QueryRegistration:
-    """The registration of one query: announced, declared, and restored after a loss.
+    """The registration of one query, which is restored after the coordinator has lost it.
 
     Args:
         settings: The query.
-        coordinator: The calls about the job.
+        coordinator: The calls for the job.
         calls: The calls of the run.
-        owns_files: Whether this process writes the files beside the checkpoint. Under Spark Connect the process of the
-            hook writes them, so the client's process reads the progress again when it needs it.
+        owns_files: Whether this process writes the files beside the checkpoint. Under Spark Connect, the process of the
+            hook writes them. The client's process then reads the progress again before it restores state.
         log: The log of the query.
     """
 
@@ -90,7 +91,7 @@ class QueryRegistration:
         """
         if self._settings.connection.config is None or isinstance(missing, JobDeleted):
             raise missing
-        self._log.warning("the coordinator does not know the job any more; creating it again")
+        self._log.warning("the coordinator has lost the job; creating it again")
         yield from self.announce(policy)
 
     def _announce(self, policy: RetryPolicy) -> Procedure[None]:
@@ -102,13 +103,14 @@ class QueryRegistration:
         self._config, self._revision = status["config"], status["revision"]
 
     def is_announced_in(self, answer: Answer) -> bool:
-        """Return whether the query was announced in the state that gave this answer."""
+        """Return whether the query was announced in the state epoch of this answer."""
         return bool(answer["state_epoch"] == self._announced_in)
 
     def follow(self, answer: Answer, policy: RetryPolicy) -> Procedure[None]:
-        """Declare the query's substreams, unless the state that gave this answer knows them.
+        """Declare the query's substreams, unless they were declared in the state epoch of this answer.
 
-        They are the declared substreams and, if the job was lost, all substreams with their max event times.
+        The method declares the substreams that the program names. If the job was lost, the method also declares all
+        other substreams of the query, with their max event times.
         """
         announced = self.is_announced_in(answer)
         if not announced:
@@ -116,10 +118,10 @@ class QueryRegistration:
         progress = yield from self.progress()
         if not announced:
             max_event_times = progress.missing_in(answer)
-            reason = "the query has begun"
+            reason = "the query has started"
             if max_event_times:
                 self._log.warning("the coordinator has lost the job; declaring its substreams again")
-                reason = "the job was lost, or reset: how far the query had come"
+                reason = "the job was lost; its substreams are restored with their max event times"
             names = list(dict.fromkeys([*self._settings.declared, *max_event_times]))
             yield from self._coordinator.declare(self._query, names, reason, max_event_times, policy)
             self._announced_in = answer["state_epoch"]
@@ -133,7 +135,7 @@ class QueryRegistration:
     # -- batches --------------------------------------------------------------------------------------------------
 
     def began(self, answer: Answer, batch_id: int, policy: RetryPolicy) -> Procedure[None]:
-        """Follow the answer to a begin, and report again what the coordinator has lost."""
+        """Process the answer to a begin. If the coordinator has lost a commit, report the max event times again."""
         yield from self.follow(answer, policy)
         if answer["revision"] != self._revision:
             self._keep_config((yield from self._coordinator.status(policy)))
@@ -145,7 +147,7 @@ class QueryRegistration:
                 progress.batch_id,
                 extra={"batch": batch_id},
             )
-            # Store it: what this run stages is dropped when the next run begins.
+            # Store the flag: the coordinator discards the staged reports of this run when the next run begins.
             progress.restoring = True
             yield from progress.save()
         if progress.restoring:
@@ -161,9 +163,10 @@ class QueryRegistration:
         yield from progress.save()
 
     def restore(self, batch_id: int | None, policy: RetryPolicy) -> Procedure[None]:
-        """Repeat the last acknowledged batch with the max event times, in case the coordinator has lost it.
+        """Send the last acknowledged batch again with the max event times, in case the coordinator has lost it.
 
-        Otherwise this changes nothing. A batch in the backlog and a job that was reset are not restored.
+        If the coordinator has the batch, nothing changes. Batches in the backlog and jobs that were reset are not
+        restored.
         """
         self._forget_progress_of_others()
         stored = None if batch_id is None else (yield from self._pinned_watermarks.read(batch_id))
@@ -180,7 +183,7 @@ class QueryRegistration:
         yield from self._calls.report(batch_id, reports, policy)
 
     def forget_substreams(self, reason: str) -> Procedure[None]:
-        """Mark all substreams of the query idle until they report again.
+        """Mark all substreams of the query, except those that are done, as idle until they report again.
 
         Raises:
             CoordinatorUnavailable: The coordinator does not answer; the progress keeps the substreams.

@@ -1,4 +1,4 @@
-"""Reports of executors: the fold of one task, posted over a connection that the Python worker keeps.
+"""Reports from executors: the fold of one task, posted over a connection that the Python worker keeps.
 
 This module uses ``http.client``, which has a third of the latency of ``httpx`` per call and saves every worker an
 import of 0.2 s.
@@ -18,14 +18,14 @@ from urllib.parse import SplitResult, urlsplit
 
 from tidegate_spark.clock import SYSTEM_CLOCK
 from tidegate_spark.errors import TidegateError
-from tidegate_spark.protocol.effects import Effect, NoAnswer, Pause, Request, Response, Send, run
-from tidegate_spark.protocol.retry import RetryPolicy, call, outage_since
+from tidegate_spark.protocol.effects import NoAnswer, Response, Send
+from tidegate_spark.protocol.retry import RetryPolicy, call, outage_since, run_call
 
 log = logging.getLogger("tidegate")
 
 SUBSTREAMS_PER_CALL = 5_000
 DELAYS_PER_CALL = 100_000
-"""Maximum number of delay buckets in one call, of all its substreams together."""
+"""Maximum number of delay buckets in one call, summed over all its substreams."""
 
 # Functions are unpickled for every task, so connections are kept in an entry of sys.modules.
 _KEEPER = "_tidegate_spark_connections"
@@ -68,17 +68,9 @@ def in_calls(columns: Columns) -> Iterator[Columns]:
         first = last
 
 
-def batch_reference(query: str, run: Mapping[str, str], batch_id: int) -> dict[str, Any]:
-    """Return the reference to a batch in a report.
-
-    A fold has each substream once, so all reports of a batch belong to one "partition".
-    """
-    return {"query": query, **run, "batch_id": batch_id, "partition": 0}
-
-
 @dataclass(frozen=True, slots=True)
 class Reporter:
-    """A sender of reports of one batch. It is pickled with the function that uses it."""
+    """A sender of reports of one batch. Spark pickles the sender with the function that sends the reports."""
 
     url: str
     path: str
@@ -88,49 +80,39 @@ class Reporter:
     policy: RetryPolicy
 
     def report(self, reports: Iterable[Columns]) -> tuple[bool, float]:
-        """Stage reports; idempotent.
+        """Stage reports. Repeating the call changes nothing.
 
         Returns:
-            Whether the coordinator has all of them, and for how many seconds this task waited for it.
+            Whether the coordinator has all reports, and the seconds that this task waited for the coordinator.
         """
         waited_s = 0.0
         for columns in reports:
             body = {**columns, "batch": self.batch, "watermark_token": self.watermark_token}
-            request = partial(Request, "POST", self.path, body)
+            request = partial(Send, "POST", self.path, body, self.headers)
             began = SYSTEM_CLOCK.monotonic()
             try:
-                run(call("Report of a task", request, self.policy, SYSTEM_CLOCK), self._perform)
+                run_call(call("Report of a task", request, self.policy, SYSTEM_CLOCK), self._send, SYSTEM_CLOCK)
             except TidegateError as error:
                 log.warning("The driver sends the report that this task could not send: %s", error)
                 return False, waited_s + outage_since(began, SYSTEM_CLOCK)
             waited_s += outage_since(began, SYSTEM_CLOCK)
         return True, waited_s
 
-    def _perform(self, effect: Effect) -> Any:
-        match effect:
-            case Send(request, timeout_s):
-                return self._send(request, timeout_s)
-            case Pause(seconds):
-                SYSTEM_CLOCK.sleep(seconds)
-                return False
-            case _:
-                raise TypeError(f"a task cannot perform {effect!r}")
-
-    def _send(self, request: Request, timeout_s: float) -> Response:
+    def _send(self, request: Send) -> Response:
         address, body = urlsplit(self.url), json.dumps(request.body).encode()
         for reused, connection in _connections(address):
-            connection.timeout = timeout_s
+            connection.timeout = request.timeout_s
             if connection.sock is not None:
-                connection.sock.settimeout(timeout_s)
+                connection.sock.settimeout(request.timeout_s)
             try:
-                connection.request(request.method, address.path.rstrip("/") + request.path, body, self.headers)
+                connection.request(request.method, address.path.rstrip("/") + request.path, body, dict(request.headers))
                 response = connection.getresponse()
-                return Response(response.status, response.read())
+                return Response(response.status, response.read(), response.getheader("Retry-After"))
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
                 if not reused:
                     raise NoAnswer(f"{self.url}: {error or type(error).__name__}") from error
-        raise AssertionError("a new connection answers or fails")
+        raise AssertionError("a call over a new connection returns or raises")
 
 
 def _connections(address: SplitResult) -> Iterator[tuple[bool, http.client.HTTPConnection]]:

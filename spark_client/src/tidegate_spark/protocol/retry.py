@@ -1,7 +1,7 @@
-"""Retries: how long a call waits for the coordinator, and the pauses between its attempts.
+"""The retries of a call: the attempts, the pauses between attempts, and the error after the last attempt.
 
-This module decides; the shell sends and sleeps. So the same code runs in a driver, in an executor's task and in a
-simulation. (Retry libraries such as tenacity and stamina sleep themselves.) Every call is idempotent.
+The runner sends requests and sleeps, so this code runs in a driver, in an executor's task and in a simulation. (Retry
+libraries such as tenacity and stamina sleep themselves.) Every call is idempotent.
 """
 
 import json
@@ -10,44 +10,45 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from tidegate_spark.clock import Clock
 from tidegate_spark.errors import CoordinatorUnavailable, InvalidUsage, refusal_of
-from tidegate_spark.protocol.effects import NoAnswer, Pause, Procedure, Request, Response, Send
+from tidegate_spark.protocol.effects import Effect, NoAnswer, Pause, Procedure, Response, Send, run
 
 log = logging.getLogger("tidegate")
 
+Result = TypeVar("Result")
+
 RETRIED_STATUSES = frozenset({429, 502, 503, 504})
-"""Statuses after which a call is retried, of a coordinator or of a proxy."""
+"""HTTP statuses of a coordinator or a proxy after which a call is retried."""
 
 SHORT_WAIT_S = 5.0
-"""How long a call waits if there is an alternative: the driver sends a task's report, or a batch continues with
-``on_outage="continue"``. Also the shortest timeout of an attempt."""
+"""Maximum wait in seconds of a call with an alternative, and minimum timeout of an attempt.
+
+The alternatives: the driver sends the report of a task, or a batch continues without the coordinator
+(``on_outage="continue"``).
+"""
 
 LONGEST_ATTEMPT_S = 30.0
-"""The longest timeout of an attempt."""
+"""Maximum timeout of an attempt, in seconds."""
 
 OUTAGE_S = 1.0
-"""A call that takes longer than this counts as waiting for the coordinator."""
+"""Duration in seconds above which a call counts as waiting for the coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long to wait for an answer, and the pauses between attempts, in seconds."""
+    """The maximum wait for an answer, and the pauses between attempts, in seconds."""
 
     give_up_after_s: float
     first_pause_s: float = 0.1
     longest_pause_s: float = 5.0
 
-    def at_most(self, give_up_after_s: float) -> "RetryPolicy":
-        """Return the policy with ``give_up_after_s`` as an upper limit."""
-        return replace(self, give_up_after_s=min(self.give_up_after_s, give_up_after_s))
-
-    def pause_s(self, attempts: int, left_s: float) -> float:
-        """Return the pause after a number of attempts: exponential, jittered, at most ``left_s``."""
+    def pause_s(self, attempts: int, left_s: float, at_least_s: float) -> float:
+        """Return the pause after an attempt: exponential, with jitter, at least ``at_least_s``, at most ``left_s``."""
         longest = min(self.first_pause_s * 2.0 ** min(attempts - 1, 30), self.longest_pause_s)
-        return min(random.uniform(longest / 2, longest), left_s)
+        return min(at_least_s + random.uniform(longest / 2, longest), left_s)
 
 
 ONE_ATTEMPT = RetryPolicy(0)
@@ -59,8 +60,8 @@ class OnOutage:
     """The behaviour of a batch if the coordinator does not answer.
 
     Attributes:
-        policy: How long it waits. The first batch of a query always waits, because it has no pinned watermark.
-        continues: Whether it continues without the coordinator after :data:`SHORT_WAIT_S`.
+        policy: The retry policy. The first batch of a query always follows it, because it has no pinned watermark.
+        continues: Whether the batch continues without the coordinator after :data:`SHORT_WAIT_S`.
     """
 
     policy: RetryPolicy
@@ -68,22 +69,26 @@ class OnOutage:
 
     @classmethod
     def of(cls, chosen: timedelta | Literal["continue"]) -> "OnOutage":
-        """Return the user's choice; raise InvalidUsage if it is neither a duration nor ``"continue"``."""
+        """Return the behaviour for a user's choice: a duration that is not negative, or ``"continue"``.
+
+        Raises:
+            InvalidUsage: Any other choice.
+        """
         if chosen == "continue":
             return cls(RetryPolicy(DEFAULT_ON_OUTAGE.total_seconds()), continues=True)
         if not isinstance(chosen, timedelta) or chosen < timedelta(0):
-            raise InvalidUsage(f"on_outage takes how long a batch waits, a timedelta, or 'continue'; it is {chosen!r}.")
+            raise InvalidUsage(f"on_outage must be a timedelta of 0 or more, or 'continue'; it is {chosen!r}.")
         return cls(RetryPolicy(chosen.total_seconds()), continues=False)
 
     @property
     def policy_before_continuing(self) -> RetryPolicy:
         """The policy of a batch that may continue without the coordinator."""
-        return self.policy.at_most(SHORT_WAIT_S)
+        return replace(self.policy, give_up_after_s=min(self.policy.give_up_after_s, SHORT_WAIT_S))
 
 
 _GAVE_UP = (
-    "{what}: {state} Gave up after {waited_s:.0f} s. Nothing is lost: start the query again when the coordinator is "
-    "back, or let it wait longer (on_outage)."
+    "{what}: {state} Gave up after {waited_s:.0f} s. Nothing is lost: start the query again when the coordinator "
+    "answers, or set a longer on_outage."
 )
 
 
@@ -93,14 +98,14 @@ def outage_since(began: float, clock: Clock) -> float:
     return elapsed_s if elapsed_s > OUTAGE_S else 0.0
 
 
-def call(what: str, request: Callable[[], Request], policy: RetryPolicy, clock: Clock) -> Procedure[dict[str, Any]]:
+def call(what: str, request: Callable[[float], Send], policy: RetryPolicy, clock: Clock) -> Procedure[dict[str, Any]]:
     """Send a request until it is answered, and return the JSON object of the answer.
 
     Args:
         what: Name of the call, for the log and for errors.
-        request: Creates the request of each attempt.
-        policy: How long to try.
-        clock: Measures the time.
+        request: Creates the request of each attempt, with its timeout in seconds.
+        policy: The retry policy.
+        clock: The clock that measures the time.
 
     Raises:
         Refused: The coordinator refuses the call, and a retry would not help.
@@ -110,24 +115,54 @@ def call(what: str, request: Callable[[], Request], policy: RetryPolicy, clock: 
     while True:
         left_s = policy.give_up_after_s - (clock.monotonic() - began)
         attempts += 1
+        at_least_s = 0.0
         try:
-            response: Response = yield Send(request(), min(LONGEST_ATTEMPT_S, max(SHORT_WAIT_S, left_s)))
+            response: Response = yield request(min(LONGEST_ATTEMPT_S, max(SHORT_WAIT_S, left_s)))
             if response.status not in RETRIED_STATUSES:
                 if attempts > 1:
                     log.warning("The coordinator answers again after %.1f s (%s).", clock.monotonic() - began, what)
                 return _answer_of(response)
             reason = str(refusal_of(response.status, response.body))
             state = f"the coordinator cannot serve the call now ({reason})."
+            at_least_s = _retry_after_s(response)
         except NoAnswer as error:
             reason = str(error)
-            state = f"no answer from the coordinator ({reason}); is the address right?"
+            state = f"no answer from the coordinator ({reason}); check its address."
         waited_s = clock.monotonic() - began
         if waited_s >= policy.give_up_after_s:
             raise CoordinatorUnavailable(_GAVE_UP.format(what=what, state=state, waited_s=waited_s), reason)
         if attempts == 1:
             log.warning("%s: %s Waiting for at most %.0f s.", what, state, policy.give_up_after_s)
-        if (yield Pause(policy.pause_s(attempts, policy.give_up_after_s - waited_s))):
+        if (yield Pause(policy.pause_s(attempts, policy.give_up_after_s - waited_s, at_least_s))):
             raise CoordinatorUnavailable(f"{what}: the query was stopped while it waited ({reason}).", reason)
+
+
+def run_call(procedure: Procedure[Result], send: Callable[[Send], Response], clock: Clock) -> Result:
+    """Run a procedure that only sends requests and pauses, outside of any query.
+
+    Args:
+        procedure: The procedure.
+        send: Performs the effect :class:`Send`.
+        clock: Performs the effect :class:`Pause`.
+    """
+
+    def perform(effect: Effect) -> Response | bool:
+        match effect:
+            case Send():
+                return send(effect)
+            case Pause(seconds):
+                clock.sleep(seconds)
+                return False
+            case _:
+                raise TypeError(f"a call outside of a query cannot perform {effect!r}")
+
+    return run(procedure, perform)
+
+
+def _retry_after_s(response: Response) -> float:
+    """Return the seconds in ``Retry-After``; 0 if the header is missing or contains a date."""
+    value = response.retry_after or ""
+    return float(value) if value.isdecimal() else 0.0
 
 
 def _answer_of(response: Response) -> dict[str, Any]:

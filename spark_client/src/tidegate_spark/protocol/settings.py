@@ -1,15 +1,15 @@
-"""The settings of a query, the same in all processes of a run."""
+"""The settings of a query, which are the same in all processes of a run."""
 
 from dataclasses import dataclass, field
 from enum import Enum
 
 from tidegate_spark.protocol.choices import QueryChoices
 from tidegate_spark.protocol.connection import JobConnection
-from tidegate_spark.protocol.files import PinnedWatermarks
+from tidegate_spark.protocol.pinned_watermarks import PinnedWatermarks
 
 
 class InputComplete(Enum):
-    """When Spark fixes the input of a run's batches: evidence that substreams are idle."""
+    """The time at which Spark fixes the input of a batch, which is evidence that substreams are idle."""
 
     PER_BATCH = "as each batch is planned"
     PER_RUN = "for all batches of the run, as it starts"
@@ -31,9 +31,9 @@ class QuerySettings:
         connection: The connection to the job. Its configuration may be replaced while the query runs.
         query: Name of the query.
         declared: Substreams that hold the watermark from the start.
-        input_complete: When Spark fixes the input of a batch.
+        input_complete: The time at which Spark fixes the input of a batch.
         pinned_watermarks: The pinned watermarks beside the checkpoint.
-        choices: The choices that the checkpoint depends on; None: not checked.
+        choices: The choices that the checkpoint depends on; None if they are not checked.
         replaces_substreams: Whether the query may continue with other substream columns.
     """
 

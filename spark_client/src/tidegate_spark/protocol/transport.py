@@ -6,15 +6,16 @@ from typing import Any
 import httpx
 
 from tidegate_spark.errors import InvalidUsage
-from tidegate_spark.protocol.effects import NoAnswer, Request, Response
+from tidegate_spark.protocol.effects import NoAnswer, Response, Send
 
 CONNECT_S = 5.0
 
 
 class HttpTransport:
-    """A sender of requests to one coordinator, with its own connections.
+    """An HTTP client for one coordinator, with connections of its own.
 
-    It can be pickled: Spark Connect runs the hook in another process, which opens its own connections.
+    A transport can be pickled, because Spark Connect runs the hook in another process. That process opens its own
+    connections.
     """
 
     def __init__(self, url: str, headers: dict[str, str], transport: httpx.BaseTransport | None = None) -> None:
@@ -25,11 +26,11 @@ class HttpTransport:
         """Return the state without the connections."""
         return {**self.__dict__, "_client": None}
 
-    def send(self, request: Request, timeout_s: float) -> Response:
+    def send(self, request: Send) -> Response:
         """Send a request once.
 
         Raises:
-            NoAnswer: No answer arrived within ``timeout_s``.
+            NoAnswer: No answer arrived within ``request.timeout_s``.
         """
         try:
             response = self._connected().request(
@@ -37,18 +38,18 @@ class HttpTransport:
                 self._url + request.path,
                 json=request.body,
                 headers=dict(request.headers),
-                timeout=httpx.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s)),
+                timeout=httpx.Timeout(request.timeout_s, connect=min(CONNECT_S, request.timeout_s)),
             )
         except httpx.TransportError as error:
             raise NoAnswer(f"{self._url}: {error or type(error).__name__}") from error
-        return Response(response.status_code, response.content)
+        return Response(response.status_code, response.content, response.headers.get("Retry-After"))
 
     def _connected(self) -> httpx.Client:
         if self._client is None:
             # Loading the certificate authorities takes 30 ms; plain HTTP does not need them.
             secured = self._url.startswith("https:")
             self._client = httpx.Client(headers=self._headers, transport=self._transport, verify=secured)
-            # Close the connections with the query: the program may run much longer.
+            # Close the connections together with this transport: the program may run much longer.
             weakref.finalize(self, self._client.close)
         return self._client
 
@@ -57,5 +58,5 @@ def check_url(url: str) -> str:
     """Return a coordinator's address without a trailing slash; raise InvalidUsage if it is not an HTTP(S) address."""
     parts = httpx.URL(url)
     if parts.scheme not in ("http", "https") or not parts.host:
-        raise InvalidUsage(f"{url!r} is not the address of a coordinator; it looks like http://host:8000.")
+        raise InvalidUsage(f"{url!r} is not the address of a coordinator: expected one like http://host:8000.")
     return url.rstrip("/")

@@ -1,19 +1,11 @@
-"""The client's files beside the checkpoint, under ``<checkpointLocation>/tidegate``.
-
-=============================  =========================================================================
-``pinned_watermarks/<batch>``  the pinned watermark of a batch, written before a row is judged by it
-``progress``                   the progress of the query (:mod:`tidegate_spark.protocol.progress`)
-``backlog/<batch>``            a batch that was processed without the coordinator
-``choices``                    the columns and windows that the query was started with
-=============================  =========================================================================
-"""
+"""The pinned watermarks of a query, stored beside its checkpoint."""
 
 from dataclasses import asdict, dataclass
 
 from tidegate_spark.protocol.effects import ListBatches, Procedure, Read, Remove, Write
 
 KEPT = 100
-"""Minimum number of pinned watermarks that are kept; a higher ``minBatchesToRetain`` of Spark keeps more."""
+"""Minimum number of pinned watermarks to keep. If Spark's ``minBatchesToRetain`` is higher, it applies instead."""
 
 _KIND = "pinned_watermarks"
 
@@ -23,10 +15,10 @@ class StoredPinnedWatermark:
     """The stored pinned watermark of a batch.
 
     Attributes:
-        pinned_watermark: Rows below it are late; None if the job had no watermark.
-        watermark_token: The watermark token at the begin, with which a later run restores the coordinator.
-        latest_event_time: Rows above it are too far ahead of the clock; None without a limit.
-        assumed: Whether it is that of the batch before, because the coordinator was unavailable.
+        pinned_watermark: The watermark by which rows are classified; None if the job had no watermark.
+        watermark_token: The watermark token when the batch began. A later run restores the coordinator with it.
+        latest_event_time: Highest event time that is not too far ahead of the clock; None if there is no limit.
+        assumed: Whether the watermark was copied from the previous batch because the coordinator was unavailable.
     """
 
     pinned_watermark: int | None
@@ -47,7 +39,7 @@ class PinnedWatermarks:
         return None if document is None else StoredPinnedWatermark(**document)
 
     def newest(self) -> Procedure[tuple[int, StoredPinnedWatermark] | None]:
-        """Return the latest batch that has a pinned watermark, and the pinned watermark; None if there is none."""
+        """Return the id and the pinned watermark of the latest stored batch; None if no batch is stored."""
         batches = yield ListBatches(_KIND)
         if not batches:
             return None
@@ -55,7 +47,7 @@ class PinnedWatermarks:
         return None if stored is None else (max(batches), stored)
 
     def write(self, batch_id: int, stored: StoredPinnedWatermark) -> Procedure[None]:
-        """Store the pinned watermark of a batch, and remove the oldest."""
+        """Store the pinned watermark of a batch, and remove that of the batch ``kept`` batches earlier."""
         yield Write(f"{_KIND}/{batch_id}", asdict(stored))
         if batch_id >= self.kept:
             yield Remove(f"{_KIND}/{batch_id - self.kept}")

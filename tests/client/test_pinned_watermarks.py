@@ -1,14 +1,14 @@
-"""Pinned watermarks beside the checkpoint: what a replay is judged by when everything else is gone."""
+"""Pinned watermarks beside the checkpoint, by which replays classify rows."""
 
 from pathlib import Path
 
 from tests.support.drivers import on_files
 from tidegate_spark.protocol.checkpoint import Checkpoint
-from tidegate_spark.protocol.files import PinnedWatermarks, StoredPinnedWatermark
+from tidegate_spark.protocol.pinned_watermarks import PinnedWatermarks, StoredPinnedWatermark
 
 
 def test_a_pinned_watermark_is_found_again_and_none_differs_from_no_watermark(tmp_path: Path) -> None:
-    """A batch pinned before there was a watermark must not be pinned anew."""
+    """A stored pinned watermark of None differs from a missing one: a replay of the batch keeps it."""
     pinned_watermarks, files = PinnedWatermarks(), Checkpoint(str(tmp_path))
     assert on_files(files, pinned_watermarks.read(0)) is None
     on_files(files, pinned_watermarks.write(0, StoredPinnedWatermark(None, "1..x")))
@@ -19,7 +19,6 @@ def test_a_pinned_watermark_is_found_again_and_none_differs_from_no_watermark(tm
 
 
 def test_old_pinned_watermarks_are_removed(tmp_path: Path) -> None:
-    """A query that runs for years must not fill a directory."""
     pinned_watermarks = PinnedWatermarks(kept=3)
     for batch_id in range(10):
         on_files(Checkpoint(str(tmp_path)), pinned_watermarks.write(batch_id, StoredPinnedWatermark(batch_id, "t")))

@@ -1,4 +1,4 @@
-"""The same program on each kind of Spark: executors of their own, a standalone cluster, Connect."""
+"""One program on several kinds of Spark: a local cluster, a standalone cluster and Spark Connect."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +28,7 @@ SPECULATION = {
 
 @pytest.fixture(scope="module")
 def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of one Spark Connect server for all tests of this file."""
+    """Start a Spark Connect server for all tests of this file; yield its address."""
     if pyspark.__version__.startswith("3."):
         pytest.skip("needs Spark 4.0")
     with connect_server(tmp_path_factory.mktemp("connect"), CONF) as address:
@@ -37,7 +37,7 @@ def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def session(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The address of a Spark."""
+    """Start a Spark of the requested kind; yield its address."""
     if request.param == "standalone":
         with standalone(tmp_path) as master:
             yield master
@@ -58,7 +58,7 @@ def session(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 def test_it_is_the_same_everywhere(
     tidegate: CoordinatorProcess, tmp_path: Path, session: str, tasks: dict[str, str]
 ) -> None:
-    """On a standalone cluster, a task of each batch fails and runs again, and another stalls and runs twice at once."""
+    """On the standalone cluster, one task fails and is retried, and another one stalls and is run speculatively."""
     marks = tmp_path / "marks"
     marks.mkdir()
     job = tidegate.job()
@@ -79,7 +79,7 @@ def test_it_is_the_same_everywhere(
 
     assert {path.name.split("-")[0] for path in marks.iterdir()} == set(" ".join(tasks.values()).split())
     given = {(call.kind, call.batch): (call.pinned_watermark, call.rows) for call in calls(tmp_path)}
-    assert len(given) == len(calls(tmp_path)), "a function was called twice"
+    assert len(given) == len(calls(tmp_path)), "each function must be called once per batch"
     assert given == {
         ("on_time", 0): (None, [["a", 90_000], *([k, 100_000] for k in names)]),
         ("on_time", 1): (90_000, [[k, 110_000] for k in names]),
@@ -96,12 +96,12 @@ def test_it_is_the_same_everywhere(
     assert sum(row["reported"] for row in job.substreams()) == on_time + 3
     assert [(known["query"], known["batch_id"], known["batch_open"]) for known in job.queries()] == [(QUERY, 3, False)]
     progress = [line for line in (tmp_path / "pipeline.log").read_text().splitlines() if line.startswith("q ")]
-    assert len(progress) == (0 if session.startswith("sc://") else 4)  # there it is the server's log that has them
+    assert len(progress) == (0 if session.startswith("sc://") else 4)  # under Connect, they are in the server's log
 
 
 @pytest.mark.parametrize("session", ["connect"], indirect=True)
-def test_silence_is_seen_by_a_client_of_connect(tidegate: CoordinatorProcess, tmp_path: Path, session: str) -> None:
-    """There the hook runs in another process than the listener, which speaks for it all the same."""
+def test_substreams_become_idle_under_connect(tidegate: CoordinatorProcess, tmp_path: Path, session: str) -> None:
+    """Under Spark Connect the listener's process sends the heartbeats, although the hook runs in another process."""
     job = tidegate.job()
     FileBatches(tmp_path / "input", SCHEMA).add({"k": "a", "t": 100_000}, {"k": "b", "t": 50_000})
     assert run(Settings(session, tidegate.url, job.connection.job, str(tmp_path), until_idle=True)) == 0
@@ -109,10 +109,8 @@ def test_silence_is_seen_by_a_client_of_connect(tidegate: CoordinatorProcess, tm
 
 
 @pytest.mark.parametrize("session", [pytest.param("connect", id="connect")], indirect=True)
-def test_windows_come_out_where_the_query_runs_elsewhere(
-    tidegate: CoordinatorProcess, tmp_path: Path, session: str
-) -> None:
-    """The hook travels to the server, and so does the source that looks at the watermark."""
+def test_windows_are_emitted_under_connect(tidegate: CoordinatorProcess, tmp_path: Path, session: str) -> None:
+    """Under Spark Connect the hook and the source that reads the watermark run in the server."""
     job = tidegate.job()
     settings = Settings(session, tidegate.url, job.connection.job, str(tmp_path), windows=10_000)
     source = FileBatches(tmp_path / "input", SCHEMA)
@@ -135,10 +133,10 @@ def test_windows_come_out_where_the_query_runs_elsewhere(
     ],
     indirect=["session"],
 )
-def test_sparks_own_windows_follow_everywhere(
+def test_native_windows_are_the_same_on_each_spark(
     tidegate: CoordinatorProcess, tmp_path: Path, session: str, tasks: dict[str, str]
 ) -> None:
-    """Tasks fold and are run again, and the reader of the markers lives in the driver, or in the server."""
+    """Retried tasks fold their rows again. The reader of the markers runs in the driver or in the Connect server."""
     job = tidegate.job()
     settings = Settings(session, tidegate.url, job.connection.job, str(tmp_path), windows=10_000, native=True)
     if tasks:
@@ -151,7 +149,7 @@ def test_sparks_own_windows_follow_everywhere(
     if tasks:
         assert list((tmp_path / "marks").iterdir())
     windows = sorted(row for call in calls(tmp_path) for row in call.rows)
-    # The batch that has 45 s brings the watermark to 35 s; the next has its marker, the one after that closes windows.
+    # The batch with 45 s moves the watermark to 35 s. The next one has its marker, and the third one closes windows.
     assert windows == [
         ["a", 10_000, 6],
         ["a", 20_000, 1],

@@ -1,4 +1,4 @@
-"""docker-compose.yml: what it says, and what it does when what it describes is started."""
+"""docker-compose.yml: its contents, and its services, started as processes."""
 
 import json
 import re
@@ -19,11 +19,11 @@ from tests.support.waiting import until
 from tidegate_spark.testing import ensure_java
 
 ONCE = {"secrets", "key", "keys"}
-"""They end by themselves."""
+"""Services that end by themselves."""
 OURS = {"tidegate:local", "tidegate-flights:local"}
 SCRIPTS = ROOT / "service" / "src" / "tidegate" / "store" / "lua"
 EXACT = {"DEMO_DAYS": "1", "DEMO_LAG_MINUTES": "120", "DEMO_IDLE_BATCHES": "0"}
-"""Every destination declared, none ever idle, a lag over the worst disorder: no row is late, whatever happens."""
+"""All destinations are declared, none becomes idle, and the lag is above the largest delay: no row is late."""
 
 
 @pytest.fixture(scope="module")
@@ -48,50 +48,54 @@ def composed(tmp_path: Path) -> Iterator[Composed]:
         made.end()
 
 
-def test_nothing_is_open_beyond_loopback(services: dict[str, dict[str, Any]]) -> None:
-    published = [port for said in services.values() for port in said.get("ports", [])]
+def test_ports_are_published_on_loopback_only(services: dict[str, dict[str, Any]]) -> None:
+    published = [port for definition in services.values() for port in definition.get("ports", [])]
     assert len(published) >= 4
     assert [port for port in published if not port.startswith("127.0.0.1:")] == []
-    assert not [name for name, said in services.items() if said.get("network_mode") == "host" or "expose" in said]
+    assert not [
+        name
+        for name, definition in services.items()
+        if definition.get("network_mode") == "host" or "expose" in definition
+    ]
 
 
-def test_every_service_has_its_limits_and_says_how_it_is(services: dict[str, dict[str, Any]]) -> None:
-    for name, said in services.items():
-        assert "no-new-privileges:true" in said["security_opt"], name
-        assert not said.get("privileged"), name
+def test_every_service_has_limits_and_a_health_check(services: dict[str, dict[str, Any]]) -> None:
+    for name, definition in services.items():
+        assert "no-new-privileges:true" in definition["security_opt"], name
+        assert not definition.get("privileged"), name
         if name not in ONCE:
-            assert said["mem_limit"], name
-            assert said["cpus"], name
+            assert definition["mem_limit"], name
+            assert definition["cpus"], name
         if name not in ONCE | {"flights", "flights-kafka", "landings"}:
-            assert said["healthcheck"]["test"], name
+            assert definition["healthcheck"]["test"], name
     for name in ("coordinator-1", "coordinator-2", "proxy"):
         assert services[name]["read_only"], name
         assert services[name]["cap_drop"] == ["ALL"], name
 
 
-def test_what_is_not_ours_is_pinned(services: dict[str, dict[str, Any]]) -> None:
-    images = {said["image"] for said in services.values()} - OURS
+def test_third_party_images_are_pinned(services: dict[str, dict[str, Any]]) -> None:
+    images = {definition["image"] for definition in services.values()} - OURS
     assert len(images) == 5
     for image in images:
         assert re.fullmatch(r"docker\.io/[a-z/-]+:v?\d+\.\d+\.\d+[a-z-]*", image), image
 
 
-def test_a_secret_is_made_and_never_written_down(services: dict[str, dict[str, Any]]) -> None:
-    """No environment has one: it is a file, in a volume that its readers alone mount, for reading."""
-    for name, said in services.items():
-        for variable, value in said.get("environment", {}).items():
+def test_secrets_are_files_of_their_readers(services: dict[str, dict[str, Any]]) -> None:
+    """Secrets are files in volumes, which only their readers mount, read-only. No environment variable has one."""
+    for name, definition in services.items():
+        for variable, value in definition.get("environment", {}).items():
             assert not re.search(r"PASSWORD$|SECRET$|TOKEN$|KEY$", variable), (name, variable)
             assert not re.search(r"://[^/]*@", str(value)), (name, variable)
-        mounted = [volume.split(":") for volume in said.get("volumes", []) if "-secrets:" in volume]
+        mounted = [volume.split(":") for volume in definition.get("volumes", []) if "-secrets:" in volume]
         if name not in ("secrets", "keys"):
             assert len(mounted) <= 1, name
             assert all(options == ["ro"] for _, _, *options in mounted), name
-    holders = [name for name, said in services.items() if "people-secrets" in str(said.get("volumes"))]
-    assert holders == ["secrets", "key"], "the key that may do everything"
+    holders = [name for name, definition in services.items() if "people-secrets" in str(definition.get("volumes"))]
+    assert holders == ["secrets", "key"], "only these services may mount the admin key"
 
 
-def test_the_flights_run_on_it_while_a_coordinator_dies(composed: Composed) -> None:
-    """A standalone master, two workers, both coordinators behind the proxy: every window is exact."""
+def test_the_flights_run_while_a_coordinator_is_killed(composed: Composed) -> None:
+    """Every window is exact on a standalone cluster with two workers, although a coordinator is killed."""
     composed.up("flights")
     flights, proxy = composed["flights"], composed["proxy"]
     first, second = composed["coordinator-1"], composed["coordinator-2"]
@@ -111,18 +115,20 @@ def test_the_flights_run_on_it_while_a_coordinator_dies(composed: Composed) -> N
         assert flights.process.poll() is None, composed.logs()
         return len(list((out / "state" / "batches").glob("batch-*.json")))
 
-    until(lambda: batches() >= 8 and reports(first) > 0 < reports(second), "both took reports", 300)
+    until(
+        lambda: batches() >= 8 and reports(first) > 0 < reports(second), "both coordinators have received reports", 300
+    )
     workers = httpx.get(f"http://{composed['spark-master'].address}:8080/json/").json()["workers"]
     assert [(worker["state"], worker["coresused"]) for worker in workers] == [("ALIVE", 1)] * 2
     first.kill()
-    assert batches() < 20, "it was to be killed in the middle"
+    assert batches() < 20, "the coordinator must be killed while batches remain"
     assert flights.process.wait(500) == 0, composed.logs()
 
     expected = data.load(settings(out, 1)).flights
     summary = check_accounts(out, expected)
     assert (summary["late"], summary["null_event_time"]) == (0, 0)
     check_windows(out, expected)
-    # One is left, and serves; the proxy has seen it.
+    # The remaining coordinator serves all calls through the proxy.
     assert proxy.is_healthy()
     jobs = f"http://{proxy.address}:8000/v1/jobs"
     (job,) = httpx.get(jobs, headers=headers, timeout=30).raise_for_status().json()["jobs"]
@@ -139,7 +145,7 @@ def test_the_flights_run_on_it_while_a_coordinator_dies(composed: Composed) -> N
 
 
 def check_user(composed: Composed) -> None:
-    """A coordinator's user was never denied anything; and may do nothing else."""
+    """Check that no command of a coordinator was denied, and that its user may run no other commands."""
     url = composed["coordinator-1"].here((composed.volume("coordinator-secrets") / "tidegate_redis_url").read_text())
     with Redis.from_url(url) as valkey:
         stats = valkey.info("stats")
@@ -150,8 +156,8 @@ def check_user(composed: Composed) -> None:
                 valkey.execute_command(*forbidden)
 
 
-def test_the_user_of_valkey_may_do_what_scripts_do() -> None:
-    """And what is done beside them: to load them, and to know that they are there; to read; to wait for a word."""
+def test_the_valkey_user_may_run_the_commands_of_scripts() -> None:
+    """The user may run the commands of the scripts, load the scripts, read, and subscribe to notifications."""
     scripts = "\n".join(path.read_text() for path in SCRIPTS.rglob("*.lua"))
     of_scripts = {name.lower() for name in re.findall(r"""\(["']([A-Z]{3,})["'][,)]""", scripts)}
     assert len(of_scripts) > 20
@@ -162,6 +168,8 @@ def test_the_user_of_valkey_may_do_what_scripts_do() -> None:
         == {
             "eval",
             "evalsha",
+            "multi",
+            "exec",
             "script|load",
             "script|exists",
             "get",
@@ -178,7 +186,7 @@ def test_the_user_of_valkey_may_do_what_scripts_do() -> None:
     )
 
 
-def test_secrets_are_made_once_and_state_outlives_a_stop(composed: Composed) -> None:
+def test_secrets_and_state_survive_a_restart(composed: Composed) -> None:
     composed.up("proxy")
     composed["proxy"].wait("service_healthy")
     url = f"http://{composed['proxy'].address}:8000"
@@ -201,24 +209,24 @@ def test_secrets_are_made_once_and_state_outlives_a_stop(composed: Composed) -> 
 
     composed.up("proxy")
     composed["proxy"].wait("service_healthy")
-    assert composed["secrets"].log.read_text().splitlines()[-1] == "The secrets are there."
+    assert composed["secrets"].log.read_text().splitlines()[-1] == "The secrets exist already."
     assert httpx.get(f"{url}/v1/jobs/j/watermark", headers=headers).json()["watermark"] == 90
     another = {"Authorization": f"Bearer {composed['keys'].run('create', 'reader', '--role', 'read').strip()}"}
-    until(lambda: httpx.get(f"{url}/v1/jobs/j", headers=another).is_success, "both know the key")
+    until(lambda: httpx.get(f"{url}/v1/jobs/j", headers=another).is_success, "both coordinators have loaded the key")
 
 
-def test_a_first_start_that_was_cut_short_is_made_good(composed: Composed) -> None:
-    """Half of the secrets would let nobody in."""
+def test_an_interrupted_first_start_is_repeated(composed: Composed) -> None:
+    """If the secrets are incomplete, the next start creates them again."""
     composed.up("secrets")
     composed["secrets"].wait("service_completed_successfully")
     kept = composed.volume("coordinator-secrets")
     (kept / "keys.json").rename(kept / ".keys.json")
     composed.up("coordinator-1")
     composed["coordinator-1"].wait("service_healthy")
-    assert "The secrets were made." in composed["secrets"].log.read_text()
+    assert "Created the secrets." in composed["secrets"].log.read_text()
 
 
-def test_prometheus_sees_both_and_has_the_rules(composed: Composed) -> None:
+def test_prometheus_scrapes_both_coordinators_and_has_the_rules(composed: Composed) -> None:
     composed.up("prometheus")
     prometheus = composed["prometheus"]
     prometheus.wait("service_healthy")
@@ -235,12 +243,12 @@ def test_prometheus_sees_both_and_has_the_rules(composed: Composed) -> None:
 
 
 def test_each_image_is_built_once(services: dict[str, dict[str, Any]]) -> None:
-    """From targets that the Dockerfile has. An image that several services build, some engines refuse to make."""
+    """Only one service builds each image, because some engines refuse an image that several services build."""
     stages = re.findall(r"^FROM \S+ AS (\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
-    built = [said["image"] for said in services.values() if "build" in said]
+    built = [definition["image"] for definition in services.values() if "build" in definition]
     assert sorted(built) == sorted(OURS)
-    for name, said in services.items():
-        if "build" in said:
-            assert said["build"]["target"] in stages, name
-        if said["image"] in OURS:
-            assert said["pull_policy"] == "never", f"{name} would take whatever a registry has by that name"
+    for name, definition in services.items():
+        if "build" in definition:
+            assert definition["build"]["target"] in stages, name
+        if definition["image"] in OURS:
+            assert definition["pull_policy"] == "never", f"{name} must not be pulled from a registry"

@@ -1,6 +1,6 @@
-"""``kill -9`` of a real driver, once for each kind of pipeline: the results are those of a run without a crash.
+"""``kill -9`` of a driver, once per kind of pipeline: the results equal those of a run without a crash.
 
-The points of a batch are covered in process (``tests/faults``, ``tests/client/test_crash_points.py``).
+Tests within one process cover all points of a batch (``tests/faults``, ``tests/client/test_crash_points.py``).
 """
 
 from pathlib import Path
@@ -24,7 +24,7 @@ TIMES = (100_000, 110_000, 120_000, 130_000)
 
 
 def fill(directory: Path) -> None:
-    """Write batches of two substreams; each after the first has a row that is late."""
+    """Write batches of two substreams. Every batch except the first one has a late row."""
     source = FileBatches(directory / "input", SCHEMA)
     for batch, t in enumerate(TIMES):
         late = [{"k": "a", "t": t - 25_000}] if batch else []
@@ -41,15 +41,15 @@ def settings_of(job: Job, session: str, directory: Path, **more: Any) -> Setting
     return Settings(session, coordinator.url, coordinator.job, str(directory), conf=conf, **more)
 
 
-def killed_and_run_again(settings: Settings) -> None:
-    """Run a pipeline until it kills itself, then to the end of its input."""
+def kill_and_run_again(settings: Settings) -> None:
+    """Run a pipeline until it kills itself, then run it again to the end of its input."""
     assert run(settings) < 0, log_of(Path(settings.directory))
     settings.die = None
     assert run(settings) == 0, log_of(Path(settings.directory))
 
 
 def check_rows(directory: Path, job: Job, killed: int) -> None:
-    """Every attempt gave the functions the same, the killed batch has two, and each row is counted once."""
+    """Check that all attempts of a batch got the same rows, that the killed one had two, and that rows count once."""
     given: dict[tuple[str, int], list[tuple[int | None, list[Any]]]] = {}
     for call in calls(directory):
         given.setdefault((call.kind, call.batch), []).append((call.pinned_watermark, call.rows))
@@ -65,46 +65,46 @@ def check_rows(directory: Path, job: Job, killed: int) -> None:
 
 
 def test_a_killed_driver_with_a_function(tidegate: CoordinatorProcess, tmp_path: Path) -> None:
-    """The process dies after its reports and its function, before the commit."""
+    """The driver is killed after its reports and its function, before the commit."""
     fill(tmp_path)
     job = tidegate.job(config=limiting_lag(LAG))
     settings = settings_of(job, "local[2]", tmp_path, die="before the commit", of=2)
-    killed_and_run_again(settings)
+    kill_and_run_again(settings)
     check_rows(tmp_path, job, killed=2)
 
 
 def test_a_killed_driver_on_a_standalone_cluster(tidegate: CoordinatorProcess, tmp_path: Path) -> None:
-    """Executors are processes of their own, and outlive the driver for a while."""
+    """The executors are separate processes, which end later than the driver."""
     fill(tmp_path)
     job = tidegate.job(config=limiting_lag(LAG))
     with standalone(tmp_path) as master:
         settings = settings_of(job, master, tmp_path, die=IN_THE_FUNCTION, of=2)
-        killed_and_run_again(settings)
+        kill_and_run_again(settings)
     check_rows(tmp_path, job, killed=2)
 
 
 def test_a_killed_connect_server(tidegate: CoordinatorProcess, tmp_path: Path) -> None:
-    """Under Spark Connect the hook runs in the server, which dies with all its processes."""
+    """Under Spark Connect the hook runs in the server, which is killed with all its processes."""
     fill(tmp_path)
     job = tidegate.job(config=limiting_lag(LAG))
     with connect_server(tmp_path, CONF) as session:
         port = int(session.rpartition(":")[2])
-        # The client would ask the dead server for minutes.
+        # The block kills the client, which would call the dead server for minutes.
         with started(settings_of(job, session, tmp_path, die=IN_THE_FUNCTION, of=2)):
-            until(lambda: not listens(port), "the server is dead", 120)
+            until(lambda: not listens(port), "the server has ended", 120)
     with connect_server(tmp_path, CONF) as session:
         assert run(settings_of(job, session, tmp_path)) == 0, log_of(tmp_path)
     check_rows(tmp_path, job, killed=2)
 
 
 def test_a_killed_driver_with_windows(tidegate: CoordinatorProcess, tmp_path: Path) -> None:
-    """The process dies when the state of a batch is written and its windows are not given out."""
+    """The driver is killed after it has written the state of a batch and before it emits the windows."""
     source = FileBatches(tmp_path / "input", SCHEMA)
     for t in (1000, 2000, 25_000, 3000, 45_000):
         source.add({"k": "a", "t": t})
     job = tidegate.job(config=limiting_lag(LAG))
     settings = settings_of(job, "local[2]", tmp_path, windows=10_000, die="after the state", of=2)
-    killed_and_run_again(settings)
+    kill_and_run_again(settings)
     given = [(call.kind, call.batch, [row[1:] for row in call.rows]) for call in calls(tmp_path)]
     assert given == [
         ("on_time", 2, [["a", 2, 2000, None]]),
@@ -113,16 +113,16 @@ def test_a_killed_driver_with_windows(tidegate: CoordinatorProcess, tmp_path: Pa
     ]
 
 
-def test_a_killed_driver_of_sparks_own_windows(tidegate: CoordinatorProcess, tmp_path: Path) -> None:
-    """The process dies after Spark has committed a batch that the coordinator may not know yet."""
+def test_a_killed_driver_of_native_windows(tidegate: CoordinatorProcess, tmp_path: Path) -> None:
+    """The driver is killed after Spark has committed a batch, possibly before the coordinator has its report."""
     source = FileBatches(tmp_path / "input", SCHEMA)
     for t in (11_000, 25_000, 45_000, 46_000, 47_000):
         source.add({"k": "a", "t": t}, {"k": "a", "t": 12_000})
     job = tidegate.job(config=limiting_lag(LAG))
     settings = settings_of(job, "local[2]", tmp_path, windows=10_000, native=True, die=AFTER_SPARKS_COMMIT, of=2)
-    killed_and_run_again(settings)
+    kill_and_run_again(settings)
     windows = {tuple(row) for call in calls(tmp_path) for row in call.rows}
-    assert len({window[:2] for window in windows}) == len(windows), "a window came out with two counts"
+    assert len({window[:2] for window in windows}) == len(windows), "all emissions of a window must have the same count"
     assert ("a", 20_000, 1) in windows
     rows = job.status()["rows"]
     assert rows["on_time"] + rows["late"] == 10

@@ -1,4 +1,4 @@
-"""Windows: each closes once, changes are corrections, and the last ones close without data."""
+"""Windows close once, late rows within the allowed lateness correct them, and the last windows close without data."""
 
 import time
 from pathlib import Path
@@ -15,17 +15,17 @@ from tidegate_spark.testing import FileBatches
 def test_late_rows_within_the_allowed_lateness_update_their_window(
     spark: SparkSession, job: Job, source: FileBatches, checkpoint: str
 ) -> None:
-    source.add(*rows(("a", 1000), ("a", 35_000)))  # the watermark is 25 s
+    source.add(*rows(("a", 1000), ("a", 35_000)))  # the watermark rises to 25 s
     source.add(*rows(("a", 2000), ("a", 12_000), ("a", 13_000)))
-    source.add(*rows(("a", 3000), ("a", 45_000)))  # judged by 25 s, then the watermark is 35 s
+    source.add(*rows(("a", 3000), ("a", 45_000)))  # judged by 25 s; then the watermark rises to 35 s
     source.add(*rows(("a", 4000), ("a", 15_000), ("a", None)))
     results = Results()
     to_the_end(tens(job, source, spark, results).allowed_lateness(20 * SECOND), checkpoint)
-    told = {
+    updates = {
         batch: [(row["window"]["start"], row["rows"], row["previous"] and row["previous"]["rows"]) for row in given]
         for batch, given in results.given.items()
     }
-    assert told == {
+    assert updates == {
         0: [(0, 1, None)],
         1: [(0, 2, 1), (10_000, 2, None)],
         2: [(0, 3, 2)],
@@ -41,7 +41,7 @@ def test_late_rows_within_the_allowed_lateness_update_their_window(
 def test_a_quiet_stream_closes_its_last_windows(
     spark: SparkSession, job: Job, source: FileBatches, checkpoint: str, tmp_path: Path
 ) -> None:
-    """Its own batch has closed none; another query moves the watermark, and there is no more data."""
+    """The only batch closes no window. Then another query moves the watermark, and no more data arrives."""
     source.add(*rows(("a", 1000), ("a", 12_000)))
     results, trigger_s = Results(), 1
     stream = tens(job, source, spark, results).trigger(processingTime=f"{trigger_s} seconds")
@@ -61,6 +61,6 @@ def test_a_quiet_stream_closes_its_last_windows(
         query.stop()
     assert {key: row["rows"] for key, row in results.table().items()} == {(0, "a"): 1, (10_000, "a"): 1}
     batches = [committed for committed in results.committed if int(committed.batch) in results.given]
-    assert len(batches) == 1 and batches[0].rows == 0, "one batch, of no rows"
-    # Two triggers, the batch itself, and half a minute for a machine that is busy with other tests.
+    assert len(batches) == 1 and batches[0].rows == 0, "expected one batch without rows"
+    # Two triggers, the batch itself, and half a minute for a busy machine.
     assert waited_s < 2 * trigger_s + batches[0].seconds + 30

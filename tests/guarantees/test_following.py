@@ -1,4 +1,4 @@
-"""Spark's own windows on the job's watermark: no row of the slowest substream is lost, and the others are dropped."""
+"""Spark's own windows on the watermark of a job: no row of the slowest substream is lost, and late rows are dropped."""
 
 from pathlib import Path
 
@@ -12,19 +12,19 @@ from tidegate_spark.testing import FileBatches
 
 @pytest.fixture
 def source(tmp_path: Path) -> FileBatches:
-    """A stream of substreams ``k`` and event times ``t``, which are timestamps."""
+    """A stream of substreams ``k`` and event times ``t`` of the type timestamp."""
     return FileBatches(tmp_path / "input", "k string, t timestamp")
 
 
 def test_windows_follow_the_slowest_substream(
     spark: SparkSession, job: Job, source: FileBatches, checkpoint: str
 ) -> None:
-    """The rows of b would be late by the highest event time; and what is late is what Spark drops."""
+    """The rows of b are not late, although a is far ahead. Spark drops exactly the late rows."""
     source.add(*rows(("a", 1), ("a", 35), ("b", 2)))
-    source.add(*rows(("a", 44), ("b", 3), ("b", 21)))  # b at 21 s: the watermark is 11 s
-    source.add(*rows(("a", 45), ("b", 42)))  # has its marker
-    source.add(*rows(("a", 47), ("b", 45), (None, 50)))  # closes windows by it
-    source.add(*rows(("a", 9.999), ("a", 10)))  # and judges rows by it
+    source.add(*rows(("a", 44), ("b", 3), ("b", 21)))  # b is at 21 s, so the watermark is 11 s
+    source.add(*rows(("a", 45), ("b", 42)))  # contains the marker of the watermark
+    source.add(*rows(("a", 47), ("b", 45), (None, 50)))  # closes windows by the watermark
+    source.add(*rows(("a", 9.999), ("a", 10)))  # judges rows by the watermark
     source.add(*rows(("b", 29.999), ("b", 30), ("a", 20.5), ("b", None)))
     out = to_the_end(tens(native(job, source.stream(spark), checkpoint, windows=TEN)), checkpoint)
     assert job.status()["watermark"] == ms(35)

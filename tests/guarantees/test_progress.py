@@ -1,4 +1,4 @@
-"""How the watermark of a running query moves: the guarantees monotone, evidence-based idleness and live."""
+"""The watermark of a running query: the guarantees monotone, evidence-based idleness and live."""
 
 from pyspark.sql import SparkSession
 
@@ -9,10 +9,10 @@ from tidegate_spark import limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
 
-def test_a_quiet_query_lets_its_substreams_fall_idle(
+def test_the_substreams_of_a_silent_query_become_idle(
     spark: SparkSession, source: FileBatches, tidegate: CoordinatorProcess, checkpoint: str
 ) -> None:
-    """Without heartbeats the last windows of a stream that pauses would stay open for ever."""
+    """Without heartbeats, the last windows of a silent stream would stay open for ever."""
     job = tidegate.job(config=limiting_lag(LAG, idle_timeout=0.15 * LAG))
     source.add(*rows(("a", 100_000), ("b", 40_000)))
     query = (
@@ -22,19 +22,19 @@ def test_a_quiet_query_lets_its_substreams_fall_idle(
         .start(queryName="q", checkpointLocation=checkpoint)
     )
     try:
-        until(lambda: job.status()["watermark"] == 90_000, "both idle, so the lead goes out")
+        until(lambda: job.status()["watermark"] == 90_000, "both substreams idle, so W is the max watermark")
         assert job.status()["substreams"] == {"active": 0, "idle": 2, "done": 0, "all_idle": True}
         source.add(*rows(("b", 41_000)))
-        until(lambda: job.status()["rows"]["late"] == 1, "the late row of the one that woke")
+        until(lambda: job.status()["rows"]["late"] == 1, "the late row of b")
     finally:
         query.stop()
     assert job.status()["watermark"] == 90_000
 
 
-def test_an_emptied_coordinator_is_told_by_the_next_run(
+def test_the_next_run_restores_an_emptied_coordinator(
     spark: SparkSession, source: FileBatches, own: LocalCoordinator, checkpoint: str
 ) -> None:
-    """What an earlier run has seen lies beside the checkpoint; the pin of the next batch is held by it."""
+    """The next run declares the event times stored beside the checkpoint. They hold the next pinned watermark."""
     sink, job = Sink(), own.job(job="j", config=limiting_lag(LAG))
     stream = sink.after(job.stream(source.stream(spark), event_time="t", substream="k"))
     source.add(*rows(("a", 100_000), ("b", 40_000)))

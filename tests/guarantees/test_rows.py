@@ -1,4 +1,4 @@
-"""What the hook does with rows: the guarantees safe, committed, replay-exact, idempotent and exact."""
+"""The rows of a query with the hook: the guarantees safe, committed, replay-exact, idempotent and exact."""
 
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,14 @@ from tests.support.api import operate
 from tests.support.partitions import BATCHES, PARTITIONS, PER_BATCH, TOTAL, four_partitions
 from tests.support.streams import LAG, Sink, rows, stream_of, to_the_end
 from tidegate_spark import SOURCE_PARTITION, Batch, Job, limiting_lag
-from tidegate_spark.hook import batch_function, fold
+from tidegate_spark.hook import batch_function, folding
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
 
 def test_every_row_is_on_time_late_or_without_an_event_time(
     spark: SparkSession, source: FileBatches, job: Job, checkpoint: str
 ) -> None:
-    """A row that is in none of the three was lost; a row in two was counted twice."""
+    """A row in none of the three classes is lost. A row in two classes is counted twice."""
     source.add(*rows(("a", 100_000), ("b", 40_000), ("a", 99_000), ("", 60_000), (None, 60_000)))
     source.add(*rows(("a", 25_000), ("b", 29_999), ("b", 30_000), ("c", 5), ("a", None), (None, 29_000)))
     source.add(*rows(("a", None), ("d", None)))
@@ -44,10 +44,10 @@ def test_every_row_is_on_time_late_or_without_an_event_time(
 
 
 @pytest.mark.parametrize("mode", ["executor", "driver"])
-def test_a_partition_that_is_behind_loses_nothing(
+def test_a_partition_that_is_behind_has_no_late_rows(
     spark: SparkSession, tidegate: CoordinatorProcess, tmp_path: Any, mode: Any
 ) -> None:
-    """What Spark's own watermark costs: 800 of 4000 rows, all of a partition that is in order but 250 s behind."""
+    """Spark's own watermark would drop 800 of the 4000 rows, all of them from the partition that is 250 s behind."""
     job = tidegate.job(config=limiting_lag(LAG))
     sink: list[int] = []
     query = (
@@ -65,10 +65,10 @@ def test_a_partition_that_is_behind_loses_nothing(
     assert {row["substream"]: row["reported"] for row in job.substreams()} == dict.fromkeys("0123", TOTAL // 4)
 
 
-def test_a_failed_batch_is_judged_again_as_it_was(
+def test_a_replay_of_a_failed_batch_judges_its_rows_alike(
     spark: SparkSession, source: FileBatches, job: Job, checkpoint: str
 ) -> None:
-    """A replay by a newer watermark would call rows late that were written as on time before the crash."""
+    """Under a newer watermark, rows that were written as on time before the crash would be late."""
     source.add(*rows(("a", 100_000)))
     source.add(*rows(("a", 95_000), ("a", 80_000)))
     sink, given = Sink(), []
@@ -82,7 +82,7 @@ def test_a_failed_batch_is_judged_again_as_it_was(
     stream = job.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(write)
     with pytest.raises(StreamingQueryException, match="the disk is full"):
         to_the_end(stream.late_output(sink.write_late), checkpoint)
-    # Meanwhile the job goes on: another reporter moves C far ahead. W waits for the open batch.
+    # Meanwhile another reporter moves C far ahead. W waits for the open batch.
     operate(job, "POST", ":report", {"substreams": ["x"], "max_event_times": [900_000]})
     job.done("q", ["a"])
     assert (job.status()["coalesced_watermark"], job.status()["watermark"]) == (890_000, 90_000)
@@ -94,26 +94,30 @@ def test_a_failed_batch_is_judged_again_as_it_was(
     assert job.status()["rows"] == {"on_time": 2, "updated": 0, "late": 1, "null_event_time": 0, "future": 0}
 
 
-def test_tasks_that_report_twice_change_nothing(
+def test_a_repeated_report_of_a_task_changes_nothing(
     spark: SparkSession, source: FileBatches, job: Job, checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A task that failed after its report runs again, a slow one twice at once: rows must not be counted twice."""
+    """Spark runs a task again that failed after its report, and may run a slow task twice. No row must be counted
+    twice.
+    """
 
     def twice(*args: Any) -> Any:
-        fold.on_executors(*args)
-        return fold.on_executors(*args)
+        folding.on_executors(*args)
+        return folding.on_executors(*args)
 
     monkeypatch.setattr(batch_function, "on_executors", twice)
     source.add(*rows(("a", 100_000), ("b", 40_000), ("b", 41_000), ("a", None), ("a", 9_999_999_999_999)))
     sink = Sink()
     to_the_end(sink.after(job.stream(source.stream(spark), event_time="t", substream="k")), checkpoint)
-    told = {row["substream"]: (row["max_event_time"], row["reported"], row["future_rows"]) for row in job.substreams()}
-    assert told == {"a": (100_000, 1, 1), "b": (41_000, 2, 0)}
+    substreams = {
+        row["substream"]: (row["max_event_time"], row["reported"], row["future_rows"]) for row in job.substreams()
+    }
+    assert substreams == {"a": (100_000, 1, 1), "b": (41_000, 2, 0)}
     assert job.status()["rows"] == {"on_time": 3, "updated": 0, "late": 0, "null_event_time": 1, "future": 1}
 
 
 @pytest.mark.parametrize("mode", ["executor", "driver"])
-def test_event_times_that_no_coordinator_can_hold_stop_nothing(
+def test_event_times_out_of_range_do_not_stop_a_query(
     spark: SparkSession,
     source: FileBatches,
     tidegate: CoordinatorProcess,
@@ -121,9 +125,9 @@ def test_event_times_that_no_coordinator_can_hold_stop_nothing(
     mode: Any,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A program's largest and smallest number often stand for "none"; a query that failed by them would fail for ever.
+    """The largest and smallest numbers often stand for "none". A query that fails on them would fail in every retry.
 
-    They move nothing, and nothing of them passes in silence.
+    Such event times do not move the watermark. The log names substreams whose event times are too far ahead.
     """
     job = tidegate.job(config=limiting_lag(LAG, max_future_skew=None))
     lowest, highest = -(2**63), 2**63 - 1
@@ -141,10 +145,10 @@ def test_event_times_that_no_coordinator_can_hold_stop_nothing(
         "c": 2**53 - 1,
         "d": 101_000,
     }
-    assert "too far ahead of the clock, in rows of b, c" in caplog.text
+    assert "rows of b, c have event times too far ahead of the clock" in caplog.text
 
 
-def test_a_query_that_joins_is_warned_and_judged_by_the_watermark_it_finds(
+def test_a_query_that_joins_warns_and_is_judged_by_the_current_watermark(
     spark: SparkSession,
     job: Job,
     orders: FileBatches,
@@ -152,14 +156,14 @@ def test_a_query_that_joins_is_warned_and_judged_by_the_watermark_it_finds(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It cannot take back what others were promised; from then on it is waited for."""
+    """The emitted watermark stays valid. After its first batch, the new query holds the watermark, too."""
     orders.add(*rows(("eu", 100_000)))
     payments.add(*rows(("visa", 89_999), ("visa", 95_000)))
     to_the_end(stream_of(spark, job, orders, Sink()), f"{tmp_path}/orders", "orders")
     assert "joins the job" not in caplog.text
     sink = Sink()
     to_the_end(stream_of(spark, job, payments, sink), f"{tmp_path}/payments", "payments")
-    assert "payments: joins the job at the watermark 90000" in caplog.text
+    assert "payments: the query joins the job at the watermark 90000" in caplog.text
     assert (sink.on_time, sink.late) == ({0: [("visa", 95_000)]}, {0: [("visa", 89_999)]})
     orders.add(*rows(("eu", 200_000)))
     to_the_end(stream_of(spark, job, orders, Sink()), f"{tmp_path}/orders", "orders")

@@ -1,4 +1,4 @@
-"""Columns of every type and name: the same substreams and event times for the hook, its windows and native queries."""
+"""Columns of every type and name: the hook, its windows and native queries get the same substreams and event times."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.support.native import ms
 from tests.support.native import to_the_end as natively_to_the_end
 from tests.support.streams import to_the_end
 from tidegate_spark import Batch, Job, windows
-from tidegate_spark.session import setting
+from tidegate_spark.spark_settings import setting
 from tidegate_spark.testing import FileBatches
 
 SCHEMA = "`at.time` timestamp, d double, n decimal(6, 2), b boolean, day date, `key.one` string, v long"
@@ -23,7 +23,7 @@ ROWS: list[dict[str, Any]] = [
     {"at.time": "2024-01-01T00:00:03Z", "v": 4},
     {"at.time": "2024-01-01T00:00:04Z", "v": 8},
 ]
-TOPS = {
+MAX_EVENT_TIMES = {
     "NaN/1.50/true/2024-02-29/x%2Fy": ms(1),
     "0.1/-10.00/false/1969-12-31/(empty)": ms(2),
     "(null)/(null)/(null)/(null)/(null)": ms(4),
@@ -39,7 +39,7 @@ def typed(tmp_path: Path) -> FileBatches:
 
 
 def max_event_times(job: Job) -> dict[str, int | None]:
-    """The highest event time of each substream."""
+    """Return the max event time of each substream, by its name without the digest."""
     return {row["substream"].partition("~")[0]: row["max_event_time"] for row in job.substreams()}
 
 
@@ -48,7 +48,9 @@ def max_event_times(job: Job) -> dict[str, int | None]:
 def test_values_of_any_type_name_a_substream(
     spark: SparkSession, job: Job, typed: FileBatches, checkpoint: str, zone: str, mode: Any
 ) -> None:
-    """Null, NaN, decimals and dates, in columns whose names have dots, in any time zone of the session."""
+    """The values include null, NaN, decimals and dates. Column names contain dots. The session's time zone has no
+    effect.
+    """
     found: list[Any] = []
 
     def write(df: DataFrame, batch: Batch) -> None:
@@ -57,7 +59,7 @@ def test_values_of_any_type_name_a_substream(
     with setting(spark, "spark.sql.session.timeZone", zone):
         stream = job.stream(typed.stream(spark), event_time="at.time", substream=KEYS).reporting(mode)
         to_the_end(stream.foreach_batch(write), checkpoint)
-    assert max_event_times(job) == TOPS
+    assert max_event_times(job) == MAX_EVENT_TIMES
     assert sorted(found) == [1, 2, 4, 8]
 
 
@@ -83,7 +85,7 @@ def test_native_queries_have_the_same_substreams(
     )
     counted = followed.groupBy(F.window("`at.time`", "10 seconds")).agg(F.sum("v").alias("total"))
     natively_to_the_end(counted, checkpoint)
-    assert max_event_times(job) == TOPS
+    assert max_event_times(job) == MAX_EVENT_TIMES
     job.complete(up_to=ms(60))
     out = natively_to_the_end(counted, checkpoint)
     assert [row.total for row in out.all()] == [15]

@@ -1,4 +1,4 @@
-"""The demo by way of Kafka: what is written to a topic, and read from it. (There is no broker here.)"""
+"""The demo with Kafka: the records that it writes to a topic and reads from it, without a broker."""
 
 from pathlib import Path
 
@@ -11,8 +11,8 @@ from examples.flights.spark import FlightsSource
 from tests.support.flights import settings
 
 
-def test_flights_come_out_of_a_topic_as_they_went_in(spark: SparkSession, tmp_path: Path) -> None:
-    """Each with the partition of its destination, where it is in its order."""
+def test_flights_read_from_a_topic_equal_those_written(spark: SparkSession, tmp_path: Path) -> None:
+    """Each flight is in the partition of its destination, and each partition is in order."""
     landings = data.load(settings(tmp_path, 1))
     data.write_landings(landings, settings(tmp_path, 1), tmp_path)
     source = FlightsSource(spark, tmp_path, landings.destinations)
@@ -22,14 +22,14 @@ def test_flights_come_out_of_a_topic_as_they_went_in(spark: SparkSession, tmp_pa
     assert (read["dest"] == [landings.destinations[partition] for partition in read["partition"]]).all()
     for _, of_one in read.groupby("partition"):
         assert of_one["landed_at"].is_monotonic_increasing
-    told = ["landed_at", "origin", "carrier", "flight"]
-    expected = landings.flights.sort_values(told).reset_index(drop=True)
-    found = read.drop(columns="partition").sort_values(told).reset_index(drop=True)
+    key = ["landed_at", "origin", "carrier", "flight"]
+    expected = landings.flights.sort_values(key).reset_index(drop=True)
+    found = read.drop(columns="partition").sort_values(key).reset_index(drop=True)
     for column in expected:
         assert found[column].tolist() == expected[column].tolist(), column
 
 
-def test_a_value_that_is_no_flight_has_no_event_time(spark: SparkSession) -> None:
+def test_an_invalid_record_has_no_event_time(spark: SparkSession) -> None:
     broken = spark.createDataFrame([(3, bytearray(b"{"))], "partition int, value binary")
     (row,) = flights(broken).collect()
     assert (row["partition"], row["departed_at"]) == (3, None)

@@ -1,4 +1,4 @@
-"""A query under keys: what a Spark job's own key is good for, and what it is not."""
+"""Queries with keys: what a key of the role ``report`` permits."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ def guarded(tmp_path: Path) -> Iterator[tuple[CoordinatorProcess, dict[Role, str
         yield process, keys
 
 
-def test_a_reporters_key_is_all_that_a_query_needs(
+def test_a_key_of_the_role_report_suffices_for_a_query(
     spark: SparkSession,
     guarded: tuple[CoordinatorProcess, dict[Role, str]],
     source: FileBatches,
@@ -30,7 +30,7 @@ def test_a_reporters_key_is_all_that_a_query_needs(
     capfd: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It creates the job, reports from executors, and reads; and is written nowhere."""
+    """The query creates the job, reports from executors and reads. Its key is written to no log and no file."""
     process, keys = guarded
     job = process.job(job="orders-eu", config=limiting_lag(LAG), key=keys[Role.REPORT])
     sink = Sink()
@@ -48,7 +48,7 @@ def test_a_reporters_key_is_all_that_a_query_needs(
 
 
 @pytest.mark.parametrize(("role", "job_name"), [(Role.READ, "orders"), (Role.REPORT, "payments"), (None, "orders")])
-def test_a_query_with_another_key_says_so_at_once(
+def test_a_query_with_an_unsuitable_key_fails_at_once(
     spark: SparkSession,
     guarded: tuple[CoordinatorProcess, dict[Role, str]],
     source: FileBatches,
@@ -56,9 +56,9 @@ def test_a_query_with_another_key_says_so_at_once(
     role: Role | None,
     job_name: str,
 ) -> None:
-    """It must not wait for ten minutes, as for a coordinator that is away."""
+    """The query must not retry for ten minutes, as it does while the coordinator is away."""
     process, keys = guarded
     job = process.job(job=job_name, config=limiting_lag(LAG), key=None if role is None else keys[role])
     source.add(*rows(("a", 100_000)))
-    with pytest.raises((Refused, StreamingQueryException), match=r"role|begin with orders|Send a key"):
+    with pytest.raises((Refused, StreamingQueryException), match=r"role|begin with 'orders'|needs a key"):
         to_the_end(Sink().after(job.stream(source.stream(spark), event_time="t", substream="k")), checkpoint)

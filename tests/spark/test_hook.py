@@ -1,4 +1,4 @@
-"""The hook on a real Spark and a real coordinator: every row accounted for, and judged once and for ever."""
+"""The hook with a real Spark and a real coordinator: options for rows, types of event times, logs and errors."""
 
 import logging
 from typing import Any
@@ -13,10 +13,10 @@ from tidegate_spark import Committed, Job, limiting_lag
 from tidegate_spark.testing import FileBatches
 
 
-def test_rows_without_an_event_time_may_go_with_those_on_time(
+def test_rows_without_an_event_time_can_be_passed_as_on_time(
     spark: SparkSession, source: FileBatches, job: Job, checkpoint: str
 ) -> None:
-    """They are counted as a class of their own wherever they go; the late function is not called for nothing."""
+    """The rows keep their own class. The late function is not called for a batch without late rows."""
     source.add(*rows(("a", 100_000), ("a", None)))
     sink = Sink()
     stream = sink.after(job.stream(source.stream(spark), event_time="t", substream="k"))
@@ -26,10 +26,10 @@ def test_rows_without_an_event_time_may_go_with_those_on_time(
 
 
 @pytest.mark.parametrize("goes", ["on_time", "late"])
-def test_one_broken_clock_makes_nobody_late(
+def test_a_broken_clock_makes_no_other_row_late(
     spark: SparkSession, source: FileBatches, job: Job, checkpoint: str, goes: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A row from the year 2286 must neither move the watermark nor vanish; and its substream is named."""
+    """A row from the year 2286 must not move the watermark or be lost. The log names its substream."""
     broken = 9_999_999_999_999
     source.add(*rows(("a", 100_000), ("a", broken), ("b", 100_000), ("c", broken)))
     source.add(*rows(("a", 90_000), ("b", 89_999), ("b", 100_000)))
@@ -43,7 +43,7 @@ def test_one_broken_clock_makes_nobody_late(
     assert [committed.future for committed in sink.committed] == [2, 0]
     assert job.status()["rows"] == {"on_time": 4, "updated": 0, "late": 1, "null_event_time": 0, "future": 2}
     assert {row["substream"]: row["future_rows"] for row in job.substreams()} == {"a": 1, "b": 0}
-    assert "too far ahead of the clock, in rows of a, c" in caplog.text
+    assert "rows of a, c have event times too far ahead of the clock" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_one_broken_clock_makes_nobody_late(
 def test_an_event_time_is_the_same_in_every_type(
     spark: SparkSession, source: FileBatches, job: Job, checkpoint: str, kind: str, written: list[object]
 ) -> None:
-    """A session's time zone, in summer or in winter, must not shift a watermark by hours."""
+    """The time zone of the session must not shift event times."""
     source = FileBatches(source.directory, f"k string, t {kind}")
     source.add(*({"k": "a", "t": time} for time in written))
     stream = job.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(lambda df, batch: None)
@@ -65,10 +65,10 @@ def test_an_event_time_is_the_same_in_every_type(
     assert job.status()["watermark"] == 1_372_636_800_001 - 10_000
 
 
-def test_before_the_epoch_a_timestamp_is_rounded_down_as_well(
+def test_timestamps_before_the_epoch_are_rounded_down(
     spark: SparkSession, source: FileBatches, job: Job, checkpoint: str
 ) -> None:
-    """Half a millisecond before 1970 is below a pin at 0, whatever its type."""
+    """Half a millisecond before 1970 is below a pinned watermark of 0."""
     source = FileBatches(source.directory, "k string, t timestamp_ntz")
     source.add({"k": "a", "t": "1970-01-01T00:00:10"})
     source.add({"k": "a", "t": "1969-12-31T23:59:59.9995"}, {"k": "a", "t": "1970-01-01T00:00:00"})
@@ -77,10 +77,10 @@ def test_before_the_epoch_a_timestamp_is_rounded_down_as_well(
     assert job.status()["rows"]["late"] == 1
 
 
-def test_what_is_told_of_a_commit_has_no_say_in_it(
+def test_a_failing_on_commit_function_does_not_fail_the_query(
     spark: SparkSession, source: FileBatches, job: Job, checkpoint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A metrics system that is down must not make batches be written twice."""
+    """An unavailable metrics system must not make Spark repeat batches."""
     source.add(*rows(("a", 100_000)))
     source.add(*rows(("a", 101_000)))
     sink = Sink()
@@ -94,10 +94,10 @@ def test_what_is_told_of_a_commit_has_no_say_in_it(
     assert caplog.text.count("ConnectionError: no metrics system") == 2
 
 
-def test_an_account_that_is_too_large_is_refused_before_anything_is_done(
+def test_an_account_that_is_too_large_is_refused_before_the_function_runs(
     spark: SparkSession, source: FileBatches, own: LocalCoordinator, checkpoint: str
 ) -> None:
-    """Found out at the commit, the function would have run, and would again with every replay."""
+    """If the commit were refused, the function would run again in every replay."""
     job = own.job(config=limiting_lag(LAG))
     source.add(*rows(*((f"{number:0190}", 100_000) for number in range(25_000))))
     called = []
@@ -108,14 +108,14 @@ def test_an_account_that_is_too_large_is_refused_before_anything_is_done(
 
 
 def test_any_number_of_substreams_can_be_declared(own: LocalCoordinator) -> None:
-    """One call takes only so many."""
+    """The client splits the names into several calls."""
     job = own.job(config=limiting_lag(LAG))
     job.ensure_job()
     job.declare("q", [f"{number:0190}" for number in range(30_000)])
     assert job.status()["substreams"]["active"] == 30_000
 
 
-def test_logs_and_lines_say_what_a_batch_did(
+def test_logs_and_progress_lines_describe_a_batch(
     spark: SparkSession,
     source: FileBatches,
     job: Job,
@@ -123,9 +123,7 @@ def test_logs_and_lines_say_what_a_batch_did(
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A log that does not say of which query and batch it is costs whoever is on call an hour; so do dropped rows that
-    nobody mentions.
-    """
+    """Log records name the query and the batch, and dropped rows are logged."""
     source = FileBatches(source.directory, "k string, t timestamp")
     source.add({"k": "a", "t": "2013-01-01T12:00:00Z"})
     source.add({"k": "a", "t": "2013-01-01T11:59:49Z"}, {"k": "b", "t": None})
@@ -137,14 +135,16 @@ def test_logs_and_lines_say_what_a_batch_did(
     assert lines[0].startswith("departures 0: 1 rows; watermark 2013-01-01 11:59:50 UTC (")
     assert lines[0].endswith("behind the clock), held by a")
     assert lines[1].startswith("departures 1: 2 rows, 1 late, 1 without event time; watermark 2013-01-01 11:59:50 UTC")
-    told = [record for record in caplog.records if getattr(record, "query", None) == "departures"]
-    assert {(record.__dict__["job"], record.levelname) for record in told} == {
+    logged_for_query = [record for record in caplog.records if getattr(record, "query", None) == "departures"]
+    assert {(record.__dict__["job"], record.levelname) for record in logged_for_query} == {
         (job.connection.job, "INFO"),
         (job.connection.job, "WARNING"),
     }
-    dropped = next(record for record in told if "dropped 1 late, 1 null event time rows of a, b" in record.message)
+    dropped = next(
+        record for record in logged_for_query if "dropped 1 late, 1 null event time rows of a, b" in record.message
+    )
     assert dropped.__dict__["batch"] == 1
-    committed = [record for record in told if "tidegate.watermark" in record.__dict__]
+    committed = [record for record in logged_for_query if "tidegate.watermark" in record.__dict__]
     assert [record.__dict__["tidegate.late_rows"] for record in committed] == [0, 1]
     metrics = sink.committed[1].metrics()
     assert metrics["tidegate.watermark"] == 1_357_041_590_000 == job.metrics()["tidegate.watermark"]
@@ -155,7 +155,7 @@ def test_logs_and_lines_say_what_a_batch_did(
 def test_a_refused_batch_is_one_line_of_the_log(
     spark: SparkSession, source: FileBatches, job: Job, checkpoint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Spark prints the traceback of a failed batch three times; of a refusal it would show the client's inner calls."""
+    """Spark prints the traceback of a failed batch three times. A refusal must not show inner calls of the client."""
     source.add(*rows(("a", 100_000)))
     stream = job.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(lambda df, batch: None)
     to_the_end(stream, checkpoint)
@@ -164,9 +164,9 @@ def test_a_refused_batch_is_one_line_of_the_log(
     with pytest.raises(StreamingQueryException) as failed:
         to_the_end(stream, checkpoint)
     assert "job_complete" in str(failed.value)
-    assert str(failed.value).count('File "') <= 4, "three of Spark, and the hook"
+    assert str(failed.value).count('File "') <= 4, "expected three frames of Spark and one of the hook"
     logged = [
         record.getMessage() for record in caplog.records if (record.name, record.levelname) == ("tidegate", "ERROR")
     ]
     assert len(logged) == 1
-    assert "/q 1: the batch failed: The job is complete and takes no more input" in logged[0]
+    assert "/q 1: the batch failed: The job is complete and accepts no input" in logged[0]

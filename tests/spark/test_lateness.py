@@ -1,4 +1,4 @@
-"""The book's exercise on allowed lateness, its first part through Spark; event by event by hand, all of it."""
+"""The book's exercise on allowed lateness: all of it by hand, and its first events through Spark."""
 
 from pathlib import Path
 
@@ -9,7 +9,10 @@ from benchmarks.lateness import EVENTS, GRACES, HALVES, LAG, SIZE, arrivals, run
 
 
 def by_hand(events: int, lag: int, grace: int) -> tuple[int, int, int, float]:
-    """On time, updated, late, and the mean latency of the windows that came out; each event judged as it comes."""
+    """Return the numbers of on-time, updated and late events, and the mean latency of the emitted windows.
+
+    Each event is judged when it arrives.
+    """
     max_event_time, counts = -1, [0, 0, 0]
     open_ends: set[int] = set()
     latencies = []
@@ -27,8 +30,8 @@ def by_hand(events: int, lag: int, grace: int) -> tuple[int, int, int, float]:
     return (*counts, sum(latencies) / len(latencies))  # type: ignore[return-value]
 
 
-def test_allowed_lateness_buys_the_completeness_of_a_longer_lag_without_its_latency() -> None:
-    """The book's figures, to the last digit."""
+def test_allowed_lateness_gives_the_completeness_of_a_longer_lag_without_its_latency() -> None:
+    """The results equal the book's figures to the last digit."""
 
     def complete(lag: int, grace: int) -> tuple[str, float]:
         on_time, updated, _, latency = by_hand(EVENTS, lag, grace)
@@ -44,12 +47,12 @@ def test_allowed_lateness_buys_the_completeness_of_a_longer_lag_without_its_late
 
 
 @pytest.mark.parametrize("grace", [0, 15])
-def test_a_real_query_judges_as_by_hand(spark: SparkSession, tmp_path: Path, grace: int) -> None:
+def test_a_real_query_counts_as_by_hand(spark: SparkSession, tmp_path: Path, grace: int) -> None:
     events = 200
     [found] = run(spark, tmp_path, lambda line: None, events, [grace])
     on_time, updated, late, latency = by_hand(events, LAG, grace)
     assert (found.on_time, found.updated, found.late) == (on_time, updated, late)
     assert found.latency == pytest.approx(latency)
     assert late > 0 if grace == 0 else updated > 0
-    # A window that is open, those that are closed and still take rows, and those that this batch has closed.
+    # The state has open windows, closed windows that still take rows, and windows that this batch has closed.
     assert found.state_rows <= (LAG + grace) // SIZE + 3

@@ -1,4 +1,4 @@
-"""A coordinator that has lost what it knew, or the end of it: the query finds out, whatever it does just then."""
+"""Coordinators that have lost their state, or the end of it: queries detect the loss and report again."""
 
 import time
 from collections.abc import Iterator
@@ -33,25 +33,25 @@ def quick(own: LocalCoordinator) -> Job:
     return own.job(job="j", config=limiting_lag(LAG, idle_timeout=timedelta(seconds=QUIET_S)))
 
 
-def test_an_emptied_coordinator_is_told_by_a_query_that_is_quiet(
+def test_a_silent_query_restores_an_emptied_coordinator(
     spark: SparkSession, source: FileBatches, own: LocalCoordinator, checkpoint: str
 ) -> None:
-    """No batch may come for hours; its heartbeats find out, and count again from then on."""
+    """The next batch may be hours away. Heartbeats detect the loss, and count again afterwards."""
     sink, job = Sink(), quick(own)
     source.add(*rows(("a", 100_000), ("b", 40_000)))
     with running(sink.after(job.stream(source.stream(spark), event_time="t", substream="k")), checkpoint):
         until(lambda: len(sink.committed) == 1, "the first batch")
         kill(own, empties=True)
         own.start()
-        until(lambda: known(job) == {"a": 100_000, "b": 40_000}, "it was told again")
-        # All fall silent, which only heartbeats after the last batch can prove: the highest of them is what counts.
-        until(lambda: job.status()["watermark"] == 90_000, "the silence was believed")
+        until(lambda: known(job) == {"a": 100_000, "b": 40_000}, "both substreams are restored")
+        # All substreams become idle, which only heartbeats after the last batch can prove. Then W is the max watermark.
+        until(lambda: job.status()["watermark"] == 90_000, "both substreams are idle")
 
 
-def test_a_restart_brings_nothing_back_that_was_evicted(
+def test_a_restart_does_not_restore_evicted_substreams(
     spark: SparkSession, source: FileBatches, job: Job, checkpoint: str
 ) -> None:
-    """Only a job that was lost is told again; one that forgot on purpose keeps to it."""
+    """Queries restore a lost job only. A job from which substreams were evicted is not lost."""
     stream = Sink().after(job.stream(source.stream(spark), event_time="t", substream="k"))
     source.add(*rows(("a", 100_000), ("b", 40_000)))
     to_the_end(stream, checkpoint)
@@ -62,10 +62,10 @@ def test_a_restart_brings_nothing_back_that_was_evicted(
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
-def test_a_job_that_was_reset_is_not_poisoned_again(
+def test_a_query_does_not_restore_event_times_from_before_a_reset(
     spark: SparkSession, source: FileBatches, tidegate: CoordinatorProcess, checkpoint: str, restarted: bool
 ) -> None:
-    """The reset is the way out of a false event time; a query that told it again would bar that."""
+    """Operators reset a job to remove a false event time, so the query must not declare it again."""
     sink, job = Sink(), tidegate.job(config=limiting_lag(LAG, max_future_skew=None))
     stream = sink.after(job.stream(source.stream(spark), event_time="t", substream="k"))
     source.add(*rows(("a", 10**15), ("b", 10**15)))
@@ -82,10 +82,10 @@ def test_a_job_that_was_reset_is_not_poisoned_again(
 
 
 @pytest.mark.parametrize("quiet", [False, True], ids=["busy", "quiet"])
-def test_a_coordinator_that_lost_the_end_of_what_it_knew_hears_it_again(
+def test_a_query_restores_the_lost_end_of_the_log(
     spark: SparkSession, source: FileBatches, own: LocalCoordinator, checkpoint: str, tmp_path: Path, quiet: bool
 ) -> None:
-    """Redis may lose the last second of its log, and a batch that was committed in it; nobody would ever tell."""
+    """Redis may lose the last second of its log, and with it a committed batch."""
     sink, job = Sink(), quick(own) if quiet else own.job(job="j", config=limiting_lag(LAG))
     stream = sink.after(job.stream(source.stream(spark), event_time="t", substream="k"))
     source.add(*rows(("a", 100_000), ("b", 40_000)))
@@ -96,23 +96,23 @@ def test_a_coordinator_that_lost_the_end_of_what_it_knew_hears_it_again(
     to_the_end(stream, checkpoint)
     backup.restore()
     assert known(job) == {"a": 100_000, "b": 40_000}
-    told = {"a": 200_000, "b": 191_000, "c": 195_000}
+    restored = {"a": 200_000, "b": 191_000, "c": 195_000}
     if quiet:
         with running(stream, checkpoint):
-            until(lambda: known(job) == told, "it was told again")
+            until(lambda: known(job) == restored, "all substreams are restored")
             until(lambda: job.status()["watermark"] == 190_000, "heartbeats count again")
         return
     source.add(*rows(("a", 201_000)))
     to_the_end(stream, checkpoint)
-    assert known(job) == told | {"a": 201_000}
+    assert known(job) == restored | {"a": 201_000}
     assert job.status()["watermark"] == 181_000
     assert [(committed.on_time, committed.late) for committed in sink.committed] == [(2, 0), (3, 0), (1, 0), (1, 0)]
 
 
-def test_rules_that_were_changed_are_those_a_lost_job_gets(
+def test_a_lost_job_gets_its_changed_configuration(
     spark: SparkSession, source: FileBatches, own: LocalCoordinator, checkpoint: str
 ) -> None:
-    """The program has put them in force; its queries run on, and must not bring the old ones back."""
+    """The program has changed the configuration. Its running queries must not restore the old one."""
     sink, job = Sink(), own.job(job="j", config=limiting_lag(LAG))
     source.add(*rows(("a", 100_000)))
     with running(sink.after(job.stream(source.stream(spark), event_time="t", substream="k")), checkpoint):
@@ -120,14 +120,14 @@ def test_rules_that_were_changed_are_those_a_lost_job_gets(
         job.change_config(limiting_lag(2 * LAG))
         kill(own, empties=True)
         own.start()
-        until(lambda: known(job) == {"a": 100_000}, "it was told again")
+        until(lambda: known(job) == {"a": 100_000}, "the substream is restored")
         assert job.status()["config"]["policy"]["lag_ms"] == 20_000
 
 
-def test_nothing_is_claimed_for_a_checkpoint_that_cannot_be_read(
+def test_heartbeats_prove_nothing_if_the_checkpoint_cannot_be_read(
     spark: SparkSession, source: FileBatches, job: Job, checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client of Spark Connect may not know what an earlier run has taken in, and left untold."""
+    """A client of Spark Connect may not know what an earlier run has processed and not reported."""
     sink = Sink()
     stream = sink.after(job.stream(source.stream(spark), event_time="t", substream="k"))
     source.add(*rows(("a", 100_000)))

@@ -1,4 +1,4 @@
-"""How far rows come behind: measured by Spark as by hand, and learnt from by the coordinator."""
+"""Delays of rows: measured by Spark as by hand, and used by the coordinator to learn lags."""
 
 from collections import Counter
 from datetime import timedelta
@@ -16,7 +16,7 @@ from tidegate_spark.columns import Columns
 from tidegate_spark.frame import Frame
 from tidegate_spark.hook.classify import HIGHEST, RowClassifier
 from tidegate_spark.hook.delays import DelayMeasurement, DelayOrder
-from tidegate_spark.hook.fold import FullFold, on_driver
+from tidegate_spark.hook.folding import FullFold, on_driver
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.reporter import DELAYS_PER_CALL, in_calls
 from tidegate_spark.substreams import name_of, values_of
@@ -57,10 +57,10 @@ def by_hand(
 
 @pytest.mark.parametrize("order", ["batch", "row"])
 @pytest.mark.parametrize("frame", [None, Frame(10_000, 5_000, 300)])
-def test_spark_counts_as_one_does_by_hand(spark: SparkSession, order: DelayOrder, frame: Frame | None) -> None:
+def test_spark_measures_delays_as_by_hand(spark: SparkSession, order: DelayOrder, frame: Frame | None) -> None:
     found = some_rows(3_000)
     names = {name_of((word, None if number is None else str(number))) for word, number, _ in found}
-    # Of what is no name as it is, the values cannot be told from the name.
+    # The values of a marked name cannot be derived from the name.
     marked = {name for name in names if "~" in name}
     assert all(name_of(values_of(name, 2)) == name for name in names - marked)
     max_event_times = {name: 20_000 + 5_000 * at for at, name in enumerate(sorted(names)) if at % 4}
@@ -92,7 +92,7 @@ def _without_delays(fold: Fold) -> Any:
     return sorted(zip(*columns, strict=True))
 
 
-def test_a_stream_that_is_one_substream(spark: SparkSession) -> None:
+def test_delays_of_a_stream_with_one_substream(spark: SparkSession) -> None:
     found: Rows = [(None, None, time) for time in (1_000, 5_000, 2_000, 9_000, 8_999)]
     df = spark.createDataFrame(found, "word string, number int, t long").coalesce(1)
     expected: dict[DelayOrder, list[int]] = {"batch": [4_000, 0, 3_000, 0, 0], "row": [4_000, 0, 3_000, 0, 1]}
@@ -101,7 +101,7 @@ def test_a_stream_that_is_one_substream(spark: SparkSession) -> None:
         fold = on_driver(df, FullFold(Columns("t", None), RowClassifier(None, HIGHEST), measurement), 1)
         assert fold is not None
         assert dict(map(tuple, fold.delays[0])) == Counter(map(bucket_of, delays))  # type: ignore[arg-type]
-    # Of the first batch there is nothing that its rows could be behind.
+    # In the first batch, no earlier event time exists, so no delay is measured.
     fold = on_driver(
         df, FullFold(Columns("t", None), RowClassifier(None, HIGHEST), DelayMeasurement("batch", {}, None)), 1
     )
@@ -109,10 +109,10 @@ def test_a_stream_that_is_one_substream(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("mode", ["executor", "driver"])
-def test_a_lag_is_learnt_through_spark(
+def test_each_substream_learns_its_own_lag(
     spark: SparkSession, source: FileBatches, tidegate: CoordinatorProcess, checkpoint: str, mode: Any
 ) -> None:
-    """Of two substreams, one in order and one up to 20 s late, each gets a lag of its own; a replay changes nothing."""
+    """When one of two substreams becomes late, only its own lag grows."""
     config = target_completeness(0.9, timedelta(seconds=60), min_rows=20)
     job = tidegate.job(config=config)
     for batch in range(4):
@@ -131,7 +131,7 @@ def test_a_lag_is_learnt_through_spark(
     assert lags["late"] == pytest.approx(50_000, rel=0.2)
 
 
-def test_delays_are_measured_where_they_are_asked_for(
+def test_delays_are_measured_on_request(
     spark: SparkSession, source: FileBatches, job: Job, tidegate: CoordinatorProcess, checkpoint: str
 ) -> None:
     source.add(*rows(("a", 100_000)))
@@ -150,11 +150,11 @@ def test_delays_are_measured_where_they_are_asked_for(
     source.add(*rows(("a", 119_000), ("a", 90_000)))
     to_the_end(plain.measure_delays("batch"), checkpoint)
     assert known() == 4
-    with pytest.raises(InvalidUsage, match="delays takes one of"):
+    with pytest.raises(InvalidUsage, match=r"measure_delays\(\) takes one of"):
         plain.measure_delays("rows")  # type: ignore[arg-type]
 
 
-def test_rules_that_begin_to_need_delays_get_them_from_queries_that_run(
+def test_running_queries_measure_delays_when_the_policy_needs_them(
     spark: SparkSession, source: FileBatches, job: Job, checkpoint: str
 ) -> None:
     sink = Sink()
@@ -171,7 +171,7 @@ def test_rules_that_begin_to_need_delays_get_them_from_queries_that_run(
     assert job.substreams()[0]["lag"] == pytest.approx(36_000, rel=0.1)
 
 
-def test_what_is_told_of_delays_is_cut_into_calls() -> None:
+def test_delays_are_split_into_calls() -> None:
     sizes = [DELAYS_PER_CALL - 1, 1, 1, DELAYS_PER_CALL + 5, 0, 2]
     columns: dict[str, list[Any]] = {
         "substreams": list("abcdef"),

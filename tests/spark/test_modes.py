@@ -1,4 +1,4 @@
-"""Who reports, and what makes a substream, are choices of cost and convenience: nothing else may depend on them."""
+"""Modes of reporting and columns of substreams. Rows, counts and watermarks do not depend on the mode."""
 
 from typing import Any
 
@@ -13,10 +13,10 @@ from tidegate_spark.testing import FileBatches
 
 @pytest.mark.parametrize("mode", ["executor", "driver"])
 @pytest.mark.parametrize("persist", [True, False])
-def test_every_mode_tells_the_same(
+def test_every_mode_gives_the_same_results(
     spark: SparkSession, source: FileBatches, job: Job, checkpoint: str, mode: Any, persist: bool
 ) -> None:
-    """A program that is moved to another mode must get the same rows, counts and watermarks."""
+    """A program that changes its mode gets the same rows, counts and watermarks."""
     source.add(*rows(("a", 100_000), ("b", 40_000), (None, 39_000), ("x" * 300, 50_000), ("tab\t", 50_000)))
     source.add(*rows(("a", 28_999), ("b", 29_000), ("", None), ("(null)", 70_000), (None, 60_000)))
     sink = Sink()
@@ -26,9 +26,9 @@ def test_every_mode_tells_the_same(
     assert sink.on_time[1] == [("(null)", 70_000), ("b", 29_000), (None, 60_000)]
     assert sink.late[1] == [("", None), ("a", 28_999)]
     assert job.status()["rows"] == {"on_time": 8, "updated": 0, "late": 1, "null_event_time": 1, "future": 0}
-    told = [(row["substream"][:5], row["max_event_time"], row["reported"]) for row in job.substreams()]
-    # What cannot be a name has one that stands for it alone; null is not the word for it.
-    assert sorted(told) == [
+    substreams = [(row["substream"][:5], row["max_event_time"], row["reported"]) for row in job.substreams()]
+    # The value `(null)` and null have different names. Values that cannot be names get a digest.
+    assert sorted(substreams) == [
         ("(null", 60_000, 2),
         ("(null", 70_000, 1),
         ("a", 100_000, 2),
@@ -38,10 +38,10 @@ def test_every_mode_tells_the_same(
     ]
 
 
-def test_a_stream_that_is_one_substream_is_observed(
+def test_a_stream_with_one_substream_is_observed(
     spark: SparkSession, source: FileBatches, job: Job, checkpoint: str
 ) -> None:
-    """The cheapest mode judges and counts as the others do; a batch of nothing but nulls is no news."""
+    """The cheapest mode judges and counts like the others. A batch with only null event times changes no event time."""
     source.add(*rows(("a", 100_000), ("b", 40_000)))
     source.add(*rows(("a", 90_000), ("b", 89_999), ("c", None)))
     source.add(*rows(("a", None)))
@@ -55,7 +55,9 @@ def test_a_stream_that_is_one_substream_is_observed(
 
 
 def test_several_columns_make_a_substream(spark: SparkSession, source: FileBatches, job: Job, checkpoint: str) -> None:
-    """Partition 1 of one topic is not partition 1 of another; a declared one is the one that comes."""
+    """Partition 1 of one topic differs from partition 1 of another. A declared substream has the same name as in the
+    rows.
+    """
     source = FileBatches(source.directory, "topic string, partition int, `at ``it` long")
     source.add(
         *(
@@ -84,7 +86,7 @@ def test_several_columns_make_a_substream(spark: SparkSession, source: FileBatch
 
 
 def test_sparks_own_watermark_loses_the_partition_that_is_behind(spark: SparkSession, tmp_path: Any) -> None:
-    """The other half of the comparison: the same source, lag and rows."""
+    """This test has the source, lag and rows of ``test_a_partition_that_is_behind_has_no_late_rows``."""
     from pyspark.sql import functions as F
 
     counted: dict[Any, int] = {}

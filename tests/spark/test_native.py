@@ -1,4 +1,4 @@
-"""Spark's own operators on a stream whose watermark is the coordinator's."""
+"""Spark's own operators on a stream with the watermark of a job."""
 
 import random
 import sys
@@ -30,7 +30,7 @@ from tests.support.partitions import TOTAL, four_partitions
 from tests.support.streams import LAG, kill, known
 from tests.support.waiting import until
 from tidegate_spark import SOURCE_PARTITION, InvalidUsage, Job, limiting_lag
-from tidegate_spark.session import setting
+from tidegate_spark.spark_settings import setting
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
 # Spark's workers do not know the modules of the tests.
@@ -41,14 +41,14 @@ ROCKS_DB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProv
 
 @pytest.fixture
 def source(tmp_path: Path) -> FileBatches:
-    """A stream of substreams ``k`` and event times ``t``."""
+    """A stream of substreams ``k`` and event times ``t`` of the type timestamp."""
     return FileBatches(tmp_path / "input", "k string, t timestamp")
 
 
-def test_a_partition_that_is_behind_loses_nothing(
+def test_a_partition_that_is_behind_has_no_late_rows(
     spark: SparkSession, tidegate: CoordinatorProcess, checkpoint: str
 ) -> None:
-    """Where Spark's own watermark costs 800 of 4000 rows (see test_modes.py)."""
+    """Spark's own watermark drops 800 of the 4000 rows (``test_modes.py``)."""
     job = tidegate.job(config=limiting_lag(LAG))
     stream = four_partitions(spark).select("partition", F.timestamp_millis("millis").alias("t"))
     out = Out()
@@ -65,10 +65,10 @@ def test_a_partition_that_is_behind_loses_nothing(
     assert {row["substream"]: row["reported"] for row in job.substreams()} == dict.fromkeys("0123", TOTAL // 4)
 
 
-def test_what_spark_drops_is_what_is_counted(
+def test_the_late_rows_are_those_that_spark_drops(
     spark: SparkSession, job: Job, source: FileBatches, checkpoint: str
 ) -> None:
-    """Any rows, against a count by hand from the watermarks in Spark's log."""
+    """Random rows are compared with a count by hand, from the watermarks in Spark's log."""
     chance = random.Random(5)  # noqa: S311 - the same rows each time
     batches = [
         [(chance.choice("ab"), 6 * number + chance.randint(-900, 50) / 10) for _ in range(15)] for number in range(10)
@@ -94,12 +94,12 @@ def test_what_spark_drops_is_what_is_counted(
 
 
 @pytest.mark.parametrize("allow_multiple", ["true", "false"])
-def test_row_by_row_what_is_at_the_watermark_is_on_time(
+def test_without_windows_a_row_at_the_watermark_is_on_time(
     spark: SparkSession, job: Job, source: FileBatches, checkpoint: str, allow_multiple: str
 ) -> None:
-    """Spark would drop it, so its watermark is a millisecond below."""
+    """Spark would drop the row at its own watermark, so that watermark is one millisecond lower."""
     for _ in range(4):
-        source.add(*rows(("a", 30)))  # the watermark is 20 s
+        source.add(*rows(("a", 30)))  # the watermark rises to 20 s
     source.add(*rows(("b", 19.999), ("c", 20), ("d", 20.0005)))
     with setting(spark, "spark.sql.streaming.statefulOperator.allowMultiple", allow_multiple):
         out = to_the_end(native(job, source.stream(spark), checkpoint).dropDuplicates(["k", "t"]), checkpoint)
@@ -124,10 +124,10 @@ OPERATORS: dict[str, Operator] = {
 
 
 @pytest.mark.parametrize("operator", OPERATORS.values(), ids=list(OPERATORS))
-def test_whatever_comes_after_spark_follows(
+def test_operators_follow_the_watermark(
     spark: SparkSession, job: Job, source: FileBatches, checkpoint: str, operator: Operator
 ) -> None:
-    """No filter of the user's takes the markers out before Spark has seen them; state goes when its time is over."""
+    """No filter of the user removes markers before Spark has seen them. Spark removes state when its time is over."""
     for number in range(4):
         source.add(*rows(("a", 20 * number), ("a", 20 * number + 1), ("b", 20 * number)))
     out = Out()
@@ -138,11 +138,11 @@ def test_whatever_comes_after_spark_follows(
     last = query.lastProgress
     assert last is not None
     kept = last["stateOperators"][0]["numRowsTotal"]
-    assert kept <= 4, "of four batches, at most what those after 50 s are in"
+    assert kept <= 4, "state before 50 s must be removed"
 
 
 def test_markers_never_reach_the_user(spark: SparkSession, job: Job, source: FileBatches, checkpoint: str) -> None:
-    """And all the user's rows do, as they are: null event times, and columns of all kinds."""
+    """All rows of the user arrive unchanged, with null event times and columns of all kinds."""
     schema = "k string, t timestamp, n int, `a b` array<struct<x: double>>, m map<string, date>, d decimal(20, 3)"
     source = FileBatches(source.directory, schema)
     row = {"n": 1, "a b": [{"x": 1.5}], "m": {"y": "2024-01-01"}, "d": "12.345"}
@@ -173,7 +173,7 @@ def test_columns_may_have_any_name(spark: SparkSession, job: Job, source: FileBa
 def test_an_outer_join_of_two_inputs_waits_for_both(
     spark: SparkSession, job: Job, source: FileBatches, checkpoint: str, tmp_path: Path
 ) -> None:
-    """What has no partner comes out when the job's watermark says that none will come."""
+    """A row without a partner is emitted when the watermark rules out that a partner will come."""
     shown = FileBatches(tmp_path / "shown", source.schema)
     for number in range(4):
         shown.add(*rows(("a", 20 * number), ("b", 20 * number + 1)))
@@ -191,7 +191,7 @@ def test_an_outer_join_of_two_inputs_waits_for_both(
     )
     out = to_the_end(joined, checkpoint)
     found = sorted((row.k_shown, seconds(row.t_shown), row.t_clicked and seconds(row.t_clicked)) for row in out.all())
-    assert max(watermarks(checkpoint).values()) == ms(50) - 1, "a was shown at 60 s"
+    assert max(watermarks(checkpoint).values()) == ms(50) - 1, "the slowest substream is at 60 s"
     assert found == [
         ("a", 0, 2),
         ("a", 20, 22),
@@ -207,7 +207,7 @@ def test_an_outer_join_of_two_inputs_waits_for_both(
 def test_each_run_begins_with_a_marker_of_every_input(
     spark: SparkSession, job: Job, source: FileBatches, checkpoint: str, tmp_path: Path
 ) -> None:
-    """With the end of a run Spark forgets where each of several watermarks was, and takes the lowest for zero."""
+    """Spark does not keep the watermarks of several inputs across runs. Without markers, it would start one at zero."""
     quiet = FileBatches(tmp_path / "quiet", source.schema)
     quiet.add(*rows(("b", 100)))
     source.add(*rows(("a", 1), ("a", 25)))
@@ -223,12 +223,12 @@ def test_each_run_begins_with_a_marker_of_every_input(
     assert to_the_end(both, checkpoint).windows() == {(40, "a"): 1, (100, "b"): 1}
 
 
-def test_state_that_ends_after_the_last_event_is_given_out_at_the_end_that_is_named(
+def test_complete_up_to_a_time_emits_state_that_ends_after_the_last_event(
     spark: SparkSession, job: Job, source: FileBatches, checkpoint: str
 ) -> None:
-    """A session ends a gap after its last row; Spark gives it out when the watermark has passed that.
+    """A session ends a gap after its last row. Spark emits it when the watermark has passed its end.
 
-    The end may be named when the job is complete already.
+    The end of the input may be given when the job is complete already.
     """
     source.add(*rows(("a", 1), ("a", 3), ("b", 25)))
     followed = native(job, source.stream(spark), checkpoint)
@@ -240,8 +240,8 @@ def test_state_that_ends_after_the_last_event_is_given_out_at_the_end_that_is_na
     assert to_the_end(sessions, checkpoint).windows() == {(25, "b"): 1}
 
 
-class GoodBye(StatefulProcessor):
-    """Each key says good-bye five seconds after its last row."""
+class KeyTimeout(StatefulProcessor):
+    """A processor that emits each key five seconds after its last row."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.handle = handle
@@ -262,8 +262,8 @@ class GoodBye(StatefulProcessor):
         pass
 
 
-def test_timers_of_state_go_off_by_it(spark: SparkSession, job: Job, source: FileBatches, checkpoint: str) -> None:
-    """Those of ``transformWithState``."""
+def test_timers_follow_the_watermark(spark: SparkSession, job: Job, source: FileBatches, checkpoint: str) -> None:
+    """Timers of ``transformWithState`` expire when the watermark passes them."""
     source.add(*rows(("c", 0), ("a", 0)))
     for number in range(1, 4):
         source.add(*rows(("a", 20 * number), ("b", 20 * number)))
@@ -272,21 +272,21 @@ def test_timers_of_state_go_off_by_it(spark: SparkSession, job: Job, source: Fil
         setting(spark, "spark.sql.session.timeZone", "UTC"),
     ):
         stream = native(job, source.stream(spark), checkpoint, substream=None).filter("k IN ('a', 'c')")
-        byes = stream.groupBy("k").transformWithStateInPandas(
-            GoodBye(), outputStructType="k string, at string", outputMode="append", timeMode="EventTime"
+        expired = stream.groupBy("k").transformWithStateInPandas(
+            KeyTimeout(), outputStructType="k string, at string", outputMode="append", timeMode="EventTime"
         )
-        out = to_the_end(byes, checkpoint)
+        out = to_the_end(expired, checkpoint)
     assert max(watermarks(checkpoint).values()) == ms(50) - 1
     assert [(row.k, int(row["at"])) for row in out.all()] == [("c", ms(5))]
 
 
-# -- what happens around it ---------------------------------------------------------------------------------------
+# -- runs, outages and failures -----------------------------------------------------------------------------------
 
 
 def test_a_quiet_stream_closes_its_last_windows(
     spark: SparkSession, job: Job, source: FileBatches, checkpoint: str, tmp_path: Path
 ) -> None:
-    """There is no more data; another query moves the watermark."""
+    """No more data arrives. Another query moves the watermark."""
     source.add(*rows(("a", 1), ("a", 12)))
     out, trigger_s = Out(), 1
     followed = tens(native(job, source.stream(spark), checkpoint, windows=TEN))
@@ -302,13 +302,13 @@ def test_a_quiet_stream_closes_its_last_windows(
         )
         until(lambda: len(out.windows()) == 2, "the windows up to 20 s")
         source.add(*rows(("a", 2), ("a", 41)))
-        until(lambda: sum(job.status()["rows"].values()) == 5, "the query goes on")
+        until(lambda: sum(job.status()["rows"].values()) == 5, "the query continues")
     finally:
         query.stop()
     assert out.windows() == {(0, "a"): 1, (10, "a"): 1}
 
 
-def test_a_run_over_what_is_there_ends_with_its_windows_and_the_next_goes_on(
+def test_an_available_now_run_emits_its_windows_and_the_next_continues(
     spark: SparkSession, job: Job, source: FileBatches, checkpoint: str
 ) -> None:
     source.add(*rows(("a", 1), ("a", 12)))
@@ -322,13 +322,13 @@ def test_a_run_over_what_is_there_ends_with_its_windows_and_the_next_goes_on(
     assert to_the_end(followed, checkpoint).windows() == {(20, "a"): 1, (30, "a"): 1}
     source.add(*rows(("a", 100)))
     assert to_the_end(followed, checkpoint).windows() == {}
-    assert job.status()["rows"]["on_time"] == 5, "a job that is complete takes no more"
+    assert job.status()["rows"]["on_time"] == 5, "a complete job accepts no rows"
 
 
-def test_a_single_batch_leaves_its_windows_to_the_next(
+def test_a_single_batch_run_leaves_its_windows_to_the_next(
     spark: SparkSession, job: Job, source: FileBatches, checkpoint: str
 ) -> None:
-    """Under ``once`` a marker is in one batch, and closes windows in the next; nothing is lost over it."""
+    """With ``once``, the marker in one batch closes windows in the next batch. No row is lost."""
     followed = tens(native(job, source.stream(spark), checkpoint, windows=TEN))
     found: dict[tuple[float, str], int] = {}
     for number in range(4):
@@ -341,10 +341,10 @@ def test_a_single_batch_leaves_its_windows_to_the_next(
     assert job.status()["rows"]["on_time"] == 4
 
 
-def test_silence_is_seen(
+def test_the_substreams_of_a_silent_native_query_become_idle(
     spark: SparkSession, tidegate: CoordinatorProcess, source: FileBatches, checkpoint: str
 ) -> None:
-    """A quiet query shows that nothing comes, and an idle substream holds nobody."""
+    """A silent query proves that no data arrives. Its idle substreams do not hold the watermark."""
     job = tidegate.job(config=limiting_lag(LAG, idle_timeout=timedelta(seconds=2)))
     source.add(*rows(("a", 40), ("b", 5)))
     out = Out()
@@ -358,10 +358,10 @@ def test_silence_is_seen(
     assert job.status()["watermark"] == ms(35)
 
 
-def test_a_coordinator_that_is_away_stops_nothing(
+def test_a_native_query_continues_while_the_coordinator_is_away(
     spark: SparkSession, own: LocalCoordinator, source: FileBatches, checkpoint: str
 ) -> None:
-    """Batches go on, by the last watermark; what they saw is told later, also by the next run."""
+    """Batches continue with the last watermark. The same run or the next one reports their rows later."""
     job = own.job(config=limiting_lag(LAG))
     followed = tens(native(job, source.stream(spark), checkpoint, windows=TEN))
     source.add(*rows(("a", 1), ("a", 25)))
@@ -374,7 +374,7 @@ def test_a_coordinator_that_is_away_stops_nothing(
             source.add(*rows(("a", 30 + number), ("a", 2)))
         query.processAllAvailable()
         own.start()
-        until(lambda: job.status()["max_event_time"] == ms(32), "told by the same run")
+        until(lambda: job.status()["max_event_time"] == ms(32), "the same run has reported its batches")
         own.stop()
         source.add(*rows(("a", 55)))
         query.processAllAvailable()
@@ -386,7 +386,7 @@ def test_a_coordinator_that_is_away_stops_nothing(
     assert job.status()["watermark"] == ms(45)
 
 
-def test_a_coordinator_that_has_lost_everything_is_told_again(
+def test_a_native_query_restores_an_emptied_coordinator(
     spark: SparkSession, own: LocalCoordinator, source: FileBatches, checkpoint: str
 ) -> None:
     job = own.job(config=limiting_lag(LAG))
@@ -397,7 +397,7 @@ def test_a_coordinator_that_has_lost_everything_is_told_again(
         until(lambda: known(job) == {"a": ms(40), "b": ms(50)}, "a first batch")
         kill(own, empties=True)
         own.start()
-        until(lambda: known(job) == {"a": ms(40), "b": ms(50)}, "told again, without new data")
+        until(lambda: known(job) == {"a": ms(40), "b": ms(50)}, "both substreams are restored without new data")
         source.add(*rows(("a", 60)))
         until(lambda: known(job) == {"a": ms(60), "b": ms(50)}, "the next batch")
     finally:
@@ -408,7 +408,7 @@ def test_a_coordinator_that_has_lost_everything_is_told_again(
 def test_a_batch_that_failed_is_counted_once(
     spark: SparkSession, job: Job, source: FileBatches, checkpoint: str
 ) -> None:
-    """Though its files are read in other partitions when it is run again."""
+    """The replay reads the same files in other partitions."""
     for number in range(6):
         source.add(*rows(("a", number), ("b", number)))
     stream = spark.readStream.schema(source.schema).json(str(source.directory))
@@ -433,10 +433,10 @@ def test_a_batch_that_failed_is_counted_once(
     assert job.status()["rows"]["on_time"] == 12
 
 
-def test_what_the_job_says_of_the_future_counts(
+def test_the_jobs_limit_on_future_event_times_applies(
     spark: SparkSession, tidegate: CoordinatorProcess, job_name: str, source: FileBatches, checkpoint: str
 ) -> None:
-    """For a program that has no rules of its own, too; and when they are changed."""
+    """The limit also applies to a program without a configuration, and after a change."""
     owner = tidegate.job(job=job_name, config=limiting_lag(LAG, max_future_skew=None))
     owner.ensure_job()
     source.add({"k": "a", "t": "2090-01-01T00:00:00Z"}, {"k": "a", "t": "2090-01-01T00:01:00Z"})
@@ -451,7 +451,7 @@ def test_what_the_job_says_of_the_future_counts(
 def test_a_batch_that_is_run_twice_is_counted_once(
     spark: SparkSession, job: Job, source: FileBatches, checkpoint: str
 ) -> None:
-    """By a function that uses it twice, for one; and by a query that has it on both sides of a union."""
+    """The function reads the batch twice, and a union contains the input twice."""
     source.add(*rows(("a", 1), ("b", 12)))
     followed = native(job, source.stream(spark), checkpoint)
     counted: list[int] = []
@@ -475,7 +475,7 @@ def flights(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> "F
 
 
 class Flights:
-    """Those that landed in a day, a file an hour; and what Spark counts of them by the hour."""
+    """The flights that landed on one day, with one file per hour, and their hourly counts by Spark."""
 
     def __init__(self, spark: SparkSession, directory: Path) -> None:
         chosen = Settings(datetime(2013, 1, 2, tzinfo=UTC), 1, 1, 120, 0, directory)
@@ -486,7 +486,7 @@ class Flights:
         self.stream = FlightsSource(spark, directory / "landings", []).stream()
 
     def counted(self, job: Job, checkpoint: str, **more: Any) -> Counter[tuple[str, pd.Timestamp]]:
-        """Departures by airport and hour, after the end of input."""
+        """Return the departures by airport and hour after the end of the input."""
         followed = job.with_watermark(
             self.stream,
             event_time="departed_at",
@@ -510,20 +510,18 @@ def by_hour(flights: pd.DataFrame) -> Counter[tuple[str, pd.Timestamp]]:
     return Counter(zip(flights["origin"], flights["departed_at"].dt.floor("h"), strict=True))
 
 
-def test_the_flights_by_the_hour_are_those_of_pandas(
-    tidegate: CoordinatorProcess, flights: Flights, checkpoint: str
-) -> None:
-    """With a lag above the disorder of every destination none is late."""
+def test_hourly_flights_equal_those_of_pandas(tidegate: CoordinatorProcess, flights: Flights, checkpoint: str) -> None:
+    """The lag exceeds the disorder of every destination, so no row is late."""
     job = tidegate.job(config=limiting_lag(timedelta(minutes=120)))
     counted = flights.counted(job, checkpoint, substream="dest", declare=flights.landings.destinations)
     assert counted == by_hour(flights.landings.flights)
     assert job.status()["rows"]["late"] == 0
 
 
-def test_or_they_lack_exactly_those_that_are_late(
+def test_hourly_flights_lack_exactly_the_late_ones(
     tidegate: CoordinatorProcess, flights: Flights, checkpoint: str
 ) -> None:
-    """As by one watermark for all of them, which is what Spark has."""
+    """All flights are one substream, as with Spark's own watermark."""
     job = tidegate.job(config=limiting_lag(timedelta(minutes=30)))
     counted = flights.counted(job, checkpoint, substream=None)
     judged_by = watermarks(checkpoint)
@@ -535,22 +533,22 @@ def test_or_they_lack_exactly_those_that_are_late(
     assert job.status()["rows"]["late"] == late.total() > 10
 
 
-# -- what is refused ----------------------------------------------------------------------------------------------
+# -- refusals -----------------------------------------------------------------------------------------------------
 
 
 def test_a_column_that_arrow_cannot_carry_is_refused(
     spark: SparkSession, job: Job, source: FileBatches, checkpoint: str
 ) -> None:
-    """The batch would fail in every attempt. (Other refusals need no Spark: ``tests/client/test_refusals.py``.)"""
+    """The batch would fail in every attempt. ``tests/client/test_refusals.py`` covers refusals without Spark."""
     df = source.stream(spark).withColumn("i", F.make_ym_interval(F.lit(1)))
-    with pytest.raises(InvalidUsage, match="cannot carry all of the stream's columns"):
+    with pytest.raises(InvalidUsage, match="does not support a column of the stream"):
         native(job, df, checkpoint)
 
 
-def test_the_highest_of_several_watermarks_is_refused_whenever_it_is_chosen(
+def test_the_maximum_of_several_watermarks_is_refused_at_any_time(
     spark: SparkSession, job: Job, source: FileBatches, checkpoint: str
 ) -> None:
-    """With that policy rows would be lost by the watermark of another input; so the first batch fails."""
+    """With that policy, the watermark of another input would make rows late, so the first batch fails."""
     source.add(*rows(("a", 1)))
     highest = setting(spark, "spark.sql.streaming.multipleWatermarkPolicy", "max")
     with highest, pytest.raises(InvalidUsage, match="multipleWatermarkPolicy is max"):
@@ -562,10 +560,10 @@ def test_the_highest_of_several_watermarks_is_refused_whenever_it_is_chosen(
     assert known(job) == {}
 
 
-def test_another_checkpoint_than_that_of_the_query_is_refused(
+def test_a_checkpoint_other_than_that_of_the_query_is_refused(
     spark: SparkSession, job: Job, source: FileBatches, checkpoint: str, tmp_path: Path
 ) -> None:
-    """Also if the function of the batch reads nothing, so that no task could find out."""
+    """The check also works if the batch function reads no rows, so that no task runs."""
     source.add(*rows(("a", 1)))
     followed = native(job, source.stream(spark), str(tmp_path / "elsewhere"))
     with pytest.raises(StreamingQueryException, match="pass the same checkpointLocation"):
@@ -578,17 +576,16 @@ def test_another_checkpoint_than_that_of_the_query_is_refused(
 def test_two_inputs_of_one_name_are_refused(
     spark: SparkSession, job: Job, source: FileBatches, checkpoint: str
 ) -> None:
-    """What one saw would take the place of what the other did."""
+    """Reports of one input would replace those of the other."""
     source.add(*rows(("a", 1)))
     one, other = (native(job, source.stream(spark), checkpoint) for _ in range(2))
-    with pytest.raises(StreamingQueryException, match="Give each a name of its own"):
+    with pytest.raises(StreamingQueryException, match="Pass another name for each further input"):
         to_the_end(one.union(other), checkpoint)
 
 
-def test_a_job_that_is_not_there_is_said_to_be_missing(
+def test_a_missing_job_is_refused(
     spark: SparkSession, tidegate: CoordinatorProcess, source: FileBatches, checkpoint: str
 ) -> None:
-    """And nothing is taken in."""
     source.add(*rows(("a", 1)))
     with pytest.raises(StreamingQueryException, match="has no job 'nowhere'"):
         to_the_end(native(tidegate.job(job="nowhere"), source.stream(spark), checkpoint), checkpoint)

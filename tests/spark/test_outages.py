@@ -1,4 +1,4 @@
-"""A coordinator that is away, or has lost everything, at any point of a batch: nothing is lost, and nothing differs."""
+"""Coordinators that are away or have lost their state, at any point of a batch: rows and results stay the same."""
 
 import threading
 import time
@@ -17,14 +17,14 @@ from tests.support.streams import LAG, Sink, kill, rows, to_the_end
 from tests.support.waiting import until
 from tidegate_spark import Batch, Job, JobDeleted, Stream, limiting_lag
 from tidegate_spark.protocol import retry
-from tidegate_spark.protocol.effects import NoAnswer, Request, Response
+from tidegate_spark.protocol.effects import NoAnswer, Response, Send
 from tidegate_spark.protocol.retry import OnOutage, RetryPolicy
 from tidegate_spark.protocol.transport import HttpTransport
 from tidegate_spark.testing import FileBatches
 
 
 class Outage:
-    """Stops the coordinator once, at a point of batch 1, and starts it again after a while."""
+    """An outage: the coordinator stops at a point of batch 1, and starts again after half a second."""
 
     def __init__(self, coordinator: LocalCoordinator, point: str, empties: bool) -> None:
         self.coordinator, self.point, self.empties = coordinator, point, empties
@@ -49,7 +49,7 @@ def test_a_crash_of_the_coordinator_changes_nothing(
     point: str,
     empties: bool,
 ) -> None:
-    """Pins, rows and the watermark are what they are without a crash; so are the counts of what was not lost."""
+    """Pinned watermarks, rows and W are the same as without a crash. So are the counts that were not lost."""
     crash = Outage(own, point, empties)
     watch(crash.reached, monkeypatch.setattr)
     sink = Sink()
@@ -83,10 +83,10 @@ def test_a_crash_of_the_coordinator_changes_nothing(
     assert sum(row["reported"] for row in job.substreams()) == sum(counted.values())
 
 
-def test_a_job_that_was_lost_is_created_again_from_the_users_rules(
+def test_a_lost_job_is_created_again_with_the_users_configuration(
     spark: SparkSession, source: FileBatches, job: Job, checkpoint: str
 ) -> None:
-    """The declared substreams hold again, and the pin beside the checkpoint still judges the replayed rows."""
+    """The declared substreams hold again. The pinned watermark beside the checkpoint still judges the replayed rows."""
     source.add(*rows(("a", 100_000)))
     source.add(*rows(("a", 95_000)))
     given = []
@@ -105,10 +105,10 @@ def test_a_job_that_was_lost_is_created_again_from_the_users_rules(
     assert [row["substream"] for row in job.substreams()] == ["a"]
 
 
-def test_a_job_that_was_deleted_stays_deleted_until_a_query_is_started(
+def test_a_deleted_job_stays_deleted_until_a_query_is_started(
     spark: SparkSession, source: FileBatches, job: Job, checkpoint: str
 ) -> None:
-    """A running query that made it again would leave no way to delete a job."""
+    """If running queries created the job again, it could not be deleted."""
     source.add(*rows(("a", 100_000)))
     stream = job.stream(source.stream(spark), event_time="t", substream="k")
     with pytest.raises(StreamingQueryException, match="job_deleted"):
@@ -121,10 +121,10 @@ def test_a_job_that_was_deleted_stays_deleted_until_a_query_is_started(
     assert job.status()["watermark"] == 90_000
 
 
-def test_after_the_patience_the_query_fails_and_says_so(
+def test_after_the_longest_outage_the_query_fails(
     spark: SparkSession, source: FileBatches, own: LocalCoordinator, checkpoint: str
 ) -> None:
-    """A query that waits for ever looks like one that works."""
+    """A query that waits for ever would look like a working one."""
     source.add(*rows(("a", 100_000)))
     job = own.job(job="j", config=limiting_lag(LAG), on_outage=timedelta(milliseconds=300))
     stream = job.stream(source.stream(spark), event_time="t", substream="k")
@@ -140,7 +140,7 @@ def test_after_the_patience_the_query_fails_and_says_so(
 def test_a_query_can_be_stopped_while_it_waits(
     spark: SparkSession, source: FileBatches, own: LocalCoordinator, checkpoint: str
 ) -> None:
-    """Spark waits for the function of the batch, which would go on asking until its patience is at an end."""
+    """Spark waits for the batch function, which would otherwise retry for two hours."""
     job = own.job(job="j", config=limiting_lag(LAG), on_outage=timedelta(hours=2))
     source.add(*rows(("a", 100_000)))
     waiting = threading.Event()
@@ -161,28 +161,28 @@ def test_a_query_can_be_stopped_while_it_waits(
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch that may go on without its coordinator does so after half a second."""
+    """Let batches continue without the coordinator after half a second."""
     monkeypatch.setattr(retry, "SHORT_WAIT_S", 0.5)
 
 
-def going_on(own: LocalCoordinator, **limits: Any) -> Job:
+def job_that_continues(own: LocalCoordinator, **limits: Any) -> Job:
     return own.job(job="j", config=limiting_lag(LAG, **limits), on_outage="continue")
 
 
 @pytest.mark.usefixtures("soon")
-def test_a_query_may_go_on_without_its_coordinator(
+def test_a_query_can_continue_without_its_coordinator(
     spark: SparkSession, source: FileBatches, own: LocalCoordinator, checkpoint: str
 ) -> None:
-    """The rows flow on, judged by the last pin; the coordinator learns of all of it, and takes nobody for idle."""
+    """The last pinned watermark judges the rows. Later the coordinator gets all reports, and no substream is idle."""
     sink = Sink()
-    job = going_on(own, idle_timeout=timedelta(seconds=2))
+    job = job_that_continues(own, idle_timeout=timedelta(seconds=2))
     stream = sink.after(job.stream(source.stream(spark), event_time="t", substream="k")).tuning(heartbeat_ms=200)
     query = stream.start(queryName="q", checkpointLocation=checkpoint)
     try:
         source.add(*rows(("a", 100_000), ("b", 40_000)))
-        until(lambda: len(sink.committed) == 1, "a batch without a pin")
+        until(lambda: len(sink.committed) == 1, "a batch without a watermark")
         source.add(*rows(("a", 101_000), ("b", 45_000)))
-        until(lambda: len(sink.committed) == 2, "a batch with one")
+        until(lambda: len(sink.committed) == 2, "a batch with a watermark")
         own.stop()
         source.add(*rows(("a", 110_000), ("b", 32_000), ("b", 29_999)))
         until(lambda: len(sink.committed) == 3, "a batch without the coordinator")
@@ -191,7 +191,7 @@ def test_a_query_may_go_on_without_its_coordinator(
         time.sleep(2.5)
         assert [committed.acknowledged for committed in sink.committed] == [True, True, False, False]
         own.start()
-        until(lambda: job.status()["watermark"] == 60_000, "the coordinator was told")
+        until(lambda: job.status()["watermark"] == 60_000, "the backlog is reported")
         assert job.status()["substreams"]["idle"] == 0
         source.add(*rows(("a", 121_000), ("b", 71_000), ("b", 59_999)))
         until(lambda: len(sink.committed) == 5, "a batch with the coordinator")
@@ -206,12 +206,12 @@ def test_a_query_may_go_on_without_its_coordinator(
 
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("empties", [False, True], ids=["killed", "emptied"])
-def test_what_is_untold_outlives_the_driver(
+def test_the_backlog_outlives_the_driver(
     spark: SparkSession, source: FileBatches, own: LocalCoordinator, checkpoint: str, empties: bool
 ) -> None:
-    """A nightly run that ended without its coordinator is told by the next one, before that begins."""
+    """A run that ended without the coordinator leaves a backlog. The next run reports it before its first batch."""
     sink = Sink()
-    job = going_on(own)
+    job = job_that_continues(own)
     stream = sink.after(job.stream(source.stream(spark), event_time="t", substream="k"))
     source.add(*rows(("a", 100_000), ("b", 40_000)))
     source.add(*rows(("b", 45_000)))
@@ -231,12 +231,14 @@ def test_what_is_untold_outlives_the_driver(
 
 
 @pytest.mark.usefixtures("soon")
-def test_a_begin_whose_answer_was_lost_does_not_change_the_judgement(
+def test_a_lost_answer_to_a_begin_does_not_change_the_pinned_watermark(
     spark: SparkSession, source: FileBatches, own: LocalCoordinator, checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The coordinator has another pin for the batch than the one it was worked off by; a replay uses the latter."""
+    """The coordinator's pinned watermark for the batch differs from the one that the client used. A replay uses the
+    client's.
+    """
     sink = Sink()
-    job = going_on(own)
+    job = job_that_continues(own)
     failing = True
 
     def write(df: DataFrame, batch: Batch) -> None:
@@ -250,8 +252,8 @@ def test_a_begin_whose_answer_was_lost_does_not_change_the_judgement(
     to_the_end(stream, checkpoint)
     send = HttpTransport.send
 
-    def answer_lost(self: HttpTransport, request: Request, timeout_s: float) -> Response:
-        response = send(self, request, timeout_s)
+    def answer_lost(self: HttpTransport, request: Send) -> Response:
+        response = send(self, request)
         if request.method == "PUT" and "/batches/" in request.path:
             raise NoAnswer("the answer was lost")
         return response
@@ -269,11 +271,11 @@ def test_a_begin_whose_answer_was_lost_does_not_change_the_judgement(
     assert job.status()["rows"]["on_time"] == 3
 
 
-def test_the_first_batch_has_nothing_to_go_on_with(
+def test_the_first_batch_cannot_continue_without_the_coordinator(
     spark: SparkSession, source: FileBatches, own: LocalCoordinator, checkpoint: str
 ) -> None:
-    """Without a pin every row would be on time; and there may be no job that could learn of it."""
-    job = going_on(own)
+    """Without a pinned watermark, every row would be on time, and the job might not exist."""
+    job = job_that_continues(own)
     job.connection.on_outage = OnOutage(RetryPolicy(0.3), continues=True)
     own.stop()
     source.add(*rows(("a", 100_000)))
@@ -284,12 +286,12 @@ def test_the_first_batch_has_nothing_to_go_on_with(
 
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("away", [False, True], ids=["back", "still away"])
-def test_what_is_untold_is_told_though_no_data_comes(
+def test_the_backlog_is_reported_without_new_data(
     spark: SparkSession, source: FileBatches, own: LocalCoordinator, checkpoint: str, away: bool
 ) -> None:
-    """The next batch may be hours away; others wait for the watermark."""
+    """The next batch may be hours away, while other queries wait for the watermark."""
     sink = Sink()
-    job = going_on(own)
+    job = job_that_continues(own)
     stream = sink.after(job.stream(source.stream(spark), event_time="t", substream="k"))
     source.add(*rows(("a", 100_000)))
     to_the_end(stream, checkpoint)
@@ -302,7 +304,7 @@ def test_what_is_untold_is_told_though_no_data_comes(
     try:
         if away:
             own.start()
-        until(lambda: job.status()["watermark"] == 100_000, "it was told")
+        until(lambda: job.status()["watermark"] == 100_000, "the backlog is reported")
         assert job.status()["rows"]["on_time"] == 2
     finally:
         query.stop()
@@ -310,12 +312,12 @@ def test_what_is_untold_is_told_though_no_data_comes(
 
 
 @pytest.mark.usefixtures("soon")
-def test_an_assumed_pin_still_knows_what_is_too_far_ahead(
+def test_future_event_times_are_ignored_without_the_coordinator(
     spark: SparkSession, source: FileBatches, own: LocalCoordinator, checkpoint: str
 ) -> None:
-    """A broken clock must not get its chance while the coordinator is away."""
+    """A broken clock must not move the watermark while the coordinator is away."""
     sink = Sink()
-    job = going_on(own)
+    job = job_that_continues(own)
     stream = sink.after(job.stream(source.stream(spark), event_time="t", substream="k"))
     source.add(*rows(("a", 100_000)))
     to_the_end(stream, checkpoint)

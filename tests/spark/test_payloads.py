@@ -1,7 +1,7 @@
-"""What the client says to the coordinator, and what it hears, against the document, in both directions.
+"""Requests and responses between the client and the coordinator, compared with the OpenAPI document.
 
-All of it passes through a recorder on the way. Each body must be as the document says; and what the document says that
-may be sent, the client sends, but for what is named here as being for others.
+A recorder between both keeps all exchanges. Each body must match the document. The client must send every member of the
+document, except those that are listed here for other clients.
 """
 
 import http.client
@@ -35,7 +35,7 @@ from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
 OPENAPI = json.loads(DOCUMENT.read_text())
 
-OF_OTHERS = {
+OTHER_OPERATIONS = {
     "list_jobs",
     "list_keys",
     "explain_job",
@@ -56,9 +56,9 @@ OF_OTHERS = {
     "completeness",
     "late",
 }
-"""Calls that Spark jobs do not make: those of people, of the programs that help them, and of supervisors."""
-UNSAID = {"Report": {"min_event_times", "watermarks"}}
-"""Members for reporters without batches, and for those with watermarks of their own."""
+"""Operations for other clients: operators, tools and supervisors."""
+NOT_SENT = {"Report": {"min_event_times", "watermarks"}}
+"""Members for other clients: reporters without batches, and reporters of watermarks."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,12 @@ class Exchange:
     sent: bytes
     status: int
     content_type: str
-    heard: bytes
+    received: bytes
 
 
 @dataclass
 class Recorder:
-    """Hands on what comes to the coordinator, and keeps it."""
+    """A proxy that forwards requests to the coordinator and keeps the exchanges."""
 
     target: str
     url: str = ""
@@ -85,22 +85,22 @@ class Recorder:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
-            def _hand_on(self) -> None:
+            def _forward(self) -> None:
                 sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 onwards = http.client.HTTPConnection(recorder.target, timeout=60)
                 headers = {name: value for name, value in self.headers.items() if name != "Host"}
                 onwards.request(self.command, self.path, sent or None, headers)
                 answer = onwards.getresponse()
-                heard, kind = answer.read(), answer.headers["Content-Type"]
+                received, kind = answer.read(), answer.headers["Content-Type"]
                 onwards.close()
-                recorder.exchanges.append(Exchange(self.command, self.path, sent, answer.status, kind, heard))
+                recorder.exchanges.append(Exchange(self.command, self.path, sent, answer.status, kind, received))
                 self.send_response(answer.status)
                 self.send_header("Content-Type", kind)
-                self.send_header("Content-Length", str(len(heard)))
+                self.send_header("Content-Length", str(len(received)))
                 self.end_headers()
-                self.wfile.write(heard)
+                self.wfile.write(received)
 
-            do_GET = do_PUT = do_POST = _hand_on  # noqa: N815 - the names that the server looks for
+            do_GET = do_PUT = do_POST = _forward  # noqa: N815 - names that the server requires
 
             def log_message(self, *_: Any) -> None:
                 pass
@@ -119,20 +119,20 @@ def recorder(tidegate: CoordinatorProcess) -> Iterator[Recorder]:
 
 
 def fail(df: DataFrame, batch: Batch) -> None:
-    raise RuntimeError("in the midst of a batch, which is then begun again")
+    raise RuntimeError("this batch fails and is repeated")
 
 
 @pytest.fixture(scope="module")
-def said(
+def recorded(
     recorder: Recorder, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, list[Exchange]]:
-    """All that is said by queries of every kind and by the calls of a gate, by operation."""
+    """The exchanges of queries of every kind and of the calls of a job, by operation."""
     folder = tmp_path_factory.mktemp("payloads")
     job = connect(recorder.url, job="payloads", config=limiting_lag(LAG, idle_timeout=timedelta(seconds=1)))
     source = FileBatches(folder / "input", "k string, t long")
     stream = job.stream(source.stream(spark), event_time="t", substream="k").declare("z")
     source.add(*rows(("a", 80_000)))
-    with pytest.raises(StreamingQueryException, match="in the midst"):
+    with pytest.raises(StreamingQueryException, match="this batch fails"):
         to_the_end(stream.foreach_batch(fail), str(folder / "executor"), "executor")
     for mode in ("executor", "driver"):
         reporting = Sink().after(stream.reporting(mode).measure_delays("batch" if mode == "executor" else "none"))
@@ -179,15 +179,15 @@ def call_of(operation: str) -> dict[str, Any]:
     return found
 
 
-def test_the_client_makes_all_the_calls_of_a_spark_job(said: dict[str, list[Exchange]]) -> None:
-    """What it does not call is not for it; what it calls is in the document."""
+def test_the_client_makes_all_the_calls_of_a_spark_job(recorded: dict[str, list[Exchange]]) -> None:
+    """Operations that the client does not call are listed for other clients."""
     calls = {call["operationId"] for methods in OPENAPI["paths"].values() for call in methods.values()}
-    assert said.keys() == calls - OF_OTHERS
+    assert recorded.keys() == calls - OTHER_OPERATIONS
 
 
-def test_what_the_client_says_is_as_the_document_has_it(said: dict[str, list[Exchange]]) -> None:
-    """Each body and each parameter; a member that nobody knows would be refused."""
-    for operation, exchanges in said.items():
+def test_requests_match_the_document(recorded: dict[str, list[Exchange]]) -> None:
+    """Bodies and parameters are checked. The coordinator refuses unknown members."""
+    for operation, exchanges in recorded.items():
         call = call_of(operation)
         takes = {parameter["name"] for parameter in call.get("parameters", ()) if parameter["in"] == "query"}
         for exchange in exchanges:
@@ -199,30 +199,30 @@ def test_what_the_client_says_is_as_the_document_has_it(said: dict[str, list[Exc
                 assert exchange.sent == b""
 
 
-def test_what_the_document_lets_a_spark_job_say_the_client_says(said: dict[str, list[Exchange]]) -> None:
-    """A member that it never sends is one that it does not know, or one that nobody needs."""
-    for operation, exchanges in said.items():
+def test_the_client_sends_every_member_for_spark_jobs(recorded: dict[str, list[Exchange]]) -> None:
+    """A member that is never sent is missing in the client, or superfluous."""
+    for operation, exchanges in recorded.items():
         call = call_of(operation)
         if "requestBody" not in call or operation == "put_job":
             continue
         name = body_schema(call)["$ref"].rpartition("/")[2]
         sent = {member for exchange in exchanges for member in json.loads(exchange.sent)}
-        assert sent == OPENAPI["components"]["schemas"][name]["properties"].keys() - UNSAID.get(name, set()), name
+        assert sent == OPENAPI["components"]["schemas"][name]["properties"].keys() - NOT_SENT.get(name, set()), name
 
 
-def test_what_the_client_hears_is_as_the_document_has_it(said: dict[str, list[Exchange]]) -> None:
-    """Refusals, too; and no member comes that the document does not name."""
+def test_responses_match_the_document(recorded: dict[str, list[Exchange]]) -> None:
+    """Refusals are checked, too. No response has a member that the document lacks."""
     refused = 0
-    for operation, exchanges in said.items():
+    for operation, exchanges in recorded.items():
         responses = call_of(operation)["responses"]
         for exchange in exchanges:
             response = responses.get(str(exchange.status), responses["default"])
             schema = response["content"][exchange.content_type]["schema"]
-            heard = json.loads(exchange.heard)
-            validator(schema).validate(heard)
+            received = json.loads(exchange.received)
+            validator(schema).validate(received)
             if exchange.status < 300:
                 name = schema["$ref"].rpartition("/")[2]
-                assert heard.keys() <= OPENAPI["components"]["schemas"][name]["properties"].keys(), name
+                assert received.keys() <= OPENAPI["components"]["schemas"][name]["properties"].keys(), name
             refused += exchange.status >= 400
     assert refused > 0
 
@@ -246,22 +246,22 @@ EVERY_LIMIT: dict[str, Any] = {
 }
 
 
-def test_the_rules_that_can_be_written_are_those_that_are_taken() -> None:
-    """Each policy, each throttle, each limit: what the one side has the other has, under the same names."""
-    document = OPENAPI["components"]["schemas"]["JobDocument"]
+def test_the_client_can_write_every_configuration_of_the_document() -> None:
+    """The client and the document have the same policies, throttles and limits, under the same names."""
+    document = OPENAPI["components"]["schemas"]["JobConfig"]
     kinds = document["properties"]["policy"]["discriminator"]["mapping"].keys()
-    assert POLICIES.keys() == kinds - {"reported"}, "ready-made watermarks are not for Spark jobs"
+    assert POLICIES.keys() == kinds - {"reported"}, "Spark jobs do not report watermarks"
     throttles: list[dict[str, Any]] = [{}, {"frame": LAG, "slide": LAG / 2, "offset": LAG / 4}, {"min_step": LAG}]
     taken = document["properties"]["throttle"]["discriminator"]["mapping"].keys()
     written = set()
     for throttle in throttles:
         config = limiting_lag(LAG, **throttle, **EVERY_LIMIT)
-        validator({"$ref": "#/components/schemas/JobDocument"}).validate(config)
+        validator({"$ref": "#/components/schemas/JobConfig"}).validate(config)
         written.add(config.get("throttle", {"type": "none"})["type"])
         assert config.keys() | {"throttle"} == document["properties"].keys()
     assert written == taken
     for config in POLICIES.values():
-        validator({"$ref": "#/components/schemas/JobDocument"}).validate(config)
+        validator({"$ref": "#/components/schemas/JobConfig"}).validate(config)
 
 
 def body_schema(call: dict[str, Any]) -> dict[str, Any]:

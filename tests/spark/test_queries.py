@@ -1,4 +1,4 @@
-"""Several queries in one job, and one query through its life: joined, stopped, renamed, started over, retired."""
+"""Several queries in one job, and the life cycle of a query: join, stop, rename, start over, retire."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -17,7 +17,7 @@ from tidegate_spark.testing import CoordinatorProcess, FileBatches
 def test_the_windows_of_one_query_wait_for_the_other(
     spark: SparkSession, tidegate: CoordinatorProcess, orders: FileBatches, payments: FileBatches, tmp_path: Path
 ) -> None:
-    """A query that is stopped holds the watermark, whatever the idle timeout; and whoever asks is told its name."""
+    """A stopped query holds the watermark, whatever the idle timeout. `held_by` names the query."""
     config = limiting_lag(LAG, idle_timeout=timedelta(milliseconds=400), expected_queries=["orders", "payments"])
     job = tidegate.job(config=config)
     sinks = {"orders": Sink(), "payments": Sink()}
@@ -34,12 +34,12 @@ def test_the_windows_of_one_query_wait_for_the_other(
         assert (held_by["reason"], held_by["query"]) == ("missing_query", "payments")
         payments.add(*rows(("visa", 100_000)))
         of_payments = start("payments", payments)
-        until(lambda: job.status()["watermark"] == 90_000, "both are there")
+        until(lambda: job.status()["watermark"] == 90_000, "both queries have reported")
         of_payments.stop()
         for number in range(1, 4):
             orders.add(*rows(("eu", 100_000 + number * 20_000)))
             until(lambda: len(sinks["orders"].committed) > number, f"batch {number} of orders")  # noqa: B023
-        # Idle long ago by its timeout: but nobody has seen that there is nothing.
+        # The idle timeout has passed, but no run of payments has observed the silence.
         until(lambda: job.status()["held_by"]["reason"] == "blocked", "the silence is noticed")
         status = job.status()
         assert status["watermark"] == 90_000
@@ -47,7 +47,7 @@ def test_the_windows_of_one_query_wait_for_the_other(
         assert sinks["orders"].pinned_watermarks[3] == 90_000
         payments.add(*rows(("visa", 170_000), ("visa", 91_000)))
         of_payments = start("payments", payments)
-        until(lambda: job.status()["watermark"] == 160_000, "they are together again")
+        until(lambda: job.status()["watermark"] == 160_000, "payments has caught up")
         of_payments.stop()
     finally:
         of_orders.stop()
@@ -56,7 +56,7 @@ def test_the_windows_of_one_query_wait_for_the_other(
 
 
 def test_a_query_is_renamed_by_handing_over(spark: SparkSession, job: Job, orders: FileBatches, tmp_path: Path) -> None:
-    """Otherwise the old name would hold the watermark for ever."""
+    """Without a handover, the substreams of the old name would hold the watermark for ever."""
     orders.add(*rows(("eu", 100_000), ("us", 50_000)))
     to_the_end(stream_of(spark, job, orders, Sink()), f"{tmp_path}/checkpoint", "orders")
     job.hand_over("orders", "orders-v2", "renamed")
@@ -72,10 +72,10 @@ def test_a_query_is_renamed_by_handing_over(spark: SparkSession, job: Job, order
     assert {row["query"]: row["retired"] for row in job.queries()} == {"orders": True, "orders-v2": True}
 
 
-def test_a_query_that_starts_over_is_warned(
+def test_a_query_that_starts_over_logs_a_warning(
     spark: SparkSession, job: Job, orders: FileBatches, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A new checkpoint reads old rows again, which the job has long counted as complete."""
+    """A query with a new checkpoint reads old rows again, which are below the watermark."""
     orders.add(*rows(("a", 100_000)))
     orders.add(*rows(("a", 101_000)))
     sinks = []
@@ -86,14 +86,14 @@ def test_a_query_that_starts_over_is_warned(
     assert sinks[1].pinned_watermarks[0] == 91_000
 
 
-def test_a_checkpoint_that_was_lost_in_the_midst_of_a_batch_is_given_up_by_name(
+def test_a_checkpoint_lost_during_a_batch_needs_a_handover(
     spark: SparkSession, job: Job, orders: FileBatches, tmp_path: Path
 ) -> None:
-    """The rows of the open batch would be forgotten by a mere new start; it takes a decision of the owner's."""
+    """A mere restart would lose the rows of the open batch, so the owner must decide."""
     orders.add(*rows(("a", 100_000)))
 
     def fail(df: DataFrame, batch: Batch) -> None:
-        raise RuntimeError("and the disk with the checkpoint is gone")
+        raise RuntimeError("the disk with the checkpoint is gone")
 
     with pytest.raises(StreamingQueryException, match="disk"):
         to_the_end(stream_of(spark, job, orders, Sink()).foreach_batch(fail), f"{tmp_path}/lost")
@@ -107,17 +107,17 @@ def test_a_checkpoint_that_was_lost_in_the_midst_of_a_batch_is_given_up_by_name(
 
 
 @pytest.mark.parametrize("trigger", [{"once": True}, {"availableNow": True}, {"processingTime": "50 milliseconds"}])
-def test_every_trigger_takes_up_where_the_last_one_ended(
+def test_every_trigger_continues_where_the_last_run_ended(
     spark: SparkSession, job: Job, orders: FileBatches, tmp_path: Path, trigger: dict[str, object]
 ) -> None:
-    """A nightly run is no end of input: the watermark stays where it is until the next."""
+    """The end of a nightly run is not the end of the input. The watermark stays until the next run."""
     sink = Sink()
     for night in range(2):
         orders.add(*rows(("a", 100_000 + night * 10_000), ("b", 50_000)))
         stream = stream_of(spark, job, orders, sink).trigger(**trigger)
         query = stream.start(queryName="q", checkpointLocation=f"{tmp_path}/checkpoint")
         if "processingTime" in trigger:
-            query.processAllAvailable()  # until Spark has committed the batch, too: what it hasn't, it gives out again
+            query.processAllAvailable()  # Spark repeats a batch that it has not committed
             query.stop()
         else:
             assert query.awaitTermination(120)

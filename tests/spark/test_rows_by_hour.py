@@ -1,4 +1,4 @@
-"""Rows by hour of event time: as Spark counts them, as one does by hand, and as a loss shows that was a silent one."""
+"""Rows by hour of event time: counted by Spark as by hand, and shown by the coordinator."""
 
 from collections import Counter
 from random import Random
@@ -14,7 +14,7 @@ from tidegate_spark.columns import Columns
 from tidegate_spark.frame import Frame
 from tidegate_spark.hook.classify import HIGHEST, LOWEST, RowClassifier
 from tidegate_spark.hook.delays import DelayMeasurement
-from tidegate_spark.hook.fold import FullFold, PlainFold, on_driver
+from tidegate_spark.hook.folding import FullFold, PlainFold, on_driver
 from tidegate_spark.protocol.fold import HOURS_PER_COMMIT, Fold
 from tidegate_spark.protocol.hours import HOUR, HOURS_KEPT, Hours, merge_hours, spread
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
@@ -42,7 +42,7 @@ def by_hand(found: list[tuple[str, int | None]], classifier: RowClassifier) -> d
 
 @pytest.mark.parametrize("measured", [False, True])
 @pytest.mark.parametrize("frame", [None, Frame(HOUR // 2, HOUR // 2, 777)])
-def test_spark_counts_as_one_does_by_hand(spark: SparkSession, frame: Frame | None, measured: bool) -> None:
+def test_spark_counts_hours_as_by_hand(spark: SparkSession, frame: Frame | None, measured: bool) -> None:
     chance = Random(5)  # noqa: S311 - the same rows each time
     edges = [-(2**53), LOWEST, -HOUR, -HOUR - 1, -1, 0, HOUR - 1, LATEST, LATEST + 1, HIGHEST + 9, None]
     found = [(chance.choice("ab"), chance.choice([*edges, *range(-HOUR, 40 * HOUR, HOUR // 7)])) for _ in range(2_000)]
@@ -59,7 +59,7 @@ def test_spark_counts_as_one_does_by_hand(spark: SparkSession, frame: Frame | No
     )
 
 
-def test_a_batch_of_nothing_has_no_hours(spark: SparkSession) -> None:
+def test_an_empty_batch_has_no_hours(spark: SparkSession) -> None:
     df = spark.createDataFrame([], "t long")
     for delays in (None, DelayMeasurement("batch", {}, None)):
         fold = on_driver(df, FullFold(Columns("t", None), RowClassifier(None, HIGHEST), delays), 1)
@@ -83,14 +83,15 @@ def test_rows_on_time_are_spread_over_their_hours(spark: SparkSession) -> None:
     ("min_event_time", "max_event_time"), [(0, 0), (-HOUR, HOUR), (-1, 5 * HOUR), (LOWEST, HIGHEST), (7, 8)]
 )
 @pytest.mark.parametrize("count", [1, 2, 999_983, 10**12])
-def test_spreading_loses_nothing(min_event_time: int, max_event_time: int, count: int) -> None:
+def test_spreading_loses_no_rows(min_event_time: int, max_event_time: int, count: int) -> None:
     found = spread(min_event_time, max_event_time, count)
     hours = [hour for hour, *_ in found]
     assert hours == sorted(set(hours))
     assert min_event_time // HOUR <= hours[0] if hours else max_event_time - min_event_time > HOUR
     assert all(rows > 0 for _, rows, _, _ in found)
-    told = sum(rows for _, rows, _, _ in found)
-    assert told == count if max_event_time - min_event_time < HOURS_KEPT * HOUR - 2 * HOUR else told <= count
+    spread_rows = sum(rows for _, rows, _, _ in found)
+    is_kept = max_event_time - min_event_time < HOURS_KEPT * HOUR - 2 * HOUR
+    assert spread_rows == count if is_kept else spread_rows <= count
     assert spread(None, None, 0) == []
 
 
@@ -112,13 +113,13 @@ def test_an_account_has_its_rows_by_hour() -> None:
     assert merge_hours([FEW, FEW]) == [[1, 10, 0, 2], [2, 18, 0, 0]]
 
 
-def test_of_a_long_time_there_are_the_hours_that_are_kept() -> None:
+def test_only_the_latest_hours_are_reported() -> None:
     years: Hours = [[hour, 1, 0, 1] for hour in range(30_000)]
-    (told,) = fold(years).row_counts()["hours"]
-    assert told == years[-HOURS_KEPT:]
+    (reported,) = fold(years).row_counts()["hours"]
+    assert reported == years[-HOURS_KEPT:]
 
 
-def test_where_there_are_too_many_the_late_ones_are_told_and_all_of_them_together() -> None:
+def test_of_too_many_hours_those_with_late_rows_and_the_sums_are_reported() -> None:
     many = [[hour, 1, 0, 0] for hour in range(4)]
     account = fold(FEW, *[many] * (HOURS_PER_COMMIT // 4)).row_counts()
     assert account["hours"] == [FEW[:1], *[[]] * (HOURS_PER_COMMIT // 4)]
@@ -131,17 +132,17 @@ def test_where_there_are_too_many_the_late_ones_are_told_and_all_of_them_togethe
     assert (whole["substreams"], whole["hours"]) == (["(all)"], [[[1, 500_005, 0, 100_001], [2, 900_009, 0, 0]]])
 
 
-def test_hours_make_no_account_too_large() -> None:
+def test_hours_do_not_make_an_account_too_large() -> None:
     wide = fold(FEW, *[[[2, 9, 0, 0]] for _ in range(8_999)])
     wide.substream[:] = [f"{at:04}" + "é" * 72 for at in range(9_000)]
     assert not wide.is_too_large()
     account = wide.row_counts()
-    assert account["hours"][:2] == [FEW[:1], []], "with more of these it would be"
+    assert account["hours"][:2] == [FEW[:1], []], "more hours would make the account too large"
     assert account["all_hours"] == [[1, 5, 0, 1], [2, 81_000, 0, 0]]
 
 
-def test_a_fold_of_very_many_hours_is_told_as_one(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate_spark.hook.fold.HOURS_PER_COMMIT", 7)
+def test_a_fold_of_too_many_hours_reports_their_sums(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate_spark.hook.folding.HOURS_PER_COMMIT", 7)
     found = [(name, at * HOUR) for name in "ab" for at in (3, 6)] + [("c", None)]
     df = spark.createDataFrame(found, "k string, t long")
     folded = on_driver(df, PlainFold(Columns("t", "k"), RowClassifier(0, LATEST)), 1)
@@ -153,7 +154,7 @@ def test_a_fold_of_very_many_hours_is_told_as_one(spark: SparkSession, monkeypat
 
 @pytest.mark.parametrize("mode", ["executor", "driver"])
 @pytest.mark.parametrize("goes", ["dropped", "diverted"])
-def test_a_silent_loss_is_seen(
+def test_late_rows_of_a_substream_are_shown_by_hour(
     spark: SparkSession,
     source: FileBatches,
     job: Job,
@@ -162,7 +163,7 @@ def test_a_silent_loss_is_seen(
     mode: Any,
     goes: str,
 ) -> None:
-    """Three per cent of what comes of HNL between 14:00 and 16:00 comes when the watermark has gone on."""
+    """Three per cent of the rows of HNL between 14:00 and 16:00 arrive below the watermark."""
     day = 20_000 * 24 * HOUR
     minute = HOUR // 60
     afternoon = [("HNL", day + 14 * HOUR + at * minute) for at in range(97)]

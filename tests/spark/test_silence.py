@@ -1,4 +1,4 @@
-"""What shows that a substream was silent: only that somebody looked at all there was, and when."""
+"""Evidence of silence: a query must have processed all available input, at a known time."""
 
 import time
 from datetime import timedelta
@@ -15,10 +15,12 @@ from tidegate_spark.testing import CoordinatorProcess, FileBatches
 TIMEOUT = timedelta(seconds=1)
 
 
-def test_a_batch_that_was_planned_long_ago_knows_nothing_of_the_time_since(
+def test_a_batch_is_no_evidence_for_the_time_after_its_planning(
     spark: SparkSession, source: FileBatches, own: LocalCoordinator, checkpoint: str
 ) -> None:
-    """A driver dies before the begin, and is down for longer than the timeout: what came meanwhile is not late."""
+    """The driver dies before the begin and is down for longer than the timeout. Rows that arrive meanwhile are not
+    late.
+    """
     config = limiting_lag(LAG, idle_timeout=TIMEOUT)
     job = own.job(job="j", config=config, on_outage=timedelta(milliseconds=100))
     sink = Sink()
@@ -26,7 +28,7 @@ def test_a_batch_that_was_planned_long_ago_knows_nothing_of_the_time_since(
     def write(df: DataFrame, batch: Batch) -> None:
         sink.write(df, batch)
         if int(batch) == 0:
-            source.add(*rows(("a", 110_000)))  # and no b
+            source.add(*rows(("a", 110_000)))  # without a row of b
 
     source.add(*rows(("a", 100_000), ("b", 40_000)))
     stream = sink.after(job.stream(source.stream(spark), event_time="t", substream="k"))
@@ -45,11 +47,13 @@ def test_a_batch_that_was_planned_long_ago_knows_nothing_of_the_time_since(
     assert (sink.pinned_watermarks[2], sink.on_time.get(2), sink.late) == (30_000, [("b", 35_000)], {})
 
 
-@pytest.mark.parametrize("limited", [True, False], ids=["limited", "all there was"])
-def test_a_batch_of_limited_size_shows_nobody_to_be_silent(
+@pytest.mark.parametrize("limited", [True, False], ids=["limited", "unlimited"])
+def test_a_batch_of_a_rate_limited_source_is_no_evidence_of_silence(
     spark: SparkSession, source: FileBatches, tidegate: CoordinatorProcess, checkpoint: str, limited: bool
 ) -> None:
-    """In arrears, the rows of a substream may be in the next file; had each file been all there was, it was silent."""
+    """The next file may have rows of a substream. If each batch were all available input, the substream would be
+    silent.
+    """
     job = tidegate.job(config=limiting_lag(LAG, idle_timeout=TIMEOUT))
     sink = Sink()
 

@@ -1,4 +1,4 @@
-"""Windowed aggregates in the hook, on a real stream."""
+"""Windowed aggregates of the hook, in real queries."""
 
 import random
 from collections import defaultdict
@@ -13,12 +13,12 @@ from pyspark.sql import functions as F
 from tests.support.streams import rows, to_the_end
 from tests.support.windows import SECOND, Results, tens
 from tidegate_spark import InvalidUsage, Job, windows
-from tidegate_spark.session import setting
+from tidegate_spark.spark_settings import setting
 from tidegate_spark.testing import FileBatches
 from tidegate_spark.windows.windowing import VERSIONS_KEPT
 
 
-def test_a_window_comes_out_once_when_it_closes(
+def test_a_window_is_emitted_once_when_it_closes(
     spark: SparkSession, job: Job, source: FileBatches, checkpoint: str
 ) -> None:
     source.add(*rows(("a", 1000), ("a", 9000), ("b", 2000), ("b", 11_000)))
@@ -30,7 +30,7 @@ def test_a_window_comes_out_once_when_it_closes(
     assert {
         batch: [(row["window"], row["k"], row["rows"]) for row in given] for batch, given in results.given.items()
     } == {
-        # a at 29 s less the lag of 10: the windows up to 10 s are closed. (After the second batch b was at 11 s.)
+        # a is at 29 s and the lag is 10 s, so windows up to 10 s close. After the second batch, b was at 11 s.
         2: [({"start": 0, "end": 10_000}, "a", 2), ({"start": 0, "end": 10_000}, "b", 2)],
     }
     assert results.late == {3: [("b", 9_999)]}
@@ -41,10 +41,13 @@ def test_a_window_comes_out_once_when_it_closes(
 def expected(
     batches: list[list[tuple[str, int]]], results: Results, size: int, slide: int, offset: int, lateness: int
 ) -> tuple[dict[int, list[Any]], dict[str, int]]:
-    """What must be given out, row by row and window by window, by the batches' pins and the watermarks after them."""
+    """Return the expected windows by batch, and the counts by row class.
+
+    Both follow from the pinned watermarks of the batches and the watermarks after them.
+    """
     content: dict[tuple[int, str], list[int]] = defaultdict(list)
     given: dict[tuple[int, str], int] = {}
-    told, classes = {}, {"on_time": 0, "updated": 0, "late": 0}
+    emitted, classes = {}, {"on_time": 0, "updated": 0, "late": 0}
     for number, batch in enumerate(batches):
         committed = results.committed[number]
         pinned_watermark = -(10**12) if committed.batch.watermark is None else committed.batch.watermark
@@ -70,14 +73,14 @@ def expected(
                 out.append((*key, len(times), given.get(key)))
                 given[key] = len(times)
         if out:
-            told[number] = out
-    return told, classes
+            emitted[number] = out
+    return emitted, classes
 
 
 @pytest.mark.parametrize(
     ("size", "slide", "offset", "lateness"), [(10, 10, 3, 0), (10, 10, 0, 25), (25, 10, 4, 0), (30, 10, 0, 40)]
 )
-def test_any_windows_hold_what_a_count_by_hand_has(
+def test_windows_equal_a_count_by_hand(
     spark: SparkSession,
     job: Job,
     source: FileBatches,
@@ -99,24 +102,24 @@ def test_any_windows_hold_what_a_count_by_hand_has(
     lengths = {"size": size * SECOND, "slide": slide * SECOND, "offset": offset * SECOND}
     windowed = stream.windows(**lengths).agg("k", rows=windows.count()).allowed_lateness(lateness * SECOND)
     to_the_end(results.after(windowed), checkpoint)
-    told, classes = expected(batches, results, lateness=lateness * SECOND, **lengths)
+    emitted, classes = expected(batches, results, lateness=lateness * SECOND, **lengths)
     assert {
         batch: [
             (row["window"]["start"], row["k"], row["rows"], row["previous"] and row["previous"]["rows"])
             for row in given
         ]
         for batch, given in results.given.items()
-    } == told
-    assert len(told) > 2 and classes["late"] and classes["on_time"] and bool(classes["updated"]) == (lateness > 0)
+    } == emitted
+    assert len(emitted) > 2 and classes["late"] and classes["on_time"] and bool(classes["updated"]) == (lateness > 0)
     assert {name: results.count(name) for name in classes} == classes
     assert sum(map(len, results.late.values())) == classes["late"]
     results.table()
 
 
-def test_a_single_batch_ends_with_its_windows_and_the_next_goes_on(
+def test_a_single_batch_run_emits_its_windows_and_the_next_continues(
     spark: SparkSession, job: Job, source: FileBatches, checkpoint: str
 ) -> None:
-    """Under ``once``, which Spark has for all that is there in one batch."""
+    """The trigger ``once`` runs all available input as one batch."""
     results = Results()
     for given in ([("a", 1000), ("a", 35_000)], [("a", 26_000), ("a", 61_000)]):
         source.add(*rows(*given))
@@ -127,22 +130,22 @@ def test_a_single_batch_ends_with_its_windows_and_the_next_goes_on(
     } == {0: [(0, 1)], 1: [(20_000, 1), (30_000, 1)]}
 
 
-def test_each_run_over_what_is_there_ends_with_the_closed_windows_written(
+def test_each_available_now_run_emits_its_closed_windows(
     spark: SparkSession, job: Job, source: FileBatches, checkpoint: str
 ) -> None:
     results = Results()
     stream = tens(job, source, spark, results)
     source.add(*rows(("a", 1000), ("a", 20_000)))
     to_the_end(stream, checkpoint)
-    assert [key for key, _ in results.table()] == [0], "closed by the run's own last batch"
+    assert [key for key, _ in results.table()] == [0], "the last batch of the run must close the window"
     source.add(*rows(("a", 19_999), ("a", 31_000)))
     source.add(*rows(("a", 41_000)))
     to_the_end(stream, checkpoint)
     assert {key: row["rows"] for (key, _), row in results.table().items()} == {0: 1, 10_000: 1, 20_000: 1}
 
 
-def test_aggregates_are_those_of_spark_itself(spark: SparkSession, job: Job, checkpoint: str, tmp_path: Path) -> None:
-    """Over timestamps, in three batches, against the same aggregates over all at once."""
+def test_aggregates_equal_those_of_spark(spark: SparkSession, job: Job, checkpoint: str, tmp_path: Path) -> None:
+    """Aggregates over three batches equal Spark's aggregates over all rows at once."""
     source = FileBatches(tmp_path / "input", "k string, at timestamp, v long, d decimal(10,2), w double")
     moments = [(f"2026-03-29T00:{minute:02d}:30Z", minute) for minute in range(0, 45, 3)]
     every = [
@@ -194,7 +197,7 @@ def test_aggregates_are_those_of_spark_itself(spark: SparkSession, job: Job, che
 def test_windows_of_timestamps_without_a_zone_are_in_utc(
     spark: SparkSession, job: Job, checkpoint: str, tmp_path: Path, zone: str
 ) -> None:
-    """Whatever the session's time zone is, and on the night when its clocks change."""
+    """The time zone of the session has no effect, not even when its clocks change."""
     source = FileBatches(tmp_path / "input", "at timestamp_ntz")
     source.add({"at": "2026-03-08T01:59:59.999"}, {"at": "2026-03-08T02:00:00"}, {"at": "2026-03-08T03:30:00"})
     got: list[Any] = []
@@ -221,26 +224,28 @@ def test_other_windows_need_another_checkpoint(
         to_the_end(other, checkpoint)
     stream = job.stream(source.stream(spark), event_time="t", substream="k").windows(10 * SECOND)
     other = Results().after(stream.agg("k", rows=windows.count(), last=windows.min("t")))
-    with pytest.raises(InvalidUsage, match=r"last=max\(t\).*and not with .*last=min\(t\)"):
+    with pytest.raises(InvalidUsage, match=r"last=max\(t\).*, not with .*last=min\(t\)"):
         to_the_end(other, checkpoint)
 
 
-def test_a_checkpoint_of_spark_3_5_needs_to_be_replaced(
+def test_a_checkpoint_of_spark_3_5_is_refused(
     spark: SparkSession, job: Job, source: FileBatches, checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There a query has no source of markers; Spark would only say that the number of sources has changed."""
+    """On Spark 3.5, queries have no source of markers. Spark's own error would only mention a changed number of
+    sources.
+    """
     source.add(*rows(("a", 1000)))
     with monkeypatch.context() as older:
         older.setattr("tidegate_spark.start.PYTHON_SOURCES", (9, 0))
         to_the_end(tens(job, source, spark, Results()), checkpoint)
-    with pytest.raises(InvalidUsage, match=r"started on Spark 3\.5.*Start with a new checkpoint"):
+    with pytest.raises(InvalidUsage, match=r"is from Spark 3\.5.*on a new checkpoint"):
         to_the_end(tens(job, source, spark, Results()), checkpoint)
 
 
-def test_the_state_has_what_is_open_and_no_more(
+def test_the_state_has_only_windows_that_take_rows(
     spark: SparkSession, job: Job, source: FileBatches, checkpoint: str
 ) -> None:
-    """However long the query runs."""
+    """The state does not grow with the number of batches."""
     batches = VERSIONS_KEPT + 5
     for number in range(batches):
         source.add(*rows(*((k, number * 10_000 + 5000) for k in "abc")))
@@ -249,7 +254,7 @@ def test_the_state_has_what_is_open_and_no_more(
     versions = sorted(int(path.stem) for path in (beside / "windows").glob("*.json"))
     assert versions == list(range(batches - VERSIONS_KEPT, batches))
     assert sorted(int(path.name) for path in (beside / "state").iterdir()) == versions
-    # The last batch is at 145 s, and was judged by 125 s: windows that end above 105 s still take rows.
+    # The last batch is at 145 s. Its pinned watermark is 125 s, so windows that end above 105 s still take rows.
     state = spark.read.parquet(f"{beside}/state/{batches - 1}")
     assert sorted({row.tidegate_start for row in state.collect()}) == [s * SECOND for s in (100, 110, 120, 130, 140)]
     assert state.count() == 3 * 5

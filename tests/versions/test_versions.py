@@ -1,4 +1,4 @@
-"""What holds on every supported version of PySpark, and what older versions refuse.
+"""Behaviour on every supported version of PySpark, and refusals on older versions.
 
 ``make test-versions`` runs these tests and the hook's tests in one environment per older version.
 """
@@ -26,14 +26,14 @@ from tidegate_spark.testing import FileBatches
 from tidegate_spark.versions import AVAILABLE_NOW_OF_PYTHON_SOURCES, PYTHON_SOURCES, version_of
 
 ROWS = [[("a", 1), ("b", 2), ("a", 12)], [("a", 25), ("b", 11), ("b", 3)], [("a", 47), ("b", 44), ("a", 38)]]
-"""Three batches. By a lag of ten seconds no row is late within its substream; the last watermark is 34 s."""
+"""Three batches. With a lag of ten seconds, no row is late within its substream. The last watermark is 34 s."""
 
 BY_WINDOW = dict(Counter((second // 10 * 10, k) for batch in ROWS for k, second in batch))
 
 
 @pytest.fixture
 def timed(tmp_path: Path) -> FileBatches:
-    """A stream of substreams ``k`` and event times ``t``, which are timestamps."""
+    """A stream of substreams ``k`` and event times ``t`` of the type timestamp."""
     source = FileBatches(tmp_path / "timed", "k string, t timestamp")
     for batch in ROWS:
         source.add(*native_streams.rows(*batch))
@@ -42,7 +42,7 @@ def timed(tmp_path: Path) -> FileBatches:
 
 @pytest.fixture
 def counted(source: FileBatches) -> FileBatches:
-    """The same with whole numbers as event times."""
+    """The same stream with whole numbers as event times."""
     for batch in ROWS:
         source.add(*streams.rows(*((k, second * SECOND) for k, second in batch)))
     return source
@@ -56,7 +56,7 @@ def needs(spark: SparkSession, version: tuple[int, int]) -> None:
 
 @contextmanager
 def running(df: DataFrame, out: Out, checkpoint: str) -> Iterator[StreamingQuery]:
-    """Run a query by processing time, and stop it at the end of the block."""
+    """Run a query with the default trigger, and stop it at the end of the block."""
     query = start(df, out, checkpoint)
     try:
         yield query
@@ -65,12 +65,12 @@ def running(df: DataFrame, out: Out, checkpoint: str) -> Iterator[StreamingQuery
 
 
 def table(results: Results) -> dict[tuple[int, Any], int]:
-    """The last count of each window, by its start in seconds, and ``k``."""
+    """Return the last count of each window by its start in seconds and ``k``."""
     return {(start // SECOND, k): row["rows"] for (start, k), row in results.table().items()}
 
 
-def test_windows_hold_every_row(spark: SparkSession, job: Job, counted: FileBatches, checkpoint: str) -> None:
-    """By processing time: they close with the batches, and those that are left when the job is complete."""
+def test_windows_contain_every_row(spark: SparkSession, job: Job, counted: FileBatches, checkpoint: str) -> None:
+    """Windows close with the batches. The remaining windows close when the job is complete."""
     results = Results()
     stream = windows_of_ten(job, counted, spark, results)
     query = stream.start(queryName="q", checkpointLocation=checkpoint)
@@ -87,7 +87,7 @@ def test_windows_hold_every_row(spark: SparkSession, job: Job, counted: FileBatc
     assert job.status()["rows"]["on_time"] == 9
 
 
-def test_a_run_over_what_is_there_holds_every_row(
+def test_windows_of_available_now_runs_contain_every_row(
     spark: SparkSession, job: Job, counted: FileBatches, checkpoint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The client warns if the run is a single batch. After ``complete()``, the next run closes the other windows."""
@@ -107,8 +107,10 @@ def test_a_run_over_what_is_there_holds_every_row(
         assert table(results) == {key: count for key, count in BY_WINDOW.items() if key[0] + 10 <= 34}
 
 
-def test_sparks_own_windows_hold_every_row(spark: SparkSession, job: Job, timed: FileBatches, checkpoint: str) -> None:
-    """By processing time; a query that is stopped when it has processed all there is has reported all of it."""
+def test_sparks_own_windows_contain_every_row(
+    spark: SparkSession, job: Job, timed: FileBatches, checkpoint: str
+) -> None:
+    """When a query has processed all its input and is stopped, all of its input is reported."""
     needs(spark, PYTHON_SOURCES)
     followed = tens(native(job, timed.stream(spark), checkpoint, windows=TEN))
     out = Out()
@@ -120,10 +122,10 @@ def test_sparks_own_windows_hold_every_row(spark: SparkSession, job: Job, timed:
         until(lambda: out.windows() == BY_WINDOW, "every window")
 
 
-def test_a_native_run_over_what_is_there_is_right_or_refused(
+def test_a_native_available_now_run_is_complete_or_refused(
     spark: SparkSession, job: Job, timed: FileBatches, checkpoint: str
 ) -> None:
-    """A single batch would report nothing, and a job that is completed then would never close its windows."""
+    """A single batch would report nothing. If the job were completed then, its windows would never close."""
     needs(spark, PYTHON_SOURCES)
     followed = tens(native(job, timed.stream(spark), checkpoint, windows=TEN))
     out = Out()
@@ -143,7 +145,7 @@ def test_a_native_run_over_what_is_there_is_right_or_refused(
         until(lambda: out.windows() == BY_WINDOW, "every window")
 
 
-def test_native_is_refused_where_spark_has_no_sources_in_python(
+def test_native_is_refused_if_spark_has_no_python_sources(
     spark: SparkSession, job: Job, timed: FileBatches, checkpoint: str
 ) -> None:
     if version_of(spark) >= PYTHON_SOURCES:

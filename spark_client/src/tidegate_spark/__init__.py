@@ -9,36 +9,30 @@
                  .foreach_batch(write)
                  .start(queryName="departures", checkpointLocation=path))
 
-``write(df, batch_id)`` receives the rows that are on time. ``batch_id`` is a :class:`Batch`, with the attributes
-``watermark`` and ``job_watermark``.
+``write(df, batch_id)`` receives the on-time rows. ``batch_id`` is a :class:`Batch` with the attributes ``watermark``
+and ``job_watermark``.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tidegate_spark.batch import Batch, Committed, Holder
+from tidegate_spark.config import (
+    JobConfig,
+    Limits,
+    limiting_lag,
+    limiting_lag_and_delay,
+    limiting_lag_and_lull,
+    limiting_timestamp_and_wall_clock_lag,
+    reported,
+    target_completeness,
+)
+from tidegate_spark.errors import CoordinatorUnavailable, InvalidUsage, JobDeleted, JobMissing, Refused, TidegateError
+from tidegate_spark.substreams import SOURCE_PARTITION
+
 if TYPE_CHECKING:
-    from tidegate_spark.batch import Batch, Committed, Holder
-    from tidegate_spark.config import (
-        JobConfig,
-        Limits,
-        limiting_lag,
-        limiting_lag_and_delay,
-        limiting_lag_and_lull,
-        limiting_timestamp_and_wall_clock_lag,
-        reported,
-        target_completeness,
-    )
-    from tidegate_spark.errors import (
-        CoordinatorUnavailable,
-        InvalidUsage,
-        JobDeleted,
-        JobMissing,
-        Refused,
-        TidegateError,
-    )
     from tidegate_spark.job import Job, connect
     from tidegate_spark.stream import Stream
-    from tidegate_spark.substreams import SOURCE_PARTITION
 
 __all__ = [
     "SOURCE_PARTITION",
@@ -65,20 +59,12 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-_NAMES = {
-    "batch": ("Batch", "Committed", "Holder"),
-    "config": ("JobConfig", "Limits", *(name for name in __all__ if name[0].islower() and name != "connect")),
-    "errors": ("CoordinatorUnavailable", "InvalidUsage", "JobDeleted", "JobMissing", "Refused", "TidegateError"),
-    "job": ("Job", "connect"),
-    "stream": ("Stream",),
-    "substreams": ("SOURCE_PARTITION",),
-}
-HOMES = {name: module for module, names in _NAMES.items() for name in names}
-"""The module that defines each public name."""
+_MODULES = {"Job": "job", "connect": "job", "Stream": "stream"}
+"""Names that are imported on first use, with the modules that define them."""
 
 
 def __getattr__(name: str) -> Any:
-    # Import on first use (PEP 562): an executor's worker needs only the reporter and must not import httpx.
-    if name not in HOMES:
+    # Executors need only the reporter and must not import httpx or PySpark's DataFrame, so imports are lazy (PEP 562).
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -8,17 +8,19 @@ from typing import Any, Self
 
 
 class Batch(int):
-    """Spark's batch id, an ``int`` as a ``foreachBatch`` function expects, with the watermarks of the batch.
+    """Spark's batch id with the watermarks of the batch.
 
-    Watermarks are in epoch milliseconds, or in the unit of a numeric event time.
+    A batch is an ``int``, as ``foreachBatch`` functions expect. Watermarks are in epoch milliseconds, or in the unit of
+    a numeric event time.
 
     Attributes:
-        watermark: The pinned watermark: rows below it are late, in every replay of this batch. None: no row is late.
-        job_watermark: The latest emitted watermark that this query knew when the batch began; None if it knew none. In
-            the function for windows, the watermark that closed them.
+        watermark: The pinned watermark, by which rows are classified in every replay of this batch. None if no row is
+            late.
+        job_watermark: The latest emitted watermark that the client had received when the batch began; None if it had
+            received none. For the function that receives windows: the end of the last closed window.
         job: Name of the job.
         query: Name of the query.
-        replayed: Whether the batch was begun before and not finished.
+        replayed: Whether an earlier attempt began this batch.
     """
 
     watermark: int | None
@@ -27,7 +29,8 @@ class Batch(int):
     query: str
     replayed: bool
 
-    # Copies and pickles (a batch in the closure of a UDF) need the defaults: they set the attributes afterwards.
+    # The attributes have defaults, because copy and pickle pass only the id and set the attributes afterwards. Spark
+    # pickles a batch that a UDF refers to.
     def __new__(
         cls,
         batch_id: int,
@@ -45,7 +48,7 @@ class Batch(int):
         return self
 
     def closing(self, watermark: int) -> "Batch":
-        """Return a copy for the function that receives the windows closed by ``watermark``."""
+        """Return a copy with ``watermark`` as ``job_watermark``, for the function that receives the closed windows."""
         again = copy.copy(self)
         again.job_watermark = watermark
         return again
@@ -60,8 +63,8 @@ class Holder:
         query: Name of the query; empty for a hold.
         substream: Name of the substream; None if no substream holds the watermark.
         batch_id: Id of the open batch; None if no batch holds the watermark.
-        since_ms: When the watermark last moved (epoch milliseconds).
-        hold: Id of the hold; None if no hold does.
+        since_ms: Time at which the watermark last moved (epoch milliseconds).
+        hold: Id of the hold; None if no hold holds the watermark.
     """
 
     reason: str
@@ -85,7 +88,7 @@ class Holder:
         if self.hold is not None:
             return f"hold {self.hold}"
         if self.reason == "missing_query":
-            return f"query {self.query} (no event time seen of it)"
+            return f"query {self.query} (no event time yet)"
         if self.substream is None:
             return f"batch {self.batch_id} of {self.query}"
         return self.substream if self.reason == "slow" else f"{self.substream} ({self.reason.replace('_', ' ')})"
@@ -102,12 +105,12 @@ class Committed:
         late: Number of late rows.
         null_event_time: Number of rows without an event time.
         future: Number of rows too far ahead of the clock.
-        watermark: The emitted watermark after the commit; the last one known if ``acknowledged`` is False.
+        watermark: The emitted watermark after the commit. If ``acknowledged`` is False, the last known watermark.
         now_ms: The coordinator's time at the commit (epoch milliseconds); None if ``acknowledged`` is False.
-        held_by: What holds the watermark; None if nothing does, or ``acknowledged`` is False.
-        seconds: Duration of the batch.
+        held_by: The holder of the watermark; None if nothing holds it, or ``acknowledged`` is False.
+        seconds: Duration of the batch, in seconds.
         acknowledged: Whether the coordinator acknowledged the commit. If not, the batch is in the backlog.
-        of_timestamps: Whether the event times are timestamps, so that watermarks are epoch milliseconds.
+        of_timestamps: Whether the event times are timestamps. Watermarks are then epoch milliseconds.
     """
 
     batch: Batch
@@ -130,11 +133,11 @@ class Committed:
 
     @property
     def watermark_lag_ms(self) -> int | None:
-        """Watermark lag in milliseconds; None if it is not known. Only meaningful if ``of_timestamps`` is True."""
+        """Watermark lag in milliseconds, for event times that are timestamps; None if the lag is unknown."""
         return None if self.watermark is None or self.now_ms is None else self.now_ms - self.watermark
 
     def metrics(self) -> dict[str, int | float | None]:
-        """Return the batch's metrics by name. Log records of the commit carry them too."""
+        """Return the batch's metrics by name. The log records of the commit have the same metrics as attributes."""
         return {
             "tidegate.pinned_watermark": self.batch.watermark,
             "tidegate.watermark": self.watermark,
@@ -160,7 +163,7 @@ class Committed:
                 rows.append(f"{count:,} {what}")
         held = "not held" if self.held_by is None else f"held by {self.held_by}"
         if not self.acknowledged:
-            return f"{', '.join(rows)}; reported when the coordinator is back"
+            return f"{', '.join(rows)}; not reported yet: the coordinator does not answer"
         return f"{', '.join(rows)}; watermark {self._watermark()}, {held}"
 
     def _watermark(self) -> str:

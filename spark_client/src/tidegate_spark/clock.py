@@ -1,4 +1,4 @@
-"""The clock of the client; tests and simulations replace it."""
+"""The clock of the client, which tests and simulations can replace."""
 
 import time
 from typing import Protocol
@@ -8,10 +8,10 @@ class Clock(Protocol):
     """Source of processing time, in seconds."""
 
     def time(self) -> float:
-        """Return Unix time."""
+        """Return the Unix time in seconds."""
 
     def monotonic(self) -> float:
-        """Return a time that never goes back, from an arbitrary start."""
+        """Return a monotonic time in seconds, counted from an arbitrary start."""
 
     def sleep(self, seconds: float) -> None:
         """Wait for at least ``seconds``."""
@@ -21,11 +21,11 @@ class SystemClock:
     """The clock of this machine."""
 
     def time(self) -> float:
-        """Return Unix time."""
+        """Return the Unix time in seconds."""
         return time.time()
 
     def monotonic(self) -> float:
-        """Return a time that never goes back, from an arbitrary start."""
+        """Return a monotonic time in seconds, counted from an arbitrary start."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:

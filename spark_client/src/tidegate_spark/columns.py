@@ -13,14 +13,14 @@ from tidegate_spark.substreams import SOURCE_PARTITION, Substream
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The event time column, and what identifies a substream."""
+    """The event time column and the substream columns."""
 
     event_time: str
     substream: Substream
 
     @property
     def substream_columns(self) -> tuple[str, ...]:
-        """The columns whose values identify a substream; empty for the source partition and for one substream."""
+        """The columns whose values identify a substream; empty for SOURCE_PARTITION and ``substream=None``."""
         if self.substream is None or self.substream is SOURCE_PARTITION:
             return ()
         return (self.substream,) if isinstance(self.substream, str) else tuple(self.substream)
@@ -29,12 +29,17 @@ class Columns:
         """Raise InvalidUsage unless the columns exist and have supported types."""
         types = {field.name: field.dataType for field in df.schema.fields}
         if not self.substream_columns and self.substream not in (None, SOURCE_PARTITION):
-            raise InvalidUsage("substream names no column; for a stream that is one substream, say substream=None.")
+            raise InvalidUsage(
+                "substream is empty; it must name at least one column. If the whole stream is one substream, pass "
+                "substream=None."
+            )
         for role, name in (("event_time", self.event_time), *(("substream", name) for name in self.substream_columns)):
             if name not in types:
                 of_a_struct = name.partition(".")[0] in types
-                hint = " Make a column of the struct's field first, with withColumn()." if of_a_struct else ""
-                raise InvalidUsage(f"{role}={name!r} is no column of the stream; it has: {', '.join(types)}.{hint}")
+                hint = " Copy the struct's field to a column first, with withColumn()." if of_a_struct else ""
+                raise InvalidUsage(
+                    f"{role}={name!r} is not a column of the stream; its columns are {', '.join(types)}.{hint}"
+                )
         if not isinstance(types[self.event_time], (TimestampType, TimestampNTZType, LongType)):
             raise InvalidUsage(
                 f"event_time={self.event_time!r} is of type {types[self.event_time].simpleString()}; "
@@ -45,17 +50,17 @@ class Columns:
                 raise InvalidUsage(f"substream={name!r} is of type {types[name].simpleString()}: {remedy}.")
 
     def are_timestamps(self, df: DataFrame) -> bool:
-        """Return whether event times are timestamps, so that watermarks are epoch milliseconds."""
+        """Return whether event times are timestamps. Watermarks are then epoch milliseconds."""
         return not isinstance(df.schema[self.event_time].dataType, LongType)
 
     def time(self, df: DataFrame) -> Column:
-        """Return the event time of a row as a whole number: epoch milliseconds, rounded down, or the number itself."""
+        """Return the event time as a whole number. Timestamps become epoch milliseconds, rounded down."""
         named = quoted(self.event_time)
         match df.schema[self.event_time].dataType:
             case TimestampType():
                 return F.unix_millis(F.col(named))
             case TimestampNTZType():
-                # Computed from its parts: a cast and timestampdiff read it in the session's time zone.
+                # Add up the parts, because a cast or timestampdiff would apply the session's time zone.
                 ntz = named
                 return F.expr(
                     f"unix_date(cast({ntz} as date)) * 86400000L + hour({ntz}) * 3600000L + minute({ntz}) * 60000L"
@@ -65,7 +70,7 @@ class Columns:
                 return F.col(named)
 
     def raw_time(self) -> Column:
-        """Return the unconverted event time. It sorts as :meth:`time` does, and :func:`whole_times` converts it."""
+        """Return the unconverted event time, which sorts like :meth:`time`. :func:`whole_times` converts it."""
         return column(self.event_time)
 
     def keys(self) -> list[Column]:
@@ -76,10 +81,10 @@ class Columns:
 
 
 def whole_times(times: pa.Array | pa.ChunkedArray) -> list[int | None]:
-    """Return event times of an Arrow array as :meth:`Columns.time` returns them."""
+    """Convert an Arrow array of event times to the whole numbers of :meth:`Columns.time`."""
     if not pa.types.is_timestamp(times.type):
         return list(times.to_pylist())
-    assert times.type.unit == "us", "Spark has microseconds"
+    assert times.type.unit == "us", "Spark's timestamps are in microseconds"
     return [None if micros is None else micros // 1000 for micros in times.cast(pa.int64()).to_pylist()]
 
 
@@ -89,7 +94,7 @@ def from_time(kind: DataType, time: Column) -> Column:
         case TimestampType():
             return F.timestamp_millis(time)
         case TimestampNTZType():
-            # As UTC, independent of the session's time zone.
+            # Interpret the number as UTC, in any time zone of the session.
             seconds = time.cast("decimal(18,3)") / F.lit(1000).cast("decimal(4,0)")
             epoch = F.expr("timestamp_ntz'1970-01-01 00:00:00'")
             return epoch + F.make_dt_interval(secs=seconds.cast("decimal(18,6)"))
@@ -98,7 +103,7 @@ def from_time(kind: DataType, time: Column) -> Column:
 
 
 def column(name: str) -> Column:
-    """Return a column by its exact name, which may have any characters."""
+    """Return a column by its exact name, which may contain any characters."""
     return F.col(quoted(name))
 
 
@@ -108,11 +113,11 @@ def quoted(name: str) -> str:
 
 
 def _remedy(kind: DataType) -> str | None:
-    """Return how to fix a substream column of an unsupported type; None if the type is supported."""
+    """Return the remedy for a substream column of an unsupported type; None if the type is supported."""
     if any(hasattr(kind, part) for part in ("fields", "elementType", "keyType")):
         return "name a column of a simple type, such as one made by withColumn('part', F.col('a.b'))"
     if isinstance(kind, TimestampType):
         return "its text depends on the time zone of the session; cast it to a long, in a column of another name"
     if isinstance(kind, BinaryType):
-        return "not every value is text; cast it to a string if it is, else use hex(), in a column of another name"
+        return "its values may not be text; convert it with hex(), or cast it to a string, in a column of another name"
     return None

@@ -1,4 +1,4 @@
-"""Constructors of job configurations: a policy, a throttle, and limits."""
+"""Functions that return job configurations: a policy, a throttle and limits."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -23,23 +23,24 @@ def check_id(role: str, name: str) -> str:
 class Limits(TypedDict, total=False):
     """Keyword arguments that all policies accept: throttle and limits.
 
-    Durations are in whole milliseconds. A setting that is left out, or None, is off, unless a default is given.
+    Durations are timedeltas in whole milliseconds. An omitted setting is off unless it has a default. None turns a
+    limit off.
 
     Attributes:
-        frame: Size of the downstream windows. The watermark moves only from window boundary to window boundary.
-        slide: Step between the windows, if they overlap; default: ``frame``.
+        frame: Size of the downstream windows. The watermark moves only to window boundaries.
+        slide: Step from one window to the next; default: ``frame``.
         offset: Distance of the window boundaries from the epoch; default: 0.
-        min_step: The smallest step by which the watermark moves. Excludes ``frame``.
+        min_step: Smallest step by which the watermark moves. ``min_step`` and ``frame`` cannot be combined.
         idle_timeout: Silence after which a substream is idle and no longer holds the watermark. Outages do not count.
-        max_retention: How long slower substreams may hold back a watermark that one substream has reached.
-        query_timeout: Time without a call of a query after which its substreams no longer hold the watermark.
+        max_retention: Maximum time for which slower substreams hold the watermark below the fastest substream.
+        query_timeout: Time without a call from a query after which its substreams no longer hold the watermark.
         max_batch_hold: Time after which an open batch no longer holds the watermark.
-        delay_half_life: Advance of event time that halves the weight of measured delays; default: a day.
-        max_future_skew: Event times further ahead of the clock move no watermark; default: a day. Set None (no limit)
-            if event times are not epoch milliseconds.
-        overrides: Configurations by substream name pattern (``*``: any characters). The policy of the first match
-            replaces the job's for a substream.
-        expected_queries: Names of queries that hold the watermark from the start, until they report their substreams.
+        delay_half_life: Event time after which the weight of measured delays has halved; default: 1 day.
+        max_future_skew: Maximum distance of event times ahead of the clock; default: 1 day. Later event times move no
+            watermark. Set None if event times are not epoch milliseconds.
+        overrides: Configurations by substream name pattern (``*`` matches any characters). The policy of the first
+            match replaces the job's policy.
+        expected_queries: Names of queries that hold the watermark from the start until they report their substreams.
     """
 
     frame: timedelta
@@ -54,6 +55,17 @@ class Limits(TypedDict, total=False):
     max_future_skew: timedelta | None
     overrides: Mapping[str, JobConfig]
     expected_queries: Sequence[str]
+
+
+_LOWEST_MS = {
+    "idle_timeout": 1,
+    "max_retention": 1,
+    "query_timeout": 1,
+    "max_batch_hold": 1,
+    "delay_half_life": 1,
+    "max_future_skew": 0,
+}
+"""Minimum of each limit that is a duration, in milliseconds."""
 
 
 def limiting_lag(lag: timedelta, **limits: Unpack[Limits]) -> JobConfig:
@@ -74,7 +86,7 @@ def limiting_lag_and_delay(lag: timedelta, max_delay: timedelta, **limits: Unpac
 
     Args:
         lag: As in :func:`limiting_lag`.
-        max_delay: Processing time after which the watermark reaches an event time that was the max, whatever the lag;
+        max_delay: Processing time after which the watermark reaches an observed max event time, regardless of the lag;
             at least 1 ms.
         limits: See :class:`Limits`.
 
@@ -145,20 +157,20 @@ def target_completeness(
 ) -> JobConfig:
     """Return a configuration in which each substream has the smallest lag that keeps a share of its rows on time.
 
-    The lag is learned from measured delays. It widens at once and narrows slowly; no watermark goes back. With a
-    ``frame``, a row is on time if its window is open.
+    The coordinator learns the lag from measured delays. The lag widens at once and narrows slowly. No watermark goes
+    back. With a ``frame``, a row is on time if its window is open.
 
     Args:
         target: Share of rows to be on time, from 0.5 to 0.999999.
         cold_start: Lag until ``min_rows`` rows are measured.
         floor: Lower bound of the lag.
-        ceiling: Upper bound of the lag; None: no bound.
-        min_rows: Rows of the substream, or of the whole job, that must be measured before the lag is learned. None: the
-            number of which ten are expected beyond the target.
+        ceiling: Upper bound of the lag; None for no bound.
+        min_rows: Minimum number of measured rows, of the substream or the job, to learn the lag. Default: the number
+            of rows of which the target allows ten to be late.
         limits: See :class:`Limits`.
 
     Raises:
-        InvalidUsage: ``target`` is not a number; else as in :func:`limiting_lag`.
+        InvalidUsage: ``target`` is not a number, or another argument is invalid as in :func:`limiting_lag`.
     """
     if isinstance(target, bool) or not isinstance(target, (int, float)):
         raise InvalidUsage(f"target must be a share of the rows, like 0.99; it is {target!r}.")
@@ -174,25 +186,16 @@ def target_completeness(
 
 
 def reported(**limits: Unpack[Limits]) -> JobConfig:
-    """Return a configuration for substreams whose watermarks a program reports; event times move no watermark."""
+    """Return a configuration for substreams whose watermarks a program reports. Event times move no watermark."""
     return _config({"type": "reported"}, limits)
 
 
 def _config(policy: JobConfig, limits: Limits) -> JobConfig:
-    if unknown := limits.keys() - Limits.__annotations__.keys():
-        raise InvalidUsage(
-            f"{', '.join(sorted(unknown))}: no such limit; there are {', '.join(Limits.__annotations__)}."
-        )
+    check_keywords("limit", limits, Limits)
     config: JobConfig = {"policy": policy, "throttle": _throttle(limits)}
-    for name in ("idle_timeout", "max_retention", "query_timeout", "max_batch_hold"):
-        duration = limits.get(name)
-        if duration is not None:
-            config[f"{name}_ms"] = milliseconds(name, duration, 1)
-    if "delay_half_life" in limits:
-        config["delay_half_life_ms"] = milliseconds("delay_half_life", limits["delay_half_life"], 1)
-    if "max_future_skew" in limits:
-        skew = limits["max_future_skew"]
-        config["max_future_skew_ms"] = None if skew is None else milliseconds("max_future_skew", skew)
+    for name, duration in limits.items():
+        if name in _LOWEST_MS:
+            config[f"{name}_ms"] = None if duration is None else milliseconds(name, duration, _LOWEST_MS[name])
     if limits.get("overrides"):
         config["overrides"] = [
             {"substreams": pattern, "policy": _policy_of(pattern, override)}
@@ -200,15 +203,26 @@ def _config(policy: JobConfig, limits: Limits) -> JobConfig:
         ]
     if limits.get("expected_queries"):
         if isinstance(limits["expected_queries"], str):
-            raise InvalidUsage(f"expected_queries is a list of names; it is {limits['expected_queries']!r}.")
+            raise InvalidUsage(
+                f"expected_queries must be a list of names; it is {limits['expected_queries']!r}. Pass a list "
+                "with this name."
+            )
         config["expected_queries"] = [check_id("query", query) for query in limits["expected_queries"]]
     return config
+
+
+def check_keywords(kind: str, given: Mapping[str, object], known: type) -> None:
+    """Raise InvalidUsage if ``given`` has a name that the TypedDict ``known`` lacks. ``kind`` is the noun in errors."""
+    if unknown := given.keys() - known.__annotations__.keys():
+        raise InvalidUsage(
+            f"{', '.join(sorted(unknown))}: unknown {kind}; expected one of {', '.join(known.__annotations__)}."
+        )
 
 
 def _policy_of(pattern: str, override: Any) -> Any:
     if not isinstance(override, dict) or "policy" not in override:
         raise InvalidUsage(
-            f"overrides: {pattern!r} needs a configuration, such as limiting_lag(...); it has {override!r}."
+            f"overrides: {pattern!r} needs a configuration, such as limiting_lag(...); it is {override!r}."
         )
     return override["policy"]
 
@@ -216,9 +230,9 @@ def _policy_of(pattern: str, override: Any) -> Any:
 def _throttle(limits: Limits) -> JobConfig:
     frame, slide, min_step = limits.get("frame"), limits.get("slide"), limits.get("min_step")
     if frame is None and (slide is not None or "offset" in limits):
-        raise InvalidUsage(f"{'slide' if slide else 'offset'} needs frame: the size of the windows.")
+        raise InvalidUsage(f"{'slide' if slide else 'offset'} needs frame, the size of the windows; set frame too.")
     if frame is not None and min_step is not None:
-        raise InvalidUsage("frame and min_step are two ways to throttle; choose one.")
+        raise InvalidUsage("frame and min_step cannot be combined; choose one of them.")
     if min_step is not None:
         return {"type": "min_step", "min_step_ms": milliseconds("min_step", min_step, 1)}
     if frame is None:
@@ -241,7 +255,7 @@ def event_time_length(name: str, length: Any, of_timestamps: bool, at_least: int
 
     Args:
         name: Name of the argument, for errors.
-        length: A timedelta if the event times are timestamps, else a whole number in their unit.
+        length: A timedelta if the event times are timestamps, else a whole number in the unit of the event times.
         of_timestamps: Whether the event times are timestamps.
         at_least: Lower bound.
 
@@ -252,13 +266,13 @@ def event_time_length(name: str, length: Any, of_timestamps: bool, at_least: int
         return milliseconds(name, length, at_least)
     if not isinstance(length, int) or isinstance(length, bool) or length < at_least:
         raise InvalidUsage(
-            f"{name} must be a whole number, {at_least} or more, for the event times are; it is {length!r}."
+            f"{name} must be a whole number, {at_least} or more, in the unit of the event times; it is {length!r}."
         )
     return length
 
 
 def milliseconds(name: str, duration: Any, at_least: int = 0) -> int:
-    """Return a duration in milliseconds; raise InvalidUsage unless it is a whole number, ``at_least`` or more."""
+    """Return a duration in milliseconds; raise InvalidUsage if it is below ``at_least`` or not a whole number."""
     if not isinstance(duration, timedelta):
         raise InvalidUsage(f"{name} must be a timedelta; it is {duration!r}.")
     whole, rest = divmod(duration, timedelta(milliseconds=1))

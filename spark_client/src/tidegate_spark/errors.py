@@ -16,7 +16,7 @@ from typing import Any, Self
 
 
 class TidegateError(Exception):
-    """Base of all errors of this package."""
+    """Base class of all errors of this package."""
 
 
 class InvalidUsage(TidegateError, ValueError):
@@ -27,7 +27,7 @@ class CoordinatorUnavailable(TidegateError):
     """The coordinator did not answer in time. Nothing is lost: Spark replays the batch with its pinned watermark.
 
     Attributes:
-        reason: Why the last attempt failed.
+        reason: Reason for the failure of the last attempt.
     """
 
     def __init__(self, message: str, reason: str = "") -> None:
@@ -40,8 +40,8 @@ class Refused(TidegateError):
 
     Attributes:
         status: HTTP status of the answer.
-        code: Stable name of the reason, such as ``query_fenced`` or ``pinned_watermark_conflict``.
-        problem: The JSON object of the answer (RFC 9457).
+        code: Stable error code, such as ``query_fenced`` or ``pinned_watermark_conflict``.
+        problem: The problem details of the answer, a JSON object (RFC 9457).
     """
 
     def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
@@ -60,12 +60,12 @@ class JobMissing(Refused):
     )
 
     def of(self, job: str) -> Self:
-        """Return the same error with a message that names the job and says what to do."""
+        """Return a copy of the error with a message that names the job and the remedy."""
         return type(self)(self.status, {**self.problem, "detail": self.what_to_do.format(job=job)})
 
 
 class JobDeleted(JobMissing):
-    """An operator deleted the job. Running queries do not create it again; the next start of a query does."""
+    """An operator deleted the job. Running queries do not create the job again, but the next start of a query does."""
 
     what_to_do = (
         "Job {job!r} was deleted: start a query or call job.ensure_job() to create it again. Both need a "
@@ -74,12 +74,13 @@ class JobDeleted(JobMissing):
 
 
 def refusal_of(status: int, body: bytes) -> Refused:
-    """Return the error for an answer that is not a success. A proxy may have sent it, with any body."""
+    """Return the error for an unsuccessful answer. The answer may come from a proxy and have any body."""
     try:
         problem = json.loads(body)
     except ValueError:
         problem = None
     if not isinstance(problem, dict):
-        problem = {"detail": f"Answer {status}, which is not the coordinator's: {body[:200].decode(errors='replace')}"}
+        text = body[:200].decode(errors="replace")
+        problem = {"detail": f"Answer {status} is not from the coordinator; check the address and proxies: {text}"}
     kinds = {"job_not_found": JobMissing, "job_deleted": JobDeleted}
     return kinds.get(str(problem.get("code")), Refused)(status, problem)

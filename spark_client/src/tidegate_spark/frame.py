@@ -10,14 +10,14 @@ from pyspark.sql import functions as F
 from tidegate_spark.config import event_time_length
 from tidegate_spark.errors import InvalidUsage
 
-MOST_WINDOWS_PER_ROW = 1_000
+MAX_WINDOWS_PER_ROW = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
     """Windows ``[start, start + size)``, where ``start = offset + k * slide`` for every integer ``k``.
 
-    All numbers are in the unit of the event times: epoch milliseconds, or that of a numeric event time.
+    All numbers are in the unit of the event times. Timestamps are in epoch milliseconds.
     """
 
     size: int
@@ -25,14 +25,15 @@ class Frame:
     offset: int = 0
 
     def __post_init__(self) -> None:
-        """Raise InvalidUsage if there are gaps between the windows, or a row is in too many windows."""
+        """Raise InvalidUsage if there are gaps between the windows, or a row would be in too many windows."""
         if self.size < 1 or self.slide < 1 or self.slide > self.size:
             raise InvalidUsage(
-                f"A window's slide is 1 or more, and its size or less; size={self.size}, slide={self.slide}."
+                f"A window's slide must be 1 or more and at most the size; the size is {self.size}, the slide "
+                f"{self.slide}."
             )
-        if self.size > MOST_WINDOWS_PER_ROW * self.slide:
+        if self.size > MAX_WINDOWS_PER_ROW * self.slide:
             raise InvalidUsage(
-                f"A row would be in {self.size // self.slide:,} windows; {MOST_WINDOWS_PER_ROW:,} is the most. "
+                f"A row would be in {self.size // self.slide:,} windows; the maximum is {MAX_WINDOWS_PER_ROW:,}. "
                 "Choose a longer slide."
             )
 
@@ -46,14 +47,14 @@ class Frame:
         of_timestamps: bool,
         called: str = "size",
     ) -> Self:
-        """Return the windows that a user described.
+        """Return the windows for a user's arguments.
 
         Args:
             size: Length of a window.
-            slide: Step between windows; None: ``size``.
-            offset: Distance of the window boundaries from the epoch; None: 0.
-            of_timestamps: Whether the event times are timestamps. Lengths are then timedeltas, else whole numbers.
-            called: Name of ``size`` in errors.
+            slide: Step between windows; None for ``size``.
+            offset: Distance of the window boundaries from the epoch; None for 0.
+            of_timestamps: Whether the event times are timestamps. If so, lengths are timedeltas, else whole numbers.
+            called: Name of the argument ``size`` in errors.
 
         Raises:
             InvalidUsage: A length has the wrong type, or the windows are invalid.
@@ -65,19 +66,19 @@ class Frame:
     def cut(self, watermark: int) -> int:
         """Return the end of the last window that a watermark closes: the highest end at or below it.
 
-        It is also the lowest event time whose windows are all open: a row's first window has the first end above its
-        event time.
+        The result is also the lowest event time whose windows are all open. A row's first window has the lowest end
+        above the row's event time.
         """
         return watermark - (watermark - self.offset - self.size) % self.slide
 
     def cut_at_the_end(self, watermark: int) -> int:
-        """Return the end of the last window with an event time below a watermark: the cut of a complete job."""
+        """Return the end of the last window that starts below a watermark. A complete job closes this window too."""
         return self.cut(watermark - 1 + self.size)
 
     def starts(self, time: Column) -> Column:
-        """Return the start of each window of a row, exploded if windows overlap.
+        """Return a column with the start of each window of a row, exploded if windows overlap.
 
-        Without an event time it is null, or the row has no result if windows overlap.
+        The start is null if the event time is null. If windows overlap, the explosion removes such rows.
         """
         into_the_last = F.pmod(time - F.lit(self.offset), F.lit(self.slide))
         last = time - into_the_last

@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import httpx
 from pyspark.sql import DataFrame
@@ -15,6 +15,7 @@ from tidegate_spark.columns import Columns
 from tidegate_spark.config import JobConfig, check_id
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.frame import Frame
+from tidegate_spark.native.options import NativeOptions, frame_of
 from tidegate_spark.protocol.connection import JobConnection
 from tidegate_spark.protocol.retry import DEFAULT_ON_OUTAGE, OnOutage
 from tidegate_spark.protocol.transport import HttpTransport, check_url
@@ -25,13 +26,13 @@ from tidegate_spark.versions import check_native, check_session
 
 
 class Job:
-    """One job of a coordinator; create it with :func:`connect`.
+    """A job of a coordinator. Create it with :func:`connect`.
 
-    :meth:`stream` and :meth:`with_watermark` coordinate queries. The other methods manage the job. Each of them calls
-    the coordinator and raises:
+    :meth:`stream` and :meth:`with_watermark` coordinate queries. The other methods call the coordinator to manage the
+    job. These methods raise:
 
-    * :class:`JobMissing` if the coordinator has no such job,
-    * :class:`Refused` if it refuses the call,
+    * :class:`JobMissing` if the job does not exist,
+    * :class:`Refused` if the coordinator refuses the call,
     * :class:`CoordinatorUnavailable` if it does not answer within ``on_outage`` (``"continue"``: 10 minutes).
 
     Attributes:
@@ -44,15 +45,15 @@ class Job:
         self.frames: set[Frame] = set()
 
     def stream(self, df: DataFrame, *, event_time: str, substream: Substream) -> Stream:
-        """Return a stream that is coordinated by this job. Nothing is sent before :meth:`Stream.start`.
+        """Return a stream that this job coordinates. The client sends no request before :meth:`Stream.start`.
 
         Args:
             df: The streaming DataFrame.
             event_time: Column of type timestamp, timestamp_ntz (read as UTC), or long (epoch milliseconds, or another
                 unit that the whole job uses).
-            substream: What identifies a substream, a part of the input whose events are roughly in order: a column
-                (an airport), a list of columns (``["topic", "partition"]`` of Kafka), or :data:`SOURCE_PARTITION`.
-                None: the stream is one substream.
+            substream: Column that identifies a substream (an airport), a list of columns (``["topic", "partition"]`` of
+                Kafka), or :data:`SOURCE_PARTITION`. None if the stream is one substream. A substream is a part of the
+                input whose events are roughly in order.
 
         Raises:
             InvalidUsage: A column is missing, its type is not supported, or the Spark session is not supported.
@@ -70,59 +71,34 @@ class Job:
         substream: Substream,
         queryName: str | None = None,
         checkpointLocation: str | os.PathLike[str] | None = None,
-        windows: timedelta | None = None,
-        slide: timedelta | None = None,
-        offset: timedelta | None = None,
-        declare: Sequence[Values] = (),
-        rate_limited_source: bool | None = None,
-        replaces_substreams: bool = False,
+        **options: Unpack[NativeOptions],
     ) -> DataFrame:
         """Return the stream with the job's watermark, in place of Spark's ``withWatermark``.
 
         Spark's own windows, deduplication, stream joins and ``transformWithState`` then follow the job. Spark drops
-        late rows, and the job counts them. A batch is reported after Spark has finished it, so the watermark moves one
-        batch later than with :meth:`stream`, as Spark's own watermark does.
+        late rows, and the coordinator counts them. The client reports a batch after Spark has finished it.
+        Therefore the watermark moves one batch later than with :meth:`stream`, like Spark's own watermark.
 
         Args:
             df: The streaming DataFrame.
             event_time: Column of type timestamp. Rows at the watermark or above are on time.
             substream: As for :meth:`stream`.
-            queryName: Name of the query in the job, the same at every start. If a query has several inputs, each
-                input needs its own name.
-            checkpointLocation: Checkpoint of the query, the same as for Spark's ``start()``.
-            windows: Size of the windows, if they are the query's only stateful operator. The watermark then moves from
-                window end to window end, and the last windows close when the job is complete. None: the watermark
-                moves by milliseconds, as all other operators need it.
-            slide: Step between the windows; default: ``windows``.
-            offset: Distance of the window boundaries from the epoch; default: 0.
-            declare: Substreams that hold the watermark from the start; see :meth:`Stream.declare`.
-            rate_limited_source: See :meth:`Stream.rate_limited_source`. None: its default.
-            replaces_substreams: See :meth:`Stream.start`.
-
-        Returns:
-            A streaming DataFrame with the same columns and rows.
+            queryName: Name of this input, the same at every start. Pass the query's name. Each further input of the
+                query needs its own name.
+            checkpointLocation: Checkpoint of the query, as passed to Spark's ``start()``.
+            options: See :class:`NativeOptions`.
 
         Raises:
-            InvalidUsage: An argument is missing or invalid, or Spark cannot follow the job's watermark on this stream
-                or in this session.
+            InvalidUsage: An argument is invalid, or Spark cannot follow the job on this stream or in this session.
         """
         check_native(df.sparkSession)
         # PySpark 3.5 has no data sources in Python, so the module cannot be imported there.
-        from tidegate_spark.native.following import NativeStream, frame_of
+        from tidegate_spark.native.following import NativeStream
 
         query, location = check_start("with_watermark", queryName, checkpointLocation)
-        frame = frame_of(windows, slide, offset)
-        followed = NativeStream(
-            self.connection,
-            df,
-            Columns(event_time, substream),
-            query,
-            location,
-            frame,
-            tuple(_names("declare", declare)),
-            rate_limited_source,
-            replaces_substreams,
-        ).follow()
+        frame, declared = frame_of(options), _names("declare", options.get("declare", ()))
+        columns = Columns(event_time, substream)
+        followed = NativeStream(self.connection, df, columns, query, location, frame, declared, options).follow()
         if frame is not None:
             self.frames.add(frame)
         return followed
@@ -130,13 +106,13 @@ class Job:
     # -- the job --------------------------------------------------------------------------------------------------
 
     def ensure_job(self) -> None:
-        """Create the job with the configuration given to :func:`connect`, unless it exists."""
+        """Create the job with the configuration passed to :func:`connect`, unless the job exists."""
         self.connection.run(self.connection.calls.ensure_job(self.connection.config))
 
     def change_config(self, config: JobConfig) -> None:
         """Replace the job's configuration at once. No watermark goes back.
 
-        If the coordinator loses the job, queries of this object create it again with ``config``.
+        If the coordinator loses the job, queries started from this object create the job again with ``config``.
         """
         self.connection.run(self.connection.calls.change_job(config))
         self.connection.config = config
@@ -152,14 +128,17 @@ class Job:
         self.connection.run(self.connection.calls.declare(query, _names("declare", substreams), reason))
 
     def done(self, query: str, substreams: Sequence[Values], reason: str = "") -> None:
-        """Mark substreams of a query as done: they never hold the watermark again. Arguments as in :meth:`declare`."""
+        """Mark substreams of a query as done: they never hold the watermark again.
+
+        The arguments are those of :meth:`declare`.
+        """
         self.connection.run(self.connection.calls.done(query, _names("done", substreams), reason))
 
     def hand_over(self, query: str, successor: str, reason: str = "") -> None:
         """Retire a query whose substreams another query continues.
 
-        Use it when a query is renamed, or starts on a new checkpoint (``successor`` is then the same name). An open
-        batch is abandoned: its rows are missing unless the successor reads them again.
+        Call this method when you rename a query or start it on a new checkpoint. For a new checkpoint, ``successor`` is
+        the query's own name. An open batch is abandoned: its rows are missing unless the successor reads them again.
         """
         self.connection.run(self.connection.calls.retire(query, successor, reason))
 
@@ -172,10 +151,10 @@ class Job:
 
         Args:
             reason: Text that the coordinator records with the action.
-            up_to: Lowest value for the watermark: an aware datetime, or a number in the unit of the event times.
-                Default: the end of the last window that contains the max event time, over all windows of queries
-                started from this object. Behind :meth:`with_watermark`, other operators of Spark may keep state beyond
-                that (the time bound of a join, a timer). They emit it when the watermark has passed its end.
+            up_to: Lowest value for the watermark: a datetime with a time zone, or a number in the unit of the event
+                times. Default: the end of the last window that contains the max event time, over all windows of queries
+                started from this object. With :meth:`with_watermark`, other Spark operators may keep state beyond this
+                end (the time bound of a join, a timer). To have that state emitted, pass a value beyond its end.
 
         Returns:
             The emitted watermark; None if the job has none.
@@ -196,7 +175,7 @@ class Job:
         watermark: int | None = answer["watermark"]
         return watermark
 
-    # -- its state ------------------------------------------------------------------------------------------------
+    # -- the state ------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
         """Return the job's status: the JSON object of ``GET /v1/jobs/{job}``."""
@@ -213,7 +192,8 @@ class Job:
     def metrics(self) -> dict[str, int | None]:
         """Return the job's metrics by name: the watermark, its lag (ms), and the rows of all batches by class.
 
-        The names are those of :meth:`Committed.metrics`. Any process may call it, also a listener of Spark.
+        The names are those of :meth:`Committed.metrics`. Any process can call this method, for example in a Spark
+        listener.
         """
         status = self.status()
         watermark, rows = status["watermark"], status["rows"]
@@ -230,7 +210,7 @@ class Job:
 
 def _names(method: str, substreams: Sequence[Values]) -> list[str]:
     if isinstance(substreams, str):
-        raise InvalidUsage(f"{method} takes a list of substreams; it is {substreams!r}. Write [{substreams!r}].")
+        raise InvalidUsage(f"{method} takes a list of substreams, not {substreams!r}; write [{substreams!r}].")
     return [name_of(values) for values in substreams]
 
 
@@ -244,17 +224,16 @@ def connect(
     transport: httpx.BaseTransport | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Job:
-    """Return a connection to a job. Nothing is sent yet; the first start of a query creates the job.
+    """Return a job of a coordinator, without sending a request. The first start of a query creates the job.
 
     Args:
-        url: Address of the coordinator, such as ``http://host:8000``; default: the environment's ``TIDEGATE_URL``.
+        url: Address of the coordinator, such as ``http://host:8000``; default: environment variable ``TIDEGATE_URL``.
         job: Name of the job: 1 to 128 letters, digits and ``. _ ~ -``.
-        config: Configuration to create the job with, such as :func:`limiting_lag` returns. None: the job must exist.
-        key: Bearer key; default: the environment's ``TIDEGATE_TOKEN``.
-        on_outage: How long a batch waits for a coordinator that does not answer; then its query fails. With
-            ``"continue"``, the batch continues with the pinned watermark of the batch before it, and is reported later.
-        transport: Replaces httpx's own transport for the driver's requests, for tests and special proxies. Executors
-            use their own connections.
+        config: Configuration of a new job, as :func:`limiting_lag` returns it. None: the job must exist.
+        key: Bearer key; default: environment variable ``TIDEGATE_TOKEN``.
+        on_outage: Time for which a batch waits for an unavailable coordinator before its query fails. With
+            ``"continue"``, the batch continues with the pinned watermark of the previous batch and is reported later.
+        transport: httpx transport for the driver's requests. Executors use their own connections.
         clock: The driver's clock, for tests.
 
     Raises:
@@ -262,7 +241,7 @@ def connect(
     """
     url = url or os.environ.get("TIDEGATE_URL")
     if not url:
-        raise InvalidUsage("Give the coordinator's address: connect('http://host:8000', ...), or set TIDEGATE_URL.")
+        raise InvalidUsage("The address is missing: call connect('http://host:8000', ...), or set TIDEGATE_URL.")
     return Job(
         JobConnection(
             check_url(url),

@@ -10,7 +10,7 @@ HEARTBEATS_FAIL = "heartbeats fail", "heartbeats succeed again"
 
 
 class QueryLog(logging.LoggerAdapter[logging.Logger]):
-    """The log of one query. Records have ``job``, ``query`` and ``batch``; a call passes its batch in ``extra``."""
+    """The log of one query. Records have the attributes ``job``, ``query`` and ``batch`` (from ``extra``)."""
 
     def __init__(self, job: str, query: str) -> None:
         super().__init__(logging.getLogger("tidegate"), {"job": job, "query": query})
@@ -24,7 +24,7 @@ class QueryLog(logging.LoggerAdapter[logging.Logger]):
 
 
 class FailureLog:
-    """Log of the first failure, of each new reason, and of the next success; repeated failures are not logged."""
+    """A log of each failure with a new reason, and of the first success after failures."""
 
     def __init__(self, log: QueryLog, fails: str, succeeds: str) -> None:
         self._log, self._fails, self._succeeds = log, fails, succeeds

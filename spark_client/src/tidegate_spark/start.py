@@ -14,18 +14,17 @@ from tidegate_spark.columns import Columns
 from tidegate_spark.config import check_id
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.hook.batch_function import BatchFunction, BatchOptions
-from tidegate_spark.hook.handler import BatchHandler, RowHandler, UserFunction
+from tidegate_spark.hook.handlers import BatchHandler, RowHandler, UserFunction
 from tidegate_spark.hook.heartbeat import HeartbeatListener
 from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.protocol.choices import QueryChoices
 from tidegate_spark.protocol.connection import JobConnection
-from tidegate_spark.protocol.files import KEPT, PinnedWatermarks
+from tidegate_spark.protocol.pinned_watermarks import KEPT, PinnedWatermarks
 from tidegate_spark.protocol.session import DriverSession
 from tidegate_spark.protocol.settings import InputComplete, QuerySettings
-from tidegate_spark.session import BATCHES_RETAINED, IDLE_EVENT_INTERVAL, setting
+from tidegate_spark.spark_settings import BATCHES_RETAINED, IDLE_EVENT_INTERVAL, setting
 from tidegate_spark.versions import AVAILABLE_NOW_OF_PYTHON_SOURCES, PYTHON_SOURCES, is_connect, version_of
 from tidegate_spark.windows.builder import WindowSettings
-from tidegate_spark.windows.parquet import ParquetState
 from tidegate_spark.windows.windowing import Windowing
 
 log = logging.getLogger("tidegate")
@@ -75,7 +74,7 @@ class QueryStart:
         except BaseException:
             listener.leave()
             raise
-        # A stopping query waits for its running batch, which may be waiting for the coordinator.
+        # Stopping a query waits for the running batch. The batch must then no longer wait for the coordinator.
         session.stop_when(lambda: not query.isActive)
         listener.listen_to(query)
         session.run(session.protocol.started())
@@ -101,7 +100,7 @@ class QueryStart:
         frame = windowed.frame
         results = sorted(f"{name}={aggregate.kind}" for name, aggregate in windowed.aggregates.items())
         return QueryChoices.of(
-            columns.event_time, columns.substream, (frame.size, frame.slide, frame.offset), (windowed.by, results)
+            columns.event_time, columns.substream, [frame.size, frame.slide, frame.offset], [list(windowed.by), results]
         )
 
     def _handler(self) -> BatchHandler:
@@ -109,16 +108,8 @@ class QueryStart:
         assert function is not None
         if windowed is None:
             return RowHandler(function)
-        return Windowing(
-            windowed.frame,
-            windowed.by,
-            windowed.aggregates,
-            windowed.lateness,
-            self.df.schema[self.columns.event_time].dataType,
-            function,
-            self.checkpoint,
-            windowed.store or ParquetState(self.checkpoint),
-        )
+        event_time = self.df.schema[self.columns.event_time].dataType
+        return Windowing(windowed, event_time, function, self.checkpoint)
 
     def _writer(self, function: BatchFunction) -> DataStreamWriter:
         writer = (
@@ -131,24 +122,24 @@ class QueryStart:
         return writer.trigger(**self.options.trigger) if self.options.trigger else writer
 
     def _with_markers(self) -> DataFrame:
-        """Return the stream; with windows, one that also runs a batch when only the watermark moves."""
+        """Return the stream. With windows, it has a source that starts a batch when only the watermark moves."""
         if self.options.windowed is None:
             return self.df
         spark = self.df.sparkSession
         version = version_of(spark)
         has_sources = version >= PYTHON_SOURCES
-        # A client of Spark Connect may not be able to read the checkpoint.
+        # A Spark Connect client may be unable to read the checkpoint.
         had_markers = None if is_connect(spark) else self.checkpoint.has_markers()
         if had_markers is not None and had_markers != has_sources:
             other = "3.5" if has_sources else "4.0 or later"
             raise InvalidUsage(
-                f"This checkpoint was started on Spark {other}, where a query with windows has other sources. "
-                "Start with a new checkpoint, after job.hand_over() of the query to itself."
+                f"This checkpoint is from Spark {other}, where a query with windows has other sources. Call "
+                f"job.hand_over({self.query!r}, {self.query!r}), then start the query on a new checkpoint."
             )
         if not has_sources:
             log.warning(
                 "%s: Spark %s runs no batch when only the watermark moves. Windows close with the next batch that has "
-                "rows, and windows that are open at complete() are not given out. Spark 4.0 and later need no rows.",
+                "rows, and windows that are open at complete() are not emitted. To avoid this, use Spark 4.0 or later.",
                 self.connection.job,
                 spark.version,
             )
@@ -169,7 +160,7 @@ class QueryStart:
 def check_start(method: str, query: str | None, checkpoint: str | os.PathLike[str] | None) -> tuple[str, str]:
     """Return a query's name and checkpoint location; raise InvalidUsage if one is missing or the name is invalid."""
     if query is None:
-        raise InvalidUsage(f"{method}() needs queryName: the name of the query in the job, the same at every start.")
+        raise InvalidUsage(f"{method}() needs queryName, the query's name in the job. Pass the same at every start.")
     if checkpoint is None:
-        raise InvalidUsage(f"{method}() needs checkpointLocation: pinned watermarks are kept beside the checkpoint.")
+        raise InvalidUsage(f"{method}() needs checkpointLocation: the client stores pinned watermarks there. Pass it.")
     return check_id("queryName", query), os.fspath(checkpoint)

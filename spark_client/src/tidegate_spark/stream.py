@@ -17,8 +17,8 @@ from tidegate_spark.frame import Frame
 from tidegate_spark.hook.batch_function import REPORT_TASKS
 from tidegate_spark.hook.classify import RowRoute
 from tidegate_spark.hook.delays import DelayOrder
-from tidegate_spark.hook.fold import Mode
-from tidegate_spark.hook.handler import UserFunction
+from tidegate_spark.hook.folding import Mode
+from tidegate_spark.hook.handlers import UserFunction
 from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.protocol.connection import JobConnection
 from tidegate_spark.start import HEARTBEAT_MS, QueryStart, StreamOptions, check_start
@@ -35,10 +35,10 @@ DELAYS = ("batch", "row", "none")
 
 @dataclass(frozen=True)
 class Stream:
-    """A coordinated stream whose query is not yet started; create it with :meth:`Job.stream`.
+    """A coordinated stream whose query has not been started. Create it with :meth:`Job.stream`.
 
-    Methods return a new stream, except :meth:`windows` and :meth:`start`. They raise :class:`InvalidUsage` if an
-    argument is invalid.
+    All methods except :meth:`windows` and :meth:`start` return a new stream. All methods raise :class:`InvalidUsage` if
+    an argument is invalid.
     """
 
     connection: JobConnection
@@ -53,37 +53,42 @@ class Stream:
     # -- rows and results -----------------------------------------------------------------------------------------
 
     def foreach_batch(self, function: UserFunction) -> "Stream":
-        """Call ``function(df, batch)`` with the rows of each batch that are on time.
+        """Call ``function(df, batch)`` with the on-time rows of each batch.
 
         ``batch`` is the batch id as a :class:`Batch`, with ``batch.watermark`` and ``batch.job_watermark``. With
-        :meth:`windows`, ``df`` has the windows that have closed or changed; without any, the function is not called.
+        :meth:`windows`, ``df`` has the windows that have closed or changed. If no window has closed
+        or changed, the client does not call the function.
         """
         return self._with(function=_checked_function("foreach_batch", function))
 
     def late_output(self, function: UserFunction) -> "Stream":
-        """Call ``function(df, batch)`` with the late rows of each batch that has any: the side output.
+        """Call ``function(df, batch)`` with the late rows of each batch that has late rows.
 
-        Without it, late rows are dropped. The coordinator counts them in any case; the log names their substreams.
+        Without a late output, the client drops late rows and logs their substreams. The coordinator counts late rows in
+        both cases.
         """
         return self._with(late_function=_checked_function("late_output", function))
 
     def null_event_times(self, route: RowRoute) -> "Stream":
-        """Choose where rows without an event time go: with the ``late`` (default) or the ``on_time`` rows.
+        """Choose whether rows without an event time go with the ``late`` rows (default) or the ``on_time`` rows.
 
-        They are counted as ``null_event_time`` in any case.
+        The coordinator counts them as ``null_event_time`` in both cases.
         """
         return self._with(null_route=_checked_word("null_event_times", route, ROUTES))
 
     def future_event_times(self, route: RowRoute) -> "Stream":
-        """Choose where rows go whose event time is more than ``max_future_skew`` ahead of the clock.
+        """Choose whether rows too far ahead of the clock go with the ``on_time`` rows or the ``late`` rows.
 
-        They go with the ``on_time`` rows (default; with :meth:`windows` the ``late`` rows) or with the ``late`` rows.
-        They move no watermark and are counted as ``future`` in any case.
+        The event times of these rows are more than ``max_future_skew`` ahead. The default is ``on_time``, or ``late``
+        with :meth:`windows`. In both cases, the rows move no watermark and the coordinator counts them as ``future``.
         """
         return self._with(future_route=_checked_word("future_event_times", route, ROUTES))
 
     def on_commit(self, function: Callable[[Committed], Any]) -> "Stream":
-        """Call ``function`` with a :class:`Committed` after each commit. Its errors are logged and fail no batch."""
+        """Call ``function`` with a :class:`Committed` after each commit.
+
+        Errors of the function are logged and do not fail the batch.
+        """
         return self._with(on_commit=_checked_function("on_commit", function))
 
     def show_progress(self) -> "Stream":
@@ -95,7 +100,7 @@ class Stream:
     def windows(
         self, size: timedelta | int, slide: timedelta | int | None = None, offset: timedelta | int | None = None
     ) -> WindowBuilder["Stream"]:
-        """Group the rows by windows ``[start, start + size)`` of event time; call ``.agg(...)`` on the result.
+        """Group the rows by windows ``[start, start + size)`` of event time. Call ``.agg(...)`` on the result.
 
         Lengths are timedeltas if the event times are timestamps, else whole numbers in the unit of the event times.
 
@@ -112,14 +117,15 @@ class Stream:
         return WindowBuilder(frame, self.df.columns, self._with_windows)
 
     def _with_windows(self, windowed: WindowSettings) -> "Stream":
-        # A window far ahead of the clock would stay in the state until the watermark reaches it.
+        # As on-time rows, future rows would keep their windows in the state until the watermark passed the end.
         return self._with(windowed=windowed, future_route="late")
 
     def allowed_lateness(self, lateness: timedelta | int) -> "Stream":
         """Let closed windows accept rows until the watermark is ``lateness`` beyond their end.
 
         A window that changes is emitted again, with its earlier result as ``previous``. ``lateness`` is a timedelta if
-        the event times are timestamps, else a whole number in their unit. Only with :meth:`windows`.
+        the event times are timestamps, else a whole number in the unit of the event times. Call this method after
+        ``.windows(...).agg(...)``.
         """
         windowed = self._windowed("allowed_lateness")
         allowed = event_time_length("allowed_lateness", lateness, self.columns.are_timestamps(self.df))
@@ -128,13 +134,13 @@ class Stream:
     def keep_windows_in(self, store: StateStore) -> "Stream":
         """Keep the state of windows in ``store``; default: Parquet files beside the checkpoint.
 
-        Only with :meth:`windows`.
+        Call this method after ``.windows(...).agg(...)``.
         """
         return self._with(windowed=replace(self._windowed("keep_windows_in"), store=store))
 
     def _windowed(self, method: str) -> WindowSettings:
         if self.options.windowed is None:
-            raise InvalidUsage(f"{method} is for windows: .windows(...).agg(...) comes before it.")
+            raise InvalidUsage(f"{method}() needs windows: call .windows(...).agg(...) before it.")
         return self.options.windowed
 
     # -- reports --------------------------------------------------------------------------------------------------
@@ -160,32 +166,38 @@ class Stream:
         """
         _checked_word("reporting", mode, MODES)
         if mode == "observe" and self.columns.substream is not None:
-            raise InvalidUsage("reporting('observe') is for a stream that is one substream: substream=None.")
+            raise InvalidUsage(
+                "reporting('observe') needs a stream that is one substream: pass substream=None, or choose another "
+                "mode."
+            )
         return self._with(mode=mode)
 
     def rate_limited_source(self, limited: bool = True) -> "Stream":
         """Declare whether the source limits the size of batches (``maxFilesPerTrigger``, ``maxOffsetsPerTrigger``).
 
-        Call it for such a source if the configuration has an ``idle_timeout``. A substream without rows in a limited
-        batch may have rows in the next one. Only a trigger without new data then proves that a substream is idle.
+        Call this method for such a source if the configuration has an ``idle_timeout``. A substream without rows in a
+        limited batch may have rows in the next batch. Only a trigger without new data then proves that a substream is
+        idle.
 
-        By default, a batch contains all input that existed when it began; under ``availableNow``, the batches of a run
-        contain all input that existed when the run began. With ``False``, each batch is complete also under
-        ``availableNow``, as in a replay that reads one file for each point in time.
+        By default, the client assumes that a batch contains all input that existed when the batch began. Under
+        ``availableNow``, it assumes that the batches of a run contain all input that existed when the run began. With
+        ``limited=False``, each batch counts as complete under ``availableNow`` too. Use ``limited=False`` for a replay
+        that reads one file per point in time.
         """
         return self._with(rate_limited=limited)
 
     def measure_delays(self, order: DelayOrder | Literal["none"]) -> "Stream":
         """Measure the delays of rows, for the completeness curve and for ``target_completeness``.
 
-        By default, delays are measured (``batch``) if the configuration needs them. Substreams with names that were
-        shortened or escaped (values longer than 200 bytes, or unprintable) have no delays.
+        By default, the client measures delays (``batch``) if the configuration has the policy ``target_completeness``.
+        With ``batch``, substreams with shortened or escaped names have no delays. (The client shortens names longer
+        than 200 bytes and escapes unprintable characters.)
 
         Args:
-            order: ``batch``: measure against the substream's max event time before the batch, as lateness is decided.
-                ``row``: measure against its max event time before the row, in the order in which a task reads rows.
-                The result does not depend on the size of batches, but each row passes through Python, and the workers
-                need NumPy. ``none``: do not measure.
+            order: ``batch``: measure against the substream's max event time before the batch. The pinned watermark is
+                from the same time. ``row``: measure against the substream's max event time before the row, in the order
+                in which a task reads the rows. The result does not depend on the size of batches, but each row passes
+                through Python, and the workers need NumPy. ``none``: do not measure.
         """
         return self._with(delays=_checked_word("measure_delays", order, DELAYS))
 
@@ -201,7 +213,9 @@ class Stream:
     def tuning(self, *, report_tasks: int = REPORT_TASKS, heartbeat_ms: int = HEARTBEAT_MS) -> "Stream":
         """Set the maximum number of tasks that report a batch, and the interval of heartbeats in milliseconds."""
         if report_tasks < 1 or heartbeat_ms < 1:
-            raise InvalidUsage("report_tasks and heartbeat_ms must be 1 or more.")
+            raise InvalidUsage(
+                f"report_tasks and heartbeat_ms must be 1 or more; they are {report_tasks} and {heartbeat_ms}."
+            )
         return self._with(report_tasks=report_tasks, heartbeat_ms=heartbeat_ms)
 
     def trigger(self, **trigger: Any) -> "Stream":
@@ -225,21 +239,24 @@ class Stream:
         Args:
             queryName: Name of the query in the job, the same at every start: 1 to 128 letters, digits and ``. _ ~ -``.
             checkpointLocation: Checkpoint of the query.
-            replaces_substreams: Continue with this checkpoint although ``event_time`` or ``substream`` names other
+            replaces_substreams: Whether to continue with this checkpoint if ``event_time`` or ``substream`` names other
                 columns than before. The query's earlier substreams then no longer hold the watermark.
             options: Options, as for ``DataStreamWriter.options``.
 
         Raises:
             InvalidUsage: An argument is missing or invalid, or the query cannot continue with this checkpoint.
-            JobMissing: The job does not exist, and :func:`connect` got no configuration to create it with.
+            JobMissing: The job does not exist, and :func:`connect` got no configuration for a new job.
             Refused: The coordinator refuses a call.
             CoordinatorUnavailable: The coordinator does not answer within ``on_outage``.
         """
         query, location = check_start("start", queryName, checkpointLocation)
         if self.options.function is None:
-            raise InvalidUsage("Say what to do with a batch: .foreach_batch(function) before .start().")
+            raise InvalidUsage("start() needs a function for the batches: call .foreach_batch(function) before it.")
         if self.options.windowed is not None and self.options.null_route != "late":
-            raise InvalidUsage("A row without an event time is in no window: null_event_times('late').")
+            raise InvalidUsage(
+                "null_event_times('on_time') cannot be combined with windows: a row without an event time is in no "
+                "window. Use null_event_times('late')."
+            )
         chosen = replace(self.options, writer={**self.options.writer, **options})
         start = QueryStart(
             self.connection, self.df, self.columns, chosen, query, Checkpoint(location), replaces_substreams
@@ -252,11 +269,11 @@ class Stream:
 
 def _checked_function(method: str, function: Any) -> Any:
     if not callable(function):
-        raise InvalidUsage(f"{method} takes a function; it is {function!r}.")
+        raise InvalidUsage(f"{method}() takes a function, not {function!r}.")
     return function
 
 
 def _checked_word(method: str, word: Word, words: tuple[str, ...]) -> Word:
     if word not in words:
-        raise InvalidUsage(f"{method} takes one of {', '.join(map(repr, words))}; it is {word!r}.")
+        raise InvalidUsage(f"{method}() takes one of {', '.join(map(repr, words))}, not {word!r}.")
     return word

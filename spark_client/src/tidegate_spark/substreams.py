@@ -1,7 +1,7 @@
 """Names of substreams.
 
-The coordinator accepts printable names of up to 200 bytes, but columns may have any values. A value that cannot be a
-name is mapped to a unique one, so no value fails a query or is confused with another value.
+The coordinator accepts printable names of up to 200 bytes, but columns may have any values. :func:`name_of` returns a
+valid name for every value, so no value makes a query fail.
 """
 
 import hashlib
@@ -26,10 +26,10 @@ class SourcePartition(Enum):
 
 
 SOURCE_PARTITION = SourcePartition.SOURCE_PARTITION
-"""Used in place of a column: each partition of the source is a substream, named by its number.
+"""Argument ``substream`` for a stream in which each partition of the source is a substream, named by its number.
 
-Use it only if a partition has the same meaning in every batch. Partitions of files do not: they depend on file sizes.
-For Kafka, prefer the equivalent columns ``["topic", "partition"]``, which survive a repartition.
+Pass this value only if a partition has the same meaning in every batch. Do not pass it for files, whose partitions
+depend on file sizes. For Kafka, prefer the equivalent columns ``["topic", "partition"]``, which survive a repartition.
 """
 
 Substream = str | Sequence[str] | SourcePartition | None
@@ -37,16 +37,19 @@ Substream = str | Sequence[str] | SourcePartition | None
 
 Value = str | int | None
 Values = Value | tuple[Value, ...]
-"""The value of the substream column, or a tuple of the values of its columns; None for null."""
+"""The value of the substream column, or a tuple with the value of each substream column; None for null."""
 
 
 def name_of(values: Values) -> str:
-    """Return the unique and stable name of the substream with these values.
+    """Return the stable name of the substream with these values.
 
-    A single value that can be a name is the name. Several values are joined by ``/``; ``/`` within a value becomes
-    ``%2F``. Null is ``(null)``, and the empty string is ``(empty)``. Long or unprintable names are shortened, escaped
-    and marked by a digest. So is a tuple that has the text ``(null)`` or ``(empty)``. As a single value, that text is
-    the name of the substream, the same as for null or the empty string.
+    The name of a single value is its text. The name of several values joins their texts by ``/``. Within these texts,
+    ``%`` becomes ``%25``, and ``/`` becomes ``%2F``. Null becomes ``(null)``, and the empty string ``(empty)``. A long
+    or unprintable name is shortened or escaped, and ends with a digest. The name of a tuple that contains the text
+    ``(null)`` or ``(empty)`` also ends with a digest.
+
+    Names are unique, with two exceptions. A single value ``(null)`` has the name of null. A single value ``(empty)``
+    has the name of the empty string.
     """
     parts = values if isinstance(values, tuple) else (values,)
     name = "/".join(_part(part).replace("%", "%25").replace("/", "%2F") for part in parts)
@@ -59,9 +62,9 @@ def name_of(values: Values) -> str:
 
 
 def values_of(name: str, columns: int) -> tuple[str | None, ...]:
-    """Return the values, as strings, of the columns that a name was made from.
+    """Return the column values, as strings, that a name was made from.
 
-    For a name that was shortened or escaped, they are values that no row has.
+    For a shortened or escaped name, no row has the returned values.
     """
     if columns == 0:
         return ()

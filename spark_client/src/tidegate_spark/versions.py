@@ -10,34 +10,36 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from tidegate_spark.errors import InvalidUsage
 
 PYTHON_SOURCES = (4, 0)
-"""The first version with data sources in Python."""
+"""The first version of Spark with data sources in Python."""
 
 AVAILABLE_NOW_OF_PYTHON_SOURCES = (4, 2)
-"""The first version that runs ``availableNow`` with a Python source in several batches; earlier ones run one batch."""
+"""The first version of Spark that runs ``availableNow`` with a Python source in several batches, not in one."""
 
 
 def version_of(spark: SparkSession) -> tuple[int, int]:
-    """Return the major and minor version of Spark; under Spark Connect, of the server."""
+    """Return Spark's major and minor version; under Spark Connect, the server's."""
     major, minor = re.findall(r"\d+", spark.version)[:2]
     return int(major), int(minor)
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Return whether the session is one of Spark Connect."""
+    """Return whether the session is a Spark Connect session."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def check_session(spark: SparkSession) -> None:
     """Raise InvalidUsage if this session is not supported."""
     if is_connect(spark) and version_of(spark) < (4, 0):
-        raise InvalidUsage(f"Spark Connect needs Spark 4.0 or later; this is {spark.version}. Use a classic session.")
+        raise InvalidUsage(
+            f"Tidegate over Spark Connect needs Spark 4.0 or later, and this is {spark.version}: use a classic session."
+        )
 
 
 def check_native(spark: SparkSession) -> None:
     """Raise InvalidUsage if ``with_watermark()`` does not support this session."""
     if version_of(spark) < PYTHON_SOURCES:
         raise InvalidUsage(
-            f"with_watermark() needs Spark 4.0 or later, and this is {spark.version}: use stream(), which it supports."
+            f"with_watermark() needs Spark 4.0 or later, and this is {spark.version}: use stream() or a later Spark."
         )
     if is_connect(spark) and version_of(spark) < AVAILABLE_NOW_OF_PYTHON_SOURCES:
         raise InvalidUsage(
@@ -50,7 +52,7 @@ def to_arrow(df: DataFrame) -> pa.Table:
     """Return the rows of a DataFrame as an Arrow table; timestamps are in microseconds."""
     if hasattr(df, "toArrow"):
         return df.toArrow()
-    # PySpark 3.5. DataFrame.toPandas() calls this too, but turns whole numbers beside nulls into floats.
+    # PySpark 3.5. DataFrame.toPandas() also calls this method, but converts a column of integers and nulls to floats.
     batches: list[pa.RecordBatch] = cast(Any, df)._collect_as_arrow()
     return pa.Table.from_batches(batches) if batches else to_arrow_schema(df.schema).empty_table()
 

@@ -1,14 +1,19 @@
 """The function that Spark calls for every batch.
 
-Its steps: begin and pin the watermark, fold and report, pass on the on-time rows, pass on the late rows, commit. With
-windows, the results of windows that close are emitted after the commit.
+The function runs these steps:
+
+1. Begin the batch, and store its pinned watermark.
+2. Fold the batch, and report the fold.
+3. Pass the on-time rows to the user's function or to the windows.
+4. Pass the late rows to the late output.
+5. Commit the batch. With windows, emit the windows that close.
 
 Invariants:
 
-1. All replays of a batch have the same pinned watermark, stored beside the checkpoint before a row is judged by it.
+1. All replays of a batch have the same pinned watermark, which is stored before the rows are classified.
 2. Every row has exactly one class: on time, updated, late, future, or without an event time.
-3. The reports of a batch become effective after its rows are handled: the user's functions have returned, or the rows
-   are in the state of the windows.
+3. The reports of a batch become effective after its rows are handled. The user's functions have then returned, or the
+   rows are in the state of the windows.
 """
 
 import logging
@@ -25,8 +30,8 @@ from tidegate_spark.columns import Columns
 from tidegate_spark.errors import InvalidUsage, Refused, TidegateError
 from tidegate_spark.hook.classify import HIGHEST, RowClassifier, RowRoute
 from tidegate_spark.hook.delays import DelayMeasurement, DelayOrder, needs_delays
-from tidegate_spark.hook.fold import FoldMethod, FullFold, Mode, PlainFold, on_driver, on_executors
-from tidegate_spark.hook.handler import BatchHandler, BatchRows, UserFunction, UserFunctionError, call_user
+from tidegate_spark.hook.folding import FoldMethod, FullFold, Mode, PlainFold, on_driver, on_executors
+from tidegate_spark.hook.handlers import BatchHandler, BatchRows, UserFunction, UserFunctionError, call_user
 from tidegate_spark.protocol import retry
 from tidegate_spark.protocol.batches import OpenBatch
 from tidegate_spark.protocol.coordinator import Answer
@@ -36,7 +41,7 @@ from tidegate_spark.protocol.retry import RetryPolicy
 from tidegate_spark.protocol.session import DriverSession
 
 REPORT_TASKS = 4
-MOST_NAMES = 5
+MAX_NAMES = 5
 """Maximum number of substreams that a log record names."""
 
 
@@ -75,7 +80,7 @@ class BatchFunction:
     _starts_plain: bool = True
     """Whether a batch starts with the plain fold."""
     _tasks: int | None = None
-    """Number of tasks that report a batch; None: not known yet."""
+    """Number of tasks that report a batch; None before the first batch."""
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Run a batch."""
@@ -131,13 +136,13 @@ class BatchFunction:
     # -- folding --------------------------------------------------------------------------------------------------
 
     def _fold(self, df: DataFrame, classifier: RowClassifier, opened: OpenBatch) -> Fold:
-        """Fold the batch and stage the fold, unless the batch continues without the coordinator."""
+        """Fold the batch, and stage the fold unless the batch continues without the coordinator."""
         delays = self._delays()
         found = None
         if self._starts_plain and delays is None:
             found = self._fold_by(PlainFold(self.columns, classifier), df, opened)
         found = found or self._fold_by(FullFold(self.columns, classifier, delays), df, opened)
-        assert found is not None, "the full fold judges every row"
+        assert found is not None, "the full fold counts every row"
         fold, reported = found
         self._starts_plain = not (fold.count("late") or fold.count("updated") or fold.count("future"))
         # One task suffices for a few substreams, and each task needs a Python worker.
@@ -148,37 +153,39 @@ class BatchFunction:
         return fold
 
     def _delays(self) -> DelayMeasurement | None:
-        config = self.session.protocol.config
-        order = self.options.delays or ("batch" if needs_delays(config) else "none")
+        registration = self.session.protocol.registration
+        order = self.options.delays or ("batch" if needs_delays(registration.config) else "none")
         if order == "none":
             return None
-        return DelayMeasurement.of(order, config, self.session.run(self.session.protocol.max_event_times()))
+        progress = self.session.run(registration.progress())
+        return DelayMeasurement.of(order, registration.config, dict(progress.max_event_times))
 
     def _fold_by(self, method: FoldMethod, df: DataFrame, opened: OpenBatch) -> tuple[Fold, bool] | None:
-        """Return the fold, and whether the executors reported it; None if the method does not suffice."""
+        """Return the fold, and whether the executors reported it; None if the plain fold does not suffice."""
         tasks = self._tasks or self.options.report_tasks
         if self.options.mode != "executor" or not opened.acknowledged:
-            fold = on_driver(df, method, tasks)
-            return None if fold is None else (fold, False)
+            folded = on_driver(df, method, tasks)
+            return None if folded is None else (folded, False)
         try:
             found = on_executors(df, method, tasks, self._reporter(opened))
         except PythonException as error:
             if "ModuleNotFoundError" in str(error):
                 raise InvalidUsage(
-                    "The Python of Spark's workers lacks a package that reporting needs. Set PYSPARK_PYTHON (or "
-                    "spark.pyspark.python) to one that has tidegate-spark, or choose reporting('driver')."
+                    "The Python of Spark's workers lacks a package that reports need. Set PYSPARK_PYTHON (or "
+                    "spark.pyspark.python) to a Python with tidegate-spark, or choose reporting('driver')."
                 ) from error
             raise
         if found is None:
             return None
-        self.session.coordinator.waited_s += found[1].waited_s
-        return found[0], found[1].complete
+        fold, reported, waited_s = found
+        self.session.coordinator.waited_s += waited_s
+        return fold, reported
 
     def _reporter(self, opened: OpenBatch) -> Reporter:
         connection = self.session.settings.connection
         return Reporter(
             connection.url,
-            connection.report_path,
+            f"/v1/jobs/{connection.job}:report",
             connection.headers,
             self.session.run(self.session.protocol.calls.batch_reference(opened.batch_id)),
             self.session.coordinator.watermark_token or "",
@@ -195,7 +202,7 @@ class BatchFunction:
             call_user(self.options.late_function, late, rows.batch)
             return
         self.session.log.warning(
-            "dropped %s rows of %s; late_output() keeps them.",
+            "dropped %s rows of %s. To keep such rows, call late_output().",
             ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in rows.routed_late.items()),
             _first_names(name for row_class in rows.routed_late for name in rows.fold.substreams_with(row_class)),
             extra={"batch": int(rows.batch)},
@@ -222,7 +229,8 @@ class BatchFunction:
         carried = {"batch": int(batch), **committed.metrics()}
         if committed.future:
             log.warning(
-                "event times too far ahead of the clock, in rows of %s: they move no watermark.",
+                "rows of %s have event times too far ahead of the clock. They move no watermark. Check the sources' "
+                "clocks and max_future_skew.",
                 _first_names(fold.substreams_with("future")),
                 extra=carried,
             )
@@ -233,11 +241,11 @@ class BatchFunction:
             if self.options.on_commit is not None:
                 self.options.on_commit(committed)
         except Exception:
-            # The batch is committed; a failure of the user's function does not change that.
-            log.exception("the function of on_commit failed", extra=carried)
+            # The batch is already committed, so a failure of the user's function must not fail it.
+            log.exception("the function of on_commit() failed; the batch is committed", extra=carried)
 
 
 def _first_names(names: Iterable[str]) -> str:
     distinct = list(dict.fromkeys(names))
-    more = len(distinct) - MOST_NAMES
-    return ", ".join(distinct[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    more = len(distinct) - MAX_NAMES
+    return ", ".join(distinct[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -1,11 +1,13 @@
-"""The class of each row of a batch, by the batch's pinned watermark: the same in every replay.
+"""Classification of a batch's rows by the batch's pinned watermark, the same in every replay.
 
 A row is *late*, *updated*, *null_event_time* (without an event time), *future* (too far ahead of the clock, so it moves
 no watermark), or *on time*.
 
-Judged by row, a row below the pinned watermark is late. Judged by window, a row is on time if all of its windows are
-open. It is updated if a window is closed and all of them still accept it (allowed lateness). It is late if a window
-does not accept it. If windows overlap, other windows may accept a late row.
+In a query without windows, a row is late if its event time is below the pinned watermark. In a query with windows:
+
+* A row is on time if all of its windows are open.
+* A row is updated if at least one of its windows is closed, and all of its windows accept it (allowed lateness).
+* A row is late if at least one of its windows does not accept it. Its other windows may still accept it.
 """
 
 from dataclasses import dataclass
@@ -27,7 +29,7 @@ _BELOW_ALL = -(2**63)
 """The lowest long."""
 
 RowRoute = Literal["late", "on_time"]
-"""The rows with which the rows of a class are passed on."""
+"""Route of the rows of a class: they go with the late rows or with the on-time rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +37,13 @@ class RowClassifier:
     """The classifier of one batch's rows.
 
     Attributes:
-        pinned_watermark: The watermark that rows are judged by; None: no row is late.
+        pinned_watermark: The watermark by which rows are classified; None if no row is late.
         latest: Highest event time that is not too far ahead of the clock.
         null_route: Route of rows without an event time.
         future_route: Route of rows too far ahead of the clock.
         late_disposition: Whether late rows are dropped or diverted.
-        frame: The windows that rows are judged by; None: they are judged by row.
-        lateness: How far beyond a window's end the watermark may be while the window accepts rows.
+        frame: The windows by which rows are classified; None if rows are classified by their event times.
+        lateness: Allowed lateness: a window accepts rows while the watermark is below its end plus ``lateness``.
     """
 
     pinned_watermark: int | None
@@ -54,10 +56,11 @@ class RowClassifier:
 
     @property
     def rule(self) -> str:
-        """The rule, as the coordinator stores it with the counts."""
+        """The rule by which rows are classified, as the coordinator stores it with the row counts."""
         if self.frame is None:
-            return "row: event_time < pin"
-        return "window: end <= pin" if not self.lateness else f"window: end + {self.lateness} <= pin"
+            return "row: event_time < pinned watermark"
+        end = f"end + {self.lateness}" if self.lateness else "end"
+        return f"window: {end} <= pinned watermark"
 
     @property
     def on_time_from(self) -> int:
@@ -66,7 +69,7 @@ class RowClassifier:
 
     @property
     def late_below(self) -> int:
-        """Rows below it are late; rows from it up to :attr:`on_time_from` are updated."""
+        """The lowest event time that is not late. Rows from this time until :attr:`on_time_from` are updated."""
         return self._cut(self.lateness)
 
     def _cut(self, lateness: int) -> int:
@@ -81,7 +84,7 @@ class RowClassifier:
         return [row_class for row_class, route in routes.items() if route == "late"]
 
     def is_routed_late(self, time: Column) -> Column:
-        """Return whether a row goes with the late rows. Never null."""
+        """Return whether a row goes with the late rows; never null."""
         tests = {
             "late": is_late(time, F.lit(self.late_below)),
             "null_event_time": time.isNull(),
@@ -98,7 +101,7 @@ class RowClassifier:
     def bounds(self, spark: SparkSession) -> DataFrame:
         """Return one row with the longs ``late_below``, ``on_time_from`` and ``latest``.
 
-        They are a relation, because Spark would inline literals wherever they are used.
+        The bounds are a relation, because Spark would inline literals wherever they are used.
         """
         return spark.sql(
             "SELECT * FROM VALUES (CAST(:late_below AS BIGINT), CAST(:on_time_from AS BIGINT), CAST(:latest AS BIGINT))"
@@ -108,22 +111,22 @@ class RowClassifier:
 
 
 def is_late(time: Column, late_below: Column) -> Column:
-    """Return whether a row is late. Never null."""
+    """Return whether a row is late; never null."""
     return F.coalesce(time < late_below, F.lit(False))
 
 
 def is_updated(time: Column, late_below: Column, on_time_from: Column) -> Column:
-    """Return whether a row changes the result of a closed window. Never null."""
+    """Return whether a row is updated; never null."""
     return F.coalesce((time >= late_below) & (time < on_time_from), F.lit(False))
 
 
 def is_future(time: Column, on_time_from: Column, latest: Column) -> Column:
-    """Return whether a row is too far ahead of the clock. Never null."""
+    """Return whether a row is too far ahead of the clock, and neither late nor updated; never null."""
     return F.coalesce((time > latest) & (time >= on_time_from), F.lit(False))
 
 
 def credible(time: Column, latest: Column) -> Column:
-    """Return the event time; null if it is too far ahead of the clock, or too low to be held exactly."""
+    """Return the event time; null if it is too far ahead of the clock, or too low for an exact number."""
     return F.when((time >= LOWEST) & (time <= latest), time)
 
 

@@ -1,7 +1,8 @@
-"""Measured delays: how far rows are behind the max event time of their substream, in buckets.
+"""Measurement of delays, in buckets.
 
-The coordinator computes the completeness curve and the lags of ``target_completeness`` from them. Late rows are
-measured like all others; without them the result would depend on the lag in force.
+A delay is the max event time of a row's substream minus the row's event time. The coordinator computes the completeness
+curve and the lags of ``target_completeness`` from the delays. Late rows are measured too. Without them, the result
+would depend on the current lag.
 """
 
 import math
@@ -21,11 +22,11 @@ from tidegate_spark.substreams import values_of
 from tidegate_spark.versions import from_arrow
 
 GAMMA = 101 / 99
-"""Ratio of the bounds of a bucket: its delays are equal to within 1 %."""
+"""Ratio of the bounds of a bucket, for a relative error of 1%."""
 HIGHEST_BUCKET = 1838
 
 DelayOrder = Literal["batch", "row"]
-"""A delay is measured against the max event time of the substream before the batch, or before the row."""
+"""Reference of a delay: the max event time of the substream before the batch, or before the row."""
 
 POLICY = "target_completeness"
 
@@ -42,9 +43,11 @@ class DelayMeasurement:
 
     Attributes:
         order: See :data:`DelayOrder`.
-        max_event_times: The max event time of each substream before the batch. Other substreams have no delays.
-        frame: The windows that rows are judged by; a row then counts with the last moment of its first window. None:
-            rows are judged by row.
+        max_event_times: The max event time of each substream before the batch. If ``order`` is ``batch``,
+            rows of a substream without an entry have no delay. If ``order`` is ``row``, only the first such row in each
+            task has no delay.
+        frame: The windows by which rows are classified. The last moment of a row's first window then replaces the row's
+            event time. None if rows are classified by their event times.
     """
 
     order: DelayOrder
@@ -53,7 +56,7 @@ class DelayMeasurement:
 
     @classmethod
     def of(cls, order: DelayOrder, config: JobConfig, max_event_times: Mapping[str, int]) -> "DelayMeasurement":
-        """Return the measurement for a job; rows are judged by the frames of its throttle, if any."""
+        """Return the measurement for a job. With the throttle ``frame``, its windows classify the rows."""
         frame, throttle = None, config.get("throttle") or {}
         if throttle.get("type") == "frame":
             slide = throttle.get("slide_ms") or throttle["size_ms"]
@@ -61,7 +64,10 @@ class DelayMeasurement:
         return cls(order, max_event_times, frame)
 
     def with_buckets(self, rows: DataFrame, keys: list[str]) -> DataFrame:
-        """Add a column ``bucket`` to rows with the columns ``time`` and ``latest``; null if a row has no delay."""
+        """Add the column ``bucket`` to rows with the columns ``time`` and ``latest``.
+
+        The bucket of a row without a delay is null.
+        """
         time = self._judged_at(F.col("time"))
         if self.order == "row":
             known = {values_of(name, len(keys)): time_ for name, time_ in self.max_event_times.items()}
@@ -106,7 +112,7 @@ Key = tuple[str | None, ...]
 def _in_order(
     keys: list[str], max_event_times: Mapping[Key, int]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function for ``mapInArrow`` that measures each row against the rows that its task has read before."""
+    """Return a function for ``mapInArrow`` that measures each row against the rows that the task has read before."""
 
     def measure(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import numpy as np
@@ -133,12 +139,12 @@ def _in_order(
 
 
 def _buckets(times: Any, seen: Any, max_event_time: int | None) -> tuple[Any, int]:
-    """Return the buckets of one substream's rows in their order, and its max event time after them.
+    """Return the buckets of one substream's rows in their order, and the substream's max event time after these rows.
 
     Args:
-        times: The time that each row counts with.
+        times: The time by which each row is classified: its event time, or the last moment of its first window.
         seen: The event time of each row.
-        max_event_time: The substream's, before these rows; None: the first row has no delay.
+        max_event_time: Max event time of the substream before these rows. If it is None, the first row has no bucket.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""The listener to Spark's events of one query that sends its heartbeats."""
+"""The listener to Spark's events that sends the heartbeats of one query."""
 
 import atexit
 import queue
@@ -26,8 +26,8 @@ from tidegate_spark.versions import is_connect
 CONNECT_PAUSE_S = 5.0
 """Pause in seconds before a listener of Spark Connect is removed.
 
-Spark Connect's client waits for its event thread while it holds a lock that the thread also needs. If the program stops
-the session at that moment, as many do when their query has ended, it hangs.
+When Spark Connect's client removes a listener, it holds a lock and waits for its event thread, which also needs the
+lock. A program that stops the session at that moment hangs. Many programs stop the session when their query has ended.
 """
 
 
@@ -51,18 +51,18 @@ class Finished(Event):
 
 @dataclass(frozen=True, slots=True)
 class Idle(Event):
-    """A trigger found no new data, at a time (Unix time)."""
+    """A trigger found no new data at ``at_s`` (Unix time)."""
 
     at_s: float
 
 
 class HeartbeatListener(StreamingQueryListener):
-    """A sender of one query's heartbeats. It uses its own thread, so that Spark's event bus never waits for HTTP."""
+    """A listener that sends heartbeats on its own thread, so that Spark's event bus never waits for HTTP."""
 
     def __init__(self, spark: SparkSession, session: DriverSession) -> None:
         self._spark, self._session = spark, session
         self._pause_s = CONNECT_PAUSE_S if is_connect(spark) else 0.0
-        # The id of the run is unknown until it has started. Until then, keep the events of all runs.
+        # The id of the run is unknown until the query has started. Until then, keep the events of all runs.
         self._run_id: str | None = None
         self._decision = HeartbeatDecision()
         self._failures = FailureLog(session.log, *HEARTBEATS_FAIL)
@@ -70,7 +70,7 @@ class HeartbeatListener(StreamingQueryListener):
 
     def listen_to(self, query: StreamingQuery) -> None:
         """Start to send heartbeats for this run of the query."""
-        # A client of Spark Connect may not be able to read the id from the checkpoint.
+        # A Spark Connect client may be unable to read the id from the checkpoint.
         self._session.protocol.calls.identify(str(query.id))
         self._run_id = str(query.runId)
         name = f"tidegate-heartbeat-{query.name}"
@@ -82,7 +82,7 @@ class HeartbeatListener(StreamingQueryListener):
         pass
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        # Without "addBatch" no batch ran: the progress of a trigger without data has the number of the next batch.
+        # If "addBatch" is missing, no batch ran. The progress then has the number of the next batch.
         if "addBatch" in event.progress.durationMs:
             self._put(Finished(str(event.progress.runId), event.progress.batchId))
 

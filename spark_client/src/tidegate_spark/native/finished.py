@@ -1,4 +1,4 @@
-"""Reports of the batches of a native query that Spark has finished.
+"""Reports of the finished batches of a native query.
 
 Invariants:
 
@@ -32,7 +32,7 @@ class CheckResult:
     Attributes:
         batches: Whether Spark has finished batches since the last check.
         rows: Whether tasks have folded rows of these batches.
-        inactive: Whether Spark has certainly finished no batch.
+        inactive: Whether it is certain that Spark has finished no batch since the last check.
         reported: Whether the coordinator has all finished batches.
     """
 
@@ -47,8 +47,8 @@ class FinishedBatches:
 
     Args:
         session: The session of the run.
-        by_row: Whether rows are judged by row, not by window.
-        retained: Minimum number of batches in Spark's log.
+        by_row: Whether Spark classifies rows by their event time, not by their window.
+        retained: Minimum number of batches that Spark's log retains.
     """
 
     def __init__(self, session: DriverSession, by_row: bool, retained: int) -> None:
@@ -56,22 +56,23 @@ class FinishedBatches:
         self._retained = retained
         self._next: int | None = None
         self._checked: int | None = None
-        # Batches of this run that advanced without a row read; None after a row was read, or after the warning.
+        # Batches of this run in which source offsets advanced, but no task read a row. None after a row was read, or
+        # after the warning.
         self._unread: list[int] | None = []
         self._retry_at = math.inf
         self._list_at = 0.0
 
     def report(self, calls: int) -> CheckResult:
-        """Report the batches that were finished since the last check; the first check also reports earlier runs'.
+        """Report the batches that Spark has finished since the last check; the first check includes earlier runs.
 
         Args:
             calls: Number of times that Spark has asked for the latest offset since the last check.
 
         Raises:
-            Refused: The coordinator refuses a batch. It is reported again later.
+            Refused: The coordinator refuses a batch. The client reports the batch again later.
         """
         moved = self._moved()
-        # With fewer calls than retained batches, Spark cannot have removed the next batch from its log.
+        # Spark's log still has the next batch if Spark has made fewer calls than it retains batches.
         few = calls < self._retained
         inactive = not moved and few
         if not moved and not few and time.monotonic() >= self._list_at:
@@ -87,7 +88,7 @@ class FinishedBatches:
         return CheckResult(moved, rows, False, reported)
 
     def _keep(self) -> bool:
-        """Move the folds of finished batches to the backlog; return whether there are any."""
+        """Move the folds of finished batches to the backlog. Return whether there are any folds."""
         assert self._next is not None
         finished = {batch_id: runs for batch_id, runs in self._parts().items() if batch_id < self._next}
         for batch_id in sorted(finished):
@@ -106,15 +107,15 @@ class FinishedBatches:
         self._unread += [batch for batch in range(first, self._next) if batch not in folded and self._advanced(batch)]
         if len(self._unread) >= UNREAD_BATCHES:
             self._session.log.warning(
-                "no task has read a row of this run's batches, although source offsets advanced. If batches have rows, "
-                "the foreachBatch function runs no action on them, so the watermark does not move. Write or count the "
-                "DataFrame in every batch.",
+                "no task has read a row of this run's batches, although source offsets advanced. If the batches have "
+                "rows, the foreachBatch function runs no action on them, and the watermark does not move. Write or "
+                "count the DataFrame in every batch.",
                 extra={"batch": self._unread[-1]},
             )
             self._unread = None
 
     def _advanced(self, batch_id: int) -> bool:
-        """Return whether another source's offset advanced in a batch, if the query has no other native input."""
+        """Return whether another source's offset advanced in a batch; False if the query has several native inputs."""
         now, before = (self._checkpoint.source_offsets(batch) for batch in (batch_id, batch_id - 1))
         if now is None or before is None or sum(map(is_marker, now)) != 1:
             return False
@@ -122,7 +123,7 @@ class FinishedBatches:
         return any(start not in (NO_OFFSET, end) for start, end in pairs if not is_marker(end))
 
     def _moved(self) -> bool:
-        """Return whether Spark has finished batches. It is called often, so it checks for a single file."""
+        """Return whether Spark has finished more batches. Only the first call lists Spark's log, which is slow."""
         if self._next is None:
             last = self._checkpoint.finished()
             self._next = 0 if last is None else last + 1
@@ -133,14 +134,14 @@ class FinishedBatches:
         return self._next != before
 
     def _moved_by_listing(self) -> bool:
-        """Return the same from a listing, in case Spark's log no longer has the next batch."""
+        """Return the result of :meth:`_moved` from a listing, in case Spark's log no longer has the next batch."""
         self._list_at = time.monotonic() + LIST_EVERY_S
         last, before = self._checkpoint.finished(), self._next
         self._next = max(self._next or 0, 0 if last is None else last + 1)
         return self._next != before
 
     def _parts(self) -> dict[int, dict[str, list[str]]]:
-        """Return the names of the folds by batch and by run; the latest run comes last."""
+        """Return the names of the folds by batch and by run. The latest run comes last."""
         found: dict[int, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
         written = self._checkpoint.documents(FOLDS)
         for name in sorted(written, key=lambda name: written[name]):
@@ -153,12 +154,13 @@ class FinishedBatches:
         *_, last = runs.values()
         documents = [document for name in last if (document := self._checkpoint.read(f"{FOLDS}/{name}")) is not None]
         protocol = self._session.protocol
-        acknowledged = self._session.run(protocol.last_acknowledged_batch())
+        acknowledged = self._session.run(protocol.registration.progress()).batch_id
         if documents and (acknowledged is None or acknowledged < batch_id):
-            fold = Fold.merge([Fold.of(document["fold"]) for document in documents])
+            fold = Fold.merge([Fold(**document["fold"]) for document in documents])
             if fold.is_too_large():
                 self._session.log.warning(
-                    "has %s substreams in this batch; their rows are counted together. Choose a coarser substream.",
+                    "this batch has %s substreams, too many for counts by substream; their rows are counted together. "
+                    "Choose a coarser substream.",
                     f"{len(fold.substream):,}",
                     extra={"batch": batch_id},
                 )

@@ -1,13 +1,13 @@
-"""The fold of a native batch, in the tasks that read it.
+"""The fold of a native batch, computed by the tasks that read the batch.
 
 The folds are stored in ``<checkpointLocation>/tidegate/native/<query>/folds`` until Spark has finished the batch and
-they are in the backlog (:mod:`tidegate_spark.native.finished`). A task that runs twice writes the same file twice. A
-replay by another run of the query writes other files.
+the driver has moved them to the backlog (:mod:`tidegate_spark.native.finished`). A task that runs twice writes the same
+file twice. A replay in another run of the query writes other files.
 """
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import repeat
 from typing import Any
@@ -25,14 +25,14 @@ from tidegate_spark.protocol.hours import HOUR, Hours, merge_hours
 from tidegate_spark.substreams import WHOLE, name_of
 
 FOLDS = "folds"
-"""Kind of the documents of folds, which are named ``<batch>.<run>.<partition>``."""
+"""Document kind of the folds. A document is named ``<batch>.<run>.<partition>``."""
 
 TASK_SETTINGS = "task_settings"
-"""Document with settings of the driver for the tasks."""
+"""Name of the document with the driver's settings for the tasks."""
 
 ROWS_AT_A_TIME = 200_000
 MICROS = 1000
-"""Microseconds per millisecond. Spark compares microseconds with its watermark."""
+"""Microseconds per millisecond. Spark compares event times with its watermark in microseconds."""
 
 _NO_LIMIT = 2**63 - 1
 _MEASURES = ("max_event_time", "rows", "timed", "late", "future")
@@ -40,7 +40,7 @@ _HOUR = HOUR * MICROS
 
 
 def documents_of(checkpoint: str, query: str) -> Checkpoint:
-    """Return the documents of one native input. Several inputs may share a checkpoint under different names."""
+    """Return access to the documents of one native input. Inputs with different names may share a checkpoint."""
     return Checkpoint(checkpoint, f"tidegate/native/{query}")
 
 
@@ -53,11 +53,12 @@ def another_checkpoint(location: str) -> InvalidUsage:
 
 
 def check_policy(policy: str | None) -> None:
-    """Raise InvalidUsage if Spark would follow the highest of several watermarks."""
+    """Raise InvalidUsage if Spark would use the highest of several watermarks."""
     if policy == "max":
         raise InvalidUsage(
             "spark.sql.streaming.multipleWatermarkPolicy is max: any other watermark of the query would overrule the "
-            "coordinator's, and rows be lost. Set it to min; a query that has begun with max needs a new checkpoint."
+            "coordinator's, and rows would be lost. Set the policy to min. A query that was started with max needs a "
+            "new checkpoint."
         )
 
 
@@ -66,13 +67,13 @@ class Folding:
     """A function for ``mapInArrow`` over the columns ``planned_ms``, ``partition``, ``key_0`` …, ``time``.
 
     Attributes:
-        input: Id of this input in this run of its program.
-        checkpoint: Location of the checkpoint beside which the folds are stored.
-        query: Name under which they are stored.
-        frame: The windows that rows are judged by; None: they are judged by row.
+        input: Id of this input, unique to one run of the program.
+        checkpoint: Location of the query's checkpoint.
+        query: Name of the query.
+        frame: The windows by which Spark classifies rows; None if Spark classifies rows by event time.
         keys: Number of columns that identify the substream.
-        late_by_the_batch_before: Whether Spark judges the rows of a batch by the watermark of the batch before. It does
-            unless ``spark.sql.streaming.statefulOperator.allowMultiple`` is off.
+        late_by_the_batch_before: Whether Spark classifies the rows of a batch by the watermark of the previous
+            batch. Spark does so unless ``spark.sql.streaming.statefulOperator.allowMultiple`` is off.
     """
 
     input: str
@@ -104,8 +105,8 @@ class Folding:
         settings = documents_of(self.checkpoint, self.query).read(TASK_SETTINGS)
         if settings is None:
             raise InvalidUsage(
-                f"The checkpoint {self.checkpoint!r}, as this task sees it, lacks the driver's settings: it must be on "
-                "a file system that all executors share."
+                f"This task finds no settings of the driver in the checkpoint {self.checkpoint!r}: the checkpoint must "
+                "be on a file system that the driver and all executors share."
             )
         skew_ms = settings["max_future_skew_ms"]
         latest = HIGHEST if skew_ms is None else min(planned_ms + skew_ms, HIGHEST)
@@ -114,13 +115,13 @@ class Folding:
 
     @property
     def rule(self) -> str:
-        """The rule that rows are judged by, as the coordinator stores it with the counts."""
+        """The rule by which Spark classifies rows, as the coordinator stores it with the counts."""
         return "row: event_time <= Spark's watermark" if self.frame is None else "window: end <= Spark's watermark"
 
     def late_below(self, watermark_ms: int) -> int:
-        """Return the lowest event time, in microseconds, of rows that are not late by Spark's watermark.
+        """Return the lowest event time, in microseconds, that is not late by Spark's watermark.
 
-        Spark drops a row at or below its watermark, and a window that ends there.
+        Spark drops a row at or below its watermark, and a window that ends at or below its watermark.
         """
         if self.frame is None:
             return watermark_ms * MICROS + 1
@@ -129,10 +130,10 @@ class Folding:
 
 @lru_cache(maxsize=16)
 def _planned(location: str, planned_ms: int) -> tuple[int, Planned, Planned | None]:
-    """Return the batch that Spark planned at a time (epoch milliseconds), its plan, and that of the batch before.
+    """Return the batch planned at ``planned_ms`` (epoch milliseconds), its plan, and the plan of the previous batch.
 
-    Only this time identifies the batch: under Spark Connect, a task of a ``foreachBatch`` function has neither the
-    batch id nor the query id.
+    Only the time of the plan identifies the batch: under Spark Connect, a task of a ``foreachBatch`` function has
+    neither the batch id nor the query id.
 
     Raises:
         InvalidUsage: The query has another checkpoint.
@@ -152,10 +153,10 @@ class PartitionFold:
     """The fold of one partition of the source in one batch.
 
     Args:
-        folding: The function that it belongs to.
+        folding: The function that creates the fold.
         name: Name of the document.
-        planned_ms: When Spark planned the batch (epoch milliseconds).
-        watermark_ms: Spark's watermark that the rows are judged by.
+        planned_ms: Time at which Spark planned the batch (epoch milliseconds).
+        watermark_ms: Spark's watermark by which the rows are classified.
         latest: Highest event time that is not too far ahead of the clock, in milliseconds.
     """
 
@@ -172,11 +173,11 @@ class PartitionFold:
 
     def write(self) -> None:
         """Write the fold for the driver."""
-        document = {"planned_ms": self._planned_ms, "watermark_ms": self._watermark_ms, "fold": self.fold().document()}
+        document = {"planned_ms": self._planned_ms, "watermark_ms": self._watermark_ms, "fold": asdict(self.fold())}
         documents_of(self._folding.checkpoint, self._folding.query).write(self._name, document)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add rows."""
+        """Add rows to the fold."""
         self._waiting.append(batch)
         self._waiting_rows += batch.num_rows
         if self._waiting_rows >= ROWS_AT_A_TIME:
@@ -239,6 +240,6 @@ class PartitionFold:
 
 
 def _hour_of(micros: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return whole hours, rounded down; Arrow's integer division rounds towards zero."""
+    """Return the hours since the epoch, rounded down. Arrow's integer division rounds towards zero."""
     quotient = pc.divide(micros, _HOUR)
     return pc.subtract(quotient, pc.cast(pc.less(micros, pc.multiply(quotient, _HOUR)), pa.int64()))

@@ -1,24 +1,24 @@
 """A stream whose watermark in Spark is the job's watermark.
 
-It is a union of three streams. The *markers* have a row whenever the job's watermark moves. Spark's watermark is their
-highest event time, and a filter removes them. The *folds* have no rows: they read the event times of a batch and store
-them for the coordinator. The third stream has the user's rows.
+The stream is a union of three streams. The *markers* have a row whenever the job's watermark moves. Spark's watermark
+is the highest event time of the markers, and a filter removes the markers. The *folds* have no rows: their tasks fold
+the event times of a batch and store the folds for the driver. The third stream has the user's rows.
 
 Invariants:
 
 1. The markers come first, because a union has the watermark of its first stream. (With another stream first, Spark
-   refuses to run a window. With a watermark on both and the policy ``max``, rows are lost.)
-2. No filter, neither ours nor the user's, is moved below the markers' watermark node. There it would remove the
-   markers, and Spark's watermark would stay at zero without an error. Spark's optimizer moves filters towards the
-   sources, but not past a nondeterministic column, so the flag of markers is such a column. The optimizer also replaces
-   columns of known values, so the markers' columns come from their source, although they are null.
+   refuses to run a window. If that stream also has a watermark and the policy is ``max``, rows are lost.)
+2. Spark moves no filter, neither the client's nor the user's, below the watermark node of the markers. A filter there
+   would remove the markers, and Spark's watermark would stay at zero without an error. Spark's optimizer moves filters
+   towards the sources, but not past a nondeterministic column. Therefore the column that marks the markers is
+   nondeterministic. The optimizer also replaces columns of known values. Therefore the source of markers returns the
+   null columns too.
 """
 
 import json
 import logging
 import uuid
 from dataclasses import asdict, dataclass
-from datetime import timedelta
 
 from pyspark.errors import PySparkNotImplementedError
 from pyspark.sql import DataFrame
@@ -30,11 +30,12 @@ from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.frame import Frame
 from tidegate_spark.hook.delays import needs_delays
 from tidegate_spark.native.folding import Folding, check_policy, documents_of
+from tidegate_spark.native.options import NativeOptions
 from tidegate_spark.native.source import MarkerSource, NativeInput
 from tidegate_spark.native.triggers import write_triggers
 from tidegate_spark.protocol.choices import QueryChoices
 from tidegate_spark.protocol.connection import JobConnection
-from tidegate_spark.session import BATCHES_RETAINED
+from tidegate_spark.spark_settings import BATCHES_RETAINED
 from tidegate_spark.versions import AVAILABLE_NOW_OF_PYTHON_SOURCES, version_of
 from tidegate_spark.windows.builder import RESERVED_PREFIX, check_column_names
 
@@ -42,14 +43,14 @@ log = logging.getLogger("tidegate")
 
 _MARKER = f"{RESERVED_PREFIX}marker"
 _WATERMARK_OF_SPARK = "spark.watermarkDelayMs"
-"""Metadata key of a column that has Spark's own watermark."""
+"""Metadata key of a column with a watermark from ``withWatermark()``."""
 _POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 _MULTIPLE = "spark.sql.streaming.statefulOperator.allowMultiple"
 
 
 @dataclass(frozen=True)
 class NativeStream:
-    """The arguments of :meth:`Job.with_watermark`."""
+    """One call of :meth:`Job.with_watermark`, with its arguments."""
 
     connection: JobConnection
     df: DataFrame
@@ -57,9 +58,8 @@ class NativeStream:
     query: str
     checkpoint: str
     frame: Frame | None
-    declared: tuple[str, ...]
-    rate_limited: bool | None
-    replaces_substreams: bool
+    declared: list[str]
+    options: NativeOptions
 
     def follow(self) -> DataFrame:
         """Return the stream with the job's watermark."""
@@ -74,7 +74,7 @@ class NativeStream:
         marked = markers.select("*", (F.spark_partition_id() >= 0).alias(_MARKER))
         folds = self._folds(native).select("*", F.lit(False).alias(_MARKER))
         rows = self.df.select("*", F.lit(False).alias(_MARKER))
-        # The filter also names the event time, which alone keeps Spark from moving it below the watermark.
+        # The filter refers to the event time so that Spark does not move it below the watermark.
         is_row = ~F.col(_MARKER) | column(event_time).isNull()
         return marked.union(folds).union(rows).filter(is_row).drop(_MARKER)
 
@@ -87,9 +87,9 @@ class NativeStream:
             query=self.query,
             checkpoint=self.checkpoint,
             declared=self.declared,
-            rate_limited=self.rate_limited,
+            rate_limited=self.options.get("rate_limited_source"),
             choices=asdict(QueryChoices.of(self.columns.event_time, self.columns.substream)),
-            replaces_substreams=self.replaces_substreams,
+            replaces_substreams=self.options.get("replaces_substreams", False),
             frame=None if self.frame is None else asdict(self.frame),
             retained=int(self.df.sparkSession.conf.get(BATCHES_RETAINED) or 1),
         )
@@ -116,7 +116,7 @@ class NativeStream:
             return event_times.mapInArrow(folding, _nullable(self.df.schema))
         except PySparkNotImplementedError as error:
             raise InvalidUsage(
-                f"with_watermark() cannot carry all of the stream's columns ({error}). Cast or drop those of the types "
+                f"with_watermark() does not support a column of the stream ({error}). Cast or drop columns of types "
                 "that Arrow lacks (intervals of years and months)."
             ) from None
 
@@ -124,16 +124,15 @@ class NativeStream:
         config = self.connection.config or {}
         if self.frame is None and config.get("throttle", {}).get("type") == "frame":
             log.warning(
-                "%s/%s: the configuration moves the watermark from frame to frame, and with_watermark() without "
-                "windows= keeps it a millisecond below: windows that end there close a frame later. If the query has "
-                "windows, pass windows=....",
+                "%s/%s: the job's throttle is frame, but with_watermark() got no windows. Spark's watermark is then "
+                "1 ms below the job's, so windows close one frame later. If the query has windows, pass windows=....",
                 self.connection.job,
                 self.query,
             )
         if needs_delays(config):
             log.warning(
-                "%s/%s: with_watermark() measures no delays, so under target_completeness the lag of its substreams "
-                "stays the cold-start lag.",
+                "%s/%s: with_watermark() measures no delays. Unless other queries of the job measure them, the lag "
+                "under target_completeness stays at cold_start. To measure delays, use stream().",
                 self.connection.job,
                 self.query,
             )
@@ -142,29 +141,20 @@ class NativeStream:
         df, event_time = self.df, self.columns.event_time
         self.columns.check(df)
         if not df.isStreaming:
-            raise InvalidUsage("with_watermark() is for a stream (spark.readStream); this DataFrame is not one.")
+            raise InvalidUsage("with_watermark() needs a streaming DataFrame; read this one with spark.readStream.")
         kind = df.schema[event_time].dataType
         if not isinstance(kind, TimestampType):
             how = "timestamp_millis(...)" if kind.simpleString() == "bigint" else "cast('timestamp')"
             raise InvalidUsage(
-                f"event_time={event_time!r} is of type {kind.simpleString()}: Spark has watermarks for timestamps "
-                f"only. Turn it into one with {how}, or use stream(), which takes other types."
+                f"event_time={event_time!r} is of type {kind.simpleString()}: Spark supports watermarks only for "
+                f"timestamps. Convert the column with {how}, or use stream(), which supports more types."
             )
         if watermarked := [field.name for field in df.schema.fields if _WATERMARK_OF_SPARK in field.metadata]:
             raise InvalidUsage(
-                f"{', '.join(watermarked)} has a watermark of Spark's own already, and would be judged by both. Remove "
-                "withWatermark(): with_watermark() replaces it."
+                f"{', '.join(watermarked)} already has a watermark of Spark, which with_watermark() replaces. Remove "
+                "the call of withWatermark()."
             )
         check_column_names(df.columns)
-
-
-def frame_of(windows: timedelta | None, slide: timedelta | None, offset: timedelta | None) -> Frame | None:
-    """Return the windows that a user described, or None; raise InvalidUsage if they are invalid or have no size."""
-    if windows is None:
-        if slide is not None or offset is not None:
-            raise InvalidUsage(f"{'offset' if slide is None else 'slide'} needs windows: their size.")
-        return None
-    return Frame.of(windows, slide, offset, of_timestamps=True, called="windows")
 
 
 def _nullable(schema: StructType) -> StructType:

@@ -1,7 +1,7 @@
-"""The source of markers: its offset is the watermark, and it has one row whenever the watermark has moved.
+"""The source of markers. Its offset is the watermark, and it has one row whenever the watermark has moved.
 
-Between two batches Spark asks the reader, in the driver, for the latest offset. A batch is certainly finished then, so
-it is reported in this call (:mod:`tidegate_spark.native.finished`).
+Between two batches, Spark asks the reader in the driver for the latest offset. The earlier batch is then finished, and
+the reader reports it (:mod:`tidegate_spark.native.finished`).
 """
 
 import json
@@ -35,29 +35,28 @@ PAUSE_FACTOR = 9
 """Pause after a check that finds no finished batches, as a multiple of the check's duration."""
 
 POLLS_OF_A_RUN = 2
-"""Number of batches under ``availableNow`` after which a run reads the watermark that its rows have moved. The second
-read includes the reports of other inputs of the query."""
+"""An ``availableNow`` run reads the watermark after its last batch with rows, and again after the next batch."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST_MS = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
-"""The latest time that Python can represent, earlier than Spark's."""
+"""The start of the last day that Python can represent, in epoch milliseconds. Spark can represent later times."""
 
 
 @dataclass(frozen=True)
 class NativeInput:
-    """One input of a native query, in JSON values.
+    """One input of a native query, as JSON values.
 
     Attributes:
-        input: Id of this input in this run of its program.
+        input: Id of this input, unique to one run of the program.
         url: Address of the coordinator.
         job: Name of the job.
-        config: Configuration to create the job with.
+        config: Configuration for the creation of the job; None if the program has none.
         query: Name of the query.
         checkpoint: Location of the checkpoint.
         declared: Substreams that hold the watermark from the start.
         rate_limited: As in :meth:`Stream.rate_limited_source`.
-        frame: Size, slide and offset of the windows by whose ends the watermark moves; None: by milliseconds.
-        retained: Number of batches in Spark's log.
+        frame: Size, slide and offset of the windows; None if the watermark moves by milliseconds.
+        retained: Minimum number of batches that Spark's log retains.
         choices: The fields of :class:`QueryChoices`.
         replaces_substreams: As in :meth:`Stream.start`.
     """
@@ -96,7 +95,7 @@ class NativeReports:
 
 
 class NativeReader(WatermarkReader):
-    """A reader of the watermark in the driver, where it also reports, and of markers in executors."""
+    """A reader of markers in executors, which also reads the watermark and reports in the driver."""
 
     def __init__(self, native: NativeInput, key: str | None, schema: StructType) -> None:
         self._native = native
@@ -117,20 +116,20 @@ class NativeReader(WatermarkReader):
         self._calls = 0
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Prepare a run over the existing input; the watermark is read after its batches."""
+        """Prepare a run over the existing input. :meth:`latestOffset` reads the watermark after its batches."""
         self._available_now = True
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """Report finished batches, and return the watermark.
 
-        Under ``availableNow`` the run follows the watermark until its own rows no longer move it. The next run follows
-        the moves by others.
+        Under ``availableNow``, the run follows the watermark until its own rows no longer move it. The next run follows
+        all other moves.
 
         Raises:
             JobMissing: The job does not exist, and there is no configuration to create it with.
             JobDeleted: The job was deleted; the next start of the query creates it again.
-            InvalidUsage: The checkpoint is not the query's, another input uses the name, the trigger is not supported,
-                or the columns differ from those of the run before.
+            InvalidUsage: The query has another checkpoint, another input has the same name, the trigger is not
+                supported, or the columns differ from those of the previous run.
         """
         if self._available_now:
             result = self._report()
@@ -151,13 +150,13 @@ class NativeReader(WatermarkReader):
         return self._offset_after(start)
 
     def _report_unless_paused(self) -> bool:
-        """Report finished batches; return whether Spark has certainly finished none."""
+        """Report finished batches. Return whether it is certain that Spark has finished none."""
         began = time.monotonic()
         if began < self._report_at and not self._is_poll_due():
             return False
         inactive = self._report().inactive
         if inactive:
-            # Spark waits while the file system is read.
+            # Spark waits while the client reads the file system.
             ended = time.monotonic()
             self._report_at = ended + PAUSE_FACTOR * (ended - began)
         return inactive
@@ -165,7 +164,8 @@ class NativeReader(WatermarkReader):
     def _offset_after(self, start: dict[str, Any] | None) -> dict[str, Any]:
         """Return the offset with the id of the run, so that each run begins with a marker.
 
-        If a query has several watermarks, Spark drops them at the end of a run, and assumes zero until it sees them.
+        If a query has several watermarks, Spark discards them at the end of a run. In the next run, each is zero until
+        a row sets it.
         """
         offset = super()._offset_after(start)
         return offset if offset["watermark"] is None else offset | {"run": self._run}
@@ -208,13 +208,15 @@ class NativeReader(WatermarkReader):
         """Raise InvalidUsage if another input of the query uses the same name."""
         if (documents.read(TASK_SETTINGS) or {}).get("input") != self._native.input:
             raise InvalidUsage(
-                f"Two native inputs of this query have queryName={self._native.query!r}. Give each a name of its own."
+                f"Two calls of with_watermark() for this query have queryName={self._native.query!r}. Pass another "
+                "name for each further input."
             )
 
     def _send_heartbeat(self) -> None:
         """Report that the query is caught up.
 
-        Spark has run no batch since the previous call. So a trigger after the call before that found no new data.
+        Spark has run no batch since the previous call, so the trigger of the previous call found no new data. The
+        heartbeat reports the end of the second-last call, because the trigger began after this time.
         """
         observed_at, _ = self._returned
         began = time.monotonic()
@@ -223,7 +225,7 @@ class NativeReader(WatermarkReader):
         reports = self._started_reports()
         session, protocol = reports.session, reports.session.protocol
         try:
-            after_batch = session.run(protocol.last_acknowledged_batch())
+            after_batch = session.run(protocol.registration.progress()).batch_id
             session.run(protocol.heartbeat(time.time() - observed_at, after_batch))
         except JobDeleted:
             raise
@@ -232,11 +234,11 @@ class NativeReader(WatermarkReader):
         else:
             reports.heartbeat_failures.succeeded()
         ended = time.monotonic()
-        # Spark waits for this call.
+        # Spark waits for this call, so spend less than a tenth of the time on heartbeats.
         self._heartbeat_at = ended + max(HEARTBEAT_S, 10 * (ended - began))
 
     def _started_reports(self) -> NativeReports:
-        """Return the reports, started by the first call: only then are the process and the trigger known."""
+        """Return the reports. The first call starts them, because the process and the trigger are not known earlier."""
         if self._reports is None:
             native = self._native
             checkpoint = documents_of(native.checkpoint, native.query)
@@ -261,14 +263,14 @@ class NativeReader(WatermarkReader):
     # -- markers --------------------------------------------------------------------------------------------------
 
     def commit(self, end: dict[str, Any]) -> None:
-        """End the pause of reports: Spark has planned another batch."""
+        """End the pause between checks, because Spark has planned another batch."""
         self._report_at = 0.0
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return a marker if the watermark has moved."""
         self._report_at = 0.0
         watermark = end["watermark"]
-        # Spark's watermark begins at the epoch, so a marker before it would move nothing.
+        # Spark's watermark begins at the epoch, so a marker before the epoch would move nothing.
         return [Marker(watermark)] if start != end and watermark is not None and watermark > 0 else []
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:

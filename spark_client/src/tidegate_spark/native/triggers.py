@@ -1,8 +1,8 @@
 """The trigger of a native query, for versions of Spark that run ``availableNow`` as a single batch.
 
-Before version 4.2 Spark runs ``availableNow`` as a single batch if one of the sources is in Python. The source reports
-a batch when Spark plans the next one, so a single-batch run would end unreported. If the job was then completed, the
-windows of that run would never close. A source has no access to its trigger, so a listener records it.
+Before version 4.2, Spark runs ``availableNow`` as a single batch if one of the sources is written in Python. The source
+reports a batch when Spark plans the next one, so a single-batch run would end unreported. If the job was then
+completed, the windows of that run would never close. A source cannot read the trigger, so a listener records it.
 """
 
 import atexit
@@ -15,7 +15,7 @@ from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.protocol.checkpoint import Checkpoint
 
 TRIGGER = "trigger"
-"""Name of the document with a run's trigger, among those of a native input."""
+"""Name of the document that records the trigger of a run of a native input."""
 
 _listeners: dict[tuple[int, str, str], "Triggers"] = {}
 
@@ -26,17 +26,17 @@ def write_triggers(spark: SparkSession, checkpoint: str, query: str, documents: 
     if of not in _listeners:
         _listeners[of] = listener = Triggers(spark, checkpoint, documents)
         spark.streams.addListener(listener)
-        # A session may outlive the program, and would continue to call the listener.
+        # A session may continue after the program, and would then still call the listener.
         atexit.register(spark.streams.removeListener, listener)
 
 
 def check_trigger(documents: Checkpoint) -> None:
-    """Raise InvalidUsage if Spark runs the run that begins as a single batch, or its trigger is unknown."""
+    """Raise InvalidUsage if the trigger of the new run is unknown, or Spark would run it as a single batch."""
     document = documents.read(TRIGGER)
     if document is None:
         raise InvalidUsage(
-            "The trigger of this query is unknown: its checkpoint could not be written when it started (see the log of "
-            "Spark's driver). Start it again."
+            "The trigger of this query is unknown: the client could not write it to the checkpoint. See the log of "
+            "Spark's driver, and start the query again."
         )
     documents.delete(TRIGGER)
     if document["trigger"] == "AvailableNowTrigger":
@@ -48,7 +48,7 @@ def check_trigger(documents: Checkpoint) -> None:
 
 
 class Triggers(StreamingQueryListener):
-    """Listener that records the trigger of each run on one checkpoint. Spark calls it before the first batch."""
+    """A listener that records the trigger of each run on one checkpoint, before the first batch of the run."""
 
     def __init__(self, spark: SparkSession, checkpoint: str, documents: Checkpoint) -> None:
         self._spark, self._checkpoint, self._documents = spark, checkpoint, documents

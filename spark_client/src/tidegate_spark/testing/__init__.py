@@ -1,4 +1,4 @@
-"""A coordinator process, input batches and a Java for tests and demos.
+"""A coordinator process, input batches and a Java runtime for tests and demos.
 
 :mod:`tidegate_spark.testing.fixtures` has fixtures for pytest.
 """

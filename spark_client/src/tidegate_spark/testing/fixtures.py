@@ -17,7 +17,7 @@ from tidegate_spark.testing.server import CoordinatorProcess
 
 @pytest.fixture(scope="session")
 def tidegate_settings() -> Mapping[str, str]:
-    """Return the coordinator's settings: ``name`` sets ``TIDEGATE_<NAME>``. Override it to change them."""
+    """Return the coordinator's settings: ``name`` sets ``TIDEGATE_<NAME>``. Override this fixture to change them."""
     return {"sweep_interval_ms": "50"}
 
 

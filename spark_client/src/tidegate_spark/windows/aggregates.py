@@ -1,4 +1,4 @@
-"""Aggregates for windows that span batches: computed per batch, then merged.
+"""Aggregates for windows that span batches. Each aggregate is computed per batch and then merged.
 
 ::
 
@@ -22,13 +22,13 @@ def _identity(part: Column) -> Column:
 class Aggregate:
     """An aggregate that is computed per batch and merged over batches.
 
-    The result must not depend on the order of rows and batches. Sums of floating-point numbers do, in the last digits.
+    The result must not depend on the order of rows and batches, except for the last digits of floating-point sums.
 
     Attributes:
         partial: Returns the aggregate over the rows of one batch.
         merge: Takes a column of results of ``partial``, and returns the aggregate that merges them.
         finish: Takes a merged value, and returns the result.
-        kind: Function and column, such as ``sum(delay)``. A query cannot continue a checkpoint with another kind.
+        kind: Function and column, such as ``sum(delay)``. A query whose kinds have changed needs a new checkpoint.
     """
 
     partial: Callable[[], Column]
@@ -44,36 +44,37 @@ def merged(
 
     Args:
         partial: Returns Spark's aggregate over the rows of one batch, such as ``F.hll_sketch_agg("carrier")``.
-        merge: Takes a column of such results and returns the aggregate that merges them, such as ``F.hll_union_agg``.
-        finish: Takes the merged value and returns the result; default: the merged value itself.
+        merge: Takes a column of results of ``partial`` and returns the aggregate that merges them, such as
+            ``F.hll_union_agg``.
+        finish: Takes the merged value and returns the result; default: the result is the merged value.
     """
     return Aggregate(partial, merge, finish)
 
 
 def count(column: str | None = None) -> Aggregate:
-    """Count rows; with a column, rows in which it is not null."""
+    """Count the rows or, with a column, the rows in which the column is not null."""
     return Aggregate(
         lambda: F.count(F.lit(1) if column is None else F.col(column)), F.sum, kind=f"count({column or '*'})"
     )
 
 
 def sum(column: str) -> Aggregate:
-    """Sum the values of a column; null if all of them are null."""
+    """Sum the values of a column. The sum is null if all values are null."""
     return Aggregate(lambda: F.sum(column), F.sum, kind=f"sum({column})")
 
 
 def min(column: str) -> Aggregate:
-    """Return the lowest value of a column; null if all of them are null."""
+    """Return the lowest value of a column; null if all values are null."""
     return Aggregate(lambda: F.min(column), F.min, kind=f"min({column})")
 
 
 def max(column: str) -> Aggregate:
-    """Return the highest value of a column; null if all of them are null."""
+    """Return the highest value of a column; null if all values are null."""
     return Aggregate(lambda: F.max(column), F.max, kind=f"max({column})")
 
 
 def avg(column: str) -> Aggregate:
-    """Average the values of a column; null if all of them are null."""
+    """Average the values of a column. The average is null if all values are null."""
     return Aggregate(
         lambda: F.struct(F.sum(column).alias("sum"), F.count(column).alias("count")),
         lambda part: F.struct(F.sum(part["sum"]).alias("sum"), F.sum(part["count"]).alias("count")),

@@ -18,7 +18,9 @@ Described = TypeVar("Described")
 def check_column_names(names: Sequence[str]) -> None:
     """Raise InvalidUsage if columns of a stream have the reserved prefix."""
     if reserved := [name for name in names if name.lower().startswith(RESERVED_PREFIX)]:
-        raise InvalidUsage(f"{', '.join(reserved)}: columns of the stream must not begin with {RESERVED_PREFIX!r}.")
+        raise InvalidUsage(
+            f"{', '.join(reserved)}: columns of the stream must not begin with {RESERVED_PREFIX!r}; rename them."
+        )
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,8 @@ class WindowSettings:
         frame: Size, slide and offset.
         by: The columns to group by.
         aggregates: The aggregates, by name.
-        lateness: How far beyond a window's end the watermark may be while the window accepts rows.
-        store: The store of their state; None: Parquet files beside the checkpoint.
+        lateness: Allowed lateness: a window accepts rows while the watermark is below its end plus ``lateness``.
+        store: The store for the state of the windows; None for Parquet files beside the checkpoint.
     """
 
     frame: Frame
@@ -51,9 +53,9 @@ class WindowBuilder(Generic[Described]):
     def agg(self, *by: str, **aggregates: Aggregate) -> Described:
         """Choose the results: one row for each window and each combination of values of the columns ``by``.
 
-        The function of :meth:`Stream.foreach_batch` receives the columns ``window`` (a struct of ``start`` and
-        ``end``), ``by``, one for each aggregate, and ``previous``: a struct of the aggregates before rows changed a
-        closed window; null if the window has just closed.
+        The function of :meth:`Stream.foreach_batch` receives these columns: ``window`` (a struct of ``start`` and
+        ``end``), the columns ``by``, one column for each aggregate, and ``previous``. If rows have changed an
+        earlier result, ``previous`` is a struct of the earlier aggregates. Otherwise, ``previous`` is null.
 
         Args:
             by: Columns to group by.
@@ -63,17 +65,22 @@ class WindowBuilder(Generic[Described]):
             InvalidUsage: There is no aggregate, or a column is missing, reserved or named twice.
         """
         if not aggregates:
-            raise InvalidUsage("agg() takes the results by name: agg('dest', flights=windows.count()).")
+            raise InvalidUsage("agg() needs at least one named aggregate, as in agg('dest', flights=windows.count()).")
         for name, aggregate in aggregates.items():
             if not isinstance(aggregate, Aggregate):
                 raise InvalidUsage(
-                    f"{name} is {aggregate!r}, and must be one of tidegate_spark.windows: count(), sum('delay'), or "
-                    "merged(...) for any other that Spark can merge."
+                    f"{name} is {aggregate!r}; it must be an aggregate of tidegate_spark.windows, such as count() or "
+                    "sum('delay'). Make other aggregates with merged(...)."
                 )
         if missing := [name for name in by if name not in self.columns]:
-            raise InvalidUsage(f"{', '.join(missing)}: no column of the stream; it has: {', '.join(self.columns)}.")
+            raise InvalidUsage(
+                f"agg() names {', '.join(missing)}, not a column of the stream; its columns are "
+                f"{', '.join(self.columns)}."
+            )
         names = [name.lower() for name in ("window", *by, *aggregates, "previous")]  # as Spark compares them
         if repeated := sorted({name for name in names if names.count(name) > 1}):
-            raise InvalidUsage(f"{', '.join(repeated)}: two columns of the result would have this name.")
+            raise InvalidUsage(
+                f"{', '.join(repeated)}: two columns of the result would have this name; choose another name."
+            )
         check_column_names(self.columns)
         return self.attach(WindowSettings(self.frame, by, aggregates))

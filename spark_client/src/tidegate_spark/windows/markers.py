@@ -1,7 +1,7 @@
-"""A source without rows whose offset is the job's watermark: when it moves, Spark runs a batch without new data.
+"""A source without rows. Its offset follows the job's watermark, so Spark runs a batch whenever windows close.
 
-This module is pickled by value, so that it need not be installed in Spark's Python. It therefore imports no other
-module of this package.
+This module is pickled by value, so that Spark's Python does not need this package. The module therefore imports no
+other module of the package.
 """
 
 import http.client
@@ -23,19 +23,19 @@ except ImportError:
     RUNS_TO_THE_END = False
 
 POLL_EVERY_S = 0.25
-"""Shortest interval between polls; Spark asks an inactive query's source for its offset ten times a second."""
+"""Shortest interval between polls, in seconds. Spark asks an inactive query's source for its offset every 100 ms."""
 
 ANSWER_WITHIN_S = 2.0
 MEMBERS = {"watermark", "coalesced_watermark", "complete"}
-"""Members by which the coordinator's answer is told apart from a proxy's."""
+"""Members of every answer of the coordinator. A proxy's answer lacks them."""
 
 
 class WatermarkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the watermark of a job.
+    """A reader of a job's watermark.
 
     Args:
-        options: ``url`` of the watermark; ``size``, ``slide`` and ``offset`` of the windows; and optionally
-            ``authorization_token``, the value of the header, under a name that Spark redacts.
+        options: ``url`` of the watermark, and ``size``, ``slide`` and ``offset`` of the windows. Optional:
+            ``authorization_token``, the value of the ``Authorization`` header, under a name that Spark redacts.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -55,9 +55,9 @@ class WatermarkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"watermark": None}
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
-        """Return the end of the last window that the watermark closes. It never goes back.
+        """Return the end of the last window that the watermark closes. The offset never goes back.
 
-        If the coordinator does not answer, the offset does not change. The query's batches do the waiting.
+        If the coordinator does not answer, the offset does not change. The query's batches wait for the coordinator.
         """
         if not self._available_now and self._is_poll_due():
             self._poll()
@@ -108,7 +108,7 @@ class WatermarkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class Markers(DataSource):
-    """A source without rows, of any schema."""
+    """A source without rows, with any schema."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,17 +1,17 @@
-"""Windowed aggregates over many batches: each batch is merged with the state, and windows are emitted as they close.
+"""Windowed aggregates over many batches. Each batch is merged with the state, and windows are emitted as they close.
 
-Before the commit, the rows of a batch are merged with the version of the state before it. After the commit, the job's
-coalesced watermark determines which windows are closed. This is stored as the *version* of the batch before it is used,
-so that a replay emits the same results.
+Before the commit, the rows of a batch are merged with the state's previous version. After the commit, the job's
+coalesced watermark determines which windows are closed. The client stores the end of the last closed window in the
+*version* of the batch before it emits windows, so that a replay emits the same results.
 
 Invariants:
 
-1. The version of a batch derives from the latest version below it and from the batch's rows; never from a later one.
-2. A window is emitted when it closes, with all rows that it has then, and again with each batch that changes it.
-3. The state has the windows that still accept rows, and those that its batch has closed.
+1. The version of a batch derives from the batch's rows and the latest version of an earlier batch.
+2. A window is emitted with all its rows when it closes, and again after each batch that changes it.
+3. The version of a batch has the windows that accept rows, and the windows that the batch has closed.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
@@ -24,15 +24,14 @@ from tidegate_spark.columns import column, from_time
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.frame import Frame
 from tidegate_spark.hook.classify import RowClassifier, is_future
-from tidegate_spark.hook.handler import AfterCommit, BatchRows, UserFunction, call_user
+from tidegate_spark.hook.handlers import AfterCommit, BatchRows, UserFunction, call_user
 from tidegate_spark.protocol.checkpoint import Checkpoint
-from tidegate_spark.session import ADAPTIVE, setting
-from tidegate_spark.windows.aggregates import Aggregate
-from tidegate_spark.windows.builder import RESERVED_PREFIX
-from tidegate_spark.windows.state import StateStore
+from tidegate_spark.spark_settings import ADAPTIVE, setting
+from tidegate_spark.windows.builder import RESERVED_PREFIX, WindowSettings
+from tidegate_spark.windows.state import ParquetState
 
 VERSIONS_KEPT = 10
-"""Number of versions that are kept. Spark replays the last one; a restored checkpoint needs an earlier one."""
+"""Number of versions that are kept. Spark replays the last batch; a restored checkpoint replays an earlier one."""
 
 _KIND = "windows"
 _START, _TOUCHED, _BEFORE = (f"{RESERVED_PREFIX}{name}" for name in ("start", "touched", "before"))
@@ -43,11 +42,12 @@ class Version:
     """The state after a batch.
 
     Attributes:
-        rows_of: The batch under whose number the rows are stored; None without rows.
-        closed: Windows that end at or below it were emitted; None: no window was.
-        closed_before: ``closed`` of the version before.
-        layout: Layout of the rows.
-        planned_ms: When Spark planned the batch (epoch milliseconds); tells batches of the same number apart.
+        rows_of: The batch under whose number the rows are stored; None if the state has no rows.
+        closed: End of the last closed window; None if no window is closed.
+        closed_before: ``closed`` of the previous version.
+        layout: The windows, columns and types of the rows, as text; None if the state has no rows.
+        planned_ms: Time at which Spark planned the batch (epoch milliseconds). A restored checkpoint may have another
+            batch with the same number, planned at another time.
     """
 
     rows_of: int | None
@@ -67,11 +67,11 @@ class MergedBatch:
     Attributes:
         spark: The session of the batch.
         batch: The batch.
-        before: The version that it was merged with.
-        found: Its version, if an earlier attempt has written it.
+        before: The version that the rows were merged with.
+        found: The version that an earlier attempt of the batch has written; None if no attempt has written one.
         rows_of: As in :class:`Version`.
         layout: As in :class:`Version`.
-        updates: Whether a window that was closed before may have changed.
+        updates: Whether the batch may have changed a window that was closed before.
     """
 
     spark: SparkSession
@@ -87,34 +87,23 @@ class Windowing:
     """The batch handler of a query with windows.
 
     Args:
-        frame: The windows.
-        by: The columns to group by.
-        aggregates: The aggregates, by name.
-        lateness: How far beyond a window's end the watermark may be while the window accepts rows.
+        settings: The windows.
         kind: Type of the event time.
         function: The user's function for results.
-        checkpoint: Stores the versions.
-        store: Stores the rows of the state.
+        checkpoint: The checkpoint that stores the versions.
     """
 
     has_results_at_end = True
 
     def __init__(
-        self,
-        frame: Frame,
-        by: tuple[str, ...],
-        aggregates: Mapping[str, Aggregate],
-        lateness: int,
-        kind: DataType,
-        function: UserFunction,
-        checkpoint: Checkpoint,
-        store: StateStore,
+        self, settings: WindowSettings, kind: DataType, function: UserFunction, checkpoint: Checkpoint
     ) -> None:
-        self.frame: Frame | None = frame
-        self.lateness = lateness
-        self._windows, self._by, self._aggregates, self._kind = frame, by, aggregates, kind
-        self._function, self._checkpoint, self._store = function, checkpoint, store
-        self._parts = [f"{RESERVED_PREFIX}part_{index}" for index in range(len(aggregates))]
+        self.frame: Frame | None = settings.frame
+        self.lateness = settings.lateness
+        self._windows, self._by, self._aggregates = settings.frame, settings.by, settings.aggregates
+        self._kind, self._function, self._checkpoint = kind, function, checkpoint
+        self._store = settings.store or ParquetState(checkpoint)
+        self._parts = [f"{RESERVED_PREFIX}part_{index}" for index in range(len(settings.aggregates))]
 
     # -- rows -----------------------------------------------------------------------------------------------------
 
@@ -136,7 +125,7 @@ class Windowing:
         before, found = merged.before, merged.found
         # If windows overlap, some of them may accept a late row.
         overlapping = fold.count("late") if self._windows.slide < self._windows.size else 0
-        # An assumed pinned watermark may be below the end of a closed window.
+        # A pinned watermark that was assumed in an outage may be below the end of a closed window.
         behind = before.closed is not None and (batch.watermark is None or batch.watermark < before.closed)
         merged = replace(merged, updates=behind or fold.count("updated") + overlapping > 0)
         if found is not None:
@@ -148,8 +137,8 @@ class Windowing:
         layout = self._layout(parts.schema)
         if before.layout not in (None, layout):
             raise InvalidUsage(
-                f"The windows of this checkpoint were kept as {before.layout}; now they would be {layout}. Start the "
-                "query with other windows or aggregates on a new checkpoint."
+                f"The checkpoint has {before.layout}, but the query has {layout}. To change windows or aggregates, "
+                "start the query on a new checkpoint."
             )
         with setting(merged.spark, ADAPTIVE, "true"):
             self._store.write(int(batch), self._merge_parts(parts, before, rows.classifier))
@@ -160,7 +149,7 @@ class Windowing:
         return MergedBatch(spark, batch, before, found, before.rows_of, before.layout, updates=False)
 
     def _parts_of(self, rows: BatchRows) -> DataFrame:
-        """Return what the rows of a batch add to each window: window start, keys, and partial aggregates."""
+        """Return the partial aggregates of a batch's rows, by window start and keys."""
         df, classifier = rows.df, rows.classifier
         time = rows.columns.time(df)
         if classifier.future_route == "late":
@@ -173,7 +162,7 @@ class Windowing:
         return in_windows.groupBy(_START, *map(column, self._by)).agg(*named)
 
     def _merge_parts(self, parts: DataFrame, before: Version, classifier: RowClassifier) -> DataFrame:
-        # Types given as text are nullable at every level, as merged values may be.
+        # Cast by type names: such types are nullable at every level, and merged values may be null.
         kinds = {name: parts.schema[name].dataType.simpleString() for name in self._parts}
         as_one = F.struct(*self._parts)
         unknown = F.lit(None).cast(StructType([parts.schema[name] for name in self._parts]))
@@ -211,12 +200,12 @@ class Windowing:
     # -- results --------------------------------------------------------------------------------------------------
 
     def _close(self, merged: MergedBatch, cut: Callable[[int], int], coalesced_watermark: int | None) -> None:
-        """Emit the windows that are closed.
+        """Store the version of a batch, and emit the windows that it closes or changes.
 
         Args:
             merged: The batch.
             cut: Returns the end of the last window that a watermark closes.
-            coalesced_watermark: The job's, after the commit; None if it is not known.
+            coalesced_watermark: The job's coalesced watermark after the commit; None if it is not known.
         """
         batch, before, version = merged.batch, merged.before, merged.found
         if version is None:
@@ -229,10 +218,10 @@ class Windowing:
             self._checkpoint.write(f"{_KIND}/{int(batch)}", asdict(version))
         moved = version.closed != version.closed_before
         if version.closed is not None and version.rows_of is not None and (moved or merged.updates):
-            self._give_out(merged, version)
+            self._emit(merged, version)
         self._remove(int(batch) - VERSIONS_KEPT)
 
-    def _give_out(self, merged: MergedBatch, version: Version) -> None:
+    def _emit(self, merged: MergedBatch, version: Version) -> None:
         assert version.rows_of is not None and version.closed is not None
         rows = self._store.read(merged.spark, version.rows_of).filter(~self._ends_above(version.closed))
         changed = F.col(_TOUCHED) if version.rows_of == int(merged.batch) else F.lit(False)
@@ -250,7 +239,7 @@ class Windowing:
             call_user(self._function, results, merged.batch.closing(version.closed))
 
     def _finished(self, parts: Column | None) -> list[Column]:
-        """Return the results of the partial aggregates in a struct column; None: in separate columns."""
+        """Return the results of the partial aggregates: fields of ``parts``, or columns if ``parts`` is None."""
         return [
             aggregate.finish(F.col(part) if parts is None else parts[part]).alias(name)
             for part, (name, aggregate) in zip(self._parts, self._aggregates.items(), strict=True)
@@ -270,12 +259,12 @@ class Windowing:
         if version is None and batch_id > 0:
             raise InvalidUsage(
                 f"The checkpoint {self._checkpoint.location!r} has no state of windows from before batch {batch_id}: "
-                f"the last {VERSIONS_KEPT} versions are kept. Start the query on a new checkpoint."
+                f"the client keeps the last {VERSIONS_KEPT} versions. Start the query on a new checkpoint."
             )
         return version or EMPTY
 
     def _found(self, batch_id: int) -> Version | None:
-        """Return the version of a batch; None if it belongs to another batch of the same number."""
+        """Return the version of a batch; None if it is missing or belongs to another batch of the same number."""
         version = self._read(batch_id)
         same = version is not None and version.planned_ms == self._checkpoint.planned_ms(batch_id)
         return version if same else None

@@ -17,11 +17,11 @@ from tidegate_spark.protocol.fold import Fold
 UserFunction = Callable[[DataFrame, Batch], Any]
 
 AfterCommit = Callable[[int | None], None]
-"""Called after the commit, with the job's coalesced watermark; None if the coordinator did not answer."""
+"""A function to call after the commit with the job's coalesced watermark, or None if the coordinator did not answer."""
 
 
 class UserFunctionError(Exception):
-    """A ``TidegateError`` that a user's function raised, not the protocol."""
+    """A wrapper of a ``TidegateError`` that a user's function raised."""
 
     def __init__(self, error: TidegateError) -> None:
         super().__init__(error)
@@ -48,13 +48,13 @@ class BatchRows:
 
     @cached_property
     def routed_late(self) -> dict[str, int]:
-        """Number of rows by class, of the classes that go with the late rows and have any."""
+        """Number of rows by class, for the non-empty classes that go with the late rows."""
         counts = {name: self.fold.count(name) for name in self.classifier.classes_routed_late}
         return {name: count for name, count in counts.items() if count}
 
     @cached_property
     def _is_routed_late(self) -> Column | None:
-        # Most batches have no such rows, so avoid the cost of the filter.
+        # Most batches have no rows that go with the late rows. A filter would slow them down.
         return self.classifier.is_routed_late(self.columns.time(self.df)) if self.routed_late else None
 
     def on_time(self) -> DataFrame:
@@ -62,7 +62,7 @@ class BatchRows:
         return self.df if self._is_routed_late is None else self.df.filter(~self._is_routed_late)
 
     def late(self) -> DataFrame | None:
-        """Return the rows that go with the late rows; None if there are none."""
+        """Return the rows that go with the late rows; None if the batch has no such rows."""
         return None if self._is_routed_late is None else self.df.filter(self._is_routed_late)
 
 
@@ -70,9 +70,9 @@ class BatchHandler(Protocol):
     """A handler of the rows of each batch.
 
     Attributes:
-        frame: The windows that rows are judged by; None: they are judged by row.
-        lateness: How far beyond a window's end the watermark may be while the window accepts rows.
-        has_results_at_end: Whether there may be results to emit after the end of the input.
+        frame: The windows by which rows are classified; None if rows are classified by their event times.
+        lateness: Allowed lateness: a window accepts rows while the watermark is below its end plus ``lateness``.
+        has_results_at_end: Whether the handler may emit results after the end of the input.
     """
 
     frame: Frame | None

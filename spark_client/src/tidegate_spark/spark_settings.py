@@ -9,12 +9,12 @@ IDLE_EVENT_INTERVAL = "spark.sql.streaming.noDataProgressEventInterval"
 BATCHES_RETAINED = "spark.sql.streaming.minBatchesToRetain"
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 ADAPTIVE = "spark.sql.adaptive.enabled"
-"""Off in the session of a streaming query, so the number of shuffle partitions is SHUFFLE_PARTITIONS."""
+"""Setting for adaptive execution. Streaming queries run without it, so a shuffle has SHUFFLE_PARTITIONS partitions."""
 
 
 @contextmanager
 def setting(spark: SparkSession, name: str, value: str | int) -> Iterator[None]:
-    """Set ``name`` within the block, and restore it afterwards."""
+    """Change the setting ``name`` within the block, and restore its value afterwards."""
     before = spark.conf.get(name, None)
     spark.conf.set(name, value)
     try:

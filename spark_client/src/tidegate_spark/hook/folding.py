@@ -1,13 +1,17 @@
-"""The fold of a batch: its event times are reduced to one row per substream.
+"""The fold of a batch: the reduction of its event times to one row per substream.
 
 The reduction is a partial aggregate in the JVM. In the mode ``executor``, a few Arrow tasks post the remaining rows and
-return them, so the driver gets the counts from the same pass. In the modes ``driver`` and ``observe`` the driver
-reports. (Measured and slower: folds over whole rows, in Arrow and in Python; a fold by source partition and substream;
-``DataFrame.observe`` on the user's action, which a count has to check.)
+return them, so the driver gets the counts from the same pass. In the modes ``driver`` and ``observe``, the driver
+reports. Measurements have shown that these alternatives are slower:
+
+* folds over whole rows, in Arrow and in Python
+* a fold by source partition and substream
+* ``DataFrame.observe`` on the user's action, which needs an extra count
 
 There are two folds. The *plain* fold computes the lowest and the highest event time of each substream and counts its
-rows. That suffices if all event times between them are on time. The *full* fold tests each row, which takes 1.5 times
-as long. A batch starts with the plain fold unless the batch before had late, updated or future rows.
+rows. The plain fold suffices if all event times between these two are on time. The *full* fold tests each row, which
+takes 1.5 times as long. A batch starts with the plain fold unless delays are measured, or the previous batch had late,
+updated or future rows.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,6 +21,7 @@ from typing import Any, Literal, Protocol
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from tidegate_spark.columns import Columns, whole_times
 from tidegate_spark.hook.classify import RowClassifier, credible, hour_of, is_future, is_late, is_updated
@@ -24,7 +29,7 @@ from tidegate_spark.hook.delays import DelayMeasurement
 from tidegate_spark.protocol.fold import CLASSES, HOURS_PER_COMMIT, Fold
 from tidegate_spark.protocol.hours import hours_between, merge_hours, spread
 from tidegate_spark.protocol.reporter import Reporter, reports_of
-from tidegate_spark.session import SHUFFLE_PARTITIONS, setting
+from tidegate_spark.spark_settings import SHUFFLE_PARTITIONS, setting
 from tidegate_spark.substreams import WHOLE, name_of
 from tidegate_spark.versions import to_arrow
 
@@ -39,27 +44,22 @@ _POSTED = pa.schema(
     + [(name, pa.list_(pa.list_(pa.int64()))) for name in ("hours", "delays")]
     + [("waited_s", pa.float64()), ("delivered", pa.bool_()), ("judged", pa.bool_())]
 )
-_POSTED_SQL = (
-    "substream string, max_event_time long, rows long, updated long, late long, null_event_time long, future long, "
-    "min_event_time long, hours array<array<long>>, delays array<array<long>>, waited_s double, delivered boolean, "
-    "judged boolean"
-)
 
 
 class FoldMethod(Protocol):
-    """A way to fold a batch."""
+    """A method to fold a batch."""
 
     columns: Columns
     classifier: RowClassifier
 
     def aggregate(self, df: DataFrame) -> DataFrame:
-        """Return the aggregate by substream; the first columns are its keys."""
+        """Return the aggregate by substream. Its first columns are the keys of the substreams."""
 
     def judge(self, folded: Folded) -> list[bool]:
-        """Add the counts by class; return for each row whether they are known."""
+        """Add the counts by class. Return for each row of ``folded`` whether its counts are known."""
 
     def add_hours(self, folded: Folded) -> None:
-        """Add the hours and the delays in the format of :class:`Fold`."""
+        """Add the rows by hour and the delays, in the format of :class:`Fold`."""
 
 
 @dataclass(slots=True)
@@ -81,14 +81,14 @@ class PlainFold:
         )
 
     def judge(self, folded: Folded) -> list[bool]:
-        """Add the counts by class; they are known for substreams whose rows are all on time."""
+        """Add the counts by class. The counts are known for substreams whose rows are all on time."""
         timed = folded.pop("timed")
         folded["updated"] = folded["late"] = folded["future"] = [0] * len(timed)
         folded["null_event_time"] = [rows - known for rows, known in zip(folded["rows"], timed, strict=True)]
         return [*map(self.classifier.all_on_time, folded["min_event_time"], folded["max_event_time"])]
 
     def add_hours(self, folded: Folded) -> None:
-        """Spread the rows over hours: by substream or, if there would be too many, together."""
+        """Spread the rows over hours, by substream. If these are too many hours, combine all substreams."""
         lowest, highest = folded.pop("min_event_time"), folded["max_event_time"]
         timed = [rows - unknown for rows, unknown in zip(folded["rows"], folded["null_event_time"], strict=True)]
         folded["delays"] = []
@@ -111,8 +111,8 @@ class FullFold:
     def aggregate(self, df: DataFrame) -> DataFrame:
         """Return the aggregate by substream.
 
-        The bounds that rows are judged by come from a join. As literals they would be part of the generated code. Every
-        batch would compile it again and run it cold (a fifth of the time over ten million rows).
+        The bounds for the row classes come from a join. As literals, they would be part of the generated code.
+        Every batch would then compile new code and run it cold (a fifth of the time for ten million rows).
         """
         keys = {_key(index): key for index, key in enumerate(self.columns.keys())}
         source = df.select(*(key.alias(name) for name, key in keys.items()), self.columns.time(df).alias("time"))
@@ -140,39 +140,27 @@ class FullFold:
         return [True] * len(folded["rows"])
 
     def add_hours(self, folded: Folded) -> None:
-        """Remove the column of another fold; the aggregate has the hours and the delays."""
+        """Remove the column that only the plain fold uses. The aggregate already has the hours and the delays."""
         folded.pop("min_event_time", None)
         if self.delays is None:
             folded["delays"] = []
 
 
-@dataclass(frozen=True, slots=True)
-class Posted:
-    """The result of the executors' reports.
-
-    Attributes:
-        complete: Whether the coordinator has the whole fold.
-        waited_s: The longest time in seconds that a task waited for the coordinator.
-    """
-
-    complete: bool
-    waited_s: float
-
-
-def on_executors(df: DataFrame, method: FoldMethod, tasks: int, reporter: Reporter) -> tuple[Fold, Posted] | None:
+def on_executors(df: DataFrame, method: FoldMethod, tasks: int, reporter: Reporter) -> tuple[Fold, bool, float] | None:
     """Fold a batch, and report the fold from at most ``tasks`` tasks.
 
     Returns:
-        The fold and the result of the reports; None if the plain fold does not suffice.
+        None if the plain fold does not suffice. Otherwise the fold, whether the coordinator has the whole fold, and the
+        longest time in seconds that a task waited for the coordinator.
     """
     # The shuffled data is small. With Spark's default of 200 partitions, the files would cost more than the fold.
     with setting(df.sparkSession, SHUFFLE_PARTITIONS, tasks):
         post = posting(reporter, method)
-        folded = to_arrow(method.aggregate(df).mapInArrow(post, _POSTED_SQL)).to_pydict()
+        folded = to_arrow(method.aggregate(df).mapInArrow(post, from_arrow_schema(_POSTED))).to_pydict()
     waited_s, delivered, judged = (folded.pop(name) for name in ("waited_s", "delivered", "judged"))
     if not all(judged):
         return None
-    return _fold_of(folded, method), Posted(all(delivered), max(waited_s, default=0.0))
+    return _fold_of(folded, method), all(delivered), max(waited_s, default=0.0)
 
 
 def on_driver(df: DataFrame, method: FoldMethod, tasks: int) -> Fold | None:
@@ -188,8 +176,11 @@ def on_driver(df: DataFrame, method: FoldMethod, tasks: int) -> Fold | None:
 def posting(reporter: Reporter, method: FoldMethod) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return a function for ``mapInArrow`` that reports folded rows and passes them on.
 
-    It adds to each row whether the fold has judged it, whether the coordinator has it, and how long the task waited.
-    A failed report does not fail the task, which would repeat the fold: the driver reports it instead.
+    The function adds three columns: whether a row's counts are known (``judged``), whether the coordinator has the row
+    (``delivered``), and the time in seconds that the task waited (``waited_s``).
+
+    A failed report does not fail the task, because Spark would then repeat the fold. The driver reports the fold
+    instead.
     """
     keys = len(method.columns.keys())
 
@@ -215,7 +206,7 @@ def _fold_of(folded: Folded, method: FoldMethod) -> Fold:
 
 
 def _columns_of(folded: pa.Table | pa.RecordBatch) -> Folded:
-    """Return the columns of folded rows: event times as whole numbers, each hour and bucket once."""
+    """Return the columns of folded rows. Event times become whole numbers; equal hours and buckets are merged."""
     values = dict(zip(folded.schema.names, folded.columns, strict=True))
     columns: Folded = {
         name: whole_times(column) if name in ("max_event_time", "min_event_time") else column.to_pylist()

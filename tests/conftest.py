@@ -1,4 +1,4 @@
-"""Markers of each folder, and what several folders share: a Valkey, a coordinator over HTTP, a Spark session."""
+"""Markers, scheduling and shared fixtures: a Valkey, a coordinator over HTTP and a Spark session."""
 
 import os
 import secrets
@@ -27,7 +27,7 @@ MARKERS = {
     "spark": ("spark", "slow"),
     "versions": ("spark", "slow"),
 }
-"""Markers of the tests of a folder; a folder that is not named has none."""
+"""Markers by folder. Other folders have none."""
 TOGETHER = {
     "clusters": "clusters",
     "faults": "session",
@@ -35,9 +35,9 @@ TOGETHER = {
     "spark": "session",
     "versions": "session",
 }
-"""Folders whose tests run in one process: those that start clusters, and those on the Spark session."""
+"""Group by folder. The tests of a group run in one process."""
 
-# No test may depend on a fast machine; and new cases are looked for at the desk, not by a build.
+# Tests have no deadlines, because machines may be slow. In CI, every run generates the same cases.
 settings.register_profile("project", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("project")
 
@@ -65,9 +65,9 @@ def folder(test: str) -> str:
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """Runs tests in one process that share something expensive, or that would exhaust the machine side by side.
+    """A scheduler that runs each group in one process. In other folders, it runs each file in one process.
 
-    Those are the tests on the Spark session, those that start clusters, and else the tests of one file.
+    The tests of a group share a Spark session, or would exhaust the machine if they ran in parallel.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -81,20 +81,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
 
 @pytest.fixture(scope="session")
 def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedValkey]:
-    """A real Valkey, for the whole run; jobs are told apart by their names."""
+    """A Valkey server for the whole run. Each test uses its own job name."""
     with EmbeddedValkey(tmp_path_factory.mktemp("valkey")) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def tidegate_settings() -> Mapping[str, str]:
-    """A small limit on bodies, so that a test can exceed it."""
+    """Settings of the coordinator, with a body limit that a test can exceed."""
     return {"sweep_interval_ms": "50", "max_body_bytes": "65536"}
 
 
 @pytest.fixture
 def job_name() -> str:
-    """The name of a job that nobody else uses."""
+    """A job name that no other test uses."""
     return f"job-{secrets.token_hex(6)}"
 
 
@@ -104,9 +104,9 @@ def spark() -> Iterator[SparkSession]:
     session = (
         SparkSession.builder.appName("tests")
         .master("local[2]")
-        .config("spark.sql.session.timeZone", "America/New_York")  # nothing may depend on it
+        .config("spark.sql.session.timeZone", "America/New_York")  # no test may depend on the time zone of the session
         .config("spark.sql.shuffle.partitions", 2)
-        .config("spark.python.authenticate.socketTimeout", "300s")  # for a Python worker to start
+        .config("spark.python.authenticate.socketTimeout", "300s")  # a Python worker may start slowly
         .config("spark.ui.enabled", False)
         .config("spark.ui.showConsoleProgress", False)
         .config("spark.driver.host", "127.0.0.1")

@@ -54,7 +54,7 @@ class Tier:
 
 
 def coverage() -> list[tuple[str, float, float]]:
-    """Return the share of lines and of branches covered, by package; nothing if coverage was not measured."""
+    """Return the shares of covered lines and branches by package; an empty list if coverage was not measured."""
     if not (ROOT / ".coverage").exists():
         return []
     command = [sys.executable, "-m", "coverage", "json", "--quiet", "-o", "-"]
@@ -73,7 +73,7 @@ def coverage() -> list[tuple[str, float, float]]:
 
 
 def main() -> int:
-    """Print the summary; return 1 if a test failed, or if there is no result."""
+    """Print the summary and return 1 if a test failed or no results exist."""
     tiers = [Tier.read(file) for file in sorted(RESULTS.glob("*.xml"))]
     if not tiers:
         print(f"No results in {RESULTS}; run make test first.", file=sys.stderr)

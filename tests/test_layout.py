@@ -1,4 +1,4 @@
-"""Imports point one way, and the two distributions know each other only by the API."""
+"""Allowed imports between the parts of the service and between the two distributions."""
 
 import ast
 import re
@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[1]
 SERVICE = ROOT / "service" / "src" / "tidegate"
 CLIENT = ROOT / "spark_client" / "src" / "tidegate_spark"
 
-# What each part of the service may import beside itself and LEAVES. Parts that are not listed are wiring: they put the
-# service together, and no part may import them.
+# Parts that each part of the service may import, besides itself and LEAVES. Parts that are not listed are wiring, and
+# no part may import them.
 FACES = ("cli", "page", "api")
 MAY_IMPORT: dict[str, set[str]] = {
     "domain": set(),
@@ -31,19 +31,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     **{face: {"web", "reads", "runtime", "auth", "store", "domain"} for face in FACES},
 }
 LEAVES = {"settings", "times", "escapes"}
-"""Modules that import nothing of the service."""
+"""Modules that import no other module of the service."""
 WIRING = ("__main__", "server", "app")
-"""The entry points, the process and the application, top to bottom: the only modules that import faces."""
+"""The entry point, the process and the application, from top to bottom. Only these modules import faces."""
 
 
 def imported(file: Path) -> set[str]:
-    """The modules that a file imports, as they are named there."""
+    """Return the names of the modules that a file imports."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{file}: say where it comes from"
+            assert node.level == 0, f"{file}: relative import; use an absolute one"
             found.add(node.module or "")
     return found
 
@@ -55,12 +55,12 @@ def files(root: Path) -> list[Path]:
 
 
 def part_of(module: str) -> str:
-    """The part of the service that a module belongs to; "" for the package itself."""
+    """Return the part of the service that a module belongs to; "" for the package itself."""
     return module.split(".")[1] if "." in module else ""
 
 
 def modules() -> dict[str, Path]:
-    """The modules of the service by name."""
+    """Return the files of the service by module name."""
     named = {}
     for file in files(SERVICE):
         parts = file.relative_to(SERVICE.parent).with_suffix("").parts
@@ -72,7 +72,7 @@ MODULES = modules()
 
 
 def imported_modules(file: Path) -> set[str]:
-    """The modules of the service that a file imports, also within functions and for types only."""
+    """Return the modules of the service that a file imports, including local and type-checking imports."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
@@ -84,7 +84,7 @@ def imported_modules(file: Path) -> set[str]:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_the_service_imports_downwards(module: str) -> None:
-    """The machine must be readable without the web, and each face replaceable without the others."""
+    """The domain does not depend on the web, and no face depends on another."""
     part = part_of(module)
     for other in imported_modules(MODULES[module]):
         target = part_of(other)
@@ -95,14 +95,14 @@ def test_the_service_imports_downwards(module: str) -> None:
 
 
 def test_no_face_imports_another() -> None:
-    """What two faces need is below them; `serve` and `openapi`, which need all faces, are wiring and not of the CLI."""
+    """Code that two faces need belongs to a lower part. `serve` and `openapi` need all faces, so they are wiring."""
     for face in FACES:
         assert not MAY_IMPORT[face] & {*FACES, *WIRING}
     assert {part_of(module) for module in MODULES} == {"", *MAY_IMPORT, *LEAVES, *WIRING}
 
 
-def test_the_service_has_no_circle_of_imports() -> None:
-    """Neither of parts nor of modules, also not one that local imports or `TYPE_CHECKING` hide."""
+def test_the_service_has_no_import_cycle() -> None:
+    """The check includes local imports and imports under `TYPE_CHECKING`."""
     tuple(TopologicalSorter(MAY_IMPORT).static_order())
     graph = {module: imported_modules(file) - {module} for module, file in MODULES.items()}
     tuple(TopologicalSorter(graph).static_order())
@@ -110,30 +110,30 @@ def test_the_service_has_no_circle_of_imports() -> None:
 
 @pytest.mark.parametrize("file", files(SERVICE / "reads"), ids=lambda file: file.name)
 def test_views_need_no_web_framework(file: Path) -> None:
-    """The command line and programs read them, too."""
+    """The command line uses the same views."""
     assert not {module.split(".")[0] for module in imported(file)} & {"fastapi", "starlette", "uvicorn"}
 
 
 @pytest.mark.parametrize("file", files(SERVICE / "domain"), ids=lambda file: file.name)
 def test_the_domain_needs_nothing_but_python(file: Path) -> None:
-    """It answers every what-if; it must run anywhere, and read no clock."""
+    """Simulations run the domain with a simulated clock, so the domain must not read the time."""
     for module in imported(file):
-        max_event_time = module.split(".")[0]
-        assert module.startswith("tidegate.domain") or (
-            max_event_time in sys.stdlib_module_names and max_event_time != "time"
-        ), module
+        package = module.split(".")[0]
+        assert module.startswith("tidegate.domain") or (package in sys.stdlib_module_names and package != "time"), (
+            module
+        )
 
 
 @pytest.mark.parametrize("file", files(CLIENT), ids=lambda file: str(file.relative_to(CLIENT)))
-def test_the_client_knows_nothing_of_the_service(file: Path) -> None:
-    """Executors must not need a web framework."""
-    max_event_times = {module.split(".")[0] for module in imported(file)}
-    assert not max_event_times & {"tidegate", "fastapi", "uvicorn", "pydantic", "redis", "examples"}
+def test_the_client_does_not_import_the_service(file: Path) -> None:
+    """Executors must run without a web framework."""
+    packages = {module.split(".")[0] for module in imported(file)}
+    assert not packages & {"tidegate", "fastapi", "uvicorn", "pydantic", "redis", "examples"}
 
 
 @pytest.mark.parametrize("distribution", ["service", "spark_client"])
-def test_what_is_imported_is_a_declared_dependency(distribution: str) -> None:
-    """A dependency that another one brings along may be gone with its next version."""
+def test_every_import_is_a_declared_dependency(distribution: str) -> None:
+    """An indirect dependency may disappear with the next version of the package that requires it."""
     project = tomllib.loads((ROOT / distribution / "pyproject.toml").read_text())["project"]
     extras = [name for group in project.get("optional-dependencies", {}).values() for name in group]
     declared = {
@@ -141,25 +141,25 @@ def test_what_is_imported_is_a_declared_dependency(distribution: str) -> None:
     }
     distributions = packages_distributions()
     for file in files(ROOT / distribution / "src"):
-        for max_event_time in {module.split(".")[0] for module in imported(file)} - set(sys.stdlib_module_names):
-            names = {name.lower().replace("_", "-") for name in distributions.get(max_event_time, [max_event_time])}
-            if max_event_time not in (
+        for package in {module.split(".")[0] for module in imported(file)} - set(sys.stdlib_module_names):
+            names = {name.lower().replace("_", "-") for name in distributions.get(package, [package])}
+            if package not in (
                 "tidegate",
                 "tidegate_spark",
                 "pytest",
-            ):  # the fixtures are loaded by pytest itself
-                assert names & declared, f"{file.name} imports {max_event_time}, of {names}"
+            ):  # pytest itself loads the fixtures
+                assert names & declared, f"{file.name} imports {package}, of {names}"
 
 
-def test_the_service_knows_nothing_of_the_client() -> None:
-    """The coordinator runs where there is no Spark."""
+def test_the_service_does_not_import_the_client() -> None:
+    """The coordinator runs without Spark."""
     for file in files(SERVICE):
         foreign = {"tidegate_spark", "pyspark"} | ({"pyarrow"} if file.name != "columns.py" else set())
         assert not {module.split(".")[0] for module in imported(file)} & foreign
 
 
-def test_what_executors_import_stays_small() -> None:
-    """The fold is unpickled in every Python worker; httpx alone would cost each of them 0.2 s."""
+def test_executors_import_few_packages() -> None:
+    """Every Python worker imports the modules of the fold. httpx alone would take 0.2 s."""
     loaded = subprocess.run(
         [sys.executable, "-c", "import sys, tidegate_spark.protocol.reporter; print(*sys.modules)"],
         capture_output=True,
@@ -171,7 +171,7 @@ def test_what_executors_import_stays_small() -> None:
 
 
 @pytest.mark.parametrize("file", files(ROOT / "tests"), ids=lambda file: str(file.relative_to(ROOT)))
-def test_tests_share_helpers_by_way_of_support_only(file: Path) -> None:
+def test_test_folders_share_helpers_only_through_support(file: Path) -> None:
     """A folder of tests that imports another one cannot be run, marked or moved by itself."""
     here = file.relative_to(ROOT / "tests").parts[0]
     for module in imported(file):

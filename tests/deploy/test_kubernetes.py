@@ -1,4 +1,4 @@
-"""deploy/kubernetes: what the manifests say of each other, and the container that they describe, as a plain process."""
+"""deploy/kubernetes: consistency of the manifests, and their container, run as a process."""
 
 import os
 import signal
@@ -31,16 +31,16 @@ def pod() -> dict[str, Any]:
     return found
 
 
-def test_every_manifest_is_applied_and_no_secret_is_kept() -> None:
-    said = manifest("kustomization.yaml")
+def test_every_manifest_is_applied_and_secrets_are_ignored_by_git() -> None:
+    values = manifest("kustomization.yaml")
     there = {path.name for path in MANIFESTS.glob("*.yaml")}
-    assert {*said["resources"], "kustomization.yaml"} == there
-    (generated,) = said["secretGenerator"]
+    assert {*values["resources"], "kustomization.yaml"} == there
+    (generated,) = values["secretGenerator"]
     for file in generated["files"]:
         assert f"deploy/kubernetes/{file.rpartition('/')[0]}/" in (ROOT / ".gitignore").read_text().splitlines()
 
 
-def test_all_mean_the_same_pods(pod: dict[str, Any]) -> None:
+def test_all_manifests_select_the_same_pods(pod: dict[str, Any]) -> None:
     labels = pod["metadata"]["labels"]
     selectors = [
         manifest("deployment.yaml")["spec"]["selector"]["matchLabels"],
@@ -57,16 +57,16 @@ def test_all_mean_the_same_pods(pod: dict[str, Any]) -> None:
     assert pod["spec"]["volumes"][0]["secret"]["secretName"] == secret["name"]
 
 
-def test_a_service_never_sets_a_setting(pod: dict[str, Any]) -> None:
-    """Kubernetes would set TIDEGATE_PORT, by the service's name."""
+def test_service_links_are_disabled(pod: dict[str, Any]) -> None:
+    """With service links, Kubernetes would set TIDEGATE_PORT for a service called `tidegate`."""
     assert manifest("service.yaml")["metadata"]["name"] == "tidegate"
     assert pod["spec"]["enableServiceLinks"] is False
 
 
-def test_the_container_serves_and_ends_within_its_grace(
+def test_the_container_serves_and_ends_within_its_grace_period(
     pod: dict[str, Any], valkey: EmbeddedValkey, tmp_path: Path
 ) -> None:
-    """Its own environment, the secret's files, the probes; the port is one that is free here."""
+    """The process has the container's environment, secret files and probes, but a free port of this machine."""
     (container,) = pod["spec"]["containers"]
     port = free_port()
     secret = {file.rpartition("/")[2]: tmp_path / file.rpartition("/")[2] for file in _secret_files()}
@@ -76,15 +76,15 @@ def test_the_container_serves_and_ends_within_its_grace(
     (mount,) = container["volumeMounts"]
     assert mount["readOnly"] is True
     image = image_of("coordinator")
-    said = image.environment | {variable["name"]: variable["value"] for variable in container["env"]}
-    environment = {name: value.replace(mount["mountPath"], str(tmp_path)) for name, value in said.items()}
+    values = image.environment | {variable["name"]: variable["value"] for variable in container["env"]}
+    environment = {name: value.replace(mount["mountPath"], str(tmp_path)) for name, value in values.items()}
     assert environment["TIDEGATE_PORT"] == str(container["ports"][0]["containerPort"])
     log = tmp_path / "log"
-    with open(log, "wb") as told:
+    with open(log, "wb") as log_file:
         running = subprocess.Popen(
             [VENV / "bin" / image.entrypoint[0], *image.command],
-            stdout=told,
-            stderr=told,
+            stdout=log_file,
+            stderr=log_file,
             cwd=tmp_path,
             env=environment | {"PATH": os.environ["PATH"], "TIDEGATE_HOST": "127.0.0.1", "TIDEGATE_PORT": port},
         )
@@ -103,7 +103,7 @@ def test_the_container_serves_and_ends_within_its_grace(
         assert httpx.get(f"http://127.0.0.1:{port}/v1/jobs").status_code == 401
         running.send_signal(signal.SIGTERM)
         grace = pod["spec"]["terminationGracePeriodSeconds"] - container["lifecycle"]["preStop"]["sleep"]["seconds"]
-        assert grace > 10, "the time that calls under way are given"
+        assert grace > 10, "open calls must have at least 10 s to end"
         assert running.wait(120) == 0, log.read_text()
     finally:
         running.kill()

@@ -1,4 +1,4 @@
-"""What goes into images is what the tests ran with."""
+"""The packages in images have the versions that the tests use."""
 
 import re
 from pathlib import Path
@@ -8,11 +8,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PINNED = re.compile(r"^([a-z0-9-]+==\S+)(?: ; [^\\]+)? \\\n((?:    --hash=\S+(?: \\)?\n)+)", re.MULTILINE)
 NOT_TESTED = {"setuptools"}
-"""It builds what comes as source, in images alone."""
+"""Packages that images need only to build others from source."""
 
 
 def pinned(path: Path) -> dict[str, set[str]]:
-    """Hashes by name and version."""
+    """Return the hashes of each pinned package, by name and version."""
     found = {name: set(re.findall(r"--hash=(\S+)", hashes)) for name, hashes in PINNED.findall(path.read_text())}
     assert len(found) == len(re.findall(r"^\S+==", path.read_text(), re.MULTILINE))
     return found
@@ -28,6 +28,6 @@ def test_an_image_has_the_versions_of_the_tests(image: str) -> None:
             assert hashes == everything[name], name
 
 
-def test_no_lock_names_where_packages_come_from() -> None:
+def test_no_lock_names_an_index() -> None:
     for path in (ROOT / "requirements.lock", *(ROOT / "deploy" / "locks").iterdir()):
         assert "://" not in path.read_text(), path.name

@@ -1,4 +1,4 @@
-"""The alert rules and the dashboard: sound, and about metrics that there are; by the real Prometheus."""
+"""The alert rules and the dashboard, checked with Prometheus and a coordinator's metrics."""
 
 import json
 import re
@@ -26,7 +26,7 @@ NAME = re.compile(r"\b(?:tidegate|process)_[a-z_]*[a-z]\b")
 
 
 def expressions() -> list[str]:
-    """All that the dashboard asks, as Grafana would send it."""
+    """Return the expressions of the dashboard, with Grafana's variables replaced."""
     board = json.loads((GRAFANA / "tidegate.json").read_text())
     asked = [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
     assert len(asked) > 20
@@ -40,7 +40,7 @@ def alerts(client: httpx.Client) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CoordinatorProcess]:
-    """A coordinator of its own, with something of everything to tell."""
+    """Start a coordinator whose jobs have values for every metric."""
     directory = tmp_path_factory.mktemp("observed")
     with CoordinatorProcess(directory) as process, httpx.Client(base_url=process.url, timeout=30) as http:
         create(http, "flights", **FRAMES, expected_queries=["arrivals"])
@@ -61,7 +61,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CoordinatorPro
 
 @pytest.fixture(scope="module")
 def prometheus(scraped: CoordinatorProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """The real one, with the project's rules, once it has scraped the coordinator a few times."""
+    """Start Prometheus with the project's rules; yield a client after three scrapes of the coordinator."""
     directory = tmp_path_factory.mktemp("prometheus")
     config = f"""
 global: {{scrape_interval: 1s, evaluation_interval: 1s}}
@@ -101,20 +101,20 @@ scrape_configs:
         process.wait()
 
 
-def test_the_rules_do_what_they_say() -> None:
-    """Each on series made up for it: when it fires, when it does not, and what it says."""
+def test_the_rules_pass_their_unit_tests() -> None:
+    """promtool runs the unit tests of the rules, and every alert has one in which it fires."""
     run(tool("promtool", "prometheus"), "check", "rules", str(PROMETHEUS / "tidegate.rules.yml"))
     assert "SUCCESS" in run(tool("promtool", "prometheus"), "test", "rules", "tidegate.rules.test.yml", cwd=PROMETHEUS)
     tried = (PROMETHEUS / "tidegate.rules.test.yml").read_text()
-    told = (PROMETHEUS / "tidegate.rules.yml").read_text()
-    for alert in re.findall(r"alert: (\w+)", told):
+    scraped_text = (PROMETHEUS / "tidegate.rules.yml").read_text()
+    for alert in re.findall(r"alert: (\w+)", scraped_text):
         assert re.search(rf"alertname: {alert}\n +eval_time: \w+\n +exp_alerts:\n +- exp_labels", tried), alert
 
 
-def test_what_is_scraped_is_sound(scraped: CoordinatorProcess) -> None:
-    """By Prometheus's own judge of names, units and help."""
+def test_the_metrics_are_valid(scraped: CoordinatorProcess) -> None:
+    """promtool accepts the names, units and help texts, and the format follows the Accept header."""
     text = httpx.get(f"{scraped.url}/metrics").text
-    run(tool("promtool", "prometheus"), "check", "metrics", input="".join(line for line in lines_of_ours(text)))
+    run(tool("promtool", "prometheus"), "check", "metrics", input="".join(line for line in tidegate_lines(text)))
     odd = {"Accept": "application/openmetrics-text;version=abc"}
     assert httpx.get(f"{scraped.url}/metrics", headers=odd).status_code == 200
     for accept in ("application/openmetrics-text; version=1.0.0", "text/plain; version=0.0.4"):
@@ -123,26 +123,29 @@ def test_what_is_scraped_is_sound(scraped: CoordinatorProcess) -> None:
         assert answer.text.count("# EOF") == ("openmetrics" in accept)
 
 
-def lines_of_ours(text: str) -> Iterator[str]:
+def tidegate_lines(text: str) -> Iterator[str]:
     for line in text.splitlines(keepends=True):
         if "tidegate_" in line:
             yield line
 
 
-def test_every_metric_that_is_named_is_there(scraped: CoordinatorProcess) -> None:
-    """In the rules, in what tries them, in the dashboard, and in the docs."""
+def test_every_named_metric_exists(scraped: CoordinatorProcess) -> None:
+    """The rules, their tests, the dashboard and the docs name only existing metrics. The docs name all of them."""
     text = httpx.get(f"{scraped.url}/metrics", params={"substreams": "*"}).text
     there = {line.partition("{")[0].partition(" ")[0] for line in text.splitlines() if not line.startswith("#")}
-    there |= set(re.findall(r"# TYPE (\w+) histogram", text))
+    families = {name for name in re.findall(r"# TYPE (tidegate_\w+) ", text) if not name.endswith("_created")}
+    there |= families
     pages = [*PROMETHEUS.iterdir(), GRAFANA / "tidegate.json", ROOT / "docs" / "operations.md"]
     for page in pages:
         named = set(NAME.findall(page.read_text())) - {"tidegate_spark", "other_build_info", "tidegate_session"}
         assert named, page
         assert named <= there, f"{page.name} names {sorted(named - there)}"
+    missing = families - set(NAME.findall((ROOT / "docs" / "operations.md").read_text()))
+    assert not missing, f"operations.md does not name {sorted(missing)}"
 
 
-def test_the_dashboard_and_the_rules_find_something(prometheus: httpx.Client) -> None:
-    """Each expression is one that Prometheus takes, and finds series by; labels and all."""
+def test_the_dashboard_and_the_rules_find_series(prometheus: httpx.Client) -> None:
+    """Prometheus accepts each expression and finds series for it."""
     for expr in expressions():
         answer = prometheus.get("/api/v1/query", params={"query": expr})
         assert answer.status_code == 200, f"{expr}: {answer.text}"
@@ -155,7 +158,7 @@ def test_the_dashboard_and_the_rules_find_something(prometheus: httpx.Client) ->
 
 
 def test_every_alert_is_explained() -> None:
-    """What it means and what to do, where the alert says."""
+    """The runbook of every alert is a section of operations.md."""
     docs = (ROOT / "docs" / "operations.md").read_text()
     rules = (PROMETHEUS / "tidegate.rules.yml").read_text()
     for alert, runbook in zip(
@@ -165,21 +168,21 @@ def test_every_alert_is_explained() -> None:
         assert f"### {alert}\n" in docs, f"docs/operations.md has no section {alert}"
 
 
-def test_substreams_only_when_asked_for(scraped: CoordinatorProcess) -> None:
-    """There may be hundreds of thousands; by the names of jobs."""
+def test_metrics_of_substreams_are_optional(scraped: CoordinatorProcess) -> None:
+    """Metrics of substreams are returned only for the requested jobs, because a job can have many substreams."""
     with httpx.Client(base_url=scraped.url, timeout=30) as http:
         assert "tidegate_substream" not in http.get("/metrics").text
-        told = http.get("/metrics", params={"substreams": "fli*"}).text
+        scraped_text = http.get("/metrics", params={"substreams": "fli*"}).text
         late = '{class="late",job_name="flights",query="departures",substream="ANC"} 6.0'
-        assert f"tidegate_substream_rows_total{late}" in told
-        assert 'job_name="direct",query' not in told
+        assert f"tidegate_substream_rows_total{late}" in scraped_text
+        assert 'job_name="direct",query' not in scraped_text
         assert http.get("/metrics", params={"substreams": "a b"}).status_code == 422
 
 
-def test_counts_are_those_of_the_job(scraped: CoordinatorProcess) -> None:
+def test_metrics_equal_the_status_of_the_job(scraped: CoordinatorProcess) -> None:
     with httpx.Client(base_url=scraped.url, timeout=30) as http:
         status = http.get("/v1/jobs/direct").json()
-        told = http.get("/metrics").text.splitlines()
+        scraped_text = http.get("/metrics").text.splitlines()
     counted = {
         "tidegate_job_emissions_total": status["emissions"],
         "tidegate_job_throttled_total": status["throttled"],
@@ -190,12 +193,12 @@ def test_counts_are_those_of_the_job(scraped: CoordinatorProcess) -> None:
         "tidegate_reports_total": 5,
     }
     for name, value in counted.items():
-        [line] = [line for line in told if line.startswith(f'{name}{{job_name="direct"}}')]
+        [line] = [line for line in scraped_text if line.startswith(f'{name}{{job_name="direct"}}')]
         assert float(line.rpartition(" ")[2]) == value, line
 
 
-def test_a_key_of_some_jobs_is_told_of_no_others(tmp_path: Path) -> None:
-    """Neither what the store has of them, nor what this replica counted."""
+def test_a_key_gets_metrics_of_its_jobs_only(tmp_path: Path) -> None:
+    """The key gets no metrics of other jobs, neither from the store nor from the replica's counters."""
     file = tmp_path / "keys.json"
     root, mine = keyring.create(file, "root", Role.ADMIN, ""), keyring.create(file, "mine", Role.READ, "mine")
     with CoordinatorProcess(tmp_path / "data", keys_file=str(file)) as process:
@@ -204,22 +207,22 @@ def test_a_key_of_some_jobs_is_told_of_no_others(tmp_path: Path) -> None:
                 create(http, job)
                 report(http, job, {"a": BASE})
             assert "yours" in http.get("/metrics").text
-        told = httpx.get(f"{process.url}/metrics", headers={"Authorization": f"Bearer {mine}"}).text
-        assert 'tidegate_reports_total{job_name="mine"} 1.0' in told and "yours" not in told
+        scraped_text = httpx.get(f"{process.url}/metrics", headers={"Authorization": f"Bearer {mine}"}).text
+        assert 'tidegate_reports_total{job_name="mine"} 1.0' in scraped_text and "yours" not in scraped_text
         assert httpx.get(f"{process.url}/metrics").status_code == 401
 
 
-def test_of_jobs_that_are_gone_nothing_is_told(tmp_path: Path) -> None:
+def test_deleted_jobs_have_no_metrics(tmp_path: Path) -> None:
     with CoordinatorProcess(tmp_path) as process, httpx.Client(base_url=process.url, timeout=30) as http:
         create(http, "gone")
         report(http, "gone", {"a": BASE})
         assert 'job_name="gone"' in http.get("/metrics").text
         http.delete("/v1/jobs/gone").raise_for_status()
         while 'job_name="gone"' in http.get("/metrics").text:
-            time.sleep(0.1)  # what was read of all jobs is told for a second
+            time.sleep(0.1)  # the metrics of all jobs are cached for a second
 
 
-def test_one_job_that_cannot_be_read_hides_no_other(valkey: EmbeddedValkey, tmp_path: Path) -> None:
+def test_an_unreadable_job_hides_no_other(valkey: EmbeddedValkey, tmp_path: Path) -> None:
     with (
         CoordinatorProcess(tmp_path, redis_url=valkey.url) as process,
         httpx.Client(base_url=process.url, timeout=30) as http,
@@ -229,9 +232,9 @@ def test_one_job_that_cannot_be_read_hides_no_other(valkey: EmbeddedValkey, tmp_
             create(http, job)
             report(http, job, {"a": BASE})
         redis.set("tidegate:{of-two-broken}:since", "no set")
-        told = http.get("/metrics", params={"substreams": "of-two-*"}).text
-        assert "tidegate_store_up 1.0" in told and "tidegate_unreadable_jobs 1.0" in told
-        assert 'tidegate_substream_max_event_timestamp_seconds{job_name="of-two-sound"' in told
+        scraped_text = http.get("/metrics", params={"substreams": "of-two-*"}).text
+        assert "tidegate_store_up 1.0" in scraped_text and "tidegate_unreadable_jobs 1.0" in scraped_text
+        assert 'tidegate_substream_max_event_timestamp_seconds{job_name="of-two-sound"' in scraped_text
         page = http.get("/jobs/of-two-broken")
         assert page.status_code == 500 and "Redis does not answer" not in page.text
         for job in ("of-two-sound", "of-two-broken"):

@@ -1,4 +1,4 @@
-"""``docs/deploy.md``: what it names is there, and what it says was not run was not."""
+"""``docs/deploy.md``: variables, services, images and Redis URLs match the code."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ PAGE = (ROOT / "docs" / "deploy.md").read_text()
 NOT_RUN = PAGE[PAGE.index("## What could not be run") :]
 
 
-def test_variables_are_those_that_there_are() -> None:
+def test_all_variables_exist() -> None:
     settings = {f"TIDEGATE_{name.upper()}" for name in Settings.model_fields} | {"TIDEGATE_URL", "TIDEGATE_TOKEN"}
     assert set(re.findall(r"TIDEGATE_[A-Z_]+", PAGE)) <= settings
     demo = set(re.findall(r"DEMO_[A-Z_]+", (ROOT / "examples" / "flights" / "settings.py").read_text()))
@@ -20,17 +20,17 @@ def test_variables_are_those_that_there_are() -> None:
     assert set(re.findall(r"DEMO_[A-Z_]+", (ROOT / "README.md").read_text())) == demo
 
 
-def test_every_service_and_image_is_told_of() -> None:
-    """By its line: what was run of it, and what was not."""
-    for name, said in described({})["services"].items():
-        if not said["image"].startswith("tidegate"):
+def test_every_service_and_image_is_listed() -> None:
+    """The section "What could not be run" lists every third-party service and image, and the base image."""
+    for name, definition in described({})["services"].items():
+        if not definition["image"].startswith("tidegate"):
             assert f"| `{name}`" in NOT_RUN or f", `{name}`" in NOT_RUN, name
             if name not in ("kafka", "grafana"):
-                assert said["image"].removeprefix("docker.io/").removeprefix("library/") in NOT_RUN, name
+                assert definition["image"].removeprefix("docker.io/").removeprefix("library/") in NOT_RUN, name
     (base,) = re.findall(r"PYTHON_IMAGE=docker.io/library/(\S+)", (ROOT / "Dockerfile").read_text())
     assert base in NOT_RUN
 
 
-def test_the_ways_to_redis_are_those_that_connect() -> None:
+def test_the_redis_schemes_are_listed() -> None:
     ways = set(re.findall(r"^ *\| `(\w[\w+]*)://", PAGE, re.MULTILINE))
     assert ways == {"redis", "rediss", "redis+sentinel", "rediss+sentinel", "unix"}

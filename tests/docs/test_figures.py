@@ -1,4 +1,4 @@
-"""The figures of the docs show what the machine does, not what it did once."""
+"""The figures of the docs are up to date with the code."""
 
 from pathlib import Path
 
@@ -13,24 +13,22 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.mark.parametrize("name", SCENES)
-def test_a_figure_is_of_the_machine_as_it_is(name: str) -> None:
-    """`make figures` draws them again; then look at them."""
+def test_the_figure_of_a_scene_is_current(name: str) -> None:
+    """`make figures` draws the figures. Check them by eye afterwards."""
     run = repr([scene.play().digest() for scene in THROTTLED]) if name == "throttles" else SCENES[name].play().digest()
     assert drawn_from(DOCS / "figures" / f"{name}.svg") == digest_of(run)
 
 
-def test_the_bounds_are_those_that_the_exercise_gives() -> None:
-    """The analysis stands beside them."""
+def test_the_figure_of_the_merges_is_current() -> None:
     assert drawn_from(DOCS / "figures" / "merges.svg") == digest_of(repr(least_lags()))
 
 
-def test_the_curves_are_those_of_the_machine() -> None:
+def test_the_figures_of_the_curves_are_current() -> None:
     assert drawn_from(DOCS / "figures" / "completeness.svg") == digest_of(repr((clicks.measured(), clicks.told())))
     assert drawn_from(DOCS / "figures" / "learning.svg") == digest_of(repr(clicks.learnt()))
 
 
 def test_every_figure_is_shown() -> None:
-    """A picture that no page shows is one that nobody keeps."""
     page = "".join(page.read_text() for page in DOCS.glob("*.md"))
     for figure in (DOCS / "figures").glob("*.svg"):
         assert f"figures/{figure.name}" in page

@@ -1,4 +1,4 @@
-"""``docs/operations.md`` and the README: what they name is there."""
+"""``docs/operations.md`` and the README: settings, health values and links match the code."""
 
 import re
 from pathlib import Path
@@ -11,21 +11,21 @@ OPERATIONS, README = (ROOT / "docs" / "operations.md").read_text(), (ROOT / "REA
 OF_CLIENTS = {"TIDEGATE_URL", "TIDEGATE_TOKEN"}
 
 
-def test_every_setting_is_told_and_nothing_else() -> None:
-    """In the README, and what operations names of them."""
+def test_every_setting_is_listed() -> None:
+    """The README lists every setting. operations.md names only existing ones."""
     settings = {f"TIDEGATE_{name.upper()}" for name in Settings.model_fields}
-    told = set(re.findall(r"TIDEGATE_[A-Z_]+", README))
-    assert told - OF_CLIENTS == settings
+    listed = set(re.findall(r"TIDEGATE_[A-Z_]+", README))
+    assert listed - OF_CLIENTS == settings
     assert set(re.findall(r"TIDEGATE_[A-Z_]+", OPERATIONS)) <= settings | OF_CLIENTS
 
 
 def test_the_health_values_are_listed_worst_first() -> None:
-    told = re.findall(r"^\| `(\w+)` \| ", OPERATIONS[OPERATIONS.index("| health | means |") :], re.MULTILINE)
-    assert tuple(told[: len(WORST_FIRST)]) == WORST_FIRST
+    listed = re.findall(r"^\| `(\w+)` \| ", OPERATIONS[OPERATIONS.index("| health | means |") :], re.MULTILINE)
+    assert tuple(listed[: len(WORST_FIRST)]) == WORST_FIRST
 
 
-def test_every_link_leads_somewhere() -> None:
-    """Of all pages: to files that are there, and to headings that they have."""
+def test_every_link_has_a_target() -> None:
+    """The links in all pages lead to existing files and headings."""
     for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
             if target.startswith(("http:", "https:")):

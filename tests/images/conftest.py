@@ -1,4 +1,4 @@
-"""The store of images and the images themselves, each built once per session."""
+"""The store of images, and the images. Each is built once per session."""
 
 from collections.abc import Iterator
 

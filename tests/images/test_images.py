@@ -21,8 +21,8 @@ PYTHON = "/opt/tidegate/bin/python"
 pytestmark = pytest.mark.timeout(1800)
 
 
-def the_process(running: "subprocess.Popen[bytes]") -> psutil.Process:
-    """Return the coordinator's process, a descendant of buildah's."""
+def coordinator_process(running: "subprocess.Popen[bytes]") -> psutil.Process:
+    """Return the coordinator's process, a descendant of the buildah process."""
     children = psutil.Process(running.pid).children(recursive=True)
     (found,) = (child for child in children if child.cmdline()[:2] == [PYTHON, "/opt/tidegate/bin/tidegate"])
     return found
@@ -36,14 +36,14 @@ def test_a_coordinator_serves_from_its_image(buildah: Buildah, coordinator_image
     with buildah.container(coordinator_image) as container:
         config = container.config
         assert (config["User"], config["Entrypoint"], config["StopSignal"]) == (f"{UID}:{UID}", ["tidegate"], "SIGTERM")
-        assert "there are no keys" in _refused(lambda: container.run("tidegate", "serve"))
+        assert "the service has no keys" in _refused(lambda: container.run("tidegate", "serve"))
         running = container.start(
             log, {keys: "/keys.json"}, TIDEGATE_KEYS_FILE="/keys.json", TIDEGATE_HOST="127.0.0.1", TIDEGATE_PORT=port
         )
         url = f"http://127.0.0.1:{port}"
         try:
             _await_ready(running, url, log)
-            process = the_process(running)
+            process = coordinator_process(running)
             assert process.uids() == (UID, UID, UID)
             with httpx.Client(base_url=url, timeout=30, headers={"Authorization": f"Bearer {key}"}) as http:
                 rules = {"policy": {"type": "limiting_lag", "lag_ms": 10}}
@@ -87,21 +87,23 @@ def _await_ready(running: "subprocess.Popen[bytes]", url: str, log: Path) -> Non
     raise AssertionError(log.read_text())
 
 
-def test_spark_has_the_client_in_its_image(buildah: Buildah, flights_image: str) -> None:
+def test_the_spark_image_contains_the_client(buildah: Buildah, flights_image: str) -> None:
     """The image `flights` is built on `spark`, so one test covers both."""
     with buildah.container(flights_image) as container:
         assert container.config["User"] == f"{UID}:{UID}"
         assert container.run("id", "-u") == str(UID)
-        assert container.run("sh", "-c", "cd /data && touch it && rm it") == "", "its volume is its own"
+        assert container.run("sh", "-c", "cd /data && touch it && rm it") == "", (
+            "the user must be able to write to the volume"
+        )
         demo = ", ".join(f"examples.flights.{path.stem}" for path in (ROOT / "examples" / "flights").glob("[a-z]*.py"))
         versions = f"import tidegate_spark.testing, {demo}, pyspark; print(pyspark.__version__)"
-        told = container.run("python3", "-c", versions)
-        assert f"pyspark=={told} " in (ROOT / "deploy" / "locks" / "spark.lock").read_text()
+        version = container.run("python3", "-c", versions)
+        assert f"pyspark=={version} " in (ROOT / "deploy" / "locks" / "spark.lock").read_text()
         work = "from pyspark.sql import SparkSession as S; print(S.builder.getOrCreate().range(7).count())"
         assert container.run("python3", "-c", work, SPARK_LOCAL_IP="127.0.0.1").splitlines()[-1] == "7"
 
 
-def test_the_base_is_chosen_from_outside() -> None:
+def test_the_base_image_is_a_build_argument() -> None:
     """PYTHON_IMAGE can name an image in a private registry or on another Debian."""
     text = (ROOT / "Dockerfile").read_text()
     bases = [line.split()[1] for line in text.splitlines() if line.startswith("FROM ")]

@@ -1,4 +1,4 @@
-"""The demo as a user runs it, in a process of its own: on real flights, killed in the middle, compared with pandas."""
+"""The demo in its own process, as a user runs it: with real flights, killed halfway, and compared with pandas."""
 
 import os
 import signal
@@ -33,14 +33,16 @@ def start_demo(out: Path, **settings: str) -> "subprocess.Popen[str]":
 
 
 def finish(demo: "subprocess.Popen[str]") -> str:
-    """What a demo printed until its good end."""
+    """Return the output of a demo; fail if the demo fails."""
     printed, _ = demo.communicate(timeout=500)
     assert demo.returncode == 0, printed
     return printed
 
 
-def test_killed_in_the_middle_it_ends_as_if_nothing_had_happened(tmp_path: Path) -> None:
-    """With every destination declared, idleness off and a lag over the worst disorder, the result is pandas' own."""
+def test_a_killed_demo_continues_with_the_same_result(tmp_path: Path) -> None:
+    """Every destination is declared, idleness is off, and the lag exceeds the worst disorder. So the windows equal
+    those of pandas.
+    """
     out = tmp_path / "demo"
     run = {"DEMO_DAYS": "1", "DEMO_LAG_MINUTES": "120", "DEMO_IDLE_BATCHES": "0"}
     demo = start_demo(out, **run)
@@ -48,7 +50,7 @@ def test_killed_in_the_middle_it_ends_as_if_nothing_had_happened(tmp_path: Path)
     deadline = time.monotonic() + 200
     while len(list(batches.glob("batch-*.json"))) < 8:
         assert demo.poll() is None, demo.communicate()[0]
-        assert time.monotonic() < deadline, "the demo does not get on"
+        assert time.monotonic() < deadline, "the demo did not reach batch 8 within 200 s"
         time.sleep(0.05)
     demo.send_signal(signal.SIGKILL)
     demo.wait()
@@ -57,7 +59,7 @@ def test_killed_in_the_middle_it_ends_as_if_nothing_had_happened(tmp_path: Path)
     assert not (out / "summary.json").exists()
 
     printed = finish(start_demo(out, **run))
-    assert "Going on with the run that did not end" in printed
+    assert "Continuing the unfinished run" in printed
     flights = data.load(settings(out, 1)).flights
     summary = check_accounts(out, flights)
     assert (summary["late"], summary["null_event_time"]) == (0, 0)
@@ -65,8 +67,8 @@ def test_killed_in_the_middle_it_ends_as_if_nothing_had_happened(tmp_path: Path)
     assert not (out / "unfinished.json").exists()
 
 
-def test_with_its_defaults_it_shows_what_spark_alone_loses(tmp_path: Path) -> None:
-    """The same lag: a handful of rows late here, a quarter lost there."""
+def test_the_defaults_show_the_loss_of_sparks_own_watermark(tmp_path: Path) -> None:
+    """With the same lag, the demo has at most 20 late rows, and Spark's own watermark loses a quarter of all rows."""
     out = tmp_path / "demo"
     printed = finish(start_demo(out, DEMO_DAYS="1"))
     flights = data.load(settings(out, 1)).flights
@@ -95,7 +97,7 @@ def test_with_its_defaults_it_shows_what_spark_alone_loses(tmp_path: Path) -> No
         ("DEMO_IDLE_BATCHES", "1.5", "DEMO_IDLE_BATCHES must be"),
     ],
 )
-def test_a_run_that_cannot_be_is_one_clear_line(
+def test_an_invalid_setting_is_refused_in_one_line(
     name: str,
     value: str,
     says: str,
@@ -103,23 +105,23 @@ def test_a_run_that_cannot_be_is_one_clear_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """And nothing of the last run is touched."""
+    """The output of the last run is not touched."""
     out = tmp_path / "demo"
     monkeypatch.setenv("DEMO_OUT", str(out))
     monkeypatch.setenv(name, value)
     assert main() == 2
-    told = capsys.readouterr().err
-    assert says in told
-    assert len(told.splitlines()) == 1
+    message = capsys.readouterr().err
+    assert says in message
+    assert len(message.splitlines()) == 1
     assert not out.exists()
 
 
-def test_a_folder_with_something_else_in_it_is_left_alone(
+def test_a_folder_with_other_files_is_not_touched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A mistyped DEMO_OUT must not cost anybody their files."""
+    """A mistyped DEMO_OUT must not delete other files."""
     (tmp_path / "thesis.tex").write_text("")
     monkeypatch.setenv("DEMO_OUT", str(tmp_path))
     assert main() == 2
-    assert "holds something else" in capsys.readouterr().err
+    assert "contains other files" in capsys.readouterr().err
     assert (tmp_path / "thesis.tex").exists()

@@ -1,4 +1,4 @@
-"""The Python on ``docs/spark.md`` runs, from its first line to its last."""
+"""The Python code of ``docs/spark.md`` runs."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from tidegate_spark.testing import CoordinatorProcess
 
 
 def run(directory: Path, *command: str, **more: str) -> str:
-    """What a Python command printed that ended well."""
+    """Run a Python command and return its output; fail if the command fails."""
     ran = subprocess.run(
         [sys.executable, *command], cwd=directory, env=environment(**more), capture_output=True, text=True, timeout=300
     )
@@ -19,13 +19,12 @@ def run(directory: Path, *command: str, **more: str) -> str:
 
 
 def test_every_snippet_runs(tidegate: CoordinatorProcess, tmp_path: Path) -> None:
-    """Whoever copies a line from the page gets what the page says."""
     printed = run(tmp_path, "-m", "tests.support.spark_page", TIDEGATE_URL=tidegate.url)
     assert "metered 1: 3 rows" in printed
 
 
-def test_the_example_of_a_test_passes(tmp_path: Path) -> None:
-    """In a project of its own, with nothing but the two packages."""
+def test_the_example_test_passes(tmp_path: Path) -> None:
+    """The example needs only its two files and the two distributions."""
     written = [(named.group(1), block) for block in BLOCKS if (named := FILE.match(block))]
     assert [name for name, _ in written] == ["conftest.py", "test_departures.py"]
     for name, block in written:

@@ -18,7 +18,7 @@ FRAMES = {"throttle": {"type": "frame", "size_ms": HOUR, "slide_ms": HOUR, "offs
 
 
 def operate(job: Job, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Make a call that the client has no method for, such as an operator's; ``path`` is relative to the gate's job."""
+    """Make a call for which the client has no method; ``path`` is relative to the URL of the job."""
     url = f"{job.connection.url}/v1/jobs/{job.connection.job}{path}"
     answer = httpx.request(method, url, json=body, timeout=30, verify=url.startswith("https:")).raise_for_status()
     found: dict[str, Any] = answer.json() if answer.content else {}
@@ -36,12 +36,12 @@ def read(http: httpx.Client, path: str, **parameters: Any) -> dict[str, Any]:
 def problem(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
     """Check that an answer is a problem document with this status and code; return the document."""
     assert answer.headers["content-type"] == "application/problem+json"
-    told: dict[str, Any] = answer.json()
-    assert (answer.status_code, told["code"]) == (status, code), told
-    assert told["type"] == f"urn:tidegate:problem:{code}"
-    assert told["status"] == status
-    assert len(told["detail"]) > 10
-    return told
+    document: dict[str, Any] = answer.json()
+    assert (answer.status_code, document["code"]) == (status, code), document
+    assert document["type"] == f"urn:tidegate:problem:{code}"
+    assert document["status"] == status
+    assert len(document["detail"]) > 10
+    return document
 
 
 def create(http: httpx.Client, job: str, **config: Any) -> str:

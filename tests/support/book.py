@@ -8,4 +8,4 @@ BOOK = {
     20: (99.48, 105, 20.87),
     40: (100.00, 0, 40.87),
 }
-"""Completeness in percent, rows dropped, average latency in minutes."""
+"""Completeness in percent, number of dropped rows, and average latency in minutes."""

@@ -1,4 +1,4 @@
-"""A real Chromium, and what every test of the page wants to know of it."""
+"""A real Chromium, and a visitor that records the errors of its pages."""
 
 import os
 import re
@@ -27,20 +27,20 @@ PATIENCE_MS = 60_000
 
 
 class NoChromium(Exception):
-    """The message says where one comes from."""
+    """No Chromium was found. The message says how to install one."""
 
 
 def executable() -> str:
-    """:raises NoChromium: where there is none."""
+    """Return the path of Chromium; raise NoChromium if none is installed."""
     found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
-        raise NoChromium("No Chromium: apt-get install chromium, or name one in CHROMIUM.")
+        raise NoChromium("Chromium was not found: run apt-get install chromium, or set CHROMIUM to its path.")
     return found
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """:raises NoChromium: where there is none."""
+    """Start Chromium for the length of a block; raise NoChromium if none is installed."""
     expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable(), args=list(QUIET))
@@ -52,37 +52,38 @@ def chromium() -> Iterator[Browser]:
 
 @dataclass
 class Visitor:
-    """Somebody with a window. Whatever goes wrong in it (an error of a script, something that the policy of the page
-    blocks, a dialog) is noted.
-    """
+    """A browser with windows that records errors of scripts, violations of the content security policy, and dialogs."""
 
     browser: Browser
-    _said: list[str] = field(default_factory=list)
+    _messages: list[str] = field(default_factory=list)
     _expected: list[str] = field(default_factory=list)
     _windows: list[Any] = field(default_factory=list)
 
     def window(self, **options: Any) -> Page:
-        """:param options: of the window: colour scheme, size, time zone, …"""
+        """Open a page in a new window; ``options`` are Playwright's, such as viewport, colour scheme or time zone."""
         context = self.browser.new_context(**({"viewport": DESK, "locale": "en-GB"} | options))
         context.set_default_timeout(PATIENCE_MS)
         self._windows.append(context)
         page = context.new_page()
-        page.on("pageerror", lambda error: self._said.append(str(error)))
-        page.on("console", lambda said: self._said.append(said.text) if said.type == "error" else None)
+        page.on("pageerror", lambda error: self._messages.append(str(error)))
+        page.on("console", lambda message: self._messages.append(message.text) if message.type == "error" else None)
         page.on("dialog", self._dismiss)
         return page
 
     def _dismiss(self, dialog: Dialog) -> None:
-        self._said.append(dialog.message)
+        self._messages.append(dialog.message)
         dialog.dismiss()
 
-    def expect(self, said: str) -> None:
-        """What goes wrong on purpose: a pattern of the messages that are no mistake."""
-        self._expected.append(said)
+    def expect(self, message: str) -> None:
+        """Accept errors that match this pattern."""
+        self._expected.append(message)
 
     @property
     def wrong(self) -> list[str]:
-        return [said for said in self._said if not any(re.search(pattern, said) for pattern in self._expected)]
+        """The recorded errors that no expected pattern matches."""
+        return [
+            message for message in self._messages if not any(re.search(pattern, message) for pattern in self._expected)
+        ]
 
     def leave(self) -> None:
         for context in self._windows:
@@ -90,7 +91,7 @@ class Visitor:
 
 
 def shoot(visitor: Visitor, address: str, name: str, settled: str, **options: Any) -> None:
-    """Pictures of an address, in light and in dark, once there is an element like ``settled``."""
+    """Save screenshots of an address in light and dark mode, once an element matches the selector ``settled``."""
     SCREENS.mkdir(parents=True, exist_ok=True)
     page = visitor.window(**options)
     page.goto(address)

@@ -1,4 +1,4 @@
-"""A clock that moves when a test says so, for the client and the coordinator alike."""
+"""A virtual clock for the client and the coordinator, which moves only when a test says so."""
 
 import heapq
 import itertools
@@ -13,9 +13,9 @@ _clocks: "WeakValueDictionary[int, VirtualClock]" = WeakValueDictionary()
 
 
 class VirtualClock:
-    """Processing time that stands still until :meth:`sleep` or :meth:`advance` moves it.
+    """Processing time that only :meth:`sleep` and :meth:`advance` move.
 
-    ``sleep`` returns at once: it moves the time and runs what :meth:`at` scheduled up to then, in the caller's thread.
+    Both return at once. They move the time and make the calls that are due by then, in the caller's thread.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class VirtualClock:
         return self._now_s
 
     def monotonic(self) -> float:
-        """Return the same time: it never goes back."""
+        """Return the same time; it never goes back."""
         return self._now_s
 
     def now_ms(self) -> int:
@@ -41,11 +41,11 @@ class VirtualClock:
         return round(1000 * self._now_s)
 
     def sleep(self, seconds: float) -> None:
-        """Move the time on; see the class."""
+        """Move the time forward."""
         self.advance(seconds)
 
     def advance(self, seconds: float) -> None:
-        """Move the time on, running what is due in the order of its time."""
+        """Move the time forward, and make the calls that are due in the order of their times."""
         with self._lock:
             until = self._now_s + seconds
             while self._scheduled and self._scheduled[0][0] <= until:
@@ -54,7 +54,7 @@ class VirtualClock:
             self._now_s = max(self._now_s, until)
 
     def after(self, seconds: float, call: Callable[[], object]) -> None:
-        """Schedule a call for a time from now."""
+        """Schedule a call ``seconds`` from now."""
         with self._lock:
             heapq.heappush(self._scheduled, (self._now_s + seconds, next(self._number), call))
 

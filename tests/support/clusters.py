@@ -20,10 +20,10 @@ START_S = 120
 
 @contextmanager
 def process(log: Path, command: list[str], started: str, **more: str) -> Iterator[re.Match[str]]:
-    """Runs a command until the end of the block; begins when its log shows ``started``."""
-    with open(log, "w") as told:
+    """Run a command until the end of the block, which starts when the command's log matches ``started``."""
+    with open(log, "w") as output:
         running = subprocess.Popen(
-            command, cwd=log.parent, env=environment(**more), stdout=told, stderr=told, start_new_session=True
+            command, cwd=log.parent, env=environment(**more), stdout=output, stderr=output, start_new_session=True
         )
     try:
         deadline = time.monotonic() + START_S
@@ -39,9 +39,9 @@ def process(log: Path, command: list[str], started: str, **more: str) -> Iterato
 
 @contextmanager
 def standalone(directory: Path) -> Iterator[str]:
-    """A master and two workers with a core each, on two hosts by their names; gives the master's address.
+    """Start a master and two workers with one core each, on two host names; yield the master's address.
 
-    (Spark does not run a task twice at once on one host.)
+    There are two hosts because Spark does not run a task twice at once on one host.
     """
     spark_class = str(SPARK / "bin" / "spark-class")
     with ExitStack() as stack:
@@ -89,7 +89,7 @@ def standalone(directory: Path) -> Iterator[str]:
 
 @contextmanager
 def connect_server(directory: Path, conf: dict[str, object]) -> Iterator[str]:
-    """A Spark Connect server on ``local[2]``; gives its address."""
+    """Start a Spark Connect server on ``local[2]``; yield its address."""
     port = free_port()
     settings = {**conf, "spark.connect.grpc.binding.address": "127.0.0.1", "spark.connect.grpc.binding.port": port}
     with process(

@@ -1,9 +1,8 @@
-"""What docker-compose.yml describes, as plain processes: where there is no engine, and to see what it comes to.
+"""The services of docker-compose.yml as plain processes, without a container engine.
 
-Each service has an address of its own in 127.0.0.0/8, so all keep their ports. What an engine does by namespaces is
-done here by text, in commands, environments, health checks and mounted files alike: a service's name becomes its
-address, and a path of an image or a volume one below a directory. Nothing else of what is described is changed. Users,
-limits and restarts are the engine's, and left out.
+Each service has its own address in 127.0.0.0/8, so all services keep their ports. Instead of namespaces, text is
+replaced in commands, environments, health checks and mounted files. The name of a service becomes its address. A path
+of an image or a volume becomes a path below a directory. Users, limits and restarts are left out.
 """
 
 import json
@@ -38,7 +37,7 @@ _OWN = re.compile(r"0\.0\.0\.0|127\.0\.0\.1")
 
 
 def described(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """The file, as an engine reads it."""
+    """Return the contents of docker-compose.yml with variables replaced, as an engine reads it."""
 
     def interpolate(value: Any) -> Any:
         if isinstance(value, dict):
@@ -56,7 +55,7 @@ def described(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Image:
-    """What a stage of the Dockerfile says of running it."""
+    """The environment, entry point and command of a stage of the Dockerfile."""
 
     environment: dict[str, str]
     entrypoint: list[str]
@@ -78,16 +77,16 @@ def image_of(target: str) -> Image:
         said.setdefault(stage, []).append(line["content"])
     inherited = image_of(parents[target]) if parents[target] in parents else Image({}, [], [])
     own = _parsed("".join(said[target]))
-    told = {line["instruction"]: line["value"] for line in own.structure}
+    instructions = {line["instruction"]: line["value"] for line in own.structure}
     return Image(
         inherited.environment | dict(own.envs),
-        json.loads(told["ENTRYPOINT"]) if "ENTRYPOINT" in told else inherited.entrypoint,
-        json.loads(told["CMD"]) if "CMD" in told else inherited.command,
+        json.loads(instructions["ENTRYPOINT"]) if "ENTRYPOINT" in instructions else inherited.entrypoint,
+        json.loads(instructions["CMD"]) if "CMD" in instructions else inherited.command,
     )
 
 
 ENTRYPOINTS = {"docker.io/prom/prometheus": ["prometheus"]}
-"""Of images that are not ours, where it is more than to run the command."""
+"""Entry points of images that the Dockerfile does not build."""
 
 
 @dataclass
@@ -108,21 +107,21 @@ class Service:
 
     @cached_property
     def paths(self) -> dict[str, Path]:
-        """What each path of the container is here."""
+        """The path on this machine for each path of the container."""
         own = [*WRITABLE, *(tmpfs.partition(":")[0] for tmpfs in self.said.get("tmpfs", []))]
         for target in self.mounted.values():
-            # And the folder that it lies in, which a command may name; unless that is the system's.
+            # A command may name the parent folder, too. Top-level folders belong to the system.
             own += [target, *(str(parent) for parent in [Path(target).parent] if len(parent.parts) > 2)]
         found = {path: self.scratch / path.removeprefix("/") for path in own}
         return found | {"/opt/tidegate": VENV, "/opt/spark-python": VENV, "/opt/flights": ROOT}
 
     @property
     def mounted(self) -> dict[str, str]:
-        """Where in the container each volume, or file of this project, is."""
+        """The path in the container of each volume or mounted file."""
         return {source: target for source, target, *_ in (said.split(":") for said in self.said.get("volumes", []))}
 
     def prepare(self) -> None:
-        """Files are taken in as everything is: by text."""
+        """Copy mounted files with their text replaced, link volumes, and create the other folders."""
         for source, target in self.mounted.items():
             place = self.paths[target]
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -135,7 +134,7 @@ class Service:
                 place.mkdir(parents=True)
 
     def _take_in(self, source: Path, place: Path) -> None:
-        assert source.exists(), f"{self.name} mounts {source}, which is not there"
+        assert source.exists(), f"{self.name} mounts {source}, which does not exist"
         for file in source.rglob("*") if source.is_dir() else [source]:
             if file.is_file():
                 to = place / file.relative_to(source) if source.is_dir() else place
@@ -143,7 +142,7 @@ class Service:
                 to.write_text(self.here(file.read_text()))
 
     def here(self, text: str) -> str:
-        """A text of the service, where names are addresses and paths are those of this machine."""
+        """Return a text of the service, with names replaced by addresses and paths by those of this machine."""
         names = "|".join(sorted(map(re.escape, self.composed.services), key=len, reverse=True))
         places = "|".join(sorted(map(re.escape, self.paths), key=len, reverse=True))
         if text in self.composed.services:
@@ -176,27 +175,27 @@ class Service:
     @property
     def environment(self) -> dict[str, str]:
         said = self.image.environment | self.said.get("environment", {})
-        told = {name: self.here(str(value)) for name, value in said.items()}
-        path = [str(self.composed.programs), *told.pop("PATH", "").split(":"), os.environ["PATH"]]
+        variables = {name: self.here(str(value)) for name, value in said.items()}
+        path = [str(self.composed.programs), *variables.pop("PATH", "").split(":"), os.environ["PATH"]]
         kept = {name: os.environ[name] for name in ("JAVA_HOME", "LANG") if name in os.environ}
-        return kept | {"HOME": str(self.scratch), "PATH": ":".join(path)} | told
+        return kept | {"HOME": str(self.scratch), "PATH": ":".join(path)} | variables
 
     def start(self) -> None:
         self.prepare()
         self.log.parent.mkdir(exist_ok=True)
-        with open(self.log, "ab") as told:
+        with open(self.log, "ab") as output:
             self.process = subprocess.Popen(
                 self.command,
                 cwd=self.scratch,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
-                stdout=told,
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
 
     def run(self, *command: str) -> str:
-        """What a service says that ends by itself, as `docker compose run`: with another command, if one is given."""
+        """Run a service that ends by itself, like `docker compose run`; return its output."""
         self.prepare()
         said = [*self.said["entrypoint"], *command] if command else self.command
         return run(*said, cwd=self.scratch, env=self.environment)
@@ -209,7 +208,7 @@ class Service:
         return asked.returncode == 0
 
     def wait(self, condition: str) -> None:
-        """Until those who depend on it may start."""
+        """Wait until the services that depend on this one may start."""
         assert self.process is not None
         if condition == "service_completed_successfully":
             assert self.process.wait(START_S) == 0, self.log.read_text()
@@ -227,7 +226,7 @@ class Service:
         self.process.wait()
 
     def stop(self) -> int:
-        """As `docker compose stop`: it is told to end, and waited for; returns what it ended with."""
+        """Stop the service like `docker compose stop`; return its exit status."""
         assert self.process is not None
         try:
             if self.process.poll() is None:
@@ -237,7 +236,7 @@ class Service:
             self.end()
 
     def end(self) -> None:
-        """Whatever is left of it."""
+        """Kill the processes that are left."""
         if self.process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -245,7 +244,7 @@ class Service:
 
 
 class Composed:
-    """The services of the file; ``environment`` is what it is interpolated with."""
+    """The services of docker-compose.yml; ``environment`` has the values of its variables."""
 
     def __init__(self, directory: Path, **environment: str) -> None:
         self.directory = directory
@@ -269,7 +268,7 @@ class Composed:
         return place
 
     def up(self, *names: str) -> None:
-        """Starts services, and first what they depend on."""
+        """Start services after the services that they depend on."""
         done: set[str] = set()
         for name in names:
             self._up(self.services[name], done)
@@ -285,7 +284,7 @@ class Composed:
             service.start()
 
     def down(self) -> dict[str, int]:
-        """Ends everything, those first who depend on others; what each ended with."""
+        """Stop all services, dependent ones first; return their exit statuses."""
         running = [service for service in self.services.values() if service.process is not None]
         ended = {}
         for service in reversed(list(_in_order(running))):
@@ -298,16 +297,16 @@ class Composed:
             service.end()
 
     def logs(self) -> str:
-        """What all have said, for whoever looks into a failure."""
+        """Return the ends of all logs, for the message of a failed test."""
         files = sorted((self.directory / "logs").iterdir())
         return "\n".join(f"--- {file.stem}\n{file.read_text(errors='replace')[-6000:]}" for file in files)
 
 
 def _in_order(services: list[Service]) -> Iterator[Service]:
-    """Those that others depend on first."""
+    """Yield services after those that they depend on."""
     left = {service.name: service for service in services}
     while left:
         ready = [name for name, service in left.items() if not left.keys() & service.said.get("depends_on", {}).keys()]
-        assert ready, f"they depend on each other: {sorted(left)}"
+        assert ready, f"services depend on each other: {sorted(left)}"
         for name in ready:
             yield left.pop(name)

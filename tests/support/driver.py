@@ -1,4 +1,4 @@
-"""The store, driven from tests that are not asynchronous."""
+"""The store, for tests that are not asynchronous."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 
 class Driver:
-    """A store with a loop of its own: ``driver(store.begin(...))`` gives what that returns."""
+    """A store with its own event loop: ``driver(store.begin(...))`` returns the result of the coroutine."""
 
     def __init__(self, url: str) -> None:
         self.loop = asyncio.new_event_loop()
@@ -28,8 +28,14 @@ class Driver:
         self.loop.close()
 
 
+def command_of(store: JobStore, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """Return the action or the other command of this name."""
+    command: Callable[..., Coroutine[Any, Any, Any]] = getattr(store.actions, name, None) or getattr(store, name)
+    return command
+
+
 def with_store(valkey: EmbeddedValkey, what: Callable[[JobStore], Awaitable[Result]]) -> Result:
-    """Run a coroutine on a store of its own, in a loop of its own."""
+    """Run a coroutine function on a new store in a new event loop."""
 
     async def run() -> Result:
         redis: Redis = connect(valkey.url)

@@ -1,4 +1,4 @@
-"""The driver of a query without Spark: what Spark does with a checkpoint and a batch, around the client's protocol."""
+"""The driver of a query without Spark: Spark's steps for a batch, around the client's protocol."""
 
 import json
 from functools import partial
@@ -41,7 +41,7 @@ class Runs:
         (directory / "metadata").write_text('{"id": "checkpoint"}')
 
     def plan(self, batch_id: int) -> None:
-        """Write the batch to Spark's log of offsets, unless it is there."""
+        """Write the batch to Spark's offset log, unless it is there already."""
         planned = self.directory / "offsets" / str(batch_id)
         if not planned.exists():
             planned.write_text(f"v1\n{json.dumps({'batchTimestampMs': self.clock.now_ms()})}\n-")
@@ -101,4 +101,4 @@ class Run:
 
     def flush(self) -> bool:
         """Try once to report the backlog; return whether it is empty."""
-        return self.session.run(self.session.backlog.flush(ONE_ATTEMPT))
+        return self.session.run(self.session.protocol.backlog.flush(ONE_ATTEMPT))

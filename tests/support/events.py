@@ -1,4 +1,4 @@
-"""Server-sent events, as a client reads them."""
+"""A client of server-sent events."""
 
 import json
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ class Event:
 
 
 class Events:
-    """The events of a response; ``last_id`` is what to go on from, also after blocks that are no events."""
+    """The events of a response; ``last_id`` is the id from which a client resumes."""
 
     def __init__(self, response: httpx.Response) -> None:
         self.response, self._lines, self.last_id = response, response.iter_lines(), ""
@@ -38,7 +38,7 @@ class Events:
                 name, data = "", ""
 
     def take(self, number: int) -> list[Event]:
-        """The next so many."""
+        """Return the next ``number`` events."""
         found: list[Event] = []
         for event in self:
             found.append(event)
@@ -47,7 +47,7 @@ class Events:
         return found
 
     def until(self, watermark: int) -> list[Event]:
-        """All up to the emission of that watermark."""
+        """Return the events up to the emission of ``watermark``, inclusive."""
         found: list[Event] = []
         for event in self:
             found.append(event)
@@ -58,7 +58,7 @@ class Events:
 
 @contextmanager
 def watching(url: str, after: str | None = None, key: str | None = None, **parameters: Any) -> Iterator[Events]:
-    """``url``: of the job, with the coordinator's address."""
+    """Watch a job; ``url`` is its address at the coordinator."""
     headers = {} if after is None else {"Last-Event-ID": after}
     if key is not None:
         headers["Authorization"] = f"Bearer {key}"

@@ -1,4 +1,4 @@
-"""Fixtures of queries: a stream that a test writes, a job, a checkpoint, and a coordinator of its own."""
+"""Fixtures of queries: a stream that a test writes, a job, a checkpoint, and a separate coordinator."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,7 +32,7 @@ def checkpoint(tmp_path: Path) -> str:
 
 @pytest.fixture
 def own(valkey: EmbeddedValkey) -> Iterator[LocalCoordinator]:
-    """A coordinator that the test may stop, empty and restore."""
+    """A coordinator that the test can stop, empty and restore."""
     with LocalCoordinator(valkey) as coordinator:
         yield coordinator
 

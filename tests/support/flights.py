@@ -1,4 +1,4 @@
-"""What holds of the demo's output, against pandas."""
+"""Checks of the demo's output, compared with pandas."""
 
 import csv
 import json
@@ -23,7 +23,7 @@ def read_summary(out: Path) -> dict[str, Any]:
 
 
 def check_accounts(out: Path, flights: pd.DataFrame) -> dict[str, Any]:
-    """What holds for every run: no row lost, no row twice, and the files say what the summary says."""
+    """Check that no row is lost or counted twice, and that files and summary agree; return the summary."""
     summary = read_summary(out)
     assert summary["rows"] == len(flights) == summary["on_time"] + summary["late"] + summary["null_event_time"]
     windows = pq.ParquetDataset(out / "windows").read().to_pandas()
@@ -46,7 +46,10 @@ def check_accounts(out: Path, flights: pd.DataFrame) -> dict[str, Any]:
 
 
 def check_windows(out: Path, flights: pd.DataFrame) -> None:
-    """With every destination declared, idleness off and a lag over the worst disorder, the result is pandas' own."""
+    """Check that the windows equal those of pandas.
+
+    This requires that every destination is declared, idleness is off, and the lag exceeds the worst disorder.
+    """
     windows = pq.ParquetDataset(out / "windows").read().to_pylist()
     counted = {(row["origin"], row["window_start"]): row["departures"] for row in windows}
     hours = [hour.to_pydatetime() for hour in flights["departed_at"].dt.floor("h")]

@@ -1,4 +1,4 @@
-"""Streaming DataFrames by their schema alone, for arguments that are refused before anything runs."""
+"""Streaming DataFrames that have only a schema, for arguments that are refused before anything runs."""
 
 from dataclasses import dataclass
 from typing import Any, cast
@@ -10,14 +10,14 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 @dataclass(frozen=True)
 class Session:
-    """What argument checks read of a session."""
+    """The attributes of a session that argument checks read."""
 
     version: str = pyspark.__version__
 
 
 @dataclass(frozen=True)
 class Schema:
-    """What argument checks read of a DataFrame."""
+    """The attributes of a DataFrame that argument checks read."""
 
     schema: StructType
     isStreaming: bool = True  # noqa: N815 - Spark's name
@@ -31,6 +31,6 @@ class Schema:
 def stream_of_types(
     types: dict[str, DataType], metadata: dict[str, dict[str, Any]] | None = None, *, streaming: bool = True
 ) -> DataFrame:
-    """Return a DataFrame that has columns of these types, and no rows."""
+    """Return a DataFrame with columns of these types and without rows."""
     fields = [StructField(name, kind, True, (metadata or {}).get(name)) for name, kind in types.items()]
     return cast(DataFrame, Schema(StructType(fields), streaming))

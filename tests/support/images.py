@@ -1,4 +1,4 @@
-"""Builds and runs the images without a container engine: buildah in a chroot, on a base made by debootstrap."""
+"""Images without a container engine: buildah builds and runs them in a chroot, on a base made by debootstrap."""
 
 import fcntl
 import hashlib
@@ -24,14 +24,15 @@ PACKAGES = ("python3", "python3-venv", "ca-certificates")
 BUILD_S = 1200
 STORE_VALID_S = 7 * 24 * 3600
 HOST_FILES = ("/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt")
-"""The host's files that pip in the base needs to reach the package index."""
+"""Files of the host that pip in the base needs to reach the package index."""
 
 
 class Buildah:
     """A store of images in a directory.
 
-    With the overlay driver, the store keeps the layers of builds, so it runs an unchanged step of the Dockerfile once.
-    The vfs driver works on every file system, but copies the whole image for each layer. It keeps no layers.
+    With the overlay driver, the store keeps the layers of builds and runs each unchanged step of the Dockerfile once.
+    The vfs driver works on every file system, but copies the whole image for each layer. With vfs, the store keeps no
+    layers.
     """
 
     def __init__(self, store: Path, driver: str) -> None:
@@ -61,7 +62,7 @@ class Buildah:
 
     def check_base(self) -> None:
         """Raise AssertionError if the base is missing or does not run Python."""
-        self("rm", "--all")  # containers of a run that was killed
+        self("rm", "--all")  # containers of a killed run
         container = self("from", "--pull-never", BASE)
         self("run", container, "--", "python3", "-m", "venv", "--help")
         self("rm", container)
@@ -76,7 +77,7 @@ class Buildah:
             try:
                 self._build(stage, "--layers")
             except AssertionError:
-                # The cached layers may be damaged: a failure counts only if it occurs without them.
+                # Cached layers may be damaged, so only a failure without them counts.
                 self._build(stage, "--layers", "--no-cache")
         return f"localhost/{target}"
 
@@ -100,8 +101,8 @@ class Buildah:
 
     def config(self, image: str) -> dict[str, Any]:
         """Return an image's configuration: user, entry point, command, health check."""
-        told: dict[str, Any] = json.loads(self("inspect", "--type", "image", image))["Docker"]["config"]
-        return told
+        config: dict[str, Any] = json.loads(self("inspect", "--type", "image", image))["Docker"]["config"]
+        return config
 
     @contextmanager
     def container(self, image: str) -> Iterator["Container"]:
@@ -112,9 +113,9 @@ class Buildah:
             self("rm", made.name)
 
     def popen(self, *arguments: str, log: Path) -> "subprocess.Popen[bytes]":
-        with open(log, "wb") as told:
+        with open(log, "wb") as output:
             return subprocess.Popen(
-                [*self._command, *arguments], env=self._environment, stdout=told, stderr=subprocess.STDOUT
+                [*self._command, *arguments], env=self._environment, stdout=output, stderr=subprocess.STDOUT
             )
 
 
@@ -137,7 +138,7 @@ class Container:
 
 
 def last_stages(target: str) -> list[str]:
-    """Return the stages that a target needs and on which no other of them is based, in build order."""
+    """Return the needed stages on which no other needed stage is based, in build order."""
     bases: dict[str, str] = {}
     copies: dict[str, list[str]] = {}
     for line in (ROOT / "Dockerfile").read_text().splitlines():
@@ -157,11 +158,11 @@ def last_stages(target: str) -> list[str]:
 def cached_store() -> Iterator[Buildah]:
     """Open the store in the user's cache directory, with a base image in it.
 
-    The store is made again if it is older than STORE_VALID_S, if what determines the base has changed, or if the base
-    does not run. One process at a time uses the store: a second one waits.
+    The store is created again if it is older than STORE_VALID_S, if the inputs of the base have changed, or if the base
+    does not run. Only one process at a time uses the store. Others wait.
     """
     if os.geteuid() != 0:
-        absent("Building an image in a chroot takes root.")
+        absent("Building an image in a chroot needs root: run the tests as root.")
     tool("debootstrap", "debootstrap")
     cache = (Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tidegate" / "images").resolve()
     cache.mkdir(parents=True, exist_ok=True)
@@ -174,7 +175,7 @@ def cached_store() -> Iterator[Buildah]:
             _discard(store)
             store.mkdir()
             buildah.make_base()
-            # The key is written last and in one step: a store without it is incomplete.
+            # The key is written last and in one step, so a store without a key is incomplete.
             (store / "key.new").write_text(key)
             (store / "key.new").rename(store / "key")
         yield buildah
@@ -193,7 +194,7 @@ def _host_files() -> list[str]:
 
 
 def _key(driver: str) -> str:
-    """Return a digest of what determines the base."""
+    """Return a digest of the inputs of the base."""
     determined = [driver, RELEASE, *PACKAGES]
     for name in _host_files():
         determined += [name, hashlib.sha256(Path(name).read_bytes()).hexdigest()]
@@ -212,7 +213,7 @@ def _is_valid(store: Path, key: str, buildah: Buildah) -> bool:
 
 
 def _discard(store: Path) -> None:
-    """Remove a store, with mounts that a killed run has left in it."""
+    """Remove a store and the mounts that a killed run has left in it."""
     mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     for mount in reversed(mounts):
         if mount.startswith(f"{store}/"):

@@ -1,4 +1,4 @@
-"""A coordinator in this process: real HTTP on loopback, a real Valkey, and failures and time that a test controls."""
+"""A coordinator in this process, with HTTP on loopback and a real Valkey. Tests control its failures and its clock."""
 
 import asyncio
 import itertools
@@ -21,14 +21,14 @@ DATABASES = 15
 _database = itertools.count()
 
 State = dict[bytes, tuple[int, bytes]]
-"""Every key with its time to live in milliseconds (0: none) and its serialized value."""
+"""Every key with its time to live in milliseconds (0: unlimited) and its serialized value."""
 
 
 class LocalCoordinator:
-    """The coordinator's application on a database of its own.
+    """The coordinator's application on its own database.
 
-    :meth:`stop` refuses connections, as a coordinator that was killed does; :meth:`start` serves the same address and
-    state again. Unlike a process it starts within milliseconds. Clients get the same ``clock`` from :meth:`job`.
+    :meth:`stop` refuses connections, like a killed coordinator. :meth:`start` serves the same address and state again.
+    Unlike a process, the application starts within milliseconds. Clients from :meth:`job` use the same ``clock``.
 
     Args:
         valkey: The server that holds the state, in one of its databases.
@@ -58,7 +58,7 @@ class LocalCoordinator:
         return connect(self.url, job=job, **options)
 
     def start(self) -> Self:
-        """Serve; a second start serves the same address."""
+        """Start serving; a restart uses the same address."""
         listening = socket.socket()
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(("127.0.0.1", self.port))
@@ -76,23 +76,23 @@ class LocalCoordinator:
         return self
 
     def stop(self) -> None:
-        """Refuse connections, and break those that are open. Harmless if it does not serve."""
+        """Refuse new connections and break open ones; do nothing if the coordinator is stopped."""
         if self._server is not None and self._thread is not None:
             self._server.should_exit = True
             self._thread.join()
             self._server = self._thread = None
 
     def empty(self) -> None:
-        """Lose all state, as a Redis that was flushed does."""
+        """Lose all state, like a flushed Redis."""
         self._redis.flushdb()
 
     def state(self) -> State:
-        """Return a copy of the whole state."""
+        """Return a copy of the state."""
         redis: Any = self._redis
         return {key: (max(0, redis.pttl(key)), redis.dump(key)) for key in redis.scan_iter()}
 
     def restore(self, state: State) -> None:
-        """Go back to an earlier state: everything that came after it is lost."""
+        """Restore an earlier state and lose all later changes."""
         self._redis.flushdb()
         for key, (ttl_ms, value) in state.items():
             self._redis.restore(key, ttl_ms, value)

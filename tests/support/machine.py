@@ -1,4 +1,4 @@
-"""The Python machine behind methods, so that a test reads like a conversation with one job."""
+"""The machine of one job, with the commands of :mod:`tidegate.domain.commands` as methods."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +14,7 @@ from tidegate.domain.state import JobState
 
 
 class JobMachine(JobState):
-    """A job; every command of :mod:`tidegate.domain.commands` is a method."""
+    """A job whose methods are the commands."""
 
     def __init__(self, config: JobConfig, now_ms: int, **options: Any) -> None:
         super().__init__(config, now_ms, **options)

@@ -1,4 +1,4 @@
-"""Queries whose own operators follow the job's watermark, and what they wrote."""
+"""Queries with native operators that follow the job's watermark, and the rows that they wrote."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -16,7 +16,7 @@ START = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 def at(second: float) -> str:
-    """An event time, so many seconds into the stream, as JSON has it."""
+    """Return the event time at this second of the stream, as a JSON string."""
     return (START + timedelta(seconds=second)).isoformat()
 
 
@@ -25,7 +25,7 @@ def ms(second: float) -> int:
 
 
 def seconds(moment: datetime) -> float:
-    """How far into the stream: Spark gives local times without a zone."""
+    """Return the second of the stream for a local time without a zone, as Spark returns it."""
     return (moment.astimezone(UTC) - START).total_seconds()
 
 
@@ -34,7 +34,7 @@ def rows(*pairs: tuple[str | None, float | None]) -> list[dict[str, Any]]:
 
 
 class Out:
-    """What a query wrote, batch by batch."""
+    """The rows that a query wrote, by batch."""
 
     def __init__(self) -> None:
         self.rows: dict[int, list[Any]] = {}
@@ -47,7 +47,7 @@ class Out:
         return [row for batch in sorted(self.rows) for row in self.rows[batch]]
 
     def windows(self) -> dict[tuple[float, str], int]:
-        """Counts by the start of a window, and k; none comes twice."""
+        """Return the counts by start of the window and ``k``; fail if a window was written twice."""
         found = [((seconds(row.window.start), row.k), row["count"]) for row in self.all()]
         assert len(dict(found)) == len(found)
         return dict(found)
@@ -73,12 +73,12 @@ def native(job: Job, df: DataFrame, checkpoint: str, **more: Any) -> DataFrame:
 
 
 def tens(df: DataFrame) -> DataFrame:
-    """Counts in windows of ten seconds, by k."""
+    """Return counts in windows of ten seconds by ``k``."""
     return df.groupBy(F.window("t", "10 seconds"), "k").count()
 
 
 def watermarks(checkpoint: str) -> dict[int, int]:
-    """The watermark that Spark had for each batch, by its own log."""
+    """Return the watermark of each batch from Spark's offset log."""
     found = {}
     for path in Path(checkpoint, "offsets").iterdir():
         if path.name.isdigit():

@@ -1,4 +1,4 @@
-"""A source of four partitions, each in order, one of them far behind: what Spark's own watermark cannot cope with."""
+"""A source of four partitions. Each is in order, and the last one is far behind."""
 
 import sys
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from tidegate_spark.versions import PYTHON_SOURCES, version_of
 
 try:
     from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-except ImportError:  # PySpark 3.5, where nothing of this is used
+except ImportError:  # four_partitions() skips tests on PySpark 3.5
     DataSource = DataSourceStreamReader = InputPartition = object  # type: ignore[misc,assignment]
 
 SECOND = 1000
@@ -27,7 +27,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-u
 
 
 def four_partitions(spark: SparkSession) -> DataFrame:
-    """Return a stream of the source; skip the test if this version of Spark has no sources in Python."""
+    """Return a stream of the source; skip the test if this version of Spark has no Python data sources."""
     if version_of(spark) < PYTHON_SOURCES:
         pytest.skip("needs Spark 4.0")
     spark.dataSource.register(FourPartitions)
@@ -41,7 +41,7 @@ class Slice(InputPartition):
 
 
 class FourPartitions(DataSource):
-    """Four partitions, an event a second in each, all in order; the last one is far behind."""
+    """Four partitions with one event per second, all in order. The last partition is ``BEHIND_S`` behind."""
 
     @classmethod
     def name(cls) -> str:
@@ -55,7 +55,7 @@ class FourPartitions(DataSource):
 
 
 class FourPartitionsReader(DataSourceStreamReader):
-    """One batch after the other, each of ``PER_BATCH`` seconds. (With ``availableNow`` it would be one.)"""
+    """Batches of ``PER_BATCH`` seconds. With ``availableNow``, there would be only one."""
 
     second = 0
 
@@ -63,7 +63,7 @@ class FourPartitionsReader(DataSourceStreamReader):
         return {"second": 0}
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:  # noqa: N802
-        # Before version 4.2 Spark does not say where the last batch ended. It asks once for each batch.
+        # Before version 4.2, Spark does not pass the end of the last batch. It asks once for each batch.
         self.second = min((self.second if start is None else start["second"]) + PER_BATCH, PER_BATCH * BATCHES)
         return {"second": self.second}
 

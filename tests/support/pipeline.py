@@ -1,7 +1,7 @@
-"""A data engineer's program, in a process of its own: ``python -m tests.support.pipeline SETTINGS``, which are JSON.
+"""A user's program in its own process: ``python -m tests.support.pipeline SETTINGS`` (JSON).
 
-It runs to the end of its input on the session it is given, and leaves a file for every call of its functions. It may be
-told to die at a point of a batch, and to have tasks that fail once and tasks that stall once.
+The program processes all its input on a given session, and writes a file for each call of its functions. The settings
+can kill the program at a point of a batch, and can make tasks fail once or stall once.
 """
 
 import json
@@ -34,11 +34,20 @@ LAG = timedelta(seconds=10)
 
 @dataclass
 class Settings:
-    """``flaky``: a folder for marks of what has failed once; None: nothing does. ``die``: a point, ``of`` a batch.
+    """Settings of the pipeline.
 
-    ``until_idle``: it goes on until the coordinator takes all substreams for idle, after a second of silence.
-    ``windows``: their size; its function gets windows by k then, which take rows for as long again after they closed;
-    or, where they are ``with_watermark``, Spark's own, which take none.
+    Attributes:
+        session: The master, or the address of a Spark Connect server.
+        url: The address of the coordinator.
+        job: The name of the job.
+        directory: The folder of the input, the checkpoint and the output.
+        die: The point at which the driver dies; None: it does not die.
+        of: The batch in which the driver dies.
+        flaky: A folder with a mark for each task that has failed or stalled; None: no task fails or stalls.
+        until_idle: Whether the pipeline runs until all substreams are idle, after a second of silence.
+        windows: Size of the windows by ``k``, and their allowed lateness, in milliseconds; None: no windows.
+        native: Whether the windows are Spark's own, without allowed lateness.
+        conf: Spark's configuration.
     """
 
     session: str
@@ -70,14 +79,14 @@ def session(settings: Settings) -> SparkSession:
 
 
 def keep(directory: Path, kind: str, df: DataFrame, batch: Batch) -> None:
-    """What a function was given, one file a call."""
+    """Write the arguments of a call to a file."""
     rows = sorted((list(row) for row in df.collect()), key=lambda row: (row[1] is not None, row))
     given = {"batch": batch, "pinned_watermark": batch.watermark, "replayed": batch.replayed, "rows": rows}
     (directory / "out" / f"{kind}-{batch:03d}-{time.time_ns()}-{uuid.uuid4()}.json").write_text(json.dumps(given))
 
 
 def once(mark: Path) -> bool:
-    """Whether this is the first to come by."""
+    """Return whether this is the first call with this mark."""
     try:
         mark.touch(exist_ok=False)
     except FileExistsError:
@@ -86,13 +95,13 @@ def once(mark: Path) -> bool:
 
 
 def flaky(df: DataFrame, marks: Path) -> DataFrame:
-    """The same rows; but the first task of each batch fails once, and another one stalls once."""
+    """Return the same rows, with tasks that fail once or stall once."""
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for row in batch.to_pylist():
                 if row["k"] == "fails" and once(marks / f"failed-{row['t']}"):
-                    raise RuntimeError("a disk had a hiccup")
+                    raise RuntimeError("this task fails once")
                 if row["k"] == "stalls":
                     if once(marks / f"stalled-{row['t']}"):
                         time.sleep(60)
@@ -104,7 +113,7 @@ def flaky(df: DataFrame, marks: Path) -> DataFrame:
 
 
 class AfterSparksCommit(StreamingQueryListener):
-    """Spark tells of a batch when it has committed it."""
+    """A listener that Spark calls when it has committed a batch."""
 
     def __init__(self, reached: Reached) -> None:
         self.reached = reached
@@ -131,7 +140,7 @@ def run_natively(
     write: Callable[[DataFrame, Batch], None],
     reached: Reached,
 ) -> None:
-    """Spark's own windows over all that is there, by the job's watermark."""
+    """Run Spark's own windows on the job's watermark over all available input."""
     assert settings.windows is not None
     size = timedelta(milliseconds=settings.windows)
     followed = job.with_watermark(
@@ -156,7 +165,7 @@ def run_natively(
 
 
 class Died(RuntimeError):
-    """The driver of a pipeline in this process has died, as if it were killed."""
+    """The driver of a pipeline in this process died, as if it were killed."""
 
 
 def execute(spark: SparkSession, settings: Settings, reached: Reached) -> None:
@@ -165,7 +174,7 @@ def execute(spark: SparkSession, settings: Settings, reached: Reached) -> None:
     Args:
         spark: The session.
         settings: What to run, and at which point of which batch to die.
-        reached: Called at each point of each batch; it kills the driver at the point that ``settings`` name.
+        reached: Called at each point of each batch. It kills the driver at the point in ``settings``.
     """
     directory = Path(settings.directory)
 
@@ -208,7 +217,7 @@ def kill_the_server() -> None:
 
 
 def main() -> None:
-    """Run the pipeline of the settings in the first argument; die by ``kill -9`` where they say so."""
+    """Run the pipeline with the settings in the first argument; at the point ``die``, kill it with SIGKILL."""
     settings = Settings(**json.loads(sys.argv[1]))
 
     def reached(point: str, batch_id: int) -> None:

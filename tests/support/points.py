@@ -1,18 +1,18 @@
-"""The points of a batch at which something may die, and a callback that is called at each."""
+"""The points of a batch at which a driver can die, and a callback for each point."""
 
 import re
 from collections.abc import Callable
 from typing import Any
 
 from tidegate_spark.hook import batch_function
-from tidegate_spark.protocol.effects import Request, Response
+from tidegate_spark.protocol.effects import Response, Send
 from tidegate_spark.protocol.transport import HttpTransport
-from tidegate_spark.windows.parquet import ParquetState
+from tidegate_spark.windows.state import ParquetState
 from tidegate_spark.windows.windowing import Windowing
 
 IN_THE_FUNCTION = "in the function"
 POINTS = ["before the pin", "after the pin", "after the reports", IN_THE_FUNCTION, "before the commit", "after it"]
-"""In their order; the user's function says itself that it is reached."""
+"""Points of a batch, in order. The user's function itself reports ``IN_THE_FUNCTION``."""
 
 POINTS_WITH_WINDOWS = [
     "before the state",
@@ -22,17 +22,17 @@ POINTS_WITH_WINDOWS = [
     "after the version",
     IN_THE_FUNCTION,
 ]
-"""What a batch of a query with windows adds to them, in their order: its function comes last."""
+"""Points of a batch with windows, in order. The user's function is called last."""
 
 AFTER_SPARKS_COMMIT = "after Spark's commit"
-"""Where a native query has no hook; it can die in its function, too."""
+"""The point of a native batch outside the user's function. Native queries have no hook."""
 
 Reached = Callable[[str, int], None]
-"""Gets the point and the batch."""
+"""A callback with the point and the batch."""
 
 
 def watch(reached: Reached, replace: Callable[[Any, str, Any], None] = setattr) -> None:
-    """Calls ``reached`` at each point of each batch that this process works on."""
+    """Call ``reached`` at each point of each batch that this process runs."""
 
     def around(owner: Any, name: str, before: str | None, after: str, batch_of: Callable[..., int]) -> None:
         original = getattr(owner, name)
@@ -49,7 +49,7 @@ def watch(reached: Reached, replace: Callable[[Any, str, Any], None] = setattr) 
     _watch_calls(reached, replace)
     around(batch_function, "on_executors", None, "after the reports", lambda *args: args[3].batch["batch_id"])
     around(ParquetState, "write", "before the state", "after the state", lambda *args: args[1])
-    around(Windowing, "_give_out", "after the version", "after the function", lambda *args: args[1].batch)
+    around(Windowing, "_emit", "after the version", "after the function", lambda *args: args[1].batch)
 
 
 _CALLS = {
@@ -59,16 +59,16 @@ _CALLS = {
 
 
 def _watch_calls(reached: Reached, replace: Callable[[Any, str, Any], None]) -> None:
-    """Call ``reached`` before a begin or a commit is sent, and after it was answered."""
+    """Call ``reached`` before a begin or a commit is sent and after it was answered."""
     send = HttpTransport.send
 
-    def watched(self: HttpTransport, request: Request, timeout_s: float) -> Response:
+    def watched(self: HttpTransport, request: Send) -> Response:
         pattern, before, after = _CALLS.get(request.method, (None, "", ""))
         found = pattern.search(request.path) if pattern else None
         if found is None:
-            return send(self, request, timeout_s)
+            return send(self, request)
         reached(before, int(found[1]))
-        response = send(self, request, timeout_s)
+        response = send(self, request)
         if response.status < 300:
             reached(after, int(found[1]))
         return response

@@ -4,7 +4,7 @@ import socket
 
 
 def free_port() -> str:
-    """Return a port of loopback that nothing uses."""
+    """Return an unused port of loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return str(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""Programs from Debian that these tests ask for."""
+"""Debian programs that tests run."""
 
 import os
 import shutil
@@ -9,11 +9,11 @@ import pytest
 
 
 def tool(name: str, package: str) -> str:
-    """Where a program is; without it tests are passed over, but in no build."""
+    """Return the path of a program. If it is missing, skip the test, or fail in CI."""
     found = shutil.which(name)
     if found:
         return str(found)
-    return absent(f"No {name}: apt-get install {package}.")
+    return absent(f"{name} was not found: run apt-get install {package}.")
 
 
 def absent(why: str) -> str:
@@ -23,7 +23,7 @@ def absent(why: str) -> str:
 
 
 def run(*command: str, timeout_s: float = 120, **options: Any) -> str:
-    """What a command says; it must end well."""
+    """Run a command and return its output; fail if the command fails."""
     ended = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, **options)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return str(ended.stdout)

@@ -1,4 +1,4 @@
-"""Starting the pipeline, and reading what it left."""
+"""Runs of the pipeline, and the calls that they recorded."""
 
 import json
 import os
@@ -24,20 +24,20 @@ from tidegate_spark.testing import ensure_java
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 240
 SILENCED = {HttpTransport: ("send",), Checkpoint: ("write", "delete")}
-"""What a dead driver no longer does."""
+"""Methods of the client that fail once the driver is dead."""
 
 
 def environment(**more: str) -> dict[str, str]:
-    """For processes with a Spark of their own: the same Java and Python, quiet, and nothing beyond loopback."""
+    """Return the environment for processes with their own Spark: the same Java and Python, on loopback only."""
     ensure_java()
-    # Without what the demo, or a Spark of this process, has put there for itself: a log that shows errors only.
+    # Variables that the demo or a Spark of this process has set would change the log level.
     own = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
     return {**own, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT), **more}
 
 
 @contextmanager
 def started(settings: Settings) -> Iterator["subprocess.Popen[bytes]"]:
-    """Start the pipeline in a process of its own, which ends with the block."""
+    """Start the pipeline in its own process, which ends with the block."""
     (Path(settings.directory) / "out").mkdir(exist_ok=True)
     with open(Path(settings.directory) / "pipeline.log", "a") as log:
         process = subprocess.Popen(
@@ -56,7 +56,7 @@ def started(settings: Settings) -> Iterator["subprocess.Popen[bytes]"]:
 
 
 def run(settings: Settings) -> int:
-    """Run the pipeline in a process of its own; return its exit status."""
+    """Run the pipeline in its own process; return its exit status."""
     with started(settings) as process:
         return process.wait(TIMEOUT_S)
 
@@ -64,8 +64,8 @@ def run(settings: Settings) -> int:
 def run_here(spark: SparkSession, settings: Settings) -> bool:
     """Run the pipeline on a session of this process; return whether it reached the end of its input.
 
-    Where the settings name a point, the driver dies there: the batch fails, and from then on the client of that run
-    sends nothing and writes nothing.
+    The driver dies at the point in the settings, if there is one. The batch fails, and afterwards the client of that
+    run neither sends nor writes anything.
     """
     (Path(settings.directory) / "out").mkdir(exist_ok=True)
     dead = False
@@ -104,7 +104,7 @@ def _after(check: Callable[[], None], call: Callable[..., Any]) -> Callable[...,
 
 @dataclass(frozen=True)
 class Call:
-    """One call of one of the pipeline's functions."""
+    """A call of a function of the pipeline."""
 
     kind: str
     batch: int
@@ -114,7 +114,7 @@ class Call:
 
 
 def calls(directory: Path) -> list[Call]:
-    """All calls, in their order."""
+    """Return all calls in their order."""
     found = []
     for path in (directory / "out").glob("*.json"):
         kind, _, order, *_ = path.stem.split("-")

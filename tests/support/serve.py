@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def fails(tmp_path: Path, *arguments: str, **settings: str) -> str:
-    """Return the one line that a failed start prints."""
+    """Start the coordinator with settings that it must refuse; return the line that it prints."""
     environment = os.environ | {"TIDEGATE_DATA_DIR": str(tmp_path / "data"), "TIDEGATE_PORT": "0"} | settings
     ended = subprocess.run(
         [sys.executable, "-m", "tidegate", "serve", *arguments],

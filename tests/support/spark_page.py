@@ -1,6 +1,6 @@
-"""Runs the Python of ``docs/spark.md`` here: ``python -m tests.support.spark_page``, with ``TIDEGATE_URL`` set.
+"""The Python code of ``docs/spark.md``: ``python -m tests.support.spark_page`` runs it, with ``TIDEGATE_URL`` set.
 
-In a process of its own, for relative paths are those of the process that Spark runs in.
+The code needs its own process, because relative paths are those of the process in which Spark runs.
 """
 
 import re
@@ -27,7 +27,7 @@ def main() -> None:
     landings.add(flight("BOS", "2013-01-01T12:00:00Z"), flight("HNL", "2013-01-01T06:00:00Z"))
     page: dict[str, Any] = {"spark": spark}
     for block in (block for block in BLOCKS if not FILE.match(block)):
-        if ".late_output(write_late)" in block:  # the second run of "departures" gets something to set aside
+        if ".late_output(write_late)" in block:  # give the second run of "departures" some late rows
             landings.add(
                 flight("HNL", "2013-01-01T05:00:00Z"), flight("HNL", "2013-01-01T06:30:00Z"), flight("BOS", None)
             )
@@ -42,7 +42,7 @@ def main() -> None:
     }, hourly
     by_spark = spark.read.parquet("by_spark").collect()
     assert ("HNL", 5, 1) in {(row.dest, row.window.start.hour, row.flights) for row in by_spark}, by_spark
-    # The query "metered" reads the same flights, and finds the same one late.
+    # The query "metered" reads the same flights, so it finds the same late flight.
     assert page["batches"] == [0, 1]
     assert page["Metrics"].seen[-1]["tidegate.watermark"] is not None
     assert page["never_stops"].connection.on_outage.continues

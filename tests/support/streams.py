@@ -1,4 +1,4 @@
-"""What tests of queries have in common: rows, a run to the end, and what a query did with its batches."""
+"""Helpers for tests of queries: rows, runs to the end of the input, and a sink."""
 
 from datetime import timedelta
 from typing import Any
@@ -17,13 +17,13 @@ def rows(*pairs: tuple[str | None, int | None]) -> list[dict[str, Any]]:
 
 
 def to_the_end(stream: Stream, checkpoint: str, query: str = "q") -> None:
-    """Runs a query over all that is there."""
+    """Run a query over all available input."""
     running = stream.trigger(availableNow=True).start(queryName=query, checkpointLocation=checkpoint)
     assert running.awaitTermination(120)
 
 
 def kill(own: LocalCoordinator, empties: bool) -> None:
-    """Stop a coordinator; and, if it ``empties``, lose all state of its Redis."""
+    """Stop a coordinator; with ``empties``, also delete its state in Redis."""
     own.stop()
     if empties:
         own.empty()
@@ -36,14 +36,14 @@ class Backup:
         self.own, self.state = own, own.state()
 
     def restore(self) -> None:
-        """Lose everything that came later."""
+        """Restore the state and lose all later changes."""
         self.own.stop()
         self.own.restore(self.state)
         self.own.start()
 
 
 def known(job: Job) -> dict[str, int | None]:
-    """How far the job knows each substream to have come; nothing where it was lost."""
+    """Return the max event time of each substream; an empty dict if the job is lost."""
     try:
         return {row["substream"]: row["max_event_time"] for row in job.substreams()}
     except JobMissing:
@@ -51,7 +51,7 @@ def known(job: Job) -> dict[str, int | None]:
 
 
 class Sink:
-    """Keeps what the user's functions were given, by batch."""
+    """A sink that keeps the arguments of the user's functions by batch."""
 
     def __init__(self) -> None:
         self.on_time: dict[int, list[tuple[str | None, int | None]]] = {}
@@ -67,7 +67,7 @@ class Sink:
         self.late[int(batch)] = sorted(((row.k, row.t) for row in df.collect()), key=str)
 
     def after(self, stream: Stream) -> Stream:
-        """The stream with this as its sink."""
+        """Return the stream with this sink."""
         return stream.foreach_batch(self.write).late_output(self.write_late).on_commit(self.committed.append)
 
 

@@ -1,4 +1,4 @@
-"""A query and its coordinator in virtual time: no threads, sockets, files or sleeping."""
+"""A query and its coordinator in virtual time, without threads, sockets, files or sleeping."""
 
 import copy
 import json
@@ -24,7 +24,6 @@ from tidegate_spark.protocol.effects import (
     ReadPlannedMs,
     ReadQueryId,
     Remove,
-    Request,
     Response,
     Send,
     StartFlusher,
@@ -42,12 +41,12 @@ Result = TypeVar("Result")
 
 
 class Died(BaseException):
-    """The driver was killed; no handler of an ordinary error runs."""
+    """The driver was killed. No handler of ordinary errors runs."""
 
 
 @dataclass
 class ModelJob:
-    """What the coordinator knows of a job with one query."""
+    """The coordinator's state of a job with one query."""
 
     epoch: str
     config: JobConfig
@@ -68,7 +67,7 @@ class ModelJob:
         return self.proven
 
     def commit_staged(self) -> None:
-        """Make what was staged effective."""
+        """Commit the staged reports."""
         for name, time in self.staged.items():
             if time is not None:
                 self.max_event_times[name] = max(time, self.max_event_times.get(name, time))
@@ -76,7 +75,7 @@ class ModelJob:
 
 
 class ModelCoordinator:
-    """A model of the coordinator: one job, one query, the answers that the client depends on."""
+    """A model of the coordinator for one job and one query, with the answers on which the client depends."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock, self.away = clock, False
@@ -84,7 +83,7 @@ class ModelCoordinator:
         self._epochs = 0
         self.waited_ms: list[int] = []
 
-    def handle(self, request: Request) -> Response:
+    def handle(self, request: Send) -> Response:
         """Answer a request."""
         body, path = dict(request.body or {}), request.path.removeprefix("/v1/jobs/j")
         if request.method == "PUT" and not path:
@@ -135,7 +134,7 @@ class ModelCoordinator:
                 return self._refuse(409, "pinned_watermark_conflict")
             job.pinned_watermarks[batch_id] = kept
         if was_open and previous != batch_id:
-            job.commit_staged()  # Spark has finished it, or would not begin the next
+            job.commit_staged()  # Spark begins a batch only after it has finished the previous one
         replayed = batch_id in job.pinned_watermarks
         pinned_watermark = job.pinned_watermarks.setdefault(batch_id, job.watermark)
         if previous != batch_id or was_open:
@@ -191,10 +190,10 @@ class ModelCoordinator:
 
 
 class World:
-    """A coordinator, a checkpoint, and the effects that drivers of one query perform on them.
+    """A coordinator, a checkpoint, and the effects that the drivers of a query perform on them.
 
     Attributes:
-        dies_at: Number of the point at which the driver dies: twice the effect's number before it, one more after it.
+        dies_at: Number of the point at which the driver dies. Each effect has two points, before and after it.
         points: The points so far, by name.
         flusher_started: Whether a driver has asked for its flusher.
         stopped: Whether the query was stopped.
@@ -227,10 +226,10 @@ class World:
 
     def _perform(self, effect: Effect) -> Any:
         match effect:
-            case Send(request):
+            case Send():
                 if self.coordinator.away:
                     raise NoAnswer("connection refused")
-                return self.coordinator.handle(copy.deepcopy(request))
+                return self.coordinator.handle(copy.deepcopy(effect))
             case Pause(seconds):
                 self.clock.advance(0 if self.stopped else seconds)
                 return self.stopped

@@ -7,5 +7,5 @@ from collections.abc import Callable
 def until(reached: Callable[[], bool], what: str, timeout_s: float = 90) -> None:
     deadline = time.monotonic() + timeout_s
     while not reached():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        assert time.monotonic() < deadline, f"not reached within {timeout_s} s: {what}"
         time.sleep(0.1)

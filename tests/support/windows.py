@@ -1,4 +1,4 @@
-"""Windows in the hook: a query with windows by ``k``, and what its function was given."""
+"""A query of the hook with windows by ``k``, and the results that its function received."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ SECOND = 1000
 
 @dataclass
 class Results:
-    """What a query's function was given, by batch, and the table that a consumer makes of it."""
+    """The results that a query's function received by batch, and the table that a consumer derives from them."""
 
     given: dict[int, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
     late: dict[int, list[tuple[str | None, int | None]]] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class Results:
         return stream.foreach_batch(self.write).late_output(self.write_late).on_commit(self.committed.append)
 
     def table(self) -> dict[tuple[int, Any], dict[str, Any]]:
-        """The last result of each window; each ``previous`` must be what stood there."""
+        """Return the last result of each window; check that each ``previous`` equals the result before."""
         table: dict[tuple[int, Any], dict[str, Any]] = {}
         for batch in sorted(self.given):
             for row in self.given[batch]:
@@ -46,7 +46,7 @@ class Results:
 
 
 def tens(job: Job, source: FileBatches, spark: SparkSession, results: Results, **more: Any) -> Stream:
-    """Windows of ten seconds, by k."""
+    """Return a stream with windows of ten seconds by ``k``."""
     stream = job.stream(source.stream(spark), event_time="t", substream="k").persist(False)
     windowed = stream.windows(10 * SECOND, **more).agg("k", rows=windows.count(), last=windows.max("t"))
     return results.after(windowed)

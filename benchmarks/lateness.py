@@ -1,11 +1,14 @@
-"""The book's exercise on allowed lateness, through a real query with windows and a real coordinator.
+"""An exercise on allowed lateness, with a real query over windows and a real coordinator.
 
-Its stream: 20 000 events, one every half unit of event time, each delayed by ``min(expovariate(1/6), 25)``, in the
-order of their arrival (``random.seed(7)``); windows of 10, a lag ``L`` of 5, an allowed lateness ``G``. An event is
-judged by the watermark that has taken it into account. Batches end where the watermark crosses the end of a window, or
-the end of what it is allowed, so that by its pin each event of a batch is judged as if it came alone.
+The stream has 20,000 events, one for each half unit of event time. Each event is delayed by
+``min(expovariate(1/6), 25)``, with the seed 7. The windows have a size of 10, the lag is 5, and the allowed lateness
+``G`` varies.
 
-The same run shows what a query of a thousand batches keeps: the state, its versions, and the memory of its processes.
+In the exercise, the watermark follows each event. Here, a batch ends at each event whose watermark closes a window,
+either for on-time rows or, after the allowed lateness, for all rows. The pinned watermark of the batch then classifies
+its events as in the exercise.
+
+The same run shows the state that a query of a thousand batches keeps, its versions, and the memory of its processes.
 """
 
 import random
@@ -26,19 +29,21 @@ EVENTS = 20_000
 LAG, SIZE = 5, 10
 GRACES = (0, 5, 15, 30)
 HALVES = 2
-"""Event times are multiples of a half; here they are counted in halves, as whole numbers."""
+"""Number of event time units of the benchmark per unit of the exercise. Event times are thus whole numbers."""
 
 
 def arrivals(events: int) -> list[int]:
-    """Event times in halves, in the order of arrival."""
-    chance = random.Random(7)  # noqa: S311 - the book's own stream
+    """Return event times in halves, in the order of arrival."""
+    chance = random.Random(7)  # noqa: S311 - the stream of the exercise
     arrived = sorted((i / HALVES + min(chance.expovariate(1 / 6), 25), i) for i in range(events))
     return [i for _, i in arrived]
 
 
 def batches(times: Iterable[int], grace: int) -> list[list[int]]:
-    """Cut where the watermark closes a window, for the first time or for good; the event that does so is the last of
-    its batch.
+    """Split the event times into batches.
+
+    The first event is a batch. Each later batch ends with an event whose watermark closes a window, either for on-time
+    rows or, after the allowed lateness, for all rows.
     """
     cut: list[list[int]] = [[]]
     max_event_time: int | None = None
@@ -56,9 +61,20 @@ def _closed(max_event_time: int, lag: int) -> int:
 
 @dataclass(frozen=True)
 class Outcome:
-    """``latency``: the mean, over the windows that came out, of the highest event time seen then less the window's end,
-    in units. ``state_rows``: the most that a version of the state had. ``versions``: how many there were at the end.
-    ``rss_mb``: memory of the processes of the query, early and late.
+    """The result of one run.
+
+    Attributes:
+        grace: Allowed lateness, in units of the exercise.
+        on_time: Number of rows on time.
+        updated: Number of rows that changed a closed window.
+        late: Number of late rows.
+        windows: Number of emitted windows.
+        updates: Number of repeated emissions of windows.
+        latency: Max event time at the emission of a window minus the window's end: the mean over all windows, in units.
+        batches: Number of batches.
+        state_rows: Highest number of rows in a version of the state.
+        versions: Number of versions of the state at the end.
+        rss_mb: Memory of the query's processes in MiB, after a tenth of the batches and at the end.
     """
 
     grace: int
@@ -80,7 +96,7 @@ class Outcome:
 
 
 class Run:
-    """One run over the stream."""
+    """One run of the query over the stream."""
 
     def __init__(self, out: Path, cut: list[list[int]], show: Callable[[str], None]) -> None:
         self._out, self._cut, self._show = out, cut, show
@@ -153,7 +169,7 @@ class Run:
 def run(
     spark: SparkSession, out: Path, show: Callable[[str], None], events: int = EVENTS, graces: Iterable[int] = GRACES
 ) -> list[Outcome]:
-    """All of it, by allowed lateness."""
+    """Run the query with each allowed lateness, and return the results in this order."""
     found = []
     times = arrivals(events)
     with CoordinatorProcess(out / "coordinator") as coordinator:
@@ -165,8 +181,8 @@ def run(
 
 
 def table(found: list[Outcome]) -> str:
-    """For people."""
-    lines = ["  G   complete   on time  updated  set aside   windows  updates   latency   state   MB early, late"]
+    """Return the results as a table."""
+    lines = ["  G   complete   on time  updated       late   windows  updates   latency   state   MB early, at the end"]
     for one in found:
         lines.append(
             f"{one.grace:>3}  {100 * one.completeness:>7.2f} %  {one.on_time:>7,}  {one.updated:>7,}    {one.late:>7,}"

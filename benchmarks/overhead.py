@@ -1,9 +1,9 @@
-"""What coordination adds to a batch of ten million rows: each reporting mode against the same aggregate without it.
+"""The cost of coordination for a batch of ten million rows.
 
-The aggregate is the one that watermarks are for: hourly windows by substream, from Parquet (with timestamps of 64 bits,
-as table formats have them) to Parquet. What is timed is a batch from its trigger to its end, as Spark's progress has
-it. The first batch of a query does not count: a query starts once and runs for months, and its start has work of its
-own.
+The benchmark compares each reporting mode with the same aggregate without coordination. The aggregate has hourly
+windows by substream, read from Parquet and written to Parquet. Timestamps have 64 bits, as in table formats. The time
+of a batch is ``triggerExecution`` in Spark's progress. The first batch of a query is not timed, because it includes the
+start of the query, and queries usually run for months.
 """
 
 import shutil
@@ -22,9 +22,9 @@ from tidegate_spark.testing import CoordinatorProcess, ensure_java
 
 ROWS = 10_000_000
 BATCHES = {256: 4, 1: 8}
-"""By number of substreams, so that a round takes long enough to be measured; the first of them is not timed."""
+"""Number of batches by number of substreams, so that a round takes long enough to measure."""
 MOST = {256: {"executor": 2.0}, 1: {"observe": 1.4}}
-"""The targets, by number of substreams."""
+"""Targets: maximum ratio by number of substreams and variant."""
 
 
 def session() -> SparkSession:
@@ -45,14 +45,14 @@ def session() -> SparkSession:
 
 
 def hourly(df: DataFrame) -> DataFrame:
-    """The aggregate, the same with and without coordination."""
+    """Return the aggregate, which is the same with and without coordination."""
     return df.groupBy(F.window("t", "1 hour"), "k").agg(
         F.count("*").alias("rows"), F.sum("v").alias("sum"), F.avg("v").alias("mean"), F.max("v").alias("highest")
     )
 
 
 class Overhead:
-    """The measurement, for one number of substreams."""
+    """The measurements for one number of substreams."""
 
     def __init__(self, spark: SparkSession, coordinator: CoordinatorProcess, out: Path, substreams: int) -> None:
         self._spark, self._coordinator, self._out, self.substreams = spark, coordinator, out, substreams
@@ -63,7 +63,10 @@ class Overhead:
         self._schema = spark.read.parquet(str(self._input)).schema
 
     def _make(self) -> None:
-        """The rows of a day, in two files a batch; a row's substream and disorder come from its number."""
+        """Write the input: for each batch, the rows of one day in two files.
+
+        The substream and the disorder of a row depend on the row's number only.
+        """
         number = F.col("id")
         for batch in range(self._batches):
             rows = self._spark.range(0, ROWS, 1, 2).select(
@@ -82,7 +85,7 @@ class Overhead:
         return reader.parquet(str(self._input))
 
     def _aggregate(self, df: DataFrame, batch_id: int) -> None:
-        """What a user's function does, as in a query without coordination: it writes hourly windows."""
+        """Write hourly windows, as a user's function would do."""
         hourly(df).write.mode("overwrite").parquet(str(self._out / "windows" / str(batch_id)))
 
     def _timed(self, start: Callable[[str], StreamingQuery]) -> float:
@@ -91,17 +94,20 @@ class Overhead:
         query.awaitTermination()
         shutil.rmtree(checkpoint)
         ran = [progress for progress in query.recentProgress if "addBatch" in progress.durationMs]
-        # Markers are rows, too; and windows are closed in batches without any.
+        # Markers count as rows, and Spark may close windows in batches without rows.
         assert sum(progress.numInputRows >= ROWS for progress in ran) == self._batches
         return sum(progress.durationMs["triggerExecution"] for progress in ran[1:]) / 1000
 
     def bare(self) -> float:
-        """Seconds without coordination."""
+        """Return the seconds of the query without coordination."""
         writer = self._rows().writeStream.foreachBatch(self._aggregate).trigger(availableNow=True)
         return self._timed(lambda checkpoint: writer.option("checkpointLocation", checkpoint).start())
 
     def coordinated(self, choose: Callable[[Stream], Stream], substream: str | None = "k") -> Callable[[], float]:
-        """Seconds with it, in a job of its own; no row may be missing from the coordinator's account."""
+        """Return a function that returns the seconds of the query with coordination, in a new job.
+
+        The function checks that the coordinator has counted all rows as on time.
+        """
 
         def run() -> float:
             job = self._coordinator.job(config=limiting_lag(timedelta(minutes=2), frame=timedelta(hours=1)))
@@ -115,17 +121,17 @@ class Overhead:
         return run
 
     def _windows(self, df: DataFrame) -> Callable[[str], StreamingQuery]:
-        """Spark's own windows of a stream that has a watermark."""
+        """Return a function that starts a query with Spark's own windows over a stream with a watermark."""
         writer = hourly(df).writeStream.format("parquet").outputMode("append").trigger(availableNow=True)
         to = str(self._out / f"windows-{uuid.uuid4()}")
         return lambda checkpoint: writer.start(to, checkpointLocation=checkpoint)
 
     def by_spark(self) -> float:
-        """Seconds of Spark's own windows, with its own watermark."""
+        """Return the seconds of the query with Spark's own windows and Spark's own watermark."""
         return self._timed(self._windows(self._rows().withWatermark("t", "2 minutes")))
 
     def natively(self, substream: str | None) -> Callable[[], float]:
-        """Seconds of Spark's own windows, with that of a job of its own."""
+        """Return a function that returns the seconds of Spark's own windows with the watermark of a new job."""
 
         def run() -> float:
             job = self._coordinator.job(config=limiting_lag(timedelta(minutes=2)))
@@ -162,38 +168,38 @@ class Overhead:
 
 
 def run(out: Path, rounds: int, show: Callable[[str], None]) -> dict[int, dict[str, Ratio]]:
-    """All of it, by number of substreams."""
+    """Measure all variants, and return their ratios by number of substreams."""
     found = {}
     with CoordinatorProcess(out / f"coordinator-{uuid.uuid4()}") as coordinator, session() as spark:
         for substreams in MOST:
-            show(f"{ROWS:,} rows a batch, {BATCHES[substreams]} batches, {substreams} substream(s):")
+            show(f"{ROWS:,} rows per batch, {BATCHES[substreams]} batches, {substreams} substream(s):")
             overhead = Overhead(spark, coordinator, out, substreams)
             found[substreams] = compare(overhead.bare, overhead.variants(), rounds, show)
     return found
 
 
 def run_native(out: Path, rounds: int, show: Callable[[str], None]) -> dict[str, Ratio]:
-    """Spark's own windows by a job's watermark, against the same by Spark's own."""
+    """Compare Spark's own windows under a job's watermark with the same windows under Spark's own watermark."""
     with CoordinatorProcess(out / f"coordinator-{uuid.uuid4()}") as coordinator, session() as spark:
         overhead = Overhead(spark, coordinator, out, 256)
-        show(f"{ROWS:,} rows a batch, {BATCHES[256]} batches, Spark's own windows:")
+        show(f"{ROWS:,} rows per batch, {BATCHES[256]} batches, Spark's own windows:")
         variants = {"native": overhead.natively("k"), "native, one substream": overhead.natively(None)}
         return compare(overhead.by_spark, variants, rounds, show)
 
 
 def table(found: dict[int, dict[str, Ratio]]) -> str:
-    """For people, with the targets."""
+    """Return the ratios and the targets as a table."""
     lines = []
     for substreams, ratios in found.items():
         lines.append(f"{substreams} substream(s), ratio to the bare aggregate: median [lowest .. highest]")
         for name, ratio in ratios.items():
             most = MOST[substreams].get(name)
-            verdict = "" if most is None else f"   at most {most}: {'yes' if ratio.median <= most else 'NO'}"
-            note = "   (the control)" if name == CONTROL else ""
+            verdict = "" if most is None else f"   target {most}: {'met' if ratio.median <= most else 'MISSED'}"
+            note = "   (control)" if name == CONTROL else ""
             lines.append(f"  {name:<20} {ratio}{verdict}{note}")
     return "\n".join(lines)
 
 
 def met(found: dict[int, dict[str, Ratio]]) -> bool:
-    """Whether all targets are."""
+    """Return whether all targets are met."""
     return all(found[count][name].median <= most for count, targets in MOST.items() for name, most in targets.items())

@@ -1,7 +1,8 @@
-"""Paired timing: every variant in every round, in random order, beside the baseline of that round.
+"""Paired timing: each round runs the baseline and all variants once, in random order.
 
-The figure is the median of the rounds' ratios to the baseline, with their spread. The baseline runs twice in each
-round: the ratio of the two is the control, and what lies within its spread is no effect.
+The result of a variant is the median of its ratios to the baseline of the same round, with the lowest and the highest
+ratio. The baseline runs twice in each round. The ratio of these two runs is the control: a difference within the spread
+of the control is not significant.
 """
 
 import random
@@ -15,7 +16,7 @@ CONTROL = "bare again"
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """One variant's ratios to the baseline: their median, lowest and highest."""
+    """The median, the lowest and the highest ratio of one variant to the baseline."""
 
     median: float
     lowest: float
@@ -28,7 +29,10 @@ class Ratio:
 def compare(
     baseline: Callable[[], float], variants: Mapping[str, Callable[[], float]], rounds: int, show: Callable[[str], None]
 ) -> dict[str, Ratio]:
-    """Times ``baseline`` and ``variants``, which return seconds. The first round, when all is cold, does not count."""
+    """Run functions that return seconds, and return the ratios of ``variants`` to ``baseline``.
+
+    The first of the ``rounds + 1`` rounds is a warm-up and does not count.
+    """
     timed = {BASELINE: baseline, CONTROL: baseline, **variants}
     ratios: dict[str, list[float]] = {name: [] for name in timed if name != BASELINE}
     for number in range(rounds + 1):

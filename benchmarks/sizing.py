@@ -1,7 +1,7 @@
-"""What a batch costs the coordinator and its Redis, and what they keep in memory: the figures of docs/deploy.md.
+"""CPU time and memory of the coordinator and its Redis. docs/deploy.md has the results.
 
-Processor time, not time: it is the same whatever else the machine does. A batch is begun, reported by two tasks, and
-committed with its counts by substream and hour; each substream has a row in each batch.
+CPU time depends less on other load than elapsed time. A batch is begun, reported by two tasks, and committed with
+counts by substream and hour. Each substream has a row in each batch.
 """
 
 import time
@@ -18,7 +18,7 @@ from tidegate.domain.ledger import HOUR
 from tidegate_spark.testing import CoordinatorProcess
 
 BATCHES = {1: 400, 100: 200, 1_000: 60, 10_000: 12}
-"""How many are measured, by their substreams; a quarter as many run before."""
+"""Number of measured batches by number of substreams. Before them, a quarter as many batches run as a warm-up."""
 TASKS = 2
 STREAMS = 1_000
 _RUN = {"query_id": "checkpoint", "run_id": "run"}
@@ -26,7 +26,14 @@ _RUN = {"query_id": "checkpoint", "run_id": "run"}
 
 @dataclass(frozen=True)
 class Batch:
-    """Of so many substreams: milliseconds of processor time, and what a substream takes in Redis."""
+    """The resources of a batch.
+
+    Attributes:
+        substreams: Number of substreams.
+        coordinator_ms: CPU time of the coordinator per batch, in milliseconds.
+        redis_ms: CPU time of Redis per batch, in milliseconds.
+        redis_bytes: Memory of Redis per substream, in bytes.
+    """
 
     substreams: int
     coordinator_ms: float
@@ -35,14 +42,20 @@ class Batch:
 
     def __str__(self) -> str:
         return (
-            f"  {self.substreams:>6,} substreams: {self.coordinator_ms:.1f} ms of the coordinator's processor, "
-            f"{self.redis_ms:.1f} ms of Redis's a batch; in Redis {self.redis_bytes:,.0f} bytes a substream"
+            f"  {self.substreams:>6,} substreams: CPU time per batch {self.coordinator_ms:.1f} ms (coordinator) and "
+            f"{self.redis_ms:.1f} ms (Redis); memory of Redis per substream {self.redis_bytes:,.0f} bytes"
         )
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """``empty_mb``: the coordinator's memory as it starts; ``stream_kb``: that of an event stream that is open."""
+    """The results of all measurements.
+
+    Attributes:
+        batches: The resources of batches.
+        empty_mb: Memory of a coordinator after its start, in MB.
+        stream_kb: Memory of the coordinator per open event stream, in KB.
+    """
 
     batches: list[Batch]
     empty_mb: float
@@ -88,15 +101,15 @@ class Bench:
         warming = batches // 4
         for number in range(warming):
             self.batch(job, number, names)
-        began = [_processor_s(process) for process in (self.coordinator, self.valkey)]
+        began = [processor_s(process) for process in (self.coordinator, self.valkey)]
         for number in range(warming, warming + batches):
             self.batch(job, number, names)
-        ended = [_processor_s(process) for process in (self.coordinator, self.valkey)]
+        ended = [processor_s(process) for process in (self.coordinator, self.valkey)]
         ours, redis = (1000 * (after - earlier) / batches for earlier, after in zip(began, ended, strict=True))
         return Batch(substreams, ours, redis, (self.memory() - before) / substreams)
 
     def streams(self) -> float:
-        """Bytes of memory that an open event stream takes of the coordinator."""
+        """Return the memory of the coordinator per open event stream, in bytes."""
         before = self.coordinator.memory_info().rss
         limits = httpx.Limits(max_connections=None)
         with httpx.Client(base_url=self.http.base_url, timeout=60, limits=limits) as client:
@@ -113,7 +126,7 @@ class Bench:
         self.http.request(method, path, json=body, headers=headers).raise_for_status()
 
 
-def _processor_s(process: psutil.Process) -> float:
+def processor_s(process: psutil.Process) -> float:
     times = process.cpu_times()
     return float(times.user + times.system)
 
@@ -129,5 +142,5 @@ def run(out: Path, show: Callable[[str], None]) -> Sizes:
         sizes = Sizes(found, empty / 1e6, bench.streams() / 1e3)
         bench.http.close()
         bench.redis.close()
-    show(f"  the coordinator: {sizes.empty_mb:.0f} MB as it starts, {sizes.stream_kb:.0f} KB for an open event stream")
+    show(f"  memory of the coordinator: {sizes.empty_mb:.0f} MB, and {sizes.stream_kb:.0f} KB per open event stream")
     return sizes

@@ -1,8 +1,11 @@
-"""How soon thousands who wait for a watermark hear of it: event streams and long polls, on one coordinator.
+"""The time until thousands of waiting clients receive a new watermark, by event stream and by long poll.
 
-The clock runs from just before the report that moves the watermark is sent until a client has its bytes. Client and
-coordinator share the machine, so the figures hold both. With slow readers: as many again as are named have connected,
-and never read; the record has grown by then beyond what their connections hold.
+The time of a client starts just before the benchmark sends the report that moves the watermark. The time ends when the
+client has received the new watermark. The clients and the coordinator share the machine, so the times include the work
+of both.
+
+The event streams are measured a second time beside slow readers: clients that connect and never read. By then, the
+coordinator has emitted more events than the connections of the slow readers can buffer.
 """
 
 import asyncio
@@ -33,7 +36,7 @@ JOB = "/v1/jobs/waited-for"
 
 @dataclass(frozen=True)
 class Woken:
-    """When the clients of a round had heard, in seconds after the report was sent."""
+    """The times at which the clients of a round received the watermark, in seconds after the report was sent."""
 
     median_s: float
     p99_s: float
@@ -49,7 +52,7 @@ class Woken:
 
 
 class Client(asyncio.Protocol):
-    """One connection with one request; ``heard`` when bytes with ``mark`` in them have come."""
+    """One connection with one request. The result of ``heard`` is the time at which ``mark`` was received."""
 
     def __init__(self, request: bytes) -> None:
         self.request = request
@@ -58,7 +61,7 @@ class Client(asyncio.Protocol):
         self.heard: asyncio.Future[float] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is not derived from it
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's transport has another base
         self.transport.write(self.request)
 
     def data_received(self, data: bytes) -> None:
@@ -95,7 +98,7 @@ class Bench:
         (await self.http.post(f"{JOB}:report", json=body)).raise_for_status()
 
     async def connect(self, path: str, number: int) -> list[Client]:
-        """So many clients with that request sent."""
+        """Return ``number`` clients that have sent a GET request for ``path``."""
         loop = asyncio.get_running_loop()
         request = f"GET {path} HTTP/1.1\r\nHost: {self.host}\r\n\r\n".encode()
         clients: list[Client] = []
@@ -108,7 +111,7 @@ class Bench:
         return clients
 
     async def streams(self) -> list[Woken]:
-        """Every client gets every emission."""
+        """Measure event streams: every client receives every emission."""
         clients = await self.connect(f"{JOB}/watermark:watch?kind=emission", CLIENTS)
         for client in clients:
             client.expect(b"event: state")
@@ -122,7 +125,7 @@ class Bench:
         return rounds
 
     async def polls(self) -> list[Woken]:
-        """Every client waits for the next one."""
+        """Measure long polls: in each round, every client waits for the next emission."""
         rounds = []
         for _ in range(ROUNDS):
             path = f"{JOB}/watermark?at_least={self.event_time + 1}&timeout_s=120"
@@ -146,7 +149,7 @@ class Bench:
         return Woken.of([at - began for at in heard])
 
     async def _settled(self) -> None:
-        """All requests so far have been taken in: the coordinator answers others without delay."""
+        """Wait until the coordinator has accepted all requests: it then answers further requests without delay."""
         for _ in range(100):
             began = time.perf_counter()
             (await self.http.get(f"{JOB}/watermark")).raise_for_status()
@@ -161,7 +164,7 @@ class Bench:
         await self._settled()
 
     async def slow_readers(self) -> list[socket.socket]:
-        """Connections that nobody reads, and more events than they hold."""
+        """Open connections without reading from them, and emit more events than the connections can buffer."""
         found = []
         request = f"GET {JOB}/watermark:watch HTTP/1.1\r\nHost: {self.host}\r\n\r\n".encode()
         for _ in range(SLOW):
@@ -180,7 +183,7 @@ async def _run(url: str, show: Callable[[str], None]) -> dict[str, list[Woken]]:
     await bench.begin()
     show(f"{CLIENTS} clients, {ROUNDS} rounds")
     found = {"event streams": await bench.streams(), "long polls": await bench.polls()}
-    show(f"and with {SLOW} who do not read, {EVENTS_BEFORE} events later")
+    show(f"with {SLOW} slow readers, after {EVENTS_BEFORE} events")
     slow = await bench.slow_readers()
     found["event streams beside slow readers"] = await bench.streams()
     for connection in slow:
@@ -190,7 +193,7 @@ async def _run(url: str, show: Callable[[str], None]) -> dict[str, list[Woken]]:
 
 
 def run(out: Path, show: Callable[[str], None]) -> dict[str, list[Woken]]:
-    """Each kind of waiting, round by round."""
+    """Return the times of each round, by kind of measurement."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with CoordinatorProcess(out / "waiting") as process:
@@ -198,7 +201,7 @@ def run(out: Path, show: Callable[[str], None]) -> dict[str, list[Woken]]:
 
 
 def met(found: dict[str, list[Woken]]) -> bool:
-    """Whether in the median round the last client had heard in time."""
+    """Return whether the last client of the median round received the watermark within the limit."""
     limits = {"event streams": STREAMS_WITHIN_S, "long polls": POLLS_WITHIN_S}
     limits["event streams beside slow readers"] = STREAMS_WITHIN_S
     return all(statistics.median(one.last_s for one in found[kind]) <= limit for kind, limit in limits.items())

@@ -1,4 +1,7 @@
-"""``python -m mutants [--only NAME]``: exit status 1 if a mutant survived or could not be checked."""
+"""``python -m mutants [--only NAME]``: check that the tests catch each mutant.
+
+The exit status is 1 if a mutant survived or its check failed, and 2 if the run could not start.
+"""
 
 import argparse
 import sys
@@ -19,14 +22,14 @@ def chosen(only: str | None) -> Sequence[Mutant]:
     """Return all mutants, or the one with the name ``only``.
 
     Raises:
-        MutantError: There is no mutant with that name.
+        MutantError: No mutant has that name.
     """
     if only is None:
         return MUTANTS
     found = [mutant for mutant in MUTANTS if mutant.name == only]
     if not found:
         names = ", ".join(mutant.name for mutant in MUTANTS)
-        raise MutantError(f"There is no mutant {only!r}; choose one of {names}.")
+        raise MutantError(f"No mutant is named {only!r}; choose one of {names}.")
     return found
 
 
@@ -57,7 +60,7 @@ def check(mutants: Sequence[Mutant], folder: Path) -> list[Outcome]:
 
 
 def main() -> int:
-    """Run the check; a run of all mutants writes the page."""
+    """Run the check. After a run of all mutants, write the page."""
     parser = argparse.ArgumentParser(prog="python -m mutants", description="Check that the tests catch known defects.")
     parser.add_argument("--only", metavar="NAME", help="check a single mutant")
     only: str | None = parser.parse_args().only

@@ -63,11 +63,11 @@ MUTANTS = (
     ),
     Mutant(
         "client-pin-forgotten",
-        "The client does not find the pinned watermark that it kept beside the checkpoint.",
+        "The client does not read the pinned watermark that it stored beside the checkpoint.",
         Guarantee.REPLAY_EXACT,
-        f"{CLIENT}/protocol/files.py",
+        f"{CLIENT}/protocol/pinned_watermarks.py",
         "return None if document is None else StoredPinnedWatermark(**document)",
         "return None",
-        ("tests/client/test_files.py",),
+        ("tests/client/test_pinned_watermarks.py",),
     ),
 )

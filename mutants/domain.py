@@ -38,8 +38,8 @@ MUTANTS = (
         "The Python machine gives a replayed batch the current watermark instead of its pinned watermark.",
         Guarantee.REPLAY_EXACT,
         f"{DOMAIN}/commands/begin.py",
-        "    if is_replay:\n",
-        "    if is_replay:\n        known = PinnedWatermark(job.coalesced_watermark)\n",
+        "    if not is_replay:\n",
+        "    if is_replay:\n        known = PinnedWatermark(job.coalesced_watermark)\n    if not is_replay:\n",
         (JOB,),
     ),
     Mutant(
@@ -47,10 +47,10 @@ MUTANTS = (
         "Staged reports take effect before the commit in the Python machine.",
         Guarantee.COMMITTED,
         f"{DOMAIN}/commands/stage.py",
-        "        _merge_highest(query.staged_event_times, event_times)\n",
-        "        from tidegate.domain import evaluate, observation\n\n"
-        "        observation.observe(job, run.query, event_times, watermarks)\n"
-        "        evaluate.evaluate(job)\n",
+        "    _merge_highest(query.staged_event_times, event_times)\n",
+        "    from tidegate.domain import evaluate, observation\n\n"
+        "    observation.observe(job, name, event_times, watermarks)\n"
+        "    evaluate.evaluate(job)\n",
         (JOB,),
     ),
     Mutant(

@@ -5,11 +5,11 @@ from enum import StrEnum
 from pathlib import Path
 
 FULL_TIER = tuple(f"tests/{name}/" for name in ("clusters", "faults", "fuzz", "images", "page", "scale", "spark"))
-"""Folders whose tests run in the full tier only."""
+"""Directories with tests of the full tier only."""
 
 
 class Guarantee(StrEnum):
-    """What Tidegate promises, in the words of the design."""
+    """The guarantees of Tidegate, and access control."""
 
     MONOTONE = "Monotone"
     SAFE = "Safe"
@@ -28,15 +28,15 @@ class MutantError(Exception):
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change to one file.
+    """A defect: one change to one file.
 
     Attributes:
         name: Name for ``make mutants ONLY=<name>``.
-        defect: What the changed program does, in one sentence.
-        guarantee: The guarantee that this breaks.
+        defect: The behaviour of the changed program, in one sentence.
+        guarantee: The guarantee that the defect breaks.
         file: Path of the file, relative to the root of the repository.
         old: Text to replace; it occurs exactly once in the file.
-        new: Text to put there.
+        new: Text that replaces ``old``.
         tests: pytest arguments (paths or node ids), of which at least one test must fail.
     """
 
@@ -64,7 +64,7 @@ class Mutant:
             try:
                 compile(changed, self.file, "exec")
             except SyntaxError as error:
-                raise MutantError(f"{self.name}: the new text is not valid Python: {error}.") from None
+                raise MutantError(f"{self.name}: the new text is not valid Python ({error}); fix it.") from None
         return changed
 
     def check(self, root: Path) -> None:

@@ -12,9 +12,9 @@ _HEAD = """\
 # Mutation check
 
 `make mutants` puts one deliberate defect at a time into a copy of the repository and runs the tests that must catch it.
-It fails if a defect survives. `make mutants ONLY=<name>` checks a single one. The defects are listed in `mutants/`.
+The check fails if a defect survives. `make mutants ONLY=<name>` checks a single defect. `mutants/` defines the defects.
 
-This page is written by `make mutants`. The default tier is `make test`.
+`make mutants` writes this page. The default tier is `make test`.
 
 | defect | guarantee it breaks | caught by test | tier |
 |---|---|---|---|

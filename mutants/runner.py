@@ -1,4 +1,4 @@
-"""Copy the repository, run tests in the copy, and decide whether they caught a mutant."""
+"""The runner of mutants: it copies the repository, runs tests in the copy, and decides whether they caught a mutant."""
 
 import os
 import re
@@ -28,25 +28,25 @@ _PROBE = "import tidegate, tidegate_spark; print(tidegate.__file__, tidegate_spa
 
 @dataclass(frozen=True)
 class Run:
-    """How pytest ended; ``status`` is its exit status, None after a timeout."""
+    """The result of a run of pytest; ``status`` is the exit status, or None after a timeout."""
 
     status: int | None
     output: str
     seconds: float
 
     def first_failure(self) -> tuple[str, str] | None:
-        """Return the first failed test and the reason, or None if no test failed."""
+        """Return the first failed test and the reason; None if no test failed."""
         found = _FAILED.search(self.output)
         return None if found is None else (found[1], found[2] or "")
 
     def end(self) -> str:
-        """Return the end of the output."""
+        """Return the last lines of the output."""
         return "\n".join(self.output.strip().splitlines()[-15:])
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one mutant: ``test`` caught it, or ``detail`` says why it could not be checked."""
+    """The result of one mutant: the ``test`` that caught it, or the error in ``detail``."""
 
     mutant: Mutant
     verdict: Literal["caught", "survived", "error"]
@@ -62,7 +62,7 @@ class Copy:
         self.folder = folder.resolve()
         listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True)  # noqa: S607
         for name in filter(None, listed.stdout.split("\0")):
-            if (root / name).is_file():  # a file that was deleted is still listed
+            if (root / name).is_file():  # git also lists deleted files
                 (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(root / name, self.folder / name)
         self._environment = {
@@ -84,7 +84,7 @@ class Copy:
         ).stdout.split("\n")
         for file in filter(None, found):
             if not Path(file).is_relative_to(self.folder):
-                raise MutantError(f"Tests would import {file}: expected a file below {self.folder}; check PYTHONPATH.")
+                raise MutantError(f"Tests would import {file}: expected a file in {self.folder}; check PYTHONPATH.")
 
     def pytest(self, tests: Iterable[str], timeout_s: float) -> Run:
         """Run tests in the copy up to the first failure."""
@@ -114,7 +114,9 @@ class Copy:
         """
         run = self.pytest(tests, BASELINE_TIMEOUT_S)
         if run.status != 0:
-            raise MutantError(f"The tests must pass without a mutant; pytest ended with {run.status}:\n{run.end()}")
+            raise MutantError(
+                f"Without a mutant, pytest ended with {run.status}: expected 0; fix these tests first.\n{run.end()}"
+            )
         return run.seconds
 
     def outcome(self, mutant: Mutant) -> Outcome:
@@ -129,7 +131,7 @@ class Copy:
 
 
 def _stop(process: "subprocess.Popen[str]") -> str:
-    """Stop pytest and return its output; an interrupted pytest still stops the servers that its tests started."""
+    """Stop pytest and return its output. After SIGINT, pytest still stops the servers that its tests started."""
     process.send_signal(signal.SIGINT)
     try:
         return process.communicate(timeout=STOP_TIMEOUT_S)[0]
@@ -139,7 +141,7 @@ def _stop(process: "subprocess.Popen[str]") -> str:
 
 
 def judge(mutant: Mutant, run: Run) -> Outcome:
-    """Decide whether the tests caught a mutant: pytest must end with 1, because a test failed."""
+    """Decide whether the tests caught a mutant: pytest must end with status 1, and a test must have failed."""
     failure = run.first_failure()
     if run.status == 0:
         return Outcome(mutant, "survived", run.seconds)
@@ -149,5 +151,5 @@ def judge(mutant: Mutant, run: Run) -> Outcome:
         return Outcome(mutant, "error", run.seconds, detail=f"pytest ended with {run.status}:\n{run.end()}")
     test, reason = failure
     if any(name in reason.partition(":")[0] for name in _BROKEN):
-        return Outcome(mutant, "error", run.seconds, detail=f"it breaks the program, not a guarantee: {reason}")
+        return Outcome(mutant, "error", run.seconds, detail=f"the mutant breaks the program: {reason}")
     return Outcome(mutant, "caught", run.seconds, test)

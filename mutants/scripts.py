@@ -1,4 +1,4 @@
-"""Defects of the machine where the product runs it: the Lua scripts in ``service/src/tidegate/store/lua``."""
+"""Defects of the Lua scripts in ``service/src/tidegate/store/lua``, which run the state machine in Redis."""
 
 from mutants.mutant import Guarantee, Mutant
 
@@ -72,7 +72,7 @@ MUTANTS = (
     ),
     Mutant(
         "scripts-known-pin-ignored",
-        "A coordinator that lost its state does not adopt the pinned watermark that the client kept.",
+        "A coordinator that lost its state does not adopt the client's pinned watermark.",
         Guarantee.REPLAY_EXACT,
         f"{LUA}/commands/begin.lua",
         "local pinned = args.pinned_watermark",
@@ -81,7 +81,7 @@ MUTANTS = (
     ),
     Mutant(
         "scripts-pin-conflict-ignored",
-        "A begin with another pinned watermark than the stored one is not refused.",
+        "The coordinator accepts a begin whose pinned watermark differs from the stored one.",
         Guarantee.REPLAY_EXACT,
         f"{LUA}/commands/begin.lua",
         "if known and pinned ~= number(stored) then",
@@ -158,8 +158,8 @@ MUTANTS = (
         "The frame throttle holds a watermark that is exactly on a boundary.",
         Guarantee.LIVE,
         f"{LUA}/parts/frame.lua",
-        "rest = rest - config.throttle.offset\n  if rest < 0 then",
-        "rest = rest - config.throttle.offset\n  if rest <= 0 then",
+        "rest = rest - config.throttle.offset_ms\n  if rest < 0 then",
+        "rest = rest - config.throttle.offset_ms\n  if rest <= 0 then",
         ("tests/store/test_edges.py::test_frames_are_exact_at_the_ends_of_the_range",),
     ),
 )

@@ -10,7 +10,7 @@ MUTANTS = (
         "service-forged-token-accepted",
         "A token with a wrong MAC moves the watermark.",
         Guarantee.MONOTONE,
-        f"{SERVICE}/auth/tokens.py",
+        f"{SERVICE}/auth/watermark_tokens.py",
         "return claimed if genuine else PROVES_NOTHING",
         "return claimed",
         ("tests/api/test_jobs.py::test_a_token_heals_a_job_and_a_forged_one_does_nothing",),
@@ -26,7 +26,7 @@ MUTANTS = (
     ),
     Mutant(
         "service-inexact-number-accepted",
-        "An event time that a double does not hold exactly is accepted.",
+        "The API accepts an event time that a double cannot hold exactly.",
         Guarantee.EXACT,
         f"{SERVICE}/reads/types.py",
         "EventTime = Annotated[int, Field(strict=True, ge=EXACT_DOUBLE.lowest, le=EXACT_DOUBLE.highest)]",
@@ -35,7 +35,7 @@ MUTANTS = (
     ),
     Mutant(
         "service-prefix-not-checked",
-        "A key for the jobs of one prefix may use any job.",
+        "A key with a job prefix may use any job.",
         Guarantee.ACCESS,
         f"{SERVICE}/auth/callers.py",
         "if self.key is not None and not job.startswith(self.prefix):",
@@ -62,7 +62,7 @@ MUTANTS = (
     ),
     Mutant(
         "service-secret-not-checked",
-        "A key is accepted by its id, with any secret.",
+        "The service checks only the id of a key, not the secret.",
         Guarantee.ACCESS,
         f"{SERVICE}/auth/keyring.py",
         "return key if genuine and scheme == SCHEME else None",

@@ -1,1 +1,1 @@
-"""The figures of the docs, drawn from runs of the domain: ``make figures``."""
+"""The figures of the docs, drawn from runs of the Python machine by ``make figures``."""

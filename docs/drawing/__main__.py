@@ -1,4 +1,4 @@
-"""``python -m docs.drawing``: draws every figure of the docs anew."""
+"""Draw all figures of the docs: ``python -m docs.drawing``."""
 
 from pathlib import Path
 

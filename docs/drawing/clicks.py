@@ -1,7 +1,7 @@
-"""Late clicks: a stream whose rows come late by a known law, and what one waits for them.
+"""A stream of clicks with exponential delays, for the figures of docs/completeness.md.
 
-20,000 events, one every half minute, each delayed by a draw from an exponential law with a mean of six minutes, cut off
-at 25. Windows are ten minutes.
+The stream has 20,000 events, one every half minute. The delays have a mean of six minutes and a maximum of 25. The
+window size is ten minutes.
 """
 
 import random
@@ -10,7 +10,6 @@ from collections import Counter
 from tidegate.domain import commands
 from tidegate.domain.completeness import curve
 from tidegate.domain.config import JobConfig
-from tidegate.domain.frame import Frame
 from tidegate.domain.names import DIRECT
 from tidegate.domain.policy import LimitingLag, TargetCompleteness
 from tidegate.domain.simulate import Row, classify, merged_event_times, new_job, through_machine, under_lag
@@ -26,14 +25,14 @@ TARGET = 0.99
 
 
 def clicks() -> list[Row]:
-    """In the order in which they arrive."""
+    """Return the clicks in the order of their arrival."""
     generator = random.Random(7)  # noqa: S311 - the same stream each time
     arrivals = sorted((number / 2 + min(generator.expovariate(1 / 6), 25), number) for number in range(20_000))
     return [Row(number * APART, "", place) for place, (_, number) in enumerate(arrivals)]
 
 
 def measured() -> list[tuple[float, float]]:
-    """Of each lag, its average latency in minutes, and its completeness: as a replay of all rows has them."""
+    """Return the average latency in minutes and the completeness under each of ``LAGS``, from a replay of all rows."""
     rows = clicks()
     merged = merged_event_times(rows)
     found = [classify(under_lag(rows, merged, lag * MINUTE), WINDOW) for lag in LAGS]
@@ -41,11 +40,13 @@ def measured() -> list[tuple[float, float]]:
 
 
 def told() -> list[tuple[float, float]]:
-    """The same, of every lag, as the machine knows it under one of them."""
+    """Return the completeness curve of a job with a lag of five minutes, from its measured delays.
+
+    Returns:
+        Points of average latency in minutes and completeness, for lags of at most 45 minutes.
+    """
     rows = clicks()
-    config = JobConfig(
-        LimitingLag(5 * MINUTE), FrameThrottle(Frame(WINDOW, WINDOW)), delay_half_life_ms=100 * HALF_LIFE
-    )
+    config = JobConfig(LimitingLag(5 * MINUTE), FrameThrottle(WINDOW, WINDOW), delay_half_life_ms=100 * HALF_LIFE)
     machine = new_job(config, 0)
     list(through_machine(rows, config, job=machine))
     points = curve(machine.delay_statistics.merged, machine.delay_statistics.wait)
@@ -53,8 +54,11 @@ def told() -> list[tuple[float, float]]:
 
 
 def learnt() -> dict[str, list[tuple[float, float]]]:
-    """By hours of event time: the lag that aims at a completeness, in minutes; and which share of the rows is late, in
-    per cent, under it, and under the fixed lag that it had come to before delays became three times as long.
+    """Return the curves of a run in which delays triple after the first 20,000 events.
+
+    Returns:
+        Points by hours of event time: the learned lag in minutes, and the share of late rows in per cent. The share is
+        given under the learned lag and under the fixed lag that was learned before the delays tripled.
     """
     generator = random.Random(7)  # noqa: S311 - the same stream each time
     drawn = [min(generator.expovariate(1 / 6), 25) for _ in range(40_000)]
@@ -84,8 +88,8 @@ def learnt() -> dict[str, list[tuple[float, float]]]:
     since = 19_000 * APART // (60 * MINUTE)
     return {
         "lag": lags,
-        "late under it": [(hour, 100 * late["target", hour] / rows) for hour, rows in hours.items()],
-        "late under the lag of before": [
+        "late under the learned lag": [(hour, 100 * late["target", hour] / rows) for hour, rows in hours.items()],
+        "late under the previous lag": [
             (hour, 100 * late["fixed", hour] / rows) for hour, rows in hours.items() if hour >= since
         ],
     }

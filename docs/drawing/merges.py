@@ -1,8 +1,8 @@
-"""The exercise of two partitions: B is as orderly as A but trails it by a fixed skew. What lag keeps B whole?
+"""The lowest lag without late rows of partition B, which trails partition A by a fixed skew.
 
-At each moment ``now`` both partitions bring an event at the top of their stream, and one that is D older: A's at now
-and now - D, B's at now - skew and now - skew - D. The watermark is taken from the lowest, the highest, or the average
-of the two tops. See docs/semantics.md for what the analysis gives.
+At each time ``now``, each partition has two events: one at its max event time and one that is D older. A has events at
+now and now - D, B at now - skew and now - skew - D. The watermark is derived from the minimum, the maximum or the
+average of the two max event times. docs/semantics.md has the analysis.
 """
 
 from collections.abc import Callable
@@ -18,11 +18,14 @@ DISORDER = 7
 MOMENTS = 60
 
 Late = Callable[[int, int], int]
-"""How many events of B are late, given the skew and the lag."""
+"""A function that returns the number of late events of B, given the skew and the lag."""
 
 
 def arrivals(skew: int) -> list[tuple[str, int]]:
-    """Both tops come before the older events: the order that is hardest on B."""
+    """Return the events as pairs of partition and event time, in the order in which they arrive.
+
+    At each time, the max event times arrive before the older events. This order is the worst case for B.
+    """
     out = []
     for now in range(1000, 1000 + MOMENTS):
         out += [("A", now), ("B", now - skew), ("A", now - DISORDER), ("B", now - skew - DISORDER)]
@@ -30,14 +33,14 @@ def arrivals(skew: int) -> list[tuple[str, int]]:
 
 
 def late_by_minimum(skew: int, lag: int) -> int:
-    """A job with a substream for each: what Tidegate does."""
+    """Return the number of late events of B if each partition is a substream, as in Tidegate."""
     job = new_job(JobConfig(LimitingLag(lag)), 0)
     commands.declare(job, DIRECT, ["A", "B"], 0)
     return _late(job, skew, lambda partition: partition)
 
 
 def late_by_maximum(skew: int, lag: int) -> int:
-    """A job that takes both for one substream: the highest event time of all, as Spark has it."""
+    """Return the number of late events of B if both partitions are one substream, as with Spark's own watermark."""
     return _late(new_job(JobConfig(LimitingLag(lag)), 0), skew, lambda _: "both")
 
 
@@ -51,7 +54,10 @@ def _late(job: JobState, skew: int, substream: Callable[[str], str]) -> int:
 
 
 def late_by_average(skew: int, lag: int) -> int:
-    """What no system does, in plain arithmetic (doubled, to stay with whole numbers)."""
+    """Return the number of late events of B if the watermark is derived from the average.
+
+    Both sides of the comparison are doubled, so that all numbers are integers.
+    """
     max_event_times: dict[str, int] = {}
     late = 0
     for partition, time in arrivals(skew):
@@ -62,11 +68,11 @@ def late_by_average(skew: int, lag: int) -> int:
 
 
 def least_lag(late: Late, skew: int) -> int:
-    """The lowest lag at which nothing of B is late; at every one below it something is."""
+    """Return the lowest lag at which no event of B is late."""
     return next(lag for lag in range(1000) if late(skew, lag) == 0)
 
 
 def least_lags() -> dict[str, list[tuple[int, int]]]:
-    """By skew, for each way of merging."""
+    """Return points of skew and lowest lag, for each way of merging."""
     ways = {"maximum": late_by_maximum, "average": late_by_average, "minimum": late_by_minimum}
     return {name: [(skew, least_lag(late, skew)) for skew in range(0, 41, 4)] for name, late in ways.items()}

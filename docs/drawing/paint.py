@@ -1,4 +1,4 @@
-"""Scenes as pictures: processing time to the right, event time upwards."""
+"""Figures of scenes and curves, as SVG files."""
 
 import hashlib
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ STYLE: Any = {
 
 
 def timeline(seen: Seen, path: Path) -> None:
-    """One scene."""
+    """Draw one scene: processing time on the horizontal axis, event time on the vertical axis."""
     with mpl.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(7.6, 3.4), layout="constrained")
         _scene(axes, seen)
@@ -40,7 +40,7 @@ def timeline(seen: Seen, path: Path) -> None:
 
 
 def side_by_side(scenes: Sequence[Seen], path: Path) -> None:
-    """Scenes that are to be compared, with one scale."""
+    """Draw scenes side by side, with common scales."""
     with mpl.rc_context(STYLE):
         figure, all_axes = plt.subplots(
             1, len(scenes), figsize=(8.6, 3.2), sharey=True, sharex=True, layout="constrained"
@@ -51,19 +51,19 @@ def side_by_side(scenes: Sequence[Seen], path: Path) -> None:
 
 
 def bounds(curves: dict[str, list[tuple[int, int]]], path: Path) -> None:
-    """The least lag that keeps a trailing partition whole, by the skew."""
+    """Draw the lowest lag without late rows of the trailing partition, by skew."""
     with mpl.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(7.6, 3.2), layout="constrained")
         for (name, points), colour in zip(curves.items(), COLOURS, strict=False):
             axes.plot(*zip(*points, strict=True), "o-", color=colour, label=name, markersize=3.5)
-        axes.set_xlabel("skew: how far B trails A")
-        axes.set_ylabel("least lag without a late row of B")
+        axes.set_xlabel("skew of B behind A")
+        axes.set_ylabel("lowest lag without late rows of B")
         axes.legend(frameon=False)
         _save(figure, path, repr(curves))
 
 
 def completeness(measured: Points, told: Points, lags: Sequence[int], path: Path) -> None:
-    """The curve of latency against completeness: told from sketches, and measured at some lags."""
+    """Draw completeness against latency: the curve from the sketch, and the points measured by replays."""
     with mpl.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(7.6, 3.4), layout="constrained")
         axes.step(
@@ -71,14 +71,14 @@ def completeness(measured: Points, told: Points, lags: Sequence[int], path: Path
             [100 * share for _, share in told],
             where="post",
             color=COLOURS[0],
-            label="told from the sketch of delays",
+            label="from the sketch of delays",
         )
         axes.plot(
             [latency for latency, _ in measured],
             [100 * share for _, share in measured],
             "o",
             color=COLOURS[1],
-            label="measured, by a replay under that lag",
+            label="measured by a replay with this lag",
         )
         for (latency, share), lag in zip(measured, lags, strict=True):
             axes.annotate(f"lag {lag}", (latency, 100 * share), xytext=(4, -12), textcoords="offset points", size=8)
@@ -92,16 +92,16 @@ def completeness(measured: Points, told: Points, lags: Sequence[int], path: Path
 
 
 def learning(curves: dict[str, Points], path: Path) -> None:
-    """A lag that is learnt, and what is late under it, while delays become three times as long."""
+    """Draw the learned lag and the shares of late rows, while delays triple."""
     with mpl.rc_context(STYLE):
         figure, (above, below) = plt.subplots(2, 1, figsize=(7.6, 4.4), sharex=True, layout="constrained")
         lag, *late = curves.items()
-        above.plot(*zip(*lag[1], strict=True), color=COLOURS[0], label="learnt lag, target 99 %")
+        above.plot(*zip(*lag[1], strict=True), color=COLOURS[0], label="learned lag, target 99 %")
         above.set_ylabel("lag, minutes")
         for (name, points), colour in zip(late, (COLOURS[0], RED), strict=True):
             below.plot(*zip(*points, strict=True), "o-", markersize=2.5, lw=1, color=colour, label=name)
         below.axhline(1, color="#999999", lw=0.8, ls="--")
-        below.set_ylabel("rows late, per cent")
+        below.set_ylabel("late rows, per cent")
         below.set_xlabel("event time, hours")
         for axes in (above, below):
             axes.legend(frameon=False, loc="upper left", fontsize=8)
@@ -109,7 +109,7 @@ def learning(curves: dict[str, Points], path: Path) -> None:
 
 
 def drawn_from(path: Path) -> str:
-    """The digest of the run that a figure was drawn from."""
+    """Return the digest that a figure stores: the hash of the run that it shows."""
     return path.read_text().partition("<dc:description>")[2].partition("</dc:description>")[0]
 
 
@@ -120,7 +120,7 @@ def digest_of(text: str) -> str:
 def _scene(axes: Axes, seen: Seen, legend: bool = True) -> None:
     for (name, line), colour in zip(seen.max_event_times.items(), COLOURS, strict=False):
         one = len(seen.max_event_times) == 1
-        _step(axes, line, color=colour, lw=0.8, ls=":", label="top" if one else f"top of {name}")
+        _step(axes, line, color=colour, lw=0.8, ls=":", label="max event time" if one else f"max event time of {name}")
         watermark = seen.watermarks[name]
         if not one:
             _step(axes, watermark, color=colour, lw=1.1, alpha=0.65, label=f"watermark of {name}")

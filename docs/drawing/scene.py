@@ -1,4 +1,4 @@
-"""A scene: a job in the domain, what is reported to it and when, and what could be seen of it at each moment."""
+"""A scene: a run of the Python machine with its reports, and the watermarks at each time."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,14 @@ Line = list[tuple[int, int | None]]
 
 @dataclass(frozen=True)
 class Event:
-    """One event of a substream. ``fate``: on time; late, below the watermark of its moment; or future, and ignored."""
+    """An event of a substream.
+
+    Attributes:
+        substream: Name of the substream.
+        at: Processing time of the report.
+        event_time: Event time.
+        fate: ``on time``, ``late`` (below the coalesced watermark at that time) or ``future`` (ignored).
+    """
 
     substream: str
     at: int
@@ -27,7 +34,7 @@ class Event:
 
 @dataclass
 class Seen:
-    """A scene that has been played: lines are (processing time, value) at every moment, None being no watermark."""
+    """The result of a scene. A line has a pair of processing time and value for each time; None means no value."""
 
     title: str
     events: list[Event] = field(default_factory=list)
@@ -38,7 +45,7 @@ class Seen:
     marks: list[tuple[int, str]] = field(default_factory=list)
 
     def digest(self) -> str:
-        """All of it as text, by which a drawing can be told to be of another run."""
+        """Return the whole result as text. A test compares its hash with the hash stored in a figure."""
         return repr(
             (
                 self.title,
@@ -54,9 +61,16 @@ class Seen:
 
 @dataclass(frozen=True)
 class Scene:
-    """Events by substream as (processing time, event time); further acts by time; a sweep at every moment.
+    """A run of a job, with a sweep at each time.
 
-    ``marks``: what to write at which moment.
+    Attributes:
+        title: Title of the figure.
+        config: Configuration of the job.
+        events: For each substream, pairs of processing time and event time.
+        end: Last processing time.
+        declared: Declared substreams. Default: all substreams that have events.
+        acts: Further commands, by processing time.
+        marks: Texts in the figure, each with its processing time.
     """
 
     title: str

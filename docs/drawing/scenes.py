@@ -1,11 +1,11 @@
-"""The scenes of docs/semantics.md, one to a figure. Times are small numbers; read them as seconds or as hours."""
+"""The scenes of docs/semantics.md, one for each figure. Times are small numbers; read them as minutes."""
 
 from dataclasses import replace
 
 from docs.drawing.scene import Act, Scene
 from tidegate.domain import commands
+from tidegate.domain.commands.stage import PartitionReport
 from tidegate.domain.config import JobConfig
-from tidegate.domain.frame import Frame
 from tidegate.domain.policy import (
     LimitingLag,
     LimitingLagAndDelay,
@@ -18,7 +18,7 @@ from tidegate.domain.throttle import FrameThrottle, MinStepThrottle
 
 
 def steady(begin: int, end: int, behind: int = 5, every: int = 3) -> list[tuple[int, int]]:
-    """A stream in order: events every so often, each seen so much later than it happened."""
+    """Return an ordered stream: an event every ``every`` units, reported ``behind`` units after its event time."""
     return [(at, at - behind) for at in range(begin, end, every)]
 
 
@@ -49,7 +49,7 @@ STUCK = Run("right", "checkpoint", "run")
 def batch(run: Run, number: int, times: dict[str, int]) -> Act:
     def act(job: JobState, now: int) -> None:
         commands.begin(job, run, number, now)
-        commands.stage(job, run, number, 0, times, {}, now)
+        commands.stage(job, run, number, PartitionReport(0, times), now)
         commands.commit(job, run, number, None, now)
 
     return act
@@ -61,7 +61,7 @@ def begin(run: Run, number: int) -> Act:
 
 def commit(run: Run, number: int, times: dict[str, int]) -> Act:
     def act(job: JobState, now: int) -> None:
-        commands.stage(job, run, number, 0, times, {}, now)
+        commands.stage(job, run, number, PartitionReport(0, times), now)
         commands.commit(job, run, number, None, now)
 
     return act
@@ -97,7 +97,7 @@ SCENES: dict[str, Scene] = {
         JobConfig(LimitingLagAndDelay(12, 20)),
         {"a": STALLED},
         64,
-        marks=[(35, "top of 20 ago")],
+        marks=[(35, "max event time of 20 ago")],
     ),
     "limiting_lag_and_lull": Scene(
         "limiting_lag_and_lull, lag 12, max_lull 15",
@@ -107,19 +107,19 @@ SCENES: dict[str, Scene] = {
         marks=[(30, "lull begins")],
     ),
     "lull_unseen": Scene(
-        "limiting_lag_and_lull with a substream that never sees an event",
+        "limiting_lag_and_lull with a substream that never reports",
         JobConfig(LimitingLagAndLull(5, 10)),
         {"a": steady(3, 50)},
         54,
         declared=["a", "never"],
-        marks=[(3, "no watermark at all: 'never' holds it")],
+        marks=[(3, "no watermark: held by 'never'")],
     ),
     "wall_clock": Scene(
-        "limiting_timestamp_and_wall_clock_lag, 5 behind the top, 20 behind the clock",
+        "limiting_timestamp_and_wall_clock_lag, timestamp_lag 5, wall_clock_lag 20",
         JobConfig(LimitingTimestampAndWallClockLag(5, 20)),
         {"a": [(4, 1), (7, 5), (10, 9), (13, 11), (44, 18), (47, 42), (50, 46), (53, 50)]},
         56,
-        marks=[(31, "the clock leads")],
+        marks=[(31, "reaches max event time")],
     ),
     "reported": Scene(
         "reported",
@@ -127,10 +127,10 @@ SCENES: dict[str, Scene] = {
         {"a": steady(3, 40)},
         44,
         acts={at: ready_made(mark) for at, mark in ((8, 2), (16, 10), (20, 7), (28, 21), (40, 33))},
-        marks=[(20, "not ahead: ignored")],
+        marks=[(20, "lower: ignored")],
     ),
     "throttles": Scene(
-        "fixed lag 5, unthrottled",
+        "limiting_lag 5, no throttle",
         JobConfig(LimitingLag(5)),
         {"a": steady(3, 56, every=2)},
         58,
@@ -140,7 +140,7 @@ SCENES: dict[str, Scene] = {
         JobConfig(LimitingLag(5), idle_timeout_ms=12),
         {"a": steady(3, 60), "b": [*steady(4, 20, behind=9), (44, 16), *steady(48, 60, behind=7)]},
         62,
-        marks=[(31, "b is idle"), (44, "b is back")],
+        marks=[(31, "b is idle"), (44, "b is active")],
     ),
     "max_retention": Scene(
         "limiting_lag 0, max_retention 16",
@@ -163,7 +163,7 @@ SCENES: dict[str, Scene] = {
         {},
         52,
         acts=OVERLAPPING,
-        marks=[(12, "right begins, and dies"), (32, "its substreams are idle"), (42, "its pin is released")],
+        marks=[(12, "right begins and dies"), (32, "its substreams are idle"), (42, "its batch no longer holds")],
     ),
     "max_future_skew": Scene(
         "limiting_lag 5, max_future_skew 10",
@@ -174,7 +174,7 @@ SCENES: dict[str, Scene] = {
     ),
     "hold": Scene(
         "a hold at 15, and the end of input",
-        JobConfig(LimitingLag(5), FrameThrottle(Frame(10, 10))),
+        JobConfig(LimitingLag(5), FrameThrottle(10, 10)),
         {"a": steady(3, 48)},
         54,
         acts={
@@ -188,6 +188,6 @@ SCENES: dict[str, Scene] = {
 
 THROTTLED = [
     SCENES["throttles"],
-    replace(SCENES["throttles"], title="frame of 10", config=JobConfig(LimitingLag(5), FrameThrottle(Frame(10, 10)))),
+    replace(SCENES["throttles"], title="frame of 10", config=JobConfig(LimitingLag(5), FrameThrottle(10, 10))),
     replace(SCENES["throttles"], title="min_step 15", config=JobConfig(LimitingLag(5), MinStepThrottle(15))),
 ]

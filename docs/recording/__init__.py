@@ -1,1 +1,1 @@
-"""Pictures of the operators' page while the demo runs."""
+"""Screenshots of the operators' page, for the README."""

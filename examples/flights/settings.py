@@ -1,4 +1,4 @@
-"""Which run of the demo: all from the environment, as ``DEMO_<NAME>``."""
+"""The settings of a run, from the environment variables ``DEMO_<NAME>``."""
 
 import os
 from dataclasses import asdict, dataclass
@@ -8,16 +8,24 @@ from typing import Any
 
 
 class DemoError(Exception):
-    """Why this run cannot be, in one line that says what to change."""
+    """A reason why the demo cannot run. The message is one line and says what to change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The slice is the flights that *landed* in ``[start, start + days)``; ``idle_batches`` 0: nobody falls idle.
+    """The settings of a run. The README describes the variables.
 
-    ``coordinator``: the address of one that runs; None: one with an embedded Valkey is started. ``master``: which
-    Spark, and ``driver_host``: under which name its executors reach this program. ``kafka``: the servers that the
-    landings go by way of; None: they are files.
+    Attributes:
+        start: First day of landings. The run has the flights that landed in ``[start, start + days)``.
+        days: Number of days of landings.
+        batch_hours: Hours of landings per file.
+        lag_minutes: Lag of both queries, in minutes.
+        idle_batches: Number of batches without a landing after which a destination is idle; 0: no limit.
+        out: Output directory.
+        coordinator: Address of a running coordinator; None starts one with an embedded Valkey.
+        master: Address of the Spark master.
+        driver_host: Host name by which executors reach the driver.
+        kafka: Addresses of the Kafka servers; None reads the landings from files.
     """
 
     start: datetime
@@ -36,12 +44,16 @@ class Settings:
         return self.start + timedelta(days=self.days)
 
     def document(self) -> dict[str, Any]:
-        """What makes a run the same run."""
+        """Return the settings that must be equal for a run to be continued: all except ``out``."""
         return {name: str(value) for name, value in asdict(self).items() if name != "out"}
 
 
 def load_settings() -> Settings:
-    """:raises DemoError: for a setting that cannot be used."""
+    """Return the settings from the environment.
+
+    Raises:
+        DemoError: A variable has an invalid value.
+    """
     start = os.environ.get("DEMO_START", "2013-01-01")
     try:
         first_day = datetime.strptime(start, "%Y-%m-%d").replace(tzinfo=UTC)

@@ -12,20 +12,20 @@ from pyspark.sql import DataFrame, SparkSession
 from examples.flights.settings import Settings
 
 CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
-"""To Kafka: Spark's own. It comes from Maven Central when the session starts."""
+"""Maven coordinates of Spark's Kafka connector. Spark downloads it from Maven Central when the session starts."""
 
 COLUMNS = "origin string, dest string, carrier string, flight long, departed_at timestamp, landed_at timestamp"
 
 
 @contextmanager
 def spark_session(settings: Settings) -> Iterator[SparkSession]:
-    """The flights' times are read as UTC, so it counts in UTC."""
+    """Start a Spark session with UTC as its time zone, and stop it at the end."""
     builder = (
         SparkSession.builder.appName("flights")
         .master(settings.master)
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", 2)
-        # Spark looks through a stopped batch's Python traceback by a regular expression that needs a deep stack.
+        # Spark parses the Python traceback of a stopped batch with a regular expression that needs a deep stack.
         .config("spark.driver.extraJavaOptions", "-Xss16m")
         .config("spark.ui.enabled", False)
         .config("spark.ui.showConsoleProgress", False)
@@ -33,7 +33,7 @@ def spark_session(settings: Settings) -> Iterator[SparkSession]:
         .config("spark.driver.bindAddress", settings.driver_host)
     )
     if settings.kafka is not None:
-        # What is fetched is kept with the run.
+        # Downloaded packages are stored with the run.
         builder = builder.config("spark.jars.ivy", str(settings.out / "state" / "ivy"))
         builder = builder.config("spark.jars.packages", CONNECTOR)
     spark = builder.getOrCreate()
@@ -45,8 +45,14 @@ def spark_session(settings: Settings) -> Iterator[SparkSession]:
 
 @dataclass(frozen=True)
 class FlightsSource:
-    """Files of landings, one a batch, in the order in which they were landed. A file is all that had landed by its
-    moment, so no batch leaves anything for the next.
+    """A stream of the files of landings, one file per batch, in the order of the landings.
+
+    A file has all landings of its hours, so a batch leaves no earlier landings for the next batch.
+
+    Attributes:
+        spark: The Spark session.
+        directory: Directory of the files.
+        destinations: The destinations, which are the substreams.
     """
 
     spark: SparkSession

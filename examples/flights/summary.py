@@ -1,4 +1,4 @@
-"""What the run came to: for people as a table, for programs as ``summary.json`` and ``batches.csv``."""
+"""The result of a run: a printed table, ``summary.json`` and ``batches.csv``."""
 
 import csv
 import json
@@ -13,7 +13,7 @@ from examples.flights.settings import Settings
 
 
 def write_batches(departures: Departures, settings: Settings) -> list[dict[str, Any]]:
-    """``batches.csv``, a line a batch."""
+    """Write ``batches.csv`` with one line per batch, and return the batches in ascending order of their ids."""
     batches = [{"batch_id": n, **departures.batches.read_json(n)} for n in departures.batches.ids()]
     columns = ["batch_id", "pin_ms", "watermark_ms", "rows", "late"]
     with open(settings.out / "batches.csv", "w", newline="") as file:
@@ -33,7 +33,7 @@ def summarize(
     late_under_global_maximum: int,
     seconds: float,
 ) -> dict[str, Any]:
-    """Adds the batches up, and writes ``summary.json``."""
+    """Add up the batches, write ``summary.json``, and return its content."""
     totals = {name: sum(batch[name] for batch in batches) for name in ("rows", "on_time", "late", "null_event_time")}
     summary = {
         **totals,
@@ -50,7 +50,12 @@ def summarize(
 
 
 def longest_holders(batches: list[dict[str, Any]], most: int = 3) -> list[tuple[str, float]]:
-    """The destinations after which the watermark waited longest, with the seconds of batches that it did."""
+    """Return the destinations that held the watermark longest, each with the total duration of its batches in seconds.
+
+    Args:
+        batches: The batches of the run.
+        most: Highest number of destinations to return.
+    """
     held: defaultdict[str, float] = defaultdict(float)
     for batch in batches:
         if batch["held_by"] is not None:
@@ -59,12 +64,12 @@ def longest_holders(batches: list[dict[str, Any]], most: int = 3) -> list[tuple[
 
 
 def table(summary: dict[str, Any], batches: list[dict[str, Any]], settings: Settings) -> str:
-    """The end of the demo, as it is printed."""
+    """Return the table that the demo prints at its end."""
 
     def share(count: int) -> str:
         return f"{count:>9,}  {100 * count / summary['rows']:6.2f} %"
 
-    holders = ", ".join(f"{name} ({seconds:.0f} s)" for name, seconds in longest_holders(batches)) or "nobody"
+    holders = ", ".join(f"{name} ({seconds:.0f} s)" for name, seconds in longest_holders(batches)) or "none"
     left_out = f"{summary['left_out']:,} left out: no take-off or air time"
     lines = [
         f"Flights landed {settings.start:%Y-%m-%d} to {settings.end:%Y-%m-%d}, lag {settings.lag_minutes} minutes, "
@@ -78,6 +83,6 @@ def table(summary: dict[str, Any], batches: list[dict[str, Any]], settings: Sett
         f"  windows closed               {summary['windows']:>9,}",
         f"  final watermark              {utc(summary['final_watermark_ms']):%Y-%m-%d %H:%M} (New York wall clock)",
         f"  held longest by              {holders}",
-        f"  {summary['batches']} batches in {summary['seconds']:.0f} s; all of it is in {settings.out}",
+        f"  {summary['batches']} batches in {summary['seconds']:.0f} s; the output is in {settings.out}",
     ]
     return "\n".join(lines)

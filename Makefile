@@ -1,4 +1,4 @@
-# Every target does its own set-up, from a bare python3 (3.11 or later).
+# Each target creates $(VENV) if necessary. Only python3 (3.11 or later) must be installed.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 SETUP_LOG := $(VENV)/setup.log
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rest test-all test-versions conformance mutants bench lateness lint format openapi figures \
+.PHONY: help setup demo test test-rest test-all test-versions conformance mutants bench lateness lint format openapi reference figures \
   pictures lock clean
 
 help: ## list the targets
@@ -16,11 +16,11 @@ setup: $(READY) ## create .venv with both distributions and their dependencies
 
 PIP = $(BIN)/python -m pip --disable-pip-version-check
 LOCKED = --require-hashes --no-deps --requirement
-# uv ignores pip's configuration. Pass it pip's index and let it use the certificates of the system.
+# uv ignores pip's configuration: pass pip's index to uv, and let uv use the certificates of the system.
 PIP_INDEX = $(PIP) config list | awk -F "'" '/[.]index-url=/ && !found++ {print $$2}'
 UV = UV_SYSTEM_CERTS=1 UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$($(PIP_INDEX))}" $(BIN)/uv pip install --python
-# pip installs uv at the locked version. uv installs the rest: with a warm cache it takes seconds, pip more than a minute.
-# If uv cannot reach the index, pip installs the rest.
+# pip installs uv at the locked version. uv installs the rest, because it takes seconds with a warm cache, and pip more than
+# a minute. If uv cannot reach the index, pip installs the rest.
 INSTALL = awk '/^[^ \#]/ {uv = /^uv==/} uv' requirements.lock >$(VENV)/uv.lock \
   && $(PIP) install $(LOCKED) $(VENV)/uv.lock \
   && { $(UV) $(BIN)/python $(LOCKED) requirements.lock || $(PIP) install $(LOCKED) requirements.lock; } \
@@ -28,19 +28,19 @@ INSTALL = awk '/^[^ \#]/ {uv = /^uv==/} uv' requirements.lock >$(VENV)/uv.lock \
 
 $(READY): requirements.lock service/pyproject.toml spark_client/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "Python 3.11 or later is needed; name one: make PYTHON=python3.12 ..."; exit 1; }
+	  { echo "Cannot use $(PYTHON): expected Python 3.11 or later; name another Python: make PYTHON=python3.12 ..."; exit 1; }
 	@echo "Setting up $(VENV). The first set-up on a machine downloads PySpark (450 MB) ..."
 	@$(PYTHON) -m venv $(VENV) || \
-	  { echo "python3 cannot make virtual environments here; on Debian: apt-get install python3-venv"; exit 1; }
+	  { echo "$(PYTHON) cannot create a virtual environment: expected the module venv; on Debian: apt-get install python3-venv"; exit 1; }
 	@{ $(INSTALL); } >$(SETUP_LOG) 2>&1 || \
-	  { tail -n 20 $(SETUP_LOG); echo "Cannot install requirements.lock: the full log is $(SETUP_LOG)."; exit 1; } >&2
+	  { tail -n 20 $(SETUP_LOG); echo "Cannot install requirements.lock; read the full log in $(SETUP_LOG)."; exit 1; } >&2
 	@touch $(READY)
 
 demo: $(READY) ## run the flights of 2013 through an embedded Valkey, the coordinator and a local Spark
 	@$(BIN)/python -m examples.flights
 
-# Older versions of Spark, each with an environment of its own: the packages of tests/versions/, and the others of
-# requirements.lock.
+# Environments for older versions of Spark. Each has the packages of its lock file in tests/versions/, and all other
+# packages of requirements.lock.
 VERSIONS := 3.5 4.0 4.1
 VERSIONS_READY := $(VERSIONS:%=$(VENV)/spark-%/.ready)
 # Tests for older versions: the hook, Spark Connect, and the guarantees.
@@ -62,7 +62,7 @@ $(VENV)/spark-%/.ready: tests/versions/spark-%.lock $(READY)
 	  { tail -n 20 $(@D)/setup.log; exit 1; } >&2
 	@touch $@
 
-# The default tier is all tests but these.
+# The markers of the tests that are not in the default tier.
 REST := slow or cluster or browser or image or fuzz
 MARK ?= $(if $(PATHS),,not ($(REST)))
 # Three processes on two cores, because tests also wait.
@@ -70,7 +70,7 @@ JOBS ?= 3
 PYTEST = $(BIN)/python -m pytest --quiet --numprocesses $(JOBS) --durations 10
 COVER = $(if $(COVERAGE),--cov --cov-report=)
 
-test: $(READY) ## run lint, types and the default tier of tests; MARK=browser or PATHS=tests/api for a part of all tests
+test: $(READY) ## run lint, types and the default tier of tests; MARK=browser or PATHS=tests/api runs a part of all tests
 	@$(MAKE) --no-print-directory lint
 	@rm -rf out/test .coverage
 	@$(PYTEST) $(COVER) -p no:randomly -m '$(MARK)' --junitxml out/test/default.xml $(PATHS)
@@ -97,7 +97,7 @@ conformance: $(READY) ## run the traces of Hazelcast Jet, or those in CONFORMANC
 mutants: $(READY) ## check that the tests catch known defects (ten minutes; ONLY=name for a single one)
 	@$(BIN)/python -m mutants $(if $(ONLY),--only $(ONLY))
 
-bench: $(READY) ## measure what coordination costs a batch of ten million rows (twenty minutes; BENCH_ROUNDS=9, BENCH=native, waiting or sizing)
+bench: $(READY) ## measure what coordination costs a batch of ten million rows (twenty minutes; BENCH_ROUNDS=9, BENCH=native, waiting, sizing or service)
 	@$(BIN)/python -m benchmarks $(BENCH)
 
 lateness: $(READY) ## run windows and allowed lateness over a thousand batches, four times (an hour)
@@ -119,7 +119,10 @@ openapi: $(READY) ## write openapi/tidegate.v1.json from the code
 	@$(BIN)/tidegate openapi > openapi/tidegate.v1.json.new
 	@mv openapi/tidegate.v1.json.new openapi/tidegate.v1.json
 
-figures: $(READY) ## draw the figures of docs/semantics.md from runs of the machine
+reference: $(READY) ## write docs/reference.md from the code and the OpenAPI document
+	@$(BIN)/python -m docs.reference
+
+figures: $(READY) ## draw the figures of the guides from runs of the machine
 	@$(BIN)/python -m docs.drawing
 
 pictures: $(READY) ## take the screenshots of the README while the demo runs (five minutes; needs Chromium)
@@ -140,5 +143,5 @@ lock: $(READY) ## write requirements.lock and the lock files of the images from 
 	done
 	@printf 'hatchling\nsetuptools\n' | $(OF_AN_IMAGE) deploy/locks/build.lock -
 
-clean: ## remove what the other targets made
+clean: ## remove .venv, out/ and the caches
 	rm -rf $(VENV) out .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis

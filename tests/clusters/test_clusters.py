@@ -16,7 +16,7 @@ CONF: dict[str, Any] = {
     "spark.ui.enabled": False,
     "spark.sql.shuffle.partitions": 2,
     "spark.task.maxFailures": 4,
-    "spark.python.authenticate.socketTimeout": "300s",
+    "spark.python.authenticate.socketTimeout": "60s",
 }
 SPECULATION = {
     "spark.speculation": True,

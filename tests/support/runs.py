@@ -22,7 +22,8 @@ from tidegate_spark.protocol.transport import HttpTransport
 from tidegate_spark.testing import ensure_java
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 240
+TIMEOUT_S = 600
+"""Time after which a run counts as hung. A loaded machine needs minutes for a cluster of several Java processes."""
 SILENCED = {HttpTransport: ("send",), Checkpoint: ("write", "delete")}
 """Methods of the client that fail once the driver is dead."""
 
@@ -56,9 +57,19 @@ def started(settings: Settings) -> Iterator["subprocess.Popen[bytes]"]:
 
 
 def run(settings: Settings) -> int:
-    """Run the pipeline in its own process; return its exit status."""
+    """Run the pipeline in its own process; return its exit status. Fail with the logs if the run hangs."""
     with started(settings) as process:
-        return process.wait(TIMEOUT_S)
+        try:
+            return process.wait(TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"The pipeline did not end within {TIMEOUT_S} s.\n{_logs(Path(settings.directory))}")
+
+
+def _logs(directory: Path) -> str:
+    """Return the last lines of all logs of a run: of the pipeline, and of the processes of its cluster."""
+    logs = [*sorted(directory.rglob("*.log")), *sorted(directory.rglob("stderr"))]
+    last = {log: log.read_text(errors="replace").splitlines()[-40:] for log in logs}
+    return "\n".join(f"== {log.relative_to(directory)}\n" + "\n".join(lines) for log, lines in last.items())
 
 
 def run_here(spark: SparkSession, settings: Settings) -> bool:

@@ -20,7 +20,7 @@ MUTANTS = (
         "A waiting client is not notified when the watermark moves.",
         Guarantee.LIVE,
         f"{SERVICE}/store/lua/parts/reply.lua",
-        "  if journal.is_written then journal.announce() end\n",
+        "  if state.changes.is_recorded then journal.announce() end\n",
         "",
         ("tests/api/test_batches.py::test_waiting_ends_with_the_watermark_or_with_the_time",),
     ),

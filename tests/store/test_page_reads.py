@@ -21,7 +21,7 @@ def page_reads(driver: Driver, job: str, names: list[str]) -> tuple[int, set[str
     store, reader = driver.store, Reader(driver.store, lambda job, state: "token", 1000)
     driver(store.configure(job, JobConfig(LimitingLag(0)), {"policy": {"type": "limiting_lag", "lag_ms": 0}}, None))
     driver(store.report(job, dict.fromkeys(names, 5)))
-    driver(read_job_page(reader, job, JobPageSelection()))  # loads the scripts
+    driver(read_job_page(reader, job, JobPageSelection()))  # loads the functions
 
     async def received() -> int:
         return int((await store.redis.info("stats"))["total_reads_processed"])
@@ -44,12 +44,12 @@ def test_many_substreams_are_read_in_parts(driver: Driver, job_name: str) -> Non
     assert rows == set(names[:50])
 
 
-def test_scripts_that_the_server_has_forgotten_are_loaded_again(driver: Driver, job_name: str) -> None:
-    """A restart of the store must not break the page."""
+def test_functions_that_the_server_does_not_have_are_loaded_for_the_page(driver: Driver, job_name: str) -> None:
+    """A new store must not break the page."""
     assert page_reads(driver, job_name, ["a"])[1] == {"a"}
 
     async def flush() -> None:
-        await driver.store.redis.script_flush()
+        await driver.store.redis.execute_command("FUNCTION", "FLUSH")  # type: ignore[no-untyped-call]
 
     driver(flush())
     reader = Reader(driver.store, lambda job, state: "token", 1000)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,14 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 from tests.support.driver import Driver
 from tidegate.store.connection import connect
 from tidegate.store.embedded import EmbeddedValkey
-from tidegate.store.pipelining import Pipelining
+from tidegate.store.pipelining import Pipelining, Words
 
 CALLS = 64
+
+
+def words(*given: str | int) -> Callable[[], Words]:
+    """Return a function that returns a command."""
+    return lambda: given
 
 
 async def requests_received(driver: Driver) -> int:
@@ -24,7 +30,7 @@ def test_calls_at_one_time_share_round_trips(driver: Driver, job_name: str) -> N
     async def measured() -> tuple[list[Any], int]:
         pipelining = Pipelining(driver.store.redis.connection_pool)
         before = await requests_received(driver)
-        answers = await asyncio.gather(*(pipelining.call("ECHO", n) for n in range(CALLS)))
+        answers = await asyncio.gather(*(pipelining.call(words("ECHO", n)) for n in range(CALLS)))
         return answers, await requests_received(driver) - before - 1
 
     answers, requests = driver(measured())
@@ -35,13 +41,13 @@ def test_calls_at_one_time_share_round_trips(driver: Driver, job_name: str) -> N
 def test_a_refused_call_does_not_fail_the_others(driver: Driver, job_name: str) -> None:
     async def answers() -> list[Any]:
         pipelining = Pipelining(driver.store.redis.connection_pool)
-        commands: tuple[tuple[str | int, ...], ...] = (
+        commands: tuple[Words, ...] = (
             ("ECHO", "a"),
             ("EVALSHA", "0" * 40, 0),
             ("EVAL", "return redis.error_reply('OTHER reason')", 0),
             ("ECHO", "b"),
         )
-        calls = [pipelining.call(*command) for command in commands]
+        calls = [pipelining.call(words(*command)) for command in commands]
         return await asyncio.gather(*calls, return_exceptions=True)
 
     first, missing, failed, last = driver(answers())
@@ -53,7 +59,7 @@ def test_a_refused_call_does_not_fail_the_others(driver: Driver, job_name: str) 
 def test_a_cancelled_caller_leaves_the_others_their_answers(driver: Driver, job_name: str) -> None:
     async def answers() -> list[Any]:
         pipelining = Pipelining(driver.store.redis.connection_pool)
-        tasks = [asyncio.create_task(pipelining.call("ECHO", n)) for n in range(4)]
+        tasks = [asyncio.create_task(pipelining.call(words("ECHO", n))) for n in range(4)]
         await asyncio.sleep(0)
         tasks[1].cancel()
         return await asyncio.gather(*tasks, return_exceptions=True)
@@ -67,9 +73,9 @@ def test_calls_continue_on_a_new_connection(driver: Driver, job_name: str) -> No
     async def answers() -> list[Any]:
         redis = driver.store.redis
         pipelining = Pipelining(redis.connection_pool)
-        await pipelining.call("ECHO", "before")
+        await pipelining.call(words("ECHO", "before"))
         await redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")  # type: ignore[no-untyped-call]
-        return await asyncio.gather(*(pipelining.call("ECHO", "after") for _ in range(4)))
+        return await asyncio.gather(*(pipelining.call(words("ECHO", "after")) for _ in range(4)))
 
     assert driver(answers()) == ["after"] * 4
 
@@ -81,12 +87,12 @@ def test_a_server_that_ends_fails_each_waiting_call(tmp_path: Path) -> None:
         with EmbeddedValkey(tmp_path) as server:
             redis = connect(server.url)
             pipelining = Pipelining(redis.connection_pool)
-            await pipelining.call("PING")
+            await pipelining.call(words("PING"))
             assert server.pid is not None
             os.kill(server.pid, signal.SIGKILL)
-            failed = await asyncio.gather(*(pipelining.call("PING") for _ in range(3)), return_exceptions=True)
+            failed = await asyncio.gather(*(pipelining.call(words("PING")) for _ in range(3)), return_exceptions=True)
         with EmbeddedValkey(tmp_path):
-            failed.append(await pipelining.call("ECHO", "back"))
+            failed.append(await pipelining.call(words("ECHO", "back")))
         await redis.aclose()
         return failed
 

@@ -21,6 +21,8 @@ from typing import NoReturn
 import typer
 import uvicorn
 from fastapi import FastAPI
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from tidegate.app import create_app
 from tidegate.auth.keyring import Keyring
@@ -28,6 +30,7 @@ from tidegate.runtime.logs import configure
 from tidegate.settings import LOOPBACK, Settings, load_settings
 from tidegate.store.connection import check, connect, without_password
 from tidegate.store.embedded import EmbeddedValkey
+from tidegate.store.functions import delete_other_versions
 from tidegate.web.connections import ConnectionLimits, Connections
 from tidegate.web.http_protocol import Connection
 
@@ -265,8 +268,16 @@ async def _check(redis_url: str) -> None:
     redis = connect(redis_url)
     try:
         await check(redis, redis_url)
+        await _delete_other_versions(redis)
     finally:
         await redis.aclose()
+
+
+async def _delete_other_versions(redis: Redis) -> None:
+    try:
+        await delete_other_versions(redis)
+    except RedisError as error:  # a server that is full or read-only; the functions only use memory
+        log.warning("Cannot delete the functions of other versions from Redis: %s", error)
 
 
 def _stored_secret(data_dir: Path) -> bytes:

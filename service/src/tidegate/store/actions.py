@@ -8,15 +8,15 @@ from tidegate.domain.journal import NO_AUDIT, AuditInfo
 from tidegate.domain.results import CommandResult, WatermarkState
 from tidegate.store import replies
 from tidegate.store.arguments import Values, audit_of, members, report_columns
+from tidegate.store.functions import Functions
 from tidegate.store.limits import Limits
-from tidegate.store.scripts import Scripts
 
 
 class JobActions:
     """Actions on all jobs of one Redis. For the arguments, see :class:`~tidegate.store.jobs.JobStore`."""
 
-    def __init__(self, scripts: Scripts, limits: Limits) -> None:
-        self._scripts, self._limits = scripts, limits
+    def __init__(self, functions: Functions, limits: Limits) -> None:
+        self._functions, self._limits = functions, limits
 
     async def complete(
         self, job: str, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None, up_to: int | None = None
@@ -30,7 +30,7 @@ class JobActions:
 
     async def reset(self, job: str, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None) -> WatermarkState:
         """Start a new incarnation of a job."""
-        reply = await self._scripts.run("reset", job, now_ms, state_epoch=secrets.token_hex(8), **audit_of(audit))
+        reply = await self._functions.run("reset", job, now_ms, state_epoch=secrets.token_hex(8), **audit_of(audit))
         return replies.watermark_state(reply)
 
     async def hold(
@@ -49,7 +49,7 @@ class JobActions:
         self, job: str, hold: str, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
     ) -> WatermarkState:
         """Release a hold."""
-        return replies.watermark_state(await self._scripts.run("release", job, now_ms, hold=hold, **audit_of(audit)))
+        return replies.watermark_state(await self._functions.run("release", job, now_ms, hold=hold, **audit_of(audit)))
 
     async def declare(
         self,
@@ -100,5 +100,5 @@ class JobActions:
     async def _act(
         self, command: str, job: str, audit: AuditInfo, now_ms: int | None, **arguments: Any
     ) -> CommandResult:
-        reply = await self._scripts.run(command, job, now_ms, **audit_of(audit), **arguments)
+        reply = await self._functions.run(command, job, now_ms, **audit_of(audit), **arguments)
         return replies.command_result(reply)

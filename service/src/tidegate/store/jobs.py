@@ -7,6 +7,7 @@ state of a job, so any number of replicas can serve the job.
 import json
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from redis.asyncio import Redis
@@ -16,6 +17,7 @@ from tidegate.domain.commands.begin import DEFAULTS, BeginOptions
 from tidegate.domain.commands.stage import PartitionReport
 from tidegate.domain.config import JobConfig
 from tidegate.domain.delays import NO_DELAYS
+from tidegate.domain.errors import JobNotFound
 from tidegate.domain.journal import NO_AUDIT, AuditInfo
 from tidegate.domain.results import BeginResult, CommandResult, WatermarkState
 from tidegate.domain.rows import BatchAccounting
@@ -33,10 +35,12 @@ from tidegate.store.arguments import (
 )
 from tidegate.store.clock import ClockGuard
 from tidegate.store.compiled import compile_config
+from tidegate.store.functions import AroundCommand, Functions, unobserved
 from tidegate.store.keyspace import SWEEPS
 from tidegate.store.limits import JobQuota, Limits
+from tidegate.store.merging import Merging, Report, arguments_of
 from tidegate.store.reads import JobReads
-from tidegate.store.scripts import AroundCommand, Scripts, unobserved
+from tidegate.store.shared import check_writes
 from tidegate.store.views import Configured, Watched
 
 NONE: Values = {}
@@ -62,8 +66,9 @@ class JobStore:
         clock: Callable[[], int] | None = None,
     ) -> None:
         self.redis, self.limits = redis, limits or Limits()
-        self._scripts = Scripts(redis, unattended_after_ms, guard, around, clock)
-        self.reads, self.actions = JobReads(self._scripts), JobActions(self._scripts, self.limits)
+        self._functions = Functions(redis, unattended_after_ms, guard, around, clock)
+        self._merging = Merging(self._functions)
+        self.reads, self.actions = JobReads(self._functions), JobActions(self._functions, self.limits)
 
     async def configure(
         self,
@@ -83,7 +88,7 @@ class JobStore:
         Raises:
             JobExists, JobNotFound, JobDeleted, RevisionMismatch, TooManyJobs: See :mod:`tidegate.domain.errors`.
         """
-        reply = await self._scripts.run(
+        reply = await self._functions.run(
             "configure",
             job,
             now_ms,
@@ -103,7 +108,7 @@ class JobStore:
         Raises:
             JobNotFound, RevisionMismatch: See :mod:`tidegate.domain.errors`.
         """
-        await self._scripts.run("delete", job, now_ms, expected_revision=expected_revision)
+        await self._functions.run("delete", job, now_ms, expected_revision=expected_revision)
 
     async def report(
         self,
@@ -117,19 +122,21 @@ class JobStore:
         now_ms: int | None = None,
         quota: int | None = None,
     ) -> CommandResult:
-        """Apply a report without a batch."""
-        names = dict.fromkeys([*max_event_times, *watermarks])
-        columns = report_columns("", names, max_event_times=max_event_times, watermarks=watermarks)
-        lowest = report_columns("", names, min_event_times=min_event_times) if min_event_times else {}
-        return await self._run(
-            "report",
-            job,
-            now_ms,
-            max_substreams=self.limits.max_substreams(quota),
-            token=token_of(token),
-            **columns | lowest,
-            **delay_columns("", delays),
+        """Apply a report without a batch. Reports without delays may be merged."""
+        columns = report_columns(
+            "",
+            dict.fromkeys([*max_event_times, *watermarks]),
+            max_event_times=max_event_times,
+            watermarks=watermarks,
+            min_event_times=min_event_times,
         )
+        given, max_substreams = Report(**columns, token=token_of(token)), self.limits.max_substreams(quota)
+        if delays or now_ms is not None:
+            arguments = {**arguments_of([given]), **delay_columns("", delays), "max_substreams": max_substreams}
+            reply = await self._functions.run("report", job, now_ms, **arguments)
+        else:
+            reply = await self._merging.report(job, given, max_substreams)
+        return CommandResult(replies.watermark_state(reply), given.has_effect(reply))
 
     async def stage(
         self,
@@ -172,7 +179,7 @@ class JobStore:
         now_ms: int | None = None,
     ) -> BeginResult:
         """Begin a batch."""
-        reply = await self._scripts.run(
+        reply = await self._functions.run(
             "begin",
             job,
             now_ms,
@@ -235,19 +242,25 @@ class JobStore:
 
     async def sweep(self, job: str, now_ms: int | None = None) -> WatermarkState:
         """Evaluate a job because time has passed, and return its watermark."""
-        return replies.watermark_state(await self._scripts.run("sweep", job, now_ms))
+        return replies.watermark_state(await self._functions.run("sweep", job, now_ms))
 
     async def watch(self, job: str, known: str | None, limit: int, now_ms: int | None = None) -> Watched:
         """Sweep a job, and return at most ``limit`` records after the record with the id ``known``."""
-        return Watched.of(await self._scripts.run("watch", job, now_ms, after=known, limit=limit))
+        return Watched.of(await self._functions.run("watch", job, now_ms, after=known, limit=limit))
 
     async def due(self, limit: int = 1000) -> list[str]:
         """Return the jobs whose next sweep is due, earliest first; raise ClockJumped if the Redis clock jumped."""
-        now_ms = await self._scripts.time_ms()
-        if self._scripts.guard is not None:
-            self._scripts.guard.accept(now_ms)
+        now_ms = await self._functions.time_ms()
+        if self._functions.guard is not None:
+            self._functions.guard.accept(now_ms)
         found = await self.redis.zrange(SWEEPS, "-inf", str(now_ms), byscore=True, offset=0, num=limit)
         return [str(job) for job in found]
 
+    async def check(self) -> None:
+        """Raise RedisError unless the server runs the functions and accepts writes."""
+        with suppress(JobNotFound):  # no job has an empty name
+            await self._functions.send("status", "", dict)
+        await check_writes(self.redis)
+
     async def _run(self, command: str, job: str, now_ms: int | None, **arguments: Any) -> CommandResult:
-        return replies.command_result(await self._scripts.run(command, job, now_ms, **arguments))
+        return replies.command_result(await self._functions.run(command, job, now_ms, **arguments))

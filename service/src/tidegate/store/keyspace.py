@@ -1,8 +1,8 @@
-"""The keyspace, as Python constants and as the Lua table at the head of every script.
+"""The keyspace, as Python constants and as a Lua table in the library of functions.
 
-All keys of a job share the hash tag ``{job}``. A script gets the key of the job as ``KEYS[1]`` and builds the other
-keys of the job from the table below. ``KEYS[2]`` is :data:`SWEEPS`. Each command also updates this set, so that it
-always contains every job that may change without new data. ``KEYS[3]`` is :data:`JOBS`, for scripts that create or
+All keys of a job share the hash tag ``{job}``. A function gets the key of the job as its first key and builds the other
+keys of the job from the table below. The second key is :data:`SWEEPS`. Each command also updates this set, so that it
+always contains every job that may change without new data. The third key is :data:`JOBS`, for functions that create or
 delete jobs.
 """
 
@@ -94,17 +94,26 @@ def wake_channel(job: str) -> str:
 
 
 def lua_keys() -> str:
-    """Return the Lua table ``key``: a string for each key, and a function for each key per query, limit or hour."""
-    lines = ["local key = {job = KEYS[1], sweeps = KEYS[2], jobs = KEYS[3], name = string.match(KEYS[1], '{(.*)}')}"]
-    for key in JOB_KEYS:
-        if key.per:
-            lines.append(f"function key.{key.name}({key.per}) return KEYS[1] .. ':{key.name}:' .. {key.per} end")
-        else:
-            lines.append(f"key.{key.name} = KEYS[1] .. ':{key.name}'")
-    lines.append(f"key.wake = '{WAKE}'")
+    """Return the Lua table ``key``: a string for each key, and a function for each key per query, limit or hour.
+
+    ``key.enter`` sets the strings to the keys of a job.
+    """
     of_job = [key.name for key in JOB_KEYS if not key.per and key.name != "journal"]
     of_query = [key.name for key in JOB_KEYS if key.per == "query"]
-    lines.append(f"key.of_job, key.of_query = {_list(of_job)}, {_list(of_query)}")
+    lines = [
+        f"local key = {{wake = '{WAKE}', of_job = {_list(of_job)}, of_query = {_list(of_query)}}}",
+        *(
+            f"function key.{key.name}({key.per}) return key.job .. ':{key.name}:' .. {key.per} end"
+            for key in JOB_KEYS
+            if key.per
+        ),
+        "function key.enter(keys)",
+        "if keys[1] == key.job then return end",
+        "key.job, key.sweeps, key.jobs, key.name = keys[1], keys[2], keys[3], string.match(keys[1], '{(.*)}')",
+        "key.journal = key.job .. ':journal'",
+        "for _, name in ipairs(key.of_job) do key[name] = key.job .. ':' .. name end",
+        "end",
+    ]
     return "\n".join(lines) + "\n"
 
 

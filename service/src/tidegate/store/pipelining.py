@@ -4,8 +4,9 @@ A round trip costs the application and the server more than a short script does.
 """
 
 import asyncio
+from collections.abc import Callable
 from contextvars import Context
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import hiredis
@@ -16,10 +17,21 @@ MAX_CALLS = 256
 """Maximum number of calls in one round trip. It limits the time until the first answer."""
 
 
-@dataclass(frozen=True, slots=True)
+Words = tuple[str | int, ...]
+"""A command of Redis and its arguments."""
+
+
 class _Call:
-    command: bytes
-    answer: "asyncio.Future[Any]"
+    """A command, whose words are asked for when it is sent."""
+
+    def __init__(self, words: Callable[[], Words]) -> None:
+        self._words = words
+        self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    @cached_property
+    def packed(self) -> bytes:
+        packed: bytes = hiredis.pack_command(self._words())  # type: ignore[arg-type]  # declared for a single argument
+        return packed
 
 
 class Pipelining:
@@ -34,30 +46,34 @@ class Pipelining:
         self._waiting: list[_Call] = []
         self._sending: asyncio.Task[None] | None = None
 
-    async def call(self, *command: str | int) -> Any:
+    async def call(self, words: Callable[[], Words]) -> Any:
         """Send a command with the next round trip, and return its answer.
+
+        ``words`` returns the command. It is called once, when the round trip begins.
 
         Raises:
             RedisError: If the server refuses the command, or does not answer.
         """
-        answer = asyncio.get_running_loop().create_future()
-        packed = hiredis.pack_command(command)  # type: ignore[arg-type]  # declared for a single argument
-        self._waiting.append(_Call(packed, answer))
+        call = _Call(words)
+        self._waiting.append(call)
         if self._sending is None:
             # Without the context of this caller: its logs and traces are not those of the other callers.
             self._sending = asyncio.create_task(self._send(), name="pipelining", context=Context())
-        return await answer
+        return await call.answer
 
     async def _send(self) -> None:
         try:
             while self._waiting:
                 calls, self._waiting = self._waiting[:MAX_CALLS], self._waiting[MAX_CALLS:]
-                await self._round_trip([call for call in calls if not call.answer.done()])
+                await self._round_trip(calls)
         finally:
             self._sending = None
 
     async def _round_trip(self, calls: list[_Call]) -> None:
-        """Answer each call; a connection that fails answers those that have no answer yet with its error."""
+        """Answer each call. If the connection fails, the calls without an answer fail with its error.
+
+        Calls that have arrived in the meantime fail, too: each would wait for the same server once more.
+        """
         try:
             connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
             try:
@@ -66,29 +82,32 @@ class Pipelining:
                 )
             finally:
                 await self._pool.release(connection)
-        except (RedisError, OSError) as error:
-            _fail(calls, error)
         except BaseException as error:
-            _fail(calls, error)
-            raise
+            failed, self._waiting = calls + self._waiting, []
+            for call in _unanswered(failed):
+                call.answer.set_exception(error)
+            if not isinstance(error, RedisError | OSError):
+                raise
+
+
+def _unanswered(calls: list[_Call]) -> list[_Call]:
+    """Return the calls without an answer; a caller that was cancelled needs none."""
+    return [call for call in calls if not call.answer.done()]
 
 
 async def _exchange(connection: AbstractConnection, calls: list[_Call]) -> None:
-    """Send the calls that have no answer yet, and read their answers."""
-    unanswered = [call for call in calls if not call.answer.done()]
-    await connection.send_packed_command([call.command for call in unanswered])
-    for call in unanswered:
+    """Send the calls without an answer, and read their answers."""
+    sent = _unanswered(calls)
+    await connection.send_packed_command([call.packed for call in sent])
+    for call in sent:
+        answer: Any
         try:
             answer = await connection.read_response()
         except ResponseError as error:
-            if not call.answer.done():
-                call.answer.set_exception(error)
+            answer = error
+        if call.answer.done():  # the caller was cancelled during the round trip
             continue
-        if not call.answer.done():  # the caller may have been cancelled
+        if isinstance(answer, ResponseError):
+            call.answer.set_exception(answer)
+        else:
             call.answer.set_result(answer)
-
-
-def _fail(calls: list[_Call], error: BaseException) -> None:
-    for call in calls:
-        if not call.answer.done():
-            call.answer.set_exception(error)

@@ -11,8 +11,8 @@ from tidegate.domain.results import SubstreamRow
 from tidegate.domain.state import PinnedWatermark
 from tidegate.store import replies
 from tidegate.store.connection import is_failed_script
+from tidegate.store.functions import Functions, Reply, record, reply_of
 from tidegate.store.keyspace import JOBS, key_of
-from tidegate.store.scripts import Reply, Scripts, record, reply_of
 from tidegate.store.snapshot import Snapshot
 from tidegate.store.views import Delays, History, JobPage, LateRows, QueryTable, Status, SubstreamTable
 
@@ -23,8 +23,8 @@ ROWS_AT_ONCE = 250
 class JobReads:
     """Read-only operations on jobs. Each read is consistent, unless its description says otherwise."""
 
-    def __init__(self, scripts: Scripts) -> None:
-        self._scripts, self._redis = scripts, scripts.redis
+    def __init__(self, functions: Functions) -> None:
+        self._functions, self._redis = functions, functions.redis
 
     async def jobs(self) -> list[str]:
         """Return the names of all jobs, sorted."""
@@ -32,18 +32,13 @@ class JobReads:
 
     async def status(self, job: str, now_ms: int | None = None) -> Status:
         """Return the status of a job."""
-        return Status.of(await self._scripts.run("status", job, now_ms))
+        return Status.of(await self._functions.run("status", job, now_ms))
 
     async def statuses(self, jobs: Collection[str]) -> dict[str, Status | Exception]:
         """Return the status of each job that exists, or the error for a job that cannot be read."""
-        calls = {job: self._scripts.call("status", job) for job in jobs}
-        pipeline = self._redis.pipeline(transaction=False)
-        for script, keys, argument in calls.values():
-            await script(keys=keys, args=[argument], client=pipeline)
-        with self._scripts.around("statuses"):
-            answers: list[Any] = await pipeline.execute(raise_on_error=False)
+        answers = await self._functions.run_for_each("statuses", "status", jobs)
         found: dict[str, Status | Exception] = {}
-        for job, reply in zip(calls, answers, strict=True):
+        for job, reply in zip(jobs, answers, strict=True):
             if isinstance(reply, Exception):
                 if not is_failed_script(reply):
                     raise reply
@@ -57,7 +52,7 @@ class JobReads:
 
     async def held(self, job: str, limit: int, now_ms: int | None = None) -> Snapshot:
         """Sweep a job, and return the data that explains its first ``limit`` holders and the next holder."""
-        return Snapshot(await self._scripts.run("explain", job, now_ms, limit=limit + 1))
+        return Snapshot(await self._functions.run("explain", job, now_ms, limit=limit + 1))
 
     async def count_substreams(self, job: str) -> int:
         """Return the number of substreams, including placeholders of missing queries; 0 if the job does not exist."""
@@ -92,14 +87,14 @@ class JobReads:
         rows: list[SubstreamRow] = []
         for first in range(0, max(len(keys), 1), ROWS_AT_ONCE):
             some = [member(key) for key in keys[first : first + ROWS_AT_ONCE]]
-            table = SubstreamTable.of(await self._scripts.run("substreams", job, now_ms, members=some))
+            table = SubstreamTable.of(await self._functions.run("substreams", job, now_ms, members=some))
             rows += table.rows
         rows.sort(key=attrgetter("query", "substream"))
         return replace(table, rows=rows)
 
     async def queries(self, job: str, now_ms: int | None = None) -> QueryTable:
         """Return the queries with their latest batches, sorted by name."""
-        return QueryTable.of(await self._scripts.run("queries", job, now_ms))
+        return QueryTable.of(await self._functions.run("queries", job, now_ms))
 
     async def pinned_watermark(self, job: str, query: str, batch_id: int) -> PinnedWatermark | None:
         """Return the pinned watermark of a batch; None if the batch has not begun or the store no longer keeps it."""
@@ -113,7 +108,7 @@ class JobReads:
 
         None selects the substream that holds the watermark.
         """
-        status, delays = await self._scripts.run_together(
+        status, delays = await self._functions.run_together(
             "completeness", job, now_ms, ("status", {}), ("completeness", {"members": keys and [*map(member, keys)]})
         )
         return Status.of(status), Delays.of(delays)
@@ -149,7 +144,7 @@ class JobReads:
         at_once = RECORDS_AT_ONCE if kinds else min(limit, RECORDS_AT_ONCE)
         found: list[tuple[str, Record]] = []
         while True:
-            part = History.of(await self._scripts.run("history", job, limit=at_once, first=str(from_ms), last=end))
+            part = History.of(await self._functions.run("history", job, limit=at_once, first=str(from_ms), last=end))
             found += [entry for entry in part.records if not kinds or entry[1].kind in kinds]
             if len(found) >= limit or len(part.records) < at_once:
                 return replace(part, records=found[:limit])
@@ -158,7 +153,7 @@ class JobReads:
     async def late(self, job: str, key: SubstreamKey | None = None, now_ms: int | None = None) -> LateRows:
         """Return the late rows of a job or a substream. The substream may be unknown."""
         of = "" if key is None else member(key)
-        return await self._late(job, of, await self._scripts.run("late", job, now_ms, member=of), now_ms)
+        return await self._late(job, of, await self._functions.run("late", job, now_ms, member=of), now_ms)
 
     async def page(
         self, job: str, holders: int, records: int, before: str | None = None, now_ms: int | None = None
@@ -174,7 +169,7 @@ class JobReads:
         """
         latest = {"first": "0", "last": "+", "limit": RECORDS_AT_ONCE}
         earlier = latest if before is None else {"first": "0", "last": _end_before(before), "limit": records}
-        held, status, queries, delays, late, substreams, *histories = await self._scripts.run_together(
+        held, status, queries, delays, late, substreams, *histories = await self._functions.run_together(
             "job_page",
             job,
             now_ms,
@@ -203,7 +198,7 @@ class JobReads:
         late = LateRows.of(reply)
         late.add_hours(of, reply)
         while reply.get("next") is not None:
-            reply = await self._scripts.run("late", job, now_ms, member=of, after=reply["next"])
+            reply = await self._functions.run("late", job, now_ms, member=of, after=reply["next"])
             late.add_hours(of, reply)
         return late
 

@@ -19,7 +19,7 @@ from tidegate.domain.results import (
 )
 from tidegate.domain.rows import RowCounts
 from tidegate.domain.sketch import Sketch
-from tidegate.store.scripts import Reply, record
+from tidegate.store.functions import Reply, record
 
 
 def watermark_state(reply: Reply) -> WatermarkState:

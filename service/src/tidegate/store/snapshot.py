@@ -12,8 +12,8 @@ from tidegate.domain.config import JobConfig
 from tidegate.domain.history import History
 from tidegate.domain.policy import PolicyState, ProcessingTime
 from tidegate.domain.state import JobState, Query, Substream
+from tidegate.store.functions import Reply, record
 from tidegate.store.replies import hold, substream_key, watermark_state
-from tidegate.store.scripts import Reply, record
 
 
 class FixedState(PolicyState):

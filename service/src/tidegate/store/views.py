@@ -13,7 +13,7 @@ from tidegate.domain.rows import HourCounts, RowCounts
 from tidegate.domain.sketch import Sketch
 from tidegate.domain.state import DelayStatistics
 from tidegate.store import replies
-from tidegate.store.scripts import Reply, record
+from tidegate.store.functions import Reply, record
 from tidegate.store.snapshot import Snapshot
 
 

@@ -6,7 +6,6 @@ from fastapi import APIRouter, Response
 from pydantic import Field
 
 from tidegate.reads.types import Record
-from tidegate.store import shared
 from tidegate.web.access import allowed
 from tidegate.web.bodies import json_answer
 from tidegate.web.context import ContextOf
@@ -36,6 +35,6 @@ async def livez() -> Response:
 @router.get("/readyz", response_model=Readiness, summary="Check that the replica can serve calls")
 @allowed()
 async def readyz(context: ContextOf) -> Response:
-    """Check that Redis answers, runs scripts and accepts writes."""
-    await shared.check(context.store.redis)
+    """Check that Redis answers, runs functions and accepts writes."""
+    await context.store.check()
     return json_answer(Readiness())

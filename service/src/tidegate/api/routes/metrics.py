@@ -20,7 +20,6 @@ from tidegate.domain.errors import DomainError
 from tidegate.domain.pattern import matches
 from tidegate.domain.results import SubstreamRow
 from tidegate.runtime.job_metrics import job_metrics, replica_metrics, substream_metrics
-from tidegate.store import shared
 from tidegate.store.connection import is_failed_script
 from tidegate.store.views import Status
 from tidegate.web.access import CallerOf, allowed
@@ -92,7 +91,7 @@ def _encoder(request: Request) -> tuple[Encode, str]:
 
 async def _is_writable(context: Context) -> bool:
     try:
-        await shared.check(context.store.redis)
+        await context.store.check()
     except RedisError:
         return False
     return True

@@ -4,7 +4,7 @@
 -- The evaluation: decide which substreams count, merge their watermarks, throttle, emit. See tidegate.domain.evaluate.
 local text, above = values.text, values.above
 local job, config = state.job, state.config
-local evaluate = {passed = {}}
+local evaluate = {}
 
 -- Stop open batches from holding W after max_batch_hold_ms.
 local function release_overdue()
@@ -48,7 +48,8 @@ local function record_limit(limit, sets)
   local names = {}
   for i = 1, math.min(#rows, constants.NAMES_KEPT) do names[i] = rows[i].member end
   journal.count_limit(limit)
-  evaluate.passed[#evaluate.passed + 1] = {limit = limit, count = count, substreams = names}
+  local passed = state.changes.passed
+  passed[#passed + 1] = {limit = limit, count = count, substreams = names}
 end
 
 local function record_limits(is_retained)

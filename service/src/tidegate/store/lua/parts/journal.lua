@@ -2,7 +2,7 @@
 -- The journal of a job. See tidegate.domain.journal. Details that are nil or '' are omitted.
 local text = values.text
 local job = state.job
-local journal = {is_written = false}
+local journal = {}
 
 -- Append a record with details: alternating names and values.
 function journal.write(kind, ...)
@@ -15,7 +15,7 @@ function journal.write(kind, ...)
   redis.call('XADD', key.journal, 'MAXLEN', '=', text(constants.RECORDS_KEPT), text(math.max(job.now, 0)) .. '-*',
     unpack(entry))
   redis.call('XTRIM', key.journal, 'MINID', '=', text(math.max(job.now - constants.RECORDS_KEPT_MS, 0)))
-  journal.is_written = true
+  state.changes.is_recorded = true
 end
 
 -- Wake the clients that wait for records.

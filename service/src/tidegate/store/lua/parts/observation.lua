@@ -145,10 +145,10 @@ local function observe_targets(members, times, flat)
 end
 
 -- Apply event times and watermarks to the substreams of a query. observed: the observed time of the query.
--- Return whether any entry had an effect.
+-- Return the members whose entries had an effect.
 function observation.observe(query, members, event_times, watermarks, observed)
   local names, times, reported = effective(members, event_times, watermarks)
-  if #names == 0 then return false end
+  if #names == 0 then return names end
   if query ~= '' then observation.remove_placeholder(query) end
   idleness.reactivate(query, names)
   local scored, last_events, flat, now = {}, {}, {}, text(observed)
@@ -173,7 +173,7 @@ function observation.observe(query, members, event_times, watermarks, observed)
   if bulk.zadd(key.max_event_times, 'GT', scored) > 0 then bulk.zadd_all(key.since, text(job.now), names, 'NX') end
   bulk.zadd(key.active, 'GT', flat)
   bulk.zadd(key.last_events(query), nil, last_events)
-  return true
+  return names
 end
 
 return observation

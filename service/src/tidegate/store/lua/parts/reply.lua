@@ -5,7 +5,7 @@ local job = state.job
 local reply = {}
 
 local function record_movement()
-  local before = reply.before
+  local before, passed = state.changes.before, state.changes.passed
   if job.coalesced_watermark == before.coalesced_watermark and job.watermark == before.watermark then return end
   local kind = 'coalesced_watermark'
   if job.watermark ~= before.watermark then
@@ -15,7 +15,7 @@ local function record_movement()
   local holder = job.held_by or {}
   journal.write(kind, 'coalesced_watermark', job.coalesced_watermark, 'watermark', job.watermark, 'held_by', holder.reason,
     'query', holder.query, 'substream', holder.substream, 'batch_id', holder.batch_id, 'hold', holder.hold,
-    'limits', #evaluate.passed > 0 and cjson.encode(evaluate.passed) or nil)
+    'limits', #passed > 0 and cjson.encode(passed) or nil)
 end
 
 -- Load the job of a command.
@@ -26,7 +26,7 @@ end
 
 -- Remember the watermarks, so that finish() can record a movement.
 function reply.remember()
-  reply.before = {coalesced_watermark = job.coalesced_watermark, watermark = job.watermark}
+  state.changes.before = {coalesced_watermark = job.coalesced_watermark, watermark = job.watermark}
 end
 
 -- Record the movement of the watermark, schedule the next sweep, and save the job. Return the watermark of the job with
@@ -37,7 +37,7 @@ function reply.finish(members)
   record_movement()
   schedule.update()
   state.save()
-  if journal.is_written then journal.announce() end
+  if state.changes.is_recorded then journal.announce() end
   return emission.watermark_state(members)
 end
 

@@ -3,9 +3,13 @@
 --
 -- job.now is processing time. job.unattended is the total time in which no coordinator evaluated the job.
 -- job.observed_now is the observed time of the job, job.now - job.unattended. Limits on silence are in observed time.
+--
+-- changes has what the command has changed so far: before (C and W before the command), passed (members that a limit let
+-- C pass), is_recorded (the journal has a new record).
 local text = values.text
-local state = {job = {}, config = {}}
+local state = {job = {}, config = {}, changes = {}}
 local job, config, stored = state.job, state.config, {}
+local decoded, decoded_count, MAX_DECODED = {}, 0, 1000
 
 local NUMBERS = {'incarnation', 'clock', 'unattended', 'coalesced_watermark', 'coalesced_watermark_since', 'watermark',
   'watermark_since', 'max_watermark', 'max_event_time', 'is_complete', 'completed', 'all_idle', 'merged_highest',
@@ -20,12 +24,21 @@ local function replace(target, source)
   for name, value in pairs(source) do target[name] = value end
 end
 
--- Read the configuration from its stored text.
-function state.configure(compiled)
-  replace(config, cjson.decode(compiled))
-  for _, rule in ipairs(config.policies) do
-    if rule.limit then config.has_clock_driven = true end
+local function decode(compiled)
+  local found = cjson.decode(compiled)
+  for _, rule in ipairs(found.policies) do
+    if rule.limit then found.has_clock_driven = true end
   end
+  return found
+end
+
+-- Read the configuration from its stored text. The texts of the last jobs stay decoded.
+function state.configure(compiled)
+  if not decoded[compiled] then
+    if decoded_count == MAX_DECODED then decoded, decoded_count = {}, 0 end
+    decoded[compiled], decoded_count = decode(compiled), decoded_count + 1
+  end
+  replace(config, decoded[compiled])
 end
 
 -- Read the job; return 'live', 'deleted', or nil if it was never created.
@@ -60,6 +73,12 @@ function state.save()
     if job[field] ~= stored[field] then changed[#changed + 1], changed[#changed + 2] = field, job[field] or '' end
   end
   if #changed > 0 then redis.call('HSET', key.job, unpack(changed)) end
+end
+
+-- Forget everything about the job of the previous call.
+function state.forget()
+  for _, kept in ipairs({job, config, stored}) do replace(kept, {}) end
+  replace(state.changes, {passed = {}})
 end
 
 -- Forget the stored values, because the hash was deleted; save() then writes every field.

@@ -1,0 +1,155 @@
+"""The library of Redis functions: each command is a function that is composed from parts.
+
+``-- @include parts/name`` makes the table that the part returns available as ``name``. Each part is a separate Lua
+function, so that the Lua limit of 200 locals applies to each part, not to their sum.
+
+Redis keeps a library, its functions and their variables between calls. All variables of a single call are therefore in
+``args``, in ``key``, and in the tables that ``state.forget`` empties before each command.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+from tidegate.domain import batches, journal, ledger, sketch
+from tidegate.domain.config import LIMITS, POLICY_LIMITS
+from tidegate.domain.policy import target_completeness
+from tidegate.store.keyspace import TOUCH_MS, lua_keys
+
+READS = ("status", "substreams", "queries", "completeness", "late", "history")
+PREFIX = "tidegate_"
+
+_INCLUDE = re.compile(r"^-- @include parts/(\S+)\n", re.MULTILINE)
+# The standard functions of Lua do not exist while Redis loads a library, so the first call creates the parts.
+_LIBRARY = """{head}
+local function create()
+{parts}local commands = {{}}
+{commands}return function(command)
+state.forget()
+return commands[command]()
+end
+end
+local run
+local function call(command, keys, argument)
+run = run or create()
+key.enter(keys)
+args = cjson.decode(argument)
+local ok, result = pcall(run, command)
+if ok then return result end
+if type(result) == 'table' and result.refused then return {{map = result.refused}} end
+if type(result) == 'string' and string.find(result, '^%u+ ') then result = {{err = result}} end  -- keeps its code
+error(result, 0)
+end
+"""
+_REGISTER = """redis.register_function{{function_name = '{function}', flags = {{{flags}}},
+callback = function(keys, arguments) return call('{command}', keys, arguments[1]) end}}
+"""
+# Run commands of one job. The arguments are alternating commands and their arguments.
+_TOGETHER = """redis.register_function('{function}', function(keys, arguments)
+local replies = {{}}
+for i = 1, #arguments, 2 do replies[#replies + 1] = call(arguments[i], keys, arguments[i + 1]) end
+return replies
+end)
+"""
+TOGETHER = "together"
+# A server that is full still runs reads and deletes.
+_FLAGS = dict.fromkeys(READS, "'no-writes'") | {"delete": "'allow-oom'"}
+CONSTANTS = {
+    "RECORDS_KEPT": journal.RECORDS_KEPT,
+    "RECORDS_KEPT_MS": journal.RECORDS_KEPT_MS,
+    "NAMES_KEPT": journal.NAMES_KEPT,
+    "HOUR": ledger.HOUR,
+    "HOURS_KEPT": ledger.HOURS_KEPT,
+    "ENTRIES_KEPT": ledger.ENTRIES_KEPT,
+    "PINNED_WATERMARKS_KEPT": batches.PINNED_WATERMARKS_KEPT,
+    "TOUCH_MS": TOUCH_MS,
+    "LIMITS": tuple(LIMITS),
+    "POLICY_LIMITS": tuple(POLICY_LIMITS),
+    **{
+        name: getattr(sketch, name)
+        for name in ("ROW", "MAX_WEIGHT", "MAX_BUCKETS", "STEPS", "HIGHEST_BUCKET", "GAMMA", "DECAY")
+    },
+    **{
+        name: getattr(target_completeness, name)
+        for name in ("ROWS_BEYOND", "SURPRISE", "MARGIN", "MAX_WIDENING", "NARROWING", "MAX_STEPS")
+    },
+}
+"""Numbers and lists of the domain that the functions use under the same names."""
+
+
+class LibraryError(Exception):
+    """The library cannot be composed, because a part is missing or includes itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A library, ready for ``FUNCTION LOAD``.
+
+    Its name has a hash of its text, so that coordinators of several versions can share one Redis.
+    """
+
+    name: str
+    text: str
+
+    def function(self, command: str) -> str:
+        """Return the name of the function of a command."""
+        return f"{self.name}_{command}"
+
+
+def compose(root: Traversable) -> str:
+    """Return the code of all commands: each part once, before the parts that include it, then the commands.
+
+    Raises:
+        LibraryError: If a part is missing or includes itself. The message has the chain of includes.
+    """
+    parts: dict[str, str] = {}
+    commands = {name: _expand(f"commands/{name}", root, [], parts) for name in command_names(root)}
+    constants = ", ".join(f"{name} = {_lua(value)}" for name, value in CONSTANTS.items())
+    return _LIBRARY.format(
+        head=f"{lua_keys()}local constants = {{{constants}}}\nlocal args",
+        parts="".join(parts.values()),
+        commands="".join(f"commands.{name} = function()\n{body.strip()}\nend\n" for name, body in commands.items()),
+    )
+
+
+def command_names(root: Traversable) -> list[str]:
+    """Return the names of all commands, sorted."""
+    return sorted(file.name.removesuffix(".lua") for file in root.joinpath("commands").iterdir())
+
+
+def _expand(name: str, root: Traversable, path: list[str], parts: dict[str, str]) -> str:
+    """Return the text of a file without its includes; add their parts to ``parts``."""
+    if name in path:
+        raise LibraryError("A part includes itself: " + " -> ".join([*path, name]))
+    source = root.joinpath(name + ".lua")
+    if not source.is_file():
+        raise LibraryError("An included part does not exist: " + " -> ".join([*path, name]))
+    text = source.read_text(encoding="utf-8")
+    for part in _INCLUDE.findall(text):
+        if part not in parts:
+            body = _expand(f"parts/{part}", root, [*path, name], parts)
+            parts[part] = f"local {part} = (function()\n{body.strip()}\nend)()\n"
+    return _INCLUDE.sub("", text)
+
+
+@cache
+def library() -> Library:
+    """Return the library of this version."""
+    root = files("tidegate.store").joinpath("lua")
+    code = compose(root)
+    name = PREFIX + sha256(code.encode()).hexdigest()[:16]
+    registrations = "".join(
+        _REGISTER.format(function=f"{name}_{command}", flags=_FLAGS.get(command, ""), command=command)
+        for command in command_names(root)
+    )
+    together = _TOGETHER.format(function=f"{name}_{TOGETHER}")
+    return Library(name, f"#!lua name={name}\n{code}{registrations}{together}")
+
+
+def _lua(value: object) -> str:
+    if isinstance(value, tuple):
+        return "{" + ", ".join(map(_lua, value)) + "}"
+    return repr(value)

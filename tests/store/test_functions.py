@@ -1,0 +1,83 @@
+"""Functions in Redis: they are loaded when they are missing, and keep nothing from one call to the next."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.driver import Driver
+from tidegate.domain.config import JobConfig
+from tidegate.domain.errors import JobNotFound, TooManySubstreams
+from tidegate.domain.policy import LimitingLag, LimitingLagAndLull
+from tidegate.store.functions import delete_other_versions, record
+from tidegate.store.library import PREFIX, library
+from tidegate.store.limits import Limits
+
+CONFIG = {"policy": {"type": "limiting_lag", "lag_ms": 0}}
+
+
+def library_names(driver: Driver) -> set[str]:
+    async def names() -> set[str]:
+        found: Any = await driver.store.redis.function_list(library=f"{PREFIX}*")
+        return {record(entry)["library_name"] for entry in found}
+
+    return driver(names())
+
+
+def flush(driver: Driver) -> None:
+    async def flushed() -> None:
+        await driver.store.redis.execute_command("FUNCTION", "FLUSH")  # type: ignore[no-untyped-call]
+
+    driver(flushed())
+
+
+def test_functions_that_the_server_does_not_have_are_loaded(driver: Driver, job_name: str) -> None:
+    """A server may be new, or an operator may have emptied it; neither needs a restart of the coordinators."""
+    flush(driver)
+    driver(driver.store.configure(job_name, JobConfig(LimitingLag(0)), CONFIG, None))
+    flush(driver)
+    assert driver(driver.store.report(job_name, {"a": 5})).state.watermark == 5
+    flush(driver)
+    assert driver(driver.store.reads.status(job_name)).state.watermark == 5
+    flush(driver)
+    [status] = driver(driver.store.reads.statuses([job_name])).values()
+    assert not isinstance(status, Exception) and status.state.watermark == 5
+
+
+def test_other_versions_are_deleted_and_other_libraries_stay(driver: Driver, job_name: str) -> None:
+    """Redis keeps libraries across restarts, so each upgrade would leave one behind."""
+    other = library().text.replace(library().name, f"{PREFIX}0123456789abcdef")
+    foreign = "#!lua name=foreign\nredis.register_function('foreign_one', function() return 1 end)"
+
+    async def load() -> None:
+        for text in (other, foreign):
+            await driver.store.redis.function_load(text, replace=True)
+
+    driver(load())
+    with pytest.raises(JobNotFound):
+        driver(driver.store.reads.status(job_name))
+    assert library_names(driver) == {library().name, f"{PREFIX}0123456789abcdef"}
+    driver(delete_other_versions(driver.store.redis))
+    assert library_names(driver) == {library().name}
+
+    async def delete_foreign() -> None:
+        await driver.store.redis.function_delete("foreign")  # fails if it was deleted before
+
+    driver(delete_foreign())
+
+
+def test_a_call_keeps_nothing_for_the_next_call(driver: Driver, job_name: str) -> None:
+    """The variables of a library stay between calls: of another job, of a refused command, of a missing job."""
+    lull, other = LimitingLagAndLull(10, 5), f"{job_name}-other"
+    document = {"policy": {"type": "limiting_lag_and_lull", "lag_ms": 10, "max_lull_ms": 5}}
+    driver.store.limits = Limits(substreams=2)
+    driver(driver.store.configure(job_name, JobConfig(lull), document, None, now_ms=0))
+    driver(driver.store.configure(other, JobConfig(LimitingLag(0)), CONFIG, None, now_ms=100))
+    driver(driver.store.report(job_name, {"a": 50}, now_ms=0))
+    with pytest.raises(TooManySubstreams):
+        driver(driver.store.report(job_name, {"b": 70, "c": 80}, now_ms=3))
+    assert driver(driver.store.report(other, {"a": 1000}, now_ms=100)).state.watermark == 1000
+    with pytest.raises(JobNotFound):
+        driver(driver.store.report(f"{job_name}-none", {"a": 1}, now_ms=100))
+    # The deadline of the lull was 5. Since then, the watermark of the job advances with the clock.
+    assert driver(driver.store.sweep(job_name, now_ms=25)).watermark == 60
+    assert driver(driver.store.sweep(other, now_ms=200)).watermark == 1000

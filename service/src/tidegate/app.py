@@ -10,6 +10,7 @@ from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
 
 from tidegate import __version__
+from tidegate.api.direct import DirectReports
 from tidegate.api.openapi import openapi_document
 from tidegate.api.parameters import refuse_unknown
 from tidegate.api.routes import actions, health, history, jobs, keys, metrics, reports, state
@@ -32,10 +33,10 @@ from tidegate.settings import LOOPBACK, Settings
 from tidegate.store import shared
 from tidegate.store.clock import ClockGuard
 from tidegate.store.connection import connect
+from tidegate.store.functions import AroundCommand
 from tidegate.store.jobs import JobStore
 from tidegate.store.keyspace import TOUCH_MS
 from tidegate.store.limits import Limits
-from tidegate.store.scripts import AroundCommand
 from tidegate.web.access import authorise, check_roles
 from tidegate.web.context import Context
 from tidegate.web.guard import Guard
@@ -95,7 +96,7 @@ def create_app(
     )
     app.state.metrics = replica.metrics
     calls = _add_calls(app)
-    _add_middleware(app, replica)
+    _add_middleware(app, replica, calls)
     app.mount("/static", Files(packages=[("tidegate.page", "static")]), name="static")
     # The document is cached, because building it takes a tenth of a second.
     app.openapi = cache(lambda: openapi_document(app, calls))  # type: ignore[method-assign]
@@ -112,8 +113,10 @@ def _add_calls(app: FastAPI) -> list[APIRoute]:
     return calls
 
 
-def _add_middleware(app: FastAPI, replica: _Replica) -> None:
+def _add_middleware(app: FastAPI, replica: _Replica, calls: list[APIRoute]) -> None:
+    """Add the middleware, the innermost one first."""
     settings, keyring = replica.settings, replica.keyring
+    app.add_middleware(DirectReports, calls=calls)
     app.add_middleware(
         Guard,
         max_body_bytes=settings.max_body_bytes,

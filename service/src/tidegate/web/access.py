@@ -46,7 +46,11 @@ def caller_of(request: Request) -> Caller:
     return caller
 
 
-CallerOf = Annotated[Caller, Depends(caller_of)]
+async def _caller(request: Request) -> Caller:
+    return caller_of(request)
+
+
+CallerOf = Annotated[Caller, Depends(_caller)]
 
 
 async def authorise(request: Request) -> None:

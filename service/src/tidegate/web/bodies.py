@@ -52,14 +52,23 @@ def body_of(model: type[Body]) -> Any:
     """
 
     async def read(request: Request) -> Body:
-        raw = await raw_body(request)
-        try:
-            return _validated(raw or b"{}", model)
-        except ValidationError as error:
-            raise invalid_body(error) from None
+        return await read_body(request, model)
 
     BODIES[read] = model
     return Depends(read)
+
+
+async def read_body(request: Request, model: type[Body]) -> Body:
+    """Return the validated body of a request; see :func:`body_of`.
+
+    Raises:
+        Problem: If the body is invalid or incomplete.
+    """
+    raw = await raw_body(request)
+    try:
+        return _validated(raw or b"{}", model)
+    except ValidationError as error:
+        raise invalid_body(error) from None
 
 
 def _validated(raw: bytes, model: type[Body]) -> Body:

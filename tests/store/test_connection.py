@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from tests.support.ports import free_port
 from tidegate.domain.config import JobConfig
 from tidegate.domain.policy import LimitingLag
-from tidegate.store.connection import StoreUnavailable, check, connect, is_failed_script, without_password
+from tidegate.store.connection import StoreUnavailable, check, connect, is_failed_function, without_password
 from tidegate.store.embedded import server_binary
 from tidegate.store.jobs import JobStore
 
@@ -120,7 +120,7 @@ def test_redis_over_tls(tmp_path: Path) -> None:
 
 @needs_redis
 def test_a_redis_cluster_is_refused(tmp_path: Path) -> None:
-    """A script updates a job and the list of due jobs, which may be on different nodes."""
+    """A function updates a job and the list of due jobs, which may be on different nodes."""
     assert REDIS is not None, "CI installs redis-server"
     port, bus = free_port(), free_port()
     # By default, the second port is 10,000 above the first, and may exceed the highest port.
@@ -145,7 +145,7 @@ def _sentinel(directory: Path, primary: str, port: str) -> list[str]:
 
 @pytest.mark.slow
 def test_the_store_follows_a_failover_of_sentinels(tmp_path: Path) -> None:
-    """The primary dies, and a replica takes its place. The store writes to the replica and loads its scripts there."""
+    """The primary dies, and a replica takes its place. The store loads its functions there and writes to it."""
     first, second, sentinel = free_port(), free_port(), free_port()
     for name in ("first", "second", "sentinel"):
         (tmp_path / name).mkdir()
@@ -169,7 +169,7 @@ def test_the_store_follows_a_failover_of_sentinels(tmp_path: Path) -> None:
                 try:
                     watermarks.append((await store.report("j", {"a": 200})).state.watermark)
                 except RedisError as away:
-                    if is_failed_script(away) or time.monotonic() > deadline:
+                    if is_failed_function(away) or time.monotonic() > deadline:
                         raise
                     await asyncio.sleep(0.2)
             return watermarks

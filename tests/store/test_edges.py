@@ -1,4 +1,4 @@
-"""Edge cases of the scripts: ends of ranges, unusual names, many substreams, large counters, deleted keys."""
+"""Edge cases of the Lua functions: ends of ranges, unusual names, many substreams, large counters, deleted keys."""
 
 from dataclasses import replace
 
@@ -43,7 +43,7 @@ def test_a_substream_name_may_contain_any_character(driver: Driver, job_name: st
 
 
 def test_a_report_of_many_substreams_is_accepted(driver: Driver, job_name: str) -> None:
-    """Redis commands in scripts take at most about 8000 arguments, and a batch may report more substreams."""
+    """Redis commands in functions take at most about 8000 arguments, and a batch may report more substreams."""
     many = {f"s{number}": number for number in range(25_000)}
     run = Run("q", "c", "r")
     driver(driver.store.configure(job_name, JobConfig(LimitingLag(0), idle_timeout_ms=10), {}, None, now_ms=0))

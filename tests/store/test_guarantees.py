@@ -1,4 +1,4 @@
-"""Each guarantee of the scripts on its own, in a few commands. ``test_twin.py`` covers combinations of commands."""
+"""Each guarantee of the Lua functions, in a few commands. ``test_twin.py`` covers combinations of commands."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

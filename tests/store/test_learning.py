@@ -1,4 +1,4 @@
-"""Delays and learned lags in the domain and in the scripts, with more delays than in ``test_twin.py``."""
+"""Delays and learned lags in the domain and in the Lua functions, with more delays than in ``test_twin.py``."""
 
 import os
 from dataclasses import replace

@@ -37,7 +37,7 @@ def test_a_job_page_is_one_read(driver: Driver, job_name: str) -> None:
 
 
 def test_many_substreams_are_read_in_parts(driver: Driver, job_name: str) -> None:
-    """A single script call would block every other client of the store."""
+    """A single function call would block every other client of the store."""
     names = [f"s{number:04}" for number in range(2 * ROWS_AT_ONCE)]
     reads, rows = page_reads(driver, job_name, names)
     assert reads > 2

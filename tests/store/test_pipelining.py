@@ -17,7 +17,7 @@ from tidegate.store.pipelining import Pipelining, Words
 CALLS = 64
 
 
-def words(*given: str | int) -> Callable[[], Words]:
+def words(*given: str | bytes | int) -> Callable[[], Words]:
     """Return a function that returns a command."""
     return lambda: given
 
@@ -54,6 +54,22 @@ def test_a_refused_call_does_not_fail_the_others(driver: Driver, job_name: str) 
     assert (first, last) == ("a", "b")
     assert isinstance(missing, NoScriptError)
     assert isinstance(failed, ResponseError) and str(failed) == "OTHER reason"
+
+
+def test_a_call_that_cannot_be_packed_does_not_fail_the_others(driver: Driver, job_name: str) -> None:
+    """The words of a call may depend on data of its caller."""
+
+    def invalid() -> Words:
+        raise ValueError("no words")
+
+    async def answers() -> list[Any]:
+        pipelining = Pipelining(driver.store.redis.connection_pool)
+        calls = [pipelining.call(words("ECHO", "a")), pipelining.call(invalid), pipelining.call(words("ECHO", "b"))]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    first, failed, last = driver(answers())
+    assert (first, last) == ("a", "b")
+    assert isinstance(failed, ValueError)
 
 
 def test_a_cancelled_caller_leaves_the_others_their_answers(driver: Driver, job_name: str) -> None:

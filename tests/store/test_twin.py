@@ -1,7 +1,7 @@
-"""The scripts equal the domain: both get the same commands, and all replies, tables and records must be the same.
+"""The Lua functions equal the domain: both get the same commands, and all replies, tables and records must be the same.
 
-The domain evaluates everything in each step. The scripts touch only what changes. In addition, invariants are asserted
-from the history of the commands, independently of both sides.
+The domain evaluates everything in each step. The Lua functions touch only what changes. In addition, invariants are
+asserted from the history of the commands, independently of both sides.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""One job in the domain and in the scripts. Both get each command, and replies, records and tables are compared."""
+"""One job in the domain and in the Lua functions. Replies, records and tables are compared."""
 
 import itertools
 import json
@@ -49,7 +49,7 @@ def comparable(records: list[Record]) -> list[str]:
 
 
 class Twin:
-    """A job in the domain and in the scripts.
+    """A job in the domain and in the Lua functions.
 
     ``now`` is the time at which commands are executed. It may stand still or go back. ``answers`` are the states that
     commands have returned, and ``new_records`` the records of the last command.
@@ -117,15 +117,15 @@ class Twin:
         self._same(comparable([record for _, record in entries]), comparable(expected))
 
     @staticmethod
-    def _same(scripts: object, domain: object) -> None:
-        if scripts == domain:
+    def _same(lua: object, domain: object) -> None:
+        if lua == domain:
             return
-        if isinstance(scripts, list) and isinstance(domain, list):  # show only the differences
-            scripts, domain = (
-                [item for item in scripts if item not in domain],
-                [item for item in domain if item not in scripts],
+        if isinstance(lua, list) and isinstance(domain, list):  # show only the differences
+            lua, domain = (
+                [item for item in lua if item not in domain],
+                [item for item in domain if item not in lua],
             )
-        raise AssertionError(f"the scripts returned {scripts}, and the domain {domain}")
+        raise AssertionError(f"the Lua functions returned {lua}, and the domain {domain}")
 
     def compare_tables(self) -> tuple[Any, ...]:
         """Compare all tables of the job on both sides; return the rows of substreams and queries, and the summary."""

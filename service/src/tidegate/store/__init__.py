@@ -1,1 +1,1 @@
-"""The store: the commands of ``tidegate.domain`` as atomic scripts in Redis, and the connection to Redis."""
+"""The store: the commands of ``tidegate.domain`` as atomic functions in Redis, and the connection to Redis."""

@@ -1,4 +1,4 @@
-"""Arguments of the scripts: columns of members and their values."""
+"""Arguments of the functions in Redis: columns of members and their values."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, fields
@@ -37,6 +37,11 @@ def report_columns(query: str, names: Iterable[str], **columns: Values) -> dict[
     names = list(names)
     by_name = {column: [values.get(name) for name in names] for column, values in columns.items()}
     return {"members": members(query, names), **by_name}
+
+
+def compact(column: list[Any]) -> list[Any]:
+    """Return a column; an empty one if all its values are missing."""
+    return column if any(value is not None for value in column) else []
 
 
 def delay_columns(query: str, delays: Mapping[str, RowsByDelay]) -> dict[str, list[Any]]:

@@ -3,7 +3,7 @@
 All replicas use the time of Redis. That clock may jump ahead, for example in a failover to a host with a wrong clock. A
 job that accepts such a time makes all substreams idle, and its clock cannot go back. Therefore each command carries the
 latest time that the coordinator accepts: the last time read from Redis, plus the local time elapsed since, plus
-``max_step_ms``. The script refuses the command if Redis has a later time. A restarted replica accepts the first time
+``max_step_ms``. The function refuses the command if Redis has a later time. A restarted replica accepts the first time
 that it reads.
 """
 

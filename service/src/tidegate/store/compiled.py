@@ -1,4 +1,4 @@
-"""The configuration of a job for the scripts: JSON with derived values, without settings that are off."""
+"""The configuration of a job for the functions in Redis: JSON with derived values, without settings that are off."""
 
 import json
 from typing import Any
@@ -9,11 +9,11 @@ from tidegate.domain.policy import Policy
 from tidegate.domain.throttle import Throttle
 
 DERIVED = ("initial_lag", "limit", "accepts_watermarks", "late_share", "enough", "window", "slide")
-"""Derived values of a policy or a throttle that the scripts need in addition to its parameters."""
+"""Derived values of a policy or a throttle that the functions need in addition to its parameters."""
 
 
 def compile_config(config: JobConfig) -> str:
-    """Return the JSON text for the scripts.
+    """Return the JSON text for the functions in Redis.
 
     ``policies`` has the policy of the job, then the policies of the overrides with the ``pieces`` of their patterns.
     """

@@ -93,7 +93,7 @@ def _to_primary(url: str, options: dict[str, Any]) -> _ToPrimary:
 
 
 async def check(redis: Redis, url: str) -> None:
-    """Raise StoreUnavailable if the server cannot be reached, refuses access, or cannot run the scripts."""
+    """Raise StoreUnavailable if the server cannot be reached, refuses access, or cannot run the functions."""
     try:
         info = await redis.info("server")
     except (RedisError, OSError) as error:
@@ -108,7 +108,7 @@ async def check(redis: Redis, url: str) -> None:
         )
     if info.get("redis_mode") == "cluster":
         raise StoreUnavailable(
-            f"The Redis at {without_password(url)} is a Redis Cluster. A script cannot update two nodes atomically: "
+            f"The Redis at {without_password(url)} is a Redis Cluster. A function cannot update two nodes atomically: "
             "use one server, or a primary with replicas and Sentinels."
         )
 
@@ -122,8 +122,8 @@ def without_password(url: str) -> str:
     return f"{scheme}://{place}"
 
 
-def is_failed_script(error: Exception) -> bool:
-    """Return whether the script itself failed, so that a repeated call would fail again.
+def is_failed_function(error: Exception) -> bool:
+    """Return whether the function itself failed, so that a repeated call would fail again.
 
     Errors of the server are subclasses of ``ResponseError``, or their texts start with a known code.
     """

@@ -1,10 +1,10 @@
 """The calls of the functions in Redis, by the names of their commands."""
 
-import json
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
+from pydantic_core import to_json
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
@@ -92,7 +92,7 @@ class Functions:
         with self.around(name):
             return await self._loaded(send)
 
-    def _argument(self, command: str, now_ms: int | None, arguments: Mapping[str, Any]) -> str:
+    def _argument(self, command: str, now_ms: int | None, arguments: Mapping[str, Any]) -> bytes:
         """Return the arguments of a command as JSON, without those that are None."""
         if now_ms is None and self.clock is not None:
             now_ms = self.clock()
@@ -103,7 +103,7 @@ class Functions:
             # A read changes nothing, so it must not record an outage.
             "unattended_after_ms": None if command in READS else self.unattended_after_ms,
         }
-        return json.dumps({name: value for name, value in given.items() if value is not None}, separators=(",", ":"))
+        return to_json({name: value for name, value in given.items() if value is not None})
 
     async def _execute(self, words: Words) -> Any:
         return await self.redis.execute_command(*words)  # type: ignore[no-untyped-call]
@@ -126,7 +126,7 @@ class Functions:
         return int(seconds) * 1000 + int(micros) // 1000
 
 
-def _call(command: str, job: str, *arguments: str) -> Words:
+def _call(command: str, job: str, *arguments: str | bytes) -> Words:
     """Return the call of a command."""
     return "FCALL", library().function(command), 3, job_key(job), SWEEPS, JOBS, *arguments
 

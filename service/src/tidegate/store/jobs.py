@@ -1,4 +1,4 @@
-"""The commands of a job. Each command is one script call and therefore atomic.
+"""The commands of a job. Each command is one function call and therefore atomic.
 
 A command has the name, the errors and the result of its module in :mod:`tidegate.domain.commands`. Coordinators keep no
 state of a job, so any number of replicas can serve the job.
@@ -38,7 +38,7 @@ from tidegate.store.compiled import compile_config
 from tidegate.store.functions import AroundCommand, Functions, unobserved
 from tidegate.store.keyspace import SWEEPS
 from tidegate.store.limits import JobQuota, Limits
-from tidegate.store.merging import Merging, Report, arguments_of
+from tidegate.store.merging import Applied, Merging, Report, arguments_of
 from tidegate.store.reads import JobReads
 from tidegate.store.shared import check_writes
 from tidegate.store.views import Configured, Watched
@@ -133,10 +133,8 @@ class JobStore:
         given, max_substreams = Report(**columns, token=token_of(token)), self.limits.max_substreams(quota)
         if delays or now_ms is not None:
             arguments = {**arguments_of([given]), **delay_columns("", delays), "max_substreams": max_substreams}
-            reply = await self._functions.run("report", job, now_ms, **arguments)
-        else:
-            reply = await self._merging.report(job, given, max_substreams)
-        return CommandResult(replies.watermark_state(reply), given.has_effect(reply))
+            return given.result(Applied.of(await self._functions.run("report", job, now_ms, **arguments)))
+        return await self._merging.report(job, given, max_substreams)
 
     async def stage(
         self,

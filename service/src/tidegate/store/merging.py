@@ -10,12 +10,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidegate.domain.errors import DomainError
+from tidegate.domain.results import CommandResult, WatermarkState
+from tidegate.store.arguments import compact
 from tidegate.store.functions import Functions, Reply
+from tidegate.store.replies import watermark_state
 
 MAX_EACH = 32
 """A report of more substreams is a call of its own, so that small reports do not wait for it."""
 MAX_SUBSTREAMS = 1000
 """Maximum number of substreams in a merged call. It limits the time for which the call blocks Redis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The watermark after a call, and the members whose entries changed nothing."""
+
+    state: WatermarkState
+    without_effect: frozenset[str]
+
+    @classmethod
+    def of(cls, reply: Reply) -> "Applied":
+        """Return the result in the reply of a report."""
+        return cls(watermark_state(reply), frozenset(reply["without_effect"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,31 +44,33 @@ class Report:
     min_event_times: list[int | None]
     token: Mapping[str, int | None] | None
 
-    def has_effect(self, reply: Reply) -> bool:
-        """Return whether any entry of this report has changed its substream."""
-        return not set(self.members) <= set(reply["without_effect"])
+    def result(self, applied: Applied) -> CommandResult:
+        """Return the result of this report; it had an effect if any of its entries had one."""
+        has_effect = any(member not in applied.without_effect for member in self.members)
+        return CommandResult(applied.state, has_effect)
 
 
 def arguments_of(reports: list[Report]) -> dict[str, Any]:
     """Return the arguments of one report of all substreams in ``reports``, which have no substream in common."""
     return {
         "members": [member for report in reports for member in report.members],
-        "max_event_times": [time for report in reports for time in report.max_event_times],
-        "watermarks": [watermark for report in reports for watermark in report.watermarks],
-        "min_event_times": [time for report in reports for time in report.min_event_times],
+        "max_event_times": compact([time for report in reports for time in report.max_event_times]),
+        "watermarks": compact([watermark for report in reports for watermark in report.watermarks]),
+        "min_event_times": compact([time for report in reports for time in report.min_event_times]),
         "tokens": [report.token for report in reports if report.token is not None],
     }
 
 
 class _Group:
-    """Reports of one job that have no substream in common."""
+    """Reports of one job that have no substream in common, each with its waiting caller."""
 
     def __init__(self, max_substreams: int | None) -> None:
         self._max_substreams = max_substreams
         self._reports: list[Report] = []
         self._members: set[str] = set()
+        self._callers: list[asyncio.Future[Applied]] = []
         self._is_sent = False
-        self.reply: asyncio.Task[Reply]
+        self.sending: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         return len(self._reports)
@@ -62,14 +80,34 @@ class _Group:
         fits = len(self._members) + len(report.members) <= MAX_SUBSTREAMS
         return fits and not self._is_sent and self._members.isdisjoint(report.members)
 
-    def add(self, report: Report) -> None:
+    def add(self, report: Report) -> "asyncio.Future[Applied]":
+        """Add a report, and return the future result of the call."""
+        caller: asyncio.Future[Applied] = asyncio.get_running_loop().create_future()
         self._reports.append(report)
         self._members.update(report.members)
+        self._callers.append(caller)
+        return caller
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the call. From now on, the group takes no report."""
         self._is_sent = True
         return {**arguments_of(self._reports), "max_substreams": self._max_substreams}
+
+    async def send(self, functions: Functions, job: str) -> None:
+        """Make the call, and give each caller its result or its error."""
+        try:
+            applied = Applied.of(await functions.send("report", job, self.arguments))
+        except BaseException as error:
+            for caller in self._unanswered():
+                caller.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            for caller in self._unanswered():
+                caller.set_result(applied)
+
+    def _unanswered(self) -> list["asyncio.Future[Applied]"]:
+        return [caller for caller in self._callers if not caller.done()]  # a caller may have been cancelled
 
 
 class Merging:
@@ -79,8 +117,8 @@ class Merging:
         self._functions = functions
         self._groups: dict[tuple[str, int | None], _Group] = {}
 
-    async def report(self, job: str, report: Report, max_substreams: int | None) -> Reply:
-        """Apply a report together with other reports of the same job; return the reply to the merged call.
+    async def report(self, job: str, report: Report, max_substreams: int | None) -> CommandResult:
+        """Apply a report together with other reports of the same job.
 
         If the merged call is refused, each of its reports is a call of its own, so that a report fails for its own
         reasons only.
@@ -89,35 +127,29 @@ class Merging:
             DomainError: If this report is refused.
         """
         with self._functions.around("report"):
-            if len(report.members) > MAX_EACH:
-                return await self._alone(job, report, max_substreams)
-            group = self._group_for(job, report, max_substreams)
-            try:
-                return await asyncio.shield(group.reply)  # a caller that is cancelled leaves the others their reply
-            except DomainError:
-                if len(group) == 1:
-                    raise
-            return await self._alone(job, report, max_substreams)
-
-    async def _alone(self, job: str, report: Report, max_substreams: int | None) -> Reply:
-        arguments = {**arguments_of([report]), "max_substreams": max_substreams}
-        return await self._functions.send("report", job, lambda: arguments)
+            if len(report.members) <= MAX_EACH:
+                group = self._group_for(job, report, max_substreams)
+                try:
+                    return report.result(await group.add(report))
+                except DomainError:
+                    if len(group) == 1:
+                        raise
+            arguments = {**arguments_of([report]), "max_substreams": max_substreams}
+            return report.result(Applied.of(await self._functions.send("report", job, lambda: arguments)))
 
     def _group_for(self, job: str, report: Report, max_substreams: int | None) -> _Group:
-        """Add a report to the waiting group of its job, or to a new group; return the group."""
+        """Return the waiting group of a job, or a new group if there is none or it does not take the report."""
         place = (job, max_substreams)
         group = self._groups.get(place)
         if group is None or not group.takes(report):
             group = self._groups[place] = _Group(max_substreams)
             # Without the context of this caller: its logs and traces are not those of the other callers.
-            group.reply = asyncio.create_task(self._send(job, group), name="merged report", context=Context())
-            group.reply.add_done_callback(lambda _: self._forget(place, group))
-        group.add(report)
+            group.sending = asyncio.create_task(self._send(place, group), name="merged report", context=Context())
         return group
 
-    async def _send(self, job: str, group: _Group) -> Reply:
-        return await self._functions.send("report", job, group.arguments)
-
-    def _forget(self, place: tuple[str, int | None], group: _Group) -> None:
-        if self._groups.get(place) is group:
-            del self._groups[place]
+    async def _send(self, place: tuple[str, int | None], group: _Group) -> None:
+        try:
+            await group.send(self._functions, place[0])
+        finally:
+            if self._groups.get(place) is group:
+                del self._groups[place]

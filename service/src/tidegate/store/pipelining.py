@@ -1,12 +1,11 @@
 """A connection on which calls share round trips: calls that arrive during a round trip are sent with the next one.
 
-A round trip costs the application and the server more than a short script does.
+A round trip costs the application and the server more than a short function does.
 """
 
 import asyncio
 from collections.abc import Callable
 from contextvars import Context
-from functools import cached_property
 from typing import Any
 
 import hiredis
@@ -17,7 +16,7 @@ MAX_CALLS = 256
 """Maximum number of calls in one round trip. It limits the time until the first answer."""
 
 
-Words = tuple[str | int, ...]
+Words = tuple[str | bytes | int, ...]
 """A command of Redis and its arguments."""
 
 
@@ -26,12 +25,17 @@ class _Call:
 
     def __init__(self, words: Callable[[], Words]) -> None:
         self._words = words
+        self.packed = b""
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
-    @cached_property
-    def packed(self) -> bytes:
-        packed: bytes = hiredis.pack_command(self._words())  # type: ignore[arg-type]  # declared for a single argument
-        return packed
+    def pack(self) -> bool:
+        """Ask for the words, and return whether there are any. An error is the answer to this call only."""
+        try:
+            self.packed = hiredis.pack_command(self._words())  # type: ignore[arg-type]  # declared for one argument
+        except Exception as error:  # noqa: BLE001  # the caller gets it
+            self.answer.set_exception(error)
+            return False
+        return True
 
 
 class Pipelining:
@@ -65,7 +69,7 @@ class Pipelining:
         try:
             while self._waiting:
                 calls, self._waiting = self._waiting[:MAX_CALLS], self._waiting[MAX_CALLS:]
-                await self._round_trip(calls)
+                await self._round_trip([call for call in calls if not call.answer.done() and call.pack()])
         finally:
             self._sending = None
 

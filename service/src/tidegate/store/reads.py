@@ -10,7 +10,7 @@ from tidegate.domain.names import PLACEHOLDER, SubstreamKey, member
 from tidegate.domain.results import SubstreamRow
 from tidegate.domain.state import PinnedWatermark
 from tidegate.store import replies
-from tidegate.store.connection import is_failed_script
+from tidegate.store.connection import is_failed_function
 from tidegate.store.functions import Functions, Reply, record, reply_of
 from tidegate.store.keyspace import JOBS, key_of
 from tidegate.store.snapshot import Snapshot
@@ -40,7 +40,7 @@ class JobReads:
         found: dict[str, Status | Exception] = {}
         for job, reply in zip(jobs, answers, strict=True):
             if isinstance(reply, Exception):
-                if not is_failed_script(reply):
+                if not is_failed_function(reply):
                     raise reply
                 found[job] = reply
             elif "error" not in record(reply):
@@ -79,7 +79,7 @@ class JobReads:
     ) -> SubstreamTable:
         """Return the known substreams among ``keys`` (None: all substreams), sorted by query and name.
 
-        A large table is read in parts, because Redis serves no other client while a script runs. Only the rows of one
+        A large table is read in parts, because Redis serves no other client while a function runs. Only the rows of one
         part are consistent with each other.
         """
         if keys is None:

@@ -1,4 +1,4 @@
-"""Conversion of script replies to the records of :mod:`tidegate.domain.results`."""
+"""Conversion of the replies of functions to the records of :mod:`tidegate.domain.results`."""
 
 import json
 from collections.abc import Mapping, Sequence

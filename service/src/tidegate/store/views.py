@@ -1,4 +1,4 @@
-"""The records that reads of jobs return, each built from a script reply."""
+"""The records that reads of jobs return, each built from the reply of a function."""
 
 import json
 from dataclasses import dataclass, field

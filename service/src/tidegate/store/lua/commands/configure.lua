@@ -89,6 +89,7 @@ local function undo_idle(query)
 end
 
 -- The stored states belong to the previous policies.
+state.forget_config()
 config.policies, config.has_clock_driven = before.policies, before.has_clock_driven
 for _, query in ipairs(substreams.query_names()) do undo_idle(query) end
 config.policies, config.has_clock_driven = after.policies, after.has_clock_driven

@@ -30,6 +30,7 @@ local function missing_from(names, members)
 end
 
 reply.load()
+state.look_for_rare_sets()
 if job.is_complete then values.refuse('job_complete') end
 observation.check_event_times(args.members, args.max_event_times, args.watermarks)
 observation.check_room(args.members)

@@ -20,10 +20,16 @@ function emission.raise_watermark(watermark)
   if above(watermark, job.watermark) then job.watermark, job.watermark_since = watermark, job.now end
 end
 
+-- Return the query whose open batch has the lowest pinned watermark, and that watermark.
+local function lowest_pin()
+  if state.changes.is_plain then return nil end
+  return values.lowest_of(key.open_pins)
+end
+
 -- Raise W to the lower of C and the lowest pinned watermark of the open batches that are not released.
 function emission.emit()
   local watermark = job.coalesced_watermark
-  local query, pinned = values.lowest_of(key.open_pins)
+  local query, pinned = lowest_pin()
   if query and above(watermark, pinned) then watermark = pinned end
   emission.raise_watermark(watermark)
 end
@@ -32,7 +38,9 @@ end
 -- is active.
 function emission.slowest()
   local member, watermark
-  for _, set in ipairs({{key.active, 0}, {key.constant, 0}, {key.advancing, job.evaluated or 0}}) do
+  local sets = {{key.active, 0}}
+  if config.has_clock_driven then sets = {sets[1], {key.constant, 0}, {key.advancing, job.evaluated or 0}} end
+  for _, set in ipairs(sets) do
     local other, value = values.lowest_of(set[1])
     if other then
       value = value and math.min(value + set[2], values.HIGHEST) or -math.huge
@@ -47,7 +55,7 @@ end
 
 -- Return the holder of W; nil if the job is complete or W has no holder.
 function emission.held_by()
-  local query, pinned = values.lowest_of(key.open_pins)
+  local query, pinned = lowest_pin()
   local member, watermark = emission.slowest()
   if query and (not member or above(job.coalesced_watermark, pinned)) then
     local fields = redis.call('HMGET', key.query(query), 'latest', 'begun')

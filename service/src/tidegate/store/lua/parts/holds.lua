@@ -5,6 +5,7 @@ local holds = {}
 
 -- Return the lowest hold, which limits C, and its value.
 function holds.lowest()
+  if state.changes.is_plain then return nil end
   return values.lowest_of(key.holds)
 end
 
@@ -33,6 +34,7 @@ end
 
 -- Remove expired holds.
 function holds.expire()
+  if state.changes.is_plain then return end
   for _, hold in ipairs(redis.call('ZRANGE', key.hold_expiry, '-inf', values.text(state.job.now), 'BYSCORE')) do
     holds.remove(hold)
     journal.write('hold_expired', 'hold', hold)

@@ -106,7 +106,7 @@ end
 
 -- Record events of the members: idle members become active.
 function idleness.reactivate(query, members)
-  if redis.call('EXISTS', key.idle(query)) == 0 then return end
+  if state.changes.is_plain or redis.call('EXISTS', key.idle(query)) == 0 then return end
   local active = activate(query, members, true)
   if #active > 0 then journal.write_substreams('active', query, active) end
 end

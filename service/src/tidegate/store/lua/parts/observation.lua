@@ -11,6 +11,7 @@ end
 
 -- Refuse watermarks without event times, unless the policies of their members accept watermarks.
 function observation.check_event_times(members, event_times, watermarks)
+  if not next(watermarks) then return end
   local missing = {}
   for i, member in ipairs(members) do
     if not number(event_times[i]) and number(watermarks[i]) and not accepts_watermarks(member) then
@@ -25,14 +26,15 @@ end
 function observation.check_room(members)
   local limit = args.max_substreams
   if not limit then return end
-  local size = redis.call('ZCARD', key.max_event_times) - redis.call('SCARD', key.missing_queries)
-  local coming, staged = #members, {}
-  for _, query in ipairs(redis.call('ZRANGE', key.open_batches, 0, -1)) do
+  local size, coming, staged = redis.call('ZCARD', key.max_event_times), #members, {}
+  for _, query in ipairs(state.changes.is_plain and {} or redis.call('ZRANGE', key.open_batches, 0, -1)) do
     for _, name in ipairs({key.staged_event_times(query), key.staged_watermarks(query)}) do
       staged[#staged + 1] = name
       coming = coming + redis.call('ZCARD', name)
     end
   end
+  if size + coming <= limit then return end
+  size = size - redis.call('SCARD', key.missing_queries)
   if size + coming <= limit then return end
   local new, is_new = 0, {}
   local function count(some)
@@ -111,7 +113,7 @@ end
 -- policy accepts watermarks and the watermark of the substream is lower.
 local function effective(members, event_times, watermarks)
   local done, active, frozen = {}, {}, {}
-  if redis.call('EXISTS', key.done) == 1 then done = bulk.zmscore(key.done, members) end
+  if not state.changes.is_plain and redis.call('EXISTS', key.done) == 1 then done = bulk.zmscore(key.done, members) end
   if next(watermarks) then active, frozen = bulk.zmscore(key.active, members), bulk.zmscore(key.frozen, members) end
   local names, times, reported, n = {}, {}, {}, 0
   for i, member in ipairs(members) do
@@ -151,13 +153,13 @@ function observation.observe(query, members, event_times, watermarks, observed)
   if #names == 0 then return names end
   if query ~= '' then observation.remove_placeholder(query) end
   idleness.reactivate(query, names)
-  local scored, last_events, flat, now = {}, {}, {}, text(observed)
+  local scored, last_events, flat, flat_size, latest = {}, {}, {}, 0, nil
   local clock_driven_ones, clock_driven_times, targets, target_times = {}, {}, {}, {}
   for i, member in ipairs(names) do
     local rule, time = policy.of(member), times[i]
-    job.max_event_time = highest(time, job.max_event_time)
+    if time and (not latest or time > latest) then latest = time end
     scored[2 * i - 1], scored[2 * i] = score(time), member
-    last_events[2 * i - 1], last_events[2 * i] = now, member
+    last_events[2 * i - 1], last_events[2 * i] = observed, member
     if rule.limit then
       clock_driven_ones[#clock_driven_ones + 1], clock_driven_times[#clock_driven_ones + 1] = member, time
     elseif policy.is_target(rule) then
@@ -165,9 +167,11 @@ function observation.observe(query, members, event_times, watermarks, observed)
     else
       local watermark = reported[i]
       if rule.initial_lag then watermark = minus(time, rule.initial_lag) end
-      flat[#flat + 1], flat[#flat + 2] = score(watermark), member
+      flat[flat_size + 1], flat[flat_size + 2] = score(watermark), member
+      flat_size = flat_size + 2
     end
   end
+  job.max_event_time = highest(latest, job.max_event_time)
   observe_clock_driven(clock_driven_ones, clock_driven_times)
   observe_targets(targets, target_times, flat)
   if bulk.zadd(key.max_event_times, 'GT', scored) > 0 then bulk.zadd_all(key.since, text(job.now), names, 'NX') end

@@ -1,6 +1,6 @@
 -- @include parts/state
 -- Sketches of delays, bit for bit as in tidegate.domain.sketch. A stored sketch is a packed list of step, position,
--- buckets and weights. Stored buckets are sorted, because sorting would slow a script that reads many sketches.
+-- buckets and weights. Stored buckets are sorted, because sorting would slow a function that reads many sketches.
 local config = state.config
 local sketch = {}
 local ROW, MAX_WEIGHT, MAX_BUCKETS = constants.ROW, constants.MAX_WEIGHT, constants.MAX_BUCKETS

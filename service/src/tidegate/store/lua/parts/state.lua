@@ -4,12 +4,13 @@
 -- job.now is processing time. job.unattended is the total time in which no coordinator evaluated the job.
 -- job.observed_now is the observed time of the job, job.now - job.unattended. Limits on silence are in observed time.
 --
--- changes has what the command has changed so far: before (C and W before the command), passed (members that a limit let
--- C pass), is_recorded (the journal has a new record).
+-- changes is about the current command: before (C and W before it), passed (members that a limit let C pass), is_recorded
+-- (the journal has a new record), is_plain (see state.look_for_rare_sets).
 local text = values.text
 local state = {job = {}, config = {}, changes = {}}
 local job, config, stored = state.job, state.config, {}
 local decoded, decoded_count, MAX_DECODED = {}, 0, 1000
+local in_force  -- the entry of decoded that config is a copy of
 
 local NUMBERS = {'incarnation', 'clock', 'unattended', 'coalesced_watermark', 'coalesced_watermark_since', 'watermark',
   'watermark_since', 'max_watermark', 'max_event_time', 'is_complete', 'completed', 'all_idle', 'merged_highest',
@@ -18,6 +19,7 @@ local NUMBERS = {'incarnation', 'clock', 'unattended', 'coalesced_watermark', 'c
 local TEXTS = {'state_epoch', 'retention', 'capped', 'gaps', 'wait_sum'}
 local FIELDS = {'state', 'revision', 'compiled_config', unpack(NUMBERS)}
 for _, field in ipairs(TEXTS) do FIELDS[#FIELDS + 1] = field end
+local FIRST_NUMBER, FIRST_TEXT = 3, 3 + #NUMBERS  -- the places before the first number and the first text in FIELDS
 
 local function replace(target, source)
   for name in pairs(target) do target[name] = nil end
@@ -38,18 +40,37 @@ function state.configure(compiled)
     if decoded_count == MAX_DECODED then decoded, decoded_count = {}, 0 end
     decoded[compiled], decoded_count = decode(compiled), decoded_count + 1
   end
-  replace(config, decoded[compiled])
+  if in_force == decoded[compiled] then return end
+  in_force = decoded[compiled]
+  replace(config, in_force)
+end
+
+-- Read the configuration in the next call, although its text may be the same. A command that changes config calls this.
+function state.forget_config()
+  in_force = nil
 end
 
 -- Read the job; return 'live', 'deleted', or nil if it was never created.
 function state.read()
   local found = redis.call('HMGET', key.job, unpack(FIELDS))
-  for i, field in ipairs(FIELDS) do stored[field] = found[i] or '' end
-  for _, field in ipairs(NUMBERS) do job[field] = tonumber(stored[field]) end
-  for _, field in ipairs(TEXTS) do job[field] = stored[field] end
-  job.revision = tonumber(stored.revision)
-  if stored.state == 'live' then state.configure(stored.compiled_config) end
+  for i, field in ipairs(NUMBERS) do
+    local value = tonumber(found[FIRST_NUMBER + i])
+    job[field], stored[field] = value, value
+  end
+  for i, field in ipairs(TEXTS) do
+    local value = found[FIRST_TEXT + i] or ''
+    job[field], stored[field] = value, value
+  end
+  job.revision = tonumber(found[2])
+  if found[1] == 'live' then state.configure(found[3]) end
   return found[1] or nil
+end
+
+-- Find out whether the job is plain: without holds, open batches, and idle or done substreams. Steps that only read those
+-- sets are then left out. A command that adds to these sets must not call this.
+function state.look_for_rare_sets()
+  state.changes.is_plain = redis.call('EXISTS', key.done, key.idle(''), key.holds, key.hold_expiry, key.open_batches,
+    key.open_pins) == 0
 end
 
 -- Start a job without any state, in a new incarnation.
@@ -66,8 +87,7 @@ end
 function state.save()
   local changed = {}
   for _, field in ipairs(NUMBERS) do
-    local value = text(job[field])
-    if value ~= stored[field] then changed[#changed + 1], changed[#changed + 2] = field, value end
+    if job[field] ~= stored[field] then changed[#changed + 1], changed[#changed + 2] = field, text(job[field]) end
   end
   for _, field in ipairs(TEXTS) do
     if job[field] ~= stored[field] then changed[#changed + 1], changed[#changed + 2] = field, job[field] or '' end
@@ -75,10 +95,10 @@ function state.save()
   if #changed > 0 then redis.call('HSET', key.job, unpack(changed)) end
 end
 
--- Forget everything about the job of the previous call.
+-- Forget what the previous command computed. state.read replaces everything else.
 function state.forget()
-  for _, kept in ipairs({job, config, stored}) do replace(kept, {}) end
-  replace(state.changes, {passed = {}})
+  job.now, job.observed_now, job.outage, job.held_by, job.capped_evaluations = nil, nil, nil, nil, nil
+  state.changes = {passed = {}}
 end
 
 -- Forget the stored values, because the hash was deleted; save() then writes every field.

@@ -1,8 +1,10 @@
 -- Numbers, nulls and refusals. "No watermark" is nil in Lua, '' in hashes, -inf as a score, and absent in replies.
--- Lua prints integers of 15 digits and more with an exponent, so every stored number passes through text() or score().
+-- Lua prints integers of 15 digits and more with an exponent, so every number in a hash passes through text(). Redis reads
+-- the score of a sorted set as a number, without such a text.
 local values = {HIGHEST = 9007199254740991}
 
 function values.number(value)
+  if type(value) == 'number' then return value end
   if not value or value == '' or value == '-inf' or value == cjson.null then return nil end
   return tonumber(value)
 end
@@ -13,8 +15,7 @@ function values.text(number)
 end
 
 function values.score(number)
-  if number == nil or number == -math.huge then return '-inf' end
-  return string.format('%.0f', number)
+  return number or -math.huge
 end
 
 function values.above(a, b)

@@ -1,6 +1,6 @@
 """The state and the commands of a job in plain typed Python, without I/O, framework or clock.
 
-This package is the readable specification of the Lua scripts in ``store/lua``. A step has the same file name and the
+This package is the readable specification of the Lua functions in ``store/lua``. A step has the same file name and the
 same function name in Python and in Lua. The tests run the same commands in both and compare every reply.
 
 A command is a function over a :class:`~tidegate.domain.state.JobState`, in its own module under ``commands/``. It

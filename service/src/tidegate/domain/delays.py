@@ -116,7 +116,7 @@ def add_wait(
     step = max(1, half_life // STEPS)
     remaining = decayed(statistics.wait_weight, watermark // step - before // step)
     weight = min(watermark - before, MAX_WEIGHT - remaining)
-    # Compute with doubles, as the scripts do.
+    # Compute with doubles, as the functions in Redis do.
     middle = before + (float(watermark) - before + slide) / 2
     share = remaining / statistics.wait_weight if statistics.wait_weight else 0.0
     statistics.wait_sum = statistics.wait_sum * share + (float(unlagged) - middle) * weight

@@ -221,4 +221,4 @@ class ClockJumped(DomainError):
 
 
 BY_CODE: dict[str, type[DomainError]] = {cls.code: cls for cls in DomainError.__subclasses__()}
-"""Errors by code, for the replies of the scripts."""
+"""Errors by code, for the replies of the functions in Redis."""

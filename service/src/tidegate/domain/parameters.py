@@ -1,7 +1,7 @@
 """Declarations of parameters and limits, in the dataclasses that have them as fields.
 
-Validation, the JSON Schema of a configuration, the configuration for the scripts, and the sentences about limits are
-derived from these declarations.
+Validation, the JSON Schema of a configuration, the configuration for the functions in Redis, and the sentences about
+limits are derived from these declarations.
 """
 
 from dataclasses import dataclass, field, fields

@@ -3,7 +3,7 @@
 Delays are counted in buckets whose edges grow by a constant factor, so every quantile is exact to within
 :data:`RELATIVE_ERROR` (the buckets of DDSketch: Masson, Rim and Lee, VLDB 2019). Old rows decay: in each eighth
 of a half-life, the weights are multiplied by a constant. All arithmetic uses whole numbers and doubles in one fixed
-order, so that the scripts compute identical results.
+order, so that the functions in Redis compute identical results.
 """
 
 import math

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from tidegate.domain import results
@@ -10,7 +11,7 @@ from tidegate.reads.watermark import CommandResult, WatermarkState
 from tidegate.store.jobs import JobStore
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Reader:
     """The store, with functions that convert its replies to records.
 
@@ -37,7 +38,7 @@ class Reader:
             "state_epoch": state.state_epoch,
             "incarnation": state.incarnation,
             "watermark_token": self.issue_token(job, state),
-            "held_by": None if state.held_by is None else asdict(state.held_by),
+            "held_by": state.held_by,
         }
 
     def watermark(self, job: str, state: results.WatermarkState) -> WatermarkState:
@@ -47,3 +48,12 @@ class Reader:
     def command_result(self, job: str, result: results.CommandResult) -> CommandResult:
         """Return the result of a command as a record."""
         return CommandResult(**self.members(job, result.state), applied=result.applied)
+
+    def command_json(self, job: str, result: results.CommandResult) -> str:
+        """Return the result of a command as JSON. Reports that were merged have equal results."""
+        return _command_json(self, job, result)
+
+
+@lru_cache(256)
+def _command_json(reader: Reader, job: str, result: results.CommandResult) -> str:
+    return reader.command_result(job, result).model_dump_json()

@@ -48,14 +48,21 @@ PositiveMs = Annotated[int, Field(strict=True, ge=1, le=EXACT_DOUBLE.highest)]
 
 
 def _check_names(names: list[str]) -> list[str]:
+    together = "".join(names)
+    # Most lists pass this check, which takes a tenth of the time of a check of each name.
+    if not (together.isascii() and together.isprintable() and all(0 < len(name) <= MAX_NAME_BYTES for name in names)):
+        _check_each(names)
+    if len(set(names)) != len(names):
+        raise ValueError("a name occurs more than once; send each name once, with merged values")
+    return names
+
+
+def _check_each(names: list[str]) -> None:
     for index, name in enumerate(names):
         if not 1 <= len(name.encode(errors="surrogatepass")) <= MAX_NAME_BYTES:
             raise ValueError(f"name {index} must be 1 to {MAX_NAME_BYTES} bytes long")
         if _UNPRINTABLE.search(name):
             raise ValueError(f"name {index} contains an unprintable character")
-    if len(set(names)) != len(names):
-        raise ValueError("a name occurs more than once; send each name once, with merged values")
-    return names
 
 
 def _check_printable(text: str) -> str:

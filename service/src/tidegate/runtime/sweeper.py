@@ -1,7 +1,7 @@
 """A task that evaluates jobs whose state can change without a call, for example by an idle timeout.
 
-The scripts keep a list of the jobs that are due. The sweeper reads no other jobs. Every replica sweeps. A sweep is one
-atomic and idempotent script, so replicas need no coordination.
+The functions in Redis keep a list of the jobs that are due. The sweeper reads no other jobs. Every replica sweeps. A
+sweep is one atomic and idempotent function call, so replicas need no coordination.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from tidegate.domain.errors import ClockJumped, JobDeleted, JobNotFound
 from tidegate.runtime.metrics import Metrics
-from tidegate.store.connection import is_failed_script
+from tidegate.store.connection import is_failed_function
 from tidegate.store.jobs import JobStore
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class Sweeper:
             except (JobNotFound, JobDeleted):  # deleted since the list was read
                 pass
             except ResponseError as error:
-                if not is_failed_script(error):
+                if not is_failed_function(error):
                     raise
                 # One broken job must not stop the sweeps of the other jobs.
                 log.exception("Cannot sweep job %s.", job)

@@ -1,8 +1,8 @@
 """Notifications of clients that wait for a watermark.
 
-A script that writes a record announces it on a Redis channel. Each replica has one subscription, which wakes the feeds
-of the jobs that its clients follow. Redis does not store announcements, so feeds also poll. When a replica renews its
-subscription, all its feeds read the store.
+A function that writes a record announces it on a Redis channel. Each replica has one subscription, which wakes the
+feeds of the jobs that its clients follow. Redis does not store announcements, so feeds also poll. When a replica renews
+its subscription, all its feeds read the store.
 """
 
 import asyncio

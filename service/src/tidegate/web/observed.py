@@ -1,8 +1,8 @@
 """A middleware that measures, traces and logs every call. The class is plain ASGI, and the outermost middleware."""
 
 import logging
+import random
 import re
-import secrets
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -107,7 +107,9 @@ class Observed:
 
 def _request_id(scope: Scope) -> str:
     sent = next((value for name, value in scope["headers"] if name == REQUEST_ID), b"").decode("latin-1")
-    return sent if _VALID_REQUEST_ID.fullmatch(sent) else secrets.token_hex(8)
+    if sent and _VALID_REQUEST_ID.fullmatch(sent):
+        return sent
+    return f"{random.getrandbits(64):016x}"  # an id must be unique, not secret
 
 
 def _add_headers(message: Message, request_id: str) -> None:

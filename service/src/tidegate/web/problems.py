@@ -19,7 +19,7 @@ from tidegate.auth.errors import AccessDenied
 from tidegate.domain.errors import DomainError, EventTimeMissing
 from tidegate.reads.errors import FrameInForce
 from tidegate.runtime.wakeups import TooManyWaiting
-from tidegate.store.connection import is_failed_script, is_full, is_read_only
+from tidegate.store.connection import is_failed_function, is_full, is_read_only
 from tidegate.web.statuses import CLIENT_DISCONNECTED, ERRORS
 
 log = logging.getLogger(__name__)
@@ -118,8 +118,8 @@ def problem_of(error: Exception) -> Problem:
 
 
 def _store_problem(error: RedisError) -> Problem:
-    if is_failed_script(error):
-        log.error("A script of the store failed.", exc_info=error)
+    if is_failed_function(error):
+        log.error("A function of the store failed.", exc_info=error)
         code = "internal"
     else:
         log.error("A call to Redis failed: %s", error or type(error).__name__)

@@ -20,7 +20,7 @@ from tidegate.domain.errors import DomainError
 from tidegate.domain.pattern import matches
 from tidegate.domain.results import SubstreamRow
 from tidegate.runtime.job_metrics import job_metrics, replica_metrics, substream_metrics
-from tidegate.store.connection import is_failed_script
+from tidegate.store.connection import is_failed_function
 from tidegate.store.views import Status
 from tidegate.web.access import CallerOf, allowed
 from tidegate.web.context import Context, ContextOf
@@ -162,7 +162,7 @@ async def _read_substreams(context: Context, jobs: list[str], text: SubstreamTex
             except DomainError:  # the job was deleted, or the clock jumped
                 continue
             except ResponseError as error:
-                if not is_failed_script(error):
+                if not is_failed_function(error):
                     raise
                 log.error("Cannot read the substreams of job %s.", job, exc_info=error)
                 failed += 1

@@ -45,7 +45,7 @@ async def report(
         else:
             effect = await _report_staged(context, job, body, body.batch, quotas.substreams)
     context.metrics.reported(job)
-    return json_answer(context.reader.command_result(job, effect))
+    return Response(context.reader.command_json(job, effect), media_type="application/json")
 
 
 async def _report(context: Context, job: str, body: Report, quota: int | None) -> results.CommandResult:

@@ -9,13 +9,13 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from mutants import client, domain, scripts, service
+from mutants import client, domain, lua, service
 from mutants.mutant import Mutant, MutantError
 from mutants.page import PAGE, page
 from mutants.runner import Copy, Outcome
 
 ROOT = Path(__file__).parents[1]
-MUTANTS = (*domain.MUTANTS, *scripts.MUTANTS, *service.MUTANTS, *client.MUTANTS)
+MUTANTS = (*domain.MUTANTS, *lua.MUTANTS, *service.MUTANTS, *client.MUTANTS)
 
 
 def chosen(only: str | None) -> Sequence[Mutant]:

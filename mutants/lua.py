@@ -1,4 +1,4 @@
-"""Defects of the Lua scripts in ``service/src/tidegate/store/lua``, which run the state machine in Redis."""
+"""Defects of the Lua functions in ``service/src/tidegate/store/lua``, which run the state machine in Redis."""
 
 from mutants.mutant import Guarantee, Mutant
 
@@ -7,7 +7,7 @@ EACH = ("tests/store/test_guarantees.py",)
 
 MUTANTS = (
     Mutant(
-        "scripts-coalesced-goes-back",
+        "lua-coalesced-goes-back",
         "The coalesced watermark may go back.",
         Guarantee.MONOTONE,
         f"{LUA}/parts/emission.lua",
@@ -16,7 +16,7 @@ MUTANTS = (
         EACH,
     ),
     Mutant(
-        "scripts-emitted-goes-back",
+        "lua-emitted-goes-back",
         "The emitted watermark may go back.",
         Guarantee.MONOTONE,
         f"{LUA}/parts/emission.lua",
@@ -25,7 +25,7 @@ MUTANTS = (
         EACH,
     ),
     Mutant(
-        "scripts-clock-goes-back",
+        "lua-clock-goes-back",
         "The clock of a job goes back with the clock of the server.",
         Guarantee.MONOTONE,
         f"{LUA}/parts/clock.lua",
@@ -34,7 +34,7 @@ MUTANTS = (
         EACH,
     ),
     Mutant(
-        "scripts-token-not-restored",
+        "lua-token-not-restored",
         "A valid token does not restore a coordinator that lost its state.",
         Guarantee.MONOTONE,
         f"{LUA}/parts/tokens.lua",
@@ -43,7 +43,7 @@ MUTANTS = (
         EACH,
     ),
     Mutant(
-        "scripts-staged-effective-at-once",
+        "lua-staged-effective-at-once",
         "Staged reports take effect before the commit.",
         Guarantee.COMMITTED,
         f"{LUA}/commands/stage.lua",
@@ -53,7 +53,7 @@ MUTANTS = (
         EACH,
     ),
     Mutant(
-        "scripts-open-batch-passed",
+        "lua-open-batch-passed",
         "The emitted watermark passes the pinned watermark of an open batch.",
         Guarantee.COMMITTED,
         f"{LUA}/parts/emission.lua",
@@ -62,7 +62,7 @@ MUTANTS = (
         EACH,
     ),
     Mutant(
-        "scripts-replay-not-pinned",
+        "lua-replay-not-pinned",
         "A replayed batch gets the current watermark instead of its pinned watermark.",
         Guarantee.REPLAY_EXACT,
         f"{LUA}/commands/begin.lua",
@@ -71,7 +71,7 @@ MUTANTS = (
         EACH,
     ),
     Mutant(
-        "scripts-known-pin-ignored",
+        "lua-known-pin-ignored",
         "A coordinator that lost its state does not adopt the client's pinned watermark.",
         Guarantee.REPLAY_EXACT,
         f"{LUA}/commands/begin.lua",
@@ -80,7 +80,7 @@ MUTANTS = (
         EACH,
     ),
     Mutant(
-        "scripts-pin-conflict-ignored",
+        "lua-pin-conflict-ignored",
         "The coordinator accepts a begin whose pinned watermark differs from the stored one.",
         Guarantee.REPLAY_EXACT,
         f"{LUA}/commands/begin.lua",
@@ -89,7 +89,7 @@ MUTANTS = (
         EACH,
     ),
     Mutant(
-        "scripts-no-fencing",
+        "lua-no-fencing",
         "An older run may continue.",
         Guarantee.IDEMPOTENT,
         f"{LUA}/parts/batches.lua",
@@ -98,7 +98,7 @@ MUTANTS = (
         EACH,
     ),
     Mutant(
-        "scripts-commit-counted-twice",
+        "lua-commit-counted-twice",
         "A repeated commit counts its rows again.",
         Guarantee.IDEMPOTENT,
         f"{LUA}/commands/commit.lua",
@@ -107,7 +107,7 @@ MUTANTS = (
         EACH,
     ),
     Mutant(
-        "scripts-idle-while-silent",
+        "lua-idle-while-silent",
         "Substreams of a silent query count as idle.",
         Guarantee.IDLENESS,
         f"{LUA}/parts/evaluate.lua",
@@ -118,7 +118,7 @@ MUTANTS = (
         EACH,
     ),
     Mutant(
-        "scripts-idle-while-open",
+        "lua-idle-while-open",
         "A heartbeat moves the idle clock while a batch is open.",
         Guarantee.IDLENESS,
         f"{LUA}/commands/heartbeat.lua",
@@ -127,7 +127,7 @@ MUTANTS = (
         EACH,
     ),
     Mutant(
-        "scripts-retention-one-slot-short",
+        "lua-retention-one-slot-short",
         "Retention passes a substream one slot too early.",
         Guarantee.SAFE,
         f"{LUA}/parts/history.lua",
@@ -136,7 +136,7 @@ MUTANTS = (
         EACH,
     ),
     Mutant(
-        "scripts-declared-not-awaited",
+        "lua-declared-not-awaited",
         "A declared substream does not hold the watermark.",
         Guarantee.SAFE,
         f"{LUA}/parts/observation.lua",
@@ -145,7 +145,7 @@ MUTANTS = (
         EACH,
     ),
     Mutant(
-        "scripts-hold-ignored",
+        "lua-hold-ignored",
         "The watermark passes an operator's hold.",
         Guarantee.SAFE,
         f"{LUA}/parts/holds.lua",
@@ -154,7 +154,7 @@ MUTANTS = (
         EACH,
     ),
     Mutant(
-        "scripts-frame-boundary-excluded",
+        "lua-frame-boundary-excluded",
         "The frame throttle holds a watermark that is exactly on a boundary.",
         Guarantee.LIVE,
         f"{LUA}/parts/frame.lua",

@@ -21,7 +21,7 @@ STOP_TIMEOUT_S = 20
 OPTIONS = ("-x", "-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:randomly")
 
 _FAILED = re.compile(r"^FAILED (\S+?\.py::.+?)(?: - (.*))?$", re.MULTILINE)
-# An import error in a subprocess or a script that Redis cannot compile: the mutant breaks the program, not a guarantee.
+# An import error in a subprocess or a library that Redis cannot load: the mutant breaks the program, not a guarantee.
 _BROKEN = ("NameError", "ImportError", "ModuleNotFoundError", "AttributeError", "CoordinatorFailed", "ResponseError")
 _PROBE = "import tidegate, tidegate_spark; print(tidegate.__file__, tidegate_spark.__file__, sep='\\n')"
 

@@ -15,14 +15,14 @@ def main() -> int:
     folder = Path(os.environ.get("CONFORMANCE_DIR") or Path(__file__).parent)
     print(f"Traces of {folder}", flush=True)
     with tempfile.TemporaryDirectory() as data, EmbeddedValkey(Path(data)) as valkey:
-        scripts = StoreSide(lambda: Driver(valkey.url))
+        lua = StoreSide(lambda: Driver(valkey.url))
         try:
-            outcomes = run(folder, [DomainSide(), scripts], lambda line: print(line, flush=True))
+            outcomes = run(folder, [DomainSide(), lua], lambda line: print(line, flush=True))
         except (OSError, ValueError) as error:
             print(f"Cannot read the traces: {error}", file=sys.stderr)
             return 2
         finally:
-            scripts.close()
+            lua.close()
     failed = sum(len(outcome.failed) for outcome in outcomes)
     print(f"{sum(outcome.passed for outcome in outcomes)} passed, {failed} failed.")
     return 1 if failed else 0

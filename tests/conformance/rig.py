@@ -1,4 +1,4 @@
-"""One interface to the Python state machine and the Lua scripts: a job, driven step by step."""
+"""One interface to the Python state machine and the Lua functions: a job, driven step by step."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -170,7 +170,7 @@ class StoreRig:
 
 
 class StoreSide:
-    name = "scripts"
+    name = "lua"
     exact_in_doubles = True
     moves_back = False
 

@@ -20,9 +20,9 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="module")
 def sides(valkey: EmbeddedValkey) -> Iterator[list[Side]]:
-    scripts = StoreSide(lambda: Driver(valkey.url))
-    yield [DomainSide(), scripts]
-    scripts.close()
+    lua = StoreSide(lambda: Driver(valkey.url))
+    yield [DomainSide(), lua]
+    lua.close()
 
 
 def run_conformance(folder: Path) -> "subprocess.CompletedProcess[str]":

@@ -1,4 +1,4 @@
-"""The commands of a job, one rule per test. tests/store compares the scripts with this machine."""
+"""The commands of a job, one rule per test. tests/store compares the Lua functions with this machine."""
 
 from collections.abc import Callable
 

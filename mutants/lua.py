@@ -34,6 +34,15 @@ MUTANTS = (
         EACH,
     ),
     Mutant(
+        "lua-call-kept-for-the-next",
+        "What one call computes about its job is used for the job of the next call.",
+        Guarantee.EXACT,
+        f"{LUA}/parts/state.lua",
+        "  job.now, job.observed_now, job.outage, job.held_by, job.capped_evaluations = nil, nil, nil, nil, nil\n",
+        "",
+        ("tests/store/test_functions.py",),
+    ),
+    Mutant(
         "lua-token-not-restored",
         "A valid token does not restore a coordinator that lost its state.",
         Guarantee.MONOTONE,

@@ -9,6 +9,7 @@ from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import JobNotFound, TooManySubstreams
 from tidegate.domain.policy import LimitingLag, LimitingLagAndLull
 from tidegate.store.functions import delete_other_versions, record
+from tidegate.store.jobs import JobStore
 from tidegate.store.library import PREFIX, library
 from tidegate.store.limits import Limits
 
@@ -75,9 +76,29 @@ def test_a_call_keeps_nothing_for_the_next_call(driver: Driver, job_name: str) -
     driver(driver.store.report(job_name, {"a": 50}, now_ms=0))
     with pytest.raises(TooManySubstreams):
         driver(driver.store.report(job_name, {"b": 70, "c": 80}, now_ms=3))
-    assert driver(driver.store.report(other, {"a": 1000}, now_ms=100)).state.watermark == 1000
+    assert driver(driver.store.report(other, {"z": 1000}, now_ms=100)).state.watermark == 1000
+    holder = driver(driver.store.reads.status(job_name, now_ms=4)).state.held_by
+    assert holder is not None and holder.substream == "a"
     with pytest.raises(JobNotFound):
         driver(driver.store.report(f"{job_name}-none", {"a": 1}, now_ms=100))
     # The deadline of the lull was 5. Since then, the watermark of the job advances with the clock.
     assert driver(driver.store.sweep(job_name, now_ms=25)).watermark == 60
     assert driver(driver.store.sweep(other, now_ms=200)).watermark == 1000
+
+
+def test_an_outage_of_one_job_is_not_one_of_the_next(driver: Driver, job_name: str) -> None:
+    """Only the job that was not swept for too long has an outage."""
+    store = JobStore(driver.store.redis, unattended_after_ms=1000)
+    lull = LimitingLagAndLull(10, 5)
+    document = {"policy": {"type": "limiting_lag_and_lull", "lag_ms": 10, "max_lull_ms": 5}}
+    for job, begin in ((job_name, 0), (f"{job_name}-other", 5000)):
+        driver(store.configure(job, JobConfig(lull), document, None, now_ms=begin))
+        driver(store.report(job, {"a": 50}, now_ms=begin))
+    driver(store.sweep(job_name, now_ms=5000))
+    driver(store.sweep(f"{job_name}-other", now_ms=5001))
+    kinds = {
+        job: [record.kind for _, record in driver(store.reads.history(job, limit=10)).records]
+        for job in (job_name, f"{job_name}-other")
+    }
+    assert "unattended" in kinds[job_name]
+    assert "unattended" not in kinds[f"{job_name}-other"]

@@ -35,13 +35,15 @@ def token_of(token: TokenClaim | None) -> dict[str, int | None] | None:
 def report_columns(query: str, names: Iterable[str], **columns: Values) -> dict[str, list[Any]]:
     """Return ``members`` and the columns, each in the order of the members; a missing value is None."""
     names = list(names)
-    by_name = {column: [values.get(name) for name in names] for column, values in columns.items()}
+    by_name = {
+        column: [*map(values.get, names)] if values else [None] * len(names) for column, values in columns.items()
+    }
     return {"members": members(query, names), **by_name}
 
 
 def compact(column: list[Any]) -> list[Any]:
     """Return a column; an empty one if all its values are missing."""
-    return column if any(value is not None for value in column) else []
+    return [] if column.count(None) == len(column) else column
 
 
 def delay_columns(query: str, delays: Mapping[str, RowsByDelay]) -> dict[str, list[Any]]:

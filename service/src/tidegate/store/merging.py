@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Mapping
 from contextvars import Context
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from tidegate.domain.errors import DomainError
@@ -53,10 +54,10 @@ class Report:
 def arguments_of(reports: list[Report]) -> dict[str, Any]:
     """Return the arguments of one report of all substreams in ``reports``, which have no substream in common."""
     return {
-        "members": [member for report in reports for member in report.members],
-        "max_event_times": compact([time for report in reports for time in report.max_event_times]),
-        "watermarks": compact([watermark for report in reports for watermark in report.watermarks]),
-        "min_event_times": compact([time for report in reports for time in report.min_event_times]),
+        "members": [*chain.from_iterable(report.members for report in reports)],
+        "max_event_times": compact([*chain.from_iterable(report.max_event_times for report in reports)]),
+        "watermarks": compact([*chain.from_iterable(report.watermarks for report in reports)]),
+        "min_event_times": compact([*chain.from_iterable(report.min_event_times for report in reports)]),
         "tokens": [report.token for report in reports if report.token is not None],
     }
 

@@ -114,8 +114,9 @@ class Report(Request):
 
     def column(self, values: Sequence[int | None] | None) -> dict[str, int]:
         """Return the values of a column that are not null, by substream."""
-        pairs = zip(self.substreams, values or [], strict=False)
-        return {name: value for name, value in pairs if value is not None}
+        if values is None:
+            return {}
+        return {name: value for name, value in zip(self.substreams, values, strict=True) if value is not None}
 
     def of_partition(self, partition: int) -> PartitionReport:
         """Return the report of a partition as a domain object."""

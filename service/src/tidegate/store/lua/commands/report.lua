@@ -8,9 +8,11 @@
 -- @include parts/reply
 -- @include parts/observation
 -- @include parts/tokens
-local job, number = state.job, values.number
+local job, config, number = state.job, state.config, values.number
 
+-- Return the lowest event time, which limits watermarks that follow the clock; infinite if there are no such watermarks.
 local function lowest_event_time(event_times, min_event_times)
+  if not config.has_clock_driven and #event_times > 0 then return math.huge end
   local lowest
   for i, event_time in ipairs(event_times) do
     local time = number(min_event_times[i]) or number(event_time)

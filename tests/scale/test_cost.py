@@ -26,7 +26,7 @@ def script_us_per_substream(driver: Driver, job: str, size: int, chance: random.
 
     async def usec() -> int:
         stats: Mapping[str, Mapping[str, int]] = await driver.store.redis.info("commandstats")
-        return int(stats["cmdstat_evalsha"]["usec"])
+        return int(stats["cmdstat_fcall"]["usec"])
 
     before = driver(usec())
     for _ in range(REPORTS):

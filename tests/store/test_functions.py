@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.support.driver import Driver
-from tidegate.domain.config import JobConfig
+from tidegate.domain.config import MAX_EXPECTED_QUERIES, JobConfig
 from tidegate.domain.errors import JobNotFound, TooManySubstreams
 from tidegate.domain.policy import LimitingLag, LimitingLagAndLull
 from tidegate.store.functions import delete_other_versions, record
@@ -84,6 +84,28 @@ def test_a_call_keeps_nothing_for_the_next_call(driver: Driver, job_name: str) -
     # The deadline of the lull was 5. Since then, the watermark of the job advances with the clock.
     assert driver(driver.store.sweep(job_name, now_ms=25)).watermark == 60
     assert driver(driver.store.sweep(other, now_ms=200)).watermark == 1000
+
+
+def test_the_memory_of_decoded_configurations_is_bounded(driver: Driver, job_name: str) -> None:
+    """Redis does not count this memory against maxmemory, and a key that may configure one job can send many texts."""
+
+    async def used() -> int:
+        return int((await driver.store.redis.info("memory"))["used_memory_vm_functions"])
+
+    async def configure_often() -> int:
+        highest = 0
+        for revision in range(100):
+            config = JobConfig(LimitingLag(revision), expected_queries=queries)
+            await driver.store.configure(job_name, config, CONFIG, revision or None)
+            highest = max(highest, await used())
+        return highest
+
+    queries = tuple(f"{number}".ljust(128, "x") for number in range(MAX_EXPECTED_QUERIES))
+    flush(driver)
+    driver(driver.store.configure(f"{job_name}-first", JobConfig(LimitingLag(0)), CONFIG, None))
+    before = driver(used())
+    # All texts together have 13 MB, and take 17 MB as tables.
+    assert driver(configure_often()) - before < 6_000_000
 
 
 def test_an_outage_of_one_job_is_not_one_of_the_next(driver: Driver, job_name: str) -> None:

@@ -5,11 +5,11 @@
 -- job.observed_now is the observed time of the job, job.now - job.unattended. Limits on silence are in observed time.
 --
 -- changes is about the current command: before (C and W before it), passed (members that a limit let C pass), is_recorded
--- (the journal has a new record), is_plain (see state.look_for_rare_sets).
+-- (the journal has a new record), is_plain (see state.look_for_rare_sets), raised (see target_completeness.raise).
 local text = values.text
 local state = {job = {}, config = {}, changes = {}}
 local job, config, stored = state.job, state.config, {}
-local decoded, decoded_count, MAX_DECODED = {}, 0, 1000
+local decoded, decoded_bytes, MAX_DECODED_BYTES = {}, 0, 2^21  -- bounded, because maxmemory does not count these tables
 local in_force  -- the entry of decoded that config is a copy of
 
 local NUMBERS = {'incarnation', 'clock', 'unattended', 'coalesced_watermark', 'coalesced_watermark_since', 'watermark',
@@ -37,12 +37,13 @@ end
 -- Read the configuration from its stored text. The texts of the last jobs stay decoded.
 function state.configure(compiled)
   if not decoded[compiled] then
-    if decoded_count == MAX_DECODED then decoded, decoded_count = {}, 0 end
-    decoded[compiled], decoded_count = decode(compiled), decoded_count + 1
+    if decoded_bytes + #compiled > MAX_DECODED_BYTES then decoded, decoded_bytes = {}, 0 end
+    decoded[compiled], decoded_bytes = decode(compiled), decoded_bytes + #compiled
   end
   if in_force == decoded[compiled] then return end
+  in_force = nil  -- in case the server ends the function before the copy is complete
+  replace(config, decoded[compiled])
   in_force = decoded[compiled]
-  replace(config, in_force)
 end
 
 -- Read the configuration in the next call, although its text may be the same. A command that changes config calls this.
@@ -98,7 +99,7 @@ end
 -- Forget what the previous command computed. state.read replaces everything else.
 function state.forget()
   job.now, job.observed_now, job.outage, job.held_by, job.capped_evaluations = nil, nil, nil, nil, nil
-  state.changes = {passed = {}}
+  state.changes = {passed = {}, raised = {}}
 end
 
 -- Forget the stored values, because the hash was deleted; save() then writes every field.

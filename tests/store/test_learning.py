@@ -27,29 +27,34 @@ configs = st.builds(
     idle_timeout_ms=st.sampled_from([None, 40]),
 )
 reports = st.tuples(
-    owners.filter(lambda owner: owner != "q"), st.sampled_from("ab"), st.integers(-20, 60), rows, st.integers(0, 20)
+    owners.filter(lambda owner: owner != "q"),
+    st.sampled_from("ab"),
+    st.none() | st.integers(-20, 60),
+    rows,
+    st.integers(0, 20) | st.just(50),
 )
 
 
 @given(configs=st.lists(configs, min_size=1, max_size=2), reports=st.lists(reports, min_size=5, max_size=25))
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 def test_both_sides_learn_the_same_lags(
-    configs: list[JobConfig], reports: list[tuple[str, str, int, RowsByDelay, int]], valkey: EmbeddedValkey
+    configs: list[JobConfig], reports: list[tuple[str, str, int | None, RowsByDelay, int]], valkey: EmbeddedValkey
 ) -> None:
     twin = Twin(Driver(valkey.url), configs[0], START, None)
     try:
         max_event_time, run = START, Run("p", "checkpoint", "run")
         for number, (owner, name, ahead, delays, passing) in enumerate(reports):
             twin.now += passing
-            max_event_time += ahead
+            max_event_time += ahead or 0
+            event_times = {} if ahead is None else {name: max_event_time}
             if number == len(reports) // 2:
                 twin.change(configs[-1])
             if owner == "":
-                _both(twin, "report", {name: max_event_time}, delays={name: delays})
+                _both(twin, "report", event_times, delays={name: delays})
             else:
                 _both(twin, "begin", run, number)
                 for partition in range(2):  # the first partition reports again below
-                    report = PartitionReport(partition, {name: max_event_time}, delays={name: delays})
+                    report = PartitionReport(partition, event_times, delays={name: delays})
                     _both(twin, "stage", run, number, report)
                 _both(twin, "stage", run, number, replace(report, partition=0))
                 _both(twin, "commit", run, number, None)

@@ -75,6 +75,7 @@ local function run(cap, is_sweep, has_left)
   holds.expire()
   has_left = idleness.time_out_queries() or has_left
   has_left = idleness.expire('', job.observed_now, cap ~= nil) or has_left
+  target_completeness.raise()
   release_overdue()
   local before, was_all_idle = job.coalesced_watermark, job.all_idle
   local is_retained = merge.merge(cap, is_sweep, has_left)

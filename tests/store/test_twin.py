@@ -306,6 +306,7 @@ class Twins(RuleBasedStateMachine):
             {}
             if gap is None
             else {name: max(max_event_time - gap, -(2**53) + 1) for name, max_event_time in max_event_times.items()}
+            | {name: max(watermark - gap, -(2**53) + 1) for name, watermark in watermarks.items()}
         )
         self.execute(
             "report",

@@ -15,7 +15,7 @@ local function lowest_event_time(event_times, min_event_times)
   if not config.has_clock_driven and #event_times > 0 then return math.huge end
   local lowest
   for i, event_time in ipairs(event_times) do
-    local time = number(min_event_times[i]) or number(event_time)
+    local time = number(event_time) and (number(min_event_times[i]) or number(event_time))
     if time and (not lowest or time < lowest) then lowest = time end
   end
   return lowest

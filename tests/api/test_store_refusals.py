@@ -59,6 +59,8 @@ def test_refused_writes_are_reported(tmp_path: Path, code: str, begin: Do, end: 
         assert refused.headers["Retry-After"]
         problem(http.get("/readyz"), 503, code)
         assert http.get("/livez").status_code == 200
+        for read in ("", "/substreams", "/queries", "/completeness", "/late", "/history"):
+            assert http.get(f"/v1/jobs/j{read}").status_code == 200, read
         assert store_up(http) == 0
         with pytest.raises(CoordinatorUnavailable, match=f"cannot serve the call now .*{code}"):
             connect(process.url, job="j", on_outage=timedelta(seconds=0.2)).complete()

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tidegate import store
+from tidegate.store import library as library_module
 from tidegate.store.keyspace import JOB_KEYS, job_key, lua_keys
 from tidegate.store.library import LibraryError, compose, library
 
@@ -113,3 +114,10 @@ def test_each_command_is_a_function_whose_name_depends_on_the_code() -> None:
     for command in COMMANDS:
         assert f"function_name = '{current.function(command)}'" in current.text
     assert re.fullmatch(r"tidegate_[0-9a-f]{16}", current.name)
+
+
+def test_the_name_of_the_library_depends_on_the_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, a server with the functions of an earlier version would keep their flags."""
+    before = library().name
+    monkeypatch.setattr(library_module, "FLAGS", library_module.FLAGS | {"report": "'allow-oom'"})
+    assert library.__wrapped__().name != before

@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 from tidegate.domain import errors
 from tidegate.store.clock import ClockGuard
 from tidegate.store.keyspace import JOBS, SWEEPS, job_key
-from tidegate.store.library import PREFIX, READS, TOGETHER, library
+from tidegate.store.library import PREFIX, READS, READS_TOGETHER, TOGETHER, library
 from tidegate.store.pipelining import Pipelining, Words
 
 Reply = dict[str, Any]
@@ -70,7 +70,8 @@ class Functions:
             DomainError: If a command was refused.
         """
         named = [(command, self._argument(command, now_ms, arguments)) for command, arguments in commands]
-        call = _call(TOGETHER, job, *(part for pair in named for part in pair))
+        together = READS_TOGETHER if all(command in READS for command, _ in commands) else TOGETHER
+        call = _call(together, job, *(part for pair in named for part in pair))
         with self.around(name):
             replies = await self._loaded(lambda: self._execute(call))
         return [reply_of(reply) for reply in replies]

@@ -48,15 +48,16 @@ _REGISTER = """redis.register_function{{function_name = '{function}', flags = {{
 callback = function(keys, arguments) return call('{command}', keys, arguments[1]) end}}
 """
 # Run commands of one job. The arguments are alternating commands and their arguments.
-_TOGETHER = """redis.register_function('{function}', function(keys, arguments)
+_TOGETHER = """redis.register_function{{function_name = '{function}', flags = {{{flags}}},
+callback = function(keys, arguments)
 local replies = {{}}
 for i = 1, #arguments, 2 do replies[#replies + 1] = call(arguments[i], keys, arguments[i + 1]) end
 return replies
-end)
+end}}
 """
-TOGETHER = "together"
+TOGETHER, READS_TOGETHER = "together", "reads_together"
 # A server that is full still runs reads and deletes.
-_FLAGS = dict.fromkeys(READS, "'no-writes'") | {"delete": "'allow-oom'"}
+FLAGS = dict.fromkeys((*READS, READS_TOGETHER), "'no-writes'") | {"delete": "'allow-oom'"}
 CONSTANTS = {
     "RECORDS_KEPT": journal.RECORDS_KEPT,
     "RECORDS_KEPT_MS": journal.RECORDS_KEPT_MS,
@@ -140,13 +141,18 @@ def library() -> Library:
     """Return the library of this version."""
     root = files("tidegate.store").joinpath("lua")
     code = compose(root)
-    name = PREFIX + sha256(code.encode()).hexdigest()[:16]
-    registrations = "".join(
-        _REGISTER.format(function=f"{name}_{command}", flags=_FLAGS.get(command, ""), command=command)
-        for command in command_names(root)
+    commands = command_names(root)
+    name = PREFIX + sha256((code + _registrations("", commands)).encode()).hexdigest()[:16]
+    return Library(name, f"#!lua name={name}\n{code}{_registrations(name, commands)}")
+
+
+def _registrations(library_name: str, commands: list[str]) -> str:
+    """Return the code that registers the functions of a library."""
+    forms = dict.fromkeys(commands, _REGISTER) | dict.fromkeys((TOGETHER, READS_TOGETHER), _TOGETHER)
+    return "".join(
+        form.format(function=f"{library_name}_{command}", flags=FLAGS.get(command, ""), command=command)
+        for command, form in forms.items()
     )
-    together = _TOGETHER.format(function=f"{name}_{TOGETHER}")
-    return Library(name, f"#!lua name={name}\n{code}{registrations}{together}")
 
 
 def _lua(value: object) -> str:

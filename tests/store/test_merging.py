@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.store import strategies
 from tests.support.driver import Driver
 from tests.support.machine import JobMachine
-from tidegate.domain.config import JobConfig
-from tidegate.domain.errors import DomainError, EventTimeMissing, TooManySubstreams
-from tidegate.domain.policy import LimitingLag, Reported
+from tidegate.domain.config import JobConfig, Override
+from tidegate.domain.errors import DomainError, EventTimeMissing, JobComplete, TooManySubstreams
+from tidegate.domain.policy import LimitingLag, LimitingLagAndLull, Reported
 from tidegate.domain.results import CommandResult
 from tidegate.domain.state import TokenClaim
 from tidegate.store.jobs import JobStore
@@ -101,6 +101,46 @@ def test_a_refused_report_does_not_fail_the_others(driver: Driver) -> None:
     assert [result.applied for result in of(accepted)] == [True, True]
     status = driver(clocked.store.reads.status(clocked.job))
     assert status.state.watermark == 90 and status.summary.active == 2
+
+
+def test_one_report_that_is_always_refused_leaves_the_others_merged(driver: Driver) -> None:
+    """A client beyond the limit of substreams must not make each report of the others a call of its own."""
+    clocked = Clocked(driver, limits=Limits(substreams=64))
+    of(clocked.reports(*({"max_event_times": {f"s{n}": 100}} for n in range(64))))
+    before = clocked.calls()
+    *accepted, refused = clocked.reports(
+        *({"max_event_times": {f"s{n}": 200}} for n in range(63)), {"max_event_times": {"another": 200}}
+    )
+    assert isinstance(refused, TooManySubstreams)
+    assert all(result.applied for result in of(accepted))
+    assert clocked.calls() - before == 13
+
+
+def test_a_refusal_that_applies_to_all_is_one_call(driver: Driver) -> None:
+    clocked = Clocked(driver)
+    driver(clocked.store.actions.complete(clocked.job))
+    before = clocked.calls()
+    refused = clocked.reports(*({"max_event_times": {f"s{n}": 100}} for n in range(50)))
+    assert {type(refusal) for refusal in refused} == {JobComplete}
+    assert clocked.calls() - before == 1
+
+
+def test_a_lowest_event_time_without_an_event_time_holds_nothing(driver: Driver) -> None:
+    """Alone and merged: the report of a reported watermark must not cap the watermarks that follow the clock."""
+    config = JobConfig(LimitingLagAndLull(60, 0), overrides=(Override("r", Reported()),))
+    for sends in ([2], [1, 1]):
+        clocked = Clocked(driver, config, 1000)
+        of(clocked.reports({"max_event_times": {"b": 1000}, "watermarks": {"r": 2000}}))
+        clocked.now_ms = 1200
+        waiting = iter(
+            [
+                {"max_event_times": {}, "watermarks": {"r": 2100}, "min_event_times": {"r": 900}},
+                {"max_event_times": {"b": 1500}},
+            ]
+        )
+        for count in sends:
+            results = of(clocked.reports(*itertools.islice(waiting, count)))
+        assert results[-1].state.coalesced_watermark == 1440
 
 
 def test_a_substream_in_two_reports_is_in_two_calls(driver: Driver) -> None:
@@ -192,23 +232,23 @@ def union(sent: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def expected(machine: JobMachine, sent: list[dict[str, Any]], now_ms: int) -> list[Any]:
-    """Return what the domain answers: to the union of each group, or, if it is refused, to each report alone."""
+    """Return what the domain answers to the union of each group. If it is refused, its halves are applied instead.
+
+    In each round trip, each group has one call.
+    """
     answers: list[Any] = [None] * len(sent)
-
-    def apply(places: list[int]) -> None:
-        try:
-            result = machine.report(now_ms=now_ms, **union([sent[place] for place in places]))
-        except DomainError as error:
-            answers[places[0]] = str(error) if len(places) == 1 else None
-        else:
-            for place in places:
-                answers[place] = result.state
-
-    for group in grouped(sent):
-        apply(group)
-    for place, answer in enumerate(answers):
-        if answer is None:
-            apply([place])
+    waiting = [[group] for group in grouped(sent)]
+    while any(waiting):
+        for places, calls in [(calls.pop(0), calls) for calls in waiting if calls]:
+            try:
+                result = machine.report(now_ms=now_ms, **union([sent[place] for place in places]))
+            except DomainError as error:
+                middle = len(places) // 2
+                calls[:0] = [places[:middle], places[middle:]] if middle else []
+                answers[places[0]] = str(error)
+            else:
+                for place in places:
+                    answers[place] = result.state
     return answers
 
 

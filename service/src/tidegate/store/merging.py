@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from tidegate.domain.errors import DomainError
+from tidegate.domain.errors import EventTimeMissing, TooManySubstreams
 from tidegate.domain.results import CommandResult, WatermarkState
 from tidegate.store.arguments import compact
 from tidegate.store.functions import Functions, Reply
@@ -20,6 +20,8 @@ MAX_EACH = 32
 """A report of more substreams is a call of its own, so that small reports do not wait for it."""
 MAX_SUBSTREAMS = 1000
 """Maximum number of substreams in a merged call. It limits the time for which the call blocks Redis."""
+OF_ONE_REPORT = (EventTimeMissing, TooManySubstreams)
+"""Refusals that one report of a merged call causes. Any other refusal applies to all of its reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +75,6 @@ class _Group:
         self._is_sent = False
         self.sending: asyncio.Task[None] | None = None
 
-    def __len__(self) -> int:
-        return len(self._reports)
-
     def takes(self, report: Report) -> bool:
         """Return whether the report can be added."""
         fits = len(self._members) + len(report.members) <= MAX_SUBSTREAMS
@@ -95,17 +94,37 @@ class _Group:
         return {**arguments_of(self._reports), "max_substreams": self._max_substreams}
 
     async def send(self, functions: Functions, job: str) -> None:
-        """Make the call, and give each caller its result or its error."""
+        """Make the call, and give each caller its result or its error.
+
+        If the call is refused because of one of its reports, make a call of each half instead.
+        """
         try:
             applied = Applied.of(await functions.send("report", job, self.arguments))
+        except OF_ONE_REPORT as refusal:
+            if len(self._reports) > 1:
+                for half in self._halves():
+                    await half.send(functions, job)
+            else:
+                self._fail(refusal)
         except BaseException as error:
-            for caller in self._unanswered():
-                caller.set_exception(error)
+            self._fail(error)
             if not isinstance(error, Exception):
                 raise
         else:
             for caller in self._unanswered():
                 caller.set_result(applied)
+
+    def _halves(self) -> list["_Group"]:
+        """Return two groups with the first and the second half of the reports."""
+        middle = len(self._reports) // 2
+        halves = [_Group(self._max_substreams), _Group(self._max_substreams)]
+        for half, part in zip(halves, (slice(None, middle), slice(middle, None)), strict=True):
+            half._reports, half._callers = self._reports[part], self._callers[part]
+        return halves
+
+    def _fail(self, error: BaseException) -> None:
+        for caller in self._unanswered():
+            caller.set_exception(error)
 
     def _unanswered(self) -> list["asyncio.Future[Applied]"]:
         return [caller for caller in self._callers if not caller.done()]  # a caller may have been cancelled
@@ -119,22 +138,14 @@ class Merging:
         self._groups: dict[tuple[str, int | None], _Group] = {}
 
     async def report(self, job: str, report: Report, max_substreams: int | None) -> CommandResult:
-        """Apply a report together with other reports of the same job.
-
-        If the merged call is refused, each of its reports is a call of its own, so that a report fails for its own
-        reasons only.
+        """Apply a report together with other reports of the same job. It fails for its own reasons only.
 
         Raises:
             DomainError: If this report is refused.
         """
         with self._functions.around("report"):
             if len(report.members) <= MAX_EACH:
-                group = self._group_for(job, report, max_substreams)
-                try:
-                    return report.result(await group.add(report))
-                except DomainError:
-                    if len(group) == 1:
-                        raise
+                return report.result(await self._group_for(job, report, max_substreams).add(report))
             arguments = {**arguments_of([report]), "max_substreams": max_substreams}
             return report.result(Applied.of(await self._functions.send("report", job, lambda: arguments)))
 

@@ -9,7 +9,7 @@ IDLE_EVENT_INTERVAL = "spark.sql.streaming.noDataProgressEventInterval"
 BATCHES_RETAINED = "spark.sql.streaming.minBatchesToRetain"
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 ADAPTIVE = "spark.sql.adaptive.enabled"
-"""Setting for adaptive execution. Streaming queries run without it, so a shuffle has SHUFFLE_PARTITIONS partitions."""
+"""Setting for adaptive execution: it sizes partitions by their data, but runs each shuffle as a job of its own."""
 
 
 @contextmanager

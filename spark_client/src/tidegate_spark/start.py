@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -16,6 +16,7 @@ from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.hook.batch_function import BatchFunction, BatchOptions
 from tidegate_spark.hook.handlers import BatchHandler, RowHandler, UserFunction
 from tidegate_spark.hook.heartbeat import HeartbeatListener
+from tidegate_spark.hook.persisting import reason_to_persist
 from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.protocol.choices import QueryChoices
 from tidegate_spark.protocol.connection import JobConnection
@@ -62,7 +63,8 @@ class QueryStart:
         spark, options = self.df.sparkSession, self.options
         session = DriverSession(self._settings(), self.checkpoint, owns_files=not is_connect(spark))
         of_timestamps = self.columns.are_timestamps(self.df)
-        function = BatchFunction(session, self.columns, self._handler(), options, of_timestamps)
+        batch_options = replace(options, persist=self._persists())
+        function = BatchFunction(session, self.columns, self._handler(), batch_options, of_timestamps)
         session.run(session.protocol.start())
         writer = self._writer(function)
         listener = HeartbeatListener(spark, session)
@@ -79,6 +81,19 @@ class QueryStart:
         listener.listen_to(query)
         session.run(session.protocol.started())
         return query
+
+    def _persists(self) -> bool:
+        """Return whether batches are persisted while they run: the user's choice, or else what the input needs."""
+        if self.options.persist is not None:
+            return self.options.persist
+        reason = reason_to_persist(self.df)
+        if reason is None:
+            log.info("%s: batches are read again for each use, because Spark can repeat the read", self.query)
+            return False
+        log.info(
+            "%s: batches are persisted, because %s. To read again instead, call persist(False).", self.query, reason
+        )
+        return True
 
     def _settings(self) -> QuerySettings:
         options = self.options

@@ -204,9 +204,11 @@ class Stream:
     # -- how the query runs ---------------------------------------------------------------------------------------
 
     def persist(self, persist: bool) -> "Stream":
-        """Choose whether a batch is cached while it runs (default: True) or read again for each use.
+        """Choose whether a batch is persisted while it runs, or read again for each use.
 
-        Reading again is faster if the batch is large and the source is cheap to read, such as pruned Parquet.
+        By default, a batch is read again if it comes from files of Parquet or ORC and has passed only through
+        deterministic expressions of Spark. All other batches are persisted, and under Spark Connect every batch is. The
+        log names the reason. Choose ``persist(True)`` if your function uses the rows many times.
         """
         return self._with(persist=persist)
 

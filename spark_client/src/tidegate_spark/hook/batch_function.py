@@ -53,7 +53,7 @@ class BatchOptions:
     null_route: RowRoute = "late"
     future_route: RowRoute = "on_time"
     mode: Mode = "executor"
-    persist: bool = True
+    persist: bool | None = None
     report_tasks: int = REPORT_TASKS
     show_progress: bool = False
     delays: DelayOrder | Literal["none"] | None = None

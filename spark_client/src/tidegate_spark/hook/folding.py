@@ -15,6 +15,7 @@ updated or future rows.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -29,7 +30,7 @@ from tidegate_spark.hook.delays import DelayMeasurement
 from tidegate_spark.protocol.fold import CLASSES, HOURS_PER_COMMIT, Fold
 from tidegate_spark.protocol.hours import hours_between, merge_hours, spread
 from tidegate_spark.protocol.reporter import Reporter, reports_of
-from tidegate_spark.spark_settings import SHUFFLE_PARTITIONS, setting
+from tidegate_spark.spark_settings import ADAPTIVE, SHUFFLE_PARTITIONS, setting
 from tidegate_spark.substreams import WHOLE, name_of
 from tidegate_spark.versions import to_arrow
 
@@ -153,8 +154,7 @@ def on_executors(df: DataFrame, method: FoldMethod, tasks: int, reporter: Report
         None if the plain fold does not suffice. Otherwise the fold, whether the coordinator has the whole fold, and the
         longest time in seconds that a task waited for the coordinator.
     """
-    # The shuffled data is small. With Spark's default of 200 partitions, the files would cost more than the fold.
-    with setting(df.sparkSession, SHUFFLE_PARTITIONS, tasks):
+    with _few_partitions(df, tasks):
         post = posting(reporter, method)
         folded = to_arrow(method.aggregate(df).mapInArrow(post, from_arrow_schema(_POSTED))).to_pydict()
     waited_s, delivered, judged = (folded.pop(name) for name in ("waited_s", "delivered", "judged"))
@@ -165,12 +165,22 @@ def on_executors(df: DataFrame, method: FoldMethod, tasks: int, reporter: Report
 
 def on_driver(df: DataFrame, method: FoldMethod, tasks: int) -> Fold | None:
     """Fold a batch that the driver reports. Return None if the plain fold does not suffice."""
-    with setting(df.sparkSession, SHUFFLE_PARTITIONS, tasks):
+    with _few_partitions(df, tasks):
         folded = _columns_of(to_arrow(method.aggregate(df)))
     if folded["rows"] == [0]:  # an aggregate without keys has a row even without input
         folded = {name: [] for name in folded}
     _add_names(folded, len(method.columns.keys()))
     return _fold_of(folded, method) if all(method.judge(folded)) else None
+
+
+@contextmanager
+def _few_partitions(df: DataFrame, tasks: int) -> Iterator[None]:
+    """Run a fold as one job, with ``tasks`` partitions after its shuffle.
+
+    The shuffled data is small. With Spark's default of 200 partitions, the files would cost more than the fold.
+    """
+    with setting(df.sparkSession, SHUFFLE_PARTITIONS, tasks), setting(df.sparkSession, ADAPTIVE, "false"):
+        yield
 
 
 def posting(reporter: Reporter, method: FoldMethod) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

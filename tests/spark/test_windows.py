@@ -13,8 +13,10 @@ from pyspark.sql import functions as F
 from tests.support.streams import rows, to_the_end
 from tests.support.windows import SECOND, Results, tens
 from tidegate_spark import InvalidUsage, Job, windows
+from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.spark_settings import setting
 from tidegate_spark.testing import FileBatches
+from tidegate_spark.windows.state import FileState
 from tidegate_spark.windows.windowing import VERSIONS_KEPT
 
 
@@ -253,8 +255,8 @@ def test_the_state_has_only_windows_that_take_rows(
     beside = Path(checkpoint) / "tidegate"
     versions = sorted(int(path.stem) for path in (beside / "windows").glob("*.json"))
     assert versions == list(range(batches - VERSIONS_KEPT, batches))
-    assert sorted(int(path.name) for path in (beside / "state").iterdir()) == versions
+    assert sorted(int(path.stem) for path in (beside / "state").iterdir()) == versions
     # The last batch is at 145 s. Its pinned watermark is 125 s, so windows that end above 105 s still take rows.
-    state = spark.read.parquet(f"{beside}/state/{batches - 1}")
+    state = FileState(Checkpoint(checkpoint)).read(spark, batches - 1)
     assert sorted({row.tidegate_start for row in state.collect()}) == [s * SECOND for s in (100, 110, 120, 130, 140)]
     assert state.count() == 3 * 5

@@ -7,7 +7,7 @@ from typing import Any
 from tidegate_spark.hook import batch_function
 from tidegate_spark.protocol.effects import Response, Send
 from tidegate_spark.protocol.transport import HttpTransport
-from tidegate_spark.windows.state import ParquetState
+from tidegate_spark.windows.state import FileState
 from tidegate_spark.windows.windowing import Windowing
 
 IN_THE_FUNCTION = "in the function"
@@ -48,7 +48,7 @@ def watch(reached: Reached, replace: Callable[[Any, str, Any], None] = setattr) 
 
     _watch_calls(reached, replace)
     around(batch_function, "on_executors", None, "after the reports", lambda *args: args[3].batch["batch_id"])
-    around(ParquetState, "write", "before the state", "after the state", lambda *args: args[1])
+    around(FileState, "write", "before the state", "after the state", lambda *args: args[1])
     around(Windowing, "_emit", "after the version", "after the function", lambda *args: args[1].batch)
 
 

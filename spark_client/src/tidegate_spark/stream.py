@@ -132,7 +132,7 @@ class Stream:
         return self._with(windowed=replace(windowed, lateness=allowed))
 
     def keep_windows_in(self, store: StateStore) -> "Stream":
-        """Keep the state of windows in ``store``; default: Parquet files beside the checkpoint.
+        """Keep the state of windows in ``store``; default: files beside the checkpoint.
 
         Call this method after ``.windows(...).agg(...)``.
         """

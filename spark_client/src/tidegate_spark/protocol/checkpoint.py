@@ -6,6 +6,7 @@
 ``backlog/<batch>``            a batch that was processed without the coordinator
 ``choices``                    the columns and windows that the query was started with
 ``windows/<batch>``            the version of the windows' state after a batch
+``state/<batch>``              the rows of that version: an Arrow file, or a directory of Parquet files
 ``native/<query>/``            the documents of one input of ``with_watermark()``
 =============================  =========================================================================
 """
@@ -19,7 +20,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
 from pyarrow import fs
+from pyarrow.dataset import dataset
 
 from tidegate_spark.errors import InvalidUsage
 
@@ -158,19 +161,11 @@ class Checkpoint:
 
     def write(self, name: str, document: dict[str, Any]) -> None:
         """Write or replace a document, completely or not at all."""
-        files, root = self._place
-        directory, _, last = f"{root}/{self._folder}/{name}".rpartition("/")
-        files.create_dir(directory, recursive=True)
-        partial = f"{directory}/.{last}.{uuid.uuid4()}.partial"  # several processes may write the same document
-        with files.open_output_stream(partial) as file:
-            file.write(json.dumps(document).encode())
-        files.move(partial, f"{directory}/{last}.json")
+        self._write(f"{name}.json", json.dumps(document).encode())
 
     def delete(self, name: str) -> None:
         """Delete a document, if it exists."""
-        files, root = self._place
-        with suppress(FileNotFoundError):
-            files.delete_file(f"{root}/{self._folder}/{name}.json")
+        self._delete(f"{name}.json")
 
     def delete_directory(self, name: str) -> None:
         """Delete a directory of files, if it exists."""
@@ -178,9 +173,48 @@ class Checkpoint:
         with suppress(FileNotFoundError):
             files.delete_dir(f"{root}/{self._folder}/{name}")
 
+    # -- tables ---------------------------------------------------------------------------------------------------
+
+    def read_table(self, name: str) -> pa.Table | None:
+        """Return a table; None if it does not exist."""
+        content = self._read(f"{self._folder}/{name}.arrow")
+        return None if content is None else pa.ipc.open_file(content).read_all()
+
+    def write_table(self, name: str, table: pa.Table) -> None:
+        """Write or replace a table, completely or not at all."""
+        content = pa.BufferOutputStream()
+        with pa.ipc.new_file(content, table.schema) as file:
+            file.write_table(table)
+        self._write(f"{name}.arrow", content.getvalue())
+
+    def delete_table(self, name: str) -> None:
+        """Delete a table, if it exists."""
+        self._delete(f"{name}.arrow")
+
+    def count_rows(self, name: str) -> int:
+        """Return the number of rows in a directory of Parquet files, from their footers."""
+        files, root = self._place
+        return int(dataset(f"{root}/{self._folder}/{name}", filesystem=files, format="parquet").count_rows())
+
+    # -- files ----------------------------------------------------------------------------------------------------
+
     def batches(self, kind: str) -> list[int]:
         """Return the batches that have a document of a kind, in ascending order."""
         return sorted(self._numbered(f"{self._folder}/{kind}"))
+
+    def _write(self, name: str, content: bytes | pa.Buffer) -> None:
+        files, root = self._place
+        directory, _, last = f"{root}/{self._folder}/{name}".rpartition("/")
+        files.create_dir(directory, recursive=True)
+        partial = f"{directory}/.{last}.{uuid.uuid4()}.partial"  # several processes may write the same document
+        with files.open_output_stream(partial) as file:
+            file.write(content)
+        files.move(partial, f"{directory}/{last}")
+
+    def _delete(self, name: str) -> None:
+        files, root = self._place
+        with suppress(FileNotFoundError):
+            files.delete_file(f"{root}/{self._folder}/{name}")
 
     def _read(self, path: str) -> bytes | None:
         files, root = self._place

@@ -32,7 +32,7 @@ class WindowSettings:
         by: The columns to group by.
         aggregates: The aggregates, by name.
         lateness: Allowed lateness: a window accepts rows while the watermark is below its end plus ``lateness``.
-        store: The store for the state of the windows; None for Parquet files beside the checkpoint.
+        store: The store for the state of the windows; None for files beside the checkpoint.
     """
 
     frame: Frame

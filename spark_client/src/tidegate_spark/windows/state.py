@@ -2,9 +2,43 @@
 
 from typing import Protocol
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
+from tidegate_spark.columns import column
 from tidegate_spark.protocol.checkpoint import Checkpoint
+from tidegate_spark.spark_settings import ADAPTIVE, SHUFFLE_PARTITIONS, setting
+from tidegate_spark.versions import from_arrow, to_arrow, version_of
+
+FEW_ROWS = 5_000
+FEW_BYTES = 16 * 2**20
+"""Limits for a version that is one Arrow file. The driver holds such a version in memory."""
+
+_SAME_IN_ARROW = (
+    *(BooleanType(), ByteType(), ShortType(), IntegerType(), LongType(), FloatType(), DoubleType()),
+    *(StringType(), BinaryType(), DateType(), TimestampType(), DayTimeIntervalType()),
+)
+"""Types that return from Arrow as they were. PySpark reads timestamps without a time zone as timestamps with one."""
 
 
 class StateStore(Protocol):
@@ -25,23 +59,77 @@ class StateStore(Protocol):
         """Delete a version, if it exists."""
 
 
-class ParquetState:
-    """A :class:`StateStore` of Parquet files in ``<checkpointLocation>/tidegate/state/<version>``."""
+class FileState:
+    """A :class:`StateStore` of files in ``<checkpointLocation>/tidegate/state``.
+
+    A version of few rows is the Arrow file ``<version>.arrow``: Spark needs no job to read it, and one job to compute
+    it. A larger version is the directory ``<version>`` of Parquet files.
+    """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
+        self._was_large = False
+        """Whether the version last read has many rows. The next version is then not tried as an Arrow file."""
 
     def write(self, version: int, rows: DataFrame) -> None:
         """Store rows as a version."""
+        few = None if self._was_large else _collected(rows)
+        if few is not None:
+            self._checkpoint.write_table(f"state/{version}", few)
+            self._checkpoint.delete_directory(f"state/{version}")  # of an earlier attempt
+            return
+        self._checkpoint.delete_table(f"state/{version}")
         rows.write.mode("overwrite").parquet(self._path(version))
 
     def read(self, spark: SparkSession, version: int) -> DataFrame:
         """Return the rows of a version."""
-        return spark.read.parquet(self._path(version))
+        few = self._checkpoint.read_table(f"state/{version}")
+        self._was_large = few is None and self._checkpoint.count_rows(f"state/{version}") > FEW_ROWS // 2
+        return spark.read.parquet(self._path(version)) if few is None else from_arrow(spark, few)
 
     def delete(self, version: int) -> None:
         """Delete a version, if it exists."""
+        self._checkpoint.delete_table(f"state/{version}")
         self._checkpoint.delete_directory(f"state/{version}")
 
     def _path(self, version: int) -> str:
         return f"{self._checkpoint.location}/tidegate/state/{version}"
+
+
+def _collected(rows: DataFrame) -> pa.Table | None:
+    """Return rows as an Arrow table; None if they are too many, or Arrow cannot represent them."""
+    spark = rows.sparkSession
+    # On Spark 3.5, a table becomes a DataFrame by way of Python objects, which maps do not survive.
+    if version_of(spark) < (4, 0) or not _survives_arrow(rows.schema):
+        return None
+    # toArrow() refuses a null in a struct whose fields are not nullable.
+    nullable = [column(field.name).cast(_nullable(field.dataType)).alias(field.name) for field in rows.schema]
+    with setting(spark, ADAPTIVE, "false"), setting(spark, SHUFFLE_PARTITIONS, 1):
+        table = to_arrow(rows.select(*nullable).limit(FEW_ROWS + 1))
+    return None if table.num_rows > FEW_ROWS or table.nbytes > FEW_BYTES else table
+
+
+def _survives_arrow(kind: DataType) -> bool:
+    """Return whether values that go through Arrow have the same type afterwards."""
+    match kind:
+        case StructType():
+            return all(_survives_arrow(field.dataType) for field in kind)
+        case ArrayType():
+            return _survives_arrow(kind.elementType)
+        case MapType():
+            return _survives_arrow(kind.keyType) and _survives_arrow(kind.valueType)
+        case _:
+            return isinstance(kind, DecimalType) or kind in _SAME_IN_ARROW
+
+
+def _nullable(kind: DataType) -> DataType:
+    """Return a type whose values may be null at every level."""
+    match kind:
+        case StructType():
+            return StructType([StructField(field.name, _nullable(field.dataType)) for field in kind])
+        case ArrayType():
+            return ArrayType(_nullable(kind.elementType))
+        case MapType():
+            return MapType(_nullable(kind.keyType), _nullable(kind.valueType))
+        case _:
+            return kind

@@ -28,7 +28,7 @@ from tidegate_spark.hook.handlers import AfterCommit, BatchRows, UserFunction, c
 from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.spark_settings import ADAPTIVE, setting
 from tidegate_spark.windows.builder import RESERVED_PREFIX, WindowSettings
-from tidegate_spark.windows.state import ParquetState
+from tidegate_spark.windows.state import FileState
 
 VERSIONS_KEPT = 10
 """Number of versions that are kept. Spark replays the last batch; a restored checkpoint replays an earlier one."""
@@ -102,7 +102,7 @@ class Windowing:
         self.lateness = settings.lateness
         self._windows, self._by, self._aggregates = settings.frame, settings.by, settings.aggregates
         self._kind, self._function, self._checkpoint = kind, function, checkpoint
-        self._store = settings.store or ParquetState(checkpoint)
+        self._store = settings.store or FileState(checkpoint)
         self._parts = [f"{RESERVED_PREFIX}part_{index}" for index in range(len(settings.aggregates))]
 
     # -- rows -----------------------------------------------------------------------------------------------------

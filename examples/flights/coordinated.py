@@ -65,7 +65,8 @@ class Departures:
             "departures",
             *_judged(batch, batch.job_watermark),
         )
-        self.windows.write_table(int(batch), rows.orderBy("origin", "window_start").toArrow().cast(WINDOWS_SCHEMA))
+        in_order = rows.toArrow().cast(WINDOWS_SCHEMA).sort_by([("origin", "ascending"), ("window_start", "ascending")])
+        self.windows.write_table(int(batch), in_order)
 
     def write_late(self, df: DataFrame, batch: Batch) -> None:
         rows = df.select("*", *_judged(batch, batch.watermark))

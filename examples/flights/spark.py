@@ -16,6 +16,24 @@ CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 
 COLUMNS = "origin string, dest string, carrier string, flight long, departed_at timestamp, landed_at timestamp"
 
+FOR_SMALL_BATCHES = {
+    # Each shuffle partition is a task and a state store. A batch has 40 rows on average.
+    "spark.sql.shuffle.partitions": "1",
+    # Adaptive execution runs each stage as a job of its own, to choose the number of partitions.
+    "spark.sql.adaptive.enabled": "false",
+    # Generated code contains the watermark, so Spark would compile it again for each batch.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    # For error messages, Spark records the line of each operation on a column, in several calls to the JVM.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    # Spark's default class starts about 60 processes for each batch to set the permissions of files. This class is safe
+    # if a single process writes the checkpoints.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+"""Settings of a local session. They reduce the time of a batch of few rows, and would slow down large batches."""
+
 
 @contextmanager
 def spark_session(settings: Settings) -> Iterator[SparkSession]:
@@ -32,6 +50,9 @@ def spark_session(settings: Settings) -> Iterator[SparkSession]:
         .config("spark.driver.host", settings.driver_host)
         .config("spark.driver.bindAddress", settings.driver_host)
     )
+    if settings.master.startswith("local["):
+        for name, value in FOR_SMALL_BATCHES.items():
+            builder = builder.config(name, value)
     if settings.kafka is not None:
         # Downloaded packages are stored with the run.
         builder = builder.config("spark.jars.ivy", str(settings.out / "state" / "ivy"))

@@ -98,6 +98,10 @@ def job_name() -> str:
     return f"job-{secrets.token_hex(6)}"
 
 
+LOCAL_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+"""Spark's class for checkpoints that one local process writes. The default starts about 60 processes for each batch."""
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     ensure_java()
@@ -107,6 +111,8 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.sql.session.timeZone", "America/New_York")  # no test may depend on the time zone of the session
         .config("spark.sql.shuffle.partitions", 2)
         .config("spark.python.authenticate.socketTimeout", "300s")  # a Python worker may start slowly
+        .config("spark.python.sql.dataFrameDebugging.enabled", False)  # it doubles the time to build a query
+        .config("spark.sql.streaming.checkpointFileManagerClass", LOCAL_CHECKPOINTS)
         .config("spark.ui.enabled", False)
         .config("spark.ui.showConsoleProgress", False)
         .config("spark.driver.host", "127.0.0.1")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import QueryProgressEvent
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.support.streams import LAG, Sink, rows, stream_of, to_the_end
@@ -53,6 +54,22 @@ def test_the_windows_of_one_query_wait_for_the_other(
         of_orders.stop()
     assert job.status()["rows"] == {"on_time": 7, "updated": 0, "late": 0, "null_event_time": 0, "future": 0}
     assert job.metrics()["tidegate.on_time_rows"] == 7
+
+
+def test_the_progress_of_a_batch_is_not_converted(
+    spark: SparkSession, job: Job, orders: FileBatches, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PySpark converts a progress in about 400 calls to the JVM, as many as the hook makes for a batch."""
+    converted: list[object] = []
+    monkeypatch.setattr(QueryProgressEvent, "fromJObject", converted.append)
+    orders.add(*rows(("eu", 100_000)))
+    stream = stream_of(spark, job, orders, Sink()).tuning(heartbeat_ms=50)
+    query = stream.start(queryName="q", checkpointLocation=checkpoint)
+    try:
+        until(lambda: (job.queries() or [{}])[0].get("idle_clock_ms") is not None, "a heartbeat after the batch")
+    finally:
+        query.stop()
+    assert converted == []
 
 
 def test_a_query_is_renamed_by_handing_over(spark: SparkSession, job: Job, orders: FileBatches, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import pyspark
 import pytest
 from hypothesis import settings
 from pyspark.sql import SparkSession
@@ -98,7 +99,9 @@ def job_name() -> str:
     return f"job-{secrets.token_hex(6)}"
 
 
-LOCAL_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+_VERSION = tuple(map(int, pyspark.__version__.split(".")[:2]))
+_PACKAGE = "org.apache.spark.sql.execution.streaming" + (".checkpointing" if _VERSION >= (4, 1) else "")
+LOCAL_CHECKPOINTS = f"{_PACKAGE}.FileSystemBasedCheckpointFileManager"
 """Spark's class for checkpoints that one local process writes. The default starts about 60 processes for each batch."""
 
 

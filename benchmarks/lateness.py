@@ -19,10 +19,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import psutil
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from tidegate_spark import Batch, Committed, limiting_lag, windows
+from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
 EVENTS = 20_000
@@ -100,6 +100,7 @@ class Run:
 
     def __init__(self, out: Path, cut: list[list[int]], show: Callable[[str], None]) -> None:
         self._out, self._cut, self._show = out, cut, show
+        self._checkpoint = Checkpoint(str(out / "checkpoint"))
         self._latencies: list[float] = []
         self._updates = 0
         self._committed: list[Committed] = []
@@ -156,9 +157,9 @@ class Run:
 
     def _look(self, committed: Committed) -> None:
         self._committed.append(committed)
-        version = self._out / "checkpoint" / "tidegate" / "state" / str(int(committed.batch))
-        if version.exists():
-            self._state_rows = max(self._state_rows, pq.ParquetDataset(version).read(columns=[]).num_rows)
+        version = self._checkpoint.read_table(f"state/{int(committed.batch)}")
+        if version is not None:  # a batch without rows writes no version
+            self._state_rows = max(self._state_rows, version.num_rows)
         own = psutil.Process()
         processes = [own, *own.children(recursive=True)]
         self._rss.append(sum(process.memory_info().rss for process in processes) // 2**20)

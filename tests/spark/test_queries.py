@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.listener import QueryProgressEvent
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.support.streams import LAG, Sink, rows, stream_of, to_the_end
 from tests.support.waiting import until
 from tidegate_spark import Batch, Job, limiting_lag
+from tidegate_spark.hook.heartbeat import HeartbeatListener
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
 
@@ -61,7 +61,7 @@ def test_the_progress_of_a_batch_is_not_converted(
 ) -> None:
     """PySpark converts a progress in about 400 calls to the JVM, as many as the hook makes for a batch."""
     converted: list[object] = []
-    monkeypatch.setattr(QueryProgressEvent, "fromJObject", converted.append)
+    monkeypatch.setattr(HeartbeatListener, "onQueryProgress", lambda _, event: converted.append(event))
     orders.add(*rows(("eu", 100_000)))
     stream = stream_of(spark, job, orders, Sink()).tuning(heartbeat_ms=50)
     query = stream.start(queryName="q", checkpointLocation=checkpoint)

@@ -153,15 +153,18 @@ def run_natively(
     )
     counted = followed.groupBy(F.window("t", f"{settings.windows} milliseconds"), "k").count()
     results = counted.select("k", F.unix_millis("window.start"), "count")
-    if settings.die is not None:
-        df.sparkSession.streams.addListener(AfterSparksCommit(reached))
-    query = (
-        results.writeStream.foreachBatch(lambda df, batch_id: write(df, Batch(batch_id)))
-        .outputMode("append")
-        .trigger(availableNow=True)
-        .start(queryName=QUERY, checkpointLocation=checkpoint)
-    )
-    query.awaitTermination()
+    listener = AfterSparksCommit(reached)
+    df.sparkSession.streams.addListener(listener)
+    try:
+        query = (
+            results.writeStream.foreachBatch(lambda df, batch_id: write(df, Batch(batch_id)))
+            .outputMode("append")
+            .trigger(availableNow=True)
+            .start(queryName=QUERY, checkpointLocation=checkpoint)
+        )
+        query.awaitTermination()
+    finally:
+        df.sparkSession.streams.removeListener(listener)
 
 
 class Died(RuntimeError):

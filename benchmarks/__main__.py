@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import batches, jobs, lateness, overhead, reports, scripts, small_batches, tenants, waiting
+from benchmarks import batches, jobs, lateness, overhead, postgres, reports, scripts, small_batches, tenants, waiting
 from benchmarks.results import Row, table, write_summary
 
 Benchmark = Callable[[Path, int, Callable[[str], None]], list[Row]]
@@ -22,6 +22,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "jobs": jobs.run,
     "scripts": scripts.run,
     "tenants": tenants.run,
+    "postgres": postgres.run,
     "waiting": waiting.run,
     "overhead": overhead.run,
     "native": overhead.run_native,

@@ -92,6 +92,7 @@ class Bench:
 
     def memory_of_a_small_job(self) -> float:
         """Return the bytes that a job with one substream takes in Redis after its batches."""
+        self.run("first", 1, 10)  # the first calls load the functions
         before = self.redis.info("memory")["used_memory"]
         self.run("small", 1, BATCHES_OF_A_SMALL_JOB)
         return float(self.redis.info("memory")["used_memory"] - before)

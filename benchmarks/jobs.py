@@ -33,7 +33,7 @@ def run(out: Path, rounds: int, show: Callable[[str], None]) -> list[Row]:
         servers = {size: Server(f"of-{size}", process.url, process.pid, process, size) for size in (SMALL, LARGE)}
         measurements = {size: partial(server.measure, Cell("", K, 16)) for size, server in servers.items()}
         costs = interleave(measurements, rounds, show)
-        spent = {size: [cost.app_us + cost.redis_us for cost in found] for size, found in costs.items()}
+        spent = {size: [cost.app_us + cost.store_us for cost in found] for size, found in costs.items()}
         latencies = uvloop.run(_notifications(process.url))
     notified, ordered = f"notified, {RATE} reports/s, {WATCHED:,} substreams", sorted(1000 * one for one in latencies)
     p50, p99 = (Spread.of([ordered[int(share * len(ordered))]]) for share in (0.5, 0.99))

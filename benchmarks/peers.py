@@ -3,6 +3,7 @@
 uvicorn serves them with the event loop and the HTTP parser of the coordinator.
 """
 
+import asyncio
 import os
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
+import asyncpg
 import httpx
 from fastapi import FastAPI
 from pydantic import BaseModel
@@ -118,6 +120,51 @@ async def awaited_report(job: str, body: Report) -> Answer:
 def redis() -> Redis:
     """Return a client of the coordinator's Redis."""
     return Redis(unix_socket_path=os.environ["REDIS_SOCKET"], decode_responses=True)
+
+
+postgres_app = FastAPI()
+TABLE = """CREATE TABLE IF NOT EXISTS substreams (
+    job text, name text, max_event_time bigint, last_event timestamptz, PRIMARY KEY (job, name)
+) WITH (fillfactor = 50);
+CREATE INDEX IF NOT EXISTS by_event_time ON substreams (job, max_event_time)"""
+UPSERT = """INSERT INTO substreams AS old SELECT $1, name, event_time, now() FROM unnest($2::text[], $3::bigint[])
+    AS new (name, event_time) ORDER BY name
+ON CONFLICT (job, name) DO UPDATE SET last_event = excluded.last_event,
+    max_event_time = greatest(old.max_event_time, excluded.max_event_time)"""
+LOWEST = "SELECT name, max_event_time FROM substreams WHERE job = $1 ORDER BY max_event_time LIMIT 1"
+_pools: list["asyncpg.Pool[asyncpg.Record]"] = []
+_creating = asyncio.Lock()
+
+
+async def pool() -> "asyncpg.Pool[asyncpg.Record]":
+    """Return the connections to PostgreSQL, which has the table."""
+    async with _creating:
+        if not _pools:
+            found = await asyncpg.create_pool(
+                host=os.environ["POSTGRES"], user="bench", database="postgres", min_size=16, max_size=16
+            )
+            await found.execute(TABLE)
+            _pools.append(found)
+        return _pools[0]
+
+
+@postgres_app.post("/v1/jobs/{job}:report")
+async def postgres_report(job: str, body: Report) -> Answer:
+    """Apply a report by an upsert for each substream, and answer with the lowest event time of the job."""
+    async with (await pool()).acquire() as connection:
+        await connection.execute(UPSERT, job, body.substreams, body.max_event_times)
+        name, lowest = await connection.fetchrow(LOWEST, job)
+    return Answer(
+        job=job,
+        applied=True,
+        watermark=lowest,
+        coalesced_watermark=lowest,
+        state_epoch="0123456789abcdef",
+        now_ms=time.time_ns() // 1_000_000,
+        complete=False,
+        held_by=Holder(reason="slow", query="", substream=name, since_ms=lowest),
+        watermark_token=f"1.{lowest}.dGhpcyBpcyBhbiBleGFtcGxlIG9mIGEgdG9rZW4",
+    )
 
 
 @contextmanager

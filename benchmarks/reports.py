@@ -18,7 +18,7 @@ import psutil
 from benchmarks.load import request_bytes, send
 from benchmarks.paired import interleave
 from benchmarks.peers import serving
-from benchmarks.processes import processor_s
+from benchmarks.processes import family_s, processor_s
 from benchmarks.results import Row, Spread, ratios
 from tidegate.domain import commands
 from tidegate.domain.config import JobConfig
@@ -48,7 +48,7 @@ class Cost:
 
     rate: float
     app_us: float
-    redis_us: float
+    store_us: float
     p99_ms: float
 
 
@@ -99,14 +99,21 @@ class Server:
         pid: Id of its process.
         coordinator: The coordinator that has the jobs; None if the server keeps no state.
         substreams: Number of substreams of each job.
+        store: The process that keeps the state; by default, the Redis of the coordinator.
     """
 
     def __init__(
-        self, name: str, url: str, pid: int, coordinator: CoordinatorProcess | None, substreams: int = SUBSTREAMS
+        self,
+        name: str,
+        url: str,
+        pid: int,
+        coordinator: CoordinatorProcess | None,
+        substreams: int = SUBSTREAMS,
+        store: psutil.Process | None = None,
     ) -> None:
         self._name, self._url, self._app = name, url, psutil.Process(pid)
         self._coordinator, self._substreams = coordinator, substreams
-        self._redis = psutil.Process(coordinator.pid).children()[0] if coordinator else None
+        self._store = psutil.Process(coordinator.pid).children()[0] if coordinator else store
         self._reports: dict[int, Reports] = {}
 
     def measure(self, cell: Cell) -> Cost:
@@ -119,12 +126,16 @@ class Server:
         if cell.k not in self._reports:
             self._reports[cell.k] = self._prepare(job, cell.k)
         reports = self._reports[cell.k]
-        processes = [process for process in (self._app, self._redis) if process]
-        before = [processor_s(process) for process in processes]
+        before = self._processor_s()
         load = send(self._url, reports.to(self._url, job), cell.connections, SECONDS)
-        us = [1e6 * (processor_s(process) - at) / load.count for process, at in zip(processes, before, strict=True)]
+        app_us, store_us = (
+            1e6 * (end - begin) / load.count for begin, end in zip(before, self._processor_s(), strict=True)
+        )
         self._check(job, reports)
-        return Cost(load.rate, us[0], us[1] if self._redis else 0.0, load.percentile_ms(99))
+        return Cost(load.rate, app_us, store_us, load.percentile_ms(99))
+
+    def _processor_s(self) -> tuple[float, float]:
+        return processor_s(self._app), family_s(self._store) if self._store else 0.0
 
     def _prepare(self, job: str, k: int) -> Reports:
         reports = Reports(k, self._substreams)
@@ -176,7 +187,7 @@ def _rows(costs: Mapping[Cell, list[Cost]]) -> list[Row]:
     def ours(figure: str, k: int) -> Spread:
         return Spread.of(figures(OURS, k, 16, figure))
 
-    rate, app, redis = "rate", "app_us", "redis_us"
+    rate, app, redis = "rate", "app_us", "store_us"
     one, hundred, fastapi = (OURS, 1, 16), (OURS, 100, 16), (FASTAPI, 1, 16)
     many, thousand = (OURS, 1, 64), (OURS, 1000, 16)
     return [

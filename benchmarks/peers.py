@@ -153,7 +153,9 @@ async def postgres_report(job: str, body: Report) -> Answer:
     """Apply a report by an upsert for each substream, and answer with the lowest event time of the job."""
     async with (await pool()).acquire() as connection:
         await connection.execute(UPSERT, job, body.substreams, body.max_event_times)
-        name, lowest = await connection.fetchrow(LOWEST, job)
+        found = await connection.fetchrow(LOWEST, job)
+    assert found is not None
+    name, lowest = found
     return Answer(
         job=job,
         applied=True,

@@ -4,7 +4,6 @@ The effect is that of one report of all their substreams. Each caller gets the w
 """
 
 import asyncio
-from collections.abc import Mapping
 from contextvars import Context
 from dataclasses import dataclass
 from itertools import chain
@@ -12,6 +11,7 @@ from typing import Any
 
 from tidegate.domain.errors import EventTimeMissing, TooManySubstreams
 from tidegate.domain.results import CommandResult, WatermarkState
+from tidegate.domain.state import TokenClaim
 from tidegate.store.arguments import compact
 from tidegate.store.functions import Functions, Reply
 from tidegate.store.replies import watermark_state
@@ -39,13 +39,13 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report without a batch, as arguments of the command ``report``: columns by members, and the client's token."""
+    """A report without a batch, as arguments of the command ``report``: columns by members, and the claimed token."""
 
     members: list[str]
     max_event_times: list[int | None]
     watermarks: list[int | None]
     min_event_times: list[int | None]
-    token: Mapping[str, int | None] | None
+    token: TokenClaim | None
 
     def result(self, applied: Applied) -> CommandResult:
         """Return the result of this report; it had an effect if any of its entries had one."""

@@ -31,7 +31,7 @@ from tidegate.store.compiled import compile_config
 from tidegate.store.functions import AroundCommand, Functions, unobserved
 from tidegate.store.keyspace import SWEEPS
 from tidegate.store.limits import JobQuota, Limits
-from tidegate.store.merging import Applied, Merging, Report, arguments_of
+from tidegate.store.merging import Merging, Report
 from tidegate.store.reads import JobReads
 from tidegate.store.shared import check_writes
 from tidegate.store.views import Configured, Watched
@@ -123,11 +123,9 @@ class JobStore:
             watermarks=watermarks,
             min_event_times=min_event_times,
         )
-        given, max_substreams = Report(**columns, token=token), self.limits.max_substreams(quota)
-        if delays or now_ms is not None:
-            arguments = {**arguments_of([given]), **delay_columns("", delays), "max_substreams": max_substreams}
-            return given.result(Applied.of(await self._functions.run("report", job, now_ms, **arguments)))
-        return await self._merging.report(job, given, max_substreams)
+        delayed = delay_columns("", delays) if delays else {}
+        report, max_substreams = Report(**columns, token=token), self.limits.max_substreams(quota)
+        return await self._merging.report(job, report, max_substreams, delayed, now_ms)
 
     async def stage(
         self,

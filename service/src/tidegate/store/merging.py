@@ -4,6 +4,7 @@ The effect is that of one report of all their substreams. Each caller gets the w
 """
 
 import asyncio
+from collections.abc import Mapping
 from contextvars import Context
 from dataclasses import dataclass
 from itertools import chain
@@ -53,7 +54,7 @@ class Report:
         return CommandResult(applied.state, has_effect)
 
 
-def arguments_of(reports: list[Report]) -> dict[str, Any]:
+def _arguments_of(reports: list[Report]) -> dict[str, Any]:
     """Return the arguments of one report of all substreams in ``reports``, which have no substream in common."""
     return {
         "members": [*chain.from_iterable(report.members for report in reports)],
@@ -91,7 +92,7 @@ class _Group:
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the call. From now on, the group takes no report."""
         self._is_sent = True
-        return {**arguments_of(self._reports), "max_substreams": self._max_substreams}
+        return {**_arguments_of(self._reports), "max_substreams": self._max_substreams}
 
     async def send(self, functions: Functions, job: str) -> None:
         """Make the call, and give each caller its result or its error.
@@ -137,17 +138,19 @@ class Merging:
         self._functions = functions
         self._groups: dict[tuple[str, int | None], _Group] = {}
 
-    async def report(self, job: str, report: Report, max_substreams: int | None) -> CommandResult:
-        """Apply a report together with other reports of the same job. It fails for its own reasons only.
+    async def report(
+        self, job: str, report: Report, max_substreams: int | None, delays: Mapping[str, list[Any]], now_ms: int | None
+    ) -> CommandResult:
+        """Apply a report. Merge it with other reports of the job, unless it is large, or has ``delays`` or a time.
 
         Raises:
-            DomainError: If this report is refused.
+            DomainError: If this report is refused. No report fails because of another one.
         """
         with self._functions.around("report"):
-            if len(report.members) <= MAX_EACH:
+            if len(report.members) <= MAX_EACH and not delays and now_ms is None:
                 return report.result(await self._group_for(job, report, max_substreams).add(report))
-            arguments = {**arguments_of([report]), "max_substreams": max_substreams}
-            return report.result(Applied.of(await self._functions.send("report", job, lambda: arguments)))
+            arguments = {**_arguments_of([report]), **delays, "max_substreams": max_substreams}
+            return report.result(Applied.of(await self._functions.send("report", job, lambda: arguments, now_ms)))
 
     def _group_for(self, job: str, report: Report, max_substreams: int | None) -> _Group:
         """Return the waiting group of a job, or a new group if there is none or it does not take the report."""

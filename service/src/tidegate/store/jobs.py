@@ -29,14 +29,14 @@ from tidegate.store.arguments import Values, accounting_columns, delay_columns, 
 from tidegate.store.clock import ClockGuard
 from tidegate.store.compiled import compile_config
 from tidegate.store.functions import AroundCommand, Functions, unobserved
-from tidegate.store.keyspace import SWEEPS
+from tidegate.store.keyspace import PROBE, SWEEPS
 from tidegate.store.limits import JobQuota, Limits
 from tidegate.store.merging import Merging, Report
 from tidegate.store.reads import JobReads
-from tidegate.store.shared import check_writes
 from tidegate.store.views import Configured, Watched
 
 NONE: Values = {}
+PROBE_KEPT_MS = 60_000
 
 
 class JobStore:
@@ -249,7 +249,7 @@ class JobStore:
         """Raise RedisError unless the server runs the functions and accepts writes."""
         with suppress(JobNotFound):  # no job has an empty name
             await self._functions.send("status", "", dict)
-        await check_writes(self.redis)
+        await self.redis.set(PROBE, "1", px=PROBE_KEPT_MS)
 
     async def _run(self, command: str, job: str, now_ms: int | None, **arguments: Any) -> CommandResult:
         return replies.command_result(await self._functions.run(command, job, now_ms, **arguments))

@@ -11,7 +11,7 @@ from tidegate.store.connection import connect
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate.store.jobs import JobStore
 from tidegate.store.keyspace import key_of
-from tidegate.store.replies import journal_record
+from tidegate.store.replies import journal_records
 
 Result = TypeVar("Result")
 
@@ -41,7 +41,7 @@ async def records(store: JobStore, job: str, after: str = "-") -> list[tuple[str
     """Return the records after the id ``after`` (default: all records), oldest first, each with its id."""
     first = after if after == "-" else f"({after}"
     found: Any = await store.redis.xrange(key_of(job, "journal"), first, "+")
-    return [(entry_id, journal_record(entry_id, details)) for entry_id, details in found]
+    return journal_records(found)
 
 
 def with_store(valkey: EmbeddedValkey, what: Callable[[JobStore], Awaitable[Result]]) -> Result:

@@ -124,7 +124,7 @@ class JobStore:
             min_event_times=min_event_times,
         )
         delayed = delay_columns("", delays) if delays else {}
-        report, max_substreams = Report(**columns, token=token), self.limits.max_substreams(quota)
+        report, max_substreams = Report(columns, token), self.limits.max_substreams(quota)
         return await self._merging.report(job, report, max_substreams, delayed, now_ms)
 
     async def stage(

@@ -40,13 +40,15 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report without a batch, as arguments of the command ``report``: columns by members, and the claimed token."""
+    """A report without a batch: its columns by name, with the column ``members``, and the claimed token."""
 
-    members: list[str]
-    max_event_times: list[int | None]
-    watermarks: list[int | None]
-    min_event_times: list[int | None]
+    columns: Mapping[str, list[Any]]
     token: TokenClaim | None
+
+    @property
+    def members(self) -> list[str]:
+        """The members of the substreams."""
+        return self.columns["members"]
 
     def result(self, applied: Applied) -> CommandResult:
         """Return the result of this report; it had an effect if any of its entries had one."""
@@ -56,13 +58,10 @@ class Report:
 
 def _arguments_of(reports: list[Report]) -> dict[str, Any]:
     """Return the arguments of one report of all substreams in ``reports``, which have no substream in common."""
-    return {
-        "members": [*chain.from_iterable(report.members for report in reports)],
-        "max_event_times": compact([*chain.from_iterable(report.max_event_times for report in reports)]),
-        "watermarks": compact([*chain.from_iterable(report.watermarks for report in reports)]),
-        "min_event_times": compact([*chain.from_iterable(report.min_event_times for report in reports)]),
-        "tokens": [report.token for report in reports if report.token is not None],
+    columns = {
+        name: compact([*chain.from_iterable(report.columns[name] for report in reports)]) for name in reports[0].columns
     }
+    return columns | {"tokens": [report.token for report in reports if report.token is not None]}
 
 
 class _Group:

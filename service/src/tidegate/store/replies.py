@@ -118,25 +118,19 @@ def counts_by_member(found: Mapping[str, str]) -> dict[str, dict[str, int]]:
     return counts
 
 
-_NUMBERS = {"coalesced_watermark", "watermark", "count", "batch_id", "unattended_ms", "at_most", "up_to"}
+_NUMBERS = ("coalesced_watermark", "watermark", "count", "batch_id", "unattended_ms", "at_most", "up_to")
+_DETAILS = dict.fromkeys(_NUMBERS, int) | dict.fromkeys(("substreams", "limits"), json.loads)
+"""Conversions of the details of a record that are not text."""
 
 
-def journal_record(entry_id: str, found: Mapping[str, str]) -> Record:
-    """Return the record of a stream entry of the journal."""
-    details: dict[str, Any] = {}
-    for name, text in found.items():
-        if name in _NUMBERS:
-            details[name] = int(text)
-        elif name in ("substreams", "limits"):
-            details[name] = json.loads(text)
-        elif name != "kind":
-            details[name] = text
+def _journal_record(entry_id: str, found: Mapping[str, str]) -> Record:
+    details = {name: _DETAILS.get(name, str)(text) for name, text in found.items() if name != "kind"}
     return Record(int(entry_id.partition("-")[0]), found["kind"], details)
 
 
 def journal_records(entries: Sequence[Any]) -> list[tuple[str, Record]]:
     """Return the records of stream entries in a reply, each with its id."""
-    return [(entry_id, journal_record(entry_id, record(flat))) for entry_id, flat in entries]
+    return [(entry_id, _journal_record(entry_id, record(flat))) for entry_id, flat in entries]
 
 
 def order(entry_id: str) -> tuple[int, int]:

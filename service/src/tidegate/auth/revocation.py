@@ -33,8 +33,12 @@ class Revocation:
                 async with asyncio.timeout(None) as waiting:
                     self._waiting[waiting] = key
                     item = await anext(items)
-            except (StopAsyncIteration, TimeoutError):
+            except StopAsyncIteration:
                 return
+            except TimeoutError:
+                if waiting.expired():
+                    return
+                raise
             finally:
                 self._waiting.pop(waiting, None)
             yield item

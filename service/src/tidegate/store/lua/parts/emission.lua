@@ -34,23 +34,21 @@ function emission.emit()
   emission.raise_watermark(watermark)
 end
 
--- Return the sorted sets of the active substreams, each with the difference between its scores and the watermarks at the
--- last evaluation.
+-- Return the sorted sets of the active substreams. A watermark at the last evaluation is a score plus the second number.
 function emission.active_sets()
-  local flat = {name = key.active, offset = 0}
-  if not config.has_clock_driven then return {flat} end
-  return {flat, {name = key.constant, offset = 0}, {name = key.advancing, offset = job.evaluated or 0}}
+  if not config.has_clock_driven then return {{key.active, 0}} end
+  return {{key.active, 0}, {key.constant, 0}, {key.advancing, job.evaluated or 0}}
 end
 
 -- Return the first members of each set with their watermarks (-inf: none), slowest first.
 function emission.slowest_first(sets, limit)
   local rows = {}
   for _, set in ipairs(sets) do
-    local found = redis.call('ZRANGE', set.name, 0, limit - 1, 'WITHSCORES')
+    local found = redis.call('ZRANGE', set[1], 0, limit - 1, 'WITHSCORES')
     for i = 1, #found, 2 do
       local value = values.number(found[i + 1])
       rows[#rows + 1] = {member = found[i],
-        watermark = value and math.min(value + set.offset, values.HIGHEST) or -math.huge}
+        watermark = value and math.min(value + set[2], values.HIGHEST) or -math.huge}
     end
   end
   table.sort(rows, function(a, b)
@@ -63,9 +61,18 @@ end
 -- Return the active substream with the lowest watermark, and that watermark at the last evaluation; nil if no substream
 -- is active.
 function emission.slowest()
-  local first = emission.slowest_first(emission.active_sets(), 1)[1]
-  if not first then return nil end
-  return first.member, first.watermark > -math.huge and first.watermark or nil
+  local member, watermark
+  for _, set in ipairs(emission.active_sets()) do
+    local other, value = values.lowest_of(set[1])
+    if other then
+      value = value and math.min(value + set[2], values.HIGHEST) or -math.huge
+      if not member or value < watermark or (value == watermark and values.sorts_before(other, member)) then
+        member, watermark = other, value
+      end
+    end
+  end
+  if watermark == -math.huge then watermark = nil end
+  return member, watermark
 end
 
 -- Return the holder of W; nil if the job is complete or W has no holder.

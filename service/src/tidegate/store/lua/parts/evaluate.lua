@@ -23,7 +23,7 @@ end
 local function record_limit(limit, sets)
   local count, names = 0, {}
   for _, set in ipairs(sets) do
-    count = count + redis.call('ZCOUNT', set.name, '-inf', '(' .. text(job.coalesced_watermark - set.offset))
+    count = count + redis.call('ZCOUNT', set[1], '-inf', '(' .. text(job.coalesced_watermark - set[2]))
   end
   if count == 0 then return end
   local rows = emission.slowest_first(sets, constants.NAMES_KEPT)
@@ -36,7 +36,7 @@ end
 local function record_limits(is_retained)
   if is_retained then record_limit('max_retention_ms', emission.active_sets()) end
   if not config.has_clock_driven then return end
-  for _, limit in ipairs(constants.POLICY_LIMITS) do record_limit(limit, {{name = key.lagged(limit), offset = 0}}) end
+  for _, limit in ipairs(constants.POLICY_LIMITS) do record_limit(limit, {{key.lagged(limit), 0}}) end
 end
 
 local function record_all_idle(was_all_idle)

@@ -167,8 +167,8 @@ MUTANTS = (
         "The frame throttle holds a watermark that is exactly on a boundary.",
         Guarantee.LIVE,
         f"{LUA}/parts/frame.lua",
-        "rest = rest - config.throttle.offset_ms\n  if rest < 0 then",
-        "rest = rest - config.throttle.offset_ms\n  if rest <= 0 then",
+        "- config.throttle.offset_ms, slide)",
+        "- config.throttle.offset_ms - 1, slide) + 1",
         ("tests/store/test_edges.py::test_frames_are_exact_at_the_ends_of_the_range",),
     ),
 )

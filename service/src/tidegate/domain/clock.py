@@ -1,6 +1,7 @@
 """The clock of a job, which never goes back and detects outages. Observed time excludes outages."""
 
 from tidegate.domain.names import DIRECT
+from tidegate.domain.numbers import highest
 from tidegate.domain.schedule import next_change_ms
 from tidegate.domain.state import JobState, Query
 
@@ -24,18 +25,13 @@ def outage_ms(job: JobState, query: str) -> int:
 
 
 def observed_time(job: JobState, query: str, now_ms: int | None = None) -> int:
-    """Convert a processing time (default: now) to the observed time of a query."""
-    at_ms = job.now_ms if now_ms is None else now_ms
-    return observed_by(job.queries[query], at_ms) if query in job.queries else at_ms - outage_ms(job, query)
-
-
-def observed_by(query: Query, now_ms: int) -> int:
-    """Convert a processing time to observed time.
+    """Convert a processing time (default: now) to the observed time of a query.
 
     A query may report an outage late. The result is therefore at least the idle clock of the query.
     """
-    observed_ms = now_ms - query.outage_ms
-    return observed_ms if query.idle_clock_ms is None else max(observed_ms, query.idle_clock_ms)
+    observed_ms = (job.now_ms if now_ms is None else now_ms) - outage_ms(job, query)
+    idle_clock_ms = job.queries[query].idle_clock_ms if query in job.queries else None
+    return observed_ms if idle_clock_ms is None else max(observed_ms, idle_clock_ms)
 
 
 def add_outage(query: Query, waited_ms: int) -> None:
@@ -46,5 +42,4 @@ def add_outage(query: Query, waited_ms: int) -> None:
 
 def observe_until(query: Query, time_ms: int) -> None:
     """Record that the query has processed all input up to a processing time."""
-    observed_ms = time_ms - query.outage_ms
-    query.idle_clock_ms = observed_ms if query.idle_clock_ms is None else max(query.idle_clock_ms, observed_ms)
+    query.idle_clock_ms = highest(time_ms - query.outage_ms, query.idle_clock_ms)

@@ -1,6 +1,7 @@
 """The completeness curve: the share of rows on time and the latency for each lag."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -41,13 +42,5 @@ def curve(sketch: Sketch, wait: int | None, window: int = 0, lags: Iterable[int]
 
 def least_lag(sketch: Sketch, target: float, window: int = 0) -> int:
     """Return the lowest lag with a completeness of at least ``target``, to the precision of the sketch."""
-    low, high = -1, max((math.floor(edge) for edge in sketch.edges()), default=0)
-    if sketch.completeness(0, window) >= target:
-        return 0
-    while high - low > 1:
-        middle = (low + high) // 2
-        if sketch.completeness(middle, window) >= target:
-            high = middle
-        else:
-            low = middle
-    return high
+    highest = max((math.floor(edge) for edge in sketch.edges()), default=0)
+    return bisect_left(range(highest), target, key=lambda lag: sketch.completeness(lag, window))

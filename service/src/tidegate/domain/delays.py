@@ -7,7 +7,7 @@ from tidegate.domain.emission import slowest
 from tidegate.domain.journal import Kind, named
 from tidegate.domain.names import member
 from tidegate.domain.sketch import MAX_WEIGHT, STEPS, Pairs, Sketch, bucket_of, decayed, typical
-from tidegate.domain.state import DelayStatistics, JobState, RowsByDelay, Substream
+from tidegate.domain.state import JobState, RowsByDelay, Substream
 
 NO_DELAYS: Mapping[str, RowsByDelay] = {}
 
@@ -87,37 +87,15 @@ def count_wait(job: JobState, before: int | None) -> None:
     watermark = job.coalesced_watermark
     if before is None or watermark is None or watermark <= before or job.max_event_time is None:
         return
-    behind = slowest(job)
+    behind, statistics = slowest(job), job.delay_statistics
     lag = None if behind is None else behind[1].policy_state.lag
-    if lag is not None:
-        add_wait(
-            job.delay_statistics,
-            before,
-            watermark,
-            job.config.throttle.slide,
-            job.max_event_time - lag,
-            job.config.delay_half_life_ms,
-        )
-
-
-def add_wait(
-    statistics: DelayStatistics, before: int, watermark: int, slide: int, unlagged: int, half_life: int
-) -> None:
-    """Add the latency of the window ends in ``(before, watermark]`` to the statistics.
-
-    Args:
-        statistics: Statistics to update.
-        before: The previous watermark.
-        watermark: The current watermark.
-        slide: Distance between window ends; 0 if every event time is a window end.
-        unlagged: The max event time of the job minus the lag of the slowest substream.
-        half_life: Event time after which the weight of old counts has halved.
-    """
-    step = max(1, half_life // STEPS)
+    if lag is None:
+        return
+    step = max(1, job.config.delay_half_life_ms // STEPS)
     remaining = decayed(statistics.wait_weight, watermark // step - before // step)
     weight = min(watermark - before, MAX_WEIGHT - remaining)
     # Compute with doubles, as the functions in Redis do.
-    middle = before + (float(watermark) - before + slide) / 2
+    middle = before + (float(watermark) - before + job.config.throttle.slide) / 2
     share = remaining / statistics.wait_weight if statistics.wait_weight else 0.0
-    statistics.wait_sum = statistics.wait_sum * share + (float(unlagged) - middle) * weight
+    statistics.wait_sum = statistics.wait_sum * share + (float(job.max_event_time - lag) - middle) * weight
     statistics.wait_weight = remaining + weight

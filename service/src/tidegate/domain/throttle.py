@@ -26,7 +26,7 @@ class Throttle:
 
     def candidate(self, merged: int, last: int | None, numbers: NumberRange) -> int | None:
         """Return the candidate for C, at most ``merged``; None if C must not move."""
-        raise NotImplementedError
+        return merged
 
     @property
     def slide(self) -> int:
@@ -54,10 +54,6 @@ class NoThrottle(Throttle):
     """A throttle that moves the coalesced watermark with every advance of the merged watermark."""
 
     type: ClassVar[str] = "none"
-
-    def candidate(self, merged: int, last: int | None, numbers: NumberRange) -> int | None:
-        """Return ``merged``."""
-        return merged
 
 
 @dataclass(frozen=True)

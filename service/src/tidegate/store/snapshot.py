@@ -22,11 +22,6 @@ class FixedState(PolicyState):
     def __init__(self, watermark: int | None, next_change_ms: int | None) -> None:
         self.watermark, self.lagged, self._next_change_ms = watermark, None, next_change_ms
 
-    @property
-    def lag(self) -> None:
-        """None, because the snapshot has no lag."""
-        return None
-
     def next_change_ms(self, reached: int | None, at: ProcessingTime) -> int | None:
         """Return the time of the next change, as of the snapshot."""
         return self._next_change_ms
@@ -54,15 +49,12 @@ class Snapshot:
             found.state_epoch,
             unattended_ms=reply["unattended_ms"],
             is_complete=found.complete,
-            max_event_time=reply.get("max_event_time"),
             coalesced_watermark=found.coalesced_watermark,
             coalesced_watermark_since_ms=reply["coalesced_watermark_since_ms"],
             watermark=found.watermark,
             watermark_since_ms=reply["watermark_since_ms"],
             max_watermark=reply.get("max_watermark"),
-            all_idle=bool(reply.get("all_idle")),
             holds={one.hold: one for one in map(hold, reply["holds"])},
-            recorded=(found.coalesced_watermark, found.watermark),
         )
         if config.max_retention_ms is not None and reply["retention"]:
             job.retention = _history(reply["retention"])

@@ -45,7 +45,7 @@ class Policy:
 
     def start(self, numbers: NumberRange = EXACT_DOUBLE) -> "PolicyState":
         """Return the state for a substream without events."""
-        raise NotImplementedError
+        return PolicyState(numbers, self)
 
     def resume(self, before: "PolicyState", max_event_time: int | None, at: ProcessingTime) -> "PolicyState":
         """Return the state of this policy for a substream that had another policy or other parameters."""
@@ -56,7 +56,7 @@ class Policy:
 
 
 class PolicyState:
-    """The state of a policy for one substream.
+    """The state of a policy for one substream: the watermark follows the max event time at the lag in force.
 
     ``watermark`` never goes back. A second poll at the same time changes nothing. ``lagged`` is the watermark by the
     lag alone: max event time - lag.
@@ -75,8 +75,10 @@ class PolicyState:
         return lag
 
     def observe(self, event_time: int, at: ProcessingTime) -> None:
-        """Apply an event time."""
-        raise NotImplementedError
+        """Apply an event time. It has no effect if the policy has no lag, or if its watermark is below the range."""
+        lag = self.lag
+        self.lagged = highest(self.lagged, None if lag is None else self.numbers.minus(event_time, lag))
+        self.watermark = highest(self.watermark, self.lagged)
 
     def poll(self, at: ProcessingTime) -> None:
         """Apply the time that has passed. An evaluation polls only substreams that count towards the minimum."""
@@ -99,7 +101,3 @@ class PolicyState:
             The next millisecond if the watermark already advances with the clock; None if only new data can raise it.
         """
         return None
-
-    def _apply_lag(self, time: int, lag: int) -> None:
-        self.lagged = highest(self.lagged, self.numbers.minus(time, lag))
-        self.watermark = highest(self.watermark, self.lagged)

@@ -6,15 +6,14 @@ from typing import ClassVar
 from tidegate.domain.history import History
 from tidegate.domain.numbers import EXACT_DOUBLE, NumberRange, above, highest
 from tidegate.domain.parameters import parameter
-from tidegate.domain.policy.base import Policy, PolicyState, ProcessingTime
-from tidegate.domain.policy.limiting_lag import LAG
+from tidegate.domain.policy.base import PolicyState, ProcessingTime
+from tidegate.domain.policy.limiting_lag import LimitingLag
 
 
 @dataclass(frozen=True)
-class LimitingLagAndDelay(Policy):
+class LimitingLagAndDelay(LimitingLag):
     """A fixed lag and a maximum delay. The watermark is at least the max event time of ``max_delay_ms`` ago."""
 
-    lag_ms: int = parameter(LAG, example=1_800_000)
     max_delay_ms: int = parameter(
         "Processing time after which the watermark reaches an observed max event time, regardless of the lag.",
         minimum=1,
@@ -22,11 +21,7 @@ class LimitingLagAndDelay(Policy):
         effect="its policy advances",
     )
     type: ClassVar[str] = "limiting_lag_and_delay"
-
-    @property
-    def initial_lag(self) -> int:
-        """The parameter ``lag_ms``."""
-        return self.lag_ms
+    follows_clock: ClassVar[bool] = True
 
     def start(self, numbers: NumberRange = EXACT_DOUBLE) -> "DelayState":
         """Return the state for a substream without events."""
@@ -53,7 +48,7 @@ class DelayState(PolicyState):
     def observe(self, event_time: int, at: ProcessingTime) -> None:
         """Apply an event time."""
         self.max_event_time = highest(self.max_event_time, self.numbers.minus(event_time, 0))
-        self._apply_lag(event_time, self.policy.lag_ms)
+        super().observe(event_time, at)
         self.poll(at)
 
     def poll(self, at: ProcessingTime) -> None:

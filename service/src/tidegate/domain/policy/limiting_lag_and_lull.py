@@ -5,30 +5,25 @@ from typing import ClassVar
 
 from tidegate.domain.numbers import EXACT_DOUBLE, NumberRange
 from tidegate.domain.parameters import parameter
-from tidegate.domain.policy.base import Policy, PolicyState, ProcessingTime
-from tidegate.domain.policy.limiting_lag import LAG
+from tidegate.domain.policy.base import PolicyState, ProcessingTime
+from tidegate.domain.policy.limiting_lag import LimitingLag
 
 
 @dataclass(frozen=True)
-class LimitingLagAndLull(Policy):
+class LimitingLagAndLull(LimitingLag):
     """A fixed lag; after ``max_lull_ms`` without events the watermark advances with the clock.
 
     The first lull of a substream starts with its first evaluation. A lull gives no watermark to a substream without
     events.
     """
 
-    lag_ms: int = parameter(LAG, example=1_800_000)
     max_lull_ms: int = parameter(
         "Processing time without events after which the watermark advances with the clock.",
         example=60_000,
         effect="its policy advances",
     )
     type: ClassVar[str] = "limiting_lag_and_lull"
-
-    @property
-    def initial_lag(self) -> int:
-        """The parameter ``lag_ms``."""
-        return self.lag_ms
+    follows_clock: ClassVar[bool] = True
 
     def start(self, numbers: NumberRange = EXACT_DOUBLE) -> PolicyState:
         """Return the state for a substream without events."""
@@ -45,7 +40,7 @@ class LullState(PolicyState):
     def observe(self, event_time: int, at: ProcessingTime) -> None:
         """Apply an event time, and restart the lull."""
         self.deadline_ms = at.observed_ms + self.policy.max_lull_ms
-        self._apply_lag(event_time, self.policy.lag_ms)
+        super().observe(event_time, at)
 
     def poll(self, at: ProcessingTime) -> None:
         """Advance the watermark by the time since the end of the lull or the last poll, whichever is later."""

@@ -39,7 +39,7 @@ class WallClockState(PolicyState):
     def observe(self, event_time: int, at: ProcessingTime) -> None:
         """Poll, then apply an event time."""
         self.poll(at)
-        self._apply_lag(event_time, self.policy.timestamp_lag_ms)
+        super().observe(event_time, at)
 
     def poll(self, at: ProcessingTime) -> None:
         """Raise the watermark to ``wall_clock_lag_ms`` behind the clock."""

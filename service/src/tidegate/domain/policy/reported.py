@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tidegate.domain.numbers import EXACT_DOUBLE, NumberRange
-from tidegate.domain.policy.base import Policy, PolicyState, ProcessingTime
+from tidegate.domain.policy.base import Policy, PolicyState
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,6 @@ class Reported(Policy):
 
 class ReportedState(PolicyState):
     """The state of ``reported``."""
-
-    def observe(self, event_time: int, at: ProcessingTime) -> None:
-        """Ignore an event time."""
 
     def report(self, watermark: int) -> None:
         """Apply a watermark."""

@@ -160,7 +160,7 @@ class TargetState(PolicyState):
     def poll(self, at: ProcessingTime) -> None:
         """Apply the current lag to the max event time."""
         if self.max_event_time is not None:
-            self._apply_lag(self.max_event_time, self.lag)
+            super().observe(self.max_event_time, at)
 
     def learn(self, rows: Mapping[int, int], own: Sketch, pool: Sketch, steps: int) -> bool:
         """Move the lag towards the lag for these delays; return whether the learned lag was discarded.

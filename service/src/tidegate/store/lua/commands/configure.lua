@@ -5,7 +5,7 @@
 -- reply  created, revision
 -- errors job_exists, job_not_found, job_deleted, revision_mismatch, too_many_jobs
 -- @include parts/reply
--- @include parts/removal
+-- @include parts/substreams
 local number, text, score, highest, minus = values.number, values.text, values.score, values.highest, values.minus
 local job, config, expected = state.job, state.config, args.expected_revision
 
@@ -80,12 +80,9 @@ end
 local function undo_idle(query)
   local idle_clock = idle_clock_of(query)
   local silent = config.idle_timeout_ms and idle_clock and idle_clock - config.idle_timeout_ms or -math.huge
-  local idle, active = redis.call('ZRANGE', key.idle(query), '(' .. text(silent), '+inf', 'BYSCORE'), {}
-  local forced = bulk.zmscore(key.forced_idle, idle)
-  for i, member in ipairs(idle) do
-    if not forced[i] then active[#active + 1] = member end
-  end
-  if #active > 0 then idleness.undo(query, active) end
+  local idle = redis.call('ZRANGE', key.idle(query), '(' .. text(silent), '+inf', 'BYSCORE')
+  local _, active = bulk.split(key.forced_idle, idle)
+  idleness.activate(query, active, false)
 end
 
 -- The stored states belong to the previous policies.

@@ -9,19 +9,12 @@
 local query, members = args.query, args.members
 reply.load()
 substreams.check_known(query, members)
-local active_events, idle_events = bulk.zmscore(key.last_events(query), members), bulk.zmscore(key.idle(query), members)
-local new, done, active = {}, {}, {}
-for i, member in ipairs(members) do
-  local last_event = active_events[i] or idle_events[i]
-  if last_event then
-    new[#new + 1] = member
-    done[#done + 1], done[#done + 2] = last_event, member
-    if active_events[i] then active[#active + 1] = member end
-  end
-end
+local _, new = bulk.split(key.done, members)
 if #new > 0 then
+  local active, idle = bulk.split(key.last_events(query), new)
+  bulk.zadd_each(key.done, bulk.zmscore(key.last_events(query), active), active)
+  bulk.zadd_each(key.done, bulk.zmscore(key.idle(query), idle), idle)
   idleness.freeze(active)
-  bulk.zadd(key.done, nil, done)
   bulk.zadd_all(key.since, values.text(state.job.now), new)
   for _, name in ipairs({key.last_events(query), key.idle(query), key.forced_idle}) do bulk.zrem(name, new) end
   bulk.hdel(key.clock_driven, new)

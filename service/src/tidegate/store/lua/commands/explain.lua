@@ -2,31 +2,13 @@
 -- batches are limited to those that may hold the watermark.
 --
 -- args   limit
--- reply  config (JSON), unattended_ms, max_watermark, max_event_time, all_idle, coalesced_watermark_since_ms,
---        watermark_since_ms, retention (parts/history), holds, open_batches, substreams, queries (of both)
+-- reply  config (JSON), unattended_ms, max_watermark, coalesced_watermark_since_ms, watermark_since_ms,
+--        retention (parts/history), holds, open_batches, substreams, queries (of both)
 -- @include parts/reply
 local job, number = state.job, values.number
 local limit = args.limit
 reply.load()
 evaluate.sweep()
-
-local function furthest_behind()
-  local behind = {}
-  local sets = {{key.active, 0}, {key.constant, 0}, {key.advancing, job.evaluated or 0, true}}
-  for _, set in ipairs(sets) do
-    local found = redis.call('ZRANGE', set[1], 0, limit - 1, 'WITHSCORES')
-    for i = 1, #found, 2 do
-      local value = number(found[i + 1])
-      value = value and math.min(value + set[2], values.HIGHEST) or -math.huge
-      behind[#behind + 1] = {member = found[i], watermark = value, is_advancing = set[3]}
-    end
-  end
-  table.sort(behind, function(a, b)
-    if a.watermark ~= b.watermark then return a.watermark < b.watermark end
-    return a.member ~= b.member and values.sorts_before(a.member, b.member)
-  end)
-  return behind
-end
 
 local queries, is_listed = {}, {}
 local function list_query(query)
@@ -37,12 +19,13 @@ local function list_query(query)
     last_seen_ms = number(redis.call('ZSCORE', key.last_seen, query))}}
 end
 
-local substreams, behind = {}, furthest_behind()
+local substreams, behind = {}, emission.slowest_first(emission.active_sets(), limit)
 for i = 1, math.min(limit, #behind) do
   local one = behind[i]
   local query = policy.query_of(one.member)
   list_query(query)
-  local change = one.is_advancing and job.observed_now + 1 or number(redis.call('ZSCORE', key.next_change, one.member))
+  local is_advancing = redis.call('ZSCORE', key.advancing, one.member)
+  local change = is_advancing and job.observed_now + 1 or number(redis.call('ZSCORE', key.next_change, one.member))
   substreams[i] = {map = {member = one.member, watermark = one.watermark > -math.huge and one.watermark or nil,
     max_event_time = number(redis.call('ZSCORE', key.max_event_times, one.member)),
     last_event_ms = number(redis.call('ZSCORE', key.last_events(query), one.member)),
@@ -60,6 +43,6 @@ for i = 1, #pins, 2 do
 end
 
 return reply.finish({config = redis.call('HGET', key.job, 'config'), unattended_ms = job.unattended,
-  max_watermark = job.max_watermark, max_event_time = job.max_event_time, all_idle = job.all_idle,
-  coalesced_watermark_since_ms = job.coalesced_watermark_since, watermark_since_ms = job.watermark_since,
-  retention = job.retention, holds = holds.in_order(), open_batches = open, substreams = substreams, queries = queries})
+  max_watermark = job.max_watermark, coalesced_watermark_since_ms = job.coalesced_watermark_since,
+  watermark_since_ms = job.watermark_since, retention = job.retention, holds = holds.in_order(), open_batches = open,
+  substreams = substreams, queries = queries})

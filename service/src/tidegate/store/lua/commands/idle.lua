@@ -9,16 +9,10 @@
 local query, members = args.query, args.members
 reply.load()
 substreams.check_known(query, members)
-local done, ended = bulk.zmscore(key.done, members), {}
-for i, member in ipairs(members) do
-  if done[i] then ended[#ended + 1] = member end
-end
-if #ended > 0 then values.refuse('substream_done', {query = query, substreams = ended}) end
-local found, active, last_events = bulk.zmscore(key.last_events(query), members), {}, {}
-for i, member in ipairs(members) do
-  if found[i] then active[#active + 1], last_events[#last_events + 1] = member, found[i] end
-end
-local has_left = #active > 0 and idleness.set_idle(query, active, last_events)
+local done = bulk.split(key.done, members)
+if #done > 0 then values.refuse('substream_done', {query = query, substreams = done}) end
+local active = bulk.split(key.last_events(query), members)
+local has_left = #active > 0 and idleness.set_idle(query, active, bulk.zmscore(key.last_events(query), active))
 bulk.zadd_all(key.forced_idle, values.text(state.job.observed_now), members)
 if #active > 0 then journal.write_action('idle', query, active) end
 evaluate.evaluate(has_left)

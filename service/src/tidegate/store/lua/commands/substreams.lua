@@ -8,18 +8,6 @@ local job, config, number = state.job, state.config, values.number
 local CLASSES = {'reported_rows', 'future_rows', 'on_time', 'updated', 'late', 'null_event_time', 'future'}
 clock.load()
 
--- Return the state of a substream, and its last event in observed time.
-local function state_of(query, member, observed)
-  local last_event = redis.call('ZSCORE', key.last_events(query), member)
-  if last_event then
-    local is_silent = config.idle_timeout_ms and observed - tonumber(last_event) >= config.idle_timeout_ms
-    return is_silent and 'blocked' or 'active', tonumber(last_event)
-  end
-  last_event = redis.call('ZSCORE', key.idle(query), member)
-  if last_event then return 'idle', tonumber(last_event) end
-  return 'done', tonumber(redis.call('ZSCORE', key.done, member))
-end
-
 local function watermark_of(member)
   local rule = policy.of(member)
   if rule.limit and redis.call('ZSCORE', key.lagged(rule.limit), member) then
@@ -34,7 +22,7 @@ local function row_of(member, max_event_time)
   local query = policy.query_of(member)
   if not times[query] then times[query] = {clock.observed_time(query)} end
   local observed, outage = unpack(times[query])
-  local state_, last_event = state_of(query, member, observed)
+  local state_, last_event = idleness.state_of(query, member, observed)
   local since = tonumber(redis.call('ZSCORE', key.since, member))
   if job.is_complete and state_ ~= 'done' then
     state_, since = 'done', job.completed + job.unattended

@@ -47,7 +47,7 @@ function advancing.freeze(members)
   local watermarks = {}
   each(members, function(member, s, rule, max_event_time)
     clock_driven.materialize(s, rule, max_event_time)
-    watermarks[#watermarks + 1] = s.own or false
+    watermarks[#watermarks + 1] = score(s.own)
     redis.call('HSET', key.clock_driven, member, clock_driven.line(s))
   end)
   advancing.remove(members)
@@ -83,15 +83,11 @@ function advancing.observe(member, line, event_time, before)
   end
 end
 
-function advancing.members()
+-- Materialize each member, and call visit(member, s, rule, max_event_time).
+function advancing.each_materialized(visit)
   local members = redis.call('ZRANGE', key.constant, 0, -1)
   for _, member in ipairs(redis.call('ZRANGE', key.advancing, 0, -1)) do members[#members + 1] = member end
-  return members
-end
-
--- Materialize each member, and call visit(member, s, rule).
-function advancing.each_materialized(visit)
-  each(advancing.members(), function(member, s, rule, max_event_time)
+  each(members, function(member, s, rule, max_event_time)
     clock_driven.materialize(s, rule, max_event_time)
     visit(member, s, rule, max_event_time)
   end)

@@ -24,6 +24,13 @@ function bulk.zadd_all(name, score, members, flag)
   bulk.zadd(name, flag, pairs_)
 end
 
+-- Add members with a column of scores.
+function bulk.zadd_each(name, scores, members)
+  local pairs_ = {}
+  for i, member in ipairs(members) do pairs_[2 * i - 1], pairs_[2 * i] = scores[i], member end
+  bulk.zadd(name, nil, pairs_)
+end
+
 local function remove(command, name, members)
   for first = 1, #members, CHUNK do
     redis.call(command, name, unpack(members, first, math.min(first + CHUNK - 1, #members)))
@@ -49,6 +56,16 @@ end
 
 function bulk.zmscore(name, members)
   return read('ZMSCORE', name, members)
+end
+
+-- Return the members that a sorted set has, and the other members, both in order.
+function bulk.split(name, members)
+  local scores, present, absent = bulk.zmscore(name, members), {}, {}
+  for i, member in ipairs(members) do
+    local list = scores[i] and present or absent
+    list[#list + 1] = member
+  end
+  return present, absent
 end
 
 function bulk.hmget(name, fields)

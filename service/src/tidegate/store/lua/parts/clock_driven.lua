@@ -94,11 +94,8 @@ end
 -- Return the gaps between evaluations after which a history may restart its slots.
 function clock_driven.gaps()
   local gaps = {}
-  if job.gaps ~= '' then
-    for _, gap in ipairs(history.split(job.gaps, ';')) do
-      local parts = history.split(gap, ',')
-      gaps[#gaps + 1] = {from = tonumber(parts[1]), to = tonumber(parts[2])}
-    end
+  for from, to in string.gmatch(job.gaps, '([^,;]+),([^,;]+)') do
+    gaps[#gaps + 1] = {from = tonumber(from), to = tonumber(to)}
   end
   return gaps
 end
@@ -130,7 +127,7 @@ function clock_driven.start(rule, own)
 end
 
 function clock_driven.read(line, rule)
-  local parts = history.split(line, ',')
+  local parts = history.split(line)
   local s = {own = number(parts[1]), since = tonumber(parts[2]), reached = number(parts[3])}
   if rule.max_delay_ms then
     s.polled, s.history = number(parts[4]), history.read(parts, 5)
@@ -149,15 +146,12 @@ end
 -- Return the capped evaluations, oldest first: sequence, time, cap.
 function clock_driven.capped()
   if job.capped_evaluations then return job.capped_evaluations end
-  job.capped_evaluations = {}
-  if job.capped ~= '' then
-    for _, one in ipairs(history.split(job.capped, ';')) do
-      local parts = history.split(one, ',')
-      job.capped_evaluations[#job.capped_evaluations + 1] = {sequence = tonumber(parts[1]), time = tonumber(parts[2]),
-        cap = number(parts[3]) or math.huge}
-    end
+  local evaluations = {}
+  for sequence, time, cap in string.gmatch(job.capped, '([^,;]+),([^,;]+),([^,;]*)') do
+    evaluations[#evaluations + 1] = {sequence = tonumber(sequence), time = tonumber(time), cap = number(cap) or math.huge}
   end
-  return job.capped_evaluations
+  job.capped_evaluations = evaluations
+  return evaluations
 end
 
 -- Record the current evaluation, which supersedes earlier evaluations with the same or a lower cap.

@@ -1,6 +1,6 @@
 -- @include parts/holds
 -- @include parts/throttle
--- @include parts/advancing
+-- @include parts/idleness
 -- @include parts/clock
 -- Emission: the watermark W that clients receive, and its holder. See tidegate.domain.emission.
 local above = values.above
@@ -34,13 +34,35 @@ function emission.emit()
   emission.raise_watermark(watermark)
 end
 
+-- Return the sorted sets of the active substreams. A watermark at the last evaluation is a score plus the second number.
+function emission.active_sets()
+  if not config.has_clock_driven then return {{key.active, 0}} end
+  return {{key.active, 0}, {key.constant, 0}, {key.advancing, job.evaluated or 0}}
+end
+
+-- Return the first members of each set with their watermarks (-inf: none), slowest first.
+function emission.slowest_first(sets, limit)
+  local rows = {}
+  for _, set in ipairs(sets) do
+    local found = redis.call('ZRANGE', set[1], 0, limit - 1, 'WITHSCORES')
+    for i = 1, #found, 2 do
+      local value = values.number(found[i + 1])
+      rows[#rows + 1] = {member = found[i],
+        watermark = value and math.min(value + set[2], values.HIGHEST) or -math.huge}
+    end
+  end
+  table.sort(rows, function(a, b)
+    if a.watermark ~= b.watermark then return a.watermark < b.watermark end
+    return values.sorts_before(a.member, b.member)
+  end)
+  return rows
+end
+
 -- Return the active substream with the lowest watermark, and that watermark at the last evaluation; nil if no substream
 -- is active.
 function emission.slowest()
   local member, watermark
-  local sets = {{key.active, 0}}
-  if config.has_clock_driven then sets = {sets[1], {key.constant, 0}, {key.advancing, job.evaluated or 0}} end
-  for _, set in ipairs(sets) do
+  for _, set in ipairs(emission.active_sets()) do
     local other, value = values.lowest_of(set[1])
     if other then
       value = value and math.min(value + set[2], values.HIGHEST) or -math.huge
@@ -73,9 +95,9 @@ function emission.held_by()
   local name = policy.name_of(member)
   if name == '' then return {reason = 'missing_query', query = query, since_ms = since} end
   local reason = 'slow'
-  local last_event = tonumber(redis.call('ZSCORE', key.last_events(query), member))
   local observed, outage = clock.observed_time(query)
-  if config.idle_timeout_ms and observed - last_event >= config.idle_timeout_ms then
+  local state_of, last_event = idleness.state_of(query, member, observed)
+  if state_of == 'blocked' then
     reason = 'blocked'
   elseif not watermark and not values.number(redis.call('ZSCORE', key.max_event_times, member)) then
     reason = 'never_reported'

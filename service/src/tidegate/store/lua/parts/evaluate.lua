@@ -19,43 +19,22 @@ local function release_overdue()
   end
 end
 
--- Return the first members of a set that C has passed, and the number of all such members. The scores of the set are
--- watermark - offset.
-local function passed_in(name, offset)
-  local last = '(' .. text(job.coalesced_watermark - offset)
-  local count = redis.call('ZCOUNT', name, '-inf', last)
-  local found = redis.call('ZRANGE', name, '-inf', last, 'BYSCORE', 'LIMIT', 0, constants.NAMES_KEPT, 'WITHSCORES')
-  local rows = {}
-  for i = 1, #found, 2 do
-    rows[#rows + 1] = {member = found[i], watermark = (values.number(found[i + 1]) or -math.huge) + offset}
-  end
-  return rows, count
-end
-
 -- Record that a limit let C pass members of these sets.
 local function record_limit(limit, sets)
-  local rows, count = {}, 0
+  local count, names = 0, {}
   for _, set in ipairs(sets) do
-    local some, more = passed_in(set[1], set[2])
-    for _, row in ipairs(some) do rows[#rows + 1] = row end
-    count = count + more
+    count = count + redis.call('ZCOUNT', set[1], '-inf', '(' .. text(job.coalesced_watermark - set[2]))
   end
   if count == 0 then return end
-  table.sort(rows, function(a, b)
-    if a.watermark ~= b.watermark then return a.watermark < b.watermark end
-    return values.sorts_before(a.member, b.member)
-  end)
-  local names = {}
-  for i = 1, math.min(#rows, constants.NAMES_KEPT) do names[i] = rows[i].member end
+  local rows = emission.slowest_first(sets, constants.NAMES_KEPT)
+  for i = 1, math.min(count, constants.NAMES_KEPT) do names[i] = rows[i].member end
   journal.count_limit(limit)
   local passed = state.changes.passed
   passed[#passed + 1] = {limit = limit, count = count, substreams = names}
 end
 
 local function record_limits(is_retained)
-  if is_retained then
-    record_limit('max_retention_ms', {{key.active, 0}, {key.constant, 0}, {key.advancing, job.observed_now}})
-  end
+  if is_retained then record_limit('max_retention_ms', emission.active_sets()) end
   if not config.has_clock_driven then return end
   for _, limit in ipairs(constants.POLICY_LIMITS) do record_limit(limit, {{key.lagged(limit), 0}}) end
 end

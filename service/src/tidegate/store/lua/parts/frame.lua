@@ -1,14 +1,11 @@
 -- @include parts/state
--- Frame boundaries, exact on doubles. math.fmod is exact; the % operator of Lua is not.
+-- Frame boundaries, exact on doubles.
 local config = state.config
 local frame = {}
 
 local function past_boundary(time)
-  local slide, rest = config.throttle.slide, math.fmod(time, config.throttle.slide)
-  if rest < 0 then rest = rest + slide end
-  rest = rest - config.throttle.offset_ms
-  if rest < 0 then rest = rest + slide end
-  return rest
+  local slide = config.throttle.slide
+  return values.modulo(values.modulo(time, slide) - config.throttle.offset_ms, slide)
 end
 
 -- Return the last boundary at or before a time; nil if that boundary is below the range of numbers.

@@ -11,17 +11,10 @@ function history.start(length)
   return h
 end
 
-function history.split(line, separator)
-  local parts, from = {}, 1
-  while true do
-    local at = string.find(line, separator, from, true)
-    if not at then
-      parts[#parts + 1] = string.sub(line, from)
-      return parts
-    end
-    parts[#parts + 1] = string.sub(line, from, at - 1)
-    from = at + 1
-  end
+function history.split(line)
+  local parts = {}
+  for part in string.gmatch(line .. ',', '([^,]*),') do parts[#parts + 1] = part end
+  return parts
 end
 
 -- Read a history from the parts of a split line, starting at `first`.

@@ -8,27 +8,18 @@ local idleness = {}
 -- Remove active members from the merge and keep their watermarks; return whether any member follows the clock.
 function idleness.freeze(members)
   local flat, clock_driven_ones = policy.by_kind(members)
-  local watermarks = bulk.zmscore(key.active, flat)
-  local frozen = {}
-  for i, member in ipairs(flat) do
-    frozen[#frozen + 1], frozen[#frozen + 2] = score(number(watermarks[i])), member
-  end
-  if #clock_driven_ones > 0 then
-    local own = advancing.freeze(clock_driven_ones)
-    for i, member in ipairs(clock_driven_ones) do
-      frozen[#frozen + 1], frozen[#frozen + 2] = score(own[i] or nil), member
-    end
-  end
-  bulk.zadd(key.frozen, nil, frozen)
+  bulk.zadd_each(key.frozen, bulk.zmscore(key.active, flat), flat)
   bulk.zrem(key.active, flat)
+  if #clock_driven_ones > 0 then
+    bulk.zadd_each(key.frozen, advancing.freeze(clock_driven_ones), clock_driven_ones)
+  end
   return #clock_driven_ones > 0
 end
 
 -- Make active members of a query idle. last_events: their last events. Return whether any member follows the clock.
 function idleness.set_idle(query, members, last_events)
-  local has_left, idle = idleness.freeze(members), {}
-  for i, member in ipairs(members) do idle[#idle + 1], idle[#idle + 2] = last_events[i], member end
-  bulk.zadd(key.idle(query), nil, idle)
+  local has_left = idleness.freeze(members)
+  bulk.zadd_each(key.idle(query), last_events, members)
   bulk.zrem(key.last_events(query), members)
   bulk.zadd_all(key.since, text(job.now), members)
   return has_left
@@ -78,7 +69,7 @@ end
 
 -- Make idle members active, with their stored watermarks. under_new_lag: raise each watermark to max event time - lag,
 -- because the lag may have changed.
-local function activate(query, members, under_new_lag)
+function idleness.activate(query, members, under_new_lag)
   local idle, active, last_events = bulk.zmscore(key.idle(query), members), {}, {}
   for i, member in ipairs(members) do
     if idle[i] then
@@ -107,13 +98,20 @@ end
 -- Record events of the members: idle members become active.
 function idleness.reactivate(query, members)
   if state.changes.is_plain or redis.call('EXISTS', key.idle(query)) == 0 then return end
-  local active = activate(query, members, true)
+  local active = idleness.activate(query, members, true)
   if #active > 0 then journal.write_substreams('active', query, active) end
 end
 
--- Make idle members active that are not silent under the new configuration.
-function idleness.undo(query, members)
-  activate(query, members, false)
+-- Return the state of a member at an observed time of its query, and its last event in observed time.
+function idleness.state_of(query, member, observed)
+  local last_event = tonumber(redis.call('ZSCORE', key.last_events(query), member) or nil)
+  if last_event then
+    local is_silent = config.idle_timeout_ms and observed - last_event >= config.idle_timeout_ms
+    return is_silent and 'blocked' or 'active', last_event
+  end
+  last_event = redis.call('ZSCORE', key.idle(query), member)
+  if last_event then return 'idle', tonumber(last_event) end
+  return 'done', tonumber(redis.call('ZSCORE', key.done, member))
 end
 
 return idleness

@@ -22,7 +22,7 @@ end
 
 local function retention_change()
   if job.retention == '' then return would_be_emitted(job.max_watermark) and job.observed_now or nil end
-  local h = history.read(history.split(job.retention, ','), 1)
+  local h = history.read(history.split(job.retention), 1)
   if would_be_emitted(h.cells[1]) then return job.observed_now end
   return history.next_change(h, would_be_emitted)
 end

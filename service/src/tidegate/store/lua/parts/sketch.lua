@@ -43,9 +43,7 @@ end
 
 -- Return the number of whole steps in a time, exact on doubles.
 function sketch.steps_in(time, step)
-  local rest = math.fmod(time, step)
-  if rest < 0 then rest = rest + step end
-  local steps = (time - rest) / step
+  local steps = (time - values.modulo(time, step)) / step
   local whole = math.floor(steps)
   return steps - whole < 0.5 and whole or whole + 1
 end

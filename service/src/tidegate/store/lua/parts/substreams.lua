@@ -9,10 +9,7 @@ substreams.ROW_CLASSES = {'reported_rows', 'future_rows', 'on_time', 'updated', 
 
 -- Refuse the command if a member is unknown.
 function substreams.check_known(query, members)
-  local known, unknown = bulk.zmscore(key.max_event_times, members), {}
-  for i, member in ipairs(members) do
-    if not known[i] then unknown[#unknown + 1] = member end
-  end
+  local _, unknown = bulk.split(key.max_event_times, members)
   if #unknown > 0 then values.refuse('substream_not_found', {query = query, substreams = unknown}) end
 end
 

@@ -34,6 +34,13 @@ function values.minus(value, amount)
   return difference
 end
 
+-- Return the remainder of a floor division, exact on doubles. The % operator of Lua is not exact.
+function values.modulo(a, b)
+  local rest = math.fmod(a, b)
+  if rest < 0 then return rest + b end
+  return rest
+end
+
 -- Return the member with the lowest score of a sorted set, and that score.
 function values.lowest_of(name)
   local first = redis.call('ZRANGE', name, 0, 0, 'WITHSCORES')

@@ -7,7 +7,6 @@ again with the same pinned watermark, and sends all reports of the batch again.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 from tidegate_spark.batch import Batch
 from tidegate_spark.errors import CoordinatorUnavailable, JobMissing, Refused
@@ -15,7 +14,7 @@ from tidegate_spark.logs import QueryLog
 from tidegate_spark.protocol.backlog import BacklogBatch
 from tidegate_spark.protocol.calls import QueryCalls
 from tidegate_spark.protocol.coordinator import Answer, Coordinator, ProcessingTime
-from tidegate_spark.protocol.effects import Locked, Procedure
+from tidegate_spark.protocol.effects import Locked, Procedure, Result
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
 from tidegate_spark.protocol.registration import QueryRegistration
@@ -30,8 +29,6 @@ RESENDS = 3
 
 LOST_BATCH = frozenset({"batch_not_begun", "reports_missing"})
 """Error codes of a coordinator that has lost an open batch or some of its reports."""
-
-Result = TypeVar("Result")
 
 
 @dataclass(slots=True)

@@ -1,16 +1,13 @@
 """The connection of a program to one job of a coordinator."""
 
 from collections.abc import Callable
-from typing import TypeVar
 
 from tidegate_spark.clock import Clock
 from tidegate_spark.config import JobConfig
 from tidegate_spark.protocol.coordinator import Coordinator
-from tidegate_spark.protocol.effects import Procedure
+from tidegate_spark.protocol.effects import Procedure, Result
 from tidegate_spark.protocol.retry import OnOutage, run_call
 from tidegate_spark.protocol.transport import HttpTransport
-
-Result = TypeVar("Result")
 
 
 class JobConnection:

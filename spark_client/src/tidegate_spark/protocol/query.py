@@ -1,7 +1,6 @@
 """The procedures of one run of a query."""
 
 from dataclasses import replace
-from typing import TypeVar
 
 from tidegate_spark.batch import Batch
 from tidegate_spark.errors import CoordinatorUnavailable, JobMissing
@@ -11,14 +10,12 @@ from tidegate_spark.protocol.batches import Batches, Call, OpenBatch
 from tidegate_spark.protocol.calls import QueryCalls
 from tidegate_spark.protocol.choices import QueryChoices
 from tidegate_spark.protocol.coordinator import Answer, Coordinator, ProcessingTime
-from tidegate_spark.protocol.effects import HasCheckpoint, Locked, Procedure, ReadPlannedMs
+from tidegate_spark.protocol.effects import HasCheckpoint, Locked, Procedure, ReadPlannedMs, Result
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
 from tidegate_spark.protocol.registration import QueryRegistration
 from tidegate_spark.protocol.retry import ONE_ATTEMPT, OnOutage
 from tidegate_spark.protocol.settings import InputComplete, QuerySettings
-
-Result = TypeVar("Result")
 
 
 class QueryProtocol:

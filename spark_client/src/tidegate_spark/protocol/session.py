@@ -4,17 +4,15 @@ import random
 import threading
 import uuid
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from tidegate_spark.protocol import effects
 from tidegate_spark.protocol.checkpoint import Checkpoint
-from tidegate_spark.protocol.effects import Effect, Procedure
+from tidegate_spark.protocol.effects import Effect, Procedure, Result
 from tidegate_spark.protocol.query import QueryProtocol
 from tidegate_spark.protocol.settings import QuerySettings
 
 FLUSH_EVERY_S = 1.0
-
-Result = TypeVar("Result")
 
 
 class DriverSession:

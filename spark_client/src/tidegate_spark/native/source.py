@@ -255,7 +255,7 @@ class NativeReader(WatermarkReader):
                 replaces_substreams=native.replaces_substreams,
             )
             session = DriverSession(settings, checkpoint)
-            session.run(session.protocol.start_native())
+            session.run(session.protocol.start(adopt=False))
             self._write_task_settings(session)
             self._reports = NativeReports(session, native)
         return self._reports

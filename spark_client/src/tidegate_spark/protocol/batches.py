@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tidegate_spark.batch import Batch
-from tidegate_spark.errors import CoordinatorUnavailable, JobMissing, Refused
+from tidegate_spark.errors import JobMissing, Refused
 from tidegate_spark.logs import QueryLog
 from tidegate_spark.protocol.backlog import BacklogBatch
 from tidegate_spark.protocol.calls import QueryCalls
@@ -195,7 +195,3 @@ class Batches:
         opened = yield from self.begin(batch.batch_id, batch.stored, complete_at, policy)
         yield from self.resending(self.report, opened, batch.fold, policy)
         yield from self.resending(self.commit, opened, batch.fold, policy)
-
-    def log_continuing(self, batch_id: int | None, error: CoordinatorUnavailable) -> None:
-        """Log that a batch continues without the coordinator."""
-        self._log.warning("the query continues without the coordinator (%s)", error.reason, extra={"batch": batch_id})

@@ -45,45 +45,30 @@ class QueryProtocol:
 
     # -- the query ------------------------------------------------------------------------------------------------
 
-    def start(self) -> Procedure[None]:
+    def start(self, adopt: bool = True) -> Procedure[None]:
         """Announce the query, flush the backlog of earlier runs, and adopt the choices.
+
+        Args:
+            adopt: Whether to adopt the choices. A native query adopts them after it has reported the folds of earlier
+                runs.
 
         Raises:
             CoordinatorUnavailable: The coordinator does not answer, and the query may not start without it.
             Refused: The coordinator refuses a call.
             InvalidUsage: The query's columns or windows differ from those of the previous run.
         """
-        yield from self._start(self._announce_and_adopt())
-
-    def start_native(self) -> Procedure[None]:
-        """Start a native query, which adopts the choices after it has reported the folds of earlier runs.
-
-        Raises:
-            CoordinatorUnavailable, Refused, InvalidUsage: As in :meth:`start`.
-        """
-        yield from self._start(self._announce())
-
-    def _start(self, announcement: Procedure[object]) -> Procedure[None]:
         if self._owns_files and (yield HasCheckpoint()):
             yield from self._check_choices()
+        policy = self._on_outage.first_policy
         try:
-            yield from announcement
+            yield from self.registration.announce(policy)
+            self.batches.max_future_skew_ms = self.registration.config["max_future_skew_ms"]
+            if (yield from self.backlog.flush(policy)) and adopt:
+                yield from self.adopt_choices()
         except CoordinatorUnavailable as error:
             if not self._on_outage.continues:
                 raise
             self.log.warning("the query starts without the coordinator (%s)", error.reason)
-
-    def _announce(self) -> Procedure[bool]:
-        """Announce the query, and return whether the whole backlog is flushed."""
-        on_outage = self._on_outage
-        policy = on_outage.policy_before_continuing if on_outage.continues else on_outage.policy
-        yield from self.registration.announce(policy)
-        self.batches.max_future_skew_ms = self.registration.config["max_future_skew_ms"]
-        return (yield from self.backlog.flush(policy))
-
-    def _announce_and_adopt(self) -> Procedure[None]:
-        if (yield from self._announce()):
-            yield from self.adopt_choices()
 
     def started(self) -> Procedure[None]:
         """Flush the rest of the backlog in the background."""
@@ -133,18 +118,17 @@ class QueryProtocol:
         if stored is None and batch_id:
             before = yield from pinned_watermarks.read(batch_id - 1)
         complete_at = yield from self._input_complete_at(batch_id)
-        if not self._on_outage.continues or before is None:
-            policy = self._on_outage.policy
-            if (yield from self.backlog.flush_before(batch_id, policy)):
-                yield from self.adopt_choices()
-            return (yield from self.batches.begin(batch_id, stored, complete_at, policy))
-        policy = self._on_outage.policy_before_continuing
+        policy = self._on_outage.policy if before is None else self._on_outage.first_policy
         try:
-            if (yield from self.backlog.flush_before(batch_id, policy)):
+            flushed = yield from self.backlog.flush_before(batch_id, policy)
+            if flushed:
                 yield from self.adopt_choices()
+            if flushed or before is None or not self._on_outage.continues:
                 return (yield from self.batches.begin(batch_id, stored, complete_at, policy))
         except CoordinatorUnavailable as error:
-            self.batches.log_continuing(batch_id, error)
+            if before is None or not self._on_outage.continues:
+                raise
+            self._log_continuing(batch_id, error)
         if stored is None:
             stored = replace(before, watermark_token=self._coordinator.watermark_token, assumed=True)
             yield from pinned_watermarks.write(batch_id, stored)
@@ -173,14 +157,17 @@ class QueryProtocol:
         """Make a call about a batch; return None if the batch continues without the coordinator."""
         if not batch.acknowledged:
             return None
-        if not self._on_outage.continues:
-            return (yield from self.batches.resending(call, batch, fold, self._on_outage.policy))
         try:
-            return (yield from self.batches.resending(call, batch, fold, self._on_outage.policy_before_continuing))
+            return (yield from self.batches.resending(call, batch, fold, self._on_outage.first_policy))
         except CoordinatorUnavailable as error:
-            self.batches.log_continuing(batch.batch_id, error)
+            if not self._on_outage.continues:
+                raise
+            self._log_continuing(batch.batch_id, error)
             batch.acknowledged = False
             return None
+
+    def _log_continuing(self, batch_id: int | None, error: CoordinatorUnavailable) -> None:
+        self.log.warning("the query continues without the coordinator (%s)", error.reason, extra={"batch": batch_id})
 
     def batch_without_rows(self, batch_id: int, pinned_watermark: int | None) -> Batch:
         """Return a batch without rows, which is not begun at the coordinator."""
@@ -233,9 +220,9 @@ class QueryProtocol:
             Refused: The coordinator refuses a batch, which stays in the backlog.
         """
         try:
-            return (yield from self.backlog.flush(self._on_outage.policy_before_continuing))
+            return (yield from self.backlog.flush(self._on_outage.first_policy))
         except CoordinatorUnavailable as error:
-            self.batches.log_continuing(None, error)
+            self._log_continuing(None, error)
             yield from self.backlog.flush_in_background()
             return False
 

@@ -79,8 +79,10 @@ class OnOutage:
         return cls(RetryPolicy(chosen.total_seconds()), continues=False)
 
     @property
-    def policy_before_continuing(self) -> RetryPolicy:
-        """The policy of a batch that may continue without the coordinator."""
+    def first_policy(self) -> RetryPolicy:
+        """The policy of a call after whose failure the query may continue, if it continues without the coordinator."""
+        if not self.continues:
+            return self.policy
         return replace(self.policy, give_up_after_s=min(self.policy.give_up_after_s, SHORT_WAIT_S))
 
 

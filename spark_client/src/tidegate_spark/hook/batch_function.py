@@ -25,7 +25,7 @@ from typing import Any, Literal
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame
 
-from tidegate_spark.batch import Batch, Committed, Holder
+from tidegate_spark.batch import ROW_CLASSES, Batch, Committed, Holder
 from tidegate_spark.columns import Columns
 from tidegate_spark.errors import InvalidUsage, Refused, TidegateError
 from tidegate_spark.hook.classify import HIGHEST, RowClassifier, RowRoute
@@ -211,11 +211,7 @@ class BatchFunction:
     def _committed(self, batch: Batch, fold: Fold, answer: Answer | None, seconds: float) -> Committed:
         return Committed(
             batch,
-            fold.count("on_time"),
-            fold.count("updated"),
-            fold.count("late"),
-            fold.count("null_event_time"),
-            fold.count("future"),
+            **{row_class: fold.count(row_class) for row_class in ROW_CLASSES},
             watermark=batch.job_watermark if answer is None else answer["watermark"],
             now_ms=None if answer is None else answer["now_ms"],
             held_by=None if answer is None else Holder.of(answer),

@@ -100,7 +100,7 @@ class BatchFunction:
         try:
             opened = self.session.run(protocol.begin(batch_id))
         except Refused as refusal:
-            if refusal.code != "job_complete" or not self.handler.has_results_at_end or not df.isEmpty():
+            if refusal.code != "job_complete" or self.handler.frame is None or not df.isEmpty():
                 raise
             # After the end of the input, a batch without rows needs no begin.
             watermark = self.session.run(self.session.coordinator.coalesced_watermark())

@@ -228,11 +228,6 @@ def _throttle(limits: Limits) -> JobConfig:
     }
 
 
-def differing(theirs: JobConfig, ours: JobConfig) -> list[str]:
-    """Return the members of ``ours`` whose values differ in ``theirs``."""
-    return [name for name, value in ours.items() if theirs.get(name) != value]
-
-
 def event_time_length(name: str, length: Any, of_timestamps: bool, at_least: int = 0) -> int:
     """Return a length of event time as a number, in the unit of the event times.
 

@@ -103,7 +103,7 @@ class BatchFunction:
             if refusal.code != "job_complete" or self.handler.frame is None or not df.isEmpty():
                 raise
             # After the end of the input, a batch without rows needs no begin.
-            watermark = self.session.run(self.session.coordinator.coalesced_watermark())
+            watermark = self.session.run(self.session.calls.coalesced_watermark())
             self.handler.end(df.sparkSession, protocol.batch_without_rows(batch_id, watermark), watermark)
             return
         if self.options.persist:
@@ -178,7 +178,7 @@ class BatchFunction:
         if found is None:
             return None
         fold, reported, waited_s = found
-        self.session.coordinator.waited_s += waited_s
+        self.session.calls.waited_s += waited_s
         return fold, reported
 
     def _reporter(self, opened: OpenBatch) -> Reporter:
@@ -187,8 +187,8 @@ class BatchFunction:
             connection.url,
             f"/v1/jobs/{connection.job}:report",
             connection.headers,
-            self.session.run(self.session.protocol.calls.batch_reference(opened.batch_id)),
-            self.session.coordinator.watermark_token or "",
+            self.session.run(self.session.calls.batch_reference(opened.batch_id)),
+            self.session.calls.watermark_token or "",
             RetryPolicy(retry.SHORT_WAIT_S),
         )
 

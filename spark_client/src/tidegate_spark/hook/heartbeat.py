@@ -106,7 +106,7 @@ class HeartbeatListener(StreamingQueryListener):
     def listen_to(self, query: StreamingQuery) -> None:
         """Start to send heartbeats for this run of the query."""
         # A Spark Connect client may be unable to read the id from the checkpoint.
-        self._session.protocol.calls.identify(str(query.id))
+        self._session.calls.query_id = str(query.id)
         self._run_id = str(query.runId)
         name = f"tidegate-heartbeat-{query.name}"
         threading.Thread(target=self._handle_events, args=(self._run_id,), name=name, daemon=True).start()

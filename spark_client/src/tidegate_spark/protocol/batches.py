@@ -10,16 +10,14 @@ from functools import partial
 
 from tidegate_spark.batch import Batch
 from tidegate_spark.errors import JobMissing, Refused
-from tidegate_spark.logs import QueryLog
 from tidegate_spark.protocol.backlog import BacklogBatch
 from tidegate_spark.protocol.calls import QueryCalls
-from tidegate_spark.protocol.coordinator import Answer, Coordinator, ProcessingTime
+from tidegate_spark.protocol.coordinator import Answer, ProcessingTime
 from tidegate_spark.protocol.effects import Locked, Procedure, Result
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
 from tidegate_spark.protocol.registration import QueryRegistration
 from tidegate_spark.protocol.retry import RetryPolicy
-from tidegate_spark.protocol.settings import QuerySettings
 
 MAX_FUTURE_SKEW_MS = 24 * 60 * 60 * 1000
 """The coordinator's default for ``max_future_skew_ms``."""
@@ -67,16 +65,8 @@ class Batches:
             limit if known, else its default. None if there is no limit.
     """
 
-    def __init__(
-        self,
-        settings: QuerySettings,
-        coordinator: Coordinator,
-        calls: QueryCalls,
-        registration: QueryRegistration,
-        log: QueryLog,
-    ) -> None:
-        self._query, self._pinned_watermarks = settings.query, settings.pinned_watermarks
-        self._coordinator, self._calls, self._registration, self._log = coordinator, calls, registration, log
+    def __init__(self, calls: QueryCalls, registration: QueryRegistration) -> None:
+        self._calls, self._registration, self._log = calls, registration, calls.log
         self._job_watermark: int | None = None
         self.max_future_skew_ms: int | None = registration.config.get("max_future_skew_ms", MAX_FUTURE_SKEW_MS)
 
@@ -86,8 +76,8 @@ class Batches:
             batch_id,
             watermark=stored.pinned_watermark,
             job_watermark=self._job_watermark,
-            job=self._coordinator.job,
-            query=self._query,
+            job=self._calls.job,
+            query=self._calls.settings.query,
             replayed=replayed,
         )
 
@@ -113,8 +103,8 @@ class Batches:
         replayed = answer["replayed"] or stored is not None
         if stored is None:
             stored = StoredPinnedWatermark(answer["pinned_watermark"], answer["watermark_token"], latest)
-            yield from self._pinned_watermarks.write(batch_id, stored)
-        return OpenBatch(self.batch(batch_id, stored, replayed), stored, True, self._coordinator.now(), complete_at)
+            yield from self._calls.settings.pinned_watermarks.write(batch_id, stored)
+        return OpenBatch(self.batch(batch_id, stored, replayed), stored, True, self._calls.now(), complete_at)
 
     def _announced(
         self, begin: Callable[[], Procedure[Answer]], batch_id: int, policy: RetryPolicy
@@ -155,8 +145,8 @@ class Batches:
 
     def _warn_of_another_checkpoint(self, policy: RetryPolicy) -> Procedure[None]:
         caller = yield from self._calls.caller()
-        for known in (yield from self._coordinator.queries(policy)):
-            if known["query"] == self._query and known["query_id"] != caller["query_id"]:
+        for known in (yield from self._calls.queries(policy)):
+            if known["query"] == self._calls.settings.query and known["query_id"] != caller["query_id"]:
                 self._log.warning(
                     "the query ran on another checkpoint before (%s). The job keeps its watermark, so rows below the "
                     "watermark are late if the query reads them again. To start from the beginning, use another job.",

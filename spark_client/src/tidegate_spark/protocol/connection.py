@@ -30,7 +30,7 @@ class JobConnection:
         self.config, self.on_outage, self.clock = config, on_outage, clock
         self._new_transport = new_transport
         self._transport = self.transport()
-        self.calls = self.coordinator()
+        self.calls = Coordinator(url, job, on_outage.policy, clock)
 
     @property
     def authorization(self) -> str | None:
@@ -40,8 +40,8 @@ class JobConnection:
     @property
     def headers(self) -> dict[str, str]:
         """Headers of every request."""
-        headers = {"Content-Type": "application/json"}
-        return headers if self.authorization is None else {**headers, "Authorization": self.authorization}
+        authorization = {"Authorization": self.authorization} if self.authorization else {}
+        return {"Content-Type": "application/json", **authorization}
 
     @property
     def watermark_url(self) -> str:
@@ -51,10 +51,6 @@ class JobConnection:
     def transport(self) -> HttpTransport:
         """Return a transport with its own connections."""
         return self._new_transport(self.url, self.headers)
-
-    def coordinator(self) -> Coordinator:
-        """Return the calls for one run of a query."""
-        return Coordinator(self.url, self.job, self.on_outage.policy, self.clock)
 
     def run(self, procedure: Procedure[Result]) -> Result:
         """Run a procedure of :attr:`calls` outside of any query."""

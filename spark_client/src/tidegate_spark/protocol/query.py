@@ -4,12 +4,11 @@ from dataclasses import replace
 
 from tidegate_spark.batch import Batch
 from tidegate_spark.errors import CoordinatorUnavailable, JobMissing
-from tidegate_spark.logs import QueryLog
 from tidegate_spark.protocol.backlog import Backlog, BacklogBatch
 from tidegate_spark.protocol.batches import Batches, Call, OpenBatch
 from tidegate_spark.protocol.calls import QueryCalls
 from tidegate_spark.protocol.choices import QueryChoices
-from tidegate_spark.protocol.coordinator import Answer, Coordinator, ProcessingTime
+from tidegate_spark.protocol.coordinator import Answer, ProcessingTime
 from tidegate_spark.protocol.effects import HasCheckpoint, Locked, Procedure, ReadPlannedMs, Result
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
@@ -24,19 +23,17 @@ class QueryProtocol:
     Args:
         settings: The query.
         run_id: Id of this run.
-        coordinator: The calls of this run.
         owns_files: Whether this process writes the files beside the checkpoint.
     """
 
-    def __init__(self, settings: QuerySettings, run_id: str, coordinator: Coordinator, owns_files: bool) -> None:
-        self._settings, self._coordinator, self._owns_files = settings, coordinator, owns_files
-        self.log = QueryLog(coordinator.job, settings.query)
-        self.calls = QueryCalls(settings, run_id, coordinator)
-        self.registration = QueryRegistration(settings, coordinator, self.calls, owns_files, self.log)
-        self.batches = Batches(settings, coordinator, self.calls, self.registration, self.log)
-        in_background = self._on_outage.continues
-        self.backlog = Backlog(coordinator, self.batches.report_backlog_batch, in_background, self.log)
-        self._started = coordinator.now()
+    def __init__(self, settings: QuerySettings, run_id: str, owns_files: bool) -> None:
+        self._settings, self._owns_files = settings, owns_files
+        self.calls = QueryCalls(settings, run_id)
+        self._log = self.calls.log
+        self.registration = QueryRegistration(self.calls, owns_files)
+        self.batches = Batches(self.calls, self.registration)
+        self.backlog = Backlog(self.calls, self.batches.report_backlog_batch, self._on_outage.continues)
+        self._started = self.calls.now()
         self._has_begun = self._choices_adopted = False
 
     @property
@@ -68,7 +65,7 @@ class QueryProtocol:
         except CoordinatorUnavailable as error:
             if not self._on_outage.continues:
                 raise
-            self.log.warning("the query starts without the coordinator (%s)", error.reason)
+            self._log.warning("the query starts without the coordinator (%s)", error.reason)
 
     def started(self) -> Procedure[None]:
         """Flush the rest of the backlog in the background."""
@@ -130,10 +127,10 @@ class QueryProtocol:
                 raise
             self._log_continuing(batch_id, error)
         if stored is None:
-            stored = replace(before, watermark_token=self._coordinator.watermark_token, assumed=True)
+            stored = replace(before, watermark_token=self.calls.watermark_token, assumed=True)
             yield from pinned_watermarks.write(batch_id, stored)
         batch = self.batches.batch(batch_id, stored, replayed=before is stored)
-        return OpenBatch(batch, stored, False, self._coordinator.now(), complete_at)
+        return OpenBatch(batch, stored, False, self.calls.now(), complete_at)
 
     def report(self, batch: OpenBatch, fold: Fold) -> Procedure[None]:
         """Stage the fold of a batch. Raise the same errors as :meth:`begin`."""
@@ -167,7 +164,7 @@ class QueryProtocol:
             return None
 
     def _log_continuing(self, batch_id: int | None, error: CoordinatorUnavailable) -> None:
-        self.log.warning("the query continues without the coordinator (%s)", error.reason, extra={"batch": batch_id})
+        self._log.warning("the query continues without the coordinator (%s)", error.reason, extra={"batch": batch_id})
 
     def batch_without_rows(self, batch_id: int, pinned_watermark: int | None) -> Batch:
         """Return a batch without rows, which is not begun at the coordinator."""
@@ -176,7 +173,7 @@ class QueryProtocol:
     def _input_complete_at(self, batch_id: int) -> Procedure[ProcessingTime | None]:
         """Return the time up to which all input is in this batch or an earlier one; None if not known."""
         first, self._has_begun = not self._has_begun, True
-        now = self._coordinator.now()
+        now = self.calls.now()
         # An earlier run may have planned the first batch.
         planned_ms = (yield ReadPlannedMs(batch_id)) if first else int(1000 * now.at_s)
         return None if planned_ms is None else self._complete_at(planned_ms, now)
@@ -203,8 +200,8 @@ class QueryProtocol:
             planned_ms: Time at which Spark planned the batch (epoch milliseconds).
             fold: The fold of its rows.
         """
-        now = self._coordinator.now()
-        stored = StoredPinnedWatermark(pinned_watermark, self._coordinator.watermark_token)
+        now = self.calls.now()
+        stored = StoredPinnedWatermark(pinned_watermark, self.calls.watermark_token)
         complete_at = self._complete_at(planned_ms, now)
         yield from self._settings.pinned_watermarks.write(batch_id, stored)
         complete_s = None if complete_at is None else complete_at.at_s

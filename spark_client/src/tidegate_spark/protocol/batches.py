@@ -125,15 +125,12 @@ class Batches:
         complete_at: ProcessingTime | None,
         policy: RetryPolicy,
     ) -> Procedure[Answer]:
-        if stored is None:
-            if batch_id == 0:
-                yield from self._warn_of_another_checkpoint(policy)
-            return (yield from self._calls.begin(batch_id, {}, complete_at, policy))
+        if stored is None and batch_id == 0:
+            yield from self._warn_of_another_checkpoint(policy)
         try:
-            pinned_watermark = {"pinned_watermark": stored.pinned_watermark}
-            return (yield from self._calls.begin(batch_id, pinned_watermark, complete_at, policy))
+            return (yield from self._calls.begin(batch_id, stored, complete_at, policy))
         except Refused as refusal:
-            if refusal.code != "pinned_watermark_conflict" or not stored.assumed:
+            if refusal.code != "pinned_watermark_conflict" or stored is None or not stored.assumed:
                 raise
             # An earlier begin arrived, but its answer was lost.
             self._log.warning(
@@ -141,7 +138,7 @@ class Batches:
                 "that was assumed during the outage",
                 extra={"batch": batch_id},
             )
-            return (yield from self._calls.begin(batch_id, {}, complete_at, policy))
+            return (yield from self._calls.begin(batch_id, None, complete_at, policy))
 
     def _warn_of_another_checkpoint(self, policy: RetryPolicy) -> Procedure[None]:
         caller = yield from self._calls.caller()

@@ -1,11 +1,12 @@
 """The calls for the batches and heartbeats of one run, with one procedure for each API call."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tidegate_spark.logs import QueryLog
 from tidegate_spark.protocol.coordinator import Answer, Body, Coordinator, ProcessingTime
 from tidegate_spark.protocol.effects import Procedure, ReadQueryId
+from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
 from tidegate_spark.protocol.retry import ONE_ATTEMPT, RetryPolicy, outage_since
 from tidegate_spark.protocol.settings import QuerySettings
 
@@ -43,7 +44,7 @@ class QueryCalls(Coordinator):
     def begin(
         self,
         batch_id: int,
-        pinned_watermark: Mapping[str, int | None],
+        stored: StoredPinnedWatermark | None,
         complete_at: ProcessingTime | None,
         policy: RetryPolicy,
     ) -> Procedure[Answer]:
@@ -51,15 +52,15 @@ class QueryCalls(Coordinator):
 
         Args:
             batch_id: The batch.
-            pinned_watermark: The field ``pinned_watermark`` with the stored value; empty if none is stored.
+            stored: The pinned watermark of the batch; None if none is stored.
             complete_at: Processing time up to which all input is in this batch or an earlier one; None if not known.
             policy: The retry policy.
         """
 
         def body(now: ProcessingTime) -> Body:
             age_ms = None if complete_at is None else complete_at.age_ms(now)
-            kept = self.settings.pinned_watermarks.kept
-            return {"pinned_watermarks_to_keep": kept, "input_age_ms": age_ms, **pinned_watermark}
+            fields = {"pinned_watermarks_to_keep": self.settings.pinned_watermarks.kept, "input_age_ms": age_ms}
+            return fields if stored is None else {**fields, "pinned_watermark": stored.pinned_watermark}
 
         return self._call_about("PUT", batch_id, "", body, policy)
 

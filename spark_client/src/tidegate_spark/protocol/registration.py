@@ -162,7 +162,7 @@ class QueryRegistration:
         progress = yield from self.progress()
         if batch_id is None or stored is None or batch_id != progress.batch_id:
             return
-        yield from self._calls.begin(batch_id, {"pinned_watermark": stored.pinned_watermark}, None, policy)
+        yield from self._calls.begin(batch_id, stored, None, policy)
         yield from self._report_max_event_times(batch_id, policy)
         yield from self._calls.commit(batch_id, None, None, policy)
 

@@ -130,8 +130,7 @@ class Fold:
         """Return the row counts for a commit, with as much detail as fits into one call."""
         if self.is_too_large():
             totals = {name: [self.count(name)] for name in ROW_CLASSES}
-            whole = {"rule": self.rule, "substreams": [WHOLE], "late_disposition": self.late_disposition, **totals}
-            return whole | {"hours": [self._merged_hours()]}
+            return self._counts([WHOLE], totals) | {"hours": [self._merged_hours()]}
         counts = self._counts_by_substream()
         return next(detailed for by_hour in self._by_hour() if self._fits(detailed := counts | by_hour))
 
@@ -158,10 +157,7 @@ class Fold:
         columns = {name: getattr(self, name) for name in CLASSES}
         others = zip(*columns.values(), strict=True)
         on_time = [rows - sum(counts) for rows, counts in zip(self.rows, others, strict=True)]
-        return {
-            "rule": self.rule,
-            "substreams": self.substream,
-            "on_time": on_time,
-            "late_disposition": self.late_disposition,
-            **columns,
-        }
+        return self._counts(self.substream, {"on_time": on_time, **columns})
+
+    def _counts(self, substreams: list[str], columns: dict[str, list[int]]) -> dict[str, Any]:
+        return {"rule": self.rule, "substreams": substreams, "late_disposition": self.late_disposition, **columns}

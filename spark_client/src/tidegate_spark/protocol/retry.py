@@ -80,7 +80,7 @@ class OnOutage:
 
     @property
     def first_policy(self) -> RetryPolicy:
-        """The policy of a call after whose failure the query may continue, if it continues without the coordinator."""
+        """The policy of a call. A query that may continue without the coordinator waits only briefly."""
         if not self.continues:
             return self.policy
         return replace(self.policy, give_up_after_s=min(self.policy.give_up_after_s, SHORT_WAIT_S))

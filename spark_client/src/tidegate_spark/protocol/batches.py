@@ -158,7 +158,7 @@ class Batches:
         """Commit a batch."""
         answer = yield from self._calls.commit(batch.batch_id, fold.row_counts(), fold.reported(), policy)
         self._job_watermark = answer["watermark"]
-        yield from self._registration.committed(answer, batch.batch_id, fold.max_event_times())
+        yield Locked(self._registration.committed(answer, batch.batch_id, fold.max_event_times()))
         return answer
 
     def resending(self, call: Call[Result], batch: OpenBatch, fold: Fold, policy: RetryPolicy) -> Procedure[Result]:

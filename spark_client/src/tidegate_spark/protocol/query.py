@@ -90,7 +90,8 @@ class QueryProtocol:
             return
         before = yield from QueryChoices.load()
         if before is not None and choices.replaces(before):
-            yield from self.registration.forget_substreams("replaced: the query was started with other columns")
+            reason = "replaced: the query was started with other columns"
+            yield Locked(self.registration.forget_substreams(reason))
         if before != choices:
             yield from choices.save()
         self._choices_adopted = True

@@ -143,10 +143,7 @@ class QueryRegistration:
             yield from self._report_max_event_times(batch_id, policy)
 
     def committed(self, answer: Answer, batch_id: int, max_event_times: Mapping[str, int]) -> Procedure[None]:
-        """Record and store an acknowledged commit."""
-        yield Locked(self._committed(answer, batch_id, max_event_times))
-
-    def _committed(self, answer: Answer, batch_id: int, max_event_times: Mapping[str, int]) -> Procedure[None]:
+        """Record and store an acknowledged commit; run this procedure locked."""
         progress = yield from self.progress()
         progress.commit(batch_id, max_event_times, answer["watermark_token"])
         yield from progress.save()
@@ -174,12 +171,11 @@ class QueryRegistration:
     def forget_substreams(self, reason: str) -> Procedure[None]:
         """Mark all substreams of the query, except those that are done, as idle until they report again.
 
+        Run this procedure locked.
+
         Raises:
             CoordinatorUnavailable: The coordinator does not answer; the progress keeps the substreams.
         """
-        yield Locked(self._forget_substreams(reason))
-
-    def _forget_substreams(self, reason: str) -> Procedure[None]:
         try:
             rows = yield from self._calls.substreams()
         except JobMissing:

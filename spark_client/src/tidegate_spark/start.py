@@ -181,9 +181,7 @@ class QueryStart:
             spark.dataSource.register(markers.Markers)
         finally:
             cloudpickle.unregister_pickle_by_value(markers)  # type: ignore[no-untyped-call]
-        options: dict[str, str | int] = {"url": self.connection.watermark_url, **asdict(frame)}
-        if self.connection.authorization:
-            options["authorization_token"] = self.connection.authorization
+        options = {**self.connection.reader_options, **asdict(frame)}
         return spark.readStream.format(markers.Markers.name()).schema(self.df.schema).options(**options).load()
 
 

@@ -89,11 +89,8 @@ class NativeReader(WatermarkReader):
         self._native = native
         on_outage = OnOutage.of("continue")
         self._connection = JobConnection(native.url, native.job, key, native.config, on_outage, SYSTEM_CLOCK)
-        options = {"url": self._connection.watermark_url}
-        if self._connection.authorization:
-            options["authorization_token"] = self._connection.authorization
         frame = native.frame or {"size": 1, "slide": 1, "offset": 0}
-        super().__init__(options | {name: str(value) for name, value in frame.items()})
+        super().__init__(self._connection.reader_options | {name: str(value) for name, value in frame.items()})
         self._columns = schema.fieldNames()
         self._run = uuid.uuid4().hex
         self._finished: FinishedBatches | None = None

@@ -44,9 +44,10 @@ class JobConnection:
         return {"Content-Type": "application/json", **authorization}
 
     @property
-    def watermark_url(self) -> str:
-        """URL of the job's watermark."""
-        return f"{self.url}/v1/jobs/{self.job}/watermark"
+    def reader_options(self) -> dict[str, str]:
+        """Options of a reader of the job's watermark. Spark redacts an option whose name has ``token``."""
+        authorization = {"authorization_token": self.authorization} if self.authorization else {}
+        return {"url": f"{self.url}/v1/jobs/{self.job}/watermark", **authorization}
 
     def transport(self) -> HttpTransport:
         """Return a transport with its own connections."""

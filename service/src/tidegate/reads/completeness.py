@@ -9,14 +9,13 @@ from pydantic import Field
 from tidegate.domain import results
 from tidegate.domain.completeness import Point, curve, least_lag
 from tidegate.domain.config import JobConfig
-from tidegate.domain.errors import SubstreamNotFound
+from tidegate.domain.errors import DomainError, SubstreamNotFound
 from tidegate.domain.names import SubstreamKey
 from tidegate.domain.policy import Policy, TargetCompleteness
 from tidegate.domain.rows import RowCounts
 from tidegate.domain.sketch import RELATIVE_ERROR, Sketch
 from tidegate.domain.throttle import FrameThrottle
 from tidegate.reads.config import parsed_config
-from tidegate.reads.errors import FrameInForce
 from tidegate.reads.reader import Reader
 from tidegate.reads.types import Record
 from tidegate.reads.watermark import WatermarkState
@@ -75,6 +74,14 @@ class Completeness(WatermarkState):
     )
     quantiles: list[DelayQuantile] = Field(description="Quantiles of the delays.")
     points: list[CompletenessPoint] = Field(description="The completeness curve, sorted by lag.")
+
+
+class FrameInForce(DomainError):
+    """A window size for a job whose frame determines the windows."""
+
+    code = "frame_in_force"
+    text = "{field}: the throttle of this job has a frame, which sets the window; omit {field}."
+    fields = ("field",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +160,7 @@ def completeness_of_job(
 def _checked_config(status: views.Status, selection: CurveSelection) -> JobConfig:
     config = parsed_config(status.config)
     if selection.window_ms and isinstance(config.throttle, FrameThrottle):
-        raise FrameInForce
+        raise FrameInForce("window_ms")
     return config
 
 

@@ -22,6 +22,7 @@ from tidegate.reads.types import (
     Request,
     WaitMs,
     check_equal_lengths,
+    values_by_name,
 )
 from tidegate.reads.watermark import WatermarkState
 
@@ -33,6 +34,9 @@ TOKEN = Field(
     description="The latest `watermark_token` that the client received.",
     examples=["1.1357552800000.dGhpcyBpcyBhbiBleGFtcGxl"],
 )
+
+
+COLUMNS = ("max_event_times", "min_event_times", "watermarks", "counts", "future_counts", "delays")
 
 
 class BatchReference(Request):
@@ -99,24 +103,14 @@ class Report(Request):
 
     @model_validator(mode="after")
     def _check_columns(self) -> Self:
-        columns: dict[str, Sequence[object] | None] = {
-            "max_event_times": self.max_event_times,
-            "min_event_times": self.min_event_times,
-            "watermarks": self.watermarks,
-            "counts": self.counts,
-            "future_counts": self.future_counts,
-            "delays": self.delays,
-        }
-        check_equal_lengths(columns, len(self.substreams), "substreams")
+        check_equal_lengths(self, COLUMNS, "substreams")
         if self.max_event_times is None and self.watermarks is None:
             raise FieldError("max_event_times", "is missing; it is optional only if watermarks are given")
         return self
 
     def column(self, values: Sequence[int | None] | None) -> dict[str, int]:
         """Return the values of a column that are not null, by substream."""
-        if values is None:
-            return {}
-        return {name: value for name, value in zip(self.substreams, values, strict=True) if value is not None}
+        return values_by_name(self.substreams, values)
 
     def of_partition(self, partition: int) -> PartitionReport:
         """Return the report of a partition as a domain object."""

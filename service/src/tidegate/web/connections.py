@@ -2,7 +2,7 @@
 
 import ipaddress
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -62,7 +62,7 @@ class Connections:
         self._limits, self._metrics = limits, metrics
         self._open: set[Timed] = set()
         self._by_network: Counter[str] = Counter()
-        self._closed: Counter[tuple[str, str]] = Counter()
+        self._closed: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by reason and address
         self._next_log = 0.0
         metrics.observe_connections(lambda: len(self._open), limits.connections, REASONS)
 
@@ -92,7 +92,7 @@ class Connections:
     def closed(self, address: str, reason: str) -> None:
         """Count a connection that this replica refused or closed."""
         self._metrics.refused_connections.labels(reason).inc()
-        self._closed[reason, address] += 1
+        self._closed[reason][address] += 1
 
     def check(self, now: float) -> None:
         """Close the connections of clients that are too slow, and log the connections closed since the last log line.
@@ -109,11 +109,8 @@ class Connections:
 
     def _summary(self) -> str:
         """Return the closed connections by reason, with the most frequent addresses."""
-        by_reason: dict[str, Counter[str]] = {}
-        for (reason, address), number in self._closed.items():
-            by_reason.setdefault(reason, Counter())[address] += number
         texts = []
-        for reason, addresses in sorted(by_reason.items()):
+        for reason, addresses in sorted(self._closed.items()):
             named = ", ".join(f"{number} from {address}" for address, number in addresses.most_common(ADDRESSES_LOGGED))
             more = len(addresses) - ADDRESSES_LOGGED
             texts.append(f"{REASONS[reason]} ({named}{f', {more} more addresses' if more > 0 else ''})")

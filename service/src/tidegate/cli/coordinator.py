@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import quote
 
@@ -31,13 +31,20 @@ class Coordinator:
         """Return the answer to a call about a job. Exit if the call is refused, or the coordinator does not answer."""
         return self.call(method, f"/v1/jobs/{quote(job, safe='')}{path}", read_s, **options)
 
-    def call(self, method: str, path: str, read_s: float = READ_S, **options: Any) -> Any:
-        """Return the answer to a call. Exit if the call is refused, or the coordinator does not answer."""
+    def call(
+        self, method: str, path: str, read_s: float = READ_S, params: Mapping[str, Any] | None = None, json: Any = None
+    ) -> Any:
+        """Return the answer to a call. Exit if the call is refused, or the coordinator does not answer.
+
+        Parameters that are None are not sent.
+        """
         import httpx
 
+        given = {name: value for name, value in (params or {}).items() if value is not None}
         try:
             with self._client() as http:
-                response = http.request(method, path, timeout=httpx.Timeout(read_s, connect=CONNECT_S), **options)
+                timeout = httpx.Timeout(read_s, connect=CONNECT_S)
+                response = http.request(method, path, params=given, json=json, timeout=timeout)
         except (httpx.TransportError, httpx.InvalidURL) as error:
             _fail(f"No answer from {self.url} ({error or type(error).__name__}); check TIDEGATE_URL.", NO_ANSWER)
         return self._content(response)

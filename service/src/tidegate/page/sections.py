@@ -72,6 +72,7 @@ async def job(context: Context, caller: Caller, name: str, view: JobPageSelectio
     """
     page = await read_job_page(context.reader, name, view)
     record = page.status.model_dump() | page.explanation.model_dump()
+    records = [one.model_dump() for one in page.records]
     now_ms = record["now_ms"]
     actions = {verb: action for verb, action in ACTIONS.items() if caller.has_role(*action.roles)}
     common = {"job": record, "now": now_ms, "actions": actions}
@@ -86,17 +87,13 @@ async def job(context: Context, caller: Caller, name: str, view: JobPageSelectio
         "late": render("_late.html", late=page.late, chart=late_chart(page.late.hours), shown=SPANS_SHOWN, **common),
         "queries": render("_queries.html", queries=page.queries.model_dump()["queries"], **common),
         "substreams": render("_substreams.html", **_substreams(page, record, view), **common),
-        "history": render("_history.html", page=_history(page), view=view, **common),
+        "history": render("_history.html", records=records, next=page.next, view=view, **common),
     }
     return Sections(now_ms, markup)
 
 
 def _axis(record: Mapping[str, Any]) -> Any:
     return axis(record["watermark"], record["coalesced_watermark"], record["max_event_time"], record["now_ms"])
-
-
-def _history(page: JobPage) -> dict[str, Any]:
-    return {"records": [record.model_dump() for record in page.records], "next": page.next}
 
 
 def _substreams(page: JobPage, record: Mapping[str, Any], view: JobPageSelection) -> dict[str, Any]:

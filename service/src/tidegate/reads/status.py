@@ -96,12 +96,10 @@ def job_status(reader: Reader, job: str, status: Status) -> JobStatus:
     summary = status.summary
     return JobStatus.model_validate(
         {
+            **attributes(status),
             **attributes(summary),
             **reader.members(job, status.state),
             "health": health(status.state, summary, reader.stale_after_ms),
-            "config": status.config,
-            "revision": status.revision,
-            "created_ms": status.created_ms,
             "substreams": SubstreamCounts.model_validate(summary),
             "rows": summary.counts,
         }

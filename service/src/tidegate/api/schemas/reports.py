@@ -10,6 +10,7 @@ from tidegate.api.schemas.accounting import RowAccounting
 from tidegate.domain.commands.begin import BeginOptions
 from tidegate.domain.commands.stage import PartitionReport
 from tidegate.domain.state import PinnedWatermark, RowsByDelay
+from tidegate.reads.queries import QUERY_ID
 from tidegate.reads.types import (
     BatchNumber,
     Count,
@@ -26,7 +27,6 @@ from tidegate.reads.types import (
 )
 from tidegate.reads.watermark import WatermarkState
 
-QUERY_ID = Field(description="Id of the query's checkpoint.", examples=["7d1f5c5e-9a0b-4a7e-8f63-0c3f3a1d2b4c"])
 RUN_ID = Field(description="Id of this start of the query.", examples=["c2f7a9d4-51f0-4c2f-a3de-1b7f60d0a9e1"])
 TOKEN = Field(
     default=None,

@@ -42,9 +42,8 @@ class Coordinator:
 
         given = {name: value for name, value in (params or {}).items() if value is not None}
         try:
-            with self._client() as http:
-                timeout = httpx.Timeout(read_s, connect=CONNECT_S)
-                response = http.request(method, path, params=given, json=json, timeout=timeout)
+            with self._client(read_s) as http:
+                response = http.request(method, path, params=given, json=json)
         except (httpx.TransportError, httpx.InvalidURL) as error:
             _fail(f"No answer from {self.url} ({error or type(error).__name__}); check TIDEGATE_URL.", NO_ANSWER)
         return self._content(response)
@@ -74,13 +73,13 @@ class Coordinator:
                     yield event_id, name, json.loads(data)
                     name, data = "", ""
 
-    def _client(self) -> "httpx.Client":
+    def _client(self, read_s: float = READ_S) -> "httpx.Client":
         import httpx
 
         key = os.environ.get("TIDEGATE_TOKEN")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         try:
-            return httpx.Client(base_url=self.url, headers=headers, timeout=httpx.Timeout(READ_S, connect=CONNECT_S))
+            return httpx.Client(base_url=self.url, headers=headers, timeout=httpx.Timeout(read_s, connect=CONNECT_S))
         except (httpx.InvalidURL, UnicodeEncodeError) as error:
             _fail(f"{self.url!r} is not a URL, or TIDEGATE_TOKEN is not a key ({error}); correct them.", USAGE)
 

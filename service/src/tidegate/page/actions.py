@@ -156,9 +156,10 @@ async def _release(form: Submission) -> object:
 
 
 async def _reset(form: Submission) -> object:
+    form.validated(ActionRequest)
     if form.form.get("name", "") != form.job:
         raise Problem.of_field("name", f"type {form.job} to confirm.")
-    return await _on_job(JobActions.reset)(form)
+    return await form.actions.reset(form.job, form.audit)
 
 
 SUBSTREAM = ("query", "substream")

@@ -28,7 +28,7 @@ from tidegate.settings import LOOPBACK, Settings, load_settings
 from tidegate.store.connection import check, connect, without_password
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate.store.functions import delete_other_versions
-from tidegate.web.connections import ConnectionLimits, Connections
+from tidegate.web.connections import Connections
 from tidegate.web.http_protocol import Connection
 
 log = logging.getLogger(__name__)
@@ -125,13 +125,7 @@ class _Server(uvicorn.Server):
 
     def __init__(self, app: FastAPI, settings: Settings) -> None:
         max_connections = _max_connections(settings.max_connections)
-        limits = ConnectionLimits(
-            connections=max_connections,
-            per_address=min(settings.max_connections_per_address, max_connections // 2),
-            request_timeout_s=settings.request_timeout_s,
-            trusted_proxies=settings.trusted_proxies,
-        )
-        self._connections = Connections(limits, app.state.metrics)
+        self._connections = Connections(settings, max_connections, app.state.metrics)
         # A socket for both IPv4 and IPv6 shows an IPv4 client with an IPv4-mapped IPv6 address.
         proxies = [str(network) for network in settings.trusted_proxies]
         proxies += [

@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Iterator, Sequence
-from datetime import date, datetime
+from datetime import date
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ def parse_amount(text: str) -> Decimal:
 
 
 def parse_instant(value: Any) -> Decimal | None:
-    """Return a time: a number unchanged, or Unix milliseconds from ISO 8601 or a Parquet timestamp.
+    """Return a time: a number unchanged, or Unix milliseconds from ISO 8601 or a date.
 
     Return None for an empty value.
 
@@ -36,8 +36,6 @@ def parse_instant(value: Any) -> Decimal | None:
     """
     if value is None or value == "":
         return None
-    if isinstance(value, datetime):
-        return Decimal(times.parse_time(value.isoformat() if value.tzinfo else f"{value.isoformat()}Z"))
     if isinstance(value, date):
         return Decimal(times.parse_time(value.isoformat()))
     try:

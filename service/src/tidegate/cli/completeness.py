@@ -58,7 +58,6 @@ def completeness(
     lag meets them.
     """
     parameters = {"query": query, "substream": substream, "window_ms": window, "target": min_completeness}
-    parameters = {name: value for name, value in parameters.items() if value is not None}
     curve = _Curve(Coordinator(url), job, parameters)
     lag_ms, sentence = curve.choose(max_latency, min_completeness)
     if as_json:

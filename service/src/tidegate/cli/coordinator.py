@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import quote
 
@@ -31,13 +31,19 @@ class Coordinator:
         """Return the answer to a call about a job. Exit if the call is refused, or the coordinator does not answer."""
         return self.call(method, f"/v1/jobs/{quote(job, safe='')}{path}", read_s, **options)
 
-    def call(self, method: str, path: str, read_s: float = READ_S, **options: Any) -> Any:
-        """Return the answer to a call. Exit if the call is refused, or the coordinator does not answer."""
+    def call(
+        self, method: str, path: str, read_s: float = READ_S, params: Mapping[str, Any] | None = None, json: Any = None
+    ) -> Any:
+        """Return the answer to a call. Exit if the call is refused, or the coordinator does not answer.
+
+        Parameters that are None are not sent.
+        """
         import httpx
 
+        given = {name: value for name, value in (params or {}).items() if value is not None}
         try:
-            with self._client() as http:
-                response = http.request(method, path, timeout=httpx.Timeout(read_s, connect=CONNECT_S), **options)
+            with self._client(read_s) as http:
+                response = http.request(method, path, params=given, json=json)
         except (httpx.TransportError, httpx.InvalidURL) as error:
             _fail(f"No answer from {self.url} ({error or type(error).__name__}); check TIDEGATE_URL.", NO_ANSWER)
         return self._content(response)
@@ -67,13 +73,13 @@ class Coordinator:
                     yield event_id, name, json.loads(data)
                     name, data = "", ""
 
-    def _client(self) -> "httpx.Client":
+    def _client(self, read_s: float = READ_S) -> "httpx.Client":
         import httpx
 
         key = os.environ.get("TIDEGATE_TOKEN")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         try:
-            return httpx.Client(base_url=self.url, headers=headers, timeout=httpx.Timeout(READ_S, connect=CONNECT_S))
+            return httpx.Client(base_url=self.url, headers=headers, timeout=httpx.Timeout(read_s, connect=CONNECT_S))
         except (httpx.InvalidURL, UnicodeEncodeError) as error:
             _fail(f"{self.url!r} is not a URL, or TIDEGATE_TOKEN is not a key ({error}); correct them.", USAGE)
 

@@ -32,10 +32,7 @@ def history(
     as_json: AsJson = False,
 ) -> None:
     """Show the history of a job, with actors and reasons."""
-    parameters: dict[str, Any] = {"limit": limit, "kind": kind or []}
-    if as_of is not None:
-        parameters["as_of"] = as_of
-    page = Coordinator(url).job("GET", job, "/history", params=parameters)
+    page = Coordinator(url).job("GET", job, "/history", params={"limit": limit, "kind": kind, "as_of": as_of})
     if as_json:
         show_json(page)
         return

@@ -43,8 +43,7 @@ def create(
 
     quotas = Quotas(requests_per_s=max_requests, waiting=max_waiting, jobs=max_jobs, substreams=max_substreams)
     duration = None if lasts is None else timedelta(seconds=duration_s(lasts))
-    with _exit_on_error():
-        path = _path(file)
+    with _keys_file(file) as path:
         key = keyring.create(path, name, role, prefix, duration, quotas)
     typer.echo(key)
     jobs = f"jobs {prefix}*" if prefix else "all jobs"
@@ -68,8 +67,8 @@ def list_keys(
     if used:
         listed: list[dict[str, Any]] = Coordinator(url).call("GET", "/v1/keys")["keys"]
     else:
-        with _exit_on_error():
-            read = keyring.read(_path(file))
+        with _keys_file(file) as path:
+            read = keyring.read(path)
         listed = [key.model_dump(mode="json", exclude={"sha256"}, exclude_defaults=True) for key in read]
     if as_json:
         show_json(listed)
@@ -97,8 +96,8 @@ def rotate(
     from tidegate.auth import keyring
 
     duration = timedelta(seconds=duration_s(keep))
-    with _exit_on_error():
-        key = keyring.rotate(_path(file), name, duration)
+    with _keys_file(file) as path:
+        key = keyring.rotate(path, name, duration)
     typer.echo(key)
     typer.echo(f"Created the new key {name}. The previous key expires after {keep} at the latest.", err=True)
 
@@ -108,29 +107,22 @@ def revoke(name: Name, file: File = None) -> None:
     """Revoke a key. All replicas refuse it within two seconds."""
     from tidegate.auth import keyring
 
-    with _exit_on_error():
-        keyring.revoke(_path(file), name)
+    with _keys_file(file) as path:
+        keyring.revoke(path, name)
     typer.echo(f"Revoked the key {name}.", err=True)
 
 
-def _path(file: Path | None) -> Path:
-    from tidegate.auth.keys import KeysUnusable
-    from tidegate.settings import load_settings
-
-    path = file or load_settings().keys_file
-    if path is None:
-        raise KeysUnusable("No file of keys is given; use --file keys.json, or set TIDEGATE_KEYS_FILE.")
-    return path
-
-
 @contextmanager
-def _exit_on_error() -> Iterator[None]:
-    """Print one line and exit if the file of the keys, or a setting, is not valid."""
+def _keys_file(file: Path | None) -> Iterator[Path]:
+    """Yield the path of the keys. Print one line and exit if the file, or a setting, is not valid."""
     from tidegate.auth.keys import KeysUnusable
-    from tidegate.settings import SettingsError
+    from tidegate.settings import SettingsError, load_settings
 
     try:
-        yield
+        path = file or load_settings().keys_file
+        if path is None:
+            raise KeysUnusable("No file of keys is given; use --file keys.json, or set TIDEGATE_KEYS_FILE.")
+        yield path
     except (KeysUnusable, SettingsError) as error:
         typer.echo(f"tidegate: {error}", err=True)
         raise typer.Exit(1) from None

@@ -24,9 +24,7 @@ def late(
     as_json: AsJson = False,
 ) -> None:
     """Show updated, dropped and diverted rows, by substream and hour of event time."""
-    parameters: dict[str, Any] = {"query": query, "limit": limit}
-    if substream is not None:
-        parameters["substream"] = substream
+    parameters = {"substream": substream, "query": query, "limit": limit}
     answer: dict[str, Any] = Coordinator(url).job("GET", job, "/late", params=parameters)
     if as_json:
         show_json(answer)

@@ -77,7 +77,7 @@ async def _form_page(
         title=action.title.format(**target),
         explanation=explanation,
         form=form,
-        without=holders[0] if action.releases and is_holder and len(holders) > 1 else None,
+        without=holders[0] if "substream" in target and is_holder and len(holders) > 1 else None,
         is_holder=is_holder,
         problem=problem,
         **layout(request),

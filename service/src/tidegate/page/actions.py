@@ -12,7 +12,7 @@ from tidegate.domain.journal import AuditInfo
 from tidegate.reads.types import Id
 from tidegate.store.actions import JobActions
 from tidegate.web import actions as commands
-from tidegate.web.actions import ActionRequest, CompleteRequest, HoldRequest, RetireRequest, SubstreamActionRequest
+from tidegate.web.actions import ActionRequest, HoldRequest, RetireRequest, SubstreamActionRequest
 from tidegate.web.bodies import invalid_body
 from tidegate.web.problems import Problem
 
@@ -21,14 +21,14 @@ Value = TypeVar("Value")
 Request = TypeVar("Request", bound=BaseModel)
 
 
-class QueryChoice(ActionRequest):
-    """The query that an action applies to."""
+class RetireForm(RetireRequest):
+    """The end of a query."""
 
     query: Id
 
 
-class HoldChoice(ActionRequest):
-    """The hold that an action applies to."""
+class ReleaseForm(ActionRequest):
+    """The release of a hold."""
 
     hold: Id
 
@@ -69,6 +69,9 @@ class Submission:
         return self.form.get(name, "").strip()
 
 
+Run = Callable[[Submission], Awaitable[object]]
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """A field of a form."""
@@ -93,8 +96,6 @@ class Action:
         run: Function that carries out the action.
         target: Names of the parameters that identify the target of the action.
         fields: Fields of the form in addition to the reason.
-        releases: Whether the target stops holding the watermark. If the target holds the watermark, the form shows the
-            watermark after the action.
         dangerous: Whether the button is marked as dangerous.
     """
 
@@ -104,14 +105,23 @@ class Action:
     effect: str
     result: str
     roles: tuple[Role, ...]
-    run: Callable[[Submission], Awaitable[object]]
+    run: Run
     target: tuple[str, ...] = ()
     fields: tuple[Field, ...] = ()
-    releases: bool = False
     dangerous: bool = False
 
 
-def _on_substream(command: Callable[..., Awaitable[object]]) -> Callable[[Submission], Awaitable[object]]:
+def _on_job(command: Callable[..., Awaitable[object]]) -> Run:
+    """Return a function that runs a command on the job."""
+
+    async def run(form: Submission) -> object:
+        form.validated(ActionRequest)
+        return await command(form.actions, form.job, form.audit)
+
+    return run
+
+
+def _on_substream(command: Callable[..., Awaitable[object]]) -> Run:
     """Return a function that runs a command on the substream in the form."""
 
     async def run(form: Submission) -> object:
@@ -124,9 +134,9 @@ def _on_substream(command: Callable[..., Awaitable[object]]) -> Callable[[Submis
 
 async def _retire(form: Submission) -> object:
     successor = form.text("successor") or None
-    request = form.validated(RetireRequest, successor=successor, evict=successor is None)
-    query = form.validated(QueryChoice, query=form.form.get("query", "")).query
-    return await form.actions.retire(form.job, query, request.successor, form.audit)
+    query = form.form.get("query", "")
+    request = form.validated(RetireForm, query=query, successor=successor, evict=successor is None)
+    return await form.actions.retire(form.job, request.query, request.successor, form.audit)
 
 
 async def _hold(form: Submission) -> object:
@@ -141,17 +151,8 @@ async def _hold(form: Submission) -> object:
 
 
 async def _release(form: Submission) -> object:
-    hold = form.validated(HoldChoice, hold=form.form.get("hold", "")).hold
+    hold = form.validated(ReleaseForm, hold=form.form.get("hold", "")).hold
     return await form.actions.release(form.job, hold, form.audit)
-
-
-async def _complete(form: Submission) -> object:
-    return await form.actions.complete(form.job, form.audit, up_to=form.validated(CompleteRequest).up_to)
-
-
-async def _reopen(form: Submission) -> object:
-    form.validated(ActionRequest)
-    return await form.actions.reopen(form.job, form.audit)
 
 
 async def _reset(form: Submission) -> object:
@@ -173,7 +174,6 @@ _ACTIONS = (
         roles=REPORTERS_AND_OPERATORS,
         run=_on_substream(JobActions.idle),
         target=SUBSTREAM,
-        releases=True,
     ),
     Action(
         verb="done",
@@ -184,7 +184,6 @@ _ACTIONS = (
         roles=REPORTERS_AND_OPERATORS,
         run=_on_substream(JobActions.done),
         target=SUBSTREAM,
-        releases=True,
     ),
     Action(
         verb="evict",
@@ -196,7 +195,6 @@ _ACTIONS = (
         roles=OPERATORS,
         run=_on_substream(JobActions.evict),
         target=SUBSTREAM,
-        releases=True,
     ),
     Action(
         verb="retire",
@@ -244,7 +242,7 @@ _ACTIONS = (
         "reports.",
         result="The job is complete.",
         roles=OPERATORS,
-        run=_complete,
+        run=_on_job(JobActions.complete),
     ),
     Action(
         verb="reopen",
@@ -253,7 +251,7 @@ _ACTIONS = (
         effect="The coordinator accepts reports again. The watermark stays, so rows below it are late.",
         result="The job is open again.",
         roles=OPERATORS,
-        run=_reopen,
+        run=_on_job(JobActions.reopen),
     ),
     Action(
         verb="reset",

@@ -16,12 +16,10 @@ from tidegate.web.bodies import raw_body
 from tidegate.web.context import context_of
 from tidegate.web.problems import HANDLED, Problem, problem_of, refuse
 
-HEADERS = {
+HEADERS = {  # besides those that every answer has
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
-    "Cache-Control": "no-store",
 }
 WITHOUT_SESSION = ("login", "log_in")
 """Names of the routes that need no session."""
@@ -69,7 +67,7 @@ class Files(StaticFiles):
     def file_response(self, *arguments: Any, **options: Any) -> Response:
         """Return a file."""
         answer = super().file_response(*arguments, **options)
-        answer.headers.update({"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"})
+        answer.headers["Cache-Control"] = "no-cache"
         return answer
 
 

@@ -13,16 +13,15 @@ from tidegate.page import sections
 from tidegate.page.actions import ACTIONS
 from tidegate.page.layout import PageRoute, layout
 from tidegate.page.render import render
-from tidegate.page.sections import JobView, Sections
+from tidegate.page.sections import Sections
+from tidegate.reads.job_page import JobPageSelection
 from tidegate.web.access import CallerOf, allowed
 from tidegate.web.context import ContextOf, JobId
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 JobPattern = Annotated[str, Query(max_length=128)]
-
-
-JobViewOf = Annotated[JobView, Depends()]
+JobViewOf = Annotated[JobPageSelection, Depends()]
 
 
 @router.get("/")

@@ -1,28 +1,22 @@
 """The sections of pages, as markup."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
-
-from fastapi import Query
+from typing import Any
 
 from tidegate.auth.callers import Caller
 from tidegate.domain.config import JOB_LIMITS
 from tidegate.domain.health import WORST_FIRST, health
 from tidegate.domain.pattern import matches
-from tidegate.domain.results import SubstreamState
 from tidegate.page.actions import ACTIONS
 from tidegate.page.charts import axis, completeness_chart, lag_chart, late_chart
 from tidegate.page.render import render
-from tidegate.reads.history import RECORD_ID
-from tidegate.reads.job_page import ACTIVE, JobPage, JobPageSelection, read_job_page
+from tidegate.reads.job_page import ACTIVE, SPANS_SHOWN, JobPage, JobPageSelection, read_job_page
 from tidegate.reads.sentences import status_sentence
 from tidegate.reads.status import job_status
-from tidegate.reads.substreams import CURSOR, Column
 from tidegate.web.context import Context
 
 JOBS_SHOWN = 200
-SPANS_SHOWN = 5
 
 HOLDER_NOTES = {
     "slow": "holds the watermark",
@@ -42,36 +36,6 @@ class Sections:
 
     now_ms: int
     markup: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class JobView:
-    """The parameters that select the content of a job's page.
-
-    Attributes:
-        name: Pattern of substream names.
-        state: State of the substreams, or ``any`` for all states. Empty for the default of :class:`JobPageSelection`.
-        sort: Column to sort by; None for the default.
-        descending: Whether the highest value comes first.
-        after: Cursor of the table of substreams.
-        before: Cursor of the history.
-    """
-
-    name: Annotated[str, Query(max_length=200)] = "*"
-    state: SubstreamState | Literal["", "any"] = ""
-    sort: Column | None = None
-    descending: bool = False
-    after: Annotated[str, Query(pattern=CURSOR, max_length=400)] = ""
-    before: Annotated[str, Query(pattern=rf"^$|{RECORD_ID}")] = ""
-
-    def selection(self) -> JobPageSelection:
-        """Return the selection to read."""
-        states: Sequence[SubstreamState] | None = None
-        if self.state:
-            states = () if self.state == "any" else (self.state,)
-        return JobPageSelection(
-            self.name or "*", states, self.sort, self.descending, self.after, self.before or None, spans=SPANS_SHOWN + 1
-        )
 
 
 async def job_list(context: Context, caller: Caller, name: str) -> Sections:
@@ -99,15 +63,16 @@ async def job_list(context: Context, caller: Caller, name: str) -> Sections:
     return Sections(max((status.state.now_ms for *_, status in jobs), default=0), {"jobs": markup})
 
 
-async def job(context: Context, caller: Caller, name: str, view: JobView) -> Sections:
+async def job(context: Context, caller: Caller, name: str, view: JobPageSelection) -> Sections:
     """Return the sections of a job's page.
 
     Raises:
         JobNotFound: If the job does not exist.
         JobDeleted: If the job was deleted.
     """
-    page = await read_job_page(context.reader, name, view.selection())
+    page = await read_job_page(context.reader, name, view)
     record = page.status.model_dump() | page.explanation.model_dump()
+    records = [one.model_dump() for one in page.records]
     now_ms = record["now_ms"]
     actions = {verb: action for verb, action in ACTIONS.items() if caller.has_role(*action.roles)}
     common = {"job": record, "now": now_ms, "actions": actions}
@@ -122,7 +87,7 @@ async def job(context: Context, caller: Caller, name: str, view: JobView) -> Sec
         "late": render("_late.html", late=page.late, chart=late_chart(page.late.hours), shown=SPANS_SHOWN, **common),
         "queries": render("_queries.html", queries=page.queries.model_dump()["queries"], **common),
         "substreams": render("_substreams.html", **_substreams(page, record, view), **common),
-        "history": render("_history.html", page=_history(page), view=view, **common),
+        "history": render("_history.html", records=records, next=page.next, view=view, **common),
     }
     return Sections(now_ms, markup)
 
@@ -131,11 +96,7 @@ def _axis(record: Mapping[str, Any]) -> Any:
     return axis(record["watermark"], record["coalesced_watermark"], record["max_event_time"], record["now_ms"])
 
 
-def _history(page: JobPage) -> dict[str, Any]:
-    return {"records": [record.model_dump() for record in page.records], "next": page.next}
-
-
-def _substreams(page: JobPage, record: Mapping[str, Any], view: JobView) -> dict[str, Any]:
+def _substreams(page: JobPage, record: Mapping[str, Any], view: JobPageSelection) -> dict[str, Any]:
     return {
         "rows": [row | _note(row, record["held_by"]) for row in page.substreams.model_dump()["substreams"]],
         "next": page.substreams.next,

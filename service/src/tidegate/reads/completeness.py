@@ -2,21 +2,19 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Self
+from typing import Any
 
 from pydantic import Field
 
-from tidegate.domain import results
-from tidegate.domain.completeness import Point, curve, least_lag
+from tidegate.domain.completeness import curve, least_lag
 from tidegate.domain.config import JobConfig
-from tidegate.domain.errors import SubstreamNotFound
+from tidegate.domain.errors import DomainError, SubstreamNotFound
 from tidegate.domain.names import SubstreamKey
 from tidegate.domain.policy import Policy, TargetCompleteness
 from tidegate.domain.rows import RowCounts
 from tidegate.domain.sketch import RELATIVE_ERROR, Sketch
 from tidegate.domain.throttle import FrameThrottle
 from tidegate.reads.config import parsed_config
-from tidegate.reads.errors import FrameInForce
 from tidegate.reads.reader import Reader
 from tidegate.reads.types import Record
 from tidegate.reads.watermark import WatermarkState
@@ -42,11 +40,6 @@ class CompletenessPoint(Record):
         "if not yet measured.",
         examples=[2100000],
     )
-
-    @classmethod
-    def of(cls, point: Point) -> Self:
-        """Return a point of the curve as a record."""
-        return cls(lag_ms=point.lag, completeness=point.completeness, latency_ms=point.latency)
 
 
 class Completeness(WatermarkState):
@@ -77,6 +70,14 @@ class Completeness(WatermarkState):
     points: list[CompletenessPoint] = Field(description="The completeness curve, sorted by lag.")
 
 
+class FrameInForce(DomainError):
+    """A window size for a job whose frame determines the windows."""
+
+    code = "frame_in_force"
+    text = "{field}: the throttle of this job has a frame, which sets the window; omit {field}."
+    fields = ("field",)
+
+
 @dataclass(frozen=True, slots=True)
 class CurveSelection:
     """The completeness curve to compute.
@@ -92,18 +93,6 @@ class CurveSelection:
     window_ms: int = 0
     target: float | None = None
     lags: Collection[int] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """Delays of a job or of one substream, with its lag, policy and row counts."""
-
-    state: results.WatermarkState
-    sketch: Sketch
-    wait_ms: int | None
-    lag_ms: int | None
-    policy: Policy
-    counts: RowCounts
 
 
 async def read_completeness(reader: Reader, job: str, selection: CurveSelection) -> Completeness:
@@ -124,8 +113,8 @@ async def read_completeness(reader: Reader, job: str, selection: CurveSelection)
     if key not in delays.substreams or not rows:
         raise SubstreamNotFound(key[0], [key[1]])
     lag, sketch = delays.substreams[key]
-    measured = _Measured(delays.state, sketch, delays.statistics.wait, lag, config.policy_of(key[1]), rows[0].counts)
-    return _completeness(reader, job, measured, selection)
+    members = _members(selection, sketch, delays.statistics.wait, config.policy_of(key[1]), rows[0].counts)
+    return Completeness(**reader.members(job, delays.state), lag_ms=lag, **members)
 
 
 def completeness_of_job(
@@ -145,33 +134,36 @@ def completeness_of_job(
     """
     config, merged = _checked_config(status, selection), delays.statistics.merged
     lag = next((lag for lag, _ in delays.substreams.values()), config.policy.initial_lag)
-    counts = status.summary.counts
-    measured = _Measured(delays.state, merged, delays.statistics.wait, lag, config.policy, counts)
-    return _completeness(reader, job, measured, selection)
+    members = _members(selection, merged, delays.statistics.wait, config.policy, status.summary.counts)
+    return Completeness(**reader.members(job, delays.state), lag_ms=lag, **members)
 
 
 def _checked_config(status: views.Status, selection: CurveSelection) -> JobConfig:
     config = parsed_config(status.config)
     if selection.window_ms and isinstance(config.throttle, FrameThrottle):
-        raise FrameInForce
+        raise FrameInForce("window_ms")
     return config
 
 
-def _completeness(reader: Reader, job: str, measured: _Measured, selection: CurveSelection) -> Completeness:
-    sketch, counts, target, window = measured.sketch, measured.counts, selection.target, selection.window_ms
-    if target is None and isinstance(measured.policy, TargetCompleteness):
-        target = measured.policy.target
+def _members(
+    selection: CurveSelection, sketch: Sketch, wait_ms: int | None, policy: Policy, counts: RowCounts
+) -> dict[str, Any]:
+    """Return the members of a :class:`Completeness` that derive from the delays and the rows."""
+    target, window = selection.target, selection.window_ms
+    if target is None and isinstance(policy, TargetCompleteness):
+        target = policy.target
     classified = counts.on_time + counts.updated + counts.late
-    points = curve(sketch, measured.wait_ms, window, selection.lags) if sketch.weight else ()
-    return Completeness(
-        **reader.members(job, measured.state),
-        rows=round(sketch.rows),
-        relative_error=RELATIVE_ERROR,
-        lag_ms=measured.lag_ms,
-        wait_ms=measured.wait_ms,
-        target=target,
-        recommended_lag_ms=None if target is None or not sketch.weight else least_lag(sketch, target, window),
-        achieved=1 - counts.late / classified if classified else None,
-        quantiles=[DelayQuantile(share=s, delay_ms=sketch.quantile(s)) for s in QUANTILES if sketch.weight],
-        points=[CompletenessPoint.of(point) for point in points],
-    )
+    points = curve(sketch, wait_ms, window, selection.lags) if sketch.weight else ()
+    return {
+        "rows": round(sketch.rows),
+        "relative_error": RELATIVE_ERROR,
+        "wait_ms": wait_ms,
+        "target": target,
+        "recommended_lag_ms": None if target is None or not sketch.weight else least_lag(sketch, target, window),
+        "achieved": 1 - counts.late / classified if classified else None,
+        "quantiles": [DelayQuantile(share=s, delay_ms=sketch.quantile(s)) for s in QUANTILES if sketch.weight],
+        "points": [
+            CompletenessPoint(lag_ms=point.lag, completeness=point.completeness, latency_ms=point.latency)
+            for point in points
+        ],
+    }

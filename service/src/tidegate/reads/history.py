@@ -1,7 +1,6 @@
 """The history of a job: the records of its journal."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any, Self
 
 from pydantic import ConfigDict, Field
@@ -122,36 +121,25 @@ class HistoryPage(WatermarkState):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class HistorySelection:
-    """A selection of history records, and the page to return.
+async def read_history(
+    reader: Reader, job: str, as_of: int | None, from_ms: int, kinds: Collection[str], before: str | None, limit: int
+) -> HistoryPage:
+    """Return a page of the history of a job.
 
-    Attributes:
+    Args:
+        reader: Issues the watermark token.
+        job: The job.
         as_of: Latest processing time of records; None for no bound.
         from_ms: Earliest processing time of records.
         kinds: Kinds of records; empty for all kinds.
         before: Cursor, which is the ``next`` of the previous page.
         limit: Number of records per page.
-    """
-
-    as_of: int | None = None
-    from_ms: int = 0
-    kinds: Collection[str] = ()
-    before: str | None = None
-    limit: int = 100
-
-
-async def read_history(reader: Reader, job: str, selection: HistorySelection) -> HistoryPage:
-    """Return a page of the history of a job.
 
     Raises:
         JobNotFound: If the job does not exist.
         JobDeleted: If the job was deleted.
     """
-    as_of, limit = selection.as_of, selection.limit
-    found = await reader.store.reads.history(
-        job, selection.before, selection.from_ms, as_of, selection.kinds, limit + 1
-    )
+    found = await reader.store.reads.history(job, before, from_ms, as_of, kinds, limit + 1)
     return HistoryPage(
         **reader.members(job, found.state),
         as_of=await _movement_in_force(reader, job, as_of),
@@ -173,10 +161,9 @@ async def _movement_in_force(reader: Reader, job: str, at_ms: int | None) -> His
     if not movements:
         return None
     movement = HistoryRecord.of(*movements[0])
-    actions = (
-        await history(job, from_ms=movement.at_ms, to_ms=at_ms, kinds=(Kind.ACTION,), limit=RECORDS_KEPT)
-    ).records
+    since = await history(job, from_ms=movement.at_ms, to_ms=at_ms, kinds=(Kind.ACTION,), limit=RECORDS_KEPT)
     was_reset = any(
-        action.details["action"] == "reset" and order(action_id) > order(movement.id) for action_id, action in actions
+        action.details["action"] == "reset" and order(action_id) > order(movement.id)
+        for action_id, action in since.records
     )
     return None if was_reset else movement

@@ -2,19 +2,26 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from tidegate.domain.journal import Kind, Record
 from tidegate.domain.results import SubstreamState
 from tidegate.reads.completeness import Completeness, CurveSelection, completeness_of_job
 from tidegate.reads.explain import Explanation, explanation_of
-from tidegate.reads.history import HistoryRecord, records_page
+from tidegate.reads.history import RECORD_ID, HistoryRecord, records_page
 from tidegate.reads.late import LateRows, late_rows
 from tidegate.reads.queries import QueryTable, query_table
 from tidegate.reads.reader import Reader
 from tidegate.reads.status import JobStatus, SubstreamCounts, job_status
-from tidegate.reads.substreams import Column, Selection, SubstreamTable, read_substreams, substream_table
+from tidegate.reads.substreams import CURSOR, Column, Selection, SubstreamTable, read_substreams, substream_table
 
 HOLDERS = 3
+SUBSTREAMS_SHOWN = 50
+RECORDS_SHOWN = 30
+SPANS_SHOWN = 5
+"""Number of spans of late rows on the page. One more is read, to detect whether further spans follow."""
 LARGE = 2000
 """Number of substreams above which the page sorts by name by default. Any other order reads all rows."""
 ACTIVE: tuple[SubstreamState, ...] = ("active", "blocked")
@@ -22,30 +29,24 @@ ACTIVE: tuple[SubstreamState, ...] = ("active", "blocked")
 
 @dataclass(frozen=True, slots=True)
 class JobPageSelection:
-    """The parts of the tables that the page of a job shows.
+    """The parameters that select the parts of the tables that the page of a job shows.
 
     Attributes:
         name: Pattern of substream names.
-        states: States of the substreams, or an empty sequence for all states. None selects active and blocked
-            substreams, but all states in a large job or if no substream is active or blocked.
+        state: State of the substreams, or ``any`` for all states. Empty selects active and blocked substreams, but all
+            states in a large job or if no substream is active or blocked.
         sort: Column to sort by; None for the watermark, or for the name in a large job.
         descending: Whether the highest value comes first.
         after: Cursor of the table of substreams.
         before: Cursor of the history.
-        substreams: Number of rows of the table of substreams.
-        records: Number of records of the history.
-        spans: Number of spans of late rows.
     """
 
-    name: str = "*"
-    states: Sequence[SubstreamState] | None = None
+    name: Annotated[str, Field(max_length=200)] = "*"
+    state: SubstreamState | Literal["", "any"] = ""
     sort: Column | None = None
     descending: bool = False
-    after: str = ""
-    before: str | None = None
-    substreams: int = 50
-    records: int = 30
-    spans: int = 6
+    after: Annotated[str, Field(pattern=CURSOR, max_length=400)] = ""
+    before: Annotated[str, Field(pattern=rf"^$|{RECORD_ID}")] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ async def read_job_page(reader: Reader, job: str, wanted: JobPageSelection) -> J
         JobNotFound: If the job does not exist.
         JobDeleted: If the job was deleted.
     """
-    found = await reader.store.reads.page(job, HOLDERS, wanted.records + 1, wanted.before)
+    found = await reader.store.reads.page(job, HOLDERS, RECORDS_SHOWN + 1, wanted.before or None)
     status = job_status(reader, job, found.status)
     selection = _selection(wanted, status.substreams)
     if found.substreams.is_complete:
@@ -91,15 +92,19 @@ async def read_job_page(reader: Reader, job: str, wanted: JobPageSelection) -> J
         selection=selection,
         substreams=table,
         queries=query_table(reader, job, found.queries),
-        **records_page(found.earlier, wanted.records),
+        **records_page(found.earlier, RECORDS_SHOWN),
         completeness=completeness_of_job(reader, job, found.status, found.delays, CurveSelection()),
-        late=late_rows(reader, job, found.late, max_spans=wanted.spans),
+        late=late_rows(reader, job, found.late, max_spans=SPANS_SHOWN + 1),
         emissions=[record for _, record in reversed(found.latest.records) if record.kind == Kind.EMISSION],
     )
 
 
 def _selection(wanted: JobPageSelection, counts: SubstreamCounts) -> Selection:
     is_large = counts.known > LARGE
-    states = ACTIVE if wanted.states is None and counts.active and not is_large else wanted.states
+    states: Sequence[SubstreamState] | None = None
+    if wanted.state:
+        states = None if wanted.state == "any" else (wanted.state,)
+    elif counts.active and not is_large:
+        states = ACTIVE
     sort: Column = wanted.sort or ("name" if is_large else "watermark")
-    return Selection(wanted.name, None, states or None, sort, wanted.descending, wanted.after, wanted.substreams)
+    return Selection(wanted.name or "*", None, states, sort, wanted.descending, wanted.after, SUBSTREAMS_SHOWN)

@@ -1,7 +1,6 @@
 """Late rows of a job or a substream, by hour of event time."""
 
 from dataclasses import asdict
-from typing import Self
 
 from pydantic import Field
 
@@ -31,16 +30,6 @@ class LateHour(LateCounts):
 
     start: int = Field(description="Event time at which the hour starts.", examples=[1357552800000])
 
-    @classmethod
-    def with_rows(cls, hour: int, counts: HourCounts) -> Self:
-        """Return the record of an hour whose number of rows is known."""
-        return cls(start=hour * HOUR, **asdict(counts))
-
-    @classmethod
-    def without_rows(cls, hour: int, counts: HourCounts) -> Self:
-        """Return the record of an hour whose number of rows is unknown."""
-        return cls(start=hour * HOUR, **asdict(counts) | {"rows": None})
-
 
 class LateSpan(LateCounts):
     """Consecutive hours in which a substream had late rows."""
@@ -49,12 +38,6 @@ class LateSpan(LateCounts):
     substream: str = Field(description="Name of the substream.", examples=["HNL"])
     start: int = Field(description="Event time at which the first hour starts.", examples=[1357552800000])
     end: int = Field(description="Event time at which the last hour ends.", examples=[1357556400000])
-
-    @classmethod
-    def of(cls, span: Span) -> Self:
-        """Return the record of a span of the ledger."""
-        counts = asdict(span.counts) if span.whole else asdict(span.counts) | {"rows": None}
-        return cls(query=span.key[0], substream=span.key[1], start=span.start, end=span.end, **counts)
 
 
 class LateRows(WatermarkState):
@@ -103,9 +86,7 @@ def late_rows(
         rows, diverted = rows_of_domain.RowCounts(in_time, total.updated, total.late), total.diverted
     # In an hour with unattributed rows, the number of rows of a single substream is unknown.
     hours = [
-        LateHour.with_rows(hour, counts)
-        if substream is None or hour not in known.unattributed
-        else LateHour.without_rows(hour, counts)
+        LateHour(start=hour * HOUR, **_counts(counts, substream is None or hour not in known.unattributed))
         for hour, counts in sorted(known.hours.items())
     ]
     entries = (entry for entry in known.entries if substream in (None, entry[0]))
@@ -115,5 +96,15 @@ def late_rows(
         dropped=rows.late - diverted,
         diverted=diverted,
         hours=hours,
-        spans=[LateSpan.of(span) for span in spans(entries, known.unattributed)[:max_spans]],
+        spans=[_span(span) for span in spans(entries, known.unattributed)[:max_spans]],
     )
+
+
+def _span(span: Span) -> LateSpan:
+    query, name = span.key
+    return LateSpan(query=query, substream=name, start=span.start, end=span.end, **_counts(span.counts, span.whole))
+
+
+def _counts(counts: HourCounts, has_rows: bool) -> dict[str, int | None]:
+    """Return the members of :class:`LateCounts`, without the number of rows if it is unknown."""
+    return asdict(counts) | ({} if has_rows else {"rows": None})

@@ -8,14 +8,14 @@ from tidegate.reads.types import Record
 from tidegate.reads.watermark import WatermarkState
 from tidegate.store import views
 
+QUERY_ID = Field(description="Id of the query's checkpoint.", examples=["7d1f5c5e-9a0b-4a7e-8f63-0c3f3a1d2b4c"])
+
 
 class QueryStatus(Record):
     """One query and its latest batch."""
 
     query: str = Field(description="Name of the query.", examples=["departures"])
-    query_id: str = Field(
-        description="Id of the query's checkpoint.", examples=["7d1f5c5e-9a0b-4a7e-8f63-0c3f3a1d2b4c"]
-    )
+    query_id: str = QUERY_ID
     run_id: str = Field(
         description="Id of the latest start of the query.", examples=["c2f7a9d4-51f0-4c2f-a3de-1b7f60d0a9e1"]
     )
@@ -46,9 +46,7 @@ class BatchStatus(WatermarkState):
     """A batch of a query."""
 
     query: str = Field(description="Name of the query.", examples=["departures"])
-    query_id: str = Field(
-        description="Id of the query's checkpoint.", examples=["7d1f5c5e-9a0b-4a7e-8f63-0c3f3a1d2b4c"]
-    )
+    query_id: str = QUERY_ID
     batch_id: int = Field(description="Number of the batch.", examples=[41])
     pinned_watermark: int | None = Field(
         description="Watermark by which the rows of the batch are classified, in every replay. If null, no row is "

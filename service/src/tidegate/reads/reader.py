@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from tidegate.domain import results
+from tidegate.reads.types import attributes
 from tidegate.reads.watermark import CommandResult, WatermarkState
 from tidegate.store.jobs import JobStore
 
@@ -29,17 +30,7 @@ class Reader:
 
     def members(self, job: str, state: results.WatermarkState) -> dict[str, Any]:
         """Return the members of a :class:`WatermarkState`."""
-        return {
-            "job": job,
-            "watermark": state.watermark,
-            "coalesced_watermark": state.coalesced_watermark,
-            "complete": state.complete,
-            "now_ms": state.now_ms,
-            "state_epoch": state.state_epoch,
-            "incarnation": state.incarnation,
-            "watermark_token": self.issue_token(job, state),
-            "held_by": state.held_by,
-        }
+        return attributes(state) | {"job": job, "watermark_token": self.issue_token(job, state)}
 
     def watermark(self, job: str, state: results.WatermarkState) -> WatermarkState:
         """Return the watermark of a job as a record."""

@@ -1,19 +1,13 @@
 """The status of a job, and of all jobs."""
 
-from collections.abc import Mapping
-from dataclasses import fields
-
 from pydantic import Field
 
 from tidegate.domain.health import Health, health
 from tidegate.reads.config import JobConfig
 from tidegate.reads.reader import Reader
-from tidegate.reads.types import Record
+from tidegate.reads.types import Record, attributes
 from tidegate.reads.watermark import WatermarkState
 from tidegate.store.views import Status
-
-PAGE_MARGIN = 1
-"""Number of jobs read beyond a page of the list, to detect whether another page follows."""
 
 
 class RowCounts(Record):
@@ -102,12 +96,10 @@ def job_status(reader: Reader, job: str, status: Status) -> JobStatus:
     summary = status.summary
     return JobStatus.model_validate(
         {
-            **{field.name: getattr(summary, field.name) for field in fields(summary)},
+            **attributes(status),
+            **attributes(summary),
             **reader.members(job, status.state),
             "health": health(status.state, summary, reader.stale_after_ms),
-            "config": status.config,
-            "revision": status.revision,
-            "created_ms": status.created_ms,
             "substreams": SubstreamCounts.model_validate(summary),
             "rows": summary.counts,
         }
@@ -130,17 +122,10 @@ async def read_job_list(reader: Reader, prefix: str, after: str, limit: int) -> 
     jobs: list[JobStatus] = []
     # A job that is deleted between the two reads is missing from the second read. The loop then reads further jobs.
     while names and len(jobs) <= limit:
-        size = limit + PAGE_MARGIN - len(jobs)
-        statuses = await reader.store.reads.statuses(names[:size])
+        size = limit + 1 - len(jobs)  # one more than a page, to detect whether another page follows
+        for job, status in (await reader.store.reads.statuses(names[:size])).items():
+            if isinstance(status, Exception):
+                raise status
+            jobs.append(job_status(reader, job, status))
         names = names[size:]
-        jobs += [job_status(reader, job, status) for job, status in _readable(statuses).items()]
     return JobList(jobs=jobs[:limit], next=jobs[limit - 1].job if len(jobs) > limit else None)
-
-
-def _readable(statuses: Mapping[str, Status | Exception]) -> dict[str, Status]:
-    readable: dict[str, Status] = {}
-    for job, status in statuses.items():
-        if isinstance(status, Exception):
-            raise status
-        readable[job] = status
-    return readable

@@ -15,7 +15,7 @@ from tidegate.domain.results import SubstreamRow, SubstreamState
 from tidegate.reads.config import parsed_config
 from tidegate.reads.reader import Reader
 from tidegate.reads.status import RowCounts
-from tidegate.reads.types import Record
+from tidegate.reads.types import Record, attributes
 from tidegate.reads.watermark import WatermarkState
 from tidegate.store import views
 from tidegate.store.replies import substream_key
@@ -69,18 +69,10 @@ class SubstreamStatus(Record):
     def of(cls, row: SubstreamRow, max_watermark: int | None, config: JobConfig) -> Self:
         """Return a row of the store as a record."""
         return cls(
-            query=row.query,
-            substream=row.substream,
-            state=row.state,
-            since_ms=row.since_ms,
-            watermark=row.watermark,
-            max_event_time=row.max_event_time,
+            **attributes(row),
             skew=None if row.watermark is None or max_watermark is None else max_watermark - row.watermark,
-            last_event_ms=row.last_event_ms,
-            lag=row.lag,
             policy=config.override_of(row.substream),
             reported=row.reported_rows,
-            future_rows=row.future_rows,
             rows=RowCounts.model_validate(row.counts),
         )
 

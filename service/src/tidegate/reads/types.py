@@ -1,8 +1,9 @@
 """Types of the members of requests and responses, with their limits."""
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Annotated
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
@@ -106,6 +107,18 @@ class Record(BaseModel):
     model_config = ConfigDict(from_attributes=True, frozen=True)
 
 
+def attributes(of: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass instance by name. In contrast to ``asdict``, the values are not copied."""
+    return {field.name: getattr(of, field.name) for field in fields(of)}
+
+
+def values_by_name(names: Sequence[str], values: Sequence[int | None] | None) -> dict[str, int]:
+    """Return the values that are not null, by name. A column without values is None."""
+    if values is None:
+        return {}
+    return {name: value for name, value in zip(names, values, strict=True) if value is not None}
+
+
 class FieldError(ValueError):
     """A validation error that involves several fields.
 
@@ -119,12 +132,14 @@ class FieldError(ValueError):
         self.field = field
 
 
-def check_equal_lengths(columns: Mapping[str, Sequence[object] | None], size: int, of: str) -> None:
-    """Check that each column that is not None has ``size`` values.
+def check_equal_lengths(request: Request, columns: Iterable[str], of: str) -> None:
+    """Check that each column of a request that is not None has as many values as the column ``of``.
 
     Raises:
         FieldError: For the first column with another length.
     """
-    for name, values in columns.items():
+    size = len(getattr(request, of))
+    for name in columns:
+        values = getattr(request, name)
         if values is not None and len(values) != size:
             raise FieldError(name, f"has {len(values)} values for {size} {of}; the columns must be equally long")

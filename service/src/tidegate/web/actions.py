@@ -59,14 +59,8 @@ class DeclareRequest(SubstreamActionRequest):
 
     @model_validator(mode="after")
     def _check_columns(self) -> Self:
-        check_equal_lengths({"max_event_times": self.max_event_times}, len(self.names), "names")
+        check_equal_lengths(self, ("max_event_times",), "names")
         return self
-
-    @property
-    def known_event_times(self) -> dict[str, int]:
-        """The max event times that are not null, by substream."""
-        pairs = zip(self.names, self.max_event_times or [], strict=False)
-        return {name: time for name, time in pairs if time is not None}
 
 
 class RestoreRequest(SubstreamActionRequest):
@@ -78,13 +72,8 @@ class RestoreRequest(SubstreamActionRequest):
 
     @model_validator(mode="after")
     def _check_columns(self) -> Self:
-        check_equal_lengths({"watermarks": self.watermarks}, len(self.names), "names")
+        check_equal_lengths(self, ("watermarks",), "names")
         return self
-
-    @property
-    def watermark_of(self) -> dict[str, int]:
-        """The watermarks by substream."""
-        return dict(zip(self.names, self.watermarks, strict=True))
 
 
 class RetireRequest(Request):

@@ -1,14 +1,12 @@
 """Limits on the open HTTP connections of a replica."""
 
-import ipaddress
 import logging
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
 from typing import Protocol
 
 from tidegate.auth.usage import network, parsed_address
 from tidegate.runtime.metrics import Metrics
+from tidegate.settings import Settings
 from tidegate.web.problems import Problem
 
 log = logging.getLogger(__name__)
@@ -28,25 +26,6 @@ REASONS = {
 }
 """Reasons to refuse or close a connection, as text for the log, by label of the metric."""
 
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
-    """Limits of one replica.
-
-    Attributes:
-        connections: Maximum number of open connections.
-        per_address: Maximum number of open connections from one IPv4 address or one IPv6 /64 network.
-        request_timeout_s: Time in which a client must send a request, or read a part of its answer.
-        trusted_proxies: Networks of proxies. ``per_address`` does not limit them, because many clients share a proxy.
-    """
-
-    connections: int
-    per_address: int
-    request_timeout_s: float
-    trusted_proxies: Sequence[Network] = ()
-
 
 class Timed(Protocol):
     """A connection with a timeout for its client."""
@@ -56,23 +35,33 @@ class Timed(Protocol):
 
 
 class Connections:
-    """The open connections of a replica."""
+    """The open connections of a replica.
 
-    def __init__(self, limits: ConnectionLimits, metrics: Metrics) -> None:
-        self._limits, self._metrics = limits, metrics
+    An address is one IPv4 address or one IPv6 /64 network. Its limit does not apply to trusted proxies, because many
+    clients share a proxy.
+
+    Args:
+        settings: Settings of the service.
+        max_connections: Maximum number of open connections, if the files of the process allow fewer than the settings.
+        metrics: Metrics of the replica.
+    """
+
+    def __init__(self, settings: Settings, max_connections: int, metrics: Metrics) -> None:
+        self._settings, self._max_connections, self._metrics = settings, max_connections, metrics
+        self._max_per_address = min(settings.max_connections_per_address, max_connections // 2)
         self._open: set[Timed] = set()
         self._by_network: Counter[str] = Counter()
-        self._closed: Counter[tuple[str, str]] = Counter()
+        self._closed: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by reason and address
         self._next_log = 0.0
-        metrics.observe_connections(lambda: len(self._open), limits.connections, REASONS)
+        metrics.observe_connections(lambda: len(self._open), max_connections, REASONS)
 
     def admit(self, connection: Timed, address: str) -> Problem | None:
         """Count a new connection and return None, or return the problem with which to refuse it."""
-        if len(self._open) >= self._limits.connections:
+        if len(self._open) >= self._max_connections:
             detail = f"This replica has reached its limit of {len(self._open)} connections; try again later."
             return Problem("too_many_connections", detail)
         of = network(address)
-        if self._by_network[of] >= self._limits.per_address and not self._is_trusted(address):
+        if self._by_network[of] >= self._max_per_address and not self._is_trusted(address):
             number = self._by_network[of]
             detail = f"{of} has reached the limit of {number} connections from one address; use fewer connections."
             return Problem("too_many_from_address", detail)
@@ -92,7 +81,7 @@ class Connections:
     def closed(self, address: str, reason: str) -> None:
         """Count a connection that this replica refused or closed."""
         self._metrics.refused_connections.labels(reason).inc()
-        self._closed[reason, address] += 1
+        self._closed[reason][address] += 1
 
     def check(self, now: float) -> None:
         """Close the connections of clients that are too slow, and log the connections closed since the last log line.
@@ -101,7 +90,7 @@ class Connections:
             now: Monotonic time in seconds.
         """
         for connection in list(self._open):
-            connection.check(now, self._limits.request_timeout_s)
+            connection.check(now, self._settings.request_timeout_s)
         if self._closed and now >= self._next_log:
             self._next_log = now + LOG_INTERVAL_S
             log.warning("Closed connections: %s.", self._summary())
@@ -109,11 +98,8 @@ class Connections:
 
     def _summary(self) -> str:
         """Return the closed connections by reason, with the most frequent addresses."""
-        by_reason: dict[str, Counter[str]] = {}
-        for (reason, address), number in self._closed.items():
-            by_reason.setdefault(reason, Counter())[address] += number
         texts = []
-        for reason, addresses in sorted(by_reason.items()):
+        for reason, addresses in sorted(self._closed.items()):
             named = ", ".join(f"{number} from {address}" for address, number in addresses.most_common(ADDRESSES_LOGGED))
             more = len(addresses) - ADDRESSES_LOGGED
             texts.append(f"{REASONS[reason]} ({named}{f', {more} more addresses' if more > 0 else ''})")
@@ -121,4 +107,4 @@ class Connections:
 
     def _is_trusted(self, address: str) -> bool:
         parsed = parsed_address(address)
-        return parsed is not None and any(parsed in proxies for proxies in self._limits.trusted_proxies)
+        return parsed is not None and any(parsed in proxies for proxies in self._settings.trusted_proxies)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Depends, Path, Request
-from starlette.convertors import Convertor, register_url_convertor
+from starlette.convertors import StringConvertor, register_url_convertor
 
 from tidegate.auth.keyring import Keyring
 from tidegate.auth.revocation import Revocation
@@ -19,16 +19,10 @@ from tidegate.runtime.wakeups import WakeUps
 from tidegate.store.jobs import JobStore
 
 
-class _IdConvertor(Convertor[str]):
+class _IdConvertor(StringConvertor):
     """A part of a path, up to a slash or to the colon before a verb."""
 
     regex = "[^/:]+"
-
-    def convert(self, value: str) -> str:
-        return value
-
-    def to_string(self, value: str) -> str:
-        return value
 
 
 register_url_convertor("id", _IdConvertor())

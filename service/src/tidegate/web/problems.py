@@ -17,7 +17,6 @@ from starlette.requests import ClientDisconnect
 
 from tidegate.auth.errors import AccessDenied
 from tidegate.domain.errors import DomainError, EventTimeMissing
-from tidegate.reads.errors import FrameInForce
 from tidegate.runtime.wakeups import TooManyWaiting
 from tidegate.store.connection import is_failed_function, is_full, is_read_only
 from tidegate.web.statuses import CLIENT_DISCONNECTED, ERRORS
@@ -86,7 +85,7 @@ class Problem(Exception):
         return Response(self.body(), self.status, self.headers, "application/problem+json")
 
 
-HANDLED = (Problem, DomainError, AccessDenied, TooManyWaiting, FrameInForce, RequestValidationError, RedisError)
+HANDLED = (Problem, DomainError, AccessDenied, TooManyWaiting, RequestValidationError, RedisError)
 """Exceptions that :func:`problem_of` turns into problems."""
 
 
@@ -106,8 +105,6 @@ def problem_of(error: Exception) -> Problem:
             return Problem(error.code, str(error), headers, error.details)
         case TooManyWaiting():
             return Problem(error.code, str(error))
-        case FrameInForce():
-            return Problem(error.code, str(error), members={"field": error.field})
         case RequestValidationError():
             first = error.errors()[0]
             return Problem.of_field(str(first["loc"][-1]), first["msg"])

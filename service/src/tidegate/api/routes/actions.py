@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path, Query, Response
 
 from tidegate.api.parameters import QueryId
 from tidegate.auth.roles import ADMINS, OPERATORS, REPORTERS_AND_OPERATORS
-from tidegate.reads.types import ID, Text
+from tidegate.reads.types import ID, Text, values_by_name
 from tidegate.reads.watermark import CommandResult, HoldResult, WatermarkState
 from tidegate.web import actions
 from tidegate.web.access import CallerOf, allowed
@@ -35,9 +35,8 @@ async def declare(
 ) -> Response:
     """Declare substreams before their first event, so that they hold the watermark from the start."""
     with caller.within_quotas() as quotas:
-        effect = await context.store.actions.declare(
-            job, body.query, body.names, body.known_event_times, caller.audit_info(body.reason), quota=quotas.substreams
-        )
+        known, audit = values_by_name(body.names, body.max_event_times), caller.audit_info(body.reason)
+        effect = await context.store.actions.declare(job, body.query, body.names, known, audit, quota=quotas.substreams)
     return json_answer(context.reader.command_result(job, effect))
 
 
@@ -48,7 +47,7 @@ async def restore(
 ) -> Response:
     """Set the watermarks of known substreams from another system. If any substream is unknown, nothing changes."""
     audit = caller.audit_info(body.reason)
-    effect = await context.store.actions.restore(job, body.query, body.watermark_of, audit)
+    effect = await context.store.actions.restore(job, body.query, values_by_name(body.names, body.watermarks), audit)
     return json_answer(context.reader.command_result(job, effect))
 
 

@@ -16,7 +16,7 @@ from tidegate.auth.roles import READERS
 from tidegate.domain.errors import JobDeleted, JobNotFound
 from tidegate.domain.journal import Kind
 from tidegate.domain.numbers import EXACT_DOUBLE
-from tidegate.reads.history import RECORD_ID, HistoryPage, HistoryRecord, HistorySelection, read_history
+from tidegate.reads.history import RECORD_ID, HistoryPage, HistoryRecord, read_history
 from tidegate.runtime.feed import Entry, State, Step
 from tidegate.web.access import CallerOf, allowed
 from tidegate.web.bodies import compact_answer
@@ -70,17 +70,12 @@ async def watch(
     await anext(steps)
     return StreamingResponse(
         _events(context, caller, job, steps, kind or ()),
-        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        headers={"X-Accel-Buffering": "no"},
         media_type="text/event-stream",
     )
 
 
-@router.get(
-    "/{job:id}/history",
-    response_model=HistoryPage,
-    response_model_exclude_unset=True,
-    summary="Get the history of a job",
-)
+@router.get("/{job:id}/history", response_model=HistoryPage, summary="Get the history of a job")
 @allowed(*READERS)
 async def history(
     job: JobId,
@@ -108,8 +103,7 @@ async def history(
     ] = 100,
 ) -> Response:
     """Return the records of a job, latest first."""
-    selection = HistorySelection(as_of, from_ms, kind or (), before, limit)
-    return compact_answer(await read_history(context.reader, job, selection))
+    return compact_answer(await read_history(context.reader, job, as_of, from_ms, kind or (), before, limit))
 
 
 async def _events(

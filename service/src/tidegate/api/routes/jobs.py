@@ -62,11 +62,9 @@ async def put_job(
     ] = None,
 ) -> Response:
     """Create a job (`If-None-Match: *`), or replace its configuration (`If-Match` with its ETag)."""
-    creates = if_none_match is not None
-    if not creates:
-        caller.require_role(*OPERATORS)  # reporters may create jobs, but not change them
     revision = None
-    if not creates:
+    if if_none_match is None:
+        caller.require_role(*OPERATORS)  # reporters may create jobs, but not change them
         if if_match is None:
             raise Problem(
                 "precondition_required",

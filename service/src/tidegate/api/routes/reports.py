@@ -19,6 +19,7 @@ from tidegate.auth.roles import READERS, REPORTERS
 from tidegate.domain import results
 from tidegate.domain.state import Run
 from tidegate.reads.queries import BatchStatus, read_batch
+from tidegate.reads.types import attributes
 from tidegate.reads.watermark import CommandResult
 from tidegate.web.access import CallerOf, allowed
 from tidegate.web.bodies import body_of, json_answer
@@ -87,18 +88,7 @@ async def begin(
         body.options,
         context.tokens.claim(job, body.watermark_token),
     )
-    return json_answer(
-        BeginResult(
-            **context.reader.members(job, begun.state),
-            pinned_watermark=begun.pinned_watermark,
-            latest_event_time=begun.latest_event_time,
-            replayed=begun.replayed,
-            joined=begun.joined,
-            previous_batch_id=begun.previous_batch_id,
-            previous_open=begun.previous_open,
-            revision=begun.revision,
-        )
-    )
+    return json_answer(BeginResult(**context.reader.members(job, begun.state), **attributes(begun)))
 
 
 @router.get(BATCH, response_model=BatchStatus, summary="Get a batch")

@@ -48,7 +48,7 @@ class RowAccounting(Request):
 
     @model_validator(mode="after")
     def _check_columns(self) -> Self:
-        check_equal_lengths({name: getattr(self, name) for name in COLUMNS}, len(self.substreams), "substreams")
+        check_equal_lengths(self, COLUMNS, "substreams")
         entries = sum(len(rows or ()) for rows in self.hours or ())
         if entries > ENTRIES_KEPT:
             raise FieldError("hours", f"has {entries} entries; the limit is {ENTRIES_KEPT}")

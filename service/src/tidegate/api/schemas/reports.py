@@ -10,6 +10,7 @@ from tidegate.api.schemas.accounting import RowAccounting
 from tidegate.domain.commands.begin import BeginOptions
 from tidegate.domain.commands.stage import PartitionReport
 from tidegate.domain.state import PinnedWatermark, RowsByDelay
+from tidegate.reads.queries import QUERY_ID
 from tidegate.reads.types import (
     BatchNumber,
     Count,
@@ -22,10 +23,10 @@ from tidegate.reads.types import (
     Request,
     WaitMs,
     check_equal_lengths,
+    values_by_name,
 )
 from tidegate.reads.watermark import WatermarkState
 
-QUERY_ID = Field(description="Id of the query's checkpoint.", examples=["7d1f5c5e-9a0b-4a7e-8f63-0c3f3a1d2b4c"])
 RUN_ID = Field(description="Id of this start of the query.", examples=["c2f7a9d4-51f0-4c2f-a3de-1b7f60d0a9e1"])
 TOKEN = Field(
     default=None,
@@ -33,6 +34,9 @@ TOKEN = Field(
     description="The latest `watermark_token` that the client received.",
     examples=["1.1357552800000.dGhpcyBpcyBhbiBleGFtcGxl"],
 )
+
+
+COLUMNS = ("max_event_times", "min_event_times", "watermarks", "counts", "future_counts", "delays")
 
 
 class BatchReference(Request):
@@ -99,24 +103,14 @@ class Report(Request):
 
     @model_validator(mode="after")
     def _check_columns(self) -> Self:
-        columns: dict[str, Sequence[object] | None] = {
-            "max_event_times": self.max_event_times,
-            "min_event_times": self.min_event_times,
-            "watermarks": self.watermarks,
-            "counts": self.counts,
-            "future_counts": self.future_counts,
-            "delays": self.delays,
-        }
-        check_equal_lengths(columns, len(self.substreams), "substreams")
+        check_equal_lengths(self, COLUMNS, "substreams")
         if self.max_event_times is None and self.watermarks is None:
             raise FieldError("max_event_times", "is missing; it is optional only if watermarks are given")
         return self
 
     def column(self, values: Sequence[int | None] | None) -> dict[str, int]:
         """Return the values of a column that are not null, by substream."""
-        if values is None:
-            return {}
-        return {name: value for name, value in zip(self.substreams, values, strict=True) if value is not None}
+        return values_by_name(self.substreams, values)
 
     def of_partition(self, partition: int) -> PartitionReport:
         """Return the report of a partition as a domain object."""

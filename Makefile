@@ -97,7 +97,7 @@ conformance: $(READY) ## run the traces of Hazelcast Jet, or those in CONFORMANC
 mutants: $(READY) ## check that the tests catch known defects (ten minutes; ONLY=name for a single one)
 	@$(BIN)/python -m mutants $(if $(ONLY),--only $(ONLY))
 
-bench: $(READY) ## measure what coordination costs a batch of ten million rows (twenty minutes; BENCH_ROUNDS=9, BENCH=native, waiting, sizing or service)
+bench: $(READY) ## measure what reports cost (ten minutes; BENCH=batches, jobs, scripts, tenants, waiting, overhead, native or small)
 	@$(BIN)/python -m benchmarks $(BENCH)
 
 lateness: $(READY) ## run windows and allowed lateness over a thousand batches, four times (an hour)

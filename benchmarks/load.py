@@ -34,14 +34,19 @@ class Load:
     error: BaseException | None = None
 
     @property
+    def count(self) -> int:
+        """Number of answers."""
+        return len(self.latencies_s)
+
+    @property
     def rate(self) -> float:
         """Answers per second."""
-        return len(self.latencies_s) / self.seconds
+        return self.count / self.seconds
 
     def percentile_ms(self, percent: float) -> float:
         """Return a percentile of the latencies in milliseconds."""
         ordered = sorted(self.latencies_s)
-        return 1000 * ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
+        return 1000 * ordered[min(self.count - 1, int(self.count * percent / 100))]
 
 
 class _Connection(asyncio.Protocol):
@@ -97,7 +102,7 @@ def request_bytes(url: str, path: str, body: bytes, headers: str = "") -> bytes:
     return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
 
-def run(url: str, requests: Iterator[bytes], connections: int, seconds: float) -> Load:
+def send(url: str, requests: Iterator[bytes], connections: int, seconds: float) -> Load:
     """Send requests for a number of seconds, and return what was measured.
 
     Raises:
@@ -106,7 +111,7 @@ def run(url: str, requests: Iterator[bytes], connections: int, seconds: float) -
     """
     load = Load()
 
-    async def send() -> None:
+    async def run() -> None:
         loop = asyncio.get_running_loop()
         task = asyncio.current_task()
 
@@ -130,7 +135,7 @@ def run(url: str, requests: Iterator[bytes], connections: int, seconds: float) -
         load.seconds = time.perf_counter() - began
 
     try:
-        uvloop.run(send())
+        uvloop.run(run())
     except asyncio.CancelledError:
         raise load.error or RuntimeError("The load was cancelled.") from None
     if failed := {status: count for status, count in load.statuses.items() if not 200 <= status < 300}:

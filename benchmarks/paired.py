@@ -1,45 +1,54 @@
-"""Paired timing: each round runs the baseline and all variants once, in random order.
+"""Interleaved measurements: each round makes all measurements once, in random order.
 
-The result of a variant is the median of its ratios to the baseline of the same round, with the lowest and the highest
-ratio. The baseline runs twice in each round. The ratio of these two runs is the control: a difference within the spread
-of the control is not significant.
+The result is the median of the ratios within the rounds, with the lowest and the highest ratio. The baseline is
+measured twice in each round. The ratio of these two measurements is the control: a difference within the spread of the
+control is not significant.
 """
 
 import random
-import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import TypeVar
+
+from benchmarks.results import Row, Spread, ratios
+
+Name = TypeVar("Name")
+Result = TypeVar("Result")
 
 BASELINE = "bare"
 CONTROL = "bare again"
 
 
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """The median, the lowest and the highest ratio of one variant to the baseline."""
-
-    median: float
-    lowest: float
-    highest: float
-
-    def __str__(self) -> str:
-        return f"{self.median:.2f}  [{self.lowest:.2f} .. {self.highest:.2f}]"
-
-
-def compare(
-    baseline: Callable[[], float], variants: Mapping[str, Callable[[], float]], rounds: int, show: Callable[[str], None]
-) -> dict[str, Ratio]:
-    """Run functions that return seconds, and return the ratios of ``variants`` to ``baseline``.
+def interleave(
+    measurements: Mapping[Name, Callable[[], Result]], rounds: int, show: Callable[[str], None]
+) -> dict[Name, list[Result]]:
+    """Make all measurements in each round, in random order, and return the results of each measurement.
 
     The first of the ``rounds + 1`` rounds is a warm-up and does not count.
     """
-    timed = {BASELINE: baseline, CONTROL: baseline, **variants}
-    ratios: dict[str, list[float]] = {name: [] for name in timed if name != BASELINE}
+    results: dict[Name, list[Result]] = {name: [] for name in measurements}
     for number in range(rounds + 1):
-        seconds = {name: timed[name]() for name in random.sample(list(timed), len(timed))}
-        told = "  ".join(f"{name} {seconds[name]:.2f} s" for name in timed)
-        show(f"  {'warming up' if number == 0 else f'round {number}/{rounds}'}: {told}")
-        if number:
-            for name, measured in ratios.items():
-                measured.append(seconds[name] / seconds[BASELINE])
-    return {name: Ratio(statistics.median(measured), min(measured), max(measured)) for name, measured in ratios.items()}
+        for name in random.sample(list(measurements), len(measurements)):
+            result = measurements[name]()
+            if number:
+                results[name].append(result)
+        show(f"  {f'round {number}/{rounds}' if number else 'warming up'}")
+    return results
+
+
+def compare(
+    baseline: Callable[[], float],
+    variants: Mapping[str, Callable[[], float]],
+    targets: Mapping[str, float],
+    rounds: int,
+    show: Callable[[str], None],
+) -> list[Row]:
+    """Run functions that return seconds, and return the ratios of ``variants`` to ``baseline``.
+
+    ``targets`` has the highest ratio of variants with a target.
+    """
+    seconds = interleave({BASELINE: baseline, CONTROL: baseline, **variants}, rounds, show)
+    bare = seconds.pop(BASELINE)
+    rows = [
+        Row(f"{name} / {BASELINE}", ratios(each, bare), at_most=targets.get(name)) for name, each in seconds.items()
+    ]
+    return [Row(BASELINE, Spread.of(bare), "s"), *rows]

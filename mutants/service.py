@@ -35,7 +35,7 @@ MUTANTS = (
     ),
     Mutant(
         "service-merged-substream-twice",
-        "Two reports of one substream are merged, so one of them can set the other aside.",
+        "Two reports of one substream are merged, so an event time too far in the future discards a valid one.",
         Guarantee.EXACT,
         f"{SERVICE}/store/merging.py",
         " and self._members.isdisjoint(report.members)",

@@ -75,7 +75,7 @@ def test_errors_name_members_of_the_request(http: httpx.Client, make_job: Make) 
 def test_a_bad_report_names_its_field_and_changes_nothing(
     http: httpx.Client, make_job: Make, body: object, field: str
 ) -> None:
-    """A report with one invalid entry has no effect."""
+    """An invalid report has no effect."""
     path = make_job()
     http.post(f"{path}:report", json={"substreams": ["a", "b"], "max_event_times": [100, 100]}).raise_for_status()
     before = http.get(f"{path}/substreams").json()["substreams"]

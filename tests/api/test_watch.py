@@ -262,7 +262,7 @@ def _until_full(http: httpx.Client) -> None:
     for _ in range(600):
         if http.get("/v1/jobs/j/watermark?at_least=99&timeout_s=0.05").status_code == 429:
             return
-    pytest.fail("the coordinator never had the maximum number of waiting clients")
+    pytest.fail("no call returned 429 in 600 attempts: expected the coordinator to reach its limit of waiting clients")
 
 
 def test_a_job_is_deleted_and_created_again(http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make) -> None:

@@ -52,7 +52,7 @@ class Answers:
 
 
 def begin(answers: Answers, policy: RetryPolicy = QUICK) -> dict[str, Any]:
-    """Begin a batch at a coordinator with these answers."""
+    """Begin a batch at a coordinator that gives these answers."""
     return run(call("Begin", partial(Send, "PUT", "/", None, {}), policy, SYSTEM_CLOCK), answers)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from benchmarks.lateness import EVENTS, GRACES, HALVES, LAG, SIZE, arrivals, run
+from benchmarks.lateness import EVENTS, GRACES, HALVES, LAG, SIZE, arrivals, measure
 
 
 def by_hand(events: int, lag: int, grace: int) -> tuple[int, int, int, float]:
@@ -49,7 +49,7 @@ def test_allowed_lateness_gives_the_completeness_of_a_longer_lag_without_its_lat
 @pytest.mark.parametrize("grace", [0, 15])
 def test_a_real_query_counts_as_by_hand(spark: SparkSession, tmp_path: Path, grace: int) -> None:
     events = 200
-    [found] = run(spark, tmp_path, lambda line: None, events, [grace])
+    [found] = measure(spark, tmp_path, lambda line: None, events, [grace])
     on_time, updated, late, latency = by_hand(events, LAG, grace)
     assert (found.on_time, found.updated, found.late) == (on_time, updated, late)
     assert found.latency == pytest.approx(latency)

@@ -112,7 +112,7 @@ def test_delays_of_a_stream_with_one_substream(spark: SparkSession) -> None:
 def test_each_substream_learns_its_own_lag(
     spark: SparkSession, source: FileBatches, tidegate: CoordinatorProcess, checkpoint: str, mode: Any
 ) -> None:
-    """When one of two substreams becomes late, only its own lag grows."""
+    """When rows of one of two substreams arrive late, only the lag of that substream grows."""
     config = target_completeness(0.9, timedelta(seconds=60), min_rows=20)
     job = tidegate.job(config=config)
     for batch in range(4):

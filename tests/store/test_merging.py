@@ -144,7 +144,7 @@ def test_a_lowest_event_time_without_an_event_time_holds_nothing(driver: Driver)
 
 
 def test_a_substream_in_two_reports_is_in_two_calls(driver: Driver) -> None:
-    """An event time too far in the future does not set aside the event time of another client."""
+    """An event time too far in the future does not discard the event time of another client."""
     clocked = Clocked(driver, JobConfig(LimitingLag(10), max_future_skew_ms=1000))
     before = clocked.calls()
     future, accepted = of(clocked.reports({"max_event_times": {"a": 5000}}, {"max_event_times": {"a": 500}}))

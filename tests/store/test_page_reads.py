@@ -1,4 +1,4 @@
-"""The reads of a job's page."""
+"""The requests to Redis that load the page of a job."""
 
 from pathlib import Path
 
@@ -45,7 +45,7 @@ def test_many_substreams_are_read_in_parts(driver: Driver, job_name: str) -> Non
 
 
 def test_functions_that_the_server_does_not_have_are_loaded_for_the_page(driver: Driver, job_name: str) -> None:
-    """A new store must not break the page."""
+    """After ``FUNCTION FLUSH``, the page loads the functions again."""
     assert page_reads(driver, job_name, ["a"])[1] == {"a"}
 
     async def flush() -> None:

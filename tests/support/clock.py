@@ -1,4 +1,4 @@
-"""A virtual clock for the client and the coordinator, which moves only when a test says so."""
+"""A virtual clock for the client and the coordinator."""
 
 import heapq
 import itertools

@@ -72,5 +72,5 @@ class Sink:
 
 
 def stream_of(spark: SparkSession, job: Job, source: FileBatches, sink: Sink) -> Stream:
-    """Return a stream with a sink, by the columns ``t`` and ``k``."""
+    """Return a stream with a sink. Column ``t`` has the event times, column ``k`` the substreams."""
     return sink.after(job.stream(source.stream(spark), event_time="t", substream="k"))

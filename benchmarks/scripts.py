@@ -1,0 +1,164 @@
+"""The processor time of functions in Redis: reports beside plain commands, and sweeps, by the server's statistics."""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Coroutine
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+from pydantic_core import to_json
+from redis import Redis
+
+from benchmarks.paired import interleave
+from benchmarks.processes import processor_s
+from benchmarks.results import Row, Spread, ratios
+from tidegate.domain.config import JobConfig
+from tidegate.domain.policy import LimitingLag, LimitingTimestampAndWallClockLag, Policy
+from tidegate.store.connection import connect
+from tidegate.store.embedded import EmbeddedValkey
+from tidegate.store.jobs import JobStore
+from tidegate.store.keyspace import JOBS, SWEEPS, job_key
+from tidegate.store.library import library
+
+Result = TypeVar("Result")
+
+SUBSTREAMS = 10_000
+REPORTS = {1: 10_000, 100: 1_000}
+"""Number of reports in a round, by their number of substreams."""
+CALLS: dict[tuple[int, int], float | None] = {(1, 1): None, (1, 16): 1.7, (100, 1): 1.4}
+"""Highest ratio to plain commands, by substreams of a report and reports of a call. The coordinator merges the reports
+that arrive during a round trip: with 16 connections, about 16."""
+PIPELINED = 16
+SWEPT = (10_000, 100_000)
+"""Numbers of substreams that follow the clock."""
+SWEEP_TARGET_MS = 20
+SWEEPS_IN_A_ROUND = 10
+START, LAG = 1_700_000_000_000, 1000
+FOLLOWING = LimitingTimestampAndWallClockLag(LAG, LAG)
+
+
+class Bench:
+    """An embedded Valkey, by a store and by plain commands."""
+
+    def __init__(self, valkey: EmbeddedValkey) -> None:
+        assert valkey.pid is not None
+        self.process = psutil.Process(valkey.pid)
+        self.redis = Redis(unix_socket_path=valkey.socket)
+        self.runner = asyncio.Runner()
+        self.store = JobStore(connect(valkey.url))
+        self._sent = 0
+        self._now: dict[str, int] = {}
+
+    def wait_for(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        """Run a coroutine of the store."""
+        return self.runner.run(coroutine)
+
+    def create(self, job: str, policy: Policy, substreams: int) -> None:
+        """Create a job, and report all its substreams."""
+        self._now[job] = START
+        self.wait_for(self.store.configure(job, JobConfig(policy, max_future_skew_ms=None), {}, None, now_ms=START))
+        self._report_all(job, substreams)
+
+    def _report_all(self, job: str, substreams: int) -> None:
+        now_ms = self._now[job]
+        for at in range(0, substreams, 5000):
+            times = {_name(number): now_ms + number for number in range(at, min(at + 5000, substreams))}
+            self.wait_for(self.store.report(job, times, now_ms=now_ms))
+
+    def reports(self, k: int, merged: int) -> float:
+        """Return the microseconds of a report by the function, with several reports in each call."""
+        command = ("FCALL", library().function("report"), 3, job_key("reports"), SWEEPS, JOBS)
+        columns = {"watermarks": [], "min_event_times": [], "tokens": [], "now_ms": START}
+
+        def calls(names: list[str], event_time: int) -> list[tuple[object, ...]]:
+            return [(*command, to_json(columns | {"members": names, "max_event_times": [event_time] * len(names)}))]
+
+        return self._us(k, merged, calls)
+
+    def plain(self, k: int) -> float:
+        """Return the microseconds of the same sorted-set commands, without a function."""
+
+        def commands(names: list[str], event_time: int) -> list[tuple[object, ...]]:
+            scored = [part for name in names for part in (event_time, name)]
+            return [
+                ("ZADD", "plain:max_event_times", "GT", *scored),
+                ("ZADD", "plain:active", "GT", *scored),
+                ("ZADD", "plain:last_events", *(part for name in names for part in (START, name))),
+                ("ZRANGE", "plain:active", 0, 0, "WITHSCORES"),
+            ]
+
+        return self._us(k, 1, commands)
+
+    def _us(self, k: int, merged: int, commands: Callable[[list[str], int], list[tuple[object, ...]]]) -> float:
+        """Send commands, each for ``merged`` reports of ``k`` substreams; return the processor time of each report."""
+        prepared = []
+        for _ in range(REPORTS[k] // merged):
+            self._sent += 1
+            names = [_name(number) for number in random.sample(range(SUBSTREAMS), k * merged)]
+            prepared.append(commands(names, START + self._sent))
+        before = processor_s(self.process)
+        for at in range(0, len(prepared), PIPELINED):
+            pipeline = self.redis.pipeline(transaction=False)
+            for command in (command for report in prepared[at : at + PIPELINED] for command in report):
+                pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
+            pipeline.execute()
+        return 1e6 * (processor_s(self.process) - before) / (len(prepared) * merged)
+
+    def longest_sweep_ms(self, job: str, substreams: int) -> float:
+        """Return the longest sweep of a round, in milliseconds.
+
+        The watermarks of all substreams begin to follow the clock between the same two sweeps.
+        """
+        self._report_all(job, substreams)
+        longest = 0.0
+        for _ in range(SWEEPS_IN_A_ROUND):
+            self._now[job] += LAG
+            before = self._function_us()
+            self.wait_for(self.store.sweep(job, now_ms=self._now[job]))
+            longest = max(longest, (self._function_us() - before) / 1000)
+        return longest
+
+    def _function_us(self) -> int:
+        return int(self.redis.info("commandstats")["cmdstat_fcall"]["usec"])
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.wait_for(self.store.redis.aclose())
+        self.runner.close()
+        self.redis.close()
+
+
+def _name(number: int) -> str:
+    return f"substream-{number:06}"
+
+
+def run(out: Path, rounds: int, show: Callable[[str], None]) -> list[Row]:
+    """Measure reports of each size, and sweeps."""
+    with EmbeddedValkey(out / f"scripts-{time.time_ns()}") as valkey:
+        bench = Bench(valkey)
+        bench.create("reports", LimitingLag(LAG), SUBSTREAMS)
+        measurements: dict[tuple[str, int, int], Callable[[], float]] = {}
+        for k, merged in CALLS:
+            measurements["function", k, merged] = partial(bench.reports, k, merged)
+        for k in REPORTS:
+            measurements["plain", k, 1] = partial(bench.plain, k)
+            measurements["plain again", k, 1] = partial(bench.plain, k)
+        for substreams in SWEPT:
+            bench.create(f"swept-{substreams}", FOLLOWING, substreams)
+            measurements["sweep", substreams, 1] = partial(bench.longest_sweep_ms, f"swept-{substreams}", substreams)
+        found = interleave(measurements, rounds, show)
+        bench.close()
+    rows = []
+    for k in REPORTS:
+        control = ratios(found["plain again", k, 1], found["plain", k, 1])
+        rows.append(Row(f"Redis, k={k}: plain commands again / plain commands (control)", control))
+    for (k, merged), target in CALLS.items():
+        name = f"Redis, k={k}, {merged} report(s) in a call: report / plain commands"
+        rows.append(Row(name, ratios(found["function", k, merged], found["plain", k, 1]), at_most=target))
+    for substreams in SWEPT:
+        longest = Spread.of(found["sweep", substreams, 1])
+        rows.append(Row(f"longest sweep of {substreams:,} substreams", longest, "ms", at_most=SWEEP_TARGET_MS))
+    return rows

@@ -9,12 +9,11 @@ import pytest
 from tests.support.drivers import on_files
 from tests.support.waiting import until
 from tidegate_spark import connect
-from tidegate_spark.clock import SYSTEM_CLOCK
 from tidegate_spark.errors import CoordinatorUnavailable
-from tidegate_spark.logs import QueryLog
 from tidegate_spark.protocol.backlog import Backlog, BacklogBatch
+from tidegate_spark.protocol.calls import QueryCalls
 from tidegate_spark.protocol.checkpoint import Checkpoint
-from tidegate_spark.protocol.coordinator import Coordinator, ProcessingTime
+from tidegate_spark.protocol.coordinator import ProcessingTime
 from tidegate_spark.protocol.effects import Effect, Pause, Procedure, run
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
@@ -49,8 +48,8 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
 
 
 def flush(checkpoint: Checkpoint, receiver: Receiver) -> bool:
-    coordinator = Coordinator("http://127.0.0.1:1", "j", ONE_ATTEMPT, SYSTEM_CLOCK)
-    backlog = Backlog(coordinator, receiver, in_background=False, log=QueryLog("j", "q"))
+    settings = QuerySettings(connect("http://127.0.0.1:1", job="j").connection, "q")
+    backlog = Backlog(QueryCalls(settings, "run"), receiver, in_background=False)
 
     def perform(effect: Effect) -> Any:
         return False if isinstance(effect, Pause) else perform_on_files(checkpoint, effect)

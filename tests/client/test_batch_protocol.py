@@ -96,7 +96,7 @@ def test_a_coordinator_that_loses_its_state_twice_is_restored(
     run.batch(0, a=100_000, b=40_000)
     for _ in range(2):
         own.empty()
-        run.session.coordinator.watermark_token = None  # as if the coordinator had a new secret
+        run.session.calls.watermark_token = None  # as if the coordinator had a new secret
         run.beat(0)
         assert known(job) == {"a": 100_000, "b": 40_000}
         assert job.status()["watermark"] is None or job.status()["watermark"] == 30_000

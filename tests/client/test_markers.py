@@ -17,7 +17,7 @@ START = {"watermark": None}
 
 
 def reader_of(job: Job, size: int, slide: int, offset: int = 0) -> WatermarkReader:
-    options = {"url": job.connection.watermark_url, "size": size, "slide": slide, "offset": offset}
+    options = {**job.connection.reader_options, "size": size, "slide": slide, "offset": offset}
     reader = Markers({name: str(value) for name, value in options.items()}).streamReader(None)
     assert isinstance(reader, WatermarkReader)
     return reader

@@ -116,7 +116,7 @@ class EndedRun:
     def next_run(self, job: Job) -> FinishedBatches:
         checkpoint = documents_of(str(self.directory), "q")
         session = DriverSession(QuerySettings(job.connection, "q"), checkpoint)
-        session.run(session.protocol.start_native())
+        session.run(session.protocol.start(adopt=False))
         return FinishedBatches(session, by_row=True, retained=10)
 
 

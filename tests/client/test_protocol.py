@@ -83,7 +83,7 @@ def test_a_whole_query(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not driver.run(driver.protocol.backlog.flush_again()), "the backlog must be empty"
     assert known(world) == {"a": 120_000, "b": 45_000}
     world.coordinator.job = None
-    driver.coordinator.watermark_token = None  # as if the coordinator had another secret
+    driver.protocol.calls.watermark_token = None  # as if the coordinator had another secret
     driver.heartbeat(2)
     assert known(world) == {"a": 120_000, "b": 45_000}
     assert driver.batch(3, fold(a=130_000)).stored.pinned_watermark == 35_000

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from tests.support.driver import Driver
+from tests.support.driver import Driver, records
 from tests.support.machine import JobMachine
 from tidegate.domain.config import JobConfig
 from tidegate.domain.frame import Frame
@@ -159,7 +159,7 @@ class StoreRig:
         return {row.substream: row.watermark for row in rows}
 
     def items(self) -> list[Item]:
-        fresh = self.driver(self.store.reads.records(self.job, after=self.seen))
+        fresh = self.driver(records(self.store, self.job, after=self.seen))
         self.seen = fresh[-1][0] if fresh else self.seen
         items, self.before = _items([record for _, record in fresh], self.before)
         return items

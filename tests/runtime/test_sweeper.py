@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.driver import with_store
+from tests.support.driver import records, with_store
 from tidegate.domain.commands.stage import PartitionReport
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import ClockJumped
@@ -90,7 +90,7 @@ def test_time_moves_the_watermark_without_any_report_or_read(
         before = (await store.report(job_name, {"a": 5000})).state.coalesced_watermark
 
         async def moved() -> bool:
-            emitted = [record for _, record in await store.reads.records(job_name) if record.kind == "emission"]
+            emitted = [record for _, record in await records(store, job_name) if record.kind == "emission"]
             return bool(emitted) and emitted[-1].details["coalesced_watermark"] != before
 
         await until(store, moved)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.driver import Driver
+from tests.support.driver import Driver, records
 from tidegate.domain.commands.stage import PartitionReport
 from tidegate.domain.config import JobConfig
 from tidegate.domain.frame import Frame
@@ -126,9 +126,9 @@ def test_the_history_of_a_job_is_bounded(driver: Driver, job_name: str) -> None:
 
     driver(driver.store.configure(job_name, JobConfig(LimitingLag(0)), {}, None, now_ms=0))
     driver(emit())
-    assert len(driver(driver.store.reads.records(job_name))) == RECORDS_KEPT
+    assert len(driver(records(driver.store, job_name))) == RECORDS_KEPT
     driver(driver.store.report(job_name, {"a": RECORDS_KEPT + 10}, now_ms=RECORDS_KEPT_MS + 2))
-    assert [record.details["coalesced_watermark"] for _, record in driver(driver.store.reads.records(job_name))] == [
+    assert [record.details["coalesced_watermark"] for _, record in driver(records(driver.store, job_name))] == [
         RECORDS_KEPT + 10
     ]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from operator import itemgetter
 from typing import Any
 
-from tests.support.driver import Driver
+from tests.support.driver import Driver, records
 from tests.support.machine import JobMachine
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import DomainError
@@ -111,7 +111,7 @@ class Twin:
         """Compare the records that both sides have written since the last command."""
         journal = self.machine.journal
         expected = list(journal)[len(journal) - (journal.written - self.written) :]
-        entries = self.driver(self.store.reads.records(self.job, after=self.seen))
+        entries = self.driver(records(self.store, self.job, after=self.seen))
         self.written, self.seen = journal.written, entries[-1][0] if entries else self.seen
         self.new_records = expected
         self._same(comparable([record for _, record in entries]), comparable(expected))

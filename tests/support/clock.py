@@ -7,12 +7,14 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakValueDictionary
 
+from tidegate_spark.clock import Clock
+
 START_S = 1_700_000_000.0
 
 _clocks: "WeakValueDictionary[int, VirtualClock]" = WeakValueDictionary()
 
 
-class VirtualClock:
+class VirtualClock(Clock):
     """Processing time that only :meth:`sleep` and :meth:`advance` move.
 
     Both return at once. They move the time and make the calls that are due by then, in the caller's thread.

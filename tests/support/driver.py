@@ -6,9 +6,12 @@ from typing import Any, TypeVar
 
 from redis.asyncio import Redis
 
+from tidegate.domain.journal import Record
 from tidegate.store.connection import connect
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate.store.jobs import JobStore
+from tidegate.store.keyspace import key_of
+from tidegate.store.replies import journal_records
 
 Result = TypeVar("Result")
 
@@ -32,6 +35,13 @@ def command_of(store: JobStore, name: str) -> Callable[..., Coroutine[Any, Any, 
     """Return the action or the other command of this name."""
     command: Callable[..., Coroutine[Any, Any, Any]] = getattr(store.actions, name, None) or getattr(store, name)
     return command
+
+
+async def records(store: JobStore, job: str, after: str = "-") -> list[tuple[str, Record]]:
+    """Return the records after the id ``after`` (default: all records), oldest first, each with its id."""
+    first = after if after == "-" else f"({after}"
+    found: Any = await store.redis.xrange(key_of(job, "journal"), first, "+")
+    return journal_records(found)
 
 
 def with_store(valkey: EmbeddedValkey, what: Callable[[JobStore], Awaitable[Result]]) -> Result:

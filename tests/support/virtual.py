@@ -11,7 +11,6 @@ from tests.support.clock import VirtualClock
 from tidegate_spark.config import JobConfig
 from tidegate_spark.protocol.batches import OpenBatch
 from tidegate_spark.protocol.connection import JobConnection
-from tidegate_spark.protocol.coordinator import Coordinator
 from tidegate_spark.protocol.effects import (
     Effect,
     HasCheckpoint,
@@ -262,8 +261,7 @@ class Driver:
         self.world = world
         config: JobConfig = {"policy": {"type": "limiting_lag", "lag_ms": LAG}}
         connection = JobConnection("http://model", "j", None, config, on_outage, world.clock)
-        self.coordinator: Coordinator = connection.coordinator()
-        self.protocol = QueryProtocol(QuerySettings(connection, "q"), f"run-{number}", self.coordinator, True)
+        self.protocol = QueryProtocol(QuerySettings(connection, "q"), f"run-{number}", True)
 
     def run(self, procedure: Procedure[Result]) -> Result:
         """Run a procedure in the world."""

@@ -12,16 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
 
 import typer
 import uvicorn
 from fastapi import FastAPI
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from tidegate.app import create_app
@@ -47,23 +44,6 @@ class CannotServe(Exception):
     """A service that cannot start or continue. The message is one line that says what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Store:
-    """The store of a replica.
-
-    Attributes:
-        url: Address of the store.
-        description: Address of the store for users, without a password.
-        token_key: Key of the watermark tokens, or None to use the key in Redis.
-        valkey: The embedded server, or None if a Redis is configured.
-    """
-
-    url: str
-    description: str
-    token_key: bytes | None
-    valkey: EmbeddedValkey | None
-
-
 def serve(*, insecure: bool, stop_with_stdin: bool) -> None:
     """Serve until the server is stopped, usually by a signal.
 
@@ -80,19 +60,20 @@ def serve(*, insecure: bool, stop_with_stdin: bool) -> None:
     settings = load_settings()
     _configure_logs(settings)
     keyring = _keyring(settings, insecure)
-    _on_end_signals(_exit)
+    _on_end_signals(lambda *_: sys.exit(0))
     with ExitStack() as stack:
         listening = stack.enter_context(_listen(settings.host, settings.port))
-        store = _open_store(settings, stack)
-        server = _Server(create_app(settings, store.url, store.token_key, keyring), settings)
+        url, valkey = _open_store(settings, stack)
+        server = _Server(create_app(settings, url, _token_key(settings), keyring), settings)
         _on_end_signals(server.handle_exit)
-        if store.valkey is not None:
-            _start_thread(server.stop_after, store.valkey)
+        if valkey is not None:
+            _start_thread(server.stop_after, valkey)
         if stop_with_stdin:
             _start_thread(server.stop_after_stdin)
         host, port = listening.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
-        typer.echo(f"tidegate: serving on http://{shown}:{port}, state in {store.description}")
+        place = without_password(url) if valkey is None else f"embedded Valkey in {settings.data_dir}"
+        typer.echo(f"tidegate: serving on http://{shown}:{port}, state in {place}")
         sys.stdout.flush()
         server.run(sockets=[listening])
         if server.valkey_ended:
@@ -123,15 +104,20 @@ def _keyring(settings: Settings, insecure: bool) -> Keyring | None:
     return None
 
 
-def _open_store(settings: Settings, stack: ExitStack) -> _Store:
-    secret = settings.token_secret
-    token_key = secret.get_secret_value().encode(errors="surrogateescape") if secret else None
+def _open_store(settings: Settings, stack: ExitStack) -> tuple[str, EmbeddedValkey | None]:
+    """Return the address of the store, and the embedded server unless a Redis is configured."""
     if settings.redis_url is not None:
         asyncio.run(_check(settings.redis_url))
-        return _Store(settings.redis_url, without_password(settings.redis_url), token_key, None)
+        return settings.redis_url, None
     valkey = stack.enter_context(EmbeddedValkey(settings.data_dir))
-    description = f"embedded Valkey in {settings.data_dir}"
-    return _Store(valkey.url, description, token_key or _stored_secret(settings.data_dir), valkey)
+    return valkey.url, valkey
+
+
+def _token_key(settings: Settings) -> bytes | None:
+    """Return the key of the watermark tokens, or None to use the key in Redis."""
+    if settings.token_secret is not None:
+        return settings.token_secret.get_secret_value().encode(errors="surrogateescape")
+    return _stored_secret(settings.data_dir) if settings.redis_url is None else None
 
 
 class _Server(uvicorn.Server):
@@ -185,11 +171,6 @@ class _Server(uvicorn.Server):
         """
         yield
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop the server, and answer waiting clients."""
-        super().handle_exit(sig, frame)
-        self._close_waiting()
-
     def stop_after_stdin(self) -> None:
         """Stop at the end of standard input."""
         while os.read(0, 4096):
@@ -205,13 +186,8 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer waiting clients, and shut down."""
-        self._close_waiting()
+        self._app.state.context.wakeups.close()
         await super().shutdown(sockets)
-
-    def _close_waiting(self) -> None:
-        context = getattr(self._app.state, "context", None)
-        if context is not None:
-            context.wakeups.close()
 
 
 def _max_connections(wanted: int) -> int:
@@ -243,10 +219,6 @@ def _on_end_signals(handler: Callable[[int, FrameType | None], None]) -> None:
         signal.signal(number, handler)
 
 
-def _exit(_signal: int, _frame: FrameType | None) -> NoReturn:
-    raise SystemExit(0)
-
-
 def _listen(host: str, port: int) -> socket.socket:
     """Return a listening socket. Valkey starts later, so that a port in use leaves no Valkey running."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -265,19 +237,12 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 async def _check(redis_url: str) -> None:
-    redis = connect(redis_url)
-    try:
+    async with connect(redis_url) as redis:
         await check(redis, redis_url)
-        await _delete_other_versions(redis)
-    finally:
-        await redis.aclose()
-
-
-async def _delete_other_versions(redis: Redis) -> None:
-    try:
-        await delete_other_versions(redis)
-    except RedisError as error:  # a server that is full or read-only; the functions only use memory
-        log.warning("Cannot delete the functions of other versions from Redis: %s", error)
+        try:
+            await delete_other_versions(redis)
+        except RedisError as error:  # a server that is full or read-only; the functions only use memory
+            log.warning("Cannot delete the functions of other versions from Redis: %s", error)
 
 
 def _stored_secret(data_dir: Path) -> bytes:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
+ROW_CLASSES = ("on_time", "updated", "late", "null_event_time", "future")
+
 
 class Batch(int):
     """Spark's batch id with the watermarks of the batch.
@@ -129,7 +131,7 @@ class Committed:
     @property
     def rows(self) -> int:
         """Number of rows of all classes."""
-        return self.on_time + self.updated + self.late + self.null_event_time + self.future
+        return sum(getattr(self, row_class) for row_class in ROW_CLASSES)
 
     @property
     def watermark_lag_ms(self) -> int | None:
@@ -142,11 +144,7 @@ class Committed:
             "tidegate.pinned_watermark": self.batch.watermark,
             "tidegate.watermark": self.watermark,
             "tidegate.watermark_lag_ms": self.watermark_lag_ms,
-            "tidegate.on_time_rows": self.on_time,
-            "tidegate.updated_rows": self.updated,
-            "tidegate.late_rows": self.late,
-            "tidegate.null_event_time_rows": self.null_event_time,
-            "tidegate.future_rows": self.future,
+            **{f"tidegate.{row_class}_rows": getattr(self, row_class) for row_class in ROW_CLASSES},
             "tidegate.batch_seconds": self.seconds,
         }
 

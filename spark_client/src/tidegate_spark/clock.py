@@ -1,24 +1,10 @@
 """The clock of the client, which tests and simulations can replace."""
 
 import time
-from typing import Protocol
 
 
-class Clock(Protocol):
-    """Source of processing time, in seconds."""
-
-    def time(self) -> float:
-        """Return the Unix time in seconds."""
-
-    def monotonic(self) -> float:
-        """Return a monotonic time in seconds, counted from an arbitrary start."""
-
-    def sleep(self, seconds: float) -> None:
-        """Wait for at least ``seconds``."""
-
-
-class SystemClock:
-    """The clock of this machine."""
+class Clock:
+    """The clock of this machine, in seconds."""
 
     def time(self) -> float:
         """Return the Unix time in seconds."""
@@ -33,4 +19,4 @@ class SystemClock:
         time.sleep(seconds)
 
 
-SYSTEM_CLOCK = SystemClock()
+SYSTEM_CLOCK = Clock()

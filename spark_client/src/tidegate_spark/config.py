@@ -57,15 +57,8 @@ class Limits(TypedDict, total=False):
     expected_queries: Sequence[str]
 
 
-_LOWEST_MS = {
-    "idle_timeout": 1,
-    "max_retention": 1,
-    "query_timeout": 1,
-    "max_batch_hold": 1,
-    "delay_half_life": 1,
-    "max_future_skew": 0,
-}
-"""Minimum of each limit that is a duration, in milliseconds."""
+_POSITIVE = {"max_delay", "idle_timeout", "max_retention", "query_timeout", "max_batch_hold", "delay_half_life"}
+"""Durations that must be 1 ms or more."""
 
 
 def limiting_lag(lag: timedelta, **limits: Unpack[Limits]) -> JobConfig:
@@ -78,7 +71,7 @@ def limiting_lag(lag: timedelta, **limits: Unpack[Limits]) -> JobConfig:
     Raises:
         InvalidUsage: A duration is too short or not in whole milliseconds, or a limit is unknown or invalid.
     """
-    return _config({"type": "limiting_lag", "lag_ms": milliseconds("lag", lag)}, limits)
+    return _config(_policy("limiting_lag", lag=lag), limits)
 
 
 def limiting_lag_and_delay(lag: timedelta, max_delay: timedelta, **limits: Unpack[Limits]) -> JobConfig:
@@ -93,14 +86,7 @@ def limiting_lag_and_delay(lag: timedelta, max_delay: timedelta, **limits: Unpac
     Raises:
         InvalidUsage: As in :func:`limiting_lag`.
     """
-    return _config(
-        {
-            "type": "limiting_lag_and_delay",
-            "lag_ms": milliseconds("lag", lag),
-            "max_delay_ms": milliseconds("max_delay", max_delay, 1),
-        },
-        limits,
-    )
+    return _config(_policy("limiting_lag_and_delay", lag=lag, max_delay=max_delay), limits)
 
 
 def limiting_lag_and_lull(lag: timedelta, max_lull: timedelta, **limits: Unpack[Limits]) -> JobConfig:
@@ -114,14 +100,7 @@ def limiting_lag_and_lull(lag: timedelta, max_lull: timedelta, **limits: Unpack[
     Raises:
         InvalidUsage: As in :func:`limiting_lag`.
     """
-    return _config(
-        {
-            "type": "limiting_lag_and_lull",
-            "lag_ms": milliseconds("lag", lag),
-            "max_lull_ms": milliseconds("max_lull", max_lull),
-        },
-        limits,
-    )
+    return _config(_policy("limiting_lag_and_lull", lag=lag, max_lull=max_lull), limits)
 
 
 def limiting_timestamp_and_wall_clock_lag(
@@ -137,14 +116,10 @@ def limiting_timestamp_and_wall_clock_lag(
     Raises:
         InvalidUsage: As in :func:`limiting_lag`.
     """
-    return _config(
-        {
-            "type": "limiting_timestamp_and_wall_clock_lag",
-            "timestamp_lag_ms": milliseconds("timestamp_lag", timestamp_lag),
-            "wall_clock_lag_ms": milliseconds("wall_clock_lag", wall_clock_lag),
-        },
-        limits,
+    policy = _policy(
+        "limiting_timestamp_and_wall_clock_lag", timestamp_lag=timestamp_lag, wall_clock_lag=wall_clock_lag
     )
+    return _config(policy, limits)
 
 
 def target_completeness(
@@ -190,12 +165,20 @@ def reported(**limits: Unpack[Limits]) -> JobConfig:
     return _config({"type": "reported"}, limits)
 
 
+def _policy(kind: str, **durations: timedelta) -> JobConfig:
+    return {"type": kind} | {f"{name}_ms": _milliseconds(name, duration) for name, duration in durations.items()}
+
+
+def _milliseconds(name: str, duration: Any) -> int:
+    return milliseconds(name, duration, 1 if name in _POSITIVE else 0)
+
+
 def _config(policy: JobConfig, limits: Limits) -> JobConfig:
     check_keywords("limit", limits, Limits)
     config: JobConfig = {"policy": policy, "throttle": _throttle(limits)}
     for name, duration in limits.items():
-        if name in _LOWEST_MS:
-            config[f"{name}_ms"] = None if duration is None else milliseconds(name, duration, _LOWEST_MS[name])
+        if name in _POSITIVE or name == "max_future_skew":
+            config[f"{name}_ms"] = None if duration is None else _milliseconds(name, duration)
     if limits.get("overrides"):
         config["overrides"] = [
             {"substreams": pattern, "policy": _policy_of(pattern, override)}
@@ -243,11 +226,6 @@ def _throttle(limits: Limits) -> JobConfig:
         "slide_ms": milliseconds("slide", frame if slide is None else slide, 1),
         "offset_ms": milliseconds("offset", limits.get("offset", timedelta(0))),
     }
-
-
-def differing(theirs: JobConfig, ours: JobConfig) -> list[str]:
-    """Return the members of ``ours`` whose values differ in ``theirs``."""
-    return [name for name, value in ours.items() if theirs.get(name) != value]
 
 
 def event_time_length(name: str, length: Any, of_timestamps: bool, at_least: int = 0) -> int:

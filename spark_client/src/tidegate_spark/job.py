@@ -10,6 +10,7 @@ from typing import Any, Literal, Unpack
 import httpx
 from pyspark.sql import DataFrame
 
+from tidegate_spark.batch import ROW_CLASSES
 from tidegate_spark.clock import SYSTEM_CLOCK, Clock
 from tidegate_spark.columns import Columns
 from tidegate_spark.config import JobConfig, check_id
@@ -200,11 +201,7 @@ class Job:
         return {
             "tidegate.watermark": watermark,
             "tidegate.watermark_lag_ms": None if watermark is None else status["now_ms"] - watermark,
-            "tidegate.on_time_rows": rows["on_time"],
-            "tidegate.updated_rows": rows["updated"],
-            "tidegate.late_rows": rows["late"],
-            "tidegate.null_event_time_rows": rows["null_event_time"],
-            "tidegate.future_rows": rows["future"],
+            **{f"tidegate.{row_class}_rows": rows[row_class] for row_class in ROW_CLASSES},
         }
 
 

@@ -3,9 +3,10 @@
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -13,6 +14,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from tidegate_spark.columns import Columns
 from tidegate_spark.config import check_id
 from tidegate_spark.errors import InvalidUsage
+from tidegate_spark.frame import Frame
 from tidegate_spark.hook.batch_function import BatchFunction, BatchOptions
 from tidegate_spark.hook.handlers import BatchHandler, RowHandler, UserFunction
 from tidegate_spark.hook.heartbeat import HeartbeatListener
@@ -166,10 +168,21 @@ class QueryStart:
                 self.connection.job,
                 spark.version,
             )
-        # PySpark 3.5 has no data sources in Python, so the module cannot be imported there.
-        from tidegate_spark.windows.markers_stream import markers_stream
+        return self.df.union(self._markers(self.options.windowed.frame))
 
-        return self.df.union(markers_stream(self.connection, self.df, self.options.windowed.frame))
+    def _markers(self, frame: Frame) -> DataFrame:
+        """Return a stream without rows that causes a batch whenever a window closes."""
+        # PySpark 3.5 has no data sources in Python, so the module cannot be imported there.
+        from tidegate_spark.windows import markers
+
+        spark = self.df.sparkSession
+        cloudpickle.register_pickle_by_value(markers)  # type: ignore[no-untyped-call]
+        try:
+            spark.dataSource.register(markers.Markers)
+        finally:
+            cloudpickle.unregister_pickle_by_value(markers)  # type: ignore[no-untyped-call]
+        options = {**self.connection.reader_options, **asdict(frame)}
+        return spark.readStream.format(markers.Markers.name()).schema(self.df.schema).options(**options).load()
 
 
 def check_start(method: str, query: str | None, checkpoint: str | os.PathLike[str] | None) -> tuple[str, str]:

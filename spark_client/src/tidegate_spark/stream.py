@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -27,10 +27,6 @@ from tidegate_spark.windows.builder import WindowBuilder, WindowSettings
 from tidegate_spark.windows.state import StateStore
 
 Word = TypeVar("Word", bound=str)
-
-MODES = ("executor", "driver", "observe")
-ROUTES = ("late", "on_time")
-DELAYS = ("batch", "row", "none")
 
 
 @dataclass(frozen=True)
@@ -74,7 +70,7 @@ class Stream:
 
         The coordinator counts them as ``null_event_time`` in both cases.
         """
-        return self._with(null_route=_checked_word("null_event_times", route, ROUTES))
+        return self._with(null_route=_checked_word("null_event_times", route, get_args(RowRoute)))
 
     def future_event_times(self, route: RowRoute) -> "Stream":
         """Choose whether rows too far ahead of the clock go with the ``on_time`` rows or the ``late`` rows.
@@ -82,7 +78,7 @@ class Stream:
         The event times of these rows are more than ``max_future_skew`` ahead. The default is ``on_time``, or ``late``
         with :meth:`windows`. In both cases, the rows move no watermark and the coordinator counts them as ``future``.
         """
-        return self._with(future_route=_checked_word("future_event_times", route, ROUTES))
+        return self._with(future_route=_checked_word("future_event_times", route, get_args(RowRoute)))
 
     def on_commit(self, function: Callable[[Committed], Any]) -> "Stream":
         """Call ``function`` with a :class:`Committed` after each commit.
@@ -164,7 +160,7 @@ class Stream:
         Raises:
             InvalidUsage: The mode is unknown, or it is ``observe`` and the stream has several substreams.
         """
-        _checked_word("reporting", mode, MODES)
+        _checked_word("reporting", mode, get_args(Mode))
         if mode == "observe" and self.columns.substream is not None:
             raise InvalidUsage(
                 "reporting('observe') needs a stream that is one substream: pass substream=None, or choose another "
@@ -199,7 +195,7 @@ class Stream:
                 in which a task reads the rows. The result does not depend on the size of batches, but each row passes
                 through Python, and the workers need NumPy. ``none``: do not measure.
         """
-        return self._with(delays=_checked_word("measure_delays", order, DELAYS))
+        return self._with(delays=_checked_word("measure_delays", order, (*get_args(DelayOrder), "none")))
 
     # -- how the query runs ---------------------------------------------------------------------------------------
 

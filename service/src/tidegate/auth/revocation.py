@@ -20,8 +20,7 @@ class Revocation:
 
     def __init__(self, keyring: Keyring | None) -> None:
         self._keyring = keyring
-        self._waiting: dict[asyncio.Task[object], Key] = {}
-        self._ended: set[asyncio.Task[object]] = set()
+        self._waiting: dict[asyncio.Timeout, Key | None] = {}
 
     def is_valid(self, key: Key | None) -> bool:
         """Return whether a key is still valid. None stands for a caller without a key."""
@@ -29,11 +28,19 @@ class Revocation:
 
     async def while_valid(self, items: AsyncIterator[Item], key: Key | None) -> AsyncIterator[Item]:
         """Yield items until they end or the key becomes invalid. None stands for a caller without a key."""
-        while True:
+        while self.is_valid(key):
             try:
-                item = await (anext(items) if key is None else self._next(items, key))
+                async with asyncio.timeout(None) as waiting:
+                    self._waiting[waiting] = key
+                    item = await anext(items)
             except StopAsyncIteration:
                 return
+            except TimeoutError:
+                if waiting.expired():
+                    return
+                raise
+            finally:
+                self._waiting.pop(waiting, None)
             yield item
 
     async def run(self) -> None:
@@ -41,24 +48,6 @@ class Revocation:
         while self._keyring is not None:
             await asyncio.sleep(CHECK_S)
             self._keyring.refresh()
-            for task, key in list(self._waiting.items()):
-                if not self._keyring.is_valid(key) and task not in self._ended:
-                    self._ended.add(task)
-                    task.cancel()
-
-    async def _next(self, items: AsyncIterator[Item], key: Key) -> Item:
-        if self._keyring is None or not self._keyring.is_valid(key):
-            raise StopAsyncIteration
-        task = asyncio.current_task()
-        assert task is not None
-        self._waiting[task] = key
-        try:
-            return await anext(items)
-        except asyncio.CancelledError:
-            if task not in self._ended:
-                raise
-            task.uncancel()
-            raise StopAsyncIteration from None
-        finally:
-            del self._waiting[task]
-            self._ended.discard(task)
+            for waiting in [waiting for waiting, key in self._waiting.items() if not self.is_valid(key)]:
+                del self._waiting[waiting]
+                waiting.reschedule(asyncio.get_running_loop().time())

@@ -1,6 +1,7 @@
 """The configuration of a job: policy, throttle, limits, overrides."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from tidegate.domain.errors import InvalidConfig
 from tidegate.domain.parameters import check_declared, effects, parameter
@@ -21,6 +22,11 @@ class Override:
     policy: Policy
 
 
+def _limit(description: str, *, example: int, effect: str) -> Any:
+    """Return a field for a limit that is off by default."""
+    return parameter(description, minimum=1, example=example, default=None, effect=effect)
+
+
 @dataclass(frozen=True, slots=True)
 class JobConfig:
     """The configuration of one job. Limits are in milliseconds of processing time; None turns a limit off.
@@ -34,32 +40,24 @@ class JobConfig:
 
     policy: Policy
     throttle: Throttle = field(default_factory=NoThrottle)
-    idle_timeout_ms: int | None = parameter(
+    idle_timeout_ms: int | None = _limit(
         "Observed silence after which a substream no longer holds the watermark. Null: off.",
-        minimum=1,
         example=900_000,
-        default=None,
         effect="it becomes idle",
     )
-    max_retention_ms: int | None = parameter(
+    max_retention_ms: int | None = _limit(
         "Maximum time for which slower substreams hold the watermark below the fastest substream. Null: off.",
-        minimum=1,
         example=7_200_000,
-        default=None,
         effect="retention excludes it",
     )
-    query_timeout_ms: int | None = parameter(
+    query_timeout_ms: int | None = _limit(
         "Time without contact after which the substreams of a query no longer hold the watermark. Null: off.",
-        minimum=1,
         example=3_600_000,
-        default=None,
         effect="the watermark advances without its query",
     )
-    max_batch_hold_ms: int | None = parameter(
+    max_batch_hold_ms: int | None = _limit(
         "Time after which an open batch no longer holds the watermark. Null: off.",
-        minimum=1,
         example=86_400_000,
-        default=None,
         effect="the watermark advances without it",
     )
     max_future_skew_ms: int | None = parameter(

@@ -1,8 +1,10 @@
 """Errors of refused commands, as data.
 
-``code`` is stable and part of the API. ``details`` has the value of each name in ``fields``.
+``code`` is the name of the class in snake case. It is stable and part of the API, so a class keeps its name.
+``details`` has the value of each name in ``fields``.
 """
 
+import re
 from typing import ClassVar
 
 
@@ -16,6 +18,10 @@ class DomainError(Exception):
     text: ClassVar[str]
     fields: ClassVar[tuple[str, ...]] = ()
 
+    def __init_subclass__(cls) -> None:
+        """Derive the code from the name of the class."""
+        cls.code = re.sub(r"\B[A-Z]", r"_\g<0>", cls.__name__).lower()
+
     def __init__(self, *values: object) -> None:
         self.details = dict(zip(self.fields, values, strict=True))
         super().__init__(self.text.format(**self.details))
@@ -24,7 +30,6 @@ class DomainError(Exception):
 class InvalidConfig(DomainError):
     """A setting of the configuration is invalid. ``problem`` is a sentence that says what to change."""
 
-    code = "invalid_config"
     text = "{problem}"
     fields = ("field", "problem")
 
@@ -32,35 +37,30 @@ class InvalidConfig(DomainError):
 class JobNotFound(DomainError):
     """The job was never created."""
 
-    code = "job_not_found"
     text = "The job does not exist; create it with a PUT."
 
 
 class JobExists(DomainError):
     """The job to create already exists."""
 
-    code = "job_exists"
     text = "The job already exists; to change it, send its ETag in If-Match."
 
 
 class JobDeleted(DomainError):
     """The job was deleted; a PUT creates a new incarnation."""
 
-    code = "job_deleted"
     text = "The job was deleted; a PUT creates a new incarnation of it."
 
 
 class JobComplete(DomainError):
     """The job is complete and accepts no reports."""
 
-    code = "job_complete"
     text = "The job is complete and accepts no input; reopen it (:reopen) to report again."
 
 
 class RevisionMismatch(DomainError):
     """The configuration changed since the client read it."""
 
-    code = "revision_mismatch"
     text = "The job is at revision {revision}: another client changed the job; read it again and repeat the change."
     fields = ("revision",)
 
@@ -68,7 +68,6 @@ class RevisionMismatch(DomainError):
 class BatchOpen(DomainError):
     """The job cannot complete while a batch is open."""
 
-    code = "batch_open"
     text = "Batch {batch_id} of query {query!r} is open; let it commit before completing the job."
     fields = ("query", "batch_id")
 
@@ -76,7 +75,6 @@ class BatchOpen(DomainError):
 class BatchNotBegun(DomainError):
     """This run did not begin the batch that it reports or commits."""
 
-    code = "batch_not_begun"
     text = "This run has not begun batch {batch_id} of query {query!r}; begin it first."
     fields = ("query", "batch_id")
 
@@ -84,7 +82,6 @@ class BatchNotBegun(DomainError):
 class ReportsMissing(DomainError):
     """The store has fewer row counts of a batch than the client sent."""
 
-    code = "reports_missing"
     text = "The coordinator lacks {missing} row counts of batch {batch_id} of query {query!r}; send all reports again."
     fields = ("query", "batch_id", "missing")
 
@@ -92,7 +89,6 @@ class ReportsMissing(DomainError):
 class BatchForgotten(DomainError):
     """The store no longer keeps the pinned watermark of a replayed batch."""
 
-    code = "batch_forgotten"
     text = "The pinned watermark of this batch is no longer kept; the latest batch of the query is {latest_batch_id}."
     fields = ("latest_batch_id",)
 
@@ -100,7 +96,6 @@ class BatchForgotten(DomainError):
 class PinnedWatermarkConflict(DomainError):
     """The client sent a pinned watermark that differs from the one in the store."""
 
-    code = "pinned_watermark_conflict"
     text = "The pinned watermark of the batch is {pinned_watermark} (None: no watermark); the client sent another one."
     fields = ("pinned_watermark",)
 
@@ -108,7 +103,6 @@ class PinnedWatermarkConflict(DomainError):
 class QueryFenced(DomainError):
     """A newer run has replaced this run."""
 
-    code = "query_fenced"
     text = "Run {current_run_id} of the query has replaced this run; stop this run."
     fields = ("current_run_id",)
 
@@ -116,7 +110,6 @@ class QueryFenced(DomainError):
 class CheckpointConflict(DomainError):
     """A batch of another checkpoint of this query is open."""
 
-    code = "checkpoint_conflict"
     text = (
         "Batch {open_batch_id} of another checkpoint of this query (query_id {open_query_id}) is open; start the query "
         "on that checkpoint to finish the batch, or abandon the batch: retire the query with itself as the successor."
@@ -127,7 +120,6 @@ class CheckpointConflict(DomainError):
 class SubstreamNotFound(DomainError):
     """The substream was neither declared nor reported."""
 
-    code = "substream_not_found"
     text = 'Query {query!r} ("": reports without batches) has no substreams {substreams}; declare or report them first.'
     fields = ("query", "substreams")
 
@@ -135,7 +127,6 @@ class SubstreamNotFound(DomainError):
 class QueryRetired(DomainError):
     """The query was retired."""
 
-    code = "query_retired"
     text = "Query {query!r} was retired; stop this run, or start a new run of the query."
     fields = ("query",)
 
@@ -143,7 +134,6 @@ class QueryRetired(DomainError):
 class QueryNotFound(DomainError):
     """The query has made no call and has no declared substreams."""
 
-    code = "query_not_found"
     text = "The job has no query {query!r}; GET .../queries lists its queries."
     fields = ("query",)
 
@@ -151,7 +141,6 @@ class QueryNotFound(DomainError):
 class SubstreamDone(DomainError):
     """The substream is done and cannot change."""
 
-    code = "substream_done"
     text = "These substreams of query {query!r} are done and cannot change: {substreams}."
     fields = ("query", "substreams")
 
@@ -159,7 +148,6 @@ class SubstreamDone(DomainError):
 class EventTimeMissing(DomainError):
     """A report has a watermark without an event time under a policy that needs event times."""
 
-    code = "event_time_missing"
     text = "The policy of substreams {substreams} needs event times; send max_event_times with the watermarks."
     fields = ("substreams",)
 
@@ -167,7 +155,6 @@ class EventTimeMissing(DomainError):
 class TooManyJobs(DomainError):
     """The limit on jobs is reached."""
 
-    code = "too_many_jobs"
     text = "The limit of {limit} jobs is reached; delete jobs, or raise TIDEGATE_MAX_JOBS."
     fields = ("limit",)
 
@@ -175,7 +162,6 @@ class TooManyJobs(DomainError):
 class TooManySubstreams(DomainError):
     """The job would exceed its limit on substreams."""
 
-    code = "too_many_substreams"
     text = (
         "The job would have more than {limit} substreams; use coarser substreams, evict some, or raise "
         "TIDEGATE_MAX_SUBSTREAMS."
@@ -186,7 +172,6 @@ class TooManySubstreams(DomainError):
 class HoldActive(DomainError):
     """The job cannot complete while a hold is in force."""
 
-    code = "hold_active"
     text = "Hold {hold!r} keeps the watermark at or below {at_most}; release it before completing the job."
     fields = ("hold", "at_most")
 
@@ -194,7 +179,6 @@ class HoldActive(DomainError):
 class HoldExists(DomainError):
     """A hold with the same name has another value."""
 
-    code = "hold_exists"
     text = "Hold {hold!r} exists with the value {at_most}; release it first, or choose another name."
     fields = ("hold", "at_most")
 
@@ -202,7 +186,6 @@ class HoldExists(DomainError):
 class HoldNotFound(DomainError):
     """The job has no such hold."""
 
-    code = "hold_not_found"
     text = (
         "The job has no hold {hold!r}: it was released, has expired, or never existed; GET the job to list its holds."
     )
@@ -212,7 +195,6 @@ class HoldNotFound(DomainError):
 class ClockJumped(DomainError):
     """The clock of Redis jumped ahead."""
 
-    code = "clock_jumped"
     text = (
         "The clock of Redis jumped ahead by more than max_clock_step_ms, to {now_ms}; the command was not executed. "
         "Correct the clock; if it is already correct, restart the coordinators."

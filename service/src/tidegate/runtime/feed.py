@@ -70,15 +70,14 @@ class Feed:
         self._position: str | None = None
         self._floor = ""
         self._generation = 0
-        self._goals: dict[Waiter, int] = {}
-        self._bells: dict[Waiter, None] = {}
+        self._goals: dict[Waiter, int | None] = {}
         self._end_reason: type[JobNotFound] | type[JobDeleted] | None = None
 
     # -- for clients ----------------------------------------------------------------------------------------------
 
     @contextmanager
-    def expect(self, at_least: int) -> Iterator[Waiter]:
-        """Yield a waiter for the answer in which the watermark is at least ``at_least``."""
+    def expect(self, at_least: int | None) -> Iterator[Waiter]:
+        """Yield a waiter for a watermark of at least ``at_least``, or for new records if ``at_least`` is None."""
         waiter: Waiter = asyncio.get_running_loop().create_future()
         self._goals[waiter] = at_least
         if self.ended:
@@ -122,8 +121,11 @@ class Feed:
                 entries, has_reset = _up_to_reset(entries)
                 yield entries
                 at = None if has_reset else entries[-1].id
-            elif not await self._rings_within(pause_s):
-                yield []
+            else:
+                with self.expect(None) as waiter:
+                    woken, _ = await asyncio.wait([waiter], timeout=pause_s)
+                if not woken:
+                    yield []
         if self._end_reason is not None:
             if at is not None and generation == self._generation:
                 yield self._entries_after(at) or []
@@ -157,18 +159,6 @@ class Feed:
             return replace(watched, known=None)
         return watched
 
-    async def _rings_within(self, timeout_s: float) -> bool:
-        bell: Waiter = asyncio.get_running_loop().create_future()
-        self._bells[bell] = None
-        try:
-            async with asyncio.timeout(timeout_s):
-                await bell
-        except TimeoutError:
-            return False
-        finally:
-            self._bells.pop(bell, None)
-        return True
-
     # -- for the task ---------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
@@ -187,13 +177,12 @@ class Feed:
                     log.debug("Cannot read job %s; trying again: %s", self._job, error)
                     self._positioned.set()
                     # Waiting clients then read the store themselves, and receive its error.
-                    await _wake(list(self._goals))
+                    await _wake([waiter for waiter, goal in self._goals.items() if goal is not None])
                     await asyncio.sleep(RETRY_S)
                     continue
                 self._positioned.set()
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(POLL_S):
-                        await self._news.wait()
+                    await asyncio.wait_for(self._news.wait(), POLL_S)
         except (JobNotFound, JobDeleted) as error:
             self._end_reason = type(error)
         except Exception:
@@ -207,7 +196,7 @@ class Feed:
         self.ended = True
         self._positioned.set()
         self._news.set()
-        for waiter in [*self._goals, *self._bells]:
+        for waiter in self._goals:
             _resolve(waiter, None)
 
     async def _advance(self) -> None:
@@ -217,9 +206,10 @@ class Feed:
             self._take(watched)
             watermark = watched.state.watermark
             if watermark is not None:
-                await _wake([waiter for waiter, goal in self._goals.items() if goal <= watermark], watched.state)
+                reached = [waiter for waiter, goal in self._goals.items() if goal is not None and goal <= watermark]
+                await _wake(reached, watched.state)
             if watched.records or watched.known is None:
-                await _wake(list(self._bells))
+                await _wake([waiter for waiter, goal in self._goals.items() if goal is None])
             if self._position == watched.newest or self.ended:
                 return
 

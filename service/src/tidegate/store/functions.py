@@ -94,7 +94,7 @@ class Functions:
             return await self._loaded(send)
 
     def _argument(self, command: str, now_ms: int | None, arguments: Mapping[str, Any]) -> bytes:
-        """Return the arguments of a command as JSON, without those that are None."""
+        """Return the arguments of a command as JSON, without those that are None. Dataclasses become objects."""
         if now_ms is None and self.clock is not None:
             now_ms = self.clock()
         given = {

@@ -8,6 +8,7 @@ import json
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 from redis.asyncio import Redis
@@ -24,26 +25,18 @@ from tidegate.domain.rows import BatchAccounting, RowsByDelay
 from tidegate.domain.state import Run, TokenClaim
 from tidegate.store import replies
 from tidegate.store.actions import JobActions
-from tidegate.store.arguments import (
-    Values,
-    accounting_columns,
-    audit_of,
-    delay_columns,
-    report_columns,
-    run_of,
-    token_of,
-)
+from tidegate.store.arguments import Values, accounting_columns, delay_columns, report_columns
 from tidegate.store.clock import ClockGuard
 from tidegate.store.compiled import compile_config
 from tidegate.store.functions import AroundCommand, Functions, unobserved
-from tidegate.store.keyspace import SWEEPS
+from tidegate.store.keyspace import PROBE, SWEEPS
 from tidegate.store.limits import JobQuota, Limits
-from tidegate.store.merging import Applied, Merging, Report, arguments_of
+from tidegate.store.merging import Merging, Report
 from tidegate.store.reads import JobReads
-from tidegate.store.shared import check_writes
 from tidegate.store.views import Configured, Watched
 
 NONE: Values = {}
+PROBE_KEPT_MS = 60_000
 
 
 class JobStore:
@@ -97,8 +90,8 @@ class JobStore:
             config=json.dumps(document, sort_keys=True),
             compiled_config=compile_config(config),
             max_jobs=self.limits.jobs,
-            quota=quota and {"prefix": quota.prefix, "jobs": quota.jobs},
-            **audit_of(audit),
+            quota=quota,
+            **asdict(audit),
         )
         return Configured.of(reply)
 
@@ -130,11 +123,9 @@ class JobStore:
             watermarks=watermarks,
             min_event_times=min_event_times,
         )
-        given, max_substreams = Report(**columns, token=token_of(token)), self.limits.max_substreams(quota)
-        if delays or now_ms is not None:
-            arguments = {**arguments_of([given]), **delay_columns("", delays), "max_substreams": max_substreams}
-            return given.result(Applied.of(await self._functions.run("report", job, now_ms, **arguments)))
-        return await self._merging.report(job, given, max_substreams)
+        delayed = delay_columns("", delays) if delays else {}
+        report, max_substreams = Report(columns, token), self.limits.max_substreams(quota)
+        return await self._merging.report(job, report, max_substreams, delayed, now_ms)
 
     async def stage(
         self,
@@ -152,8 +143,8 @@ class JobStore:
             job,
             now_ms,
             max_substreams=self.limits.max_substreams(quota),
-            token=token_of(token),
-            run=run_of(run),
+            token=token,
+            run=run,
             batch_id=batch_id,
             partition=report.partition,
             **report_columns(
@@ -181,8 +172,8 @@ class JobStore:
             "begin",
             job,
             now_ms,
-            token=token_of(token),
-            run=run_of(run),
+            token=token,
+            run=run,
             batch_id=batch_id,
             known=options.known is not None,
             pinned_watermark=options.known and options.known.value,
@@ -208,8 +199,8 @@ class JobStore:
             "commit",
             job,
             now_ms,
-            token=token_of(token),
-            run=run_of(run),
+            token=token,
+            run=run,
             batch_id=batch_id,
             waited_ms=waited_ms,
             reported=reported,
@@ -231,8 +222,8 @@ class JobStore:
             "heartbeat",
             job,
             now_ms,
-            token=token_of(token),
-            run=run_of(run),
+            token=token,
+            run=run,
             observed_ms=observed_ms,
             waited_ms=waited_ms,
             after_batch=after_batch,
@@ -258,7 +249,7 @@ class JobStore:
         """Raise RedisError unless the server runs the functions and accepts writes."""
         with suppress(JobNotFound):  # no job has an empty name
             await self._functions.send("status", "", dict)
-        await check_writes(self.redis)
+        await self.redis.set(PROBE, "1", px=PROBE_KEPT_MS)
 
     async def _run(self, command: str, job: str, now_ms: int | None, **arguments: Any) -> CommandResult:
         return replies.command_result(await self._functions.run(command, job, now_ms, **arguments))

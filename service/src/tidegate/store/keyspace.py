@@ -84,11 +84,6 @@ def key_of(job: str, name: str, per: object = None) -> str:
     return f"{job_key(job)}:{name}" if per is None else f"{job_key(job)}:{name}:{per}"
 
 
-def wake_channel(job: str) -> str:
-    """Return the channel that announces new records of a job."""
-    return WAKE + job
-
-
 def lua_keys() -> str:
     """Return the Lua table ``key``: a string for each key, and a function for each key per query, limit or hour.
 

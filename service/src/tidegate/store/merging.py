@@ -12,6 +12,7 @@ from typing import Any
 
 from tidegate.domain.errors import EventTimeMissing, TooManySubstreams
 from tidegate.domain.results import CommandResult, WatermarkState
+from tidegate.domain.state import TokenClaim
 from tidegate.store.arguments import compact
 from tidegate.store.functions import Functions, Reply
 from tidegate.store.replies import watermark_state
@@ -39,13 +40,15 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report without a batch, as arguments of the command ``report``: columns by members, and the client's token."""
+    """A report without a batch: its columns by name, with the column ``members``, and the claimed token."""
 
-    members: list[str]
-    max_event_times: list[int | None]
-    watermarks: list[int | None]
-    min_event_times: list[int | None]
-    token: Mapping[str, int | None] | None
+    columns: Mapping[str, list[Any]]
+    token: TokenClaim | None
+
+    @property
+    def members(self) -> list[str]:
+        """The members of the substreams."""
+        return self.columns["members"]
 
     def result(self, applied: Applied) -> CommandResult:
         """Return the result of this report; it had an effect if any of its entries had one."""
@@ -53,15 +56,12 @@ class Report:
         return CommandResult(applied.state, has_effect)
 
 
-def arguments_of(reports: list[Report]) -> dict[str, Any]:
+def _arguments_of(reports: list[Report]) -> dict[str, Any]:
     """Return the arguments of one report of all substreams in ``reports``, which have no substream in common."""
-    return {
-        "members": [*chain.from_iterable(report.members for report in reports)],
-        "max_event_times": compact([*chain.from_iterable(report.max_event_times for report in reports)]),
-        "watermarks": compact([*chain.from_iterable(report.watermarks for report in reports)]),
-        "min_event_times": compact([*chain.from_iterable(report.min_event_times for report in reports)]),
-        "tokens": [report.token for report in reports if report.token is not None],
+    columns = {
+        name: compact([*chain.from_iterable(report.columns[name] for report in reports)]) for name in reports[0].columns
     }
+    return columns | {"tokens": [report.token for report in reports if report.token is not None]}
 
 
 class _Group:
@@ -91,7 +91,7 @@ class _Group:
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the call. From now on, the group takes no report."""
         self._is_sent = True
-        return {**arguments_of(self._reports), "max_substreams": self._max_substreams}
+        return {**_arguments_of(self._reports), "max_substreams": self._max_substreams}
 
     async def send(self, functions: Functions, job: str) -> None:
         """Make the call, and give each caller its result or its error.
@@ -137,17 +137,19 @@ class Merging:
         self._functions = functions
         self._groups: dict[tuple[str, int | None], _Group] = {}
 
-    async def report(self, job: str, report: Report, max_substreams: int | None) -> CommandResult:
-        """Apply a report together with other reports of the same job. It fails for its own reasons only.
+    async def report(
+        self, job: str, report: Report, max_substreams: int | None, delays: Mapping[str, list[Any]], now_ms: int | None
+    ) -> CommandResult:
+        """Apply a report. Merge it with other reports of the job, unless it is large, or has ``delays`` or a time.
 
         Raises:
-            DomainError: If this report is refused.
+            DomainError: If this report is refused. No report fails because of another one.
         """
         with self._functions.around("report"):
-            if len(report.members) <= MAX_EACH:
+            if len(report.members) <= MAX_EACH and not delays and now_ms is None:
                 return report.result(await self._group_for(job, report, max_substreams).add(report))
-            arguments = {**arguments_of([report]), "max_substreams": max_substreams}
-            return report.result(Applied.of(await self._functions.send("report", job, lambda: arguments)))
+            arguments = {**_arguments_of([report]), **delays, "max_substreams": max_substreams}
+            return report.result(Applied.of(await self._functions.send("report", job, lambda: arguments, now_ms)))
 
     def _group_for(self, job: str, report: Report, max_substreams: int | None) -> _Group:
         """Return the waiting group of a job, or a new group if there is none or it does not take the report."""

@@ -113,12 +113,6 @@ class JobReads:
         )
         return Status.of(status), Delays.of(delays)
 
-    async def records(self, job: str, after: str = "-") -> list[tuple[str, Record]]:
-        """Return the records after the id ``after`` (default: all records), oldest first, each with its id."""
-        first = after if after == "-" else f"({after}"
-        found: Any = await self._redis.xrange(key_of(job, "journal"), first, "+")
-        return [(entry_id, replies.journal_record(entry_id, details)) for entry_id, details in found]
-
     async def history(
         self,
         job: str,

@@ -1,9 +1,11 @@
 """Conversion of the replies of functions to the records of :mod:`tidegate.domain.results`."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from functools import cache
+from operator import attrgetter
+from typing import Any, TypeVar
 
 from tidegate.domain.journal import Record
 from tidegate.domain.names import SubstreamKey
@@ -21,6 +23,25 @@ from tidegate.domain.rows import RowCounts
 from tidegate.domain.sketch import Sketch
 from tidegate.store.functions import Reply, record
 
+Row = TypeVar("Row")
+
+
+_CONVERSIONS: dict[Any, Callable[[Any], Any]] = {int: lambda value: int(value or 0), bool: bool}
+"""Conversions by the type of a field. Redis sends long sums as text, and may leave out zero and false."""
+
+
+@cache
+def _members(kind: Any) -> list[tuple[str, Callable[[Any], Any] | None]]:
+    return [(field.name, _CONVERSIONS.get(field.type)) for field in fields(kind)]
+
+
+def row_of(kind: Callable[..., Row], found: Reply, **given: Any) -> Row:
+    """Return a dataclass with the values that a reply has under the names of its fields, and with the given values."""
+    values = {
+        name: found.get(name) if convert is None else convert(found.get(name)) for name, convert in _members(kind)
+    }
+    return kind(**values | given)
+
 
 def watermark_state(reply: Reply) -> WatermarkState:
     """Return the watermark state in a reply."""
@@ -31,12 +52,8 @@ def watermark_state(reply: Reply) -> WatermarkState:
         watermark=reply.get("watermark"),
         coalesced_watermark=reply.get("coalesced_watermark"),
         complete=bool(reply.get("complete")),
-        held_by=_holder(record(reply["held_by"])) if "held_by" in reply else None,
+        held_by=row_of(Holder, record(reply["held_by"])) if "held_by" in reply else None,
     )
-
-
-def _holder(found: Reply) -> Holder:
-    return Holder(**{field.name: found.get(field.name) for field in fields(Holder)})  # type: ignore[arg-type]
 
 
 def command_result(reply: Reply) -> CommandResult:
@@ -46,47 +63,22 @@ def command_result(reply: Reply) -> CommandResult:
 
 def begin_result(reply: Reply) -> BeginResult:
     """Return the result of a begin."""
-    return BeginResult(
-        watermark_state(reply),
-        pinned_watermark=reply.get("pinned_watermark"),
-        replayed=bool(reply.get("replayed")),
-        joined=bool(reply.get("joined")),
-        latest_event_time=reply.get("latest_event_time"),
-        previous_batch_id=reply.get("previous_batch_id"),
-        previous_open=bool(reply.get("previous_open")),
-        revision=reply["revision"],
-    )
-
-
-def row_counts(found: Mapping[str, Any]) -> RowCounts:
-    """Return counts by row class; an absent class is 0."""
-    return RowCounts(**{field.name: int(found.get(field.name) or 0) for field in fields(RowCounts)})
+    return row_of(BeginResult, reply, state=watermark_state(reply))
 
 
 def hold(found: Sequence[Any]) -> Hold:
     """Return a hold."""
-    of = record(found)
-    return Hold(of["hold"], of["at_most"], of.get("expires_ms"), of["reason"])
+    return row_of(Hold, record(found))
 
 
 def summary(reply: Reply) -> JobSummary:
     """Return the summary of a job."""
-    return JobSummary(
-        max_event_time=reply.get("max_event_time"),
-        max_watermark=reply.get("max_watermark"),
-        active=reply["active"],
-        idle=reply["idle"],
-        done=reply["done"],
-        all_idle=bool(reply.get("all_idle")),
-        counts=row_counts(reply),
-        future_rows=int(reply.get("future_rows") or 0),
-        tokens_ignored=int(reply.get("tokens_ignored") or 0),
-        emissions=reply.get("emissions") or 0,
-        throttled=reply.get("throttled") or 0,
-        last_contact_ms=reply.get("last_contact_ms"),
-        open_batches=reply["open_batches"],
+    return row_of(
+        JobSummary,
+        reply,
+        counts=row_of(RowCounts, reply),
         limits=record(reply["limits"]),
-        holds=tuple(sorted(map(hold, reply["holds"]), key=lambda one: one.hold)),
+        holds=tuple(sorted(map(hold, reply["holds"]), key=attrgetter("hold"))),
         missing_queries=tuple(sorted(reply["missing_queries"])),
     )
 
@@ -101,29 +93,12 @@ def substream_row(found: Sequence[Any]) -> SubstreamRow:
     """Return a row of the table of substreams."""
     of = record(found)
     query, name = substream_key(of["member"])
-    return SubstreamRow(
-        query=query,
-        substream=name,
-        state=of["state"],
-        since_ms=of["since_ms"],
-        watermark=of.get("watermark"),
-        max_event_time=of.get("max_event_time"),
-        lag=of.get("lag"),
-        last_event_ms=of["last_event_ms"],
-        reported_rows=int(of.get("reported_rows") or 0),
-        future_rows=int(of.get("future_rows") or 0),
-        counts=row_counts(of),
-    )
-
-
-_FLAGS = ("batch_open", "batch_released", "retired")
+    return row_of(SubstreamRow, of, query=query, substream=name, counts=row_of(RowCounts, of))
 
 
 def query_row(found: Sequence[Any]) -> QueryRow:
     """Return a row of the table of queries."""
-    of = record(found)
-    flags = {name: bool(of.get(name)) for name in _FLAGS}
-    return QueryRow(**{field.name: of.get(field.name) for field in fields(QueryRow)} | flags)  # type: ignore[arg-type]
+    return row_of(QueryRow, record(found))
 
 
 def sketch(found: Sequence[Any] | None) -> Sketch:
@@ -143,25 +118,19 @@ def counts_by_member(found: Mapping[str, str]) -> dict[str, dict[str, int]]:
     return counts
 
 
-_NUMBERS = {"coalesced_watermark", "watermark", "count", "batch_id", "unattended_ms", "at_most", "up_to"}
+_NUMBERS = ("coalesced_watermark", "watermark", "count", "batch_id", "unattended_ms", "at_most", "up_to")
+_DETAILS = dict.fromkeys(_NUMBERS, int) | dict.fromkeys(("substreams", "limits"), json.loads)
+"""Conversions of the details of a record that are not text."""
 
 
-def journal_record(entry_id: str, found: Mapping[str, str]) -> Record:
-    """Return the record of a stream entry of the journal."""
-    details: dict[str, Any] = {}
-    for name, text in found.items():
-        if name in _NUMBERS:
-            details[name] = int(text)
-        elif name in ("substreams", "limits"):
-            details[name] = json.loads(text)
-        elif name != "kind":
-            details[name] = text
+def _journal_record(entry_id: str, found: Mapping[str, str]) -> Record:
+    details = {name: _DETAILS.get(name, str)(text) for name, text in found.items() if name != "kind"}
     return Record(int(entry_id.partition("-")[0]), found["kind"], details)
 
 
 def journal_records(entries: Sequence[Any]) -> list[tuple[str, Record]]:
     """Return the records of stream entries in a reply, each with its id."""
-    return [(entry_id, journal_record(entry_id, record(flat))) for entry_id, flat in entries]
+    return [(entry_id, _journal_record(entry_id, record(flat))) for entry_id, flat in entries]
 
 
 def order(entry_id: str) -> tuple[int, int]:

@@ -6,9 +6,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from tidegate.store.keyspace import API_KEYS, PROBE, SECRET
-
-PROBE_KEPT_MS = 60_000
+from tidegate.store.keyspace import API_KEYS, SECRET
 
 
 async def token_secret(redis: Redis) -> bytes:
@@ -27,8 +25,3 @@ async def last_uses(redis: Redis) -> dict[str, int]:
     """Return the time of the last use of each API key, in Unix seconds by key id."""
     found: Any = await redis.hgetall(API_KEYS)
     return {str(key_id): int(at_s) for key_id, at_s in found.items()}
-
-
-async def check_writes(redis: Redis) -> None:
-    """Raise RedisError unless the server accepts writes."""
-    await redis.set(PROBE, "1", px=PROBE_KEPT_MS)

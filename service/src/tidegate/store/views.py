@@ -122,7 +122,7 @@ class LateRows:
     def of(cls, reply: Reply) -> Self:
         """Convert a reply, without its hours."""
         counts = record(reply["counts"])
-        totals = replies.row_counts(counts), int(counts.get("diverted") or 0)
+        totals = replies.row_of(RowCounts, counts), int(counts.get("diverted") or 0)
         return cls(replies.watermark_state(reply), bool(reply.get("is_known")), *totals)
 
     def add_hours(self, member: str, reply: Reply) -> None:

@@ -69,7 +69,7 @@ class Observed:
                 if not status:  # Starlette sends the answer outside this middleware
                     self.metrics.answered(_call(scope), ERRORS["internal"].status, time.perf_counter() - began)
                 raise
-            if self.traces.enabled:
+            if trace is not None:
                 name = f"{scope['method']} {_path(scope)}"
                 trace.finish(name, _attributes(scope, status), failed=is_server_error(status))
         if status in ACCESS_DENIED or scope["method"] in WRITES:

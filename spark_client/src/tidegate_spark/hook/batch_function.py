@@ -25,7 +25,7 @@ from typing import Any, Literal
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame
 
-from tidegate_spark.batch import Batch, Committed, Holder
+from tidegate_spark.batch import ROW_CLASSES, Batch, Committed, Holder
 from tidegate_spark.columns import Columns
 from tidegate_spark.errors import InvalidUsage, Refused, TidegateError
 from tidegate_spark.hook.classify import HIGHEST, RowClassifier, RowRoute
@@ -100,10 +100,10 @@ class BatchFunction:
         try:
             opened = self.session.run(protocol.begin(batch_id))
         except Refused as refusal:
-            if refusal.code != "job_complete" or not self.handler.has_results_at_end or not df.isEmpty():
+            if refusal.code != "job_complete" or self.handler.frame is None or not df.isEmpty():
                 raise
             # After the end of the input, a batch without rows needs no begin.
-            watermark = self.session.run(self.session.coordinator.coalesced_watermark())
+            watermark = self.session.run(self.session.calls.coalesced_watermark())
             self.handler.end(df.sparkSession, protocol.batch_without_rows(batch_id, watermark), watermark)
             return
         if self.options.persist:
@@ -178,7 +178,7 @@ class BatchFunction:
         if found is None:
             return None
         fold, reported, waited_s = found
-        self.session.coordinator.waited_s += waited_s
+        self.session.calls.waited_s += waited_s
         return fold, reported
 
     def _reporter(self, opened: OpenBatch) -> Reporter:
@@ -187,8 +187,8 @@ class BatchFunction:
             connection.url,
             f"/v1/jobs/{connection.job}:report",
             connection.headers,
-            self.session.run(self.session.protocol.calls.batch_reference(opened.batch_id)),
-            self.session.coordinator.watermark_token or "",
+            self.session.run(self.session.calls.batch_reference(opened.batch_id)),
+            self.session.calls.watermark_token or "",
             RetryPolicy(retry.SHORT_WAIT_S),
         )
 
@@ -211,11 +211,7 @@ class BatchFunction:
     def _committed(self, batch: Batch, fold: Fold, answer: Answer | None, seconds: float) -> Committed:
         return Committed(
             batch,
-            fold.count("on_time"),
-            fold.count("updated"),
-            fold.count("late"),
-            fold.count("null_event_time"),
-            fold.count("future"),
+            **{row_class: fold.count(row_class) for row_class in ROW_CLASSES},
             watermark=batch.job_watermark if answer is None else answer["watermark"],
             now_ms=None if answer is None else answer["now_ms"],
             held_by=None if answer is None else Holder.of(answer),

@@ -14,10 +14,11 @@ takes 1.5 times as long. A batch starts with the plain fold unless delays are me
 updated or future rows.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -47,28 +48,28 @@ _POSTED = pa.schema(
 )
 
 
-class FoldMethod(Protocol):
+@dataclass(slots=True)
+class FoldMethod(ABC):
     """A method to fold a batch."""
 
     columns: Columns
     classifier: RowClassifier
 
+    @abstractmethod
     def aggregate(self, df: DataFrame) -> DataFrame:
         """Return the aggregate by substream. Its first columns are the keys of the substreams."""
 
     def judge(self, folded: Folded) -> list[bool]:
-        """Add the counts by class. Return for each row of ``folded`` whether its counts are known."""
+        """Add the counts by class, unless the aggregate has them. Return for each row whether its counts are known."""
+        return [True] * len(folded["rows"])
 
+    @abstractmethod
     def add_hours(self, folded: Folded) -> None:
         """Add the rows by hour and the delays, in the format of :class:`Fold`."""
 
 
-@dataclass(slots=True)
-class PlainFold:
+class PlainFold(FoldMethod):
     """The fold that tests no row and measures no delays."""
-
-    columns: Columns
-    classifier: RowClassifier
 
     def aggregate(self, df: DataFrame) -> DataFrame:
         """Return the aggregate by substream. All batches have the same plan, so Spark compiles it once."""
@@ -102,11 +103,9 @@ class PlainFold:
 
 
 @dataclass(slots=True)
-class FullFold:
+class FullFold(FoldMethod):
     """The fold that tests each row, and measures ``delays`` unless it is None."""
 
-    columns: Columns
-    classifier: RowClassifier
     delays: DelayMeasurement | None = None
 
     def aggregate(self, df: DataFrame) -> DataFrame:
@@ -135,10 +134,6 @@ class FullFold:
         if self.delays is not None:
             lists.append(_list_of("bucket", "rows").alias("delays"))
         return by_part.groupBy(*keys).agg(F.max("max_event_time").alias("max_event_time"), *counted, *lists)
-
-    def judge(self, folded: Folded) -> list[bool]:
-        """Return True for each row: the aggregate has all counts."""
-        return [True] * len(folded["rows"])
 
     def add_hours(self, folded: Folded) -> None:
         """Remove the column that only the plain fold uses. The aggregate already has the hours and the delays."""

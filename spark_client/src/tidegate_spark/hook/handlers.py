@@ -1,9 +1,10 @@
 """Handlers of the rows of a batch: a user's function, or windows."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -66,32 +67,28 @@ class BatchRows:
         return None if self._is_routed_late is None else self.df.filter(self._is_routed_late)
 
 
-class BatchHandler(Protocol):
+class BatchHandler(ABC):
     """A handler of the rows of each batch.
 
     Attributes:
         frame: The windows by which rows are classified; None if rows are classified by their event times.
         lateness: Allowed lateness: a window accepts rows while the watermark is below its end plus ``lateness``.
-        has_results_at_end: Whether the handler may emit results after the end of the input.
     """
 
-    frame: Frame | None
-    lateness: int
-    has_results_at_end: bool
+    frame: Frame | None = None
+    lateness = 0
 
+    @abstractmethod
     def handle(self, rows: BatchRows) -> AfterCommit:
         """Handle the rows of a batch before its commit; return a function to call after the commit."""
 
     def end(self, spark: SparkSession, batch: Batch, watermark: int | None) -> None:
-        """Emit the last results, in a batch without rows after the end of the input."""
+        """Emit the last windows, in a batch without rows after the end of the input."""
+        raise NotImplementedError
 
 
-class RowHandler:
+class RowHandler(BatchHandler):
     """A handler that passes the on-time rows to a user's function."""
-
-    frame: Frame | None = None
-    lateness = 0
-    has_results_at_end = False
 
     def __init__(self, function: UserFunction) -> None:
         self._function = function
@@ -99,11 +96,4 @@ class RowHandler:
     def handle(self, rows: BatchRows) -> AfterCommit:
         """Call the function with the on-time rows."""
         call_user(self._function, rows.on_time(), rows.batch)
-        return _do_nothing
-
-    def end(self, spark: SparkSession, batch: Batch, watermark: int | None) -> None:
-        """Do nothing."""
-
-
-def _do_nothing(_: int | None) -> None:
-    pass
+        return lambda _: None

@@ -1,4 +1,8 @@
-"""The listener to Spark's events that sends the heartbeats of one query."""
+"""The listener to Spark's events that sends the heartbeats of one query: evidence that the query is caught up.
+
+The evidence is Spark's idle event: a trigger found no new data. The heartbeat reports the time of this event, because a
+query that waits for its next trigger observes nothing.
+"""
 
 import atexit
 import queue
@@ -21,7 +25,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate_spark.errors import TidegateError
 from tidegate_spark.logs import HEARTBEATS_FAIL, FailureLog
-from tidegate_spark.protocol.heartbeat import HeartbeatDecision
 from tidegate_spark.protocol.session import DriverSession
 from tidegate_spark.versions import is_connect
 
@@ -93,14 +96,17 @@ class HeartbeatListener(StreamingQueryListener):
         self._pause_s = CONNECT_PAUSE_S if is_connect(spark) else 0.0
         # The id of the run is unknown until the query has started. Until then, keep the events of all runs.
         self._run_id: str | None = None
-        self._decision = HeartbeatDecision()
+        # The last batch that Spark has finished; None if it has finished none. Until the batch is known, send no
+        # heartbeat: earlier runs may have read input that is not reported.
+        self._finished: int | None = None
+        self._knows_finished = False
         self._failures = FailureLog(session.log, *HEARTBEATS_FAIL)
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
 
     def listen_to(self, query: StreamingQuery) -> None:
         """Start to send heartbeats for this run of the query."""
         # A Spark Connect client may be unable to read the id from the checkpoint.
-        self._session.protocol.calls.identify(str(query.id))
+        self._session.calls.query_id = str(query.id)
         self._run_id = str(query.runId)
         name = f"tidegate-heartbeat-{query.name}"
         threading.Thread(target=self._handle_events, args=(self._run_id,), name=name, daemon=True).start()
@@ -140,7 +146,7 @@ class HeartbeatListener(StreamingQueryListener):
     def _handle_events(self, run_id: str) -> None:
         while not isinstance(event := self._next(run_id), Terminated):
             if isinstance(event, Finished):
-                self._decision.finished(event.batch_id)
+                self._finished, self._knows_finished = event.batch_id, True
             elif isinstance(event, Idle) and self._events.empty():
                 self._send(event)
         self._session.close()
@@ -157,13 +163,12 @@ class HeartbeatListener(StreamingQueryListener):
         # A failed heartbeat is not retried: the next idle event carries newer evidence.
         try:
             checkpoint = self._session.checkpoint
-            if self._decision.needs_last_batch and checkpoint.started():
-                self._decision.finished(checkpoint.finished())
-            heartbeat = self._decision.idle(idle.at_s, time.time())
-            if heartbeat is None:
-                return
-            protocol = self._session.protocol
-            self._session.run(protocol.heartbeat(heartbeat.age_s, heartbeat.after_batch))
+            if not self._knows_finished:
+                if not checkpoint.started():
+                    return
+                self._finished, self._knows_finished = checkpoint.finished(), True
+            age_s = max(0.0, time.time() - idle.at_s)
+            self._session.run(self._session.protocol.heartbeat(age_s, self._finished))
         except (TidegateError, OSError) as error:  # an OSError is from the checkpoint's file system
             self._failures.failed(error)
         else:

@@ -30,7 +30,8 @@ def reason_to_persist(df: DataFrame) -> str | None:
     if is_connect(df.sparkSession):
         return "Spark Connect does not tell the client how the stream is computed"
     plan: Any = df._jdf.queryExecution().analyzed()
-    sources = [_source(leaf) for leaf in _each(plan.collectLeaves())]
+    leaves = plan.collectLeaves()
+    sources = [_source(leaves.apply(index)) for index in range(leaves.size())]
     if unknown := sorted(set(sources) - COLUMNAR_FILES):
         return f"reading the source {', '.join(unknown)} again may be expensive or return other rows"
     if not plan.deterministic():
@@ -49,7 +50,3 @@ def _source(leaf: Any) -> str:
     if kind == "StreamingRelation":
         return str(leaf.dataSource().className()).lower()
     return str(leaf.sourceName()) if kind == "StreamingRelationV2" else kind
-
-
-def _each(scala_sequence: Any) -> list[Any]:
-    return [scala_sequence.apply(index) for index in range(scala_sequence.size())]

@@ -52,7 +52,7 @@ class FinishedBatches:
     """
 
     def __init__(self, session: DriverSession, by_row: bool, retained: int) -> None:
-        self._session, self._checkpoint, self._by_row = session, session.checkpoint, by_row
+        self.session, self._checkpoint, self._by_row = session, session.checkpoint, by_row
         self._retained = retained
         self._next: int | None = None
         self._checked: int | None = None
@@ -82,7 +82,7 @@ class FinishedBatches:
             return CheckResult(False, False, inactive, self._retry_at == math.inf)
         rows = self._keep() if moved else False
         self._retry_at = time.monotonic() + RETRY_AFTER_S
-        reported = self._session.run(self._session.protocol.report_finished())
+        reported = self.session.run(self.session.protocol.report_finished())
         if reported:
             self._retry_at = math.inf
         return CheckResult(moved, rows, False, reported)
@@ -106,7 +106,7 @@ class FinishedBatches:
             return
         self._unread += [batch for batch in range(first, self._next) if batch not in folded and self._advanced(batch)]
         if len(self._unread) >= UNREAD_BATCHES:
-            self._session.log.warning(
+            self.session.log.warning(
                 "no task has read a row of this run's batches, although source offsets advanced. If the batches have "
                 "rows, the foreachBatch function runs no action on them, and the watermark does not move. Write or "
                 "count the DataFrame in every batch.",
@@ -153,12 +153,12 @@ class FinishedBatches:
     def _keep_batch(self, batch_id: int, runs: dict[str, list[str]]) -> None:
         *_, last = runs.values()
         documents = [document for name in last if (document := self._checkpoint.read(f"{FOLDS}/{name}")) is not None]
-        protocol = self._session.protocol
-        acknowledged = self._session.run(protocol.registration.progress()).batch_id
+        protocol = self.session.protocol
+        acknowledged = self.session.run(protocol.registration.progress()).batch_id
         if documents and (acknowledged is None or acknowledged < batch_id):
             fold = Fold.merge([Fold(**document["fold"]) for document in documents])
             if fold.is_too_large():
-                self._session.log.warning(
+                self.session.log.warning(
                     "this batch has %s substreams, too many for counts by substream; their rows are counted together. "
                     "Choose a coarser substream.",
                     f"{len(fold.substream):,}",
@@ -168,7 +168,7 @@ class FinishedBatches:
             # Zero means that Spark has no watermark yet. Spark treats a row at its watermark as late.
             pinned_watermark = None if watermark_ms <= 0 else watermark_ms + 1 if self._by_row else watermark_ms
             planned_ms = documents[0]["planned_ms"]
-            self._session.run(protocol.keep_finished(batch_id, pinned_watermark, planned_ms, fold))
+            self.session.run(protocol.keep_finished(batch_id, pinned_watermark, planned_ms, fold))
         for names in runs.values():
             for name in names:
                 self._checkpoint.delete(f"{FOLDS}/{name}")

@@ -34,7 +34,6 @@ ROWS_AT_A_TIME = 200_000
 MICROS = 1000
 """Microseconds per millisecond. Spark compares event times with its watermark in microseconds."""
 
-_NO_LIMIT = 2**63 - 1
 _MEASURES = ("max_event_time", "rows", "timed", "late", "future")
 _HOUR = HOUR * MICROS
 
@@ -165,8 +164,7 @@ class PartitionFold:
         self._planned_ms, self._watermark_ms = planned_ms, watermark_ms
         self._keys = [f"key_{index}" for index in range(folding.keys)]
         self._late_below = folding.late_below(watermark_ms)
-        self._latest = min(latest * MICROS + MICROS - 1, _NO_LIMIT)
-        self._lowest = max(LOWEST * MICROS, -_NO_LIMIT)
+        self._latest = latest * MICROS + MICROS - 1
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = 0
         self._folded: list[pa.Table] = []
@@ -189,7 +187,7 @@ class PartitionFold:
         micros = table["time"].cast(pa.int64())
         late = pc.less(micros, self._late_below)
         future = pc.and_not(pc.greater(micros, self._latest), late)
-        credible = pc.and_(pc.less_equal(micros, self._latest), pc.greater_equal(micros, self._lowest))
+        credible = pc.and_(pc.less_equal(micros, self._latest), pc.greater_equal(micros, LOWEST * MICROS))
         columns = {
             **{key: table[key] for key in self._keys},
             "max_event_time": pc.if_else(credible, micros, pa.scalar(None, pa.int64())),

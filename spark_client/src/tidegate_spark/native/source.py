@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from tidegate_spark.clock import SYSTEM_CLOCK
 from tidegate_spark.config import JobConfig
 from tidegate_spark.errors import InvalidUsage, JobDeleted, Refused, TidegateError
-from tidegate_spark.logs import HEARTBEATS_FAIL, FailureLog
+from tidegate_spark.logs import HEARTBEATS_FAIL, FailureLog, QueryLog
 from tidegate_spark.native.finished import CheckResult, FinishedBatches
 from tidegate_spark.native.folding import TASK_SETTINGS, another_checkpoint, documents_of
 from tidegate_spark.native.triggers import check_trigger
@@ -82,18 +82,6 @@ class Marker(InputPartition):
         self.watermark_ms = watermark_ms
 
 
-class NativeReports:
-    """The reports of the driver's reader: finished batches and heartbeats."""
-
-    def __init__(self, session: DriverSession, native: NativeInput) -> None:
-        self.session = session
-        self.finished = FinishedBatches(session, native.frame is None, native.retained)
-        self.failures = FailureLog(
-            session.log, "the coordinator refuses finished batches", "the coordinator accepts finished batches again"
-        )
-        self.heartbeat_failures = FailureLog(session.log, *HEARTBEATS_FAIL)
-
-
 class NativeReader(WatermarkReader):
     """A reader of markers in executors, which also reads the watermark and reports in the driver."""
 
@@ -101,14 +89,16 @@ class NativeReader(WatermarkReader):
         self._native = native
         on_outage = OnOutage.of("continue")
         self._connection = JobConnection(native.url, native.job, key, native.config, on_outage, SYSTEM_CLOCK)
-        options = {"url": self._connection.watermark_url}
-        if self._connection.authorization:
-            options["authorization_token"] = self._connection.authorization
         frame = native.frame or {"size": 1, "slide": 1, "offset": 0}
-        super().__init__(options | {name: str(value) for name, value in frame.items()})
+        super().__init__(self._connection.reader_options | {name: str(value) for name, value in frame.items()})
         self._columns = schema.fieldNames()
         self._run = uuid.uuid4().hex
-        self._reports: NativeReports | None = None
+        self._finished: FinishedBatches | None = None
+        log = QueryLog(native.job, native.query)
+        self._failures = FailureLog(
+            log, "the coordinator refuses finished batches", "the coordinator accepts finished batches again"
+        )
+        self._heartbeat_failures = FailureLog(log, *HEARTBEATS_FAIL)
         self._skew_ms: int | None = None
         self._returned: tuple[float | None, float | None] = (None, None)
         self._polls = POLLS_OF_A_RUN
@@ -181,10 +171,10 @@ class NativeReader(WatermarkReader):
     # -- reports --------------------------------------------------------------------------------------------------
 
     def _report(self) -> CheckResult:
-        reports = self._started_reports()
-        session = reports.session
+        finished = self._started()
+        session = finished.session
         try:
-            result = reports.finished.report(self._calls)
+            result = finished.report(self._calls)
             self._calls = 0
             if result.batches:
                 self._check_name(session.checkpoint)
@@ -193,10 +183,10 @@ class NativeReader(WatermarkReader):
         except JobDeleted:
             raise
         except Refused as refusal:
-            reports.failures.failed(refusal)
+            self._failures.failed(refusal)
             return CheckResult(True, False, False, False)
         if result.reported:
-            reports.failures.succeeded()
+            self._failures.succeeded()
             session.run(session.protocol.adopt_choices())
         return result
 
@@ -222,24 +212,27 @@ class NativeReader(WatermarkReader):
         began = time.monotonic()
         if observed_at is None or began < self._heartbeat_at:
             return
-        reports = self._started_reports()
-        session, protocol = reports.session, reports.session.protocol
+        session = self._started().session
+        protocol = session.protocol
         try:
             after_batch = session.run(protocol.registration.progress()).batch_id
             session.run(protocol.heartbeat(time.time() - observed_at, after_batch))
         except JobDeleted:
             raise
         except TidegateError as error:
-            reports.heartbeat_failures.failed(error)
+            self._heartbeat_failures.failed(error)
         else:
-            reports.heartbeat_failures.succeeded()
+            self._heartbeat_failures.succeeded()
         ended = time.monotonic()
         # Spark waits for this call, so spend less than a tenth of the time on heartbeats.
         self._heartbeat_at = ended + max(HEARTBEAT_S, 10 * (ended - began))
 
-    def _started_reports(self) -> NativeReports:
-        """Return the reports. The first call starts them, because the process and the trigger are not known earlier."""
-        if self._reports is None:
+    def _started(self) -> FinishedBatches:
+        """Return the finished batches of the session, which the first call starts.
+
+        The process and the trigger are not known earlier.
+        """
+        if self._finished is None:
             native = self._native
             checkpoint = documents_of(native.checkpoint, native.query)
             if not checkpoint.started():
@@ -255,10 +248,10 @@ class NativeReader(WatermarkReader):
                 replaces_substreams=native.replaces_substreams,
             )
             session = DriverSession(settings, checkpoint)
-            session.run(session.protocol.start_native())
+            session.run(session.protocol.start(adopt=False))
             self._write_task_settings(session)
-            self._reports = NativeReports(session, native)
-        return self._reports
+            self._finished = FinishedBatches(session, native.frame is None, native.retained)
+        return self._finished
 
     # -- markers --------------------------------------------------------------------------------------------------
 
@@ -282,8 +275,8 @@ class NativeReader(WatermarkReader):
 
     def stop(self) -> None:
         """Close the session, because the query has ended."""
-        if self._reports is not None:
-            self._reports.session.close()
+        if self._finished is not None:
+            self._finished.session.close()
 
 
 class MarkerSource(DataSource):

@@ -63,8 +63,5 @@ class Triggers(StreamingQueryListener):
     def onQueryProgress(self, event: Any) -> None:
         pass
 
-    def onQueryIdle(self, event: Any) -> None:
-        pass
-
     def onQueryTerminated(self, event: Any) -> None:
         pass

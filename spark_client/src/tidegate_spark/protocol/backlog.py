@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from tidegate_spark.errors import CoordinatorUnavailable, TidegateError
-from tidegate_spark.logs import QueryLog
-from tidegate_spark.protocol.coordinator import Coordinator, ProcessingTime
+from tidegate_spark.protocol.calls import QueryCalls
+from tidegate_spark.protocol.coordinator import ProcessingTime
 from tidegate_spark.protocol.effects import Document, ListBatches, Pause, Procedure, Read, Remove, StartFlusher, Write
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
@@ -66,15 +66,13 @@ class Backlog:
     4. At most one procedure flushes at a time.
 
     Args:
-        coordinator: The calls of the run.
+        calls: The calls of the run.
         report_batch: The function that reports one batch.
         in_background: Whether the backlog is also flushed between batches, by a flusher.
-        log: The log of the query.
     """
 
-    def __init__(self, coordinator: Coordinator, report_batch: ReportBatch, in_background: bool, log: QueryLog) -> None:
-        self._coordinator, self._report_batch, self._log = coordinator, report_batch, log
-        self._in_background = in_background
+    def __init__(self, calls: QueryCalls, report_batch: ReportBatch, in_background: bool) -> None:
+        self._calls, self._report_batch, self._in_background = calls, report_batch, in_background
         self._pending: set[int] | None = None
         self._unreached_since: ProcessingTime | None = None
         self._reached_at = ProcessingTime(0.0, 0.0)
@@ -139,10 +137,10 @@ class Backlog:
         except CoordinatorUnavailable:
             return True
         except TidegateError as error:
-            self._log.error("the coordinator refused a batch of the backlog: %s", error)
+            self._calls.log.error("the coordinator refused a batch of the backlog: %s", error)
         except OSError:  # from the checkpoint's file system, which may recover
             if not self._warned:
-                self._log.exception("the backlog cannot be flushed; trying again")
+                self._calls.log.exception("the backlog cannot be flushed; trying again")
             self._warned = True
             return True
         self.stop_flusher()
@@ -160,20 +158,20 @@ class Backlog:
         if pending:
             yield from self._flush_batch(min(pending), policy)
         if not pending:
-            self._unreached_since, self._reached_at = None, self._coordinator.now()
+            self._unreached_since, self._reached_at = None, self._calls.now()
         return bool(pending)
 
     def _flush_batch(self, batch_id: int, policy: RetryPolicy) -> Procedure[None]:
         document = yield Read(f"{_KIND}/{batch_id}")
         if document is not None:
             batch = BacklogBatch.of(document)
-            now = self._coordinator.now()
+            now = self._calls.now()
             # If this run has always reached the coordinator, the batch is from an earlier run.
             since = self._unreached_since or ProcessingTime(batch.began_s, now.waited_s)
             self._unreached_since = since
-            self._coordinator.waited_s = max(now.waited_s, since.waited_s + max(0.0, now.at_s - since.at_s))
+            self._calls.waited_s = max(now.waited_s, since.waited_s + max(0.0, now.at_s - since.at_s))
             yield from self._report_batch(batch, since, policy)
-            self._log.info("this batch of the backlog was reported", extra={"batch": batch_id})
+            self._calls.log.info("this batch of the backlog was reported", extra={"batch": batch_id})
         yield from self._remove(batch_id)
 
     def _remove(self, batch_id: int) -> Procedure[None]:

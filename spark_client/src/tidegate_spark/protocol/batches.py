@@ -7,20 +7,17 @@ again with the same pinned watermark, and sends all reports of the batch again.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 from tidegate_spark.batch import Batch
-from tidegate_spark.errors import CoordinatorUnavailable, JobMissing, Refused
-from tidegate_spark.logs import QueryLog
+from tidegate_spark.errors import JobMissing, Refused
 from tidegate_spark.protocol.backlog import BacklogBatch
 from tidegate_spark.protocol.calls import QueryCalls
-from tidegate_spark.protocol.coordinator import Answer, Coordinator, ProcessingTime
-from tidegate_spark.protocol.effects import Locked, Procedure
+from tidegate_spark.protocol.coordinator import Answer, ProcessingTime
+from tidegate_spark.protocol.effects import Locked, Procedure, Result
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
 from tidegate_spark.protocol.registration import QueryRegistration
 from tidegate_spark.protocol.retry import RetryPolicy
-from tidegate_spark.protocol.settings import QuerySettings
 
 MAX_FUTURE_SKEW_MS = 24 * 60 * 60 * 1000
 """The coordinator's default for ``max_future_skew_ms``."""
@@ -30,8 +27,6 @@ RESENDS = 3
 
 LOST_BATCH = frozenset({"batch_not_begun", "reports_missing"})
 """Error codes of a coordinator that has lost an open batch or some of its reports."""
-
-Result = TypeVar("Result")
 
 
 @dataclass(slots=True)
@@ -70,16 +65,8 @@ class Batches:
             limit if known, else its default. None if there is no limit.
     """
 
-    def __init__(
-        self,
-        settings: QuerySettings,
-        coordinator: Coordinator,
-        calls: QueryCalls,
-        registration: QueryRegistration,
-        log: QueryLog,
-    ) -> None:
-        self._query, self._pinned_watermarks = settings.query, settings.pinned_watermarks
-        self._coordinator, self._calls, self._registration, self._log = coordinator, calls, registration, log
+    def __init__(self, calls: QueryCalls, registration: QueryRegistration) -> None:
+        self._calls, self._registration, self._log = calls, registration, calls.log
         self._job_watermark: int | None = None
         self.max_future_skew_ms: int | None = registration.config.get("max_future_skew_ms", MAX_FUTURE_SKEW_MS)
 
@@ -89,8 +76,8 @@ class Batches:
             batch_id,
             watermark=stored.pinned_watermark,
             job_watermark=self._job_watermark,
-            job=self._coordinator.job,
-            query=self._query,
+            job=self._calls.job,
+            query=self._calls.settings.query,
             replayed=replayed,
         )
 
@@ -116,8 +103,8 @@ class Batches:
         replayed = answer["replayed"] or stored is not None
         if stored is None:
             stored = StoredPinnedWatermark(answer["pinned_watermark"], answer["watermark_token"], latest)
-            yield from self._pinned_watermarks.write(batch_id, stored)
-        return OpenBatch(self.batch(batch_id, stored, replayed), stored, True, self._coordinator.now(), complete_at)
+            yield from self._calls.settings.pinned_watermarks.write(batch_id, stored)
+        return OpenBatch(self.batch(batch_id, stored, replayed), stored, True, self._calls.now(), complete_at)
 
     def _announced(
         self, begin: Callable[[], Procedure[Answer]], batch_id: int, policy: RetryPolicy
@@ -138,15 +125,12 @@ class Batches:
         complete_at: ProcessingTime | None,
         policy: RetryPolicy,
     ) -> Procedure[Answer]:
-        if stored is None:
-            if batch_id == 0:
-                yield from self._warn_of_another_checkpoint(policy)
-            return (yield from self._calls.begin(batch_id, {}, complete_at, policy))
+        if stored is None and batch_id == 0:
+            yield from self._warn_of_another_checkpoint(policy)
         try:
-            pinned_watermark = {"pinned_watermark": stored.pinned_watermark}
-            return (yield from self._calls.begin(batch_id, pinned_watermark, complete_at, policy))
+            return (yield from self._calls.begin(batch_id, stored, complete_at, policy))
         except Refused as refusal:
-            if refusal.code != "pinned_watermark_conflict" or not stored.assumed:
+            if refusal.code != "pinned_watermark_conflict" or stored is None or not stored.assumed:
                 raise
             # An earlier begin arrived, but its answer was lost.
             self._log.warning(
@@ -154,12 +138,12 @@ class Batches:
                 "that was assumed during the outage",
                 extra={"batch": batch_id},
             )
-            return (yield from self._calls.begin(batch_id, {}, complete_at, policy))
+            return (yield from self._calls.begin(batch_id, None, complete_at, policy))
 
     def _warn_of_another_checkpoint(self, policy: RetryPolicy) -> Procedure[None]:
         caller = yield from self._calls.caller()
-        for known in (yield from self._coordinator.queries(policy)):
-            if known["query"] == self._query and known["query_id"] != caller["query_id"]:
+        for known in (yield from self._calls.queries(policy)):
+            if known["query"] == self._calls.settings.query and known["query_id"] != caller["query_id"]:
                 self._log.warning(
                     "the query ran on another checkpoint before (%s). The job keeps its watermark, so rows below the "
                     "watermark are late if the query reads them again. To start from the beginning, use another job.",
@@ -174,7 +158,7 @@ class Batches:
         """Commit a batch."""
         answer = yield from self._calls.commit(batch.batch_id, fold.row_counts(), fold.reported(), policy)
         self._job_watermark = answer["watermark"]
-        yield from self._registration.committed(answer, batch.batch_id, fold.max_event_times())
+        yield Locked(self._registration.committed(answer, batch.batch_id, fold.max_event_times()))
         return answer
 
     def resending(self, call: Call[Result], batch: OpenBatch, fold: Fold, policy: RetryPolicy) -> Procedure[Result]:
@@ -198,7 +182,3 @@ class Batches:
         opened = yield from self.begin(batch.batch_id, batch.stored, complete_at, policy)
         yield from self.resending(self.report, opened, batch.fold, policy)
         yield from self.resending(self.commit, opened, batch.fold, policy)
-
-    def log_continuing(self, batch_id: int | None, error: CoordinatorUnavailable) -> None:
-        """Log that a batch continues without the coordinator."""
-        self._log.warning("the query continues without the coordinator (%s)", error.reason, extra={"batch": batch_id})

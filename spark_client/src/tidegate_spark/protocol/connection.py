@@ -1,16 +1,13 @@
 """The connection of a program to one job of a coordinator."""
 
 from collections.abc import Callable
-from typing import TypeVar
 
 from tidegate_spark.clock import Clock
 from tidegate_spark.config import JobConfig
 from tidegate_spark.protocol.coordinator import Coordinator
-from tidegate_spark.protocol.effects import Procedure
+from tidegate_spark.protocol.effects import Procedure, Result
 from tidegate_spark.protocol.retry import OnOutage, run_call
 from tidegate_spark.protocol.transport import HttpTransport
-
-Result = TypeVar("Result")
 
 
 class JobConnection:
@@ -33,7 +30,7 @@ class JobConnection:
         self.config, self.on_outage, self.clock = config, on_outage, clock
         self._new_transport = new_transport
         self._transport = self.transport()
-        self.calls = self.coordinator()
+        self.calls = Coordinator(url, job, on_outage.policy, clock)
 
     @property
     def authorization(self) -> str | None:
@@ -43,21 +40,18 @@ class JobConnection:
     @property
     def headers(self) -> dict[str, str]:
         """Headers of every request."""
-        headers = {"Content-Type": "application/json"}
-        return headers if self.authorization is None else {**headers, "Authorization": self.authorization}
+        authorization = {"Authorization": self.authorization} if self.authorization else {}
+        return {"Content-Type": "application/json", **authorization}
 
     @property
-    def watermark_url(self) -> str:
-        """URL of the job's watermark."""
-        return f"{self.url}/v1/jobs/{self.job}/watermark"
+    def reader_options(self) -> dict[str, str]:
+        """Options of a reader of the job's watermark. Spark redacts an option whose name has ``token``."""
+        authorization = {"authorization_token": self.authorization} if self.authorization else {}
+        return {"url": f"{self.url}/v1/jobs/{self.job}/watermark", **authorization}
 
     def transport(self) -> HttpTransport:
         """Return a transport with its own connections."""
         return self._new_transport(self.url, self.headers)
-
-    def coordinator(self) -> Coordinator:
-        """Return the calls for one run of a query."""
-        return Coordinator(self.url, self.job, self.on_outage.policy, self.clock)
 
     def run(self, procedure: Procedure[Result]) -> Result:
         """Run a procedure of :attr:`calls` outside of any query."""

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from tidegate_spark.clock import Clock
-from tidegate_spark.config import JobConfig, differing
+from tidegate_spark.config import JobConfig
 from tidegate_spark.errors import InvalidUsage, JobMissing, Refused
 from tidegate_spark.protocol import retry
 from tidegate_spark.protocol.effects import Procedure, Send
@@ -80,13 +80,14 @@ class Coordinator:
                 if refusal.code != "job_exists":
                     raise
         status = yield from self.status(policy)
-        if config is not None and (names := differing(status["config"], config)):
-            both = "; ".join(f"{name}: {status['config'].get(name)}, here {config.get(name)}" for name in names)
+        kept, ours = status["config"], config or {}
+        differing = [f"{name}: {kept.get(name)}, here {ours[name]}" for name in ours if kept.get(name) != ours[name]]
+        if differing:
             log.warning(
                 "Job %s keeps its configuration, which differs from this program's (%s). To replace it, call "
                 "job.change_config(config).",
                 self.job,
-                both,
+                "; ".join(differing),
             )
         return status
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self
 
+from tidegate_spark.batch import ROW_CLASSES
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.protocol.hours import HOURS_KEPT, Hours, merge_hours
 from tidegate_spark.protocol.reporter import reports_of
@@ -18,7 +19,7 @@ SUBSTREAMS_THAT_FIT = 3_000
 HOURS_PER_COMMIT = 30_000
 """Maximum number of hours in one commit, summed over all substreams."""
 
-CLASSES = ("updated", "late", "null_event_time", "future")
+CLASSES = ROW_CLASSES[1:]
 """The row classes except ``on_time``."""
 
 LateDisposition = Literal["dropped", "diverted"]
@@ -128,9 +129,8 @@ class Fold:
     def row_counts(self) -> dict[str, Any]:
         """Return the row counts for a commit, with as much detail as fits into one call."""
         if self.is_too_large():
-            totals = {name: [self.count(name)] for name in ("on_time", *CLASSES)}
-            whole = {"rule": self.rule, "substreams": [WHOLE], "late_disposition": self.late_disposition, **totals}
-            return whole | {"hours": [self._merged_hours()]}
+            totals = {name: [self.count(name)] for name in ROW_CLASSES}
+            return self._counts([WHOLE], totals) | {"hours": [self._merged_hours()]}
         counts = self._counts_by_substream()
         return next(detailed for by_hour in self._by_hour() if self._fits(detailed := counts | by_hour))
 
@@ -157,10 +157,7 @@ class Fold:
         columns = {name: getattr(self, name) for name in CLASSES}
         others = zip(*columns.values(), strict=True)
         on_time = [rows - sum(counts) for rows, counts in zip(self.rows, others, strict=True)]
-        return {
-            "rule": self.rule,
-            "substreams": self.substream,
-            "on_time": on_time,
-            "late_disposition": self.late_disposition,
-            **columns,
-        }
+        return self._counts(self.substream, {"on_time": on_time, **columns})
+
+    def _counts(self, substreams: list[str], columns: dict[str, list[int]]) -> dict[str, Any]:
+        return {"rule": self.rule, "substreams": substreams, "late_disposition": self.late_disposition, **columns}

@@ -47,21 +47,19 @@ class Progress:
 
     def missing_in(self, answer: Mapping[str, Any]) -> dict[str, int]:
         """Return the max event times if the coordinator has lost them and the job was not reset, else an empty dict."""
-        return {} if self._is_known_to(answer) or self._was_reset(answer) else self.max_event_times
+        is_known = answer["state_epoch"] == self.state_epoch
+        return {} if is_known or self._was_reset(answer) else self.max_event_times
 
     def follow(self, answer: Mapping[str, Any]) -> bool:
         """Adopt the state epoch and incarnation of an answer, and return whether the state epoch has changed.
 
         If the job was reset, the progress is discarded.
         """
-        changed = not self._is_known_to(answer)
+        changed = bool(answer["state_epoch"] != self.state_epoch)
         if changed and self._was_reset(answer):
             self.batch_id, self.max_event_times, self.watermark_token, self.restoring = None, {}, None, False
         self.state_epoch, self.incarnation = answer["state_epoch"], answer["incarnation"]
         return changed
-
-    def _is_known_to(self, answer: Mapping[str, Any]) -> bool:
-        return bool(answer["state_epoch"] == self.state_epoch)
 
     def _was_reset(self, answer: Mapping[str, Any]) -> bool:
         return self.incarnation is not None and bool(answer["incarnation"] > self.incarnation)

@@ -1,24 +1,20 @@
 """The procedures of one run of a query."""
 
 from dataclasses import replace
-from typing import TypeVar
 
 from tidegate_spark.batch import Batch
 from tidegate_spark.errors import CoordinatorUnavailable, JobMissing
-from tidegate_spark.logs import QueryLog
 from tidegate_spark.protocol.backlog import Backlog, BacklogBatch
 from tidegate_spark.protocol.batches import Batches, Call, OpenBatch
 from tidegate_spark.protocol.calls import QueryCalls
 from tidegate_spark.protocol.choices import QueryChoices
-from tidegate_spark.protocol.coordinator import Answer, Coordinator, ProcessingTime
-from tidegate_spark.protocol.effects import HasCheckpoint, Locked, Procedure, ReadPlannedMs
+from tidegate_spark.protocol.coordinator import Answer, ProcessingTime
+from tidegate_spark.protocol.effects import HasCheckpoint, Locked, Procedure, ReadPlannedMs, Result
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
 from tidegate_spark.protocol.registration import QueryRegistration
 from tidegate_spark.protocol.retry import ONE_ATTEMPT, OnOutage
 from tidegate_spark.protocol.settings import InputComplete, QuerySettings
-
-Result = TypeVar("Result")
 
 
 class QueryProtocol:
@@ -27,19 +23,17 @@ class QueryProtocol:
     Args:
         settings: The query.
         run_id: Id of this run.
-        coordinator: The calls of this run.
         owns_files: Whether this process writes the files beside the checkpoint.
     """
 
-    def __init__(self, settings: QuerySettings, run_id: str, coordinator: Coordinator, owns_files: bool) -> None:
-        self._settings, self._coordinator, self._owns_files = settings, coordinator, owns_files
-        self.log = QueryLog(coordinator.job, settings.query)
-        self.calls = QueryCalls(settings, run_id, coordinator)
-        self.registration = QueryRegistration(settings, coordinator, self.calls, owns_files, self.log)
-        self.batches = Batches(settings, coordinator, self.calls, self.registration, self.log)
-        in_background = self._on_outage.continues
-        self.backlog = Backlog(coordinator, self.batches.report_backlog_batch, in_background, self.log)
-        self._started = coordinator.now()
+    def __init__(self, settings: QuerySettings, run_id: str, owns_files: bool) -> None:
+        self._settings, self._owns_files = settings, owns_files
+        self.calls = QueryCalls(settings, run_id)
+        self._log = self.calls.log
+        self.registration = QueryRegistration(self.calls, owns_files)
+        self.batches = Batches(self.calls, self.registration)
+        self.backlog = Backlog(self.calls, self.batches.report_backlog_batch, self._on_outage.continues)
+        self._started = self.calls.now()
         self._has_begun = self._choices_adopted = False
 
     @property
@@ -48,45 +42,30 @@ class QueryProtocol:
 
     # -- the query ------------------------------------------------------------------------------------------------
 
-    def start(self) -> Procedure[None]:
+    def start(self, adopt: bool = True) -> Procedure[None]:
         """Announce the query, flush the backlog of earlier runs, and adopt the choices.
+
+        Args:
+            adopt: Whether to adopt the choices. A native query adopts them after it has reported the folds of earlier
+                runs.
 
         Raises:
             CoordinatorUnavailable: The coordinator does not answer, and the query may not start without it.
             Refused: The coordinator refuses a call.
             InvalidUsage: The query's columns or windows differ from those of the previous run.
         """
-        yield from self._start(self._announce_and_adopt())
-
-    def start_native(self) -> Procedure[None]:
-        """Start a native query, which adopts the choices after it has reported the folds of earlier runs.
-
-        Raises:
-            CoordinatorUnavailable, Refused, InvalidUsage: As in :meth:`start`.
-        """
-        yield from self._start(self._announce())
-
-    def _start(self, announcement: Procedure[object]) -> Procedure[None]:
         if self._owns_files and (yield HasCheckpoint()):
             yield from self._check_choices()
+        policy = self._on_outage.first_policy
         try:
-            yield from announcement
+            yield from self.registration.announce(policy)
+            self.batches.max_future_skew_ms = self.registration.config["max_future_skew_ms"]
+            if (yield from self.backlog.flush(policy)) and adopt:
+                yield from self.adopt_choices()
         except CoordinatorUnavailable as error:
             if not self._on_outage.continues:
                 raise
-            self.log.warning("the query starts without the coordinator (%s)", error.reason)
-
-    def _announce(self) -> Procedure[bool]:
-        """Announce the query, and return whether the whole backlog is flushed."""
-        on_outage = self._on_outage
-        policy = on_outage.policy_before_continuing if on_outage.continues else on_outage.policy
-        yield from self.registration.announce(policy)
-        self.batches.max_future_skew_ms = self.registration.config["max_future_skew_ms"]
-        return (yield from self.backlog.flush(policy))
-
-    def _announce_and_adopt(self) -> Procedure[None]:
-        if (yield from self._announce()):
-            yield from self.adopt_choices()
+            self._log.warning("the query starts without the coordinator (%s)", error.reason)
 
     def started(self) -> Procedure[None]:
         """Flush the rest of the backlog in the background."""
@@ -111,7 +90,8 @@ class QueryProtocol:
             return
         before = yield from QueryChoices.load()
         if before is not None and choices.replaces(before):
-            yield from self.registration.forget_substreams("replaced: the query was started with other columns")
+            reason = "replaced: the query was started with other columns"
+            yield Locked(self.registration.forget_substreams(reason))
         if before != choices:
             yield from choices.save()
         self._choices_adopted = True
@@ -136,23 +116,22 @@ class QueryProtocol:
         if stored is None and batch_id:
             before = yield from pinned_watermarks.read(batch_id - 1)
         complete_at = yield from self._input_complete_at(batch_id)
-        if not self._on_outage.continues or before is None:
-            policy = self._on_outage.policy
-            if (yield from self.backlog.flush_before(batch_id, policy)):
-                yield from self.adopt_choices()
-            return (yield from self.batches.begin(batch_id, stored, complete_at, policy))
-        policy = self._on_outage.policy_before_continuing
+        policy = self._on_outage.policy if before is None else self._on_outage.first_policy
         try:
-            if (yield from self.backlog.flush_before(batch_id, policy)):
+            flushed = yield from self.backlog.flush_before(batch_id, policy)
+            if flushed:
                 yield from self.adopt_choices()
+            if flushed or before is None or not self._on_outage.continues:
                 return (yield from self.batches.begin(batch_id, stored, complete_at, policy))
         except CoordinatorUnavailable as error:
-            self.batches.log_continuing(batch_id, error)
+            if before is None or not self._on_outage.continues:
+                raise
+            self._log_continuing(batch_id, error)
         if stored is None:
-            stored = replace(before, watermark_token=self._coordinator.watermark_token, assumed=True)
+            stored = replace(before, watermark_token=self.calls.watermark_token, assumed=True)
             yield from pinned_watermarks.write(batch_id, stored)
         batch = self.batches.batch(batch_id, stored, replayed=before is stored)
-        return OpenBatch(batch, stored, False, self._coordinator.now(), complete_at)
+        return OpenBatch(batch, stored, False, self.calls.now(), complete_at)
 
     def report(self, batch: OpenBatch, fold: Fold) -> Procedure[None]:
         """Stage the fold of a batch. Raise the same errors as :meth:`begin`."""
@@ -176,14 +155,17 @@ class QueryProtocol:
         """Make a call about a batch; return None if the batch continues without the coordinator."""
         if not batch.acknowledged:
             return None
-        if not self._on_outage.continues:
-            return (yield from self.batches.resending(call, batch, fold, self._on_outage.policy))
         try:
-            return (yield from self.batches.resending(call, batch, fold, self._on_outage.policy_before_continuing))
+            return (yield from self.batches.resending(call, batch, fold, self._on_outage.first_policy))
         except CoordinatorUnavailable as error:
-            self.batches.log_continuing(batch.batch_id, error)
+            if not self._on_outage.continues:
+                raise
+            self._log_continuing(batch.batch_id, error)
             batch.acknowledged = False
             return None
+
+    def _log_continuing(self, batch_id: int | None, error: CoordinatorUnavailable) -> None:
+        self._log.warning("the query continues without the coordinator (%s)", error.reason, extra={"batch": batch_id})
 
     def batch_without_rows(self, batch_id: int, pinned_watermark: int | None) -> Batch:
         """Return a batch without rows, which is not begun at the coordinator."""
@@ -192,7 +174,7 @@ class QueryProtocol:
     def _input_complete_at(self, batch_id: int) -> Procedure[ProcessingTime | None]:
         """Return the time up to which all input is in this batch or an earlier one; None if not known."""
         first, self._has_begun = not self._has_begun, True
-        now = self._coordinator.now()
+        now = self.calls.now()
         # An earlier run may have planned the first batch.
         planned_ms = (yield ReadPlannedMs(batch_id)) if first else int(1000 * now.at_s)
         return None if planned_ms is None else self._complete_at(planned_ms, now)
@@ -219,8 +201,8 @@ class QueryProtocol:
             planned_ms: Time at which Spark planned the batch (epoch milliseconds).
             fold: The fold of its rows.
         """
-        now = self._coordinator.now()
-        stored = StoredPinnedWatermark(pinned_watermark, self._coordinator.watermark_token)
+        now = self.calls.now()
+        stored = StoredPinnedWatermark(pinned_watermark, self.calls.watermark_token)
         complete_at = self._complete_at(planned_ms, now)
         yield from self._settings.pinned_watermarks.write(batch_id, stored)
         complete_s = None if complete_at is None else complete_at.at_s
@@ -236,9 +218,9 @@ class QueryProtocol:
             Refused: The coordinator refuses a batch, which stays in the backlog.
         """
         try:
-            return (yield from self.backlog.flush(self._on_outage.policy_before_continuing))
+            return (yield from self.backlog.flush(self._on_outage.first_policy))
         except CoordinatorUnavailable as error:
-            self.batches.log_continuing(None, error)
+            self._log_continuing(None, error)
             yield from self.backlog.flush_in_background()
             return False
 

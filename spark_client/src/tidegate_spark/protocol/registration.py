@@ -7,40 +7,29 @@ that an operator reset.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from tidegate_spark.config import JobConfig
 from tidegate_spark.errors import JobDeleted, JobMissing
-from tidegate_spark.logs import QueryLog
 from tidegate_spark.protocol.calls import QueryCalls
-from tidegate_spark.protocol.coordinator import Coordinator
+from tidegate_spark.protocol.coordinator import Answer
 from tidegate_spark.protocol.effects import HasCheckpoint, Locked, Procedure
 from tidegate_spark.protocol.progress import Progress
 from tidegate_spark.protocol.reporter import reports_of_max_event_times
 from tidegate_spark.protocol.retry import RetryPolicy
-from tidegate_spark.protocol.settings import QuerySettings
-
-Answer = Mapping[str, Any]
 
 
 class QueryRegistration:
     """The registration of one query, which is restored after the coordinator has lost it.
 
     Args:
-        settings: The query.
-        coordinator: The calls for the job.
         calls: The calls of the run.
         owns_files: Whether this process writes the files beside the checkpoint. Under Spark Connect, the process of the
             hook writes them. The client's process then reads the progress again before it restores state.
-        log: The log of the query.
     """
 
-    def __init__(
-        self, settings: QuerySettings, coordinator: Coordinator, calls: QueryCalls, owns_files: bool, log: QueryLog
-    ) -> None:
-        self._settings, self._coordinator, self._calls = settings, coordinator, calls
-        self._owns_files, self._log = owns_files, log
-        self._query, self._pinned_watermarks = settings.query, settings.pinned_watermarks
+    def __init__(self, calls: QueryCalls, owns_files: bool) -> None:
+        self._calls, self._settings, self._log = calls, calls.settings, calls.log
+        self._owns_files = owns_files
         self._progress: Progress | None = None
         self._announced_in: str | None = None
         self._config: JobConfig = {}
@@ -54,7 +43,7 @@ class QueryRegistration:
     def progress(self) -> Procedure[Progress]:
         """Return the progress of the query."""
         if self._progress is None:
-            loaded = yield from Progress.load(self._query)
+            loaded = yield from Progress.load(self._settings.query)
             self._progress = self._progress or loaded
         return self._progress
 
@@ -62,16 +51,16 @@ class QueryRegistration:
 
     def load_token(self) -> Procedure[None]:
         """Load the latest stored watermark token, unless this run has received one."""
-        if self._coordinator.watermark_token is None:
+        if self._calls.watermark_token is None:
             yield Locked(self._load_token())
 
     def _load_token(self) -> Procedure[None]:
         progress = yield from self.progress()
-        newest = yield from self._pinned_watermarks.newest()
+        newest = yield from self._settings.pinned_watermarks.newest()
         token = progress.watermark_token
         if newest is not None and (progress.batch_id is None or newest[0] > progress.batch_id):
             token = newest[1].watermark_token
-        self._coordinator.watermark_token = token
+        self._calls.watermark_token = token
 
     def ensure_announced(self, policy: RetryPolicy) -> Procedure[None]:
         """Announce the query unless this process has announced it."""
@@ -95,7 +84,7 @@ class QueryRegistration:
         yield from self.announce(policy)
 
     def _announce(self, policy: RetryPolicy) -> Procedure[None]:
-        status = yield from self._coordinator.ensure_job(self._settings.connection.config, policy)
+        status = yield from self._calls.ensure_job(self._settings.connection.config, policy)
         self._keep_config(status)
         yield from self.follow(status, policy)
 
@@ -123,7 +112,7 @@ class QueryRegistration:
                 self._log.warning("the coordinator has lost the job; declaring its substreams again")
                 reason = "the job was lost; its substreams are restored with their max event times"
             names = list(dict.fromkeys([*self._settings.declared, *max_event_times]))
-            yield from self._coordinator.declare(self._query, names, reason, max_event_times, policy)
+            yield from self._calls.declare(self._settings.query, names, reason, max_event_times, policy)
             self._announced_in = answer["state_epoch"]
         if progress.follow(answer) and self._owns_files and (yield HasCheckpoint()):
             yield from progress.save()
@@ -138,7 +127,7 @@ class QueryRegistration:
         """Process the answer to a begin. If the coordinator has lost a commit, report the max event times again."""
         yield from self.follow(answer, policy)
         if answer["revision"] != self._revision:
-            self._keep_config((yield from self._coordinator.status(policy)))
+            self._keep_config((yield from self._calls.status(policy)))
         progress = yield from self.progress()
         lost = progress.is_lost_by(answer["previous_batch_id"], answer["previous_open"], batch_id)
         if lost and not progress.restoring:
@@ -154,10 +143,7 @@ class QueryRegistration:
             yield from self._report_max_event_times(batch_id, policy)
 
     def committed(self, answer: Answer, batch_id: int, max_event_times: Mapping[str, int]) -> Procedure[None]:
-        """Record and store an acknowledged commit."""
-        yield Locked(self._committed(answer, batch_id, max_event_times))
-
-    def _committed(self, answer: Answer, batch_id: int, max_event_times: Mapping[str, int]) -> Procedure[None]:
+        """Record and store an acknowledged commit; run this procedure locked."""
         progress = yield from self.progress()
         progress.commit(batch_id, max_event_times, answer["watermark_token"])
         yield from progress.save()
@@ -169,11 +155,11 @@ class QueryRegistration:
         restored.
         """
         self._forget_progress_of_others()
-        stored = None if batch_id is None else (yield from self._pinned_watermarks.read(batch_id))
+        stored = None if batch_id is None else (yield from self._settings.pinned_watermarks.read(batch_id))
         progress = yield from self.progress()
         if batch_id is None or stored is None or batch_id != progress.batch_id:
             return
-        yield from self._calls.begin(batch_id, {"pinned_watermark": stored.pinned_watermark}, None, policy)
+        yield from self._calls.begin(batch_id, stored, None, policy)
         yield from self._report_max_event_times(batch_id, policy)
         yield from self._calls.commit(batch_id, None, None, policy)
 
@@ -185,19 +171,18 @@ class QueryRegistration:
     def forget_substreams(self, reason: str) -> Procedure[None]:
         """Mark all substreams of the query, except those that are done, as idle until they report again.
 
+        Run this procedure locked.
+
         Raises:
             CoordinatorUnavailable: The coordinator does not answer; the progress keeps the substreams.
         """
-        yield Locked(self._forget_substreams(reason))
-
-    def _forget_substreams(self, reason: str) -> Procedure[None]:
         try:
-            rows = yield from self._coordinator.substreams()
+            rows = yield from self._calls.substreams()
         except JobMissing:
             rows = []  # the next begin creates the job, without these substreams
-        names = [row["substream"] for row in rows if row["query"] == self._query and row["state"] != "done"]
+        names = [row["substream"] for row in rows if row["query"] == self._settings.query and row["state"] != "done"]
         if names:
-            yield from self._coordinator.idle(self._query, names, reason)
+            yield from self._calls.idle(self._settings.query, names, reason)
         progress = yield from self.progress()
         progress.max_event_times.clear()
         yield from progress.save()

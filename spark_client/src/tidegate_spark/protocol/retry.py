@@ -10,15 +10,13 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from tidegate_spark.clock import Clock
 from tidegate_spark.errors import CoordinatorUnavailable, InvalidUsage, refusal_of
-from tidegate_spark.protocol.effects import Effect, NoAnswer, Pause, Procedure, Response, Send, run
+from tidegate_spark.protocol.effects import Effect, NoAnswer, Pause, Procedure, Response, Result, Send, run
 
 log = logging.getLogger("tidegate")
-
-Result = TypeVar("Result")
 
 RETRIED_STATUSES = frozenset({429, 502, 503, 504})
 """HTTP statuses of a coordinator or a proxy after which a call is retried."""
@@ -81,8 +79,10 @@ class OnOutage:
         return cls(RetryPolicy(chosen.total_seconds()), continues=False)
 
     @property
-    def policy_before_continuing(self) -> RetryPolicy:
-        """The policy of a batch that may continue without the coordinator."""
+    def first_policy(self) -> RetryPolicy:
+        """The policy of a call. A query that may continue without the coordinator waits only briefly."""
+        if not self.continues:
+            return self.policy
         return replace(self.policy, give_up_after_s=min(self.policy.give_up_after_s, SHORT_WAIT_S))
 
 

@@ -4,17 +4,15 @@ import random
 import threading
 import uuid
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from tidegate_spark.protocol import effects
 from tidegate_spark.protocol.checkpoint import Checkpoint
-from tidegate_spark.protocol.effects import Effect, Procedure
+from tidegate_spark.protocol.effects import Effect, Procedure, Result
 from tidegate_spark.protocol.query import QueryProtocol
 from tidegate_spark.protocol.settings import QuerySettings
 
 FLUSH_EVERY_S = 1.0
-
-Result = TypeVar("Result")
 
 
 class DriverSession:
@@ -45,17 +43,17 @@ class DriverSession:
         watermark_token: str | None = None,
     ) -> None:
         self.settings, self.checkpoint, self.run_id = settings, checkpoint, run_id or str(uuid.uuid4())
-        self._transport, self.coordinator = settings.connection.transport(), settings.connection.coordinator()
-        self.coordinator.waited_s, self.coordinator.watermark_token = waited_s, watermark_token
-        self.protocol = QueryProtocol(settings, self.run_id, self.coordinator, owns_files)
-        self.log = self.protocol.log
+        self._transport = settings.connection.transport()
+        self.protocol = QueryProtocol(settings, self.run_id, owns_files)
+        self.calls, self.log = self.protocol.calls, self.protocol.calls.log
+        self.calls.waited_s, self.calls.watermark_token = waited_s, watermark_token
         self._turn, self.lock = threading.Lock(), threading.RLock()
         self._closed = threading.Event()
         self.is_stopped: Callable[[], bool] = self._closed.is_set
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return the constructor and its arguments for the process of the hook, which then owns the files."""
-        known = self.run_id, self.coordinator.waited_s, self.coordinator.watermark_token
+        known = self.run_id, self.calls.waited_s, self.calls.watermark_token
         return DriverSession, (self.settings, self.checkpoint, True, *known)
 
     def stop_when(self, stopped: Callable[[], bool]) -> None:

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from tidegate_spark.job import Job, connect
@@ -97,8 +96,6 @@ class CoordinatorProcess:
         """Start the coordinator."""
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         """Stop the coordinator."""
         self.stop()

@@ -4,26 +4,7 @@ from typing import Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DayTimeIntervalType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructField, StructType
 
 from tidegate_spark.columns import column
 from tidegate_spark.protocol.checkpoint import Checkpoint
@@ -34,10 +15,10 @@ FEW_ROWS = 5_000
 FEW_BYTES = 16 * 2**20
 """Limits for a version that is one Arrow file. The driver holds such a version in memory."""
 
-_SAME_IN_ARROW = (
-    *(BooleanType(), ByteType(), ShortType(), IntegerType(), LongType(), FloatType(), DoubleType()),
-    *(StringType(), BinaryType(), DateType(), TimestampType(), DayTimeIntervalType()),
-)
+_SAME_IN_ARROW = {
+    *("boolean", "tinyint", "smallint", "int", "bigint", "float", "double"),
+    *("string", "binary", "date", "timestamp", "interval day to second"),
+}
 """Types that return from Arrow as they were. PySpark reads timestamps without a time zone as timestamps with one."""
 
 
@@ -119,7 +100,7 @@ def _survives_arrow(kind: DataType) -> bool:
         case MapType():
             return _survives_arrow(kind.keyType) and _survives_arrow(kind.valueType)
         case _:
-            return isinstance(kind, DecimalType) or kind in _SAME_IN_ARROW
+            return isinstance(kind, DecimalType) or kind.simpleString() in _SAME_IN_ARROW
 
 
 def _nullable(kind: DataType) -> DataType:

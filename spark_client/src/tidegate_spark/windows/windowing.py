@@ -22,9 +22,8 @@ from pyspark.sql.types import DataType, StructType
 from tidegate_spark.batch import Batch
 from tidegate_spark.columns import column, from_time
 from tidegate_spark.errors import InvalidUsage
-from tidegate_spark.frame import Frame
 from tidegate_spark.hook.classify import RowClassifier, is_future
-from tidegate_spark.hook.handlers import AfterCommit, BatchRows, UserFunction, call_user
+from tidegate_spark.hook.handlers import AfterCommit, BatchHandler, BatchRows, UserFunction, call_user
 from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.spark_settings import ADAPTIVE, setting
 from tidegate_spark.windows.builder import RESERVED_PREFIX, WindowSettings
@@ -83,7 +82,7 @@ class MergedBatch:
     updates: bool
 
 
-class Windowing:
+class Windowing(BatchHandler):
     """The batch handler of a query with windows.
 
     Args:
@@ -93,12 +92,10 @@ class Windowing:
         checkpoint: The checkpoint that stores the versions.
     """
 
-    has_results_at_end = True
-
     def __init__(
         self, settings: WindowSettings, kind: DataType, function: UserFunction, checkpoint: Checkpoint
     ) -> None:
-        self.frame: Frame | None = settings.frame
+        self.frame = settings.frame
         self.lateness = settings.lateness
         self._windows, self._by, self._aggregates = settings.frame, settings.by, settings.aggregates
         self._kind, self._function, self._checkpoint = kind, function, checkpoint

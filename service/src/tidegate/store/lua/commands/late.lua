@@ -31,14 +31,9 @@ for _, hour in ipairs(redis.call('ZRANGE', key.hours, args.after and '(' .. args
   hours[#hours + 1], entries = {map = found}, entries + #found.names
 end
 
-local counts, found = {}, nil
-if member == '' then
-  found = redis.call('HMGET', key.job, unpack(CLASSES))
-else
-  local fields = {}
-  for i, class in ipairs(CLASSES) do fields[i] = class .. ' ' .. member end
-  found = redis.call('HMGET', key.rows, unpack(fields))
-end
+local fields, counts = {}, {}
+for i, class in ipairs(CLASSES) do fields[i] = member == '' and class or class .. ' ' .. member end
+local found = redis.call('HMGET', member == '' and key.job or key.rows, unpack(fields))
 for i, class in ipairs(CLASSES) do counts[class] = found[i] or nil end
 return emission.watermark_state({is_known = redis.call('ZSCORE', key.max_event_times, member) and true,
   counts = {map = counts}, hours = hours, next = following})

@@ -12,8 +12,9 @@ from tests.support.driver import Driver, command_of
 from tidegate.domain.commands.stage import PartitionReport
 from tidegate.domain.config import JobConfig
 from tidegate.domain.policy import LimitingLag
+from tidegate.domain.rows import RowsByDelay
 from tidegate.domain.sketch import HIGHEST_BUCKET, MAX_BUCKETS
-from tidegate.domain.state import RowsByDelay, Run
+from tidegate.domain.state import Run
 from tidegate.domain.throttle import FrameThrottle, MinStepThrottle, NoThrottle
 from tidegate.store.embedded import EmbeddedValkey
 

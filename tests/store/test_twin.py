@@ -44,8 +44,8 @@ from tidegate.domain.delays import NO_DELAYS
 from tidegate.domain.explain import explain
 from tidegate.domain.numbers import above
 from tidegate.domain.results import CommandResult, Holder
-from tidegate.domain.rows import BatchAccounting, LateDisposition, RowCounts, RowsOfHour
-from tidegate.domain.state import PinnedWatermark, RowsByDelay, Run, TokenClaim
+from tidegate.domain.rows import BatchAccounting, LateDisposition, RowCounts, RowsByDelay, RowsOfHour
+from tidegate.domain.state import PinnedWatermark, Run, TokenClaim
 
 
 class Twins(RuleBasedStateMachine):

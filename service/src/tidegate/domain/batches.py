@@ -14,6 +14,7 @@ from tidegate.domain.journal import Kind
 from tidegate.domain.merge import merged_watermark
 from tidegate.domain.observation import count_future, observe
 from tidegate.domain.schedule import batch_deadlines
+from tidegate.domain.staging import Staged
 from tidegate.domain.state import JobState, PinnedWatermark, Query, Run
 
 PINNED_WATERMARKS_KEPT = 100
@@ -103,14 +104,14 @@ def move_to(query: Query, query_id: str) -> None:
         query.query_id = query_id
         query.latest, query.open, query.begun_ms = None, False, None
         query.pinned_watermarks.clear()
-        unstage(query)
+        query.staged = Staged()
 
 
 def take_over(query: Query, run_id: str) -> None:
     """Let a run continue the latest batch; discard reports that another run staged."""
     if query.begun_by != run_id:
         query.begun_by = run_id
-        unstage(query)
+        query.staged = Staged()
 
 
 def open_batch(
@@ -121,7 +122,7 @@ def open_batch(
     query.begun_observed_ms, query.released = job.processing_time.observed_ms, False
     query.input_known_until_ms, query.begun_merged = input_known_until_ms, merged_watermark(job)
     query.pinned_watermarks[batch_id] = pinned
-    unstage(query)
+    query.staged = Staged()
     oldest = batch_id - max(keep, PINNED_WATERMARKS_KEPT)
     for old in [kept for kept in query.pinned_watermarks if kept <= oldest]:
         del query.pinned_watermarks[old]
@@ -129,27 +130,18 @@ def open_batch(
 
 def commit_staged(job: JobState, name: str, query: Query) -> None:
     """Apply the staged reports of the open batch and close it; the caller must evaluate the job afterwards."""
-    measure(job, name, [(of, rows) for (_, of), rows in query.staged_delays.items()], query.begun_merged)
-    observe(job, name, query.staged_event_times, query.staged_watermarks)
+    measure(job, name, [(of, rows) for (_, of), rows in query.staged.delays.items()], query.begun_merged)
+    observe(job, name, query.staged.event_times, query.staged.watermarks)
     if query.input_known_until_ms is not None:
         observe_until(query, query.input_known_until_ms)
-    for (_partition, substream), count in query.staged_rows.items():
+    for (_partition, substream), count in query.staged.rows.items():
         key = name, substream
         if key in job.substreams:
             job.reported_rows[key] = job.reported_rows.get(key, 0) + count
-    for (_partition, substream), count in query.staged_future_rows.items():
+    for (_partition, substream), count in query.staged.future_rows.items():
         count_future(job, name, {substream: count})
     query.open = False
-    unstage(query)
-
-
-def unstage(query: Query) -> None:
-    """Discard all staged reports."""
-    query.staged_event_times.clear()
-    query.staged_watermarks.clear()
-    query.staged_rows.clear()
-    query.staged_future_rows.clear()
-    query.staged_delays.clear()
+    query.staged = Staged()
 
 
 def give_up(query: Query) -> None:
@@ -157,7 +149,7 @@ def give_up(query: Query) -> None:
     if query.open and query.latest is not None:
         query.latest = query.latest - 1 if query.latest else None
     query.open, query.released, query.begun_ms, query.retired = False, False, None, True
-    unstage(query)
+    query.staged = Staged()
 
 
 def release_overdue(job: JobState) -> None:

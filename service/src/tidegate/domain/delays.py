@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from tidegate.domain.emission import slowest
 from tidegate.domain.journal import Kind, named
 from tidegate.domain.names import member
+from tidegate.domain.rows import RowsByDelay
 from tidegate.domain.sketch import MAX_WEIGHT, STEPS, Pairs, Sketch, bucket_of, decayed, typical
-from tidegate.domain.state import JobState, RowsByDelay, Substream
+from tidegate.domain.state import JobState, Substream
 
 NO_DELAYS: Mapping[str, RowsByDelay] = {}
 

@@ -31,7 +31,7 @@ def check_room(job: JobState, query: str, names: Iterable[str]) -> None:
     if job.max_substreams is None or not new:
         return
     for name, other in job.queries.items():
-        staged = (*other.staged_event_times, *other.staged_watermarks)
+        staged = (*other.staged.event_times, *other.staged.watermarks)
         new |= {(name, substream) for substream in staged} - job.substreams.keys()
     if sum(name != PLACEHOLDER for _, name in job.substreams) + len(new) > job.max_substreams:
         raise TooManySubstreams(job.max_substreams)

@@ -11,6 +11,10 @@ RowsOfHour = tuple[int, int, int, int]
 """An hour of event time, counted from 0, and its number of rows, updated rows and late rows."""
 
 
+RowsByDelay = tuple[tuple[int, int], ...]
+"""Rows by delay bucket; see :mod:`tidegate.domain.sketch`."""
+
+
 @dataclass(frozen=True, slots=True)
 class RowCounts:
     """Rows by class."""

@@ -14,9 +14,7 @@ from tidegate.domain.policy import Policy, PolicyState, ProcessingTime
 from tidegate.domain.results import Hold
 from tidegate.domain.rows import RowCounts
 from tidegate.domain.sketch import Sketch
-
-RowsByDelay = tuple[tuple[int, int], ...]
-"""Rows by delay bucket; see :mod:`tidegate.domain.sketch`."""
+from tidegate.domain.staging import Staged
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +101,7 @@ class Query:
     waited_ms: int = 0
     outage_ms: int = 0
     pinned_watermarks: dict[int, int | None] = field(default_factory=dict)
-    staged_event_times: dict[str, int] = field(default_factory=dict)
-    staged_watermarks: dict[str, int] = field(default_factory=dict)
-    staged_rows: dict[tuple[int, str], int] = field(default_factory=dict)
-    staged_future_rows: dict[tuple[int, str], int] = field(default_factory=dict)
-    staged_delays: dict[tuple[int, str], RowsByDelay] = field(default_factory=dict)
+    staged: Staged = field(default_factory=Staged)
 
 
 @dataclass(slots=True)

@@ -1,14 +1,16 @@
 """Arguments of the functions in Redis: columns of members and their values."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import astuple, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 from tidegate.domain.ledger import sum_by_hour
-from tidegate.domain.rows import BatchAccounting, RowCounts
-from tidegate.domain.state import RowsByDelay
+from tidegate.domain.rows import BatchAccounting, RowCounts, RowsByDelay, RowsOfHour
 
 Values = Mapping[str, int]
+ROW_CLASSES = [field.name for field in fields(RowCounts)]
+HOUR_COLUMNS = ("hours", "rows", "updated", "late")
 
 
 def members(query: str, names: Iterable[str]) -> list[str]:
@@ -39,29 +41,38 @@ def delay_columns(query: str, delays: Mapping[str, RowsByDelay]) -> dict[str, li
 def accounting_columns(query: str, accounting: BatchAccounting | None) -> dict[str, Any]:
     """Return the rows of a batch: ``counts`` by class, and rows by hour for the job and its substreams."""
     accounting = accounting or BatchAccounting("", (), ())
-    classes = [field.name for field in fields(RowCounts)]
-    columns = zip(*map(astuple, accounting.counts), strict=True) if accounting.counts else ([] for _ in classes)
+    counts = {name: [*map(attrgetter(name), accounting.counts)] for name in ROW_CLASSES}
     of_each = [
-        {"place": place, **_hour(hour, rows, updated, late)}
-        for place, hours in enumerate(accounting.hours, start=1)
-        for hour, rows, updated, late in hours
-        if rows
+        (place, *of_hour) for place, hours in enumerate(accounting.hours, start=1) for of_hour in _distinct(hours)
     ]
-    attributed = sum_by_hour(of_hour for hours in accounting.hours for of_hour in hours if of_hour[1])
+    places, *columns = zip(*of_each, strict=True) if of_each else ((),) * 5
+    attributed = sum_by_hour(of_hour for _, *of_hour in of_each)
     of_job = [
-        {**_hour(hour, rows, updated, late), "unattributed": str(max(0, rows - attributed.get(hour, (0,))[0]))}
+        {
+            "hour": hour,
+            # Sums may exceed the exact range of a double.
+            "rows": str(rows),
+            "updated": str(updated),
+            "late": str(late),
+            "unattributed": str(max(0, rows - attributed.get(hour, (0,))[0])),
+        }
         for hour, (rows, updated, late) in (sum_by_hour(accounting.all_hours) or attributed).items()
         if rows
     ]
     return {
         "members": members(query, accounting.substreams),
-        "counts": dict(zip(classes, map(list, columns), strict=True)),
+        "counts": {name: column for name, column in counts.items() if any(column)},
         "disposition": accounting.late_disposition,
         "hours_of_job": of_job,
-        "hours_of_substreams": of_each,
+        "hours": {
+            "places": places,
+            **{name: column if any(column) else () for name, column in zip(HOUR_COLUMNS, columns, strict=True)},
+        },
     }
 
 
-def _hour(hour: int, *counts: int) -> dict[str, Any]:
-    """Return the rows of an hour as text, because sums may exceed the exact range of a double."""
-    return {"hour": hour, **dict(zip(("rows", "updated", "late"), map(str, counts), strict=True))}
+def _distinct(hours: Sequence[RowsOfHour]) -> Iterable[Sequence[int]]:
+    """Return the hours with rows, each once."""
+    if len(hours) > 1:
+        return [(hour, *counts) for hour, counts in sum_by_hour(hours).items() if counts[0]]
+    return [of_hour for of_hour in hours if of_hour[1]]

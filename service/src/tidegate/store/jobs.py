@@ -21,8 +21,8 @@ from tidegate.domain.delays import NO_DELAYS
 from tidegate.domain.errors import JobNotFound
 from tidegate.domain.journal import NO_AUDIT, AuditInfo
 from tidegate.domain.results import BeginResult, CommandResult, WatermarkState
-from tidegate.domain.rows import BatchAccounting
-from tidegate.domain.state import RowsByDelay, Run, TokenClaim
+from tidegate.domain.rows import BatchAccounting, RowsByDelay
+from tidegate.domain.state import Run, TokenClaim
 from tidegate.store import replies
 from tidegate.store.actions import JobActions
 from tidegate.store.arguments import Values, accounting_columns, delay_columns, report_columns

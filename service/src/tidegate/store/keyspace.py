@@ -68,11 +68,7 @@ JOB_KEYS = (
     Key("pinned_watermarks", "hash: batch -> pinned watermark ('': none)", "query"),
     Key("pinned_batches", "zset of the batches whose pinned watermarks are kept: batch -> batch", "query"),
     Key("fenced_runs", "zset of the fenced runs, in order", "query"),
-    Key("staged_event_times", "zset of the open batch: member -> max event time", "query"),
-    Key("staged_watermarks", "zset of the open batch: member -> reported watermark", "query"),
-    Key("staged_rows", "hash of the open batch: '<partition> <member>' -> rows", "query"),
-    Key("staged_future_rows", "hash of the open batch: '<partition> <member>' -> rows set aside", "query"),
-    Key("staged_delays", "hash of the open batch: '<partition> <member>' -> alternating buckets and rows", "query"),
+    Key("staged", "hash of the reports of the open batch: '<partition> <first member>' -> packed columns", "query"),
     Key("hour_rows", "hash: member ('': the job; '?': no substream) -> rows of this hour", "hour"),
     Key("hour_late", "hash: 'updated|dropped|diverted <member>' -> rows of this hour", "hour"),
 )

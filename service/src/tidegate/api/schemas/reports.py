@@ -9,7 +9,8 @@ from pydantic.config import JsonDict
 from tidegate.api.schemas.accounting import RowAccounting
 from tidegate.domain.commands.begin import BeginOptions
 from tidegate.domain.commands.stage import PartitionReport
-from tidegate.domain.state import PinnedWatermark, RowsByDelay
+from tidegate.domain.rows import RowsByDelay
+from tidegate.domain.state import PinnedWatermark
 from tidegate.reads.queries import QUERY_ID
 from tidegate.reads.types import (
     BatchNumber,

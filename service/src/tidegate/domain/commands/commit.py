@@ -38,8 +38,8 @@ def commit(
     """
     query = batches.begun_query(job, run, batch_id)
     is_open = query.open and batch_id == query.latest
-    if is_open and reported is not None and reported > len(query.staged_rows):
-        raise ReportsMissing(run.query, batch_id, reported - len(query.staged_rows))
+    if is_open and reported is not None and reported > len(query.staged.rows):
+        raise ReportsMissing(run.query, batch_id, reported - len(query.staged.rows))
     clock.advance(job, now_ms)
     tokens.accept(job, token)
     batches.contact(job, run.query, query)

@@ -11,7 +11,8 @@ from tidegate.domain.names import DIRECT
 from tidegate.domain.observation import Values, check_event_times, check_room, observe, set_aside_future
 from tidegate.domain.reply import reply
 from tidegate.domain.results import CommandResult
-from tidegate.domain.state import JobState, RowsByDelay, TokenClaim
+from tidegate.domain.rows import RowsByDelay
+from tidegate.domain.state import JobState, TokenClaim
 
 NONE: Values = {}
 

@@ -8,7 +8,9 @@ from tidegate.domain.batches import begun_query, contact
 from tidegate.domain.observation import Values, check_event_times, check_room, set_aside_future
 from tidegate.domain.reply import reply
 from tidegate.domain.results import CommandResult
-from tidegate.domain.state import JobState, Query, RowsByDelay, Run, TokenClaim
+from tidegate.domain.rows import RowsByDelay
+from tidegate.domain.staging import raise_each, set_each
+from tidegate.domain.state import JobState, Query, Run, TokenClaim
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +70,8 @@ def stage(
 
 def _stage(job: JobState, name: str, query: Query, report: PartitionReport) -> None:
     event_times, watermarks = set_aside_future(job, name, report.max_event_times, report.watermarks)
-    _merge_highest(query.staged_event_times, event_times)
-    _merge_highest(query.staged_watermarks, watermarks)
-    partition = report.partition
-    query.staged_rows |= {(partition, substream): count for substream, count in report.rows.items()}
-    query.staged_future_rows |= {(partition, substream): count for substream, count in report.future_rows.items()}
-    query.staged_delays |= {(partition, substream): counts for substream, counts in report.delays.items()}
-
-
-def _merge_highest(staged: dict[str, int], values: Values) -> None:
-    for name, value in values.items():
-        staged[name] = max(value, staged.get(name, value))
+    raise_each(query.staged.event_times, event_times)
+    raise_each(query.staged.watermarks, watermarks)
+    set_each(query.staged.rows, report.partition, report.rows)
+    set_each(query.staged.future_rows, report.partition, report.future_rows)
+    set_each(query.staged.delays, report.partition, report.delays)

@@ -7,26 +7,6 @@
 -- @include parts/reply
 -- @include parts/batches
 -- @include parts/tokens
-local number, text = values.number, values.text
-
-local function stage_by_partition(name, members, column)
-  for i, member in ipairs(members) do
-    local value = column[i]
-    if value and value ~= cjson.null then
-      if type(value) == 'number' then value = text(value) else value = cjson.encode(value) end
-      redis.call('HSET', name, args.partition .. ' ' .. member, value)
-    end
-  end
-end
-
-local function stage_highest(name, members, column)
-  local scored = {}
-  for i, member in ipairs(members) do
-    if number(column[i]) then scored[#scored + 1], scored[#scored + 2] = text(column[i]), member end
-  end
-  bulk.zadd(name, 'GT', scored)
-end
-
 reply.load()
 local query = batches.begun_query(args.run, args.batch_id)
 observation.check_event_times(args.members, args.max_event_times, args.watermarks)
@@ -35,13 +15,10 @@ if is_open then observation.check_room(args.members) end
 tokens.accept(args.token)
 batches.contact(query)
 if is_open then
-  local name = query.name
-  stage_by_partition(key.staged_rows(name), args.members, args.rows)
-  stage_by_partition(key.staged_future_rows(name), args.members, args.future_rows)
-  stage_by_partition(key.staged_delays(name), args.delayed, args.delays)
   local members, event_times, watermarks =
-    observation.set_aside_future(name, args.members, args.max_event_times, args.watermarks)
-  stage_highest(key.staged_event_times(name), members, event_times)
-  stage_highest(key.staged_watermarks(name), members, watermarks)
+    observation.set_aside_future(query.name, args.members, args.max_event_times, args.watermarks)
+  staging.add(query.name, {partition = args.partition, members = members, event_times = event_times,
+    watermarks = watermarks, counted = args.members, rows = args.rows, future_rows = args.future_rows,
+    delayed = args.delayed, delays = args.delays})
 end
 return reply.finish({applied = is_open})

@@ -75,19 +75,12 @@ function batches.enter(query, run)
   batches.contact(query)
 end
 
--- Discard all staged reports.
-function batches.unstage(query)
-  local name = query.name
-  redis.call('DEL', key.staged_event_times(name), key.staged_watermarks(name), key.staged_rows(name),
-    key.staged_future_rows(name), key.staged_delays(name))
-end
-
 -- Move a query without an open batch to a checkpoint. If this is another checkpoint, forget the previous batches.
 function batches.move_to(query, query_id)
   if query_id == query.query_id then return end
   redis.call('DEL', key.pinned_watermarks(query.name), key.pinned_batches(query.name))
-  batches.unstage(query)
-  redis.call('HDEL', key.query(query.name), 'latest', 'open', 'begun')
+  redis.call('DEL', key.staged(query.name))
+  redis.call('HDEL', key.query(query.name), 'latest', 'open', 'begun', 'staged')
   redis.call('HSET', key.query(query.name), 'query_id', query_id)
   query.query_id, query.latest, query.open = query_id, nil, false
 end
@@ -95,8 +88,8 @@ end
 -- Let a run continue the latest batch; discard reports that another run staged.
 function batches.take_over(query, run_id)
   if query.begun_by == run_id then return end
-  batches.unstage(query)
-  redis.call('HSET', key.query(query.name), 'begun_by', run_id)
+  redis.call('DEL', key.staged(query.name))
+  redis.call('HSET', key.query(query.name), 'begun_by', run_id, 'staged', '0')
 end
 
 -- Open a batch and pin its watermark; forget all but the last `keep` pinned watermarks.
@@ -104,66 +97,44 @@ function batches.open_batch(query, batch_id, pinned, input_known_until, keep)
   local name = query.name
   redis.call('HSET', key.query(name), 'latest', text(batch_id), 'open', '1', 'begun', text(job.now),
     'begun_by', query.run_id, 'released', '0', 'begun_merged', text(merge.merged_watermark()),
-    'input_known_until', text(input_known_until))
+    'input_known_until', text(input_known_until), 'staged', '0')
   redis.call('HSET', key.pinned_watermarks(name), text(batch_id), text(pinned))
   redis.call('ZADD', key.pinned_batches(name), text(batch_id), text(batch_id))
   redis.call('ZADD', key.open_pins, values.score(pinned), name)
   redis.call('ZADD', key.open_batches, text(job.observed_now), name)
-  batches.unstage(query)
+  redis.call('DEL', key.staged(name))
   local old = redis.call('ZRANGE', key.pinned_batches(name), '-inf', text(batch_id - keep), 'BYSCORE')
   bulk.zrem(key.pinned_batches(name), old)
   bulk.hdel(key.pinned_watermarks(name), old)
 end
 
--- Record that no batch of a query is open.
+-- Record that no batch of a query is open, and discard the staged reports.
 local function close(query)
   redis.call('ZREM', key.open_pins, query.name)
   redis.call('ZREM', key.open_batches, query.name)
-  redis.call('HSET', key.query(query.name), 'open', '0')
-  batches.unstage(query)
+  redis.call('HSET', key.query(query.name), 'open', '0', 'staged', '0')
+  redis.call('DEL', key.staged(query.name))
 end
 
--- Return the members that the open batch has staged, with their event times and watermarks.
-local function staged_columns(query)
-  local members, event_times, watermarks, at = {}, {}, {}, {}
-  local function collect(name, column)
-    local found = redis.call('ZRANGE', name, 0, -1, 'WITHSCORES')
-    for i = 1, #found, 2 do
-      local member = found[i]
-      if not at[member] then
-        at[member] = #members + 1
-        members[at[member]], event_times[at[member]] = member, false
-      end
-      column[at[member]] = tonumber(found[i + 1])
-    end
-  end
-  collect(key.staged_event_times(query.name), event_times)
-  collect(key.staged_watermarks(query.name), watermarks)
-  return members, event_times, watermarks
-end
-
--- Return the members and values of a hash '<partition> <member>' -> value.
-local function staged_by_partition(name)
-  local found, members, column = redis.call('HGETALL', name), {}, {}
-  for i = 1, #found, 2 do
-    members[#members + 1] = string.sub(found[i], string.find(found[i], ' ', 1, true) + 1)
-    column[#column + 1] = found[i + 1]
+-- Return the members and values of a table by partition and member, without the partitions.
+local function columns_of(by_partition)
+  local members, column = {}, {}
+  for _, of_partition in pairs(by_partition) do
+    for member, value in pairs(of_partition) do members[#members + 1], column[#column + 1] = member, value end
   end
   return members, column
 end
 
--- Apply the staged reports of the open batch and close it; the caller must evaluate the job afterwards. Return whether
--- a substream that follows the clock has become idle.
-function batches.commit_staged(query)
+-- Apply the staged reports of the open batch (see parts/staging) and close it; the caller must evaluate the job
+-- afterwards. Return whether a substream that follows the clock has become idle.
+function batches.commit_staged(query, staged)
   local name = query.name
-  local delayed, lines = staged_by_partition(key.staged_delays(name))
-  for i, line in ipairs(lines) do lines[i] = cjson.decode(line) end
-  if #delayed > 0 then delays.measure(name, delayed, lines, query.begun_merged) end
-  local members, event_times, watermarks = staged_columns(query)
-  observation.observe(name, members, event_times, watermarks, (clock.observed_time(name)))
+  local delayed, rows_by_delay = columns_of(staged.delays)
+  if #delayed > 0 then delays.measure(name, delayed, rows_by_delay, query.begun_merged) end
+  observation.observe(name, staged.members, staged.event_times, staged.watermarks, (clock.observed_time(name)))
   if query.input_known_until then clock.observe_until(query, query.input_known_until) end
-  observation.count_rows('reported_rows', staged_by_partition(key.staged_rows(name)))
-  observation.count_future(staged_by_partition(key.staged_future_rows(name)))
+  for _, rows in pairs(staged.rows) do observation.count_rows('reported_rows', columns_of({rows})) end
+  for _, rows in pairs(staged.future_rows) do observation.count_future(columns_of({rows})) end
   close(query)
   query.open = false
   return idleness.expire(name, query.idle_clock)

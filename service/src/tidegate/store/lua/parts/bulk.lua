@@ -72,9 +72,31 @@ function bulk.hmget(name, fields)
   return read('HMGET', name, fields)
 end
 
+-- Set fields. pairs_ has alternating fields and values.
+function bulk.hset(name, pairs_)
+  for first = 1, #pairs_, 2 * CHUNK do
+    redis.call('HSET', name, unpack(pairs_, first, math.min(first + 2 * CHUNK - 1, #pairs_)))
+  end
+end
+
 -- Add to a counter. An addition that would exceed 64 bits is ignored, so that the command does not fail.
 function bulk.add(name, field, amount)
   redis.pcall('HINCRBY', name, field, amount)
+end
+
+-- Add amounts, which are numbers or texts, to different counters. Sums that a double cannot hold are added by HINCRBY.
+function bulk.add_each(name, fields, amounts)
+  local found, sums, n = bulk.hmget(name, fields), {}, 0
+  for i, field in ipairs(fields) do
+    local sum = (found[i] and tonumber(found[i]) or 0) + amounts[i]
+    if sum <= values.HIGHEST then
+      sums[n + 1], sums[n + 2] = field, values.text(sum)
+      n = n + 2
+    else
+      bulk.add(name, field, type(amounts[i]) == 'number' and values.text(amounts[i]) or amounts[i])
+    end
+  end
+  bulk.hset(name, sums)
 end
 
 return bulk

@@ -19,34 +19,51 @@ local function trim()
   end
 end
 
--- Add rows of a member ('': of the job) to the keys of an hour.
-local function add_rows(keys, member, disposition, row)
-  bulk.add(keys.rows, member, row.rows)
-  if row.updated ~= '0' then bulk.add(keys.late, 'updated ' .. member, row.updated) end
-  if row.late ~= '0' then bulk.add(keys.late, disposition .. ' ' .. member, row.late) end
+-- Return the keys of an hour, and empty columns for the counters that a batch adds to.
+local function columns_of(hour)
+  local rows = key.hour_rows(hour)
+  return {rows = rows, late = key.hour_late(hour), size = redis.call('HLEN', rows), members = {}, counts = {},
+    late_fields = {}, late_counts = {}}
 end
 
--- Add the rows of a batch by hour. of_job: rows of the job, and unattributed rows, which have no substream.
--- of_substreams: rows of members; place is the index of the member. known: max event times, false for unknown members.
-function ledger.add(of_job, of_substreams, members, known, disposition)
-  local latest, hours = observation.latest_event_time(), {}
+local function add_late(columns, field, count)
+  local at = #columns.late_fields + 1
+  columns.late_fields[at], columns.late_counts[at] = field, count
+end
+
+-- Add the rows of a batch by hour. of_job: rows of the job as texts, and unattributed rows, which have no substream.
+-- hours: columns with an entry per member and hour: places (of the members), hours, rows; updated and late (empty: none).
+function ledger.add(of_job, hours, members, disposition)
+  local latest, known, by_hour = observation.latest_event_time(), observation.known(members), {}
   for _, row in ipairs(of_job) do
     if not (latest and row.hour * constants.HOUR > latest) then
       local hour = values.text(row.hour)
-      local rows = key.hour_rows(hour)
-      hours[row.hour] = {rows = rows, late = key.hour_late(hour), size = redis.call('HLEN', rows)}
+      local columns = columns_of(hour)
+      by_hour[row.hour] = columns
       redis.call('ZADD', key.hours, hour, hour)
-      add_rows(hours[row.hour], '', disposition, row)
-      if row.unattributed ~= '0' then bulk.add(rows, '?', row.unattributed) end
+      bulk.add(columns.rows, '', row.rows)
+      if row.unattributed ~= '0' then bulk.add(columns.rows, '?', row.unattributed) end
+      if row.updated ~= '0' then bulk.add(columns.late, 'updated ', row.updated) end
+      if row.late ~= '0' then bulk.add(columns.late, disposition .. ' ', row.late) end
     end
   end
-  for _, row in ipairs(of_substreams) do
-    local keys = hours[row.hour]
-    if keys and known[row.place] then add_rows(keys, members[row.place], disposition, row) end
+  for i, place in ipairs(hours.places) do
+    local columns, member = by_hour[hours.hours[i]], members[place]
+    if columns and known[member] then
+      local updated, late = hours.updated[i] or 0, hours.late[i] or 0
+      columns.members[#columns.members + 1], columns.counts[#columns.counts + 1] = member, hours.rows[i]
+      if updated > 0 then add_late(columns, 'updated ' .. member, updated) end
+      if late > 0 then add_late(columns, disposition .. ' ' .. member, late) end
+    end
   end
-  for _, keys in pairs(hours) do  -- only new entries can exceed the limits, and trim() is slow
-    if redis.call('HLEN', keys.rows) > keys.size then return trim() end
+  local is_larger = false
+  for _, columns in pairs(by_hour) do
+    bulk.add_each(columns.rows, columns.members, columns.counts)
+    bulk.add_each(columns.late, columns.late_fields, columns.late_counts)
+    is_larger = is_larger or redis.call('HLEN', columns.rows) > columns.size
   end
+  if is_larger then trim() end  -- only new entries can exceed the limits, and trim() is slow
 end
 
 return ledger
+-- @include parts/observation

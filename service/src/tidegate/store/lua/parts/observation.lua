@@ -1,4 +1,5 @@
 -- @include parts/evaluate
+-- @include parts/staging
 -- Observation: apply event times and reported watermarks to substreams. See tidegate.domain.observation.
 -- Each column has one entry per member: a number or null.
 local number, text, score, highest, minus = values.number, values.text, values.score, values.highest, values.minus
@@ -26,13 +27,9 @@ end
 function observation.check_room(members)
   local limit = args.max_substreams
   if not limit then return end
-  local size, coming, staged = redis.call('ZCARD', key.max_event_times), #members, {}
-  for _, query in ipairs(state.changes.is_plain and {} or redis.call('ZRANGE', key.open_batches, 0, -1)) do
-    for _, name in ipairs({key.staged_event_times(query), key.staged_watermarks(query)}) do
-      staged[#staged + 1] = name
-      coming = coming + redis.call('ZCARD', name)
-    end
-  end
+  local size, coming = redis.call('ZCARD', key.max_event_times), #members
+  local open = state.changes.is_plain and {} or redis.call('ZRANGE', key.open_batches, 0, -1)
+  for _, query in ipairs(open) do coming = coming + (tonumber(redis.call('HGET', key.query(query), 'staged')) or 0) end
   if size + coming <= limit then return end
   size = size - redis.call('SCARD', key.missing_queries)
   if size + coming <= limit then return end
@@ -45,8 +42,18 @@ function observation.check_room(members)
   end
   count(members)
   if new == 0 then return end
-  for _, name in ipairs(staged) do count(redis.call('ZRANGE', name, 0, -1)) end
+  for _, query in ipairs(open) do count(staging.read(query).members) end
   if size + new > limit then values.refuse('too_many_substreams', {limit = limit}) end
+end
+
+-- Return a table in which members that the job has are true. Later steps of a command must not remove members.
+function observation.known(members)
+  local known, new = state.changes.known, {}
+  for _, member in ipairs(members) do
+    if not known[member] then new[#new + 1] = member end
+  end
+  for i, event_time in ipairs(bulk.zmscore(key.max_event_times, new)) do known[new[i]] = event_time and true end
+  return known
 end
 
 -- Return the latest event time that is accepted; nil if max_future_skew_ms is off.
@@ -54,17 +61,21 @@ function observation.latest_event_time()
   if config.max_future_skew_ms then return math.min(job.now + config.max_future_skew_ms, values.HIGHEST) end
 end
 
--- Add to the counters of known members only, because the number of unknown members is unbounded.
+-- Add to the counters of known members only, because the number of unknown members is unbounded. A member occurs once.
 function observation.count_rows(class, members, rows)
-  local known = bulk.zmscore(key.max_event_times, members)
+  local known, fields, amounts, n = observation.known(members), {}, {}, 0
   for i, member in ipairs(members) do
-    if known[i] then bulk.add(key.rows, class .. ' ' .. member, rows[i]) end
+    if known[member] then
+      n = n + 1
+      fields[n], amounts[n] = class .. ' ' .. member, rows[i]
+    end
   end
+  bulk.add_each(key.rows, fields, amounts)
 end
 
 function observation.count_future(members, rows)
   observation.count_rows('future_rows', members, rows)
-  for _, count in ipairs(rows) do bulk.add(key.job, 'future_rows', count) end
+  for _, count in ipairs(rows) do bulk.add(key.job, 'future_rows', values.text(count)) end
 end
 
 -- Count and remove entries too far ahead of the clock; return the remaining columns. min_event_times may be nil.

@@ -5,7 +5,8 @@
 -- job.observed_now is the observed time of the job, job.now - job.unattended. Limits on silence are in observed time.
 --
 -- changes is about the current command: before (C and W before it), passed (members that a limit let C pass), is_recorded
--- (the journal has a new record), is_plain (see state.look_for_rare_sets), raised (see target_completeness.raise).
+-- (the journal has a new record), is_plain (see state.look_for_rare_sets), raised (see target_completeness.raise), known (see
+-- observation.known).
 local text = values.text
 local state = {job = {}, config = {}, changes = {}}
 local job, config, stored = state.job, state.config, {}
@@ -99,7 +100,7 @@ end
 -- Forget what the previous command computed. state.read replaces everything else.
 function state.forget()
   job.now, job.observed_now, job.outage, job.held_by, job.capped_evaluations = nil, nil, nil, nil, nil
-  state.changes = {passed = {}, raised = {}}
+  state.changes = {passed = {}, raised = {}, known = {}}
 end
 
 -- Forget the stored values, because the hash was deleted; save() then writes every field.

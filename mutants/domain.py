@@ -47,7 +47,7 @@ MUTANTS = (
         "Staged reports take effect before the commit in the Python machine.",
         Guarantee.COMMITTED,
         f"{DOMAIN}/commands/stage.py",
-        "    _merge_highest(query.staged_event_times, event_times)\n",
+        "    raise_each(query.staged.event_times, event_times)\n",
         "    from tidegate.domain import evaluate, observation\n\n"
         "    observation.observe(job, name, event_times, watermarks)\n"
         "    evaluate.evaluate(job)\n",

@@ -56,9 +56,9 @@ MUTANTS = (
         "Staged reports take effect before the commit.",
         Guarantee.COMMITTED,
         f"{LUA}/commands/stage.lua",
-        "  stage_highest(key.staged_event_times(name), members, event_times)\n",
-        "  observation.observe(name, members, event_times, watermarks, (clock.observed_time(name)))\n"
-        "  evaluate.evaluate()\n",
+        "  staging.add(query.name, {partition = args.partition,",
+        "  observation.observe(query.name, members, event_times, watermarks, (clock.observed_time(name)))\n"
+        "  evaluate.evaluate()\n  staging.add(query.name, {partition = args.partition,",
         EACH,
     ),
     Mutant(

@@ -86,7 +86,8 @@ def test_time_moves_the_watermark_without_any_report_or_read(
 
     async def run(store: JobStore) -> None:
         await store.configure(job_name, config, {}, None)
-        await store.actions.declare(job_name, "", ["silent"] if isinstance(config.policy, LimitingLag) else [])
+        limits = config.idle_timeout_ms or config.max_retention_ms
+        await store.actions.declare(job_name, "", ["silent"] if limits else [])
         before = (await store.report(job_name, {"a": 5000})).state.coalesced_watermark
 
         async def moved() -> bool:

@@ -68,7 +68,7 @@ JOB_KEYS = (
     Key("pinned_watermarks", "hash: batch -> pinned watermark ('': none)", "query"),
     Key("pinned_batches", "zset of the batches whose pinned watermarks are kept: batch -> batch", "query"),
     Key("fenced_runs", "zset of the fenced runs, in order", "query"),
-    Key("staged", "hash of the reports of the open batch: '<partition> <first member>' -> packed columns", "query"),
+    Key("staged", "hash of the reports of the open batch: digest -> order and columns, packed", "query"),
     Key("hour_rows", "hash: member ('': the job; '?': no substream) -> rows of this hour", "hour"),
     Key("hour_late", "hash: 'updated|dropped|diverted <member>' -> rows of this hour", "hour"),
 )

@@ -1,14 +1,14 @@
 -- Staging: the reports of open batches, which take effect when their batch commits. See tidegate.domain.staging.
 --
--- Each report is one packed value. Its field is its partition and first member, so that a repeated report replaces itself.
+-- Each report is one packed value after its order. Its field is a digest, so that a repeated report replaces itself.
 local number = values.number
 local staging = {}
 
 -- Store a report: partition; members, event_times, watermarks; counted, rows, future_rows; delayed, delays (columns).
 function staging.add(query, report)
-  report.order = redis.call('HINCRBY', key.query(query), 'staged', #report.counted + #report.delayed + 1)
-  redis.call('HSET', key.staged(query), report.partition .. ' ' .. (report.counted[1] or report.delayed[1] or ''),
-    cmsgpack.pack(report))
+  local order = redis.call('HINCRBY', key.query(query), 'staged', #report.counted + #report.delayed + 1)
+  local packed = cmsgpack.pack(report)
+  redis.call('HSET', key.staged(query), redis.sha1hex(packed), cmsgpack.pack(order) .. packed)
 end
 
 -- Set values by partition and member; a later report of a partition replaces its values. Return the number of new values.
@@ -36,7 +36,10 @@ end
 -- rows, future_rows and delays (by partition and member), and count, the number of values in rows.
 function staging.read(query)
   local reports = redis.call('HVALS', key.staged(query))
-  for i, packed in ipairs(reports) do reports[i] = cmsgpack.unpack(packed) end
+  for i, packed in ipairs(reports) do
+    local order, report = cmsgpack.unpack(packed)
+    report.order, reports[i] = order, report
+  end
   table.sort(reports, function(a, b) return a.order < b.order end)
   local staged = {members = {}, event_times = {}, watermarks = {}, rows = {}, future_rows = {}, delays = {},
     count = 0}

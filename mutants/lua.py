@@ -57,7 +57,7 @@ MUTANTS = (
         Guarantee.COMMITTED,
         f"{LUA}/commands/stage.lua",
         "  staging.add(query.name, {partition = args.partition,",
-        "  observation.observe(query.name, members, event_times, watermarks, (clock.observed_time(name)))\n"
+        "  observation.observe(query.name, members, event_times, watermarks, (clock.observed_time(query.name)))\n"
         "  evaluate.evaluate()\n  staging.add(query.name, {partition = args.partition,",
         EACH,
     ),

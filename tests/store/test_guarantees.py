@@ -104,6 +104,16 @@ def test_staged_reports_take_effect_with_the_commit(make: Make) -> None:
     assert job.watermark(0) == 490
 
 
+def test_reports_of_one_partition_that_begin_with_the_same_substream_are_merged(make: Make) -> None:
+    """A driver reports restored max event times and the rows of a batch, both as one partition."""
+    job = make()
+    job.do("begin", RUN, 0, now=0)
+    job.do("stage", RUN, 0, PartitionReport(0, {"a": 500, "b": 300}), now=0)
+    job.do("stage", RUN, 0, PartitionReport(0, {"a": 600}), now=0)
+    job.do("commit", RUN, 0, None, now=0)
+    assert job.watermark(0) == 290
+
+
 def test_an_open_batch_holds_the_emitted_watermark(make: Make) -> None:
     """The rows of the batch are not committed yet."""
     job = make(idle_timeout_ms=10)

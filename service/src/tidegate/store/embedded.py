@@ -39,6 +39,9 @@ OPTIONS = {
     "appendfsync": "everysec",
     "save": "",
     "maxmemory-policy": "noeviction",
+    # Redis searches a compact set or hash from its start, which slows down jobs of about 100 substreams.
+    "zset-max-listpack-entries": "32",
+    "hash-max-listpack-entries": "64",
     "daemonize": "no",
     "always-show-logo": "no",
 }

@@ -1,4 +1,4 @@
-"""Reports that a middleware serves directly: the answers equal those of the route in FastAPI."""
+"""Calls that a middleware serves directly: the answers equal those of the routes in FastAPI."""
 
 import re
 from collections.abc import Iterator
@@ -16,6 +16,7 @@ from tidegate.store.embedded import EmbeddedValkey
 
 REPORT = {"substreams": ["a"], "max_event_times": [100]}
 BATCH = {"query": "q", "batch_id": 0, "partition": 0, **RUN}
+ROWS = {"rule": "row", "substreams": ["a"], "on_time": [1], "late": [0], "null_event_time": [0]}
 JSON = {"content-type": "application/json"}
 FLOAT = b'{"substreams": ["a"], "max_event_times": [1.5e2]}'
 LARGE = b" " * 5000 + FLOAT
@@ -45,13 +46,39 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "job with a line end": {"json": REPORT, "job": "j%0A"},
     "complete job": {"json": REPORT, "job": "complete"},
     "too many substreams": {"json": {"substreams": ["b", "c"], "max_event_times": [1, 2]}},
+    "begin": {"method": "PUT", "path": "/queries/q/batches/0", "json": RUN},
+    "begin with a pinned watermark": {
+        "method": "PUT",
+        "path": "/queries/q/batches/0",
+        "json": RUN | {"pinned_watermark": 7},
+    },
+    "begin without a run": {"method": "PUT", "path": "/queries/q/batches/0", "json": {}},
+    "begin with leading zeros": {"method": "PUT", "path": "/queries/q/batches/00", "json": RUN},
+    "begin of a negative batch": {"method": "PUT", "path": "/queries/q/batches/-1", "json": RUN},
+    "begin of a batch beyond exact numbers": {"method": "PUT", "path": f"/queries/q/batches/{2**53}", "json": RUN},
+    "begin of no number": {"method": "PUT", "path": "/queries/q/batches/x", "json": RUN},
+    "begin of an invalid query": {"method": "PUT", "path": "/queries/a b/batches/0", "json": RUN},
+    "begin with a query parameter": {
+        "method": "PUT",
+        "path": "/queries/q/batches/0",
+        "json": RUN,
+        "params": {"more": 1},
+    },
+    "staged report": {"json": REPORT | {"batch": BATCH}},
+    "commit": {"path": "/queries/q/batches/0:commit", "json": RUN | {"rows": ROWS, "reported": 0}},
+    "commit of a batch that did not begin": {"path": "/queries/q/batches/9:commit", "json": RUN},
+    "commit of columns of unequal length": {
+        "path": "/queries/q/batches/0:commit",
+        "json": RUN | {"rows": ROWS | {"late": []}},
+    },
+    "other verb": {"path": "/queries/q/batches/0:other", "json": RUN},
 }
 
 
 class NotDirect:
-    """A middleware that serves no reports."""
+    """A middleware that serves no calls."""
 
-    def __init__(self, app: ASGIApp, calls: object) -> None:
+    def __init__(self, app: ASGIApp, routes: object) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -60,7 +87,7 @@ class NotDirect:
 
 @pytest.fixture(scope="module")
 def both(valkey: EmbeddedValkey) -> Iterator[list[httpx.Client]]:
-    """Two coordinators on the same clock: one that serves reports directly, and one that does not."""
+    """Two coordinators on the same clock: one that serves calls directly, and one that does not."""
     clock = VirtualClock()
     first, second = (
         LocalCoordinator(valkey, clock, max_body_bytes=4096, max_substreams=2, sweep_interval_ms=60_000)
@@ -68,7 +95,7 @@ def both(valkey: EmbeddedValkey) -> Iterator[list[httpx.Client]]:
     )
     second.token_key = first.token_key
     with pytest.MonkeyPatch.context() as patch, first:
-        patch.setattr(app, "DirectReports", NotDirect)
+        patch.setattr(app, "DirectCalls", NotDirect)
         with second, httpx.Client(base_url=first.url) as one, httpx.Client(base_url=second.url) as two:
             for http in (one, two):
                 for job in ("j", "complete"):
@@ -90,8 +117,8 @@ def comparable(answer: httpx.Response) -> tuple[Any, ...]:
 def test_the_answers_are_equal(both: list[httpx.Client], name: str) -> None:
     """Bodies, headers and statuses are equal, for accepted and refused requests."""
     request = {"method": "POST", "headers": {}, **REQUESTS[name]}
-    method, job = request.pop("method"), request.pop("job", "j")
-    answers = [http.request(method, f"/v1/jobs/{job}:report", **request) for http in both]
+    method, path = request.pop("method"), request.pop("job", "j") + request.pop("path", ":report")
+    answers = [http.request(method, f"/v1/jobs/{path}", **request) for http in both]
     assert comparable(answers[0]) == comparable(answers[1])
 
 

@@ -10,7 +10,7 @@ from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
 
 from tidegate import __version__
-from tidegate.api.direct import DirectReports
+from tidegate.api.direct import DirectCalls
 from tidegate.api.openapi import openapi_document
 from tidegate.api.parameters import refuse_unknown
 from tidegate.api.routes import actions, health, history, jobs, keys, metrics, reports, state
@@ -116,7 +116,7 @@ def _add_calls(app: FastAPI) -> list[APIRoute]:
 def _add_middleware(app: FastAPI, replica: _Replica, calls: list[APIRoute]) -> None:
     """Add the middleware, the innermost one first."""
     settings, keyring = replica.settings, replica.keyring
-    app.add_middleware(DirectReports, calls=calls)
+    app.add_middleware(DirectCalls, routes=calls)
     app.add_middleware(
         Guard,
         max_body_bytes=settings.max_body_bytes,

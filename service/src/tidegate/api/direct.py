@@ -1,60 +1,98 @@
-"""A middleware that serves reports directly. FastAPI would spend more time on a small report than the rest of the call.
+"""A middleware that serves the calls of each batch directly. On a small call, FastAPI would take most of the time.
 
-The endpoint, its authorisation and its problems are those of the route in FastAPI. The route still serves the requests
-that this middleware passes on, and is the source of the OpenAPI document.
+The endpoints, their authorisation and their problems are those of the routes in FastAPI. The routes still serve the
+requests that this middleware passes on, and are the source of the OpenAPI document.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from inspect import signature
+from typing import Any
 
 from fastapi import Request
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tidegate.api.routes.reports import report
-from tidegate.api.schemas.reports import Report
+from tidegate.api.routes.reports import begin, commit, report
+from tidegate.api.schemas.reports import BeginRequest, CommitRequest, Report
 from tidegate.reads.types import ID
 from tidegate.web.access import authorise, caller_of
 from tidegate.web.bodies import read_body
 from tidegate.web.context import context_of
 from tidegate.web.problems import HANDLED, problem_of, refuse
 
-_PATH = re.compile(rf"/v1/jobs/({ID.strip('^$')}):report")
+_ID = ID.strip("^$")
+_JOB = rf"/v1/jobs/(?P<job>{_ID})"
+# FastAPI serves longer numbers, which may be out of range.
+_BATCH = rf"{_JOB}/queries/(?P<query>{_ID})/batches/(?P<batch>[0-9]{{1,15}})"
 
 
-class DirectReports:
-    """A middleware that serves reports without query parameters.
+@dataclass(frozen=True)
+class _Call:
+    """A call that is served directly: its method and path, its endpoint, and the model of its body."""
+
+    method: str
+    path: "re.Pattern[str]"
+    endpoint: Callable[..., Awaitable[Response]]
+    body: type[BaseModel]
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of the parameters of the endpoint."""
+        return tuple(signature(self.endpoint).parameters)
+
+
+_CALLS = (
+    _Call("POST", re.compile(f"{_JOB}:report"), report, Report),
+    _Call("PUT", re.compile(_BATCH), begin, BeginRequest),
+    _Call("POST", re.compile(f"{_BATCH}:commit"), commit, CommitRequest),
+)
+
+
+class DirectCalls:
+    """A middleware that serves reports, begins and commits without query parameters.
 
     Args:
         app: The application, which serves all other requests.
-        calls: All calls of the application, among them the report.
+        routes: The routes of all calls.
     """
 
-    def __init__(self, app: ASGIApp, calls: Sequence[APIRoute]) -> None:
+    def __init__(self, app: ASGIApp, routes: Sequence[APIRoute]) -> None:
         self._app = app
-        [self._route] = [call for call in calls if call.endpoint is report]
+        self._routes = {route.endpoint: route for route in routes}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
-        job = _job_of(scope)
-        if job is None:
+        found = _call_of(scope)
+        if found is None:
             await self._app(scope, receive, send)
             return
-        # Authorisation, metrics, logs and traces take the call and the job from here.
-        scope["route"], scope["path_params"] = self._route, {"job": job}
+        call, parameters = found
+        # Authorisation, metrics, logs and traces take the route and its parameters from here.
+        scope["route"], scope["path_params"] = self._routes[call.endpoint], parameters
         request = Request(scope, receive)
         try:
             await authorise(request)
-            body = await read_body(request, Report)
-            response = await report(job, body, context_of(request), caller_of(request))
+            body = await read_body(request, call.body)
+            given = {**parameters, "body": body, "context": context_of(request), "caller": caller_of(request)}
+            response = await call.endpoint(**{name: given[name] for name in call.names})
         except HANDLED as error:
             response = refuse(request, problem_of(error))
         await response(scope, receive, send)
 
 
-def _job_of(scope: Scope) -> str | None:
-    """Return the job of a report without query parameters; None for another request."""
-    if scope["type"] != "http" or scope["method"] != "POST" or scope["query_string"]:
+def _call_of(scope: Scope) -> tuple[_Call, dict[str, Any]] | None:
+    """Return the call of a request, and the parameters in its path; None if FastAPI has to serve the request."""
+    if scope["type"] != "http" or scope["query_string"]:
         return None
-    found = _PATH.fullmatch(scope["path"])
-    return found and found[1]
+    for call in _CALLS:
+        if scope["method"] == call.method and (found := call.path.fullmatch(scope["path"])):
+            parameters: dict[str, Any] = found.groupdict()
+            if "batch" in parameters:
+                parameters["batch"] = int(parameters["batch"])
+            return call, parameters
+    return None

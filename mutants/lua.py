@@ -111,8 +111,9 @@ MUTANTS = (
         "A repeated commit counts its rows again.",
         Guarantee.IDEMPOTENT,
         f"{LUA}/commands/commit.lua",
-        "if is_open then\n  evaluate",
-        "if true then\n  evaluate",
+        "  for class, column in pairs(args.counts) do account(class, column) end\n"
+        "  if args.disposition == 'diverted' and args.counts.late then account('diverted', args.counts.late) end\n",
+        "end\nif true then\n  for class, column in pairs(args.counts) do account(class, column) end\n",
         EACH,
     ),
     Mutant(

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import signature
-from typing import Any
 
 from fastapi import Request
 from fastapi.routing import APIRoute
@@ -79,20 +78,19 @@ class DirectCalls:
             await authorise(request)
             body = await read_body(request, call.body)
             given = {**parameters, "body": body, "context": context_of(request), "caller": caller_of(request)}
+            if "batch" in parameters:
+                given["batch"] = int(parameters["batch"])
             response = await call.endpoint(**{name: given[name] for name in call.names})
         except HANDLED as error:
             response = refuse(request, problem_of(error))
         await response(scope, receive, send)
 
 
-def _call_of(scope: Scope) -> tuple[_Call, dict[str, Any]] | None:
+def _call_of(scope: Scope) -> tuple[_Call, dict[str, str]] | None:
     """Return the call of a request, and the parameters in its path; None if FastAPI has to serve the request."""
     if scope["type"] != "http" or scope["query_string"]:
         return None
     for call in _CALLS:
         if scope["method"] == call.method and (found := call.path.fullmatch(scope["path"])):
-            parameters: dict[str, Any] = found.groupdict()
-            if "batch" in parameters:
-                parameters["batch"] = int(parameters["batch"])
-            return call, parameters
+            return call, found.groupdict()
     return None

@@ -1,4 +1,4 @@
-# Builds two images: `docker build --target coordinator .` and `docker build --target spark .`, which contains the client.
+# Builds two images: `docker build --target coordinator .`, and `docker build --target spark .` with the client.
 # (The target `flights` adds the demo to `spark`, for docker-compose.yml.) The files in deploy/locks pin all Python
 # packages by version and hash.
 ARG PYTHON_IMAGE=docker.io/library/python:3.13.9-slim-bookworm

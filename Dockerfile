@@ -1,5 +1,6 @@
-# Two images: `docker build --target coordinator .`, and `--target spark`, which has the client. (`flights` is `spark` with
-# the demo, for docker-compose.yml.) What goes in beside Debian and Java is in deploy/locks, by version and hash.
+# Builds two images: `docker build --target coordinator .`, and `docker build --target spark .` with the client.
+# (The target `flights` adds the demo to `spark`, for docker-compose.yml.) The files in deploy/locks pin all Python
+# packages by version and hash.
 ARG PYTHON_IMAGE=docker.io/library/python:3.13.9-slim-bookworm
 
 # hadolint ignore=DL3006
@@ -28,7 +29,7 @@ RUN groupadd --gid "${UID}" tidegate \
  && useradd --uid "${UID}" --gid "${UID}" --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin tidegate \
  && install --directory --owner "${UID}" --group "${UID}" --mode 0700 /var/lib/tidegate
 COPY --from=coordinator-build /opt/tidegate /opt/tidegate
-# Nothing is written outside of /var/lib/tidegate, and that only by an embedded Valkey.
+# Only an embedded Valkey writes files by default, in /var/lib/tidegate.
 ENV PATH=/opt/tidegate/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
@@ -39,7 +40,8 @@ ENV PATH=/opt/tidegate/bin:/usr/local/bin:/usr/bin:/bin \
 WORKDIR /var/lib/tidegate
 USER ${UID}:${UID}
 EXPOSE 8000
-# Calls under way are finished, those who wait are answered and come back to another: within ten seconds.
+# On SIGTERM, the coordinator finishes open calls and answers waiting clients, which reconnect to another replica. It
+# exits within about ten seconds.
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 \
   CMD ["python3", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:8000/readyz', timeout=4)"]
@@ -61,7 +63,7 @@ RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels 
 FROM ${PYTHON_IMAGE} AS spark
 ARG UID=10001
 ARG JAVA_VERSION=17.*
-# ps is asked for by Spark's scripts.
+# Spark's scripts run ps, which is in the package procps.
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends "openjdk-17-jre-headless=${JAVA_VERSION}" "procps=*" \
  && rm -rf /var/lib/apt/lists/* \
@@ -74,7 +76,7 @@ ENV PATH=/opt/spark-python/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONUNBUFFERED=1
 WORKDIR /var/lib/spark
 USER ${UID}:${UID}
-# spark-class org.apache.spark.deploy.master.Master, ...worker.Worker, or spark-submit
+# Typical commands: spark-class org.apache.spark.deploy.master.Master, spark-class ...worker.Worker, or spark-submit.
 CMD ["pyspark", "--version"]
 
 
@@ -90,7 +92,7 @@ COPY --from=flights-build /opt/spark-python /opt/spark-python
 COPY examples /opt/flights/examples
 ENV PYTHONPATH=/opt/flights
 ARG UID=10001
-# A volume begins as this folder: with its owner.
+# Docker copies this folder and its owner into a new volume.
 USER 0:0
 RUN install --directory --owner "${UID}" --group "${UID}" --mode 0700 /data
 USER ${UID}:${UID}

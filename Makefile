@@ -62,10 +62,10 @@ $(VENV)/spark-%/.ready: tests/versions/spark-%.lock $(READY)
 	  { tail -n 20 $(@D)/setup.log; exit 1; } >&2
 	@touch $@
 
-# The markers of the tests that are not in the default tier.
+# Marker expression for the tests that are not in the default tier.
 REST := slow or cluster or browser or image or fuzz
 MARK ?= $(if $(PATHS),,not ($(REST)))
-# Three processes on two cores, because tests also wait.
+# The default suits two cores: tests wait for much of their time, so three processes use both cores.
 JOBS ?= 3
 PYTEST = $(BIN)/python -m pytest --quiet --numprocesses $(JOBS) --durations 10
 COVER = $(if $(COVERAGE),--cov --cov-report=)
@@ -78,7 +78,7 @@ test: $(READY) ## run lint, types and the default tier of tests; MARK=browser or
 test-rest: $(READY) ## run the tests that are not in the default tier, in random order
 	@$(PYTEST) -m '$(REST)' --junitxml out/test/rest.xml
 
-test-versions: $(READY) $(VERSIONS_READY) ## run client tests on older versions of Spark (VERSIONS=4.1 for one)
+test-versions: $(READY) $(VERSIONS_READY) ## run client tests on older versions of Spark (VERSIONS=4.1 selects one)
 	@for version in $(VERSIONS); do \
 	  echo "Spark $$version:"; \
 	  $(VENV)/spark-$$version/bin/python -m pytest --quiet $(OF_OLD_SPARK) --junitxml out/test/spark-$$version.xml \
@@ -94,13 +94,13 @@ test-all: $(READY) ## run all tests: the default tier, the rest, and older versi
 conformance: $(READY) ## run the traces of Hazelcast Jet, or those in CONFORMANCE_DIR, on both implementations of the machine
 	@$(BIN)/python -m tests.conformance
 
-mutants: $(READY) ## check that the tests catch known defects (ten minutes; ONLY=name for a single one)
+mutants: $(READY) ## check that the tests catch known defects (ten minutes; ONLY=name checks a single defect)
 	@$(BIN)/python -m mutants $(if $(ONLY),--only $(ONLY))
 
-bench: $(READY) ## measure what reports cost (ten minutes; BENCH=batches, jobs, scripts, tenants, waiting, overhead, native or small)
+bench: $(READY) ## measure the cost of reports (ten minutes), or BENCH=batches, jobs, scripts, tenants, waiting, overhead, native, small
 	@$(BIN)/python -m benchmarks $(BENCH)
 
-lateness: $(READY) ## run windows and allowed lateness over a thousand batches, four times (an hour)
+lateness: $(READY) ## measure windows with four values of allowed lateness, over a thousand batches or more (an hour)
 	@$(BIN)/python -m benchmarks lateness
 
 lint: $(READY) ## check style, types, and the files of deploy/ against their schemas

@@ -54,11 +54,11 @@ def told() -> list[tuple[float, float]]:
 
 
 def learnt() -> dict[str, list[tuple[float, float]]]:
-    """Return the curves of a run in which delays triple after the first 20,000 events.
+    """Return the curves of a run of ``target_completeness`` in which delays triple after the first 20,000 events.
 
     Returns:
-        Points by hours of event time: the learned lag in minutes, and the share of late rows in per cent. The share is
-        given under the learned lag and under the fixed lag that was learned before the delays tripled.
+        Points by hours of event time: the learned lag in minutes, and two shares of late rows in per cent. The first
+        share is under the learned lag. The second is under the fixed lag learned before the delays tripled.
     """
     generator = random.Random(7)  # noqa: S311 - the same stream each time
     drawn = [min(generator.expovariate(1 / 6), 25) for _ in range(40_000)]

@@ -1,8 +1,8 @@
 """The lowest lag without late rows of partition B, which trails partition A by a fixed skew.
 
-At each time ``now``, each partition has two events: one at its max event time and one that is D older. A has events at
-now and now - D, B at now - skew and now - skew - D. The watermark is derived from the minimum, the maximum or the
-average of the two max event times. docs/semantics.md has the analysis.
+At each time ``now``, each partition has two events: one at its max event time, and one that is older by D = 7. A has
+events at now and now - D, B at now - skew and now - skew - D. The watermark is the minimum, the maximum or the average
+of the two max event times, minus the lag. docs/semantics.md has the analysis.
 """
 
 from collections.abc import Callable
@@ -68,11 +68,11 @@ def late_by_average(skew: int, lag: int) -> int:
 
 
 def least_lag(late: Late, skew: int) -> int:
-    """Return the lowest lag at which no event of B is late."""
+    """Return the lowest lag with which no event of B is late."""
     return next(lag for lag in range(1000) if late(skew, lag) == 0)
 
 
 def least_lags() -> dict[str, list[tuple[int, int]]]:
-    """Return points of skew and lowest lag, for each way of merging."""
+    """Return points of skew and lowest lag for each way to merge the max event times."""
     ways = {"maximum": late_by_maximum, "average": late_by_average, "minimum": late_by_minimum}
     return {name: [(skew, least_lag(late, skew)) for skew in range(0, 41, 4)] for name, late in ways.items()}

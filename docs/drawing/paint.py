@@ -32,7 +32,7 @@ STYLE: Any = {
 
 
 def timeline(seen: Seen, path: Path) -> None:
-    """Draw one scene: processing time on the horizontal axis, event time on the vertical axis."""
+    """Draw one scene, with processing time on the horizontal axis and event time on the vertical axis."""
     with mpl.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(7.6, 3.4), layout="constrained")
         _scene(axes, seen)
@@ -63,7 +63,7 @@ def bounds(curves: dict[str, list[tuple[int, int]]], path: Path) -> None:
 
 
 def completeness(measured: Points, told: Points, lags: Sequence[int], path: Path) -> None:
-    """Draw completeness against latency: the curve from the sketch, and the points measured by replays."""
+    """Draw completeness against latency: the curve from the sketch of delays, and points measured by replays."""
     with mpl.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(7.6, 3.4), layout="constrained")
         axes.step(
@@ -92,7 +92,7 @@ def completeness(measured: Points, told: Points, lags: Sequence[int], path: Path
 
 
 def learning(curves: dict[str, Points], path: Path) -> None:
-    """Draw the learned lag and the shares of late rows, while delays triple."""
+    """Draw the learned lag and the shares of late rows before and after delays triple."""
     with mpl.rc_context(STYLE):
         figure, (above, below) = plt.subplots(2, 1, figsize=(7.6, 4.4), sharex=True, layout="constrained")
         lag, *late = curves.items()

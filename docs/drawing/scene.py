@@ -1,4 +1,4 @@
-"""A scene: a run of the Python machine with its reports, and the watermarks at each time."""
+"""Scenes: runs of the Python machine with scripted reports, and the watermarks at each processing time."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ class Event:
         substream: Name of the substream.
         at: Processing time of the report.
         event_time: Event time.
-        fate: ``on time``, ``late`` (below the coalesced watermark at that time) or ``future`` (ignored).
+        fate: Row class: ``on time``, ``late`` (below the coalesced watermark at that time) or ``future`` (ignored).
     """
 
     substream: str
@@ -34,7 +34,7 @@ class Event:
 
 @dataclass
 class Seen:
-    """The result of a scene. A line has a pair of processing time and value for each time; None means no value."""
+    """The result of a scene. A line has a pair of processing time and value for each time; the value may be None."""
 
     title: str
     events: list[Event] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Seen:
     marks: list[tuple[int, str]] = field(default_factory=list)
 
     def digest(self) -> str:
-        """Return the whole result as text. A test compares its hash with the hash stored in a figure."""
+        """Return the whole result as text. A test compares the hash of this text with the hash in the figure."""
         return repr(
             (
                 self.title,
@@ -61,7 +61,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Scene:
-    """A run of a job, with a sweep at each time.
+    """The script of a run of a job, with a sweep at each processing time.
 
     Attributes:
         title: Title of the figure.

@@ -51,7 +51,7 @@ def _record(demo: "subprocess.Popen[str]", page: Page) -> None:
     for line in demo.stdout:
         print(line, end="", flush=True)
         if address := PAGE.search(line):
-            # The job does not exist yet. Its page reloads by itself when the job exists.
+            # The job does not exist yet. The page reloads by itself as soon as the job exists.
             page.goto(address.group(1))
         if "Starting Spark" in line:
             page.locator(".badge.no_watermark").wait_for(timeout=300_000)

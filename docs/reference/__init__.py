@@ -1,1 +1,1 @@
-"""The tables of docs/reference.md, generated from the code."""
+"""The generator of docs/reference.md."""

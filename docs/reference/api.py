@@ -1,4 +1,4 @@
-"""The members and parameters that the OpenAPI document describes."""
+"""The members and parameters in the OpenAPI document, as rows of tables."""
 
 import json
 from collections.abc import Iterator

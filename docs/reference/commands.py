@@ -10,7 +10,7 @@ from tidegate.__main__ import cli
 
 
 def commands() -> list[Row]:
-    """Return a row for each command, with its arguments and its meaning."""
+    """Return a row for each command, with its arguments and its description."""
     rows = []
     for name, command in _commands(typer.main.get_command(cli)):
         if hasattr(command, "commands"):

@@ -28,7 +28,7 @@ SHOW_EVERY_S = 2.0
 
 def main() -> int:
     began = time.monotonic()
-    # This directory limits Spark's log to errors. Set the variable before the first import of PySpark.
+    # The Log4j configuration there limits Spark's log to errors. Set the variable before the first import of PySpark.
     os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "conf"))
     try:
         settings = load_settings()
@@ -46,13 +46,13 @@ def main() -> int:
 
 
 def _prepare(settings: Settings) -> str:
-    """Continue an unfinished run with the same settings, or delete the output of the previous run.
+    """Continue an unfinished run if its settings are equal; otherwise, delete the output of the previous run.
 
     Returns:
         The name of the job.
 
     Raises:
-        DemoError: The output directory has files but no state of a demo.
+        DemoError: If the output directory contains files but no state of a demo.
     """
     unfinished = settings.out / "unfinished.json"
     if unfinished.exists():
@@ -145,7 +145,7 @@ def _stream(
 
 
 def _await(queries: "list[StreamingQuery]", spark: "SparkSession") -> None:
-    """Wait until all queries have ended. After Ctrl-C or the failure of a query, stop the other queries.
+    """Wait until all queries have ended. After Ctrl-C or the failure of a query, stop all queries.
 
     The signal handler only sets an event. A ``KeyboardInterrupt`` inside a call to Spark would print long stack traces.
     """

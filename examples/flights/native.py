@@ -1,4 +1,4 @@
-"""The same query with Spark's own ``withWatermark``, which keeps one watermark for all destinations."""
+"""The native query: the flights per origin and hour with Spark's own ``withWatermark``, for comparison."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -11,7 +11,7 @@ from examples.flights.files import BatchFiles
 
 
 class NativeDepartures:
-    """The flights per origin and hour as Spark counts them. The last update of an hour is its final count.
+    """The native query and its counts of flights per origin and hour. The last update of an hour is its final count.
 
     The difference between the input rows and these counts is the number of lost rows. Spark's own metric of dropped
     rows is too low, because Spark counts dropped rows after a partial aggregation.

@@ -1,4 +1,4 @@
-"""Progress lines with the batch, the watermark, the substream that holds it, and the number of rows."""
+"""Progress lines with the batch, the watermark, what holds the watermark, and the number of rows."""
 
 import time
 

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class DemoError(Exception):
-    """A reason why the demo cannot run. The message is one line and says what to change."""
+    """The demo cannot run. The message is one line and says what to change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,11 +16,11 @@ class Settings:
     """The settings of a run. The README describes the variables.
 
     Attributes:
-        start: First day of landings. The run has the flights that landed in ``[start, start + days)``.
+        start: First day of landings. The run replays the flights that landed in ``[start, start + days)``.
         days: Number of days of landings.
         batch_hours: Hours of landings per file.
-        lag_minutes: Lag of both queries, in minutes.
-        idle_batches: Number of batches without a landing after which a destination is idle; 0: no limit.
+        lag_minutes: Lag of the coordinated and the native query, in minutes.
+        idle_batches: Number of batches without a landing after which a destination is idle; 0 sets no limit.
         out: Output directory.
         coordinator: Address of a running coordinator; None starts one with an embedded Valkey.
         master: Address of the Spark master.
@@ -52,7 +52,7 @@ def load_settings() -> Settings:
     """Return the settings from the environment.
 
     Raises:
-        DemoError: A variable has an invalid value.
+        DemoError: If a variable has an invalid value.
     """
     start = os.environ.get("DEMO_START", "2013-01-01")
     try:

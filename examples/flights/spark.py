@@ -1,4 +1,4 @@
-"""The Spark session, on a laptop or a cluster, and the stream of landings."""
+"""The Spark session, local or on a cluster, and the stream of landings."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ COLUMNS = "origin string, dest string, carrier string, flight long, departed_at 
 FOR_SMALL_BATCHES = {
     # Each shuffle partition is a task and a state store. A batch has 40 rows on average.
     "spark.sql.shuffle.partitions": "1",
-    # Adaptive execution runs each stage as a job of its own, to choose the number of partitions.
+    # To choose the number of partitions, adaptive execution runs each stage as a separate Spark job.
     "spark.sql.adaptive.enabled": "false",
     # Generated code contains the watermark, so Spark would compile it again for each batch.
     "spark.sql.codegen.wholeStage": "false",
@@ -32,12 +32,12 @@ FOR_SMALL_BATCHES = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
-"""Settings of a local session. They reduce the time of a batch of few rows, and would slow down large batches."""
+"""Settings of a local session. They make batches of few rows faster and large batches slower."""
 
 
 @contextmanager
 def spark_session(settings: Settings) -> Iterator[SparkSession]:
-    """Start a Spark session with UTC as its time zone, and stop it at the end."""
+    """Start a Spark session with UTC as its time zone, and stop it at the end of the context."""
     builder = (
         SparkSession.builder.appName("flights")
         .master(settings.master)
@@ -54,7 +54,7 @@ def spark_session(settings: Settings) -> Iterator[SparkSession]:
         for name, value in FOR_SMALL_BATCHES.items():
             builder = builder.config(name, value)
     if settings.kafka is not None:
-        # Downloaded packages are stored with the run.
+        # Store downloaded packages with the output of the run.
         builder = builder.config("spark.jars.ivy", str(settings.out / "state" / "ivy"))
         builder = builder.config("spark.jars.packages", CONNECTOR)
     spark = builder.getOrCreate()
@@ -68,7 +68,7 @@ def spark_session(settings: Settings) -> Iterator[SparkSession]:
 class FlightsSource:
     """A stream of the files of landings, one file per batch, in the order of the landings.
 
-    A file has all landings of its hours, so a batch leaves no earlier landings for the next batch.
+    A file contains all landings of its hours, so a later batch has no landings of these hours.
 
     Attributes:
         spark: The Spark session.

@@ -50,7 +50,7 @@ def summarize(
 
 
 def longest_holders(batches: list[dict[str, Any]], most: int = 3) -> list[tuple[str, float]]:
-    """Return the destinations that held the watermark longest, each with the total duration of its batches in seconds.
+    """Return the destinations that held the watermark longest, with the total duration of these batches in seconds.
 
     Args:
         batches: The batches of the run.

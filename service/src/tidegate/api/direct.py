@@ -1,7 +1,7 @@
-"""A middleware that serves reports directly. FastAPI would spend more time on a small report than the rest of the call.
+"""A middleware that serves reports without FastAPI, because FastAPI takes longer than the rest of a call.
 
-The endpoint, its authorisation and its problems are those of the route in FastAPI. The route still serves the requests
-that this middleware passes on, and is the source of the OpenAPI document.
+The middleware uses the endpoint, authorisation and problems of the route in FastAPI. The route still serves the
+requests that this middleware passes on, and is the source of the OpenAPI document.
 """
 
 import re
@@ -27,7 +27,7 @@ class DirectReports:
 
     Args:
         app: The application, which serves all other requests.
-        calls: All calls of the application, among them the report.
+        calls: All calls of the application, including the report.
     """
 
     def __init__(self, app: ASGIApp, calls: Sequence[APIRoute]) -> None:
@@ -40,7 +40,7 @@ class DirectReports:
         if job is None:
             await self._app(scope, receive, send)
             return
-        # Authorisation, metrics, logs and traces take the call and the job from here.
+        # Authorisation, metrics, logs and traces read the call and the job from the scope.
         scope["route"], scope["path_params"] = self._route, {"job": job}
         request = Request(scope, receive)
         try:

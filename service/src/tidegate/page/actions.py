@@ -22,13 +22,13 @@ Request = TypeVar("Request", bound=BaseModel)
 
 
 class RetireForm(RetireRequest):
-    """The end of a query."""
+    """The form that retires a query."""
 
     query: Id
 
 
 class ReleaseForm(ActionRequest):
-    """The release of a hold."""
+    """The form that releases a hold."""
 
     hold: Id
 
@@ -112,7 +112,7 @@ class Action:
 
 
 def _on_job(command: Callable[..., Awaitable[object]]) -> Run:
-    """Return a function that runs a command on the job."""
+    """Return a function that runs a command on the job of the form."""
 
     async def run(form: Submission) -> object:
         form.validated(ActionRequest)

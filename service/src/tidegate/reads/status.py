@@ -49,8 +49,8 @@ class JobStatus(WatermarkState):
     """The status of a job."""
 
     health: Health = Field(
-        description="State of the job in one word. `stale`: no client contact for a long time and no open batch. "
-        "`held`: held for longer than a minute, or by an operator, a missing query or a blocked substream. "
+        description="State of the job in one word. `stale`: no client contact for `TIDEGATE_STALE_AFTER_S` and no "
+        "open batch. `held`: held for longer than a minute, or by an operator, a missing query or a blocked substream. "
         "`no_watermark`: the job has no watermark yet. `running`: the watermark follows the data. `all_idle`: no "
         "substream is active. `empty`: no reports yet. `complete`: the input has ended.",
         examples=["running"],
@@ -72,7 +72,9 @@ class JobStatus(WatermarkState):
     future_rows: int = Field(
         description="Rows and reports ignored because they are too far in the future.", examples=[0]
     )
-    tokens_ignored: int = Field(description="Number of ignored watermark tokens.", examples=[0])
+    tokens_ignored: int = Field(
+        description="Number of invalid watermark tokens, which the coordinator ignored.", examples=[0]
+    )
     emissions: int = Field(description="Number of emissions, including those before a reset.", examples=[412])
     throttled: int = Field(
         description="Number of advances that the throttle withheld, including those before a reset.", examples=[1208]

@@ -28,7 +28,7 @@ CURSOR = r"^((-?[0-9]{1,16})?:[A-Za-z0-9._~-]{0,128}/.*)?$"
 
 PAGES_KEPT = 4
 LARGE_JOB = 1000
-"""Number of substreams above which only one job is read at a time."""
+"""Number of substreams above which a replica reads only one job at a time."""
 
 
 class SubstreamStatus(Record):
@@ -114,7 +114,7 @@ class Selection:
         return self.query in (None, query) and matches(self.name, name)
 
     def has(self, row: SubstreamRow) -> bool:
-        """Return whether a substream is selected."""
+        """Return whether the selection contains a substream."""
         return self.has_key(row.query, row.substream) and (self.states is None or row.state in self.states)
 
 
@@ -199,7 +199,7 @@ async def read_substreams(reader: Reader, job: str, selection: Selection) -> Sub
 
 
 def substream_table(reader: Reader, job: str, table: views.SubstreamTable, selection: Selection) -> SubstreamTable:
-    """Return the page of these rows that a selection describes."""
+    """Return the page that a selection describes, from the rows in ``table``."""
     rows = _Page[SubstreamRow](selection)
     rows.add(_positions(table.rows, selection))
     return _table(reader, job, table, rows.sorted(), selection.limit)

@@ -1,4 +1,4 @@
-"""A middleware that measures, traces and logs every call. The class is plain ASGI, and the outermost middleware."""
+"""The outermost middleware, which measures, traces and logs every call. It is plain ASGI."""
 
 import logging
 import random

@@ -1,4 +1,4 @@
-"""The application of a replica: its parts, calls and tasks."""
+"""The application of a replica: its components, calls and background tasks."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -53,7 +53,7 @@ PAGES = (pages, live, action_forms, login)
 
 @dataclass(frozen=True)
 class _Replica:
-    """The parts of a replica that exist before the application starts."""
+    """The components of a replica that exist before the application starts."""
 
     settings: Settings
     redis_url: str

@@ -75,14 +75,14 @@ class Settings(BaseSettings):
 
 
 class SettingsError(Exception):
-    """A setting that is not valid. The message names its variable, and says what to change."""
+    """Raised when a setting is not valid. The message names its variable, and says what to change."""
 
 
 def load_settings() -> Settings:
     """Return the settings from the environment, or from files in ``TIDEGATE_SECRETS_DIR``.
 
     Raises:
-        SettingsError: For the first setting that is not valid.
+        SettingsError: If a setting is not valid. The message names the first such setting.
     """
     secrets = os.environ.get("TIDEGATE_SECRETS_DIR")
     if secrets is not None and not Path(secrets).is_dir():

@@ -1,4 +1,4 @@
-"""Termination of event streams whose keys are no longer valid."""
+"""A task that ends event streams whose keys are no longer valid."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Prometheus metrics of jobs and substreams. The store contains them, so every replica exports the same values."""
+"""Prometheus metrics of jobs and substreams. Every replica reads them from the store, so all export equal values."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict

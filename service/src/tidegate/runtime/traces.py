@@ -17,7 +17,7 @@ ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
 class CannotTrace(Exception):
-    """Configured traces whose packages are missing. The message says what to do."""
+    """Raised when traces are configured, but their packages are missing. The message says what to do."""
 
 
 class Call:

@@ -14,7 +14,7 @@ function emission.advance(coalesced_watermark)
   end
 end
 
--- Raise W and C to a watermark that may be emitted or was emitted before.
+-- Raise W and C to a watermark that is safe to emit or was emitted before.
 function emission.raise_watermark(watermark)
   emission.advance(watermark)
   if above(watermark, job.watermark) then job.watermark, job.watermark_since = watermark, job.now end

@@ -1,4 +1,4 @@
-"""The configuration of a job: policy, throttle, limits, overrides."""
+"""The configuration of a job: policy, throttle, limits, overrides and expected queries."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,7 +35,8 @@ class JobConfig:
     holds the watermark from the start until its substreams are known.
 
     Raises:
-        InvalidConfig: For a limit outside its range, too many overrides or queries, or a repeated query.
+        InvalidConfig: If a limit is outside its range, the job has too many overrides or queries, or a query is
+            repeated.
     """
 
     policy: Policy

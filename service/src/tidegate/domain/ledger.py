@@ -1,4 +1,4 @@
-"""Rows by substream and hour of event time, with updated and late rows.
+"""Numbers of rows, updated rows and late rows, by substream and hour of event time.
 
 An hour is 3,600,000 units of event time, counted from 0. The ledger keeps the latest hours with rows. The entries of a
 substream stay when the substream is done or evicted.

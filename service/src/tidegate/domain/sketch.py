@@ -46,7 +46,7 @@ def typical(bucket: int) -> int:
 
 
 def decayed(weight: int, steps: int) -> int:
-    """Return what remains of a weight after ``steps`` eighths of a half-life."""
+    """Return a weight after the decay of ``steps`` eighths of a half-life."""
     halvings, rest = divmod(steps, STEPS)
     return math.floor(math.floor(weight * DECAY[rest]) * 2.0**-halvings) if halvings < 60 else 0
 

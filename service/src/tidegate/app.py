@@ -45,7 +45,7 @@ from tidegate.web.problems import register
 
 MISSED_TOUCHES = 3
 MISSED_SWEEPS = 10
-"""A job is unattended after ``MISSED_TOUCHES`` times ``TOUCH_MS``, or ``MISSED_SWEEPS`` sweep intervals if longer."""
+"""A job is unattended after ``MISSED_TOUCHES`` times ``TOUCH_MS``, or ``MISSED_SWEEPS`` sweep intervals, if longer."""
 
 RESOURCES = (jobs, reports, state, history, actions, keys, health, metrics)
 PAGES = (pages, live, action_forms, login)

@@ -20,7 +20,7 @@ PROVES_NOTHING = TokenClaim(0, None)
 
 
 class Tokens:
-    """Issue and verification of watermark tokens with one MAC key."""
+    """An issuer and verifier of watermark tokens with one MAC key."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key

@@ -89,7 +89,10 @@ class ReportsMissing(DomainError):
 class BatchForgotten(DomainError):
     """Raised when the store no longer keeps the pinned watermark of a replayed batch."""
 
-    text = "The pinned watermark of this batch is no longer kept; the latest batch of the query is {latest_batch_id}."
+    text = (
+        "The coordinator no longer keeps the pinned watermark of this batch; the latest batch of the query is "
+        "{latest_batch_id}."
+    )
     fields = ("latest_batch_id",)
 
 

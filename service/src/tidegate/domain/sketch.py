@@ -112,8 +112,8 @@ class Sketch:
         """Return the share of rows on time under a lag; 1 if the sketch has no rows.
 
         Without ``window``, a row is late if its delay exceeds the lag. With tumbling windows of this size, a row is
-        late if its delay exceeds the lag by more than its distance to the end of its window. That distance is assumed
-        to be evenly distributed.
+        late if its delay minus the lag exceeds its distance to the end of its window. The estimate assumes that this
+        distance is evenly distributed.
         """
         total = self.weight
         if not total:

@@ -104,7 +104,7 @@ async def read_completeness(reader: Reader, job: str, selection: CurveSelection)
     """Return the completeness of a job or of a substream.
 
     Raises:
-        FrameInForce: If a window is given for a job with a frame.
+        FrameInForce: If ``selection`` has a window, but the job has a frame.
         JobNotFound: If the job does not exist.
         JobDeleted: If the job was deleted.
         SubstreamNotFound: If the substream is unknown.
@@ -135,7 +135,7 @@ def completeness_of_job(
         selection: The curve to compute.
 
     Raises:
-        FrameInForce: If a window is given for a job with a frame.
+        FrameInForce: If ``selection`` has a window, but the job has a frame.
     """
     config, merged = _checked_config(status, selection), delays.statistics.merged
     lag = next((lag for lag, _ in delays.substreams.values()), config.policy.initial_lag)

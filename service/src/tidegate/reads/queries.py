@@ -80,7 +80,7 @@ def query_table(reader: Reader, job: str, table: views.QueryTable) -> QueryTable
 
 
 async def read_batch(reader: Reader, job: str, query: str, batch_id: int) -> BatchStatus | None:
-    """Return a batch, or None if it never began or its pinned watermark is no longer kept.
+    """Return a batch, or None if it never began or the store no longer keeps its pinned watermark.
 
     Raises:
         JobNotFound: If the job does not exist.

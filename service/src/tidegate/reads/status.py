@@ -70,7 +70,7 @@ class JobStatus(WatermarkState):
         description="Number of times each limit has acted, by name.", examples=[{"idle_timeout_ms": 3}]
     )
     future_rows: int = Field(
-        description="Rows and reports ignored because they are too far in the future.", examples=[0]
+        description="Ignored rows and reports, whose event times are too far in the future.", examples=[0]
     )
     tokens_ignored: int = Field(
         description="Number of invalid watermark tokens, which the coordinator ignored.", examples=[0]

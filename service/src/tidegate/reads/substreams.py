@@ -61,7 +61,7 @@ class SubstreamStatus(Record):
     )
     reported: int = Field(description="Rows that executors reported in committed batches.", examples=[1843])
     future_rows: int = Field(
-        description="Rows and reports ignored because they are too far in the future.", examples=[0]
+        description="Ignored rows and reports, whose event times are too far in the future.", examples=[0]
     )
     rows: RowCounts = Field(description="Committed rows by row class.")
 
@@ -185,7 +185,7 @@ async def read_substreams(reader: Reader, job: str, selection: Selection) -> Sub
     reads = reader.store.reads
     large = await reads.count_substreams(job) > LARGE_JOB
     async with reader.bulk_reads if large else nullcontext():
-        if selection.sort == "name" and selection.states is None:  # only the rows of the page are read
+        if selection.sort == "name" and selection.states is None:  # read only the rows of the page
             keys = _Page[SubstreamKey](selection)
             async for part in reads.substream_keys(job):
                 keys.add((Position(False, 0, *key), key) for key in part if selection.has_key(*key))

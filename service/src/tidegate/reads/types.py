@@ -124,7 +124,7 @@ class FieldError(ValueError):
 
     Args:
         field: The field to change.
-        message: The problem of the field.
+        message: What is wrong with the field.
     """
 
     def __init__(self, field: str, message: str) -> None:

@@ -23,7 +23,7 @@ RETRY_S = 0.5
 RECORDS_AT_ONCE = 500
 RECORDS_KEPT = 1000
 WOKEN_AT_ONCE = 100
-"""Number of waiters to wake before other tasks run. Without the pause, thousands of waiters would block the loop."""
+"""Number of waiters to wake before other tasks run. Otherwise, thousands of waiters would block the event loop."""
 
 
 @dataclass(slots=True)

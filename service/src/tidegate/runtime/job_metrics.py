@@ -38,7 +38,7 @@ _GAUGES: dict[str, tuple[str, Value]] = {
 _COUNTERS: dict[str, tuple[str, Value]] = {
     "emissions": ("Emissions of the watermark", lambda s: s.summary.emissions),
     "throttled": ("Advances that the throttle withheld", lambda s: s.summary.throttled),
-    "future_rows": ("Rows and reports ignored because they are too far in the future", lambda s: s.summary.future_rows),
+    "future_rows": ("Ignored rows and reports with event times too far in the future", lambda s: s.summary.future_rows),
     "tokens_ignored": ("Invalid watermark tokens", lambda s: s.summary.tokens_ignored),
 }
 _BY_LABEL: dict[str, tuple[Kind, str, str, Callable[[Status], Mapping[str, float]]]] = {

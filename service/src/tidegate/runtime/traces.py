@@ -1,6 +1,6 @@
 """OpenTelemetry traces, if an exporter is configured (``OTEL_EXPORTER_OTLP_ENDPOINT``).
 
-The packages are installed with ``tidegate[traces]``, and imported only if an endpoint is configured.
+The extra ``tidegate[traces]`` installs the packages. The service imports them only if an endpoint is configured.
 """
 
 import os

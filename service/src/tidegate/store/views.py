@@ -159,8 +159,8 @@ class History:
 class Watched:
     """The watermark of a job, the id of its ``newest`` record, and the ``records`` that the client does not have.
 
-    ``known`` is the last record that the client has. If it is no longer kept, ``known`` is None, ``records`` is empty,
-    and later records may be lost.
+    ``known`` is the last record that the client has. If the store no longer keeps this record, ``known`` is None,
+    ``records`` is empty, and later records may be lost.
     """
 
     state: WatermarkState

@@ -1,4 +1,4 @@
-"""Request bodies of the actions of operators and clients, and the hold action with its default name."""
+"""Request bodies for the actions of operators and clients, and the ``hold`` action, which generates missing names."""
 
 import secrets
 from typing import Literal, Self

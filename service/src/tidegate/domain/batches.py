@@ -145,7 +145,7 @@ def commit_staged(job: JobState, name: str, query: Query) -> None:
 
 
 def give_up(query: Query) -> None:
-    """Retire a query and undo the begin of its open batch; a new begin returns the same pinned watermark."""
+    """Retire a query and undo the begin of its open batch; a new begin of this batch returns its pinned watermark."""
     if query.open and query.latest is not None:
         query.latest = query.latest - 1 if query.latest else None
     query.open, query.released, query.begun_ms, query.retired = False, False, None, True

@@ -71,7 +71,7 @@ class JobConfig:
     overrides: tuple[Override, ...] = ()
     expected_queries: tuple[str, ...] = ()
     delay_half_life_ms: int = parameter(
-        "Event time after which the weight of measured delays has halved.",
+        "Half-life of the weight of measured delays, in milliseconds of event time.",
         minimum=1,
         example=DAY_MS,
         default=DAY_MS,

@@ -117,7 +117,7 @@ class SubstreamRow:
     ``last_event_ms`` is the processing time of the last report that took effect, plus all later outages of the query.
     ``reported_rows`` is the number of rows that executors reported in committed batches. ``future_rows`` is the number
     of rows and reports that were set aside. ``counts`` contains the rows by class that committed batches accounted for.
-    Rows from before the substream was known are only in the totals of the job.
+    Only the totals of the job include rows from before the substream was known.
     """
 
     query: str

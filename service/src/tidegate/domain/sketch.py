@@ -17,7 +17,7 @@ GAMMA = (1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR)
 HIGHEST_BUCKET = 1838
 """The last bucket; its edge is beyond every number that JSON holds exactly."""
 MAX_BUCKETS = 640
-"""Maximum number of buckets besides bucket 0. The highest buckets are kept; they span 5.5 decades.
+"""Maximum number of buckets besides bucket 0. The sketch keeps the highest buckets, which span 5.5 decades.
 
 Lower delays count in the lowest kept bucket.
 """

@@ -118,5 +118,5 @@ _templates.filters |= {
 
 
 def render(template: str, **values: Any) -> str:
-    """Return a template rendered with these values."""
+    """Return the text of a template with these values."""
     return _templates.get_template(template).render(**values)

@@ -139,7 +139,7 @@ async def read_history(
         as_of: Latest processing time of records; None for no bound.
         from_ms: Earliest processing time of records.
         kinds: Kinds of records; empty for all kinds.
-        before: Cursor, which is the ``next`` of the previous page.
+        before: Cursor: the ``next`` of the previous page; None for the first page.
         limit: Number of records per page.
 
     Raises:

@@ -67,7 +67,7 @@ class SubstreamStatus(Record):
 
     @classmethod
     def of(cls, row: SubstreamRow, max_watermark: int | None, config: JobConfig) -> Self:
-        """Return a row of the store as a record."""
+        """Return the record of a substream from its row in the store."""
         return cls(
             **attributes(row),
             skew=None if row.watermark is None or max_watermark is None else max_watermark - row.watermark,
@@ -97,7 +97,7 @@ class Selection:
         states: States of the substreams; None for all states.
         sort: Column to sort by. Rows with equal values are sorted by query and name.
         descending: Whether the highest value comes first.
-        after: Cursor, which is the ``next`` of the previous page.
+        after: Cursor: the ``next`` of the previous page; empty for the first page.
         limit: Number of rows per page.
     """
 

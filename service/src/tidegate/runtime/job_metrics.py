@@ -65,7 +65,7 @@ _BY_LABEL: dict[str, tuple[Kind, str, str, Callable[[Status], Mapping[str, float
 
 
 def replica_metrics(registry: CollectorRegistry, prefix: str) -> Iterator[Metric]:
-    """Yield the metrics of a replica, without the samples of jobs whose names lack the prefix."""
+    """Yield the metrics of a replica. The samples of jobs include only jobs whose names begin with the prefix."""
     for family in registry.collect():
         family.samples = [
             sample for sample in family.samples if sample.labels.get("job_name", prefix).startswith(prefix)

@@ -48,7 +48,7 @@ class Functions:
     async def send(
         self, command: str, job: str, arguments: Callable[[], Mapping[str, Any]], now_ms: int | None = None
     ) -> Reply:
-        """Run a command. The call asks for its arguments when it sends the command. No metric counts the command.
+        """Run a command, and call ``arguments`` when the command is sent. No metric counts the command.
 
         Raises:
             DomainError: If the command was refused.

@@ -11,7 +11,7 @@ local text = values.text
 local state = {job = {}, config = {}, changes = {}}
 local job, config, stored = state.job, state.config, {}
 local decoded, decoded_bytes, MAX_DECODED_BYTES = {}, 0, 2^21  -- bounded, because maxmemory does not count these tables
-local in_force  -- the entry of decoded that config is a copy of
+local in_force  -- the entry of decoded from which config was copied
 
 local NUMBERS = {'incarnation', 'clock', 'unattended', 'coalesced_watermark', 'coalesced_watermark_since', 'watermark',
   'watermark_since', 'max_watermark', 'max_event_time', 'is_complete', 'completed', 'all_idle', 'merged_highest',

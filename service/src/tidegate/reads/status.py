@@ -13,9 +13,20 @@ from tidegate.store.views import Status
 class RowCounts(Record):
     """Numbers of committed rows by row class."""
 
-    on_time: int = Field(description="Rows at or above the pinned watermark of their batch.", examples=[301204])
-    updated: int = Field(description="On-time rows that changed a written result.", examples=[118])
-    late: int = Field(description="Rows below the pinned watermark of their batch.", examples=[57])
+    on_time: int = Field(
+        description="Rows at or above the pinned watermark of their batch. With windows: rows whose windows are all "
+        "open.",
+        examples=[301204],
+    )
+    updated: int = Field(
+        description="Rows with a closed window within its allowed lateness. Such a row changes a written result.",
+        examples=[118],
+    )
+    late: int = Field(
+        description="Rows below the pinned watermark of their batch. With windows: rows with a window that no longer "
+        "accepts rows.",
+        examples=[57],
+    )
     null_event_time: int = Field(description="Rows without an event time.", examples=[0])
     future: int = Field(description="Rows with an event time too far in the future.", examples=[0])
 

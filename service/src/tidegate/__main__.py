@@ -39,7 +39,7 @@ def serve(
         bool, typer.Option("--stop-with-stdin", help="Stop at the end of standard input.")
     ] = False,
 ) -> None:
-    """Serve the coordinator. Environment variables TIDEGATE_<NAME> contain its settings."""
+    """Run the coordinator. Environment variables TIDEGATE_<NAME> contain its settings."""
     # Other commands must not wait for the web framework, so it is imported here.
     from tidegate.auth.keys import KeysUnusable
     from tidegate.runtime.traces import CannotTrace

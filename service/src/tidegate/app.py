@@ -1,4 +1,4 @@
-"""The application of a replica: its parts, calls and tasks."""
+"""The application of a replica: its components, calls and background tasks."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -45,7 +45,7 @@ from tidegate.web.problems import register
 
 MISSED_TOUCHES = 3
 MISSED_SWEEPS = 10
-"""A job is unattended after ``MISSED_TOUCHES`` times ``TOUCH_MS``, or ``MISSED_SWEEPS`` sweep intervals if longer."""
+"""A job is unattended after ``MISSED_TOUCHES`` times ``TOUCH_MS``, or ``MISSED_SWEEPS`` sweep intervals, if longer."""
 
 RESOURCES = (jobs, reports, state, history, actions, keys, health, metrics)
 PAGES = (pages, live, action_forms, login)
@@ -53,7 +53,7 @@ PAGES = (pages, live, action_forms, login)
 
 @dataclass(frozen=True)
 class _Replica:
-    """The parts of a replica that exist before the application starts."""
+    """The components of a replica that exist before the application starts."""
 
     settings: Settings
     redis_url: str

@@ -42,11 +42,11 @@ MIN_CONNECTIONS = 10
 
 
 class CannotServe(Exception):
-    """A service that cannot start or continue. The message is one line that says what to do."""
+    """Raised when the service cannot start or continue. The message is one line that says what to do."""
 
 
 def serve(*, insecure: bool, stop_with_stdin: bool) -> None:
-    """Serve until the server is stopped, usually by a signal.
+    """Serve until a signal, the end of standard input or the end of the embedded Valkey stops the server.
 
     Args:
         insecure: Whether to allow addresses other than loopback without keys.
@@ -252,7 +252,10 @@ async def _check(redis_url: str) -> None:
 
 
 def _stored_secret(data_dir: Path) -> bytes:
-    """Return the key of the watermark tokens from its file. Tokens can then restore a watermark that the store lost."""
+    """Return the key of the watermark tokens from its file.
+
+    The file survives a loss of the store, so clients' tokens can then restore the watermarks.
+    """
     path = data_dir / "token.secret"
     try:
         return bytes.fromhex(path.read_text())

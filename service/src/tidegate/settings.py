@@ -15,7 +15,7 @@ def _split(text: Any) -> Any:
 
 
 class Settings(BaseSettings):
-    """The settings of the service. By default, the service serves loopback and uses an embedded Valkey."""
+    """The settings of the service. By default, the service listens on loopback and uses an embedded Valkey."""
 
     model_config = SettingsConfigDict(env_prefix="TIDEGATE_", extra="ignore", frozen=True)
 
@@ -23,8 +23,8 @@ class Settings(BaseSettings):
         default=None,
         description="Directory of files named tidegate_<name>, for settings that are not in the environment.",
     )
-    host: str = Field(default="127.0.0.1", description="Address to serve.")
-    port: int = Field(default=8000, ge=0, le=65535, description="Port to serve. 0 selects a free port.")
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on. 0 selects a free port.")
     redis_url: str | None = Field(default=None, description="Address of Redis. By default, an embedded Valkey.")
     data_dir: Path = Field(default=Path("tidegate-data"), description="Directory of the embedded Valkey.")
     token_secret: SecretStr | None = Field(
@@ -53,8 +53,8 @@ class Settings(BaseSettings):
     )
     trusted_proxies: Annotated[tuple[IPvAnyNetwork, ...], NoDecode, BeforeValidator(_split)] = Field(
         default=(),
-        description="Addresses or networks of proxies, separated by commas. Their X-Forwarded headers are accepted, "
-        "and the limit per address does not apply to them.",
+        description="Addresses or networks of proxies, separated by commas. The service accepts their X-Forwarded "
+        "headers, and the limit per address does not apply to them.",
     )
     max_jobs: int = Field(default=10_000, ge=1, description="Maximum number of jobs.")
     max_substreams: int = Field(default=250_000, ge=1, description="Maximum number of substreams of one job.")
@@ -75,14 +75,14 @@ class Settings(BaseSettings):
 
 
 class SettingsError(Exception):
-    """A setting that is not valid. The message names its variable, and says what to change."""
+    """Raised when a setting is not valid. The message names its variable, and says what to change."""
 
 
 def load_settings() -> Settings:
     """Return the settings from the environment, or from files in ``TIDEGATE_SECRETS_DIR``.
 
     Raises:
-        SettingsError: For the first setting that is not valid.
+        SettingsError: If a setting is not valid. The message names the first such setting.
     """
     secrets = os.environ.get("TIDEGATE_SECRETS_DIR")
     if secrets is not None and not Path(secrets).is_dir():

@@ -19,7 +19,7 @@ def parse_time(text: str) -> int:
         text: A time with an offset or ``Z``; a date, which means midnight UTC; or Unix milliseconds.
 
     Raises:
-        ValueError: For any other text. The message says what to write.
+        ValueError: If the text is not a time. The message says what to write.
     """
     if re.fullmatch(r"-?[0-9]+", text):
         return int(text)
@@ -38,7 +38,7 @@ def parse_duration_s(text: str) -> float:
     """Return seconds from a text such as ``90s``, ``30m``, ``2h``, ``1d`` or ``1h30m``.
 
     Raises:
-        ValueError: For any other text. The message says what to write.
+        ValueError: If the text is not a duration. The message says what to write.
     """
     parts = re.findall(r"([0-9]+(?:\.[0-9]+)?)([smhd])", text)
     seconds = sum(float(number) * UNITS_S[unit] for number, unit in parts)

@@ -1,4 +1,4 @@
-"""Parameters of calls, and the refusal of unknown parameters."""
+"""Parameters that several calls share, and a check for unknown parameters."""
 
 from typing import Annotated
 
@@ -32,10 +32,10 @@ SubstreamQuery = Annotated[
 
 
 async def refuse_unknown(request: Request) -> None:
-    """Refuse parameters that the call does not have, so that a misspelled parameter is not ignored.
+    """Refuse unknown parameters, so that a misspelled parameter is not ignored.
 
     Raises:
-        Problem: For the first unknown parameter.
+        Problem: If a parameter is unknown. The problem names the first such parameter.
     """
     if not request.scope["query_string"]:
         return

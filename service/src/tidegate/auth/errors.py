@@ -18,7 +18,7 @@ INVALID_TOKEN = f'{CHALLENGE}, error="invalid_token"'
 
 
 class AccessDenied(Exception):
-    """A call that the caller may not make.
+    """Base class of the errors for calls that the caller may not make.
 
     Attributes:
         code: Stable code of the error.
@@ -35,14 +35,14 @@ class AccessDenied(Exception):
 
 
 class KeyRequired(AccessDenied):
-    """A call without a key."""
+    """Raised when a call has no key."""
 
     code = "key_required"
     challenge = CHALLENGE
 
 
 class KeyUnknown(AccessDenied):
-    """A call with a key that does not exist or was revoked."""
+    """Raised when the key of a call does not exist or was revoked."""
 
     code = "key_unknown"
     challenge = INVALID_TOKEN
@@ -52,26 +52,26 @@ class KeyUnknown(AccessDenied):
 
 
 class KeyExpired(AccessDenied):
-    """A call with a key that has expired."""
+    """Raised when the key of a call has expired."""
 
     code = "key_expired"
     challenge = INVALID_TOKEN
 
 
 class RoleNotAllowed(AccessDenied):
-    """A call that the role of the key does not allow."""
+    """Raised when the role of the key does not allow the call."""
 
     code = "role_not_allowed"
 
 
 class JobNotAllowed(AccessDenied):
-    """A call for a job whose name does not begin with the prefix of the key."""
+    """Raised when the name of the job does not begin with the prefix of the key."""
 
     code = "job_not_allowed"
 
 
 class QuotaExceeded(AccessDenied):
-    """A call that exceeds a quota of the key."""
+    """Raised when a call exceeds a quota of the key."""
 
     code = "quota_exceeded"
 

@@ -19,7 +19,7 @@ SCHEME = "tdg"
 
 
 class KeysUnusable(Exception):
-    """A key file that cannot be used. The message says what is wrong and what to do."""
+    """Raised when the key file cannot be used. The message says what is wrong and what to do."""
 
 
 class Quotas(BaseModel):

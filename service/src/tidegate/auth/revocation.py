@@ -1,4 +1,4 @@
-"""Termination of event streams whose keys are no longer valid."""
+"""A task that ends event streams whose keys are no longer valid."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,11 +23,11 @@ class Revocation:
         self._waiting: dict[asyncio.Timeout, Key | None] = {}
 
     def is_valid(self, key: Key | None) -> bool:
-        """Return whether a key is still valid. None stands for a caller without a key."""
+        """Return whether a key is still valid. Return True if the caller has no key."""
         return self._keyring is None or key is None or self._keyring.is_valid(key)
 
     async def while_valid(self, items: AsyncIterator[Item], key: Key | None) -> AsyncIterator[Item]:
-        """Yield items until they end or the key becomes invalid. None stands for a caller without a key."""
+        """Yield items until they end or the key becomes invalid. ``key`` is None if the caller has no key."""
         while self.is_valid(key):
             try:
                 async with asyncio.timeout(None) as waiting:

@@ -10,7 +10,7 @@ from tidegate.auth.errors import QuotaExceeded
 from tidegate.auth.keys import Key
 
 MAX_CLIENTS = 10_000
-"""Maximum number of clients of a limit. A further client replaces the client that was updated longest ago."""
+"""Maximum number of clients that a limit tracks. A further client replaces the least recently updated one."""
 
 
 class Limit:

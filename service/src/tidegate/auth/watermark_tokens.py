@@ -14,17 +14,17 @@ from tidegate.domain.results import WatermarkState
 from tidegate.domain.state import TokenClaim
 
 TOKENS_KEPT = 4096
-"""Number of tokens that a replica does not compute again."""
+"""Number of computed tokens that a replica caches."""
 PROVES_NOTHING = TokenClaim(0, None)
 """Claim of an invalid token. The store ignores and counts it, because its incarnation is older than that of any job."""
 
 
 class Tokens:
-    """Issue and verification of watermark tokens with one MAC key."""
+    """An issuer and verifier of watermark tokens with one MAC key."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
-        # Most clients have one of the last tokens of their job.
+        # Most clients send one of the latest tokens of their job, so most tokens are in the cache.
         self._token = lru_cache(TOKENS_KEPT)(self._compute)
 
     def issue(self, job: str, answer: WatermarkState) -> str:

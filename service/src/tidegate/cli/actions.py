@@ -11,7 +11,7 @@ from tidegate.cli.output import show, show_json
 from tidegate.cli.views import job_sentence
 
 Names = Annotated[list[str], typer.Argument(help="Names of the substreams.")]
-Reason = Annotated[str, typer.Option(help="Reason of the action. The history keeps it.", prompt="Reason")]
+Reason = Annotated[str, typer.Option(help="Reason for the action. The history keeps it.", prompt="Reason")]
 QueryOfSubstreams = Annotated[
     str | None,
     typer.Option(
@@ -125,7 +125,7 @@ def complete(
 
 
 def reopen(job: Job, reason: Reason, url: Url = LOCAL_URL, as_json: AsJson = False) -> None:
-    """Undo the end of the input. The watermark does not move back."""
+    """Reopen a completed job, so that it accepts reports. The watermark does not move back."""
     _post(url, job, ":reopen", {"reason": reason}, as_json)
 
 

@@ -18,7 +18,7 @@ def parse_amount(text: str) -> Decimal:
     """Return a duration: a number in the unit of the file, or milliseconds from 90s, 30m, 2h, 1d.
 
     Raises:
-        ValueError: For any other text.
+        ValueError: If the text is not a duration.
     """
     try:
         return _finite(Decimal(text))
@@ -32,7 +32,7 @@ def parse_instant(value: Any) -> Decimal | None:
     Return None for an empty value.
 
     Raises:
-        ValueError: For any other value.
+        ValueError: If the value is not a time.
     """
     if value is None or value == "":
         return None

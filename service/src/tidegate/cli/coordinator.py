@@ -36,7 +36,7 @@ class Coordinator:
     ) -> Any:
         """Return the answer to a call. Exit if the call is refused, or the coordinator does not answer.
 
-        Parameters that are None are not sent.
+        The call omits parameters that are None.
         """
         import httpx
 

@@ -52,7 +52,7 @@ def history(
 
 def _watermark_then(movement: Mapping[str, Any] | None, now_ms: int) -> str:
     if movement is None:
-        return "the job had no watermark, or the record is no longer kept"
+        return "the job had no watermark, or the history no longer contains the record"
     watermark = f"the watermark was {format_time(movement.get('watermark'))}"
     if not movement.get("held_by"):
         return f"{watermark}, and nothing held it"

@@ -114,7 +114,7 @@ def revoke(name: Name, file: File = None) -> None:
 
 @contextmanager
 def _keys_file(file: Path | None) -> Iterator[Path]:
-    """Yield the path of the keys. Print one line and exit if the file, or a setting, is not valid."""
+    """Yield the path of the key file. Print one line and exit if the file or a setting is not valid."""
     from tidegate.auth.keys import KeysUnusable
     from tidegate.settings import SettingsError, load_settings
 

@@ -1,4 +1,4 @@
-"""The command for late rows."""
+"""The command that shows late rows."""
 
 from typing import Annotated, Any
 

@@ -16,7 +16,7 @@ from tidegate.escapes import visible
 
 WIDE = WIDEST = 10_000
 FOLDED = ("", "job", "query", "substream", "held by", "reason", "limits", "event", "quotas", "name", "jobs")
-"""Columns of words and names, which wrap."""
+"""Columns whose cells wrap, because they contain words or names."""
 FOLDED_WIDTH = 12
 
 

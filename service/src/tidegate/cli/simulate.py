@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from tidegate.domain.simulate import Outcome
 
 SLOW = 50_000
-"""Number of rows from which a progress bar is shown."""
+"""Number of rows from which the command shows a progress bar."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of one lag, or of the policy in one file.
+    """The simulated result of one lag, or of the policy in one file.
 
     Attributes:
         scale: Number of units of the outcome in one unit of the file.

@@ -1,4 +1,4 @@
-"""Commands that show jobs: list, status, explanation."""
+"""Commands that show jobs: ``jobs``, ``status`` and ``explain``."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any

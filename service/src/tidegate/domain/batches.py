@@ -98,7 +98,7 @@ def enter(job: JobState, run: Run) -> Query:
 def move_to(query: Query, query_id: str) -> None:
     """Switch a query without an open batch to a checkpoint.
 
-    If this is another checkpoint, forget the batches of the previous checkpoint.
+    If this is another checkpoint, delete the batches of the previous checkpoint.
     """
     if query_id != query.query_id:
         query.query_id = query_id
@@ -117,7 +117,7 @@ def take_over(query: Query, run_id: str) -> None:
 def open_batch(
     job: JobState, query: Query, batch_id: int, pinned: int | None, input_known_until_ms: int | None, keep: int
 ) -> None:
-    """Open a batch and pin its watermark; forget all but the last ``keep`` pinned watermarks."""
+    """Open a batch and pin its watermark; delete all but the last ``keep`` pinned watermarks."""
     query.latest, query.open, query.begun_ms, query.begun_by = batch_id, True, job.now_ms, query.run_id
     query.begun_observed_ms, query.released = job.processing_time.observed_ms, False
     query.input_known_until_ms, query.begun_merged = input_known_until_ms, merged_watermark(job)
@@ -145,7 +145,7 @@ def commit_staged(job: JobState, name: str, query: Query) -> None:
 
 
 def give_up(query: Query) -> None:
-    """Retire a query and undo the begin of its open batch; a new begin returns the same pinned watermark."""
+    """Retire a query and undo the begin of its open batch; a new begin of this batch returns its pinned watermark."""
     if query.open and query.latest is not None:
         query.latest = query.latest - 1 if query.latest else None
     query.open, query.released, query.begun_ms, query.retired = False, False, None, True

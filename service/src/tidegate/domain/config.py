@@ -1,4 +1,4 @@
-"""The configuration of a job: policy, throttle, limits, overrides."""
+"""The configuration of a job: policy, throttle, limits, overrides and expected queries."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,7 +35,8 @@ class JobConfig:
     holds the watermark from the start until its substreams are known.
 
     Raises:
-        InvalidConfig: For a limit outside its range, too many overrides or queries, or a repeated query.
+        InvalidConfig: If a limit is outside its range, the job has too many overrides or queries, or a query is
+            repeated.
     """
 
     policy: Policy
@@ -70,7 +71,7 @@ class JobConfig:
     overrides: tuple[Override, ...] = ()
     expected_queries: tuple[str, ...] = ()
     delay_half_life_ms: int = parameter(
-        "Event time after which the weight of measured delays has halved.",
+        "Half-life of the weight of measured delays, in milliseconds of event time.",
         minimum=1,
         example=DAY_MS,
         default=DAY_MS,

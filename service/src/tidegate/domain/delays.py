@@ -21,7 +21,7 @@ def measure(job: JobState, query: str, delays: Iterable[tuple[str, RowsByDelay]]
         query: The query of the rows.
         delays: Numbers of rows by delay bucket, for each substream. A substream may occur several times. Unknown and
             done substreams, and substreams without a max event time, are ignored.
-        merged: C without the throttle: at the begin of the batch, or before the report.
+        merged: C without the throttle, when the batch began or before the report.
     """
     measured = _known(job, query, delays)
     if not measured or job.max_event_time is None:

@@ -37,7 +37,7 @@ def emit(job: JobState) -> None:
 
 
 def raise_watermark(job: JobState, watermark: int | None) -> None:
-    """Raise W and C to a watermark that may be emitted or was emitted before."""
+    """Raise W and C to a watermark that is safe to emit or was emitted before."""
     advance(job, watermark)
     if above(watermark, job.watermark):
         job.watermark, job.watermark_since_ms = watermark, job.now_ms

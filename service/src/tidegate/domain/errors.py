@@ -1,7 +1,7 @@
 """Errors of refused commands, as data.
 
 ``code`` is the name of the class in snake case. It is stable and part of the API, so a class keeps its name.
-``details`` has the value of each name in ``fields``.
+``details`` contains the value of each name in ``fields``.
 """
 
 import re
@@ -9,7 +9,7 @@ from typing import ClassVar
 
 
 class DomainError(Exception):
-    """The error of a command that was refused and changed nothing.
+    """Base class of the errors of refused commands. A refused command changes nothing.
 
     ``text`` is the message, with a placeholder for each detail.
     """
@@ -28,87 +28,90 @@ class DomainError(Exception):
 
 
 class InvalidConfig(DomainError):
-    """A setting of the configuration is invalid. ``problem`` is a sentence that says what to change."""
+    """Raised when a setting is invalid. ``problem`` is a sentence that says what to change."""
 
     text = "{problem}"
     fields = ("field", "problem")
 
 
 class JobNotFound(DomainError):
-    """The job was never created."""
+    """Raised when the job was never created."""
 
     text = "The job does not exist; create it with a PUT."
 
 
 class JobExists(DomainError):
-    """The job to create already exists."""
+    """Raised when the job to create already exists."""
 
     text = "The job already exists; to change it, send its ETag in If-Match."
 
 
 class JobDeleted(DomainError):
-    """The job was deleted; a PUT creates a new incarnation."""
+    """Raised when the job was deleted. A PUT creates a new incarnation."""
 
     text = "The job was deleted; a PUT creates a new incarnation of it."
 
 
 class JobComplete(DomainError):
-    """The job is complete and accepts no reports."""
+    """Raised when the job is complete and accepts no reports."""
 
     text = "The job is complete and accepts no input; reopen it (:reopen) to report again."
 
 
 class RevisionMismatch(DomainError):
-    """The configuration changed since the client read it."""
+    """Raised when the configuration has changed since the client read it."""
 
     text = "The job is at revision {revision}: another client changed the job; read it again and repeat the change."
     fields = ("revision",)
 
 
 class BatchOpen(DomainError):
-    """The job cannot complete while a batch is open."""
+    """Raised when the job cannot complete, because a batch is open."""
 
     text = "Batch {batch_id} of query {query!r} is open; let it commit before completing the job."
     fields = ("query", "batch_id")
 
 
 class BatchNotBegun(DomainError):
-    """This run did not begin the batch that it reports or commits."""
+    """Raised when a run has not begun the batch that it reports or commits."""
 
     text = "This run has not begun batch {batch_id} of query {query!r}; begin it first."
     fields = ("query", "batch_id")
 
 
 class ReportsMissing(DomainError):
-    """The store has fewer row counts of a batch than the client sent."""
+    """Raised when the store has fewer row counts of a batch than the client sent."""
 
     text = "The coordinator lacks {missing} row counts of batch {batch_id} of query {query!r}; send all reports again."
     fields = ("query", "batch_id", "missing")
 
 
 class BatchForgotten(DomainError):
-    """The store no longer keeps the pinned watermark of a replayed batch."""
+    """Raised when the store no longer keeps the pinned watermark of a replayed batch."""
 
-    text = "The pinned watermark of this batch is no longer kept; the latest batch of the query is {latest_batch_id}."
+    text = (
+        "The coordinator no longer keeps the pinned watermark of this batch; the latest batch of the query is "
+        "{latest_batch_id}."
+    )
     fields = ("latest_batch_id",)
 
 
 class PinnedWatermarkConflict(DomainError):
-    """The client sent a pinned watermark that differs from the one in the store."""
+    """Raised when the client sent a pinned watermark that differs from the one in the store."""
 
     text = "The pinned watermark of the batch is {pinned_watermark} (None: no watermark); the client sent another one."
     fields = ("pinned_watermark",)
 
 
 class QueryFenced(DomainError):
-    """A newer run has replaced this run."""
+    """Raised when a newer run has replaced the calling run."""
 
     text = "Run {current_run_id} of the query has replaced this run; stop this run."
     fields = ("current_run_id",)
 
 
 class CheckpointConflict(DomainError):
-    """A batch of another checkpoint of this query is open."""
+    """Raised when a batch of another checkpoint of the query is open."""
 
     text = (
         "Batch {open_batch_id} of another checkpoint of this query (query_id {open_query_id}) is open; start the query "
@@ -118,49 +121,49 @@ class CheckpointConflict(DomainError):
 
 
 class SubstreamNotFound(DomainError):
-    """The substream was neither declared nor reported."""
+    """Raised when a substream was neither declared nor reported."""
 
     text = 'Query {query!r} ("": reports without batches) has no substreams {substreams}; declare or report them first.'
     fields = ("query", "substreams")
 
 
 class QueryRetired(DomainError):
-    """The query was retired."""
+    """Raised when the query was retired."""
 
     text = "Query {query!r} was retired; stop this run, or start a new run of the query."
     fields = ("query",)
 
 
 class QueryNotFound(DomainError):
-    """The query has made no call and has no declared substreams."""
+    """Raised when the query has made no call and has no declared substreams."""
 
     text = "The job has no query {query!r}; GET .../queries lists its queries."
     fields = ("query",)
 
 
 class SubstreamDone(DomainError):
-    """The substream is done and cannot change."""
+    """Raised when a substream is done and cannot change."""
 
     text = "These substreams of query {query!r} are done and cannot change: {substreams}."
     fields = ("query", "substreams")
 
 
 class EventTimeMissing(DomainError):
-    """A report has a watermark without an event time under a policy that needs event times."""
+    """Raised when a report has a watermark without an event time, but the policy needs event times."""
 
     text = "The policy of substreams {substreams} needs event times; send max_event_times with the watermarks."
     fields = ("substreams",)
 
 
 class TooManyJobs(DomainError):
-    """The limit on jobs is reached."""
+    """Raised when a new job would exceed the limit on jobs."""
 
     text = "The limit of {limit} jobs is reached; delete jobs, or raise TIDEGATE_MAX_JOBS."
     fields = ("limit",)
 
 
 class TooManySubstreams(DomainError):
-    """The job would exceed its limit on substreams."""
+    """Raised when the job would exceed its limit on substreams."""
 
     text = (
         "The job would have more than {limit} substreams; use coarser substreams, evict some, or raise "
@@ -170,21 +173,21 @@ class TooManySubstreams(DomainError):
 
 
 class HoldActive(DomainError):
-    """The job cannot complete while a hold is in force."""
+    """Raised when the job cannot complete, because a hold is in force."""
 
     text = "Hold {hold!r} keeps the watermark at or below {at_most}; release it before completing the job."
     fields = ("hold", "at_most")
 
 
 class HoldExists(DomainError):
-    """A hold with the same name has another value."""
+    """Raised when a hold with the same name has another value."""
 
     text = "Hold {hold!r} exists with the value {at_most}; release it first, or choose another name."
     fields = ("hold", "at_most")
 
 
 class HoldNotFound(DomainError):
-    """The job has no such hold."""
+    """Raised when the job has no hold with the given name."""
 
     text = (
         "The job has no hold {hold!r}: it was released, has expired, or never existed; GET the job to list its holds."
@@ -193,7 +196,7 @@ class HoldNotFound(DomainError):
 
 
 class ClockJumped(DomainError):
-    """The clock of Redis jumped ahead."""
+    """Raised when the clock of Redis has jumped ahead."""
 
     text = (
         "The clock of Redis jumped ahead by more than max_clock_step_ms, to {now_ms}; the command was not executed. "

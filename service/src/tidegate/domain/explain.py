@@ -1,7 +1,7 @@
 """Explanations: the holders of the watermark, their deadlines, and the watermark without them.
 
 An explanation removes each holder from a copy of the job, by the same command that an operator would use. The
-explained watermarks are therefore those after the command.
+explanation therefore shows the watermarks after this command.
 """
 
 from collections.abc import Iterator

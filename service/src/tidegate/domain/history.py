@@ -44,7 +44,7 @@ class History:
     def next_change_ms(self, matters: Callable[[int], bool]) -> int | None:
         """Return the next time at which the returned value changes to one that satisfies ``matters``.
 
-        The time assumes no new samples. None: no value of the history satisfies ``matters``.
+        The time applies if there are no new samples. None: no value of the history satisfies ``matters``.
         """
         if self.boundary is None:
             return None

@@ -1,4 +1,4 @@
-"""Rows by substream and hour of event time, with updated and late rows.
+"""Numbers of rows, updated rows and late rows, by substream and hour of event time.
 
 An hour is 3,600,000 units of event time, counted from 0. The ledger keeps the latest hours with rows. The entries of a
 substream stay when the substream is done or evicted.
@@ -56,7 +56,7 @@ class Ledger:
             rows: Rows by substream; None for an unknown substream.
             disposition: Disposition of the late rows.
             all_rows: All rows of the batch by hour, if ``rows`` is incomplete.
-            latest: Latest accepted event time. Hours that begin later are ignored, because they would displace valid
+            latest: Latest accepted event time. The ledger ignores later hours, because they would displace valid
                 hours. None: no limit.
         """
         given = [(key, of_hour) for key, of_hour in rows if of_hour[1]]

@@ -22,7 +22,7 @@ def retain(job: JobState) -> None:
 
 
 def merged_watermark(job: JobState) -> int | None:
-    """Return C without the throttle."""
+    """Return the value that C would have without the throttle."""
     return highest(job.merged_highest, job.coalesced_watermark)
 
 

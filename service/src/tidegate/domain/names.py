@@ -11,5 +11,5 @@ PLACEHOLDER = ""
 
 
 def member(key: SubstreamKey) -> str:
-    """Return the name of a substream within its job. Query names have no slash."""
+    """Return ``<query>/<substream>``, the name of a substream within its job. Query names contain no slash."""
     return "/".join(key)

@@ -83,7 +83,7 @@ def add_substream(job: JobState, query: str, name: str, policy: Policy | None = 
 def observe(job: JobState, query: str, max_event_times: Values, watermarks: Values) -> bool:
     """Apply event times and watermarks to the substreams of a query; return whether any value had an effect.
 
-    Unknown substreams are added, idle substreams become active, and done substreams do not change.
+    The job adds unknown substreams, idle substreams become active, and done substreams do not change.
     """
     reactivated, applied = [], False
     for name in dict.fromkeys([*max_event_times, *watermarks]):

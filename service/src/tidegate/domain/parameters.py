@@ -56,7 +56,7 @@ def check_declared(of: Any, prefix: str = "") -> None:
     """Check all declared numbers of a dataclass instance.
 
     Raises:
-        InvalidConfig: For the first number outside its range; ``prefix`` precedes its name.
+        InvalidConfig: If a number is outside its range. The error names the first such number, after ``prefix``.
     """
     for name, declared in declarations(of).items():
         value, lowest, highest = getattr(of, name), declared.minimum, declared.maximum

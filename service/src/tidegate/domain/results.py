@@ -11,7 +11,7 @@ SubstreamState = Literal["active", "blocked", "idle", "done"]
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The cause that keeps the emitted watermark where it is.
+    """The substream, open batch, missing query or hold that keeps the emitted watermark at its value.
 
     By ``reason``, the holder is:
 
@@ -53,7 +53,8 @@ class WatermarkState:
     """The watermark of a job after a command.
 
     ``watermark`` is the emitted watermark W, ``coalesced_watermark`` is C. ``now_ms`` is the processing time of the
-    command. ``state_epoch`` changes when the store has lost the job.
+    command. ``state_epoch`` changes when the job starts with new state: after data loss, a deletion or a
+    reset.
     """
 
     incarnation: int
@@ -75,7 +76,7 @@ class CommandResult:
 
 @dataclass(frozen=True, slots=True)
 class BeginResult:
-    """The result of a begin.
+    """The result of the command ``begin``.
 
     ``replayed`` is true if the batch had already begun and keeps its ``pinned_watermark``. ``joined`` is true if an
     unexpected query joined a job that has a watermark; its rows below the watermark are late. Event times after
@@ -115,8 +116,8 @@ class SubstreamRow:
     ``since_ms`` is the processing time at which ``state`` last changed. ``lag`` is None if the policy has no lag.
     ``last_event_ms`` is the processing time of the last report that took effect, plus all later outages of the query.
     ``reported_rows`` is the number of rows that executors reported in committed batches. ``future_rows`` is the number
-    of rows and reports that were set aside. ``counts`` has the rows by class that committed batches accounted for. Rows
-    from before the substream was known are only in the totals of the job.
+    of rows and reports that were set aside. ``counts`` contains the rows by class that committed batches accounted for.
+    Only the totals of the job include rows from before the substream was known.
     """
 
     query: str
@@ -160,7 +161,7 @@ class JobSummary:
 
     ``active`` includes blocked substreams. ``emissions`` is the number of advances of W. ``throttled`` is the number
     of advances of the merged watermark after which the throttle did not move C. ``last_contact_ms`` is the time of the
-    last client call; None before the first call. ``limits`` has the number of times that each limit acted.
+    last client call; None before the first call. ``limits`` contains the number of times that each limit acted.
     """
 
     max_event_time: int | None

@@ -53,8 +53,8 @@ class HourCounts:
 class BatchAccounting:
     """The rows of one batch by substream, and the disposition of its late rows.
 
-    ``hours`` has the known rows of each substream by hour. ``all_hours`` has all rows of the batch by hour, if
-    ``hours`` is incomplete.
+    ``hours`` contains the known rows of each substream by hour. ``all_hours`` contains all rows of the batch by hour,
+    if ``hours`` is incomplete.
     """
 
     rule: str

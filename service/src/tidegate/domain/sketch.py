@@ -17,7 +17,7 @@ GAMMA = (1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR)
 HIGHEST_BUCKET = 1838
 """The last bucket; its edge is beyond every number that JSON holds exactly."""
 MAX_BUCKETS = 640
-"""Maximum number of buckets besides bucket 0. The highest buckets are kept; they span 5.5 decades.
+"""Maximum number of buckets besides bucket 0. The sketch keeps the highest buckets, which span 5.5 decades.
 
 Lower delays count in the lowest kept bucket.
 """
@@ -46,7 +46,7 @@ def typical(bucket: int) -> int:
 
 
 def decayed(weight: int, steps: int) -> int:
-    """Return what remains of a weight after ``steps`` eighths of a half-life."""
+    """Return a weight after the decay of ``steps`` eighths of a half-life."""
     halvings, rest = divmod(steps, STEPS)
     return math.floor(math.floor(weight * DECAY[rest]) * 2.0**-halvings) if halvings < 60 else 0
 
@@ -112,8 +112,8 @@ class Sketch:
         """Return the share of rows on time under a lag; 1 if the sketch has no rows.
 
         Without ``window``, a row is late if its delay exceeds the lag. With tumbling windows of this size, a row is
-        late if its delay exceeds the lag by more than its distance to the end of its window. That distance is assumed
-        to be evenly distributed.
+        late if its delay minus the lag exceeds its distance to the end of its window. The estimate assumes that this
+        distance is evenly distributed.
         """
         total = self.weight
         if not total:

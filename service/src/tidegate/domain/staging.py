@@ -11,7 +11,7 @@ Value = TypeVar("Value")
 
 @dataclass(slots=True)
 class Staged:
-    """The staged reports of a query: by substream, and by partition and substream."""
+    """The staged reports of a query: highest times by substream, and rows and delays by partition and substream."""
 
     event_times: dict[str, int] = field(default_factory=dict)
     watermarks: dict[str, int] = field(default_factory=dict)
@@ -21,7 +21,7 @@ class Staged:
 
 
 def raise_each(highest: dict[str, int], column: Mapping[str, int]) -> None:
-    """Raise the values of substreams."""
+    """Raise the values in ``highest`` to those in ``column``, by substream."""
     for name, value in column.items():
         highest[name] = max(value, highest.get(name, value))
 

@@ -78,7 +78,7 @@ class Query:
 
     ``outage_ms`` is the time that its runs waited for an unavailable coordinator. *Observed time* excludes this time.
     ``idle_clock_ms`` is the observed time up to which the query is known to have processed all input.
-    ``begun_observed_ms`` is the begin of the latest batch in the observed time of the job. ``begun_merged`` is C
+    ``begun_observed_ms`` is the observed time of the job at which the latest batch began. ``begun_merged`` is C
     without the throttle at that time. The open batch and earlier batches contain all input up to the processing time
     ``input_known_until_ms``; None if unknown. ``released`` is true if the open batch no longer holds W. ``retired`` is
     true if only a new run may continue the query.
@@ -108,8 +108,8 @@ class Query:
 class DelayStatistics:
     """The delays of all rows of a job, and the latency in addition to the lag.
 
-    ``pool`` has the delays behind the max event time of the row's substream. ``merged`` has the delays behind the
-    watermark that the job would have without any lag. That watermark follows the slowest substream, so it decides
+    ``pool`` contains the delays behind the max event time of the row's substream. ``merged`` contains the delays behind
+    the watermark that the job would have without any lag. That watermark follows the slowest substream, so it decides
     which rows are late. ``wait_sum / wait_weight`` is the average latency: the distance from an event time that the
     watermark passes to the max event time minus the lag.
     """
@@ -135,8 +135,8 @@ class JobState:
     in the conformance traces. ``max_substreams`` is None if the number of substreams is not limited.
 
     ``merged_highest`` is the highest merged watermark that was offered to the throttle. ``evaluation_due`` is true if a
-    command has left work for the next evaluation. ``recorded`` has C and W of the last recorded movement.
-    ``limits_passed`` has the limits that let C pass substreams since the last reply.
+    command has left work for the next evaluation. ``recorded`` contains C and W of the last recorded movement.
+    ``limits_passed`` contains the limits that let C pass substreams since the last reply.
     """
 
     config: JobConfig

@@ -18,7 +18,7 @@ def check_known(job: JobState, query: str, names: Iterable[str]) -> None:
 
 
 def forget(job: JobState, keys: Sequence[SubstreamKey]) -> None:
-    """Forget substreams with their counts and delays; the totals of the job keep their rows."""
+    """Remove substreams with their counts and delays. The totals of the job still contain their rows."""
     for key in keys:
         del job.substreams[key]
         for table in (job.counts, job.reported_rows, job.future_rows, job.diverted_rows, job.delays):

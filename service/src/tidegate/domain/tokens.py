@@ -1,4 +1,4 @@
-"""Watermark tokens: a client returns its last token, which restores a watermark that the store has lost."""
+"""Watermark tokens: a client returns its latest token, which restores a watermark that the store has lost."""
 
 from tidegate.domain.emission import raise_watermark
 from tidegate.domain.journal import Kind

@@ -1,4 +1,4 @@
-"""The forms of actions: show a form with its effect, then carry out the submitted form."""
+"""Calls that show the form of an action with its effect, and carry out the submitted form."""
 
 from collections.abc import Mapping
 from typing import Annotated

@@ -22,13 +22,13 @@ Request = TypeVar("Request", bound=BaseModel)
 
 
 class RetireForm(RetireRequest):
-    """The end of a query."""
+    """The form that retires a query."""
 
     query: Id
 
 
 class ReleaseForm(ActionRequest):
-    """The release of a hold."""
+    """The form that releases a hold."""
 
     hold: Id
 
@@ -112,7 +112,7 @@ class Action:
 
 
 def _on_job(command: Callable[..., Awaitable[object]]) -> Run:
-    """Return a function that runs a command on the job."""
+    """Return a function that runs a command on the job of the form."""
 
     async def run(form: Submission) -> object:
         form.validated(ActionRequest)
@@ -189,8 +189,8 @@ _ACTIONS = (
         verb="evict",
         title="Evict {substream}",
         button="Evict",
-        effect="The substream and its state are removed. The watermark does not move back. The substream can return as "
-        "a new substream.",
+        effect="The coordinator removes the substream and its state. The watermark does not move back. The substream "
+        "can return as a new substream.",
         result="The substream is evicted.",
         roles=OPERATORS,
         run=_on_substream(JobActions.evict),
@@ -200,9 +200,9 @@ _ACTIONS = (
         verb="retire",
         title="Retire the query {query}",
         button="Retire query",
-        effect="The open batch of the query is abandoned, and its run is fenced. The successor takes over its "
-        "substreams. Name the query itself to continue on another checkpoint. Without a successor, the substreams are "
-        "evicted.",
+        effect="The coordinator abandons the open batch of the query, and fences its run. The successor takes over the "
+        "substreams. Name the query itself to continue on another checkpoint. Without a successor, the coordinator "
+        "evicts the substreams.",
         result="The query is retired.",
         roles=OPERATORS,
         run=_retire,
@@ -257,8 +257,8 @@ _ACTIONS = (
         verb="reset",
         title="Reset the job",
         button="Reset job",
-        effect="All state is deleted, including the watermark. The next watermark can be lower. Windows that consumers "
-        "have closed stay closed.",
+        effect="The coordinator deletes all state, including the watermark. The next watermark can be lower. Windows "
+        "that consumers have closed stay closed.",
         result="The job is reset.",
         roles=ADMINS,
         run=_reset,

@@ -11,7 +11,7 @@ from tidegate.reads.completeness import Completeness
 from tidegate.reads.late import LateHour
 
 MAX_GAP = 3
-"""Maximum distance of ``now`` from the other times, as a multiple of their span. Beyond it, the axis has a break."""
+"""Maximum distance of ``now`` from the other times, as a multiple of their span. Otherwise, the axis has a break."""
 EDGE, BREAK, REST = 4.0, 88.0, 80.0
 WIDTH, HEIGHT = 600, 60
 

@@ -16,7 +16,7 @@ from tidegate.web.bodies import raw_body
 from tidegate.web.context import context_of
 from tidegate.web.problems import HANDLED, Problem, problem_of, refuse
 
-HEADERS = {  # besides those that every answer has
+HEADERS = {  # in addition to observed.SAFE_HEADERS
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "same-origin",
@@ -65,7 +65,7 @@ class Files(StaticFiles):
     """The style sheet and the script of the pages. Browsers revalidate them on each use."""
 
     def file_response(self, *arguments: Any, **options: Any) -> Response:
-        """Return a file."""
+        """Return a file with ``Cache-Control: no-cache``."""
         answer = super().file_response(*arguments, **options)
         answer.headers["Cache-Control"] = "no-cache"
         return answer

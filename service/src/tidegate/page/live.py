@@ -22,9 +22,9 @@ from tidegate.web.context import Context, ContextOf, JobId
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 POLL_S = 2.0
-"""Interval at which a page reads the store for changes without a record, such as new max event times."""
+"""Interval in seconds at which a stream reads the store for changes without a record, such as new max event times."""
 SETTLE_S = 0.2
-"""Minimum time between two updates."""
+"""Minimum time in seconds between two updates."""
 REST_FACTOR = 10
 """Minimum pause after a read, as a multiple of its duration, so that slow reads happen less often."""
 
@@ -77,7 +77,7 @@ async def _updates(
     """Yield empty bytes first, then an event for each change.
 
     ``page`` contains the sections that changed. ``down`` means that the store cannot be read. ``gone`` is the last
-    event, after the job was deleted or the session has ended.
+    event, sent after the job was deleted or the session has ended.
     """
     shown: dict[str, str] = {}
     async with aclosing(changes):

@@ -1,4 +1,4 @@
-"""Login and logout."""
+"""The login and the logout of the page."""
 
 from typing import Annotated
 
@@ -63,7 +63,7 @@ async def log_out(request: Request, context: ContextOf) -> Response:
 
 
 def _is_own_page(address: str) -> bool:
-    """Return whether an address is a page of this service.
+    """Return whether an address belongs to a page of this service.
 
     Without this check, a link could send the user to another site after the login.
     """

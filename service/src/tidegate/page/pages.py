@@ -37,7 +37,7 @@ async def jobs_page(request: Request, context: ContextOf, caller: CallerOf, name
 async def job_page(
     request: Request, job: JobId, context: ContextOf, caller: CallerOf, view: JobViewOf, did: str = ""
 ) -> Response:
-    """Show one job: its watermark, what holds it, and the actions of the caller."""
+    """Show one job: its watermark, the holder, and the actions that the caller may use."""
     shown = await sections.job(context, caller, job, view)
     action = ACTIONS.get(did)
     parameters = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != "did"])

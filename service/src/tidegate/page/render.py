@@ -24,7 +24,7 @@ from tidegate.times import EARLIEST_MS, LATEST_MS, MS, format_duration, format_t
 
 
 def time(at_ms: int | None) -> Markup:
-    """Return the markup of a time in UTC, in whole seconds. The title of the element is the exact time.
+    """Return the markup of a time in UTC, in whole seconds. The ``title`` of the element shows the exact time.
 
     The script of the page can replace the text with the local time.
     """
@@ -118,5 +118,5 @@ _templates.filters |= {
 
 
 def render(template: str, **values: Any) -> str:
-    """Return a template rendered with these values."""
+    """Return the text of a template with these values."""
     return _templates.get_template(template).render(**values)

@@ -51,7 +51,7 @@ async def job_list(context: Context, caller: Caller, name: str) -> Sections:
             rank = WORST_FIRST.index(health(status.state, status.summary, context.reader.stale_after_ms))
             jobs.append((rank, held_by.since_ms if held_by else 0, job, status))
     jobs.sort(key=lambda ranked: ranked[:3])
-    # Only the jobs that are shown are converted, because there may be thousands of others.
+    # Convert only the jobs that the page shows, because the list may contain thousands.
     records = [job_status(context.reader, job, status).model_dump() for _, _, job, status in jobs[:JOBS_SHOWN]]
     markup = render(
         "_jobs.html",
@@ -108,7 +108,7 @@ def _substreams(page: JobPage, record: Mapping[str, Any], view: JobPageSelection
 
 
 def _note(row: Mapping[str, Any], held_by: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return whether a substream holds the watermark, and a note on its state."""
+    """Return whether a substream holds the watermark, and a note about its state."""
     if held_by is not None and (held_by["query"], held_by["substream"]) == (row["query"], row["substream"]):
         return {"is_holder": True, "note": HOLDER_NOTES[held_by["reason"]]}
     if row["state"] == "blocked":

@@ -1,4 +1,4 @@
-"""The completeness curve of a job or a substream: rows on time against lag."""
+"""The completeness curve of a job or a substream: the share of rows on time by lag."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -26,8 +26,10 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999, 0.9999)
 class DelayQuantile(Record):
     """A quantile of the delays of rows."""
 
-    share: float = Field(description="Share of the rows.", examples=[0.99])
-    delay_ms: int = Field(description="Highest delay of these rows, in milliseconds.", examples=[2400000])
+    share: float = Field(description="Share of the measured rows.", examples=[0.99])
+    delay_ms: int = Field(
+        description="Delay in milliseconds that this share of rows does not exceed.", examples=[2400000]
+    )
 
 
 class CompletenessPoint(Record):
@@ -36,8 +38,8 @@ class CompletenessPoint(Record):
     lag_ms: int = Field(description="Lag in milliseconds.", examples=[1800000])
     completeness: float = Field(description="Share of rows on time under this lag.", examples=[0.9712])
     latency_ms: int | None = Field(
-        description="Average distance from the end of a window to the max event time when the window closes. Null "
-        "if not yet measured.",
+        description="Average distance in milliseconds from the end of a window to the max event time when the window "
+        "closes. Null if not yet measured.",
         examples=[2100000],
     )
 
@@ -54,14 +56,17 @@ class Completeness(WatermarkState):
         description="Relative error of a delay. The error of a lag can be twice as large.", examples=[0.01]
     )
     lag_ms: int | None = Field(
-        description="Lag in force. For a job, the lag of the substream that holds the watermark.", examples=[1800000]
+        description="Lag in force, in milliseconds. For a job, the lag of the substream that holds the watermark.",
+        examples=[1800000],
     )
     wait_ms: int | None = Field(
-        description="Latency in addition to the lag, caused by the slowest substream and the throttle.",
+        description="Latency in milliseconds in addition to the lag. The slowest substream and the throttle cause it.",
         examples=[300000],
     )
     target: float | None = Field(description="Requested target, or the target of the policy.", examples=[0.99])
-    recommended_lag_ms: int | None = Field(description="Minimum lag that reaches the target.", examples=[2400000])
+    recommended_lag_ms: int | None = Field(
+        description="Minimum lag in milliseconds that reaches the target.", examples=[2400000]
+    )
     achieved: float | None = Field(
         description="On-time and updated rows, as a share of all committed on-time, updated and late rows.",
         examples=[0.9998],
@@ -71,7 +76,7 @@ class Completeness(WatermarkState):
 
 
 class FrameInForce(DomainError):
-    """A window size for a job whose frame determines the windows."""
+    """Raised when a request has a window size, but the frame of the job determines the windows."""
 
     code = "frame_in_force"
     text = "{field}: the throttle of this job has a frame, which sets the window; omit {field}."
@@ -99,7 +104,7 @@ async def read_completeness(reader: Reader, job: str, selection: CurveSelection)
     """Return the completeness of a job or of a substream.
 
     Raises:
-        FrameInForce: If a window is given for a job with a frame.
+        FrameInForce: If ``selection`` has a window, but the job has a frame.
         JobNotFound: If the job does not exist.
         JobDeleted: If the job was deleted.
         SubstreamNotFound: If the substream is unknown.
@@ -123,14 +128,14 @@ def completeness_of_job(
     """Return the completeness of a job.
 
     Args:
-        reader: Issues the watermark token.
+        reader: Reader that issues the watermark token.
         job: The job.
         status: Status of the job.
         delays: Delays of the job, and of the substream that holds the watermark.
         selection: The curve to compute.
 
     Raises:
-        FrameInForce: If a window is given for a job with a frame.
+        FrameInForce: If ``selection`` has a window, but the job has a frame.
     """
     config, merged = _checked_config(status, selection), delays.statistics.merged
     lag = next((lag for lag, _ in delays.substreams.values()), config.policy.initial_lag)

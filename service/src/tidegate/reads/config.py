@@ -1,4 +1,4 @@
-"""The configuration of a job as JSON. The models derive from the declarations in the domain."""
+"""Models of the JSON configuration of a job. The declarations in the domain determine their members."""
 
 import inspect
 from collections.abc import Iterable
@@ -36,7 +36,7 @@ class Strategy(Request):
 
 
 class _OneOf:
-    """The schema of a member with one of several strategies, which ``type`` selects."""
+    """The schema of a member whose ``type`` selects one of several strategies."""
 
     def __init__(self, strategies: Iterable[type[Policy | Throttle]]) -> None:
         models = tuple(_model_of(strategy) for strategy in strategies)

@@ -65,7 +65,7 @@ async def read_explanation(reader: Reader, job: str, limit: int) -> Explanation:
 
 
 def explanation_of(reader: Reader, job: str, snapshot: Snapshot, limit: int) -> Explanation:
-    """Return the explanation of the job in a snapshot."""
+    """Return the explanation of a job's watermark from a snapshot of the job."""
     state = snapshot.job(parsed_config(snapshot.config))
     explanation = explain(state, state.now_ms, limit)
     return Explanation(

@@ -20,15 +20,16 @@ _KINDS = (
     "watermark moved. `coalesced_watermark`: only the coalesced watermark moved. `idle`: substreams became idle. "
     "`active`: substreams count again. `all_idle`: no substream is active any more. `not_all_idle`: a substream is "
     "active again. `batch_released`: an open batch no longer holds the watermark. `joined`: an unexpected query began. "
-    "`fenced`: a newer run replaced a run. `future`: event times too far in the future were ignored. "
-    "`relearning`: delays grew, so the lag is learned again. `watermark_restored`: a token restored a watermark "
-    "that the store had lost. `unattended`: an outage of the coordinator that does not count as silence. "
+    "`fenced`: a newer run replaced a run. `future`: the coordinator ignored event times too far in the "
+    "future. `relearning`: delays grew, so the policy learns the lag again. `watermark_restored`: a token restored a "
+    "watermark that the store had lost. `unattended`: an outage of the coordinator, which does not count towards "
+    "`idle_timeout_ms`. "
     "`hold_expired`: a hold expired. `action`: an operator or client acted."
 )
 
 
 class PassedSubstreams(Record):
-    """The substreams that a limit let the watermark pass."""
+    """The substreams that the watermark passed because of a limit."""
 
     limit: str = Field(description="Name of the limit.", examples=["max_retention_ms"])
     count: int = Field(description="Number of substreams.", examples=[2])
@@ -68,7 +69,7 @@ class HistoryRecord(Record):
     coalesced_watermark: int | None = Field(
         default=None, description="Coalesced watermark after the event.", examples=[1357554600000]
     )
-    held_by: str | None = Field(default=None, description="Reason why the watermark is held.", examples=["slow"])
+    held_by: str | None = Field(default=None, description="`reason` of the holder of the watermark.", examples=["slow"])
     query: str | None = Field(default=None, description="Query of the event or the holder.", examples=["departures"])
     substream: str | None = Field(default=None, description="Substream that holds the watermark.", examples=["HNL"])
     batch_id: int | None = Field(default=None, description="Batch of the event or the holder.", examples=[41])
@@ -86,7 +87,9 @@ class HistoryRecord(Record):
     run_id: str | None = Field(
         default=None, description="Run that was fenced.", examples=["c2f7a9d4-51f0-4c2f-a3de-1b7f60d0a9e1"]
     )
-    unattended_ms: int | None = Field(default=None, description="Length of the outage.", examples=[120000])
+    unattended_ms: int | None = Field(
+        default=None, description="Length of the outage in milliseconds.", examples=[120000]
+    )
     action: str | None = Field(default=None, description="Name of the action.", examples=["evict"])
     successor: str | None = Field(
         default=None, description="Query that received the substreams.", examples=["departures-v2"]
@@ -100,7 +103,11 @@ class HistoryRecord(Record):
 
     @classmethod
     def of(cls, record_id: str, record: JournalRecord) -> Self:
-        """Return a journal record with its id. An unknown member raises a ValidationError."""
+        """Return a journal record with its id.
+
+        Raises:
+            ValidationError: If the record has an unknown member.
+        """
         members = {"id": record_id, "at_ms": record.at_ms, "kind": record.kind, **record.details}
         if record.kind in MOVEMENTS:
             members.setdefault("watermark", None)
@@ -112,7 +119,7 @@ class HistoryPage(WatermarkState):
 
     as_of: HistoryRecord | None = Field(
         description="Last movement of the watermark up to the requested time. Null if the job had no watermark, or the "
-        "record is no longer kept."
+        "history no longer contains the record."
     )
     kept_from_ms: int | None = Field(description="Processing time of the oldest record kept.", examples=[1356949800000])
     records: list[HistoryRecord] = Field(description="Records, latest first.")
@@ -127,12 +134,12 @@ async def read_history(
     """Return a page of the history of a job.
 
     Args:
-        reader: Issues the watermark token.
+        reader: Reader that issues the watermark token.
         job: The job.
         as_of: Latest processing time of records; None for no bound.
         from_ms: Earliest processing time of records.
         kinds: Kinds of records; empty for all kinds.
-        before: Cursor, which is the ``next`` of the previous page.
+        before: Cursor: the ``next`` of the previous page; None for the first page.
         limit: Number of records per page.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The data of the page of a job, read at once."""
+"""The data of the page of a job. If the job has few substreams, one read of the store returns it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ HOLDERS = 3
 SUBSTREAMS_SHOWN = 50
 RECORDS_SHOWN = 30
 SPANS_SHOWN = 5
-"""Number of spans of late rows on the page. One more is read, to detect whether further spans follow."""
+"""Number of spans of late rows on the page. The service reads one more, to detect further spans."""
 LARGE = 2000
 """Number of substreams above which the page sorts by name by default. Any other order reads all rows."""
 ACTIVE: tuple[SubstreamState, ...] = ("active", "blocked")
@@ -29,7 +29,7 @@ ACTIVE: tuple[SubstreamState, ...] = ("active", "blocked")
 
 @dataclass(frozen=True, slots=True)
 class JobPageSelection:
-    """The parameters that select the parts of the tables that the page of a job shows.
+    """The parameters of a job's page: which rows its tables show, and in which order.
 
     Attributes:
         name: Pattern of substream names.

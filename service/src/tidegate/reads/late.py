@@ -72,7 +72,7 @@ async def read_late(reader: Reader, job: str, substream: SubstreamKey | None = N
 def late_rows(
     reader: Reader, job: str, known: views.LateRows, substream: SubstreamKey | None = None, max_spans: int = 20
 ) -> LateRows:
-    """Return late rows as a record.
+    """Return the late rows of a job or a substream as a record.
 
     Raises:
         SubstreamNotFound: If the substream is unknown and has no rows in any hour.
@@ -106,5 +106,5 @@ def _span(span: Span) -> LateSpan:
 
 
 def _counts(counts: HourCounts, has_rows: bool) -> dict[str, int | None]:
-    """Return the members of :class:`LateCounts`, without the number of rows if it is unknown."""
+    """Return the members of :class:`LateCounts`. ``rows`` is None unless the number of rows is known."""
     return asdict(counts) | ({} if has_rows else {"rows": None})

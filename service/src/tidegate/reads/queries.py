@@ -19,7 +19,7 @@ class QueryStatus(Record):
     run_id: str = Field(
         description="Id of the latest start of the query.", examples=["c2f7a9d4-51f0-4c2f-a3de-1b7f60d0a9e1"]
     )
-    batch_id: int | None = Field(description="Latest batch that began.", examples=[41])
+    batch_id: int | None = Field(description="Number of the latest batch.", examples=[41])
     batch_open: bool = Field(description="Whether the latest batch is open.", examples=[True])
     batch_released: bool = Field(
         description="Whether the batch is open, but a limit let the watermark pass it.",
@@ -75,12 +75,12 @@ async def read_queries(reader: Reader, job: str) -> QueryTable:
 
 
 def query_table(reader: Reader, job: str, table: views.QueryTable) -> QueryTable:
-    """Return a table of queries as a record."""
+    """Return the table of a job's queries as a record."""
     return QueryTable(**reader.members(job, table.state), queries=[*map(QueryStatus.model_validate, table.rows)])
 
 
 async def read_batch(reader: Reader, job: str, query: str, batch_id: int) -> BatchStatus | None:
-    """Return a batch, or None if it never began or its pinned watermark is no longer kept.
+    """Return a batch, or None if it never began or the store no longer keeps its pinned watermark.
 
     Raises:
         JobNotFound: If the job does not exist.

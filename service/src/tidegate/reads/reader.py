@@ -1,4 +1,4 @@
-"""Conversion of the replies of the store to records."""
+"""Conversion of replies of the store to records."""
 
 import asyncio
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class Reader:
     bulk_reads: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def members(self, job: str, state: results.WatermarkState) -> dict[str, Any]:
-        """Return the members of a :class:`WatermarkState`."""
+        """Return the state of a job as the members of a :class:`WatermarkState`."""
         return attributes(state) | {"job": job, "watermark_token": self.issue_token(job, state)}
 
     def watermark(self, job: str, state: results.WatermarkState) -> WatermarkState:
@@ -41,7 +41,7 @@ class Reader:
         return CommandResult(**self.members(job, result.state), applied=result.applied)
 
     def command_json(self, job: str, result: results.CommandResult) -> str:
-        """Return the result of a command as JSON. Reports that were merged have equal results."""
+        """Return the result of a command as JSON. The JSON is cached, because merged reports have equal results."""
         return _command_json(self, job, result)
 
 

@@ -13,9 +13,20 @@ from tidegate.store.views import Status
 class RowCounts(Record):
     """Numbers of committed rows by row class."""
 
-    on_time: int = Field(description="Rows at or above the pinned watermark of their batch.", examples=[301204])
-    updated: int = Field(description="On-time rows that changed a written result.", examples=[118])
-    late: int = Field(description="Rows below the pinned watermark of their batch.", examples=[57])
+    on_time: int = Field(
+        description="Rows at or above the pinned watermark of their batch. With windows: rows whose windows are all "
+        "open.",
+        examples=[301204],
+    )
+    updated: int = Field(
+        description="Rows with a closed window within its allowed lateness. Such a row changes a written result.",
+        examples=[118],
+    )
+    late: int = Field(
+        description="Rows below the pinned watermark of their batch. With windows: rows with a window that no longer "
+        "accepts rows.",
+        examples=[57],
+    )
     null_event_time: int = Field(description="Rows without an event time.", examples=[0])
     future: int = Field(description="Rows with an event time too far in the future.", examples=[0])
 
@@ -49,8 +60,8 @@ class JobStatus(WatermarkState):
     """The status of a job."""
 
     health: Health = Field(
-        description="State of the job in one word. `stale`: no client contact for a long time and no open batch. "
-        "`held`: held for longer than a minute, or by an operator, a missing query or a blocked substream. "
+        description="State of the job in one word. `stale`: no client contact for `TIDEGATE_STALE_AFTER_S` and no "
+        "open batch. `held`: held for longer than a minute, or by an operator, a missing query or a blocked substream. "
         "`no_watermark`: the job has no watermark yet. `running`: the watermark follows the data. `all_idle`: no "
         "substream is active. `empty`: no reports yet. `complete`: the input has ended.",
         examples=["running"],
@@ -70,9 +81,11 @@ class JobStatus(WatermarkState):
         description="Number of times each limit has acted, by name.", examples=[{"idle_timeout_ms": 3}]
     )
     future_rows: int = Field(
-        description="Rows and reports ignored because they are too far in the future.", examples=[0]
+        description="Ignored rows and reports, whose event times are too far in the future.", examples=[0]
     )
-    tokens_ignored: int = Field(description="Number of ignored watermark tokens.", examples=[0])
+    tokens_ignored: int = Field(
+        description="Number of invalid watermark tokens, which the coordinator ignored.", examples=[0]
+    )
     emissions: int = Field(description="Number of emissions, including those before a reset.", examples=[412])
     throttled: int = Field(
         description="Number of advances that the throttle withheld, including those before a reset.", examples=[1208]

@@ -28,7 +28,7 @@ CURSOR = r"^((-?[0-9]{1,16})?:[A-Za-z0-9._~-]{0,128}/.*)?$"
 
 PAGES_KEPT = 4
 LARGE_JOB = 1000
-"""Number of substreams above which only one job is read at a time."""
+"""Number of substreams above which a replica reads only one job at a time."""
 
 
 class SubstreamStatus(Record):
@@ -61,13 +61,13 @@ class SubstreamStatus(Record):
     )
     reported: int = Field(description="Rows that executors reported in committed batches.", examples=[1843])
     future_rows: int = Field(
-        description="Rows and reports ignored because they are too far in the future.", examples=[0]
+        description="Ignored rows and reports, whose event times are too far in the future.", examples=[0]
     )
     rows: RowCounts = Field(description="Committed rows by row class.")
 
     @classmethod
     def of(cls, row: SubstreamRow, max_watermark: int | None, config: JobConfig) -> Self:
-        """Return a row of the store as a record."""
+        """Return the record of a substream from its row in the store."""
         return cls(
             **attributes(row),
             skew=None if row.watermark is None or max_watermark is None else max_watermark - row.watermark,
@@ -97,7 +97,7 @@ class Selection:
         states: States of the substreams; None for all states.
         sort: Column to sort by. Rows with equal values are sorted by query and name.
         descending: Whether the highest value comes first.
-        after: Cursor, which is the ``next`` of the previous page.
+        after: Cursor: the ``next`` of the previous page; empty for the first page.
         limit: Number of rows per page.
     """
 
@@ -114,7 +114,7 @@ class Selection:
         return self.query in (None, query) and matches(self.name, name)
 
     def has(self, row: SubstreamRow) -> bool:
-        """Return whether a substream is selected."""
+        """Return whether the selection contains a substream."""
         return self.has_key(row.query, row.substream) and (self.states is None or row.state in self.states)
 
 
@@ -185,7 +185,7 @@ async def read_substreams(reader: Reader, job: str, selection: Selection) -> Sub
     reads = reader.store.reads
     large = await reads.count_substreams(job) > LARGE_JOB
     async with reader.bulk_reads if large else nullcontext():
-        if selection.sort == "name" and selection.states is None:  # only the rows of the page are read
+        if selection.sort == "name" and selection.states is None:  # read only the rows of the page
             keys = _Page[SubstreamKey](selection)
             async for part in reads.substream_keys(job):
                 keys.add((Position(False, 0, *key), key) for key in part if selection.has_key(*key))
@@ -199,7 +199,7 @@ async def read_substreams(reader: Reader, job: str, selection: Selection) -> Sub
 
 
 def substream_table(reader: Reader, job: str, table: views.SubstreamTable, selection: Selection) -> SubstreamTable:
-    """Return the page of these rows that a selection describes."""
+    """Return the page that a selection describes, from the rows in ``table``."""
     rows = _Page[SubstreamRow](selection)
     rows.add(_positions(table.rows, selection))
     return _table(reader, job, table, rows.sorted(), selection.limit)

@@ -73,7 +73,7 @@ def _check_printable(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_check_printable), Field(json_schema_extra={"pattern": f"^{PRINTABLE}*$"})]
-"""One line of text. Control characters are refused because they could control a terminal."""
+"""One line of text. It contains no control characters, because they could control a terminal."""
 
 Names = Annotated[
     list[str],
@@ -96,7 +96,7 @@ Names = Annotated[
 
 
 class Request(BaseModel):
-    """A request body. Unknown members are refused, so that misspelled limits are noticed."""
+    """A request body. An unknown member is an error, so that a misspelled limit is not ignored."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -108,12 +108,12 @@ class Record(BaseModel):
 
 
 def attributes(of: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass instance by name. In contrast to ``asdict``, the values are not copied."""
+    """Return the fields of a dataclass instance by name. Unlike ``asdict``, it does not copy the values."""
     return {field.name: getattr(of, field.name) for field in fields(of)}
 
 
 def values_by_name(names: Sequence[str], values: Sequence[int | None] | None) -> dict[str, int]:
-    """Return the values that are not null, by name. A column without values is None."""
+    """Return the values that are not null, by name. Return an empty dictionary if the column is None."""
     if values is None:
         return {}
     return {name: value for name, value in zip(names, values, strict=True) if value is not None}
@@ -124,7 +124,7 @@ class FieldError(ValueError):
 
     Args:
         field: The field to change.
-        message: The problem of the field.
+        message: What is wrong with the field.
     """
 
     def __init__(self, field: str, message: str) -> None:
@@ -136,7 +136,7 @@ def check_equal_lengths(request: Request, columns: Iterable[str], of: str) -> No
     """Check that each column of a request that is not None has as many values as the column ``of``.
 
     Raises:
-        FieldError: For the first column with another length.
+        FieldError: If a column has another length. The error names the first such column.
     """
     size = len(getattr(request, of))
     for name in columns:

@@ -1,4 +1,4 @@
-"""The history records of one job, read once for all clients of the job at this replica."""
+"""The history records of one job. A replica reads them once for all its clients that follow the job."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ RETRY_S = 0.5
 RECORDS_AT_ONCE = 500
 RECORDS_KEPT = 1000
 WOKEN_AT_ONCE = 100
-"""Number of waiters to wake before other tasks run. Without the pause, thousands of waiters would block the loop."""
+"""Number of waiters to wake before other tasks run. Otherwise, thousands of waiters would block the event loop."""
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class State:
 
 
 Step = State | list[Entry]
-"""A state, or the next records. An empty list means that no record was written during a pause."""
+"""A state, or the next records. An empty list means that the job had no record for ``pause_s`` seconds."""
 
 Waiter = asyncio.Future[WatermarkState | None]
 """The future of a waiting client. Its result is the answer, or None if the client must read the state."""
@@ -90,15 +90,15 @@ class Feed:
     async def follow(self, known: str | None, pause_s: float) -> AsyncGenerator[Step, None]:
         """Yield the records after the record ``known``, until the feed ends.
 
-        A state replaces the records if ``known`` is None, after a reset, or if later records are no longer kept.
+        A state replaces the records if ``known`` is None, after a reset, or if the store has discarded later records.
 
         Args:
             known: Id of the last record that the follower has, or None if it has no record.
-            pause_s: Seconds without records after which an empty list is yielded.
+            pause_s: Seconds without records after which the feed yields an empty list.
 
         Raises:
-            JobNotFound: When the job no longer exists.
-            JobDeleted: When the job is deleted.
+            JobNotFound: If the job no longer exists.
+            JobDeleted: If the job is deleted.
         """
         await self._positioned.wait()
         at, generation = known, -1

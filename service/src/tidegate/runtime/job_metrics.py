@@ -1,4 +1,4 @@
-"""Prometheus metrics of jobs and substreams. The store contains them, so every replica exports the same values."""
+"""Prometheus metrics of jobs and substreams. Every replica reads them from the store, so all export equal values."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -38,7 +38,7 @@ _GAUGES: dict[str, tuple[str, Value]] = {
 _COUNTERS: dict[str, tuple[str, Value]] = {
     "emissions": ("Emissions of the watermark", lambda s: s.summary.emissions),
     "throttled": ("Advances that the throttle withheld", lambda s: s.summary.throttled),
-    "future_rows": ("Rows and reports ignored because they are too far in the future", lambda s: s.summary.future_rows),
+    "future_rows": ("Ignored rows and reports with event times too far in the future", lambda s: s.summary.future_rows),
     "tokens_ignored": ("Invalid watermark tokens", lambda s: s.summary.tokens_ignored),
 }
 _BY_LABEL: dict[str, tuple[Kind, str, str, Callable[[Status], Mapping[str, float]]]] = {
@@ -65,7 +65,7 @@ _BY_LABEL: dict[str, tuple[Kind, str, str, Callable[[Status], Mapping[str, float
 
 
 def replica_metrics(registry: CollectorRegistry, prefix: str) -> Iterator[Metric]:
-    """Yield the metrics of a replica, without the samples of jobs whose names lack the prefix."""
+    """Yield the metrics of a replica. The samples of jobs include only jobs whose names begin with the prefix."""
     for family in registry.collect():
         family.samples = [
             sample for sample in family.samples if sample.labels.get("job_name", prefix).startswith(prefix)

@@ -24,7 +24,7 @@ class Sweeper:
         self._store, self._interval_s, self._metrics = store, interval_ms / 1000, metrics
         self._clock_jumped = False
         self._error = ""
-        """The last error of Redis. Each error is logged once, because it recurs at every interval."""
+        """The last error of Redis. The task logs each error once, because an error recurs at every interval."""
 
     async def run(self) -> None:
         """Sweep until cancelled. Log errors, and try again at the next interval."""
@@ -52,7 +52,7 @@ class Sweeper:
         for job in await self._store.due():
             try:
                 await self._store.sweep(job)
-            except (JobNotFound, JobDeleted):  # deleted since the list was read
+            except (JobNotFound, JobDeleted):  # the job was deleted after the list was read
                 pass
             except ResponseError as error:
                 if not is_failed_function(error):

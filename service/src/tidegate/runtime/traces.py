@@ -1,6 +1,6 @@
 """OpenTelemetry traces, if an exporter is configured (``OTEL_EXPORTER_OTLP_ENDPOINT``).
 
-The packages are installed with ``tidegate[traces]``, and imported only if an endpoint is configured.
+The extra ``tidegate[traces]`` installs the packages. The service imports them only if an endpoint is configured.
 """
 
 import os
@@ -17,7 +17,7 @@ ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
 class CannotTrace(Exception):
-    """Configured traces whose packages are missing. The message says what to do."""
+    """Raised when traces are configured, but their packages are missing. The message says what to do."""
 
 
 class Call:

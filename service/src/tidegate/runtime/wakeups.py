@@ -1,4 +1,4 @@
-"""Notifications of clients that wait for a watermark.
+"""Notifications for clients that wait for a watermark.
 
 A function that writes a record announces it on a Redis channel. Each replica has one subscription, which wakes the
 feeds of the jobs that its clients follow. Redis does not store announcements, so feeds also poll. When a replica renews
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class TooManyWaiting(Exception):
-    """A client that cannot wait, because the replica has reached its limit on waiting clients."""
+    """Raised when a client cannot wait, because the replica has reached its limit on waiting clients."""
 
     code = "too_many_waiting"
 
@@ -65,7 +65,7 @@ class WakeUps:
             if deadline <= time.monotonic() or self.closing:
                 return answer
             with self._feed(job) as feed, feed.expect(at_least) as waiter:
-                # The watermark is read after the waiter is registered, so that no advance is missed.
+                # Read the watermark after registering the waiter, so that the client does not miss an advance.
                 answer = await self._store.sweep(job)
                 if _has_reached(answer, at_least):
                     return answer
@@ -82,13 +82,13 @@ class WakeUps:
         Args:
             job: Name of the job.
             known: Id of the last record that the client has, or None if it has no record.
-            pause_s: Seconds without records after which an empty list is yielded.
+            pause_s: Seconds without records after which the generator yields an empty list.
             quota: Context manager that is active while the client follows the job.
 
         Raises:
-            JobNotFound: When the job no longer exists.
-            JobDeleted: When the job is deleted.
-            TooManyWaiting: At the first step, if too many clients are waiting.
+            JobNotFound: If the job no longer exists.
+            JobDeleted: If the job is deleted.
+            TooManyWaiting: If too many clients are waiting at the first step.
         """
         with quota, self._feed(job) as feed:
             yield []

@@ -19,7 +19,7 @@ def members(query: str, names: Iterable[str]) -> list[str]:
 
 
 def report_columns(query: str, names: Iterable[str], **columns: Values) -> dict[str, list[Any]]:
-    """Return ``members`` and the columns, each in the order of the members; a missing value is None."""
+    """Return the list ``members``, and each column in the order of ``members``. A missing value is None."""
     names = list(names)
     by_name = {
         column: [*map(values.get, names)] if values else [None] * len(names) for column, values in columns.items()
@@ -28,7 +28,7 @@ def report_columns(query: str, names: Iterable[str], **columns: Values) -> dict[
 
 
 def compact(column: list[Any]) -> list[Any]:
-    """Return a column; an empty one if all its values are missing."""
+    """Return a column, or an empty list if all its values are None."""
     return [] if column.count(None) == len(column) else column
 
 

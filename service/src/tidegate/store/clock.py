@@ -1,10 +1,10 @@
 """A guard against jumps of the Redis clock, which is the source of all processing time.
 
 All replicas use the time of Redis. That clock may jump ahead, for example in a failover to a host with a wrong clock. A
-job that accepts such a time makes all substreams idle, and its clock cannot go back. Therefore each command carries the
-latest time that the coordinator accepts: the last time read from Redis, plus the local time elapsed since, plus
-``max_step_ms``. The function refuses the command if Redis has a later time. A restarted replica accepts the first time
-that it reads.
+job that accepted such a time would make all its substreams idle, and its clock never goes back. Therefore each command
+carries the latest time that the coordinator accepts: the last time read from Redis, plus the local time elapsed since,
+plus ``max_step_ms``. The function refuses the command if Redis has a later time. A restarted replica accepts the first
+time that it reads.
 """
 
 import time
@@ -30,7 +30,7 @@ class ClockGuard:
         return None if self._ahead_ms is None else int(self._ahead_ms + _elapsed_ms()) + self._max_step_ms
 
     def accept(self, now_ms: int) -> None:
-        """Accept ``now_ms`` as the time of Redis. The first time is always accepted.
+        """Accept ``now_ms`` as the time of Redis. The first call accepts any time.
 
         Raises:
             ClockJumped: If ``now_ms`` is after the latest time to accept.

@@ -15,7 +15,8 @@ DERIVED = ("initial_lag", "limit", "accepts_watermarks", "late_share", "enough",
 def compile_config(config: JobConfig) -> str:
     """Return the JSON text for the functions in Redis.
 
-    ``policies`` has the policy of the job, then the policies of the overrides with the ``pieces`` of their patterns.
+    ``policies`` contains the policy of the job, then the policies of the overrides with the ``pieces`` of their
+    patterns.
     """
     compiled = {
         "policies": [

@@ -32,7 +32,7 @@ ADDRESSES = (
 
 
 class StoreUnavailable(Exception):
-    """The store cannot be used. The message names the store and the reason, without a password."""
+    """Raised when the store cannot be used. The message names the store and the reason, without a password."""
 
 
 def connect(url: str) -> Redis:
@@ -60,7 +60,7 @@ def connect(url: str) -> Redis:
 
 
 class _ToPrimary(SentinelConnectionPool, BlockingConnectionPool):
-    """Connections to the current primary; callers wait while all connections are busy."""
+    """A pool of connections to the current primary. Callers wait while all connections are busy."""
 
     async def disconnect(self, inuse_connections: bool = True) -> None:
         await super().disconnect(inuse_connections)

@@ -48,7 +48,7 @@ class Functions:
     async def send(
         self, command: str, job: str, arguments: Callable[[], Mapping[str, Any]], now_ms: int | None = None
     ) -> Reply:
-        """Run a command whose arguments are asked for when it is sent. A metric does not count the command.
+        """Run a command, and call ``arguments`` when the command is sent. No metric counts the command.
 
         Raises:
             DomainError: If the command was refused.
@@ -57,7 +57,7 @@ class Functions:
         def words() -> Words:
             return _call(command, job, self._argument(command, now_ms, arguments()))
 
-        if command in READS:  # a long read has a connection of its own, and does not delay the changes of other callers
+        if command in READS:  # on a separate connection, so that a long read does not delay changes by other callers
             return reply_of(await self._loaded(lambda: self._execute(words())))
         return reply_of(await self._loaded(lambda: self._pipelining.call(words)))
 
@@ -128,7 +128,7 @@ class Functions:
 
 
 def _call(command: str, job: str, *arguments: str | bytes) -> Words:
-    """Return the call of a command."""
+    """Return the words that call the function of a command in Redis."""
     return "FCALL", library().function(command), 3, job_key(job), SWEEPS, JOBS, *arguments
 
 

@@ -42,7 +42,7 @@ PROBE_KEPT_MS = 60_000
 class JobStore:
     """Commands for all jobs of one Redis.
 
-    :attr:`actions` has the actions of operators and clients, and :attr:`reads` the read-only operations.
+    :attr:`actions` contains the actions of operators and clients, and :attr:`reads` the read-only operations.
 
     ``now_ms`` is for tests. By default, a command uses the time of Redis. ``audit`` is the actor and the reason.
     ``quota`` is the caller's limit on the substreams of a job. For the other arguments, see the command in

@@ -82,14 +82,14 @@ CONSTANTS = {
 
 
 class LibraryError(Exception):
-    """The library cannot be composed, because a part is missing or includes itself."""
+    """Raised when the library cannot be composed, because a part is missing or includes itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
     """A library, ready for ``FUNCTION LOAD``.
 
-    Its name has a hash of its text, so that coordinators of several versions can share one Redis.
+    Its name contains a hash of its text, so that coordinators of several versions can share one Redis.
     """
 
     name: str
@@ -104,7 +104,7 @@ def compose(root: Traversable) -> str:
     """Return the code of all commands: each part once, before the parts that include it, then the commands.
 
     Raises:
-        LibraryError: If a part is missing or includes itself. The message has the chain of includes.
+        LibraryError: If a part is missing or includes itself. The message shows the chain of includes.
     """
     parts: dict[str, str] = {}
     commands = {name: _expand(f"commands/{name}", root, [], parts) for name in command_names(root)}

@@ -1,6 +1,7 @@
-"""Reports of one job that wait for the same round trip to Redis are merged into one call.
+"""Merging of reports: the reports of one job that wait for the same round trip to Redis become one call.
 
-The effect is that of one report of all their substreams. Each caller gets the watermark after it, and its own result.
+The call has the effect of one report with all their substreams. Each caller gets the watermark after the call, and the
+result of its own report.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from tidegate.store.functions import Functions, Reply
 from tidegate.store.replies import watermark_state
 
 MAX_EACH = 32
-"""A report of more substreams is a call of its own, so that small reports do not wait for it."""
+"""Maximum number of substreams of a merged report. Larger reports are separate calls, and small reports do not wait."""
 MAX_SUBSTREAMS = 1000
 """Maximum number of substreams in a merged call. It limits the time for which the call blocks Redis."""
 OF_ONE_REPORT = (EventTimeMissing, TooManySubstreams)
@@ -27,7 +28,7 @@ OF_ONE_REPORT = (EventTimeMissing, TooManySubstreams)
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The watermark after a call, and the members whose entries changed nothing."""
+    """The result of a call: the watermark after it, and the members whose entries changed nothing."""
 
     state: WatermarkState
     without_effect: frozenset[str]
@@ -76,7 +77,7 @@ class _Group:
         self.sending: asyncio.Task[None] | None = None
 
     def takes(self, report: Report) -> bool:
-        """Return whether the report can be added."""
+        """Return whether the group can take a report."""
         fits = len(self._members) + len(report.members) <= MAX_SUBSTREAMS
         return fits and not self._is_sent and self._members.isdisjoint(report.members)
 
@@ -89,7 +90,7 @@ class _Group:
         return caller
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments of the call. From now on, the group takes no report."""
+        """Return the arguments of the call. Afterwards, the group takes no further report."""
         self._is_sent = True
         return {**_arguments_of(self._reports), "max_substreams": self._max_substreams}
 
@@ -143,7 +144,7 @@ class Merging:
         """Apply a report. Merge it with other reports of the job, unless it is large, or has ``delays`` or a time.
 
         Raises:
-            DomainError: If this report is refused. No report fails because of another one.
+            DomainError: If this report is refused. Other reports cannot make this report fail.
         """
         with self._functions.around("report"):
             if len(report.members) <= MAX_EACH and not delays and now_ms is None:
@@ -152,12 +153,12 @@ class Merging:
             return report.result(Applied.of(await self._functions.send("report", job, lambda: arguments, now_ms)))
 
     def _group_for(self, job: str, report: Report, max_substreams: int | None) -> _Group:
-        """Return the waiting group of a job, or a new group if there is none or it does not take the report."""
+        """Return the waiting group of a job, or a new group if the job has none or its group cannot take the report."""
         place = (job, max_substreams)
         group = self._groups.get(place)
         if group is None or not group.takes(report):
             group = self._groups[place] = _Group(max_substreams)
-            # Without the context of this caller: its logs and traces are not those of the other callers.
+            # An empty context, because the logs and traces of this caller do not apply to the other callers.
             group.sending = asyncio.create_task(self._send(place, group), name="merged report", context=Context())
         return group
 

@@ -1,4 +1,4 @@
-"""A connection on which calls share round trips: calls that arrive during a round trip are sent with the next one.
+"""A connection on which calls share round trips. Calls that arrive during a round trip belong to the next one.
 
 A round trip costs the application and the server more than a short function does.
 """
@@ -21,7 +21,7 @@ Words = tuple[str | bytes | int, ...]
 
 
 class _Call:
-    """A command, whose words are asked for when it is sent."""
+    """A command whose words are computed when it is sent."""
 
     def __init__(self, words: Callable[[], Words]) -> None:
         self._words = words
@@ -29,7 +29,7 @@ class _Call:
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def pack(self) -> bool:
-        """Ask for the words, and return whether there are any. An error is the answer to this call only."""
+        """Compute the words, and return whether that succeeded. An error is the answer to this call only."""
         try:
             self.packed = hiredis.pack_command(self._words())  # type: ignore[arg-type]  # declared for one argument
         except Exception as error:  # noqa: BLE001  # the caller gets it
@@ -41,8 +41,8 @@ class _Call:
 class Pipelining:
     """One connection of a pool at a time, shared by all callers.
 
-    Reconnects and retries follow the settings of the pool, as for single calls. A call that the server may already have
-    executed is repeated after a lost connection.
+    Reconnects and retries follow the settings of the pool, as for single calls. After a lost connection, a
+    retry repeats calls that the server may already have executed.
     """
 
     def __init__(self, pool: ConnectionPool) -> None:
@@ -61,7 +61,7 @@ class Pipelining:
         call = _Call(words)
         self._waiting.append(call)
         if self._sending is None:
-            # Without the context of this caller: its logs and traces are not those of the other callers.
+            # An empty context, because the logs and traces of this caller do not apply to the other callers.
             self._sending = asyncio.create_task(self._send(), name="pipelining", context=Context())
         return await call.answer
 
@@ -95,7 +95,7 @@ class Pipelining:
 
 
 def _unanswered(calls: list[_Call]) -> list[_Call]:
-    """Return the calls without an answer; a caller that was cancelled needs none."""
+    """Return the calls without an answer, except those whose callers were cancelled."""
     return [call for call in calls if not call.answer.done()]
 
 

@@ -106,7 +106,7 @@ class JobReads:
     ) -> tuple[Status, Delays]:
         """Return the status and the delays of a job, with the delays of the substreams in ``keys``.
 
-        None selects the substream that holds the watermark.
+        If ``keys`` is None, the result contains the delays of the substream that holds the watermark.
         """
         status, delays = await self._functions.run_together(
             "completeness", job, now_ms, ("status", {}), ("completeness", {"members": keys and [*map(member, keys)]})

@@ -27,7 +27,7 @@ Row = TypeVar("Row")
 
 
 _CONVERSIONS: dict[Any, Callable[[Any], Any]] = {int: lambda value: int(value or 0), bool: bool}
-"""Conversions by the type of a field. Redis sends long sums as text, and may leave out zero and false."""
+"""Conversions by the type of a field. Redis sends long sums as text, and may omit zero and false."""
 
 
 @cache
@@ -57,22 +57,22 @@ def watermark_state(reply: Reply) -> WatermarkState:
 
 
 def command_result(reply: Reply) -> CommandResult:
-    """Return the result of a command that may be repeated."""
+    """Return the result of a repeatable command in a reply."""
     return CommandResult(watermark_state(reply), bool(reply.get("applied")))
 
 
 def begin_result(reply: Reply) -> BeginResult:
-    """Return the result of a begin."""
+    """Return the result of the command ``begin`` in a reply."""
     return row_of(BeginResult, reply, state=watermark_state(reply))
 
 
 def hold(found: Sequence[Any]) -> Hold:
-    """Return a hold."""
+    """Return the hold in a part of a reply."""
     return row_of(Hold, record(found))
 
 
 def summary(reply: Reply) -> JobSummary:
-    """Return the summary of a job."""
+    """Return the summary of a job in a reply."""
     return row_of(
         JobSummary,
         reply,
@@ -84,25 +84,25 @@ def summary(reply: Reply) -> JobSummary:
 
 
 def substream_key(member: str) -> SubstreamKey:
-    """Return the key of a member."""
+    """Return the query and the name of a member."""
     query, _, name = member.partition("/")
     return query, name
 
 
 def substream_row(found: Sequence[Any]) -> SubstreamRow:
-    """Return a row of the table of substreams."""
+    """Return the substream in a part of a reply."""
     of = record(found)
     query, name = substream_key(of["member"])
     return row_of(SubstreamRow, of, query=query, substream=name, counts=row_of(RowCounts, of))
 
 
 def query_row(found: Sequence[Any]) -> QueryRow:
-    """Return a row of the table of queries."""
+    """Return the query in a part of a reply."""
     return row_of(QueryRow, record(found))
 
 
 def sketch(found: Sequence[Any] | None) -> Sketch:
-    """Return a sketch, which is empty if ``found`` is None."""
+    """Return the sketch in a part of a reply. The sketch is empty if ``found`` is None."""
     if found is None:
         return Sketch()
     of = record(found)

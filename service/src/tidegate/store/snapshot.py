@@ -1,7 +1,7 @@
 """Snapshots: the part of a job that :mod:`tidegate.domain.explain` needs, from the reply of the function ``explain``.
 
-A snapshot has the holds, the open batches and the slowest active substreams. All other possible holders have
-the same or higher watermarks. The watermark without a holder is therefore the same as in the whole job.
+A snapshot contains the holds, the open batches and the slowest active substreams. All other possible holders have
+equal or higher watermarks. The watermark without a holder is therefore equal to that in the whole job.
 """
 
 import json

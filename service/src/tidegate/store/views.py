@@ -29,7 +29,7 @@ class Status:
 
     @classmethod
     def of(cls, reply: Reply) -> Self:
-        """Convert a reply."""
+        """Return the status in a reply."""
         return cls(
             replies.watermark_state(reply),
             json.loads(reply["config"]),
@@ -43,7 +43,7 @@ class Status:
 class SubstreamTable:
     """Substreams, sorted by query and name, with the configuration and the max watermark of their job.
 
-    ``is_complete`` is true if the table has all substreams of the job.
+    ``is_complete`` is true if the table contains all substreams of the job.
     """
 
     state: WatermarkState
@@ -54,7 +54,7 @@ class SubstreamTable:
 
     @classmethod
     def of(cls, reply: Reply) -> Self:
-        """Convert a reply."""
+        """Return the table of substreams in a reply."""
         return cls(
             replies.watermark_state(reply),
             json.loads(reply["config"]),
@@ -73,7 +73,7 @@ class QueryTable:
 
     @classmethod
     def of(cls, reply: Reply) -> Self:
-        """Convert a reply."""
+        """Return the table of queries in a reply."""
         rows = sorted(map(replies.query_row, reply["rows"]), key=attrgetter("query"))
         return cls(replies.watermark_state(reply), rows)
 
@@ -88,7 +88,7 @@ class Delays:
 
     @classmethod
     def of(cls, reply: Reply) -> Self:
-        """Convert a reply."""
+        """Return the delays in a reply."""
         statistics = DelayStatistics(
             replies.sketch(reply.get("pool")),
             replies.sketch(reply.get("merged")),
@@ -106,8 +106,8 @@ class Delays:
 class LateRows:
     """Late rows of a job or a substream, in total and by hour of event time.
 
-    ``is_known`` is true if the substream exists. ``entries`` has the substreams and hours with late or updated rows.
-    ``unattributed`` is the number of rows without a substream, by hour.
+    ``is_known`` is true if the substream exists. ``entries`` contains the substreams and hours with late or updated
+    rows. ``unattributed`` is the number of rows without a substream, by hour.
     """
 
     state: WatermarkState
@@ -120,7 +120,7 @@ class LateRows:
 
     @classmethod
     def of(cls, reply: Reply) -> Self:
-        """Convert a reply, without its hours."""
+        """Return the late rows in a reply, without its hours."""
         counts = record(reply["counts"])
         totals = replies.row_of(RowCounts, counts), int(counts.get("diverted") or 0)
         return cls(replies.watermark_state(reply), bool(reply.get("is_known")), *totals)
@@ -149,7 +149,7 @@ class History:
 
     @classmethod
     def of(cls, reply: Reply) -> Self:
-        """Convert a reply."""
+        """Return the history records in a reply."""
         oldest = replies.journal_records(reply["oldest"])
         oldest_ms = oldest[0][1].at_ms if oldest else None
         return cls(replies.watermark_state(reply), replies.journal_records(reply["records"]), oldest_ms)
@@ -159,8 +159,8 @@ class History:
 class Watched:
     """The watermark of a job, the id of its ``newest`` record, and the ``records`` that the client does not have.
 
-    ``known`` is the last record that the client has. If it is no longer kept, ``known`` is None, ``records`` is empty,
-    and later records may be lost.
+    ``known`` is the last record that the client has. If the store no longer keeps this record, ``known`` is None,
+    ``records`` is empty, and later records may be lost.
     """
 
     state: WatermarkState
@@ -170,14 +170,14 @@ class Watched:
 
     @classmethod
     def of(cls, reply: Reply) -> Self:
-        """Convert a reply."""
+        """Return the watermark and the records in a reply."""
         known, records = replies.journal_records(reply["known"]), replies.journal_records(reply["records"])
         return cls(replies.watermark_state(reply), reply["newest"], known[0][1] if known else None, records)
 
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """The result of a PUT of a job. ``created`` is true if the job is new."""
+    """The result of the command ``configure``. ``created`` is true if the job is new."""
 
     state: WatermarkState
     created: bool
@@ -185,7 +185,7 @@ class Configured:
 
     @classmethod
     def of(cls, reply: Reply) -> Self:
-        """Convert a reply."""
+        """Return the result in a reply."""
         return cls(replies.watermark_state(reply), bool(reply.get("created")), reply["revision"])
 
 
@@ -193,8 +193,8 @@ class Configured:
 class JobPage:
     """The data of the page of a job after a sweep.
 
-    ``substreams`` has all substreams of a small job, and none of a large job. ``latest`` has the latest records.
-    ``earlier`` has the records before the cursor, or the latest records if there is no cursor.
+    ``substreams`` contains all substreams of a small job, and none of a large job. ``latest`` contains the latest
+    records. ``earlier`` contains the records before the cursor, or the latest records if there is no cursor.
     """
 
     held: Snapshot

@@ -1,6 +1,7 @@
 """Authorisation: the roles that may make each call, and the jobs that a key may access.
 
-A service without keys gives every role to every caller. Unless started with ``--insecure``, it serves only loopback.
+A service without keys gives every role to every caller. It serves only loopback, unless it was started with
+``--insecure``.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""Request bodies of the actions of operators and clients, and the hold action with its default name."""
+"""Request bodies for the actions of operators and clients, and the ``hold`` action, which generates missing names."""
 
 import secrets
 from typing import Literal, Self
@@ -13,19 +13,19 @@ from tidegate.store.actions import JobActions
 REASON = Field(
     default="",
     max_length=1000,
-    description="Reason of the action. The history keeps it.",
+    description="Reason for the action. The history keeps it.",
     examples=["Honolulu is closed for the winter"],
 )
 
 
 class ActionRequest(Request):
-    """An action on a whole job."""
+    """A request for an action on a whole job."""
 
     reason: Text = REASON
 
 
 class CompleteRequest(ActionRequest):
-    """The end of the input of a job."""
+    """A request to end the input of a job."""
 
     up_to: EventTime | None = Field(
         default=None,
@@ -36,7 +36,7 @@ class CompleteRequest(ActionRequest):
 
 
 class SubstreamActionRequest(Request):
-    """An action on substreams of one query."""
+    """A request for an action on substreams of one query."""
 
     names: Names = Field(description="Names of the substreams.", examples=[["HNL"]])
     query: Id | Literal[""] = Field(
@@ -48,7 +48,7 @@ class SubstreamActionRequest(Request):
 
 
 class DeclareRequest(SubstreamActionRequest):
-    """Substreams that hold the watermark from the start."""
+    """A request to declare substreams, which then hold the watermark from the start."""
 
     max_event_times: list[EventTime | None] | None = Field(
         default=None,
@@ -64,7 +64,7 @@ class DeclareRequest(SubstreamActionRequest):
 
 
 class RestoreRequest(SubstreamActionRequest):
-    """Watermarks of substreams from another system."""
+    """A request to set the watermarks of substreams to values from another system."""
 
     watermarks: list[EventTime] = Field(
         description="Watermark of each substream in `names`.", examples=[[1357552800000]]
@@ -77,7 +77,7 @@ class RestoreRequest(SubstreamActionRequest):
 
 
 class RetireRequest(Request):
-    """The end of a query, and what happens to its substreams."""
+    """A request to retire a query, and to evict its substreams or transfer them to a successor."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -107,7 +107,7 @@ class RetireRequest(Request):
 
 
 class HoldRequest(Request):
-    """A hold on the watermark."""
+    """A request to hold the watermark."""
 
     at_most: EventTime = Field(
         description="The watermark stays at or below this value. If it is already higher, it does not move.",
@@ -116,7 +116,7 @@ class HoldRequest(Request):
     reason: Text = Field(
         min_length=1,
         max_length=1000,
-        description="Reason of the hold. The status of the job shows it.",
+        description="Reason for the hold. The status of the job shows it.",
         examples=["Audit of January"],
     )
     hold: Id | None = Field(
@@ -124,7 +124,7 @@ class HoldRequest(Request):
     )
     duration_ms: PositiveMs | None = Field(
         default=None,
-        description="Processing time after which the hold expires. If null, the hold does not expire.",
+        description="Duration of the hold in milliseconds. If null, the hold does not expire.",
         examples=[7200000],
     )
 

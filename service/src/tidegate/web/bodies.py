@@ -27,7 +27,7 @@ MAX_ERRORS = 20
 """Maximum number of errors that a problem lists."""
 
 BODIES: dict[Callable[..., Any], type[BaseModel]] = {}
-"""Model of the body that each dependency reads."""
+"""Models of request bodies, by the dependency that reads the body."""
 
 
 async def raw_body(request: Request) -> bytes:
@@ -47,8 +47,8 @@ async def raw_body(request: Request) -> bytes:
 def body_of(model: type[Body]) -> Any:
     """Return a FastAPI dependency that reads a body and validates it with ``model``. An empty body counts as ``{}``.
 
-    An invalid body causes a problem. Its ``field`` is the first invalid field, and its ``errors`` list the first
-    ``MAX_ERRORS`` errors.
+    The dependency answers an invalid body with a problem. Its ``field`` is the first invalid field. Its ``errors`` list
+    the first ``MAX_ERRORS`` errors.
     """
 
     async def read(request: Request) -> Body:
@@ -91,7 +91,7 @@ def _number(text: str) -> int | float:
 
 
 def invalid_body(error: ValidationError) -> Problem:
-    """Return the problem of a body that is not valid."""
+    """Return the problem for an invalid body."""
     errors = []
     for line in error.errors(include_url=False, include_input=False)[:MAX_ERRORS]:
         cause = line.get("ctx", {}).get("error")

@@ -37,12 +37,13 @@ class Timed(Protocol):
 class Connections:
     """The open connections of a replica.
 
-    An address is one IPv4 address or one IPv6 /64 network. Its limit does not apply to trusted proxies, because many
-    clients share a proxy.
+    An address is one IPv4 address or one IPv6 /64 network. The limit per address does not apply to trusted proxies,
+    because many clients share a proxy.
 
     Args:
         settings: Settings of the service.
-        max_connections: Maximum number of open connections, if the files of the process allow fewer than the settings.
+        max_connections: Maximum number of open connections. It is lower than the setting if the process may open only
+            few files.
         metrics: Metrics of the replica.
     """
 

@@ -20,7 +20,7 @@ from tidegate.store.jobs import JobStore
 
 
 class _IdConvertor(StringConvertor):
-    """A part of a path, up to a slash or to the colon before a verb."""
+    """A converter for a part of a path that ends before a slash or before the colon of a verb."""
 
     regex = "[^/:]+"
 

@@ -1,4 +1,4 @@
-"""Clients that disconnect while a call runs."""
+"""Cancellation of calls whose clients disconnect."""
 
 import asyncio
 from collections.abc import Coroutine

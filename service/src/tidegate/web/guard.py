@@ -30,8 +30,8 @@ class Guard:
 
     Without keys, the middleware protects the service from other sites that a user has open in a browser. Such a site
     can send requests to 127.0.0.1. The middleware refuses the ``Origin`` of such a site, also in the preflight request
-    that a browser sends before ``application/json``. A site can have a host name that resolves to 127.0.0.1, so the
-    middleware also checks the ``Host`` header.
+    that a browser sends before a request with ``application/json``. A site can have a host name that resolves to
+    127.0.0.1, so the middleware also checks the ``Host`` header.
 
     Args:
         app: The application.
@@ -151,7 +151,7 @@ def _is_page(scope: Scope) -> bool:
 
 
 def _opens_page(scope: Scope, headers: Headers) -> bool:
-    """Return whether a user opens the page, for example by a link. The site with the link cannot read the answer."""
+    """Return whether a user opens the page, for example with a link. The site with the link cannot read the answer."""
     target = headers.get(b"sec-fetch-mode"), headers.get(b"sec-fetch-dest")
     return scope["method"] == "GET" and target == (b"navigate", b"document") and _is_page(scope)
 

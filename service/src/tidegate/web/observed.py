@@ -1,4 +1,4 @@
-"""A middleware that measures, traces and logs every call. The class is plain ASGI, and the outermost middleware."""
+"""The outermost middleware, which measures, traces and logs every call. It is plain ASGI."""
 
 import logging
 import random
@@ -31,7 +31,7 @@ LOGIN_CALLS = ("log_in", "log_out")
 MAX_PATH = 200
 REFUSALS_PER_S = 5
 REFUSALS_AT_ONCE = 50
-"""Number of refusals of one client that are logged before ``REFUSALS_PER_S`` applies."""
+"""Number of refusals of one client that a replica logs at once. Then ``REFUSALS_PER_S`` limits the rate."""
 
 
 class Observed:

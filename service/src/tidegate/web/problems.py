@@ -40,7 +40,7 @@ STORE_ERRORS = {
 
 
 class Problem(Exception):
-    """An error of a request.
+    """Raised to answer a request with a problem document.
 
     Args:
         code: Code of the error, one of :data:`~tidegate.web.statuses.ERRORS`.
@@ -65,7 +65,7 @@ class Problem(Exception):
 
     @classmethod
     def of_field(cls, field: str, message: str) -> "Problem":
-        """Return the problem of an invalid member or parameter of a request."""
+        """Return the problem for an invalid member or parameter of a request."""
         return cls("invalid_request", f"{field}: {message}" if field else message, members={"field": field})
 
     def body(self) -> bytes:
@@ -90,7 +90,7 @@ HANDLED = (Problem, DomainError, AccessDenied, TooManyWaiting, RequestValidation
 
 
 def problem_of(error: Exception) -> Problem:
-    """Return the problem of an exception in :data:`HANDLED`, and log errors of the store. Re-raise other exceptions."""
+    """Return the problem for an exception in :data:`HANDLED`, and log errors of the store. Raise other exceptions."""
     match error:
         case Problem():
             return error
@@ -126,7 +126,7 @@ def _store_problem(error: RedisError) -> Problem:
 
 
 def refuse(request: Request, problem: Problem) -> Response:
-    """Return the answer with a problem, and store the code of the problem in the request for the log."""
+    """Return the answer for a problem, and store the code of the problem in the request for the log."""
     request.scope["problem"] = problem.code
     return problem.response()
 

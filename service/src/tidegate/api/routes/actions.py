@@ -45,7 +45,10 @@ async def declare(
 async def restore(
     job: JobId, body: Annotated[RestoreRequest, body_of(RestoreRequest)], context: ContextOf, caller: CallerOf
 ) -> Response:
-    """Set the watermarks of known substreams from another system. If any substream is unknown, nothing changes."""
+    """Set the watermarks of known substreams to values from another system.
+
+    If any substream is unknown, nothing changes.
+    """
     audit = caller.audit_info(body.reason)
     effect = await context.store.actions.restore(job, body.query, values_by_name(body.names, body.watermarks), audit)
     return json_answer(context.reader.command_result(job, effect))
@@ -137,7 +140,7 @@ async def release(
     caller: CallerOf,
     reason: Annotated[
         Text,
-        Query(max_length=1000, description="Reason of the action. The history keeps it.", examples=["Audit finished"]),
+        Query(max_length=1000, description="Reason for the action. The history keeps it.", examples=["Audit finished"]),
     ] = "",
 ) -> Response:
     """Release a hold before it expires."""

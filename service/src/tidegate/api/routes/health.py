@@ -28,7 +28,7 @@ class Readiness(Record):
 @router.get("/livez", response_model=Liveness, summary="Check that the process is alive")
 @allowed()
 async def livez() -> Response:
-    """Answer without a check of Redis, because a restart of the replica would not repair Redis."""
+    """Answer without checking Redis, because a restart of the replica would not repair Redis."""
     return json_answer(Liveness())
 
 

@@ -26,9 +26,9 @@ router = APIRouter(prefix="/v1/jobs", tags=["state"])
 
 NO_RECORD = "0-0"
 PAUSE_S = 15.0
-"""Seconds without records after which a comment is sent, so that proxies keep the connection."""
+"""Seconds without records after which the stream sends a comment, so that proxies keep the connection open."""
 RETRY_MS = (500, 3000)
-"""Range of the delay before a client reconnects. The delay is random, so that clients do not reconnect all at once."""
+"""Range in milliseconds of the delay before a client reconnects. A random delay spreads the reconnections."""
 EXAMPLE = (
     "id: 1357554600000-0\n"
     "event: emission\n"

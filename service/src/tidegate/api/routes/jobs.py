@@ -1,4 +1,4 @@
-"""Jobs: create, configure, list, get, delete."""
+"""Calls that create, configure, list, get and delete jobs."""
 
 from typing import Annotated, Literal
 
@@ -89,7 +89,7 @@ async def list_jobs(
     ] = "",
     limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of jobs in a page.", examples=[100])] = 100,
 ) -> Response:
-    """Return the jobs with the caller's prefix and their status, sorted by name."""
+    """Return the status of each job that the caller can access, sorted by name."""
     return json_answer(await read_job_list(context.reader, caller.prefix, after, limit))
 
 
@@ -103,7 +103,7 @@ async def get_job(job: JobId, context: ContextOf) -> Response:
 @router.delete("/{job:id}", status_code=HTTP_204_NO_CONTENT, summary="Delete a job")
 @allowed(*ADMINS)
 async def delete_job(job: JobId, context: ContextOf, if_match: IfMatch = None) -> Response:
-    """Delete a job. Reports get 410 until a PUT creates a new incarnation."""
+    """Delete a job. The coordinator answers reports with 410 until a PUT creates a new incarnation."""
     revision = None if if_match is None else await _matching_revision(context, job, if_match)
     await context.store.delete(job, revision)
     return Response(status_code=HTTP_204_NO_CONTENT)

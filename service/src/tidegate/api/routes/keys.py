@@ -29,7 +29,8 @@ class ApiKey(Record):
     )
     quotas: Quotas = Field(description="Limits of the key.")
     last_used_s: int | None = Field(
-        description="Unix time of the last use of the key in seconds. Null if it was never used.", examples=[1357554630]
+        description="Unix time in seconds at which the key was last used. Null before the first use.",
+        examples=[1357554630],
     )
 
 

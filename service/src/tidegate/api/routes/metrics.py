@@ -62,7 +62,7 @@ async def metrics(
         ),
     ] = None,
 ) -> Response:
-    """Return the metrics of this replica and of the jobs with the caller's prefix. All replicas export these jobs."""
+    """Return the metrics of this replica and of the jobs with the caller's prefix. Every replica exports all jobs."""
     encode, media_type = _encoder(request)
     writable = await _is_writable(context)
     statuses: dict[str, Status] | None
@@ -144,7 +144,7 @@ async def _read_substreams(context: Context, jobs: list[str], text: SubstreamTex
     A lock admits one call at a time, to limit the use of memory.
 
     Raises:
-        Problem: If there are more substreams than the limit.
+        Problem: If the jobs have more substreams than the limit.
     """
     async with context.reader.bulk_reads:
         number = sum([await context.store.reads.count_substreams(job) for job in jobs])

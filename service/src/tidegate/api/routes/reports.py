@@ -100,7 +100,9 @@ async def get_batch(job: JobId, query: QueryId, batch: BatchId, context: Context
     """
     record = await read_batch(context.reader, job, query, batch)
     if record is None:
-        raise Problem("batch_not_found", "This batch never began, or its pinned watermark is no longer kept.")
+        raise Problem(
+            "batch_not_found", "This batch never began, or the coordinator no longer keeps its pinned watermark."
+        )
     return json_answer(record)
 
 

@@ -93,7 +93,7 @@ async def substreams(
         list[SubstreamState] | None, Query(description="States of the substreams.", examples=[["active", "blocked"]])
     ] = None,
     sort: SortColumn = "name",
-    descending: Annotated[bool, Query(description="Return the highest value first.", examples=[False])] = False,
+    descending: Annotated[bool, Query(description="Whether the highest value comes first.", examples=[False])] = False,
     after: Annotated[
         str,
         Query(

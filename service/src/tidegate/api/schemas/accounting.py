@@ -20,11 +20,19 @@ class RowAccounting(Request):
         min_length=1, max_length=100, description="Rule by which rows are classified.", examples=["pinned_watermark"]
     )
     substreams: Names = Field(description="Names of the substreams.", examples=[["HNL", "ORD"]])
-    on_time: list[Count] = Field(description="Rows at or above the pinned watermark.", examples=[[96, 312]])
-    late: list[Count] = Field(description="Rows below the pinned watermark.", examples=[[3, 0]])
+    on_time: list[Count] = Field(
+        description="Rows at or above the pinned watermark. With windows: rows whose windows are all open.",
+        examples=[[96, 312]],
+    )
+    late: list[Count] = Field(
+        description="Rows below the pinned watermark. With windows: rows with a window that no longer accepts rows.",
+        examples=[[3, 0]],
+    )
     null_event_time: list[Count] = Field(description="Rows without an event time.", examples=[[0, 0]])
     updated: list[Count] | None = Field(
-        default=None, description="On-time rows that changed a result that was already written.", examples=[[1, 0]]
+        default=None,
+        description="Rows with a closed window within its allowed lateness. Such a row changes a written result.",
+        examples=[[1, 0]],
     )
     future: list[Count] | None = Field(
         default=None, description="Rows with an event time too far in the future.", examples=[[0, 0]]

@@ -86,7 +86,7 @@ class Report(Request):
     )
     future_counts: list[Count] | None = Field(
         default=None,
-        description="Rows left out because they are too far in the future. A repeated report replaces them.",
+        description="Rows with event times too far in the future. A repeated report replaces them.",
         examples=[[0, 0]],
     )
     delays: list[DelayCounts | None] | None = Field(
@@ -172,7 +172,7 @@ class BeginRequest(RunReference):
 
 
 class CommitRequest(RunReference):
-    """The commit of a batch."""
+    """A request to commit a batch."""
 
     rows: RowAccounting | None = Field(
         default=None, description="Rows of the batch by row class. Null if the client does not count rows."

@@ -14,7 +14,7 @@ from tidegate.domain.state import JobState, PinnedWatermark, Query, Run, TokenCl
 
 @dataclass(frozen=True, slots=True)
 class BeginOptions:
-    """The values that a run sends when it begins a batch.
+    """The values that a run sends to begin a batch.
 
     Attributes:
         known: The pinned watermark that the client has stored. A new batch receives this pinned watermark.
@@ -46,7 +46,8 @@ def begin(
 
     Raises:
         QueryFenced, QueryRetired, CheckpointConflict: If this run may not continue the query.
-        BatchForgotten, PinnedWatermarkConflict: If the pinned watermark is no longer kept, or is not the client's.
+        BatchForgotten, PinnedWatermarkConflict: If the query no longer keeps the pinned watermark, or the client sent
+            another one.
         JobComplete: If the job is complete and the batch is new.
     """
     same = _same_query(job, run)

@@ -32,7 +32,7 @@ def declare(
         audit: Actor and reason.
 
     Raises:
-        JobComplete: For a new substream of a complete job.
+        JobComplete: If the job is complete and a substream is new.
         TooManySubstreams: If the job would exceed its limit on substreams.
     """
     new = [name for name in names if (query, name) not in job.substreams]

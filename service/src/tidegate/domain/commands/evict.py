@@ -1,4 +1,4 @@
-"""``evict``: forget substreams; a later report adds them as new substreams."""
+"""``evict``: remove substreams; a later report adds them as new substreams."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from tidegate.domain.substreams import forget, record_action
 
 
 def evict(job: JobState, query: str, names: Sequence[str], now_ms: int, audit: AuditInfo = NO_AUDIT) -> CommandResult:
-    """Forget substreams, and ignore unknown substreams. The watermark does not go back."""
+    """Remove substreams, and ignore unknown substreams. The watermark does not go back."""
     clock.advance(job, now_ms)
     known = [name for name in names if (query, name) in job.substreams]
     forget(job, [(query, name) for name in known])

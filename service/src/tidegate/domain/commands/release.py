@@ -1,4 +1,4 @@
-"""``release``: end a hold."""
+"""``release``: end a hold before it expires."""
 
 from tidegate.domain import clock
 from tidegate.domain.errors import HoldNotFound

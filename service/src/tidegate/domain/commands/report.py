@@ -41,7 +41,7 @@ def report(
 
     Raises:
         JobComplete: If the job is complete.
-        EventTimeMissing: For a watermark without an event time under a policy that needs event times.
+        EventTimeMissing: If a watermark has no event time, but the policy needs event times.
         TooManySubstreams: If the job would exceed its limit on substreams.
     """
     if job.is_complete:

@@ -21,7 +21,7 @@ def retire(job: JobState, query: str, successor: str | None, now_ms: int, audit:
         job: The job.
         query: The query.
         successor: The query that receives the substreams, except substreams that it already has. The silence of the
-            received substreams starts now. If the successor is None, the substreams are evicted. If the successor is
+            received substreams starts now. If the successor is None, the job evicts the substreams. If the successor is
             the query itself, the query keeps its substreams and may begin on another checkpoint.
         now_ms: Processing time.
         audit: Actor and reason.

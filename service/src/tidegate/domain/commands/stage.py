@@ -52,7 +52,7 @@ def stage(
     Raises:
         QueryFenced, QueryRetired: If this run may not continue the query.
         BatchNotBegun: If this run has not begun the batch.
-        EventTimeMissing: For a watermark without an event time under a policy that needs event times.
+        EventTimeMissing: If a watermark has no event time, but the policy needs event times.
         TooManySubstreams: If the job would exceed its limit on substreams.
     """
     query = begun_query(job, run, batch_id)

@@ -3,7 +3,7 @@
 --
 -- args   limit
 -- reply  config (JSON), unattended_ms, max_watermark, coalesced_watermark_since_ms, watermark_since_ms,
---        retention (parts/history), holds, open_batches, substreams, queries (of both)
+--        retention (parts/history), holds, open_batches, substreams, queries (of these batches and substreams)
 -- @include parts/reply
 local job, number = state.job, values.number
 local limit = args.limit

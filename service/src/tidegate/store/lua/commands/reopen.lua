@@ -6,7 +6,7 @@
 local job = state.job
 reply.load()
 if not job.is_complete then return reply.finish({applied = false}) end
--- Reports were refused while the job was complete, so that time does not count as silence.
+-- The job refused reports while it was complete, so this time does not count as silence.
 job.unattended = job.unattended + (job.observed_now - job.completed)
 job.is_complete, job.observed_now = nil, job.completed
 journal.write_action('reopen')

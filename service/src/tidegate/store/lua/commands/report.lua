@@ -1,6 +1,6 @@
 -- Apply event times and watermarks immediately, without a batch.
 --
--- args   max_substreams; tokens (of the clients whose reports these are); members, max_event_times, watermarks,
+-- args   max_substreams; tokens (of the clients that sent the reports); members, max_event_times, watermarks,
 --        min_event_times (columns); delayed, delays (columns: members, lists of alternating buckets and rows; may be
 --        absent)
 -- reply  without_effect (members)

@@ -57,7 +57,7 @@ local function hand_over_member(from, to, now)
   end
 end
 
-if not query.is_known then  -- no call yet: store a query that is retired
+if not query.is_known then  -- the query has made no call: store it as retired
   redis.call('ZADD', key.queries, 'NX', text(job.now), name)
   redis.call('SADD', key.query_names, name)
   redis.call('HSET', key.query(name), 'query_id', '', 'run_id', '', 'last_contact', text(job.now))

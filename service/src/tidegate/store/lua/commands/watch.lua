@@ -1,8 +1,8 @@
 -- Sweep a job, and return its records after a record that the client has.
 --
 -- args   after (id of that record; absent: none), limit
--- reply  newest (id of the newest record), known (the record that the client has; empty if it is no longer kept, and
---        later records may be lost), records (the later records); records are entries of the stream
+-- reply  newest (id of the newest record), known (the record that the client has; empty if the journal no longer
+--        keeps it, and later records may be lost), records (the later records); records are entries of the stream
 -- @include parts/reply
 reply.load()
 evaluate.sweep()

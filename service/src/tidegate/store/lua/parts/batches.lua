@@ -75,7 +75,7 @@ function batches.enter(query, run)
   batches.contact(query)
 end
 
--- Move a query without an open batch to a checkpoint. If this is another checkpoint, forget the previous batches.
+-- Move a query without an open batch to a checkpoint. If this is another checkpoint, delete the previous batches.
 function batches.move_to(query, query_id)
   if query_id == query.query_id then return end
   redis.call('DEL', key.pinned_watermarks(query.name), key.pinned_batches(query.name))
@@ -92,7 +92,7 @@ function batches.take_over(query, run_id)
   redis.call('HSET', key.query(query.name), 'begun_by', run_id, 'staged', '0')
 end
 
--- Open a batch and pin its watermark; forget all but the last `keep` pinned watermarks.
+-- Open a batch and pin its watermark; delete all but the last `keep` pinned watermarks.
 function batches.open_batch(query, batch_id, pinned, input_known_until, keep)
   local name = query.name
   redis.call('HSET', key.query(name), 'latest', text(batch_id), 'open', '1', 'begun', text(job.now),

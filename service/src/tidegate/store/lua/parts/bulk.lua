@@ -84,7 +84,7 @@ function bulk.add(name, field, amount)
   redis.pcall('HINCRBY', name, field, amount)
 end
 
--- Add amounts, which are numbers or texts, to different counters. Sums that a double cannot hold are added by HINCRBY.
+-- Add amounts, which are numbers or texts, to different counters. HINCRBY adds sums that a double cannot hold.
 function bulk.add_each(name, fields, amounts)
   local found, sums, n = bulk.hmget(name, fields), {}, 0
   for i, field in ipairs(fields) do

@@ -66,8 +66,8 @@ local function add_to_pools(known, rows, ahead)
   return pools.pool
 end
 
--- Add the delays of rows, and update learned lags. merged: C without the throttle, at the begin of the batch or before
--- the report.
+-- Add the delays of rows, and update learned lags. merged: C without the throttle, when the batch began or before the
+-- report.
 function delays.measure(query, members, columns, merged)
   local names, rows = rows_of(members, columns)
   local known, known_times = known_of(names)

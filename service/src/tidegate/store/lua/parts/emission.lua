@@ -14,7 +14,7 @@ function emission.advance(coalesced_watermark)
   end
 end
 
--- Raise W and C to a watermark that may be emitted or was emitted before.
+-- Raise W and C to a watermark that is safe to emit or was emitted before.
 function emission.raise_watermark(watermark)
   emission.advance(watermark)
   if above(watermark, job.watermark) then job.watermark, job.watermark_since = watermark, job.now end
@@ -34,7 +34,8 @@ function emission.emit()
   emission.raise_watermark(watermark)
 end
 
--- Return the sorted sets of the active substreams. A watermark at the last evaluation is a score plus the second number.
+-- Return the sorted sets of the active substreams, each with the number that turns a score into the watermark at the last
+-- evaluation, by addition.
 function emission.active_sets()
   if not config.has_clock_driven then return {{key.active, 0}} end
   return {{key.active, 0}, {key.constant, 0}, {key.advancing, job.evaluated or 0}}

@@ -23,7 +23,7 @@ function journal.announce()
   redis.call('PUBLISH', key.wake .. key.name, '')
 end
 
--- Return the first names of a list of members as JSON; nil if the list is empty.
+-- Return the first names of a list of members as a JSON list; nil if the list is empty.
 function journal.named(members)
   if #members == 0 then return nil end
   local first = {}
@@ -43,7 +43,7 @@ function journal.write_action(action, query, members, ...)
     'substreams', members and journal.named(members), ...)
 end
 
--- Count that a limit has acted.
+-- Count one action of a limit.
 function journal.count_limit(limit)
   redis.call('HINCRBY', key.job, 'limit ' .. limit, 1)
 end

@@ -1,8 +1,8 @@
 -- @include parts/observation
--- Rows by hour of event time, with updated and late rows. See tidegate.domain.ledger.
+-- Numbers of rows, updated rows and late rows by hour of event time. See tidegate.domain.ledger.
 local ledger = {}
 
--- Forget the first hours if there are too many hours or entries. Always keep the last hour.
+-- Delete the first hours while the job has too many hours or entries. Always keep the last hour.
 local function trim()
   local hours, sizes, entries = redis.call('ZRANGE', key.hours, 0, -1), {}, 0
   for i, hour in ipairs(hours) do

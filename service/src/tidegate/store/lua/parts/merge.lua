@@ -4,7 +4,7 @@ local highest, above = values.highest, values.above
 local job, config = state.job, state.config
 local merge = {}
 
--- Return C without the throttle.
+-- Return the value that C would have without the throttle.
 function merge.merged_watermark()
   return highest(job.merged_highest, job.coalesced_watermark)
 end

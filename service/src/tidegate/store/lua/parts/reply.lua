@@ -24,7 +24,7 @@ function reply.load()
   reply.remember()
 end
 
--- Remember the watermarks, so that finish() can record a movement.
+-- Store the current watermarks, so that finish() can record a movement.
 function reply.remember()
   state.changes.before = {coalesced_watermark = job.coalesced_watermark, watermark = job.watermark}
 end

@@ -1,6 +1,6 @@
 -- @include parts/merge
--- The next sweep of a job, at the time from which the job may change without new data. key.sweeps has the jobs, scored
--- by the time of their next sweep.
+-- The next sweep of a job, at the time from which the job may change without new data. key.sweeps contains the jobs;
+-- the score of a job is the time of its next sweep.
 local lowest_of, above, text = values.lowest_of, values.above, values.text
 local job, config = state.job, state.config
 local schedule = {}

@@ -1,6 +1,7 @@
 -- Staging: the reports of open batches, which take effect when their batch commits. See tidegate.domain.staging.
 --
--- Each report is one packed value after its order. Its field is a digest, so that a repeated report replaces itself.
+-- The hash of a query contains a value for each report: its order and the packed report. The field is the digest of the
+-- report, so that a repeated report replaces itself.
 local number = values.number
 local staging = {}
 
@@ -33,7 +34,7 @@ local function raise_each(highest, members, column)
 end
 
 -- Return the staged reports of a query: members with their highest event_times and watermarks (columns, false: none),
--- rows, future_rows and delays (by partition and member), and count, the number of values in rows.
+-- rows, future_rows and delays (by partition and member), and count (the number of values in rows).
 function staging.read(query)
   local reports = redis.call('HVALS', key.staged(query))
   for i, packed in ipairs(reports) do

@@ -4,14 +4,14 @@
 -- job.now is processing time. job.unattended is the total time in which no coordinator evaluated the job.
 -- job.observed_now is the observed time of the job, job.now - job.unattended. Limits on silence are in observed time.
 --
--- changes is about the current command: before (C and W before it), passed (members that a limit let C pass), is_recorded
--- (the journal has a new record), is_plain (see state.look_for_rare_sets), raised (see target_completeness.raise), known (see
--- observation.known).
+-- changes describes the current command: before (C and W before it), passed (members that a limit let C pass), is_recorded
+-- (the journal has a new record), is_plain (see state.look_for_rare_sets), raised (see target_completeness.raise), known
+-- (see observation.known).
 local text = values.text
 local state = {job = {}, config = {}, changes = {}}
 local job, config, stored = state.job, state.config, {}
 local decoded, decoded_bytes, MAX_DECODED_BYTES = {}, 0, 2^21  -- bounded, because maxmemory does not count these tables
-local in_force  -- the entry of decoded that config is a copy of
+local in_force  -- the entry of decoded from which config was copied
 
 local NUMBERS = {'incarnation', 'clock', 'unattended', 'coalesced_watermark', 'coalesced_watermark_since', 'watermark',
   'watermark_since', 'max_watermark', 'max_event_time', 'is_complete', 'completed', 'all_idle', 'merged_highest',
@@ -35,7 +35,7 @@ local function decode(compiled)
   return found
 end
 
--- Read the configuration from its stored text. The texts of the last jobs stay decoded.
+-- Read the configuration from its stored text. The decoded configurations of the last jobs stay in memory.
 function state.configure(compiled)
   if not decoded[compiled] then
     if decoded_bytes + #compiled > MAX_DECODED_BYTES then decoded, decoded_bytes = {}, 0 end
@@ -47,7 +47,7 @@ function state.configure(compiled)
   in_force = decoded[compiled]
 end
 
--- Read the configuration in the next call, although its text may be the same. A command that changes config calls this.
+-- Make the next call read the configuration, even if its text is unchanged. A command that changes config calls this.
 function state.forget_config()
   in_force = nil
 end
@@ -68,8 +68,8 @@ function state.read()
   return found[1] or nil
 end
 
--- Find out whether the job is plain: without holds, open batches, and idle or done substreams. Steps that only read those
--- sets are then left out. A command that adds to these sets must not call this.
+-- Determine whether the job is plain: without holds, open batches, and idle or done substreams. Its commands skip steps
+-- that only read those sets. A command that adds to these sets must not call this.
 function state.look_for_rare_sets()
   state.changes.is_plain = redis.call('EXISTS', key.done, key.idle(''), key.holds, key.hold_expiry, key.open_batches,
     key.open_pins) == 0
@@ -97,13 +97,13 @@ function state.save()
   if #changed > 0 then redis.call('HSET', key.job, unpack(changed)) end
 end
 
--- Forget what the previous command computed. state.read replaces everything else.
+-- Clear the values that the previous command computed. state.read replaces all other values.
 function state.forget()
   job.now, job.observed_now, job.outage, job.held_by, job.capped_evaluations = nil, nil, nil, nil, nil
   state.changes = {passed = {}, raised = {}, known = {}}
 end
 
--- Forget the stored values, because the hash was deleted; save() then writes every field.
+-- Clear the copy of the stored values after the hash was deleted; save() then writes every field.
 function state.forget_stored()
   replace(stored, {})
 end

@@ -13,7 +13,7 @@ function substreams.check_known(query, members)
   if #unknown > 0 then values.refuse('substream_not_found', {query = query, substreams = unknown}) end
 end
 
--- Forget known members of a query, in any state.
+-- Remove known members of a query, in any state.
 function substreams.forget(query, members)
   if #members == 0 then return end
   for _, name in ipairs({key.max_event_times, key.active, key.frozen, key.done, key.forced_idle, key.since,

@@ -1,6 +1,6 @@
 -- @include parts/policy
 -- @include parts/sketch
--- The lag learned from delays, step by step as in tidegate.domain.policy.target_completeness.
+-- The lag learned from delays, with the same steps as tidegate.domain.policy.target_completeness.
 local text = values.text
 local target_completeness = {}
 local ROW, ROWS_BEYOND = constants.ROW, constants.ROWS_BEYOND

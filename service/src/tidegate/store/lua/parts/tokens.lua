@@ -1,6 +1,6 @@
 -- @include parts/emission
--- Watermark tokens: a client returns its last token, which restores a watermark that the store has lost.
--- The coordinator verifies the token before the command, and replaces an invalid token by one of incarnation 0.
+-- Watermark tokens: a client returns its latest token, which restores a watermark that the store has lost.
+-- The coordinator verifies the token before the command, and replaces an invalid token with one of incarnation 0.
 local job = state.job
 local tokens = {}
 

@@ -75,8 +75,8 @@ class Stream:
     def future_event_times(self, route: RowRoute) -> "Stream":
         """Choose whether rows of the class ``future`` go with the ``on_time`` rows or the ``late`` rows.
 
-        The event times of these rows are more than ``max_future_skew`` ahead of the clock. The default is ``on_time``, or
-        ``late`` with :meth:`windows`. In both cases, the rows move no watermark, and the coordinator counts them as
+        The event times of these rows are more than ``max_future_skew`` ahead of the clock. The default is ``on_time``,
+        or ``late`` with :meth:`windows`. In both cases, the rows move no watermark, and the coordinator counts them as
         ``future``.
         """
         return self._with(future_route=_checked_word("future_event_times", route, get_args(RowRoute)))

@@ -11,8 +11,8 @@ Invariants:
 2. Spark moves no filter, neither the client's nor the user's, below the watermark node of the markers. A filter there
    would remove the markers, and Spark's watermark would stay at zero without an error. Spark's optimizer moves filters
    towards the sources, but not past a nondeterministic column. Therefore the column that marks the markers is
-   nondeterministic. The optimizer also replaces columns whose values it knows. Therefore the source of markers returns the
-   null columns too.
+   nondeterministic. The optimizer also replaces columns whose values it knows. Therefore the source of markers returns
+   the null columns too.
 """
 
 import json

@@ -17,7 +17,7 @@ def test_late_rows_within_the_allowed_lateness_update_their_window(
 ) -> None:
     source.add(*rows(("a", 1000), ("a", 35_000)))  # the watermark rises to 25 s
     source.add(*rows(("a", 2000), ("a", 12_000), ("a", 13_000)))
-    source.add(*rows(("a", 3000), ("a", 45_000)))  # judged by 25 s; then the watermark rises to 35 s
+    source.add(*rows(("a", 3000), ("a", 45_000)))  # classified by 25 s; then the watermark rises to 35 s
     source.add(*rows(("a", 4000), ("a", 15_000), ("a", None)))
     results = Results()
     to_the_end(tens(job, source, spark, results).allowed_lateness(20 * SECOND), checkpoint)

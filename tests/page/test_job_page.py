@@ -18,7 +18,7 @@ SLOW = "ANC"
 
 @pytest.fixture
 def held(http: httpx.Client, make: Callable[..., str]) -> str:
-    """A job with three committed batches, in which ANC is two hours behind the other substreams."""
+    """Create a job with three committed batches, in which ANC is two hours behind the other substreams."""
     job = make(idle_timeout_ms=10 * HOUR, **FRAMES)
     for number in range(3):
         at = BASE + number * HOUR

@@ -73,7 +73,7 @@ def test_the_progress_of_a_batch_is_not_converted(
 
 
 def test_a_query_is_renamed_by_handing_over(spark: SparkSession, job: Job, orders: FileBatches, tmp_path: Path) -> None:
-    """Without a handover, the substreams of the old name would hold the watermark for ever."""
+    """Without a handover, the substreams of the old name would hold the watermark forever."""
     orders.add(*rows(("eu", 100_000), ("us", 50_000)))
     to_the_end(stream_of(spark, job, orders, Sink()), f"{tmp_path}/checkpoint", "orders")
     job.hand_over("orders", "orders-v2", "renamed")

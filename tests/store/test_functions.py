@@ -1,4 +1,4 @@
-"""Functions in Redis: they are loaded when they are missing, and keep nothing from one call to the next."""
+"""Functions in Redis: the store loads missing functions, and a function keeps no state between calls."""
 
 from typing import Any
 
@@ -67,7 +67,7 @@ def test_other_versions_are_deleted_and_other_libraries_stay(driver: Driver, job
 
 
 def test_a_call_keeps_nothing_for_the_next_call(driver: Driver, job_name: str) -> None:
-    """The variables of a library stay between calls: of another job, of a refused command, of a missing job."""
+    """A call must not use variables of an earlier call: for another job, a refused command or a missing job."""
     lull, other = LimitingLagAndLull(10, 5), f"{job_name}-other"
     document = {"policy": {"type": "limiting_lag_and_lull", "lag_ms": 10, "max_lull_ms": 5}}
     driver.store.limits = Limits(substreams=2)
@@ -87,7 +87,7 @@ def test_a_call_keeps_nothing_for_the_next_call(driver: Driver, job_name: str) -
 
 
 def test_the_memory_of_decoded_configurations_is_bounded(driver: Driver, job_name: str) -> None:
-    """Redis does not count this memory against maxmemory, and a key that may configure one job can send many texts."""
+    """Redis does not count this memory against maxmemory, and a client that may configure one job can send many."""
 
     async def used() -> int:
         return int((await driver.store.redis.info("memory"))["used_memory_vm_functions"])
@@ -104,7 +104,7 @@ def test_the_memory_of_decoded_configurations_is_bounded(driver: Driver, job_nam
     flush(driver)
     driver(driver.store.configure(f"{job_name}-first", JobConfig(LimitingLag(0)), CONFIG, None))
     before = driver(used())
-    # All texts together have 13 MB, and take 17 MB as tables.
+    # All configurations together take 13 MB as text and 17 MB as tables.
     assert driver(configure_often()) - before < 6_000_000
 
 

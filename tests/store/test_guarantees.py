@@ -73,7 +73,7 @@ def test_monotone_when_a_substream_becomes_active_again(make: Make) -> None:
 
 
 def test_monotone_when_a_known_pin_is_below_the_watermark(make: Make) -> None:
-    """A client that returns from a long outage brings an old pinned watermark."""
+    """A client that returns from a long outage sends an old pinned watermark."""
     job = make()
     job.batch(RUN, 0, {"a": 500}, 0)
     job.do("begin", OTHER, 7, BeginOptions(PinnedWatermark(100)), now=1)

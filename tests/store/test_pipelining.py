@@ -57,7 +57,7 @@ def test_a_refused_call_does_not_fail_the_others(driver: Driver, job_name: str) 
 
 
 def test_a_call_that_cannot_be_packed_does_not_fail_the_others(driver: Driver, job_name: str) -> None:
-    """The words of a call may depend on data of its caller."""
+    """The function that builds a command may fail, for example on invalid data of its caller."""
 
     def invalid() -> Words:
         raise ValueError("no words")

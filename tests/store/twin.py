@@ -35,7 +35,7 @@ def outcome(command: Callable[[], Any]) -> Outcome:
 def comparable(records: list[Record]) -> list[str]:
     """Return the records of one command in a comparable form.
 
-    The order of records of one moment, and of names in a record, does not count.
+    The comparison ignores the order of records of one moment, and of names in a record.
     """
 
     def flat(value: Any) -> Any:

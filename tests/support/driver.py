@@ -32,7 +32,7 @@ class Driver:
 
 
 def command_of(store: JobStore, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """Return the action or the other command of this name."""
+    """Return the store's method for the command of this name."""
     command: Callable[..., Coroutine[Any, Any, Any]] = getattr(store.actions, name, None) or getattr(store, name)
     return command
 

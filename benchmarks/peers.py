@@ -28,7 +28,7 @@ STARTED_IN_S = 30.0
 
 
 class Report(BaseModel):
-    """A report, as its author would declare it without the coordinator's checks."""
+    """A report as a plain model, without the coordinator's checks."""
 
     substreams: list[str]
     max_event_times: list[int | None]

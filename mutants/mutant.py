@@ -52,7 +52,7 @@ class Mutant:
         """Return the text of the file with the defect.
 
         Raises:
-            MutantError: The old text does not occur exactly once, or the result is not valid Python.
+            MutantError: If the old text does not occur exactly once, or the result is not valid Python.
         """
         count = text.count(self.old)
         if count != 1:

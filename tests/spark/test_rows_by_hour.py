@@ -1,4 +1,4 @@
-"""Rows by hour of event time: counted by Spark as by hand, and shown by the coordinator."""
+"""Rows by hour of event time: Spark counts the expected rows, and the coordinator shows them."""
 
 from collections import Counter
 from random import Random

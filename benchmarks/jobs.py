@@ -21,7 +21,7 @@ from tidegate_spark.testing import CoordinatorProcess
 SMALL, LARGE = 1_000, 100_000
 K = 100
 WATCHED, RATE, SECONDS = 10_000, 500, 10
-"""Substreams of the job that a client waits for, reports per second, and seconds of a measurement."""
+"""Number of substreams of the job that a client waits for, reports per second, and seconds of a measurement."""
 SENDERS = 16
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

@@ -1,8 +1,8 @@
 """Reports of 100 substreams to the coordinator and to PostgreSQL, with an upsert per substream and a minimum by index.
 
-PostgreSQL is Debian's package. Like the embedded Valkey, it may lose the changes of the last second. The table has room
-for updates within its pages. The endpoint is a FastAPI route with 16 prepared connections, so the ratio of the rates
-includes the difference between the endpoints. The ratio of the stores' processor times excludes it.
+PostgreSQL comes from Debian's package. Like the embedded Valkey, it may lose the changes of the last second. The table
+has room for updates within its pages. The endpoint is a FastAPI route with 16 prepared connections, so the ratio of the
+rates includes the difference between the endpoints. The ratio of the stores' processor times excludes it.
 """
 
 import os

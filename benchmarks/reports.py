@@ -91,10 +91,10 @@ class Reports:
 
 
 class Server:
-    """A server with one job for each k.
+    """A server with one job for each value of ``k``.
 
     Args:
-        name: Name of the server, with which the names of its jobs begin.
+        name: Name of the server, and prefix of the names of its jobs.
         url: Address of the server.
         pid: Id of its process.
         coordinator: The coordinator that has the jobs; None if the server keeps no state.

@@ -23,7 +23,7 @@ class Guarantee(StrEnum):
 
 
 class MutantError(Exception):
-    """A mutant that cannot be checked; the message names it."""
+    """The mutant cannot be checked; the message names it."""
 
 
 @dataclass(frozen=True)

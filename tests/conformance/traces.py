@@ -1,4 +1,4 @@
-"""Traces as stored: one JSON object per line."""
+"""The traces, read from files with one JSON object per line."""
 
 import json
 from dataclasses import dataclass

@@ -37,7 +37,7 @@ def test_the_audit_file_contains_changes_and_refusals(tmp_path: Path) -> None:
         problem(http.post("/v1/jobs/mine:complete", json={}, headers=as_reader), 403, "role_not_allowed")
         problem(http.get("/v1/jobs/other", headers=as_reader), 403, "job_not_allowed")
         problem(http.get("/v1/jobs/mine", headers={"X-Request-ID": "r3"}), 401, "key_required")
-        # The audit log is moved away, as logrotate does.
+        # Move the audit log away, as logrotate does.
         first = audit.rename(tmp_path / "audit.log.1")
         assert login(http, "tdg_wrong").status_code == 401
         assert login(http, admin).status_code == 303

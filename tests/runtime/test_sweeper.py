@@ -50,7 +50,7 @@ class DeletedInBetween(JobStore):
 
 
 def test_a_job_deleted_during_a_sweep_does_not_stop_the_sweep(valkey: EmbeddedValkey, job_name: str) -> None:
-    """If the deletion failed the sweep, substreams of other jobs would not become idle."""
+    """If the sweep failed, substreams of other jobs would not become idle."""
 
     async def sweep() -> list[str]:
         redis = connect(valkey.url)

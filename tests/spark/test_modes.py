@@ -55,8 +55,8 @@ def test_a_stream_with_one_substream_is_observed(
 
 
 def test_several_columns_make_a_substream(spark: SparkSession, source: FileBatches, job: Job, checkpoint: str) -> None:
-    """Partition 1 of one topic differs from partition 1 of another. A declared substream has the same name as in the
-    rows.
+    """Partition 1 of one topic differs from partition 1 of another. A declared substream has the name that its rows
+    give it.
     """
     source = FileBatches(source.directory, "topic string, partition int, `at ``it` long")
     source.add(

@@ -344,7 +344,7 @@ def test_a_single_batch_run_leaves_its_windows_to_the_next(
 def test_the_substreams_of_a_silent_native_query_become_idle(
     spark: SparkSession, tidegate: CoordinatorProcess, source: FileBatches, checkpoint: str
 ) -> None:
-    """A silent query proves that no data arrives. Its idle substreams do not hold the watermark."""
+    """The heartbeats of a silent query prove that no data arrives. Its idle substreams do not hold the watermark."""
     job = tidegate.job(config=limiting_lag(LAG, idle_timeout=timedelta(seconds=2)))
     source.add(*rows(("a", 40), ("b", 5)))
     out = Out()

@@ -106,7 +106,7 @@ def test_a_query_that_starts_over_logs_a_warning(
 def test_a_checkpoint_lost_during_a_batch_needs_a_handover(
     spark: SparkSession, job: Job, orders: FileBatches, tmp_path: Path
 ) -> None:
-    """A mere restart would lose the rows of the open batch, so the owner must decide."""
+    """A restart alone would lose the rows of the open batch, so the operator must hand the query over."""
     orders.add(*rows(("a", 100_000)))
 
     def fail(df: DataFrame, batch: Batch) -> None:

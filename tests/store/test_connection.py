@@ -145,7 +145,7 @@ def _sentinel(directory: Path, primary: str, port: str) -> list[str]:
 
 @pytest.mark.slow
 def test_the_store_follows_a_failover_of_sentinels(tmp_path: Path) -> None:
-    """The primary dies, and a replica takes its place. The store loads its functions there and writes to it."""
+    """When the primary dies, a replica takes its place. The store loads its functions into it and writes to it."""
     first, second, sentinel = free_port(), free_port(), free_port()
     for name in ("first", "second", "sentinel"):
         (tmp_path / name).mkdir()

@@ -104,7 +104,7 @@ def test_sums_of_counts_are_exact(driver: Driver, job_name: str) -> None:
 
 
 def test_a_job_of_many_queries_can_be_changed_completed_and_deleted(driver: Driver, job_name: str) -> None:
-    """A job with thousands of short-lived queries must remain manageable."""
+    """An operator can change, complete and delete a job that has had thousands of queries."""
 
     async def declare() -> None:
         for number in range(9000):

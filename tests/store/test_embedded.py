@@ -38,7 +38,7 @@ def test_a_restart_keeps_the_state(tmp_path: Path) -> None:
 
 
 def test_a_directory_in_use_is_refused_and_its_owner_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two servers on the same files would destroy them."""
+    """Two servers on the same files would corrupt them."""
     monkeypatch.setattr(embedded, "LOCK_S", 0.1)
     with EmbeddedValkey(tmp_path) as server:
         with client(server) as connected:

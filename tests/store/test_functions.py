@@ -32,7 +32,7 @@ def flush(driver: Driver) -> None:
 
 
 def test_functions_that_the_server_does_not_have_are_loaded(driver: Driver, job_name: str) -> None:
-    """A server may be new, or an operator may have emptied it; neither needs a restart of the coordinators."""
+    """The coordinators need no restart if a server is new, or if an operator has emptied it."""
     flush(driver)
     driver(driver.store.configure(job_name, JobConfig(LimitingLag(0)), CONFIG, None))
     flush(driver)
@@ -45,7 +45,7 @@ def test_functions_that_the_server_does_not_have_are_loaded(driver: Driver, job_
 
 
 def test_other_versions_are_deleted_and_other_libraries_stay(driver: Driver, job_name: str) -> None:
-    """Redis keeps libraries across restarts, so each upgrade would leave one behind."""
+    """Redis keeps libraries across restarts, so each upgrade would leave an old library behind."""
     other = library().text.replace(library().name, f"{PREFIX}0123456789abcdef")
     foreign = "#!lua name=foreign\nredis.register_function('foreign_one', function() return 1 end)"
 

@@ -62,7 +62,7 @@ class Clocked:
 
 
 def of(outcomes: list[Outcome]) -> list[CommandResult]:
-    """Return outcomes that are all results."""
+    """Return the outcomes, and check that none is an error."""
     results = [outcome for outcome in outcomes if isinstance(outcome, CommandResult)]
     assert len(results) == len(outcomes), outcomes
     return results

@@ -1,4 +1,4 @@
-"""The store, for tests that are not asynchronous."""
+"""Access to the store for synchronous tests."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine

@@ -140,7 +140,7 @@ class NativeReader(WatermarkReader):
         return self._offset_after(start)
 
     def _report_unless_paused(self) -> bool:
-        """Report finished batches. Return whether it is certain that Spark has finished none."""
+        """Report finished batches. Return whether it is certain that Spark has finished no batch."""
         began = time.monotonic()
         if began < self._report_at and not self._is_poll_due():
             return False

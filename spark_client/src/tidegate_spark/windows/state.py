@@ -80,7 +80,7 @@ class FileState:
 def _collected(rows: DataFrame) -> pa.Table | None:
     """Return rows as an Arrow table; None if they are too many, or Arrow cannot represent them."""
     spark = rows.sparkSession
-    # On Spark 3.5, a table becomes a DataFrame by way of Python objects, which maps do not survive.
+    # On Spark 3.5, a table becomes a DataFrame by way of Python objects, which does not preserve maps.
     if version_of(spark) < (4, 0) or not _survives_arrow(rows.schema):
         return None
     # toArrow() refuses a null in a struct whose fields are not nullable.

@@ -140,7 +140,7 @@ def target_completeness(
         cold_start: Lag until ``min_rows`` rows are measured.
         floor: Lower bound of the lag.
         ceiling: Upper bound of the lag; None for no bound.
-        min_rows: Number of measured rows, of the substream or the job, from which the coordinator learns the lag.
+        min_rows: Minimum number of measured rows, of the substream or the job, before the coordinator learns the lag.
             Default: the number of rows of which the target allows ten to be late.
         limits: See :class:`Limits`.
 

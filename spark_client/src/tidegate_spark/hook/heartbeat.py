@@ -32,7 +32,8 @@ CONNECT_PAUSE_S = 5.0
 """Pause in seconds before a listener of Spark Connect is removed.
 
 When Spark Connect's client removes a listener, it holds a lock and waits for its event thread, which also needs the
-lock. A program that stops the session while it waits hangs. Many programs stop the session when their query has ended.
+lock. A program that stops the session while the client waits hangs. Many programs stop the session when their query
+has ended.
 """
 
 

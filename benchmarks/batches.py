@@ -1,7 +1,7 @@
-"""What a whole batch costs the coordinator and Redis. docs/deploy.md has figures.
+"""The cost of a whole batch for the coordinator and Redis. docs/deploy.md has the results.
 
-A batch is begun, reported by two tasks, and committed with counts by substream and hour. Each substream has a row in
-each batch. Processor time depends less on other load than elapsed time.
+The benchmark begins a batch, sends the reports of two tasks, and commits the batch with counts by substream and hour.
+Each substream has a row in each batch. The cost is processor time, which depends less on other load than elapsed time.
 """
 
 import time
@@ -24,7 +24,7 @@ from tidegate_spark.testing import CoordinatorProcess
 BATCHES = {1: 100, 100: 50, 1_000: 10, 10_000: 3}
 """Number of batches in a round, by number of substreams."""
 TARGETS = {1: (1.2, 0.4), 100: (2.5, 1.2), 10_000: (100, 80)}
-"""Highest milliseconds of the coordinator and of Redis, by number of substreams."""
+"""Maximum processor time of the coordinator and of Redis, in milliseconds per batch, by number of substreams."""
 BATCHES_OF_A_SMALL_JOB = 400
 TASKS = 2
 STREAMS = 1_000

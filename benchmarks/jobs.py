@@ -1,4 +1,4 @@
-"""What the number of substreams in a job costs: reports, memory, and the time until a waiting client is notified."""
+"""The cost of substreams in a job: reports, memory, and the time until a waiting client is notified."""
 
 import asyncio
 import re
@@ -21,7 +21,7 @@ from tidegate_spark.testing import CoordinatorProcess
 SMALL, LARGE = 1_000, 100_000
 K = 100
 WATCHED, RATE, SECONDS = 10_000, 500, 10
-"""Substreams of the job that a client waits for, reports per second, and seconds of a measurement."""
+"""Number of substreams of the job that a client waits for, reports per second, and seconds of a measurement."""
 SENDERS = 16
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -60,7 +60,7 @@ def _bytes_per_substream(process: CoordinatorProcess) -> float:
 async def _notifications(url: str) -> list[float]:
     """Return the seconds from each report until a waiting client has received the watermark that the report emits.
 
-    Each report raises the watermark by one. Its time begins before it is sent.
+    Each report raises the watermark by one. The time starts before the benchmark sends the report.
     """
     reports, job = Reports(K, WATCHED), "watched"
     async with httpx.AsyncClient(base_url=url, timeout=60) as http:

@@ -195,7 +195,7 @@ def table(found: list[Outcome]) -> str:
 
 
 def run(out: Path, rounds: int, show: Callable[[str], None]) -> list[Row]:
-    """Run the query once with each allowed lateness, and show the table of the book."""
+    """Run the query once with each allowed lateness, and show the results as a table."""
     with session() as spark:
         found = measure(spark, out / "lateness", show)
     show("\n" + table(found))

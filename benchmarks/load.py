@@ -1,4 +1,4 @@
-"""A closed loop of HTTP requests on a number of connections, on one thread.
+"""A closed loop of HTTP requests over several connections, on one thread.
 
 Each connection sends its next request when it has received the answer to the last one. The requests are prepared
 before the clock starts, because preparing them costs more than sending them.
@@ -17,7 +17,7 @@ import uvloop
 
 @dataclass(slots=True)
 class Load:
-    """What a load has measured.
+    """The results of a load.
 
     Attributes:
         seconds: Duration of the measurement.
@@ -58,7 +58,7 @@ class _Connection(asyncio.Protocol):
         self._sent = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclasses of asyncio's.
+        # uvloop's transports do not inherit from asyncio's.
         self._transport = cast(asyncio.Transport, transport)
         self._next()
 
@@ -103,7 +103,7 @@ def request_bytes(url: str, path: str, body: bytes, headers: str = "") -> bytes:
 
 
 def send(url: str, requests: Iterator[bytes], connections: int, seconds: float) -> Load:
-    """Send requests for a number of seconds, and return what was measured.
+    """Send requests for ``seconds``, and return the results.
 
     Raises:
         RuntimeError: If an answer has a status other than 2xx.

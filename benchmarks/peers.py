@@ -28,7 +28,7 @@ STARTED_IN_S = 30.0
 
 
 class Report(BaseModel):
-    """A report, as its author would declare it without the coordinator's checks."""
+    """A report as a plain model, without the coordinator's checks."""
 
     substreams: list[str]
     max_event_times: list[int | None]
@@ -45,7 +45,7 @@ class Holder(BaseModel):
 
 
 class Answer(BaseModel):
-    """An answer of the size of the coordinator's."""
+    """An answer as large as the coordinator's."""
 
     job: str
     applied: bool
@@ -137,7 +137,7 @@ _creating = asyncio.Lock()
 
 
 async def pool() -> "asyncpg.Pool[asyncpg.Record]":
-    """Return the connections to PostgreSQL, which has the table."""
+    """Create the table unless it exists, and return the connections to PostgreSQL."""
     async with _creating:
         if not _pools:
             found = await asyncpg.create_pool(

@@ -1,8 +1,8 @@
 """Reports of 100 substreams to the coordinator and to PostgreSQL, with an upsert per substream and a minimum by index.
 
-PostgreSQL is Debian's package. Like the embedded Valkey, it may lose the changes of the last second. The table has room
-for updates within its pages. The endpoint is a FastAPI route with 16 prepared connections, so the ratio of the rates
-includes the difference between the endpoints; the ratio of the processor times of the stores does not.
+PostgreSQL comes from Debian's package. Like the embedded Valkey, it may lose the changes of the last second. The table
+has room for updates within its pages. The endpoint is a FastAPI route with 16 prepared connections, so the ratio of the
+rates includes the difference between the endpoints. The ratio of the stores' processor times excludes it.
 """
 
 import os
@@ -50,7 +50,7 @@ def _binaries() -> Path:
 def postgres() -> Iterator[tuple[str, psutil.Process]]:
     """Run PostgreSQL on a socket in a new directory; yield the directory and the process.
 
-    PostgreSQL refuses to run as root, so its package's user runs it then.
+    PostgreSQL refuses to run as root, so the package's user runs it for root.
     """
     binaries, directory = _binaries(), Path(tempfile.mkdtemp(prefix="tidegate-postgres-"))
     user = "postgres" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
@@ -90,7 +90,7 @@ def _await(binaries: Path, directory: Path) -> None:
 
 
 def run(out: Path, rounds: int, show: Callable[[str], None]) -> list[Row]:
-    """Measure both in each round."""
+    """Measure the coordinator and PostgreSQL in each round."""
     with ExitStack() as stack:
         coordinator = stack.enter_context(CoordinatorProcess(out / f"postgres-{time.time_ns()}"))
         directory, database = stack.enter_context(postgres())

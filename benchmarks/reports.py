@@ -1,4 +1,4 @@
-"""What a report costs: rates and processor times, beside the servers of :mod:`benchmarks.peers`.
+"""The cost of a report: rates and processor times, compared with the servers of :mod:`benchmarks.peers`.
 
 ``k`` is the number of substreams in a report. After each load, the watermark must be that of the Python machine.
 """
@@ -35,7 +35,7 @@ CONFIG = {"policy": {"type": "limiting_lag", "lag_ms": 0}, "max_future_skew_ms":
 
 @dataclass(frozen=True)
 class Cell:
-    """One load on one server: ``k`` substreams a report, on ``connections`` connections."""
+    """One load on one server: ``k`` substreams per report, on ``connections`` connections."""
 
     server: str
     k: int
@@ -53,9 +53,9 @@ class Cost:
 
 
 class Reports:
-    """Reports whose event times advance. Each has the ``k`` of all ``substreams`` that were reported longest ago.
+    """Reports whose event times advance. Each report has the ``k`` substreams that were reported longest ago.
 
-    So each report raises the minimum, which is the most expensive case.
+    Each report thus raises the minimum, which is the most expensive case.
     """
 
     def __init__(self, k: int, substreams: int) -> None:
@@ -91,10 +91,10 @@ class Reports:
 
 
 class Server:
-    """A server with one job for each k.
+    """A server with one job for each value of ``k``.
 
     Args:
-        name: Name of the server, with which the names of its jobs begin.
+        name: Name of the server, and prefix of the names of its jobs.
         url: Address of the server.
         pid: Id of its process.
         coordinator: The coordinator that has the jobs; None if the server keeps no state.
@@ -117,7 +117,7 @@ class Server:
         self._reports: dict[int, Reports] = {}
 
     def measure(self, cell: Cell) -> Cost:
-        """Run a load, and check the watermark that it leaves.
+        """Run a load, and check the watermark after it.
 
         Raises:
             AssertionError: If the watermark is not that of the Python machine.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The median, the lowest and the highest of the figures of all rounds."""
+    """The median, the lowest and the highest figure of all rounds."""
 
     median: float
     lowest: float
@@ -35,7 +35,7 @@ class Row:
     """One figure of a benchmark.
 
     Attributes:
-        name: What is measured; a ratio names both sides.
+        name: Name of the measured quantity. The name of a ratio has both sides.
         figures: The figures of all rounds.
         unit: Unit of the figures; empty for a ratio.
         at_most: Highest median that meets the target; None if there is no such target.
@@ -79,7 +79,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def write_summary(path: Path, benchmark: str, rows: Sequence[Row]) -> None:
-    """Put the rows of a benchmark into the summary, which keeps the rows of other benchmarks."""
+    """Write the rows of a benchmark to the summary, and keep the rows of other benchmarks."""
     summary = json.loads(path.read_text()) if path.exists() else {}
     summary[benchmark] = [
         {

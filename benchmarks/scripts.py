@@ -1,4 +1,4 @@
-"""The processor time of functions in Redis: reports beside plain commands, and sweeps, by the server's statistics."""
+"""The processor time of functions in Redis, by the server's statistics: reports, plain commands and sweeps."""
 
 import asyncio
 import random
@@ -41,7 +41,7 @@ FOLLOWING = LimitingTimestampAndWallClockLag(LAG, LAG)
 
 
 class Bench:
-    """An embedded Valkey, by a store and by plain commands."""
+    """An embedded Valkey, with a store and a client for plain commands."""
 
     def __init__(self, valkey: EmbeddedValkey) -> None:
         assert valkey.pid is not None
@@ -69,7 +69,7 @@ class Bench:
             self.wait_for(self.store.report(job, times, now_ms=now_ms))
 
     def reports(self, k: int, merged: int) -> float:
-        """Return the microseconds of a report by the function, with several reports in each call."""
+        """Return the microseconds per report by the function, with ``merged`` reports in each call."""
         command = ("FCALL", library().function("report"), 3, job_key("reports"), SWEEPS, JOBS)
         columns = {"watermarks": [], "min_event_times": [], "tokens": [], "now_ms": START}
 
@@ -79,7 +79,7 @@ class Bench:
         return self._us(k, merged, calls)
 
     def plain(self, k: int) -> float:
-        """Return the microseconds of the same sorted-set commands, without a function."""
+        """Return the microseconds of a report's sorted-set commands, sent without a function."""
 
         def commands(names: list[str], event_time: int) -> list[tuple[object, ...]]:
             scored = [part for name in names for part in (event_time, name)]

@@ -1,4 +1,4 @@
-"""What coordination adds to small batches, and how long the batches of windows take."""
+"""The time that coordination adds to small batches, and the duration of batches with windows."""
 
 import shutil
 import statistics
@@ -19,7 +19,7 @@ from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
 ROWS, SUBSTREAMS = 100, 10
 BATCHES, WARM_UP = 15, 5
-"""Batches of a run, of which the first do not count."""
+"""Number of batches in a run, and number of first batches that are not measured."""
 STEP_MS = 60_000
 
 
@@ -34,12 +34,12 @@ class Bench:
             self._source.add(*rows)
 
     def bare(self) -> list[float]:
-        """Return the seconds of the batches of a function that counts rows."""
+        """Return the seconds of each batch whose function counts rows, without coordination."""
         writer = self._source.stream(self._spark).writeStream.foreachBatch(_count).trigger(availableNow=True)
         return self._seconds(lambda checkpoint: writer.option("checkpointLocation", checkpoint).start())
 
     def coordinated(self, choose: Callable[[Stream], Stream]) -> list[float]:
-        """Return the seconds of the same batches with coordination."""
+        """Return the seconds of each batch whose function counts rows, with coordination."""
         job = self._coordinator.job(config=limiting_lag(timedelta(minutes=1), max_future_skew=None))
         stream = choose(job.stream(self._source.stream(self._spark), event_time="t", substream="k"))
         stream = stream.foreach_batch(_count).trigger(availableNow=True)

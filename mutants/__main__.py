@@ -22,7 +22,7 @@ def chosen(only: str | None) -> Sequence[Mutant]:
     """Return all mutants, or the one with the name ``only``.
 
     Raises:
-        MutantError: No mutant has that name.
+        MutantError: If no mutant has that name.
     """
     if only is None:
         return MUTANTS
@@ -43,7 +43,7 @@ def check(mutants: Sequence[Mutant], folder: Path) -> list[Outcome]:
     """Check mutants one after the other in a copy of the repository.
 
     Raises:
-        MutantError: A mutant cannot be applied, or a test fails without a mutant.
+        MutantError: If a mutant cannot be applied, or a test fails without a mutant.
     """
     copy = Copy(ROOT, folder)
     copy.check_imports()

@@ -17,7 +17,7 @@ MUTANTS = (
     ),
     Mutant(
         "client-late-batch-on-time",
-        "The plain fold counts a batch with late rows as on time.",
+        "The plain fold counts the late rows of a batch as on time.",
         Guarantee.REPLAY_EXACT,
         f"{CLIENT}/hook/classify.py",
         "return min_event_time >= max(LOWEST, self.on_time_from) and",
@@ -53,7 +53,7 @@ MUTANTS = (
     ),
     Mutant(
         "client-backlog-lost",
-        "A batch leaves the backlog before the coordinator has it.",
+        "A batch leaves the backlog before the coordinator has acknowledged it.",
         Guarantee.COMMITTED,
         f"{CLIENT}/protocol/backlog.py",
         "            yield from self._report_batch(batch, since, policy)\n",

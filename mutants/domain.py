@@ -82,7 +82,7 @@ MUTANTS = (
     ),
     Mutant(
         "domain-no-fencing",
-        "The Python machine lets an older run continue.",
+        "The Python machine accepts the calls of a run that a newer run has replaced.",
         Guarantee.IDEMPOTENT,
         f"{DOMAIN}/batches.py",
         "    if run.run_id in query.fenced_runs:\n",

@@ -26,7 +26,7 @@ MUTANTS = (
     ),
     Mutant(
         "lua-clock-goes-back",
-        "The clock of a job goes back with the clock of the server.",
+        "The clock of a job goes back when the clock of the Redis server does.",
         Guarantee.MONOTONE,
         f"{LUA}/parts/clock.lua",
         "job.now = math.max(now, job.clock)",
@@ -35,7 +35,7 @@ MUTANTS = (
     ),
     Mutant(
         "lua-call-kept-for-the-next",
-        "What one call computes about its job is used for the job of the next call.",
+        "A call uses values that an earlier call computed for another job.",
         Guarantee.EXACT,
         f"{LUA}/parts/state.lua",
         "  job.now, job.observed_now, job.outage, job.held_by, job.capped_evaluations = nil, nil, nil, nil, nil\n",
@@ -99,7 +99,7 @@ MUTANTS = (
     ),
     Mutant(
         "lua-no-fencing",
-        "An older run may continue.",
+        "The coordinator accepts the calls of a run that a newer run has replaced.",
         Guarantee.IDEMPOTENT,
         f"{LUA}/parts/batches.lua",
         "  if is_fenced then refuse('query_fenced', {current_run_id = query.run_id}) end\n",

@@ -23,7 +23,7 @@ class Guarantee(StrEnum):
 
 
 class MutantError(Exception):
-    """A mutant that cannot be checked; the message names it."""
+    """The mutant cannot be checked; the message names it."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Mutant:
         """Return the text of the file with the defect.
 
         Raises:
-            MutantError: The old text does not occur exactly once, or the result is not valid Python.
+            MutantError: If the old text does not occur exactly once, or the result is not valid Python.
         """
         count = text.count(self.old)
         if count != 1:

@@ -110,7 +110,7 @@ class Copy:
         """Run the tests without a mutant and return the seconds that they took.
 
         Raises:
-            MutantError: A test failed or could not run.
+            MutantError: If a test failed or could not run.
         """
         run = self.pytest(tests, BASELINE_TIMEOUT_S)
         if run.status != 0:

@@ -82,20 +82,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
 
 @pytest.fixture(scope="session")
 def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedValkey]:
-    """A Valkey server for the whole run. Each test uses its own job name."""
+    """Yield a Valkey server for the whole run. Each test uses its own job name."""
     with EmbeddedValkey(tmp_path_factory.mktemp("valkey")) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def tidegate_settings() -> Mapping[str, str]:
-    """Settings of the coordinator, with a body limit that a test can exceed."""
+    """Return the coordinator's settings, with a body limit that a test can exceed."""
     return {"sweep_interval_ms": "50", "max_body_bytes": "65536"}
 
 
 @pytest.fixture
 def job_name() -> str:
-    """A job name that no other test uses."""
+    """Return a job name that no other test uses."""
     return f"job-{secrets.token_hex(6)}"
 
 

@@ -81,7 +81,7 @@ def test_pages_are_sorted_by_query_and_name(http: httpx.Client, make_job: Make) 
 
 
 def test_waiting_ends_with_the_watermark_or_with_the_time(http: httpx.Client, make_job: Make) -> None:
-    """A waiting consumer is notified when the watermark reaches its value."""
+    """The coordinator answers a waiting consumer when the watermark reaches the requested value."""
     path = make_job()
     waited = http.get(f"{path}/watermark", params={"at_least": 5, "timeout_s": 0.2}).json()
     assert (waited["reached"], waited["watermark"]) == (False, None)

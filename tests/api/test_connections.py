@@ -106,7 +106,7 @@ def test_a_head_over_the_limits_is_refused(
 
 
 def test_a_head_within_the_limits_is_served(dial: Callable[..., socket.socket]) -> None:
-    """The server accepts such a head in one piece or in several, on a new or a reused connection."""
+    """The server accepts a head in one piece or in several, on a new or a reused connection."""
     request = HEAD + b"".join(b"X-%d: %s\r\n" % (n, b"y" * 600) for n in range(98)) + b"Connection: close\r\n\r\n"
     assert 58_000 < len(request) < 65_536
     assert answer(dial(request)).startswith(b"HTTP/1.1 200 ")

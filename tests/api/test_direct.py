@@ -87,7 +87,7 @@ class NotDirect:
 
 @pytest.fixture(scope="module")
 def both(valkey: EmbeddedValkey) -> Iterator[list[httpx.Client]]:
-    """Two coordinators on the same clock: one that serves calls directly, and one that does not."""
+    """Yield clients of two coordinators with one clock: the first serves calls directly, the second does not."""
     clock = VirtualClock()
     first, second = (
         LocalCoordinator(valkey, clock, max_body_bytes=4096, max_substreams=2, sweep_interval_ms=60_000)

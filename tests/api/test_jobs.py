@@ -67,7 +67,7 @@ def test_the_list_does_not_read_each_job(http: httpx.Client, job_name: str) -> N
 
 
 def test_a_token_heals_a_job_and_a_forged_one_does_nothing(http: httpx.Client, make_job: Make) -> None:
-    """A forged or malformed token is ignored and counted."""
+    """The coordinator ignores and counts forged and malformed tokens."""
     path = make_job()
     reported = http.post(f"{path}:report", json={"substreams": ["a"], "max_event_times": [1000]}).json()
     forged = reported["watermark_token"].replace(".990.", ".999990.")

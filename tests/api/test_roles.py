@@ -100,7 +100,7 @@ def test_the_matrix_has_every_operation() -> None:
 @pytest.mark.parametrize("role", [role.value for role in Role])
 @pytest.mark.parametrize("operation", CALLS)
 def test_the_matrix(guarded: Guarded, operation: str, role: str) -> None:
-    """A key may call the operations of its role for jobs with its prefix. Other jobs are refused, even unknown ones."""
+    """A key may call the operations of its role, for jobs with its prefix. The name of any other job is refused."""
     key = guarded.keys[role]
     answer = guarded.send(operation, "mine", key)
     if role in MAY[operation]:

@@ -86,7 +86,7 @@ def test_sort_orders(http: httpx.Client, path: str) -> None:
 
 
 def test_each_row_has_the_time_of_its_state(http: httpx.Client, path: str) -> None:
-    """`since_ms` equals the time of the record in the history."""
+    """`since_ms` equals the time at which the history records the state."""
     before = {row["substream"]: row["since_ms"] for row in table(http, path, query="")}
     history = http.get(f"{path}/history", params={"kind": "action"}).json()["records"]
     assert before["jfk"] == next(record["at_ms"] for record in history if record["action"] == "idle")

@@ -100,7 +100,7 @@ def test_a_broken_file_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_two_keys_of_one_name_are_refused(tmp_path: Path) -> None:
-    """Two keys with one name could not be told apart in the history."""
+    """The history could not distinguish two keys with one name."""
     path = tmp_path / "keys.json"
     keyring.create(path, "one", Role.READ, "")
     document = json.loads(path.read_text())

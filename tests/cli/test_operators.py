@@ -53,7 +53,7 @@ def test_the_status_of_a_job(run: Run, flights: str) -> None:
 
 
 def test_explain_and_remove_a_holder(run: Run, flights: str) -> None:
-    """An operator finds the holder, retires the query, sets substreams idle, and reads the history."""
+    """An operator finds the holder, retires the query, marks substreams as idle, and reads the history."""
     assert "batch 0 of departures" in run("explain", flights).stdout
     run("retire", flights, "departures", "--evict", "--reason", "ended")
     result = run("explain", flights).stdout

@@ -45,7 +45,7 @@ def book_file(tmp_path: Path) -> Path:
 
 
 def test_the_results_of_the_book(book_file: Path) -> None:
-    """The command reproduces the book's table and first exercise, with lags and with a policy."""
+    """The command reproduces the table of docs/completeness.md, with lags and with a policy."""
     (book_file.parent / "ten.json").write_text(json.dumps(LAG))
     lags = ",".join(map(str, BOOK))
     rows = results(

@@ -25,7 +25,7 @@ FOLD = Fold("by row", ["a"], [5], [1], [0], [0], [0], [0])
 
 
 class Receiver:
-    """A stand-in for the coordinator that receives every batch except ``away_at``."""
+    """A stand-in for the coordinator that receives every batch except the batch ``away_at``."""
 
     def __init__(self, away_at: int | None = None) -> None:
         self.received: list[int] = []
@@ -40,7 +40,7 @@ class Receiver:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Checkpoint:
-    """A checkpoint with the batches 10, 9 and 2 in its backlog, written in this order."""
+    """Return a checkpoint with the batches 10, 9 and 2 in its backlog, written in this order."""
     checkpoint = Checkpoint(str(tmp_path))
     for batch_id in (10, 9, 2):
         on_files(checkpoint, BacklogBatch(batch_id, StoredPinnedWatermark(None, None), 0.0, None, FOLD).save())

@@ -28,7 +28,7 @@ BATCHES = 3
 
 
 class DriverCrash(BaseException):
-    """A crash of the driver. A `BaseException`, so that no handler of `Exception` catches it."""
+    """The driver has crashed. This is a `BaseException`, so that no handler of `Exception` catches it."""
 
 
 @dataclass

@@ -150,7 +150,7 @@ def test_the_next_run_reports_finished_batches(job: Job, ended_run: EndedRun) ->
 
 
 def test_a_finished_batch_is_not_reported_twice(job: Job, ended_run: EndedRun) -> None:
-    """A run reported a batch and crashed before it removed the fold."""
+    """The first run reported a batch and crashed before it removed the fold. The next run does not report it again."""
     ended_run.fold(0, "first", 0, 1000)
     ended_run.commit(0)
     ended_run.next_run(job).report(1)
@@ -283,7 +283,7 @@ def test_another_checkpoint_than_that_of_the_query_is_refused(
 
 
 def test_finished_batches_without_a_commit_are_found(job: Job, ended_run: EndedRun) -> None:
-    """Spark keeps only its last commits. After many calls, the check lists them, because the next can be deleted."""
+    """Spark keeps only its last commits. After many calls, the check lists them, because the next may be deleted."""
     run = ended_run.next_run(job)
     run.report(1)
     for batch in range(3):

@@ -1,4 +1,4 @@
-"""Invalid arguments of streams and windows are refused by the call that has them."""
+"""Each method of streams and windows refuses its own invalid arguments."""
 
 from datetime import timedelta
 from typing import Any
@@ -91,7 +91,7 @@ def test_invalid_windows_are_refused(job: Job) -> None:
 
 
 def check_reserved_names(job: Job) -> None:
-    """Check that a column with the prefix of windows' own columns is refused."""
+    """Check that a column with the reserved prefix is refused."""
     df = stream_of_types({"k": TEXT, "t": LONG, "tidegate_x": LONG})
     with pytest.raises(InvalidUsage, match="tidegate_x: columns of the stream must not begin"):
         job.stream(df, event_time="t", substream="k").windows(10).agg(rows=windows.count())

@@ -146,7 +146,7 @@ def silent() -> Iterator[str]:
 
 
 def test_an_attempt_takes_no_longer_than_the_policy_allows(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call to a coordinator that does not answer ends with its policy, before the longest timeout of an attempt."""
+    """A call to a silent coordinator ends at the time limit of its policy, before the longest timeout of an attempt."""
     monkeypatch.setattr(retry, "SHORT_WAIT_S", 0.2)
     began = time.monotonic()
     with pytest.raises(CoordinatorUnavailable):

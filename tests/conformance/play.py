@@ -12,7 +12,7 @@ from tidegate.domain.policy import Reported
 from tidegate.domain.throttle import FrameThrottle, MinStepThrottle, NoThrottle, Throttle
 
 ONLY = "0"
-"""Name of the substream in traces with a single one."""
+"""Name of the substream in traces with a single substream."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def why_left_out(trace: Trace, side: Side) -> str | None:
 
 
 def play(file: str, trace: Trace, side: Side) -> Difference | None:
-    """Play a trace; return the first difference, or None."""
+    """Play a trace; return the first difference, or None if the trace passes."""
     step = PLAYERS[file](trace, side)
     for number, operation in enumerate(trace.steps):
         got = step(operation)

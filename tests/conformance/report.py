@@ -31,7 +31,7 @@ def run(folder: Path, sides: Sequence[Side], say: Callable[[str], None]) -> list
     """Play every trace of a folder on every side.
 
     Raises:
-        FileNotFoundError: A file of traces is missing.
+        FileNotFoundError: If a file of traces is missing.
     """
     outcomes = []
     for file in FILES:

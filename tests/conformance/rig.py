@@ -41,7 +41,7 @@ class Side(Protocol):
     """An implementation of the state machine.
 
     Attributes:
-        exact_in_doubles: Whether it accepts only numbers that doubles hold exactly.
+        exact_in_doubles: Whether the implementation accepts only numbers that doubles hold exactly.
         moves_back: Whether ``restore`` can move the watermark back."""
 
     name: str

@@ -1,4 +1,4 @@
-"""Traces as stored: one JSON object per line."""
+"""The traces, read from files with one JSON object per line."""
 
 import json
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ def read(file: Path) -> list[Trace]:
     """Return the traces in a file.
 
     Raises:
-        ValueError: A line is not a trace.
+        ValueError: If a line is not a trace.
     """
     traces = []
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):

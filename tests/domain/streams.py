@@ -22,7 +22,7 @@ def arrivals(law: Law, events: int, seed: int, change: int | None = None, factor
 
     From the event with the index ``change`` on, delays are multiplied by ``factor``.
     """
-    random = Random(seed)  # noqa: S311 - to be drawn again alike
+    random = Random(seed)  # noqa: S311 - the same delays each time
     sent = range(0, events * APART, APART)
     longer = events if change is None else change
     came = [time + int(law(random) * (1 if at < longer else factor)) for at, time in enumerate(sent)]

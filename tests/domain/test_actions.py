@@ -165,7 +165,7 @@ def test_a_query_that_lost_its_checkpoint_gives_up_its_batch() -> None:
 
 
 def test_a_batch_abandoned_by_mistake_begins_again_with_its_pin() -> None:
-    """The old checkpoint was found again, so the batch must be judged by its first pinned watermark."""
+    """The old checkpoint was found again, so the batch must keep its first pinned watermark."""
     job = machine()
     batch(job, RUN, 0, {"a": 10})
     assert job.begin(RUN, 1, 2).pinned_watermark == 10
@@ -224,7 +224,7 @@ def test_reopening_leaves_the_watermark_and_the_substreams() -> None:
 
 
 def test_a_reset_keeps_only_the_configuration_and_the_journal() -> None:
-    """Tokens that were issued before the reset say nothing about the new incarnation."""
+    """Tokens that were issued before the reset prove nothing about the new incarnation."""
     job = machine(expected_queries=("departures",))
     batch(job, RUN, 0, {"a": 10**15})
     answer = job.reset(2, "fresh", AuditInfo("ann", "microseconds"))

@@ -74,7 +74,7 @@ def test_the_watermark_follows_both_queries(left: int, right: int, declared: boo
                 job.stage(run, batch, PartitionReport(0, {"s": max_event_time}), now)
             else:
                 if declared:
-                    assert low in pending[number], "an on-time row was judged late"
+                    assert low in pending[number], "an on-time row was classified as late"
                 job.commit(run, batch, None, now)
                 pending[number] = []
             done[number] += 1
@@ -86,7 +86,7 @@ def test_the_watermark_follows_both_queries(left: int, right: int, declared: boo
 
 
 def test_an_implied_commit_has_the_effect_of_a_sent_one() -> None:
-    """A driver that dies before it sends its commit must not hold the watermark for ever."""
+    """A driver that dies before it sends its commit must not hold the watermark forever."""
     for order in orders(5, 5):  # begin 0, report 0, begin 1, report 1, commit 1
         job = JobMachine(JobConfig(LimitingLag(LAG)), 0)
         for run in QUERIES:

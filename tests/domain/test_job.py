@@ -146,7 +146,7 @@ def test_a_heartbeat_that_comes_late_proves_no_more_than_it_did() -> None:
 
 
 def test_a_later_begin_commits_the_batch_before() -> None:
-    """A lost commit must not hold the watermark for ever."""
+    """A lost commit must not hold the watermark forever."""
     job = machine()
     job.begin(RUN, 0, 1)
     job.stage(RUN, 0, PartitionReport(0, {"a": 500}), 2)
@@ -183,7 +183,7 @@ def test_a_commit_of_a_batch_that_was_never_begun_changes_nothing() -> None:
 
 
 def test_silence_counts_only_up_to_what_a_query_has_observed() -> None:
-    """An absence of the coordinator or of the query must not make its substreams idle."""
+    """An outage of the coordinator or of a query must not make the query's substreams idle."""
     job = machine(idle_timeout_ms=100)
     batch(job, RUN, 0, {"a": 500, "b": 50}, 0)
     job.sweep(1_000_000)

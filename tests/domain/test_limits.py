@@ -47,7 +47,7 @@ def test_a_dead_query_holds_the_watermark_until_its_timeout() -> None:
 
 
 def test_the_open_batch_of_a_dead_query_still_holds_the_emitted_watermark() -> None:
-    """The timeout does not tell whether the rows of the batch were written."""
+    """The timeout is no evidence of whether the rows of the batch were written."""
     job = JobMachine(JobConfig(LimitingLag(0), query_timeout_ms=100), 0)
     batch(job, RUN, 0, {"a": 10}, 0)
     job.begin(RUN, 1, 0)
@@ -128,7 +128,7 @@ def test_a_watermark_alone_is_refused_if_its_policy_needs_event_times() -> None:
 
 
 def test_overrides_give_some_substreams_a_policy_of_their_own() -> None:
-    """One class of devices is an hour late by nature, and the others must not wait for it."""
+    """The devices of one class always report an hour late, and the other devices must not wait for them."""
     config = JobConfig(LimitingLag(5), overrides=(Override("slow-*", LimitingLag(60)), Override("*", LimitingLag(7))))
     job = JobMachine(config, 0)
     job.report({"slow-1": 100, "quick": 100}, 0)
@@ -166,7 +166,7 @@ def test_a_change_of_policy_takes_effect_at_once_and_lowers_no_watermark() -> No
 
 
 def test_a_history_survives_a_change_of_lag() -> None:
-    """If a change discarded the history, it would delay the watermark again."""
+    """A change that discarded the history would delay the watermark again."""
     job = JobMachine(JobConfig(LimitingLagAndDelay(50, 160)), 0)
     job.report({"a": 100}, 0)
     job.configure(JobConfig(LimitingLagAndDelay(40, 160)), 80)

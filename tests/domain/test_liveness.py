@@ -93,7 +93,7 @@ def do(job: JobMachine, command: Command, now: int) -> str:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_sweeps_at_due_times_suffice(seed: int) -> None:
-    """A job without a due sweep would hold its watermark for ever."""
+    """A job without a due sweep would hold its watermark forever."""
     chance = random.Random(seed)  # noqa: S311 - no secret
     config = any_config(chance)
     watched, left_alone = JobMachine(config, 1000), JobMachine(config, 1000)

@@ -71,7 +71,7 @@ def test_without_limits_a_row_on_time_in_its_substream_is_on_time_in_the_job(
 def test_without_limits_the_same_holds_for_rows_in_batches(
     steps: list[tuple[str, int, bool, int]], lag: int, size: int
 ) -> None:
-    """Rows are judged by the pinned watermark of their batch, and reports take effect with its commit."""
+    """Rows are classified by the pinned watermark of their batch, and reports take effect with its commit."""
     job = JobMachine(JobConfig(LimitingLag(lag)), START)
     run = Run("q", "c", "r")
     job.declare("q", SUBSTREAMS, START)
@@ -154,7 +154,7 @@ def test_the_journal_names_the_limit_that_made_a_row_late(
 
 
 def test_every_limit_acts_on_such_streams() -> None:
-    """The property above says nothing about a limit that never acts."""
+    """The test above checks nothing for a limit that never acts."""
     steps = [("a", 5, True, 0), ("b", 5, True, 0), ("c", 5, True, 0)]
     steps += [("a", 9, True, 9), ("b", 8, True, 1)] * 40 + [("c", 5, True, 0)]
     acted: set[str] = set()

@@ -40,7 +40,7 @@ class Judged:
 
 
 def judged(policy: Policy, times: list[int]) -> Judged:
-    """Return the results of a stream. Each batch is judged by the watermark before it, as in Spark."""
+    """Return the results of a stream. Each batch is classified by the watermark before it, as in Spark."""
     job = JobMachine(JobConfig(policy, delay_half_life_ms=HALF_LIFE), 0)
     found = Judged([], [], [], [])
     for at, batch in enumerate(batches(times)):
@@ -101,7 +101,7 @@ def test_completeness_recovers_soon_after_delays_have_tripled(law: str) -> None:
 
 def test_a_substream_that_never_has_enough_rows_learns_again() -> None:
     """Old delays fade, so a small substream never has enough rows of its own. A single bad batch must not set its lag
-    for ever.
+    forever.
     """
     job = JobMachine(JobConfig(TargetCompleteness(0.99, 1000), delay_half_life_ms=1000), 0)
     max_event_time = 0

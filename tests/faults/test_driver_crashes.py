@@ -29,7 +29,7 @@ def test_a_crash_at_any_point_changes_no_results(
 ) -> None:
     """Each batch crashes at the next point, and the following run replays that batch.
 
-    While the driver is down, C advances: another reporter is ahead, and an operator sets the query's substreams idle.
+    While the driver is down, C advances: another reporter is ahead, and an operator marks substreams as idle.
     """
     job = tidegate.job(config=limiting_lag(LAG))
     settings = Settings("local[2]", tidegate.url, job.connection.job, str(tmp_path))
@@ -73,7 +73,7 @@ def test_a_crash_at_any_point_changes_no_results(
     everything = {(row["k"], row["t"]) for batch in range(len(POINTS) + 1) for row in rows_of(batch)}
     assert on_time | late == everything
     assert on_time & late == set()
-    # The batch that crashed before its pin has a later pinned watermark; its row of "behind" is late.
+    # The batch that crashed before it stored a pinned watermark gets a later one: its row of "behind" is late.
     assert late == {("a", batch * STEP - STEP + 7) for batch in range(2, len(POINTS) + 1)} | {("behind", 1_600_000)}
     rows = job.status()["rows"]
     assert rows == {"on_time": len(on_time), "updated": 0, "late": len(late), "null_event_time": 0, "future": 0}

@@ -34,7 +34,7 @@ def fill(directory: Path) -> None:
 
 
 def rows_given_to(directory: Path) -> Given:
-    """Return the rows that the functions got in each batch; check that all attempts got the same."""
+    """Return the rows that the functions got in each batch; check that all attempts got the same rows."""
     attempts: dict[tuple[str, int], list[Any]] = defaultdict(list)
     for call in calls(directory):
         rows = [[(row[0]["start"], row[0]["end"]), *row[1:]] if isinstance(row[0], dict) else row for row in call.rows]

@@ -55,7 +55,7 @@ class FuzzedCoordinator:
 
 @pytest.fixture
 def fuzzed(tmp_path: Path) -> Iterator[FuzzedCoordinator]:
-    """Start a coordinator with keys, so that calls without a check of the key are found, and with short long polls."""
+    """Start a coordinator with keys, to find calls that check no key, and with short long polls."""
     file = tmp_path / "keys.json"
     key = keyring.create(file, "root", Role.ADMIN, "")
     with CoordinatorProcess(tmp_path / "data", keys_file=str(file), max_wait_s="0.2") as process:

@@ -1,4 +1,4 @@
-"""Windows close once, late rows within the allowed lateness correct them, and the last windows close without data."""
+"""Windows close once, late rows within the allowed lateness update them, and the last windows close without data."""
 
 import time
 from pathlib import Path
@@ -17,7 +17,7 @@ def test_late_rows_within_the_allowed_lateness_update_their_window(
 ) -> None:
     source.add(*rows(("a", 1000), ("a", 35_000)))  # the watermark rises to 25 s
     source.add(*rows(("a", 2000), ("a", 12_000), ("a", 13_000)))
-    source.add(*rows(("a", 3000), ("a", 45_000)))  # judged by 25 s; then the watermark rises to 35 s
+    source.add(*rows(("a", 3000), ("a", 45_000)))  # classified by 25 s; then the watermark rises to 35 s
     source.add(*rows(("a", 4000), ("a", 15_000), ("a", None)))
     results = Results()
     to_the_end(tens(job, source, spark, results).allowed_lateness(20 * SECOND), checkpoint)
@@ -41,7 +41,7 @@ def test_late_rows_within_the_allowed_lateness_update_their_window(
 def test_a_quiet_stream_closes_its_last_windows(
     spark: SparkSession, job: Job, source: FileBatches, checkpoint: str, tmp_path: Path
 ) -> None:
-    """The only batch closes no window. Then another query moves the watermark, and no more data arrives."""
+    """The query's only batch closes no window. Later, another query moves the watermark."""
     source.add(*rows(("a", 1000), ("a", 12_000)))
     results, trigger_s = Results(), 1
     stream = tens(job, source, spark, results).trigger(processingTime=f"{trigger_s} seconds")

@@ -12,7 +12,7 @@ from tidegate_spark.testing import FileBatches
 
 @pytest.fixture
 def source(tmp_path: Path) -> FileBatches:
-    """A stream of substreams ``k`` and event times ``t`` of the type timestamp."""
+    """Return an empty source whose rows have a substream ``k`` and a timestamp ``t``."""
     return FileBatches(tmp_path / "input", "k string, t timestamp")
 
 
@@ -24,7 +24,7 @@ def test_windows_follow_the_slowest_substream(
     source.add(*rows(("a", 44), ("b", 3), ("b", 21)))  # b is at 21 s, so the watermark is 11 s
     source.add(*rows(("a", 45), ("b", 42)))  # contains the marker of the watermark
     source.add(*rows(("a", 47), ("b", 45), (None, 50)))  # closes windows by the watermark
-    source.add(*rows(("a", 9.999), ("a", 10)))  # judges rows by the watermark
+    source.add(*rows(("a", 9.999), ("a", 10)))  # rows to classify by the watermark
     source.add(*rows(("b", 29.999), ("b", 30), ("a", 20.5), ("b", None)))
     out = to_the_end(tens(native(job, source.stream(spark), checkpoint, windows=TEN)), checkpoint)
     assert job.status()["watermark"] == ms(35)

@@ -12,7 +12,7 @@ from tidegate_spark.testing import CoordinatorProcess, FileBatches
 def test_the_substreams_of_a_silent_query_become_idle(
     spark: SparkSession, source: FileBatches, tidegate: CoordinatorProcess, checkpoint: str
 ) -> None:
-    """Without heartbeats, the last windows of a silent stream would stay open for ever."""
+    """Without heartbeats, the last windows of a silent stream would stay open forever."""
     job = tidegate.job(config=limiting_lag(LAG, idle_timeout=0.15 * LAG))
     source.add(*rows(("a", 100_000), ("b", 40_000)))
     query = (

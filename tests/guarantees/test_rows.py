@@ -97,9 +97,7 @@ def test_a_replay_of_a_failed_batch_judges_its_rows_alike(
 def test_a_repeated_report_of_a_task_changes_nothing(
     spark: SparkSession, source: FileBatches, job: Job, checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark runs a task again that failed after its report, and may run a slow task twice. No row must be counted
-    twice.
-    """
+    """Spark repeats a task that failed after its report, and may run a slow task twice. No row may be counted twice."""
 
     def twice(*args: Any) -> Any:
         folding.on_executors(*args)

@@ -15,7 +15,7 @@ from tidegate_spark.testing import CoordinatorProcess
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One browser per file. While it runs, no other test can run an event loop in this thread."""
+    """Yield a browser for the tests of a file. While it runs, no other test can run an event loop in this thread."""
     try:
         executable()
     except NoChromium as absent:  # only CI requires a browser
@@ -26,7 +26,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def visitor(browser: Browser) -> Iterator[Visitor]:
-    """A visitor of the page. At the end, the test fails if the browser reported an unexpected error."""
+    """Yield a visitor of the page. At the end, the test fails if the browser reported an unexpected error."""
     found = Visitor(browser)
     yield found
     found.leave()

@@ -1,4 +1,4 @@
-"""The pages of jobs of every health, and of failures. ``out/screens`` contains screenshots in light and dark mode."""
+"""The pages of jobs in every health, and pages during failures. ``out/screens`` has screenshots in light and dark."""
 
 import time
 from pathlib import Path
@@ -125,7 +125,7 @@ def test_pages_while_redis_is_away(tmp_path: Path, visitor: Visitor) -> None:
         expect(page.locator("#trouble")).to_be_hidden()
         expect(late.locator("h1")).to_have_text("flights")
         for window in (page, late):
-            window.close()  # before the coordinator ends, which the pages would report as an error
+            window.close()  # the pages would report the end of the coordinator as an error
 
 
 def test_a_page_while_the_coordinator_is_away(tmp_path: Path, visitor: Visitor) -> None:

@@ -18,7 +18,7 @@ SLOW = "ANC"
 
 @pytest.fixture
 def held(http: httpx.Client, make: Callable[..., str]) -> str:
-    """A job with three committed batches, in which ANC is two hours behind the other substreams."""
+    """Create a job with three committed batches, in which ANC is two hours behind the other substreams."""
     job = make(idle_timeout_ms=10 * HOUR, **FRAMES)
     for number in range(3):
         at = BASE + number * HOUR
@@ -66,7 +66,7 @@ def test_an_eviction_needs_a_reason_and_is_recorded(
     main = page.locator("main")
     expect(main).to_contain_text("Afterwards: 2013-01-07 11:00:00Z, held by BOS of departures")
     page.get_by_role("button", name="Evict").click()
-    expect(page.locator("h1")).to_have_text("Evict ANC")  # not without a reason
+    expect(page.locator("h1")).to_have_text("Evict ANC")  # the form requires a reason
     assert http.get(f"/v1/jobs/{held}").json()["substreams"]["active"] == 3
     page.get_by_label("Reason").fill("the <b>station</b> is closed")
     page.get_by_role("button", name="Evict").click()
@@ -218,7 +218,7 @@ def test_more_substreams_than_a_page(
 def test_an_action_by_keyboard_alone(
     tidegate: CoordinatorProcess, visitor: Visitor, http: httpx.Client, held: str
 ) -> None:
-    """The keyboard reaches the action and completes it, while updates replace the table around the focus."""
+    """A user can complete an action by keyboard, while updates replace the table around the focus."""
     page = open_job(visitor, tidegate, held)
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to content")).to_be_focused()

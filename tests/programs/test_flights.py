@@ -105,7 +105,7 @@ def test_an_invalid_setting_is_refused_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The output of the last run is not touched."""
+    """The output of the last run stays unchanged."""
     out = tmp_path / "demo"
     monkeypatch.setenv("DEMO_OUT", str(out))
     monkeypatch.setenv(name, value)

@@ -39,7 +39,7 @@ def test_the_audit_file_contains_changes_and_refusals(tmp_path: Path) -> None:
         problem(http.get("/v1/jobs/mine", headers={"X-Request-ID": "r3"}), 401, "key_required")
         # The coordinator writes a line after its answer.
         until(lambda: audit.read_text().count("\n") == 4, "four lines in the audit file")
-        # The audit log is moved away, as logrotate does.
+        # Move the audit log away, as logrotate does.
         first = audit.rename(tmp_path / "audit.log.1")
         assert login(http, "tdg_wrong").status_code == 401
         assert login(http, admin).status_code == 303

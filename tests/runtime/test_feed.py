@@ -34,7 +34,7 @@ async def until(reached: Callable[[], bool]) -> None:
 
 
 def test_a_feed_without_followers_ends(valkey: EmbeddedValkey, job_name: str) -> None:
-    """A command of the store's client may swallow a cancellation, so the test tries many short uses."""
+    """A command of the store's client may ignore a cancellation, so the test tries many short uses."""
 
     async def run(store: JobStore) -> None:
         await store.configure(job_name, JobConfig(LimitingLag(0)), {}, None)

@@ -1,4 +1,4 @@
-"""The sweeper: it applies timeouts, and does not touch jobs that time cannot change."""
+"""The sweeper: it applies timeouts, and skips jobs that time cannot change."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -50,7 +50,7 @@ class DeletedInBetween(JobStore):
 
 
 def test_a_job_deleted_during_a_sweep_does_not_stop_the_sweep(valkey: EmbeddedValkey, job_name: str) -> None:
-    """If the deletion failed the sweep, substreams of other jobs would not become idle."""
+    """If the sweep failed, substreams of other jobs would not become idle."""
 
     async def sweep() -> list[str]:
         redis = connect(valkey.url)
@@ -82,7 +82,7 @@ def test_a_job_deleted_during_a_sweep_does_not_stop_the_sweep(valkey: EmbeddedVa
 def test_time_moves_the_watermark_without_any_report_or_read(
     valkey: EmbeddedValkey, job_name: str, config: JobConfig
 ) -> None:
-    """A silent input must still close its windows."""
+    """The windows of a silent input must close."""
 
     async def run(store: JobStore) -> None:
         await store.configure(job_name, config, {}, None)
@@ -150,7 +150,7 @@ def test_a_heartbeat_makes_a_timeout_of_its_query_due(valkey: EmbeddedValkey, jo
 
 
 def test_a_clock_that_jumps_ahead_is_refused(valkey: EmbeddedValkey, job_name: str) -> None:
-    """After a failover to a host whose clock is a year ahead, all substreams would be idle."""
+    """After a failover to a host whose clock is a year ahead, all substreams would become idle."""
 
     async def run(store: JobStore) -> None:
         guard = ClockGuard(60_000)

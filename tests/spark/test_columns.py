@@ -32,7 +32,7 @@ MAX_EVENT_TIMES = {
 
 @pytest.fixture
 def typed(tmp_path: Path) -> FileBatches:
-    """A stream with a column of each type."""
+    """Return a source with a column of each type."""
     source = FileBatches(tmp_path / "input", SCHEMA)
     source.add(*ROWS)
     return source

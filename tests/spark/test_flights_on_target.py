@@ -1,4 +1,4 @@
-"""The flights of two weeks with a target of 99 %: Spark and the service equal the machine by hand."""
+"""The flights of two weeks with a target of 99 %: Spark and the service give the results of a replay in the domain."""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta

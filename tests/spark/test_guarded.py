@@ -56,7 +56,7 @@ def test_a_query_with_an_unsuitable_key_fails_at_once(
     role: Role | None,
     job_name: str,
 ) -> None:
-    """The query must not retry for ten minutes, as it does while the coordinator is away."""
+    """The query must not retry for ten minutes, as it would while the coordinator does not answer."""
     process, keys = guarded
     job = process.job(job=job_name, config=limiting_lag(LAG), key=None if role is None else keys[role])
     source.add(*rows(("a", 100_000)))

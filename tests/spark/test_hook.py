@@ -16,7 +16,7 @@ from tidegate_spark.testing import FileBatches
 def test_rows_without_an_event_time_can_be_passed_as_on_time(
     spark: SparkSession, source: FileBatches, job: Job, checkpoint: str
 ) -> None:
-    """The rows keep their own class. The late function is not called for a batch without late rows."""
+    """Rows without an event time keep their class. The late function is not called for a batch without late rows."""
     source.add(*rows(("a", 100_000), ("a", None)))
     sink = Sink()
     stream = sink.after(job.stream(source.stream(spark), event_time="t", substream="k"))

@@ -1,4 +1,4 @@
-"""The book's exercise on allowed lateness: all of it by hand, and its first events through Spark."""
+"""The exercise of :mod:`benchmarks.lateness`: all events in Python, and the first events with Spark."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from benchmarks.lateness import EVENTS, GRACES, HALVES, LAG, SIZE, arrivals, mea
 def by_hand(events: int, lag: int, grace: int) -> tuple[int, int, int, float]:
     """Return the numbers of on-time, updated and late events, and the mean latency of the emitted windows.
 
-    Each event is judged when it arrives.
+    Each event is classified when it arrives.
     """
     max_event_time, counts = -1, [0, 0, 0]
     open_ends: set[int] = set()
@@ -31,7 +31,7 @@ def by_hand(events: int, lag: int, grace: int) -> tuple[int, int, int, float]:
 
 
 def test_allowed_lateness_gives_the_completeness_of_a_longer_lag_without_its_latency() -> None:
-    """The results equal the book's figures to the last digit."""
+    """With a lag of 5, an allowed lateness of 5 or 15 is as complete as a lag of 10 or 20, without its latency."""
 
     def complete(lag: int, grace: int) -> tuple[str, float]:
         on_time, updated, _, latency = by_hand(EVENTS, lag, grace)
@@ -54,5 +54,5 @@ def test_a_real_query_counts_as_by_hand(spark: SparkSession, tmp_path: Path, gra
     assert (found.on_time, found.updated, found.late) == (on_time, updated, late)
     assert found.latency == pytest.approx(latency)
     assert late > 0 if grace == 0 else updated > 0
-    # The state has open windows, closed windows that still take rows, and windows that this batch has closed.
+    # The state has open windows, closed windows that still accept rows, and windows that this batch has closed.
     assert 0 < found.state_rows <= (LAG + grace) // SIZE + 3

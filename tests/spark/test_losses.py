@@ -1,4 +1,4 @@
-"""Coordinators that have lost their state, or the end of it: queries detect the loss and report again."""
+"""Coordinators that have lost their state, or the end of their log: queries detect the loss and report again."""
 
 import time
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def quick(own: LocalCoordinator) -> Job:
 def test_a_silent_query_restores_an_emptied_coordinator(
     spark: SparkSession, source: FileBatches, own: LocalCoordinator, checkpoint: str
 ) -> None:
-    """The next batch may be hours away. Heartbeats detect the loss, and count again afterwards."""
+    """The next batch may be hours away. Heartbeats detect the loss, and are evidence of silence again afterwards."""
     sink, job = Sink(), quick(own)
     source.add(*rows(("a", 100_000), ("b", 40_000)))
     with running(sink.after(job.stream(source.stream(spark), event_time="t", substream="k")), checkpoint):
@@ -65,7 +65,7 @@ def test_a_restart_does_not_restore_evicted_substreams(
 def test_a_query_does_not_restore_event_times_from_before_a_reset(
     spark: SparkSession, source: FileBatches, tidegate: CoordinatorProcess, checkpoint: str, restarted: bool
 ) -> None:
-    """Operators reset a job to remove a false event time, so the query must not declare it again."""
+    """Operators reset a job to remove a wrong event time, so the query must not declare it again."""
     sink, job = Sink(), tidegate.job(config=limiting_lag(LAG, max_future_skew=None))
     stream = sink.after(job.stream(source.stream(spark), event_time="t", substream="k"))
     source.add(*rows(("a", 10**15), ("b", 10**15)))

@@ -1,4 +1,4 @@
-"""Delays of rows: measured by Spark as by hand, and used by the coordinator to learn lags."""
+"""Delays of rows: Spark measures the expected delays, and the coordinator learns lags from them."""
 
 from collections import Counter
 from datetime import timedelta

@@ -41,7 +41,7 @@ def test_every_mode_gives_the_same_results(
 def test_a_stream_with_one_substream_is_observed(
     spark: SparkSession, source: FileBatches, job: Job, checkpoint: str
 ) -> None:
-    """The cheapest mode judges and counts like the others. A batch with only null event times changes no event time."""
+    """The mode ``observe`` gives the same results as the others. Null event times change no max event time."""
     source.add(*rows(("a", 100_000), ("b", 40_000)))
     source.add(*rows(("a", 90_000), ("b", 89_999), ("c", None)))
     source.add(*rows(("a", None)))
@@ -55,8 +55,8 @@ def test_a_stream_with_one_substream_is_observed(
 
 
 def test_several_columns_make_a_substream(spark: SparkSession, source: FileBatches, job: Job, checkpoint: str) -> None:
-    """Partition 1 of one topic differs from partition 1 of another. A declared substream has the same name as in the
-    rows.
+    """Partition 1 of one topic differs from partition 1 of another. A declared substream has the name that its rows
+    give it.
     """
     source = FileBatches(source.directory, "topic string, partition int, `at ``it` long")
     source.add(
@@ -86,7 +86,7 @@ def test_several_columns_make_a_substream(spark: SparkSession, source: FileBatch
 
 
 def test_sparks_own_watermark_loses_the_partition_that_is_behind(spark: SparkSession, tmp_path: Any) -> None:
-    """This test has the source, lag and rows of ``test_a_partition_that_is_behind_has_no_late_rows``."""
+    """The source, lag and rows are those of ``test_a_partition_that_is_behind_has_no_late_rows``."""
     from pyspark.sql import functions as F
 
     counted: dict[Any, int] = {}

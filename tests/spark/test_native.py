@@ -41,7 +41,7 @@ ROCKS_DB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProv
 
 @pytest.fixture
 def source(tmp_path: Path) -> FileBatches:
-    """A stream of substreams ``k`` and event times ``t`` of the type timestamp."""
+    """Return an empty source whose rows have a substream ``k`` and a timestamp ``t``."""
     return FileBatches(tmp_path / "input", "k string, t timestamp")
 
 
@@ -127,7 +127,7 @@ OPERATORS: dict[str, Operator] = {
 def test_operators_follow_the_watermark(
     spark: SparkSession, job: Job, source: FileBatches, checkpoint: str, operator: Operator
 ) -> None:
-    """No filter of the user removes markers before Spark has seen them. Spark removes state when its time is over."""
+    """No filter of the user removes markers before Spark has read them. Spark removes state below the watermark."""
     for number in range(4):
         source.add(*rows(("a", 20 * number), ("a", 20 * number + 1), ("b", 20 * number)))
     out = Out()
@@ -142,7 +142,7 @@ def test_operators_follow_the_watermark(
 
 
 def test_markers_never_reach_the_user(spark: SparkSession, job: Job, source: FileBatches, checkpoint: str) -> None:
-    """All rows of the user arrive unchanged, with null event times and columns of all kinds."""
+    """All rows of the user arrive unchanged, with null event times and columns of all types."""
     schema = "k string, t timestamp, n int, `a b` array<struct<x: double>>, m map<string, date>, d decimal(20, 3)"
     source = FileBatches(source.directory, schema)
     row = {"n": 1, "a b": [{"x": 1.5}], "m": {"y": "2024-01-01"}, "d": "12.345"}
@@ -228,7 +228,7 @@ def test_complete_up_to_a_time_emits_state_that_ends_after_the_last_event(
 ) -> None:
     """A session ends a gap after its last row. Spark emits it when the watermark has passed its end.
 
-    The end of the input may be given when the job is complete already.
+    The call with ``up_to`` may follow an earlier ``complete()``.
     """
     source.add(*rows(("a", 1), ("a", 3), ("b", 25)))
     followed = native(job, source.stream(spark), checkpoint)
@@ -286,7 +286,7 @@ def test_timers_follow_the_watermark(spark: SparkSession, job: Job, source: File
 def test_a_quiet_stream_closes_its_last_windows(
     spark: SparkSession, job: Job, source: FileBatches, checkpoint: str, tmp_path: Path
 ) -> None:
-    """No more data arrives. Another query moves the watermark."""
+    """The query gets no more rows. Its windows close when another query moves the watermark."""
     source.add(*rows(("a", 1), ("a", 12)))
     out, trigger_s = Out(), 1
     followed = tens(native(job, source.stream(spark), checkpoint, windows=TEN))
@@ -344,7 +344,7 @@ def test_a_single_batch_run_leaves_its_windows_to_the_next(
 def test_the_substreams_of_a_silent_native_query_become_idle(
     spark: SparkSession, tidegate: CoordinatorProcess, source: FileBatches, checkpoint: str
 ) -> None:
-    """A silent query proves that no data arrives. Its idle substreams do not hold the watermark."""
+    """The heartbeats of a silent query prove that no data arrives. Its idle substreams do not hold the watermark."""
     job = tidegate.job(config=limiting_lag(LAG, idle_timeout=timedelta(seconds=2)))
     source.add(*rows(("a", 40), ("b", 5)))
     out = Out()

@@ -86,7 +86,7 @@ def test_a_crash_of_the_coordinator_changes_nothing(
 def test_a_lost_job_is_created_again_with_the_users_configuration(
     spark: SparkSession, source: FileBatches, job: Job, checkpoint: str
 ) -> None:
-    """The declared substreams hold again. The pinned watermark beside the checkpoint still judges the replayed rows."""
+    """The declared substreams hold the watermark again. The replay uses the pinned watermark beside the checkpoint."""
     source.add(*rows(("a", 100_000)))
     source.add(*rows(("a", 95_000)))
     given = []
@@ -124,7 +124,7 @@ def test_a_deleted_job_stays_deleted_until_a_query_is_started(
 def test_after_the_longest_outage_the_query_fails(
     spark: SparkSession, source: FileBatches, own: LocalCoordinator, checkpoint: str
 ) -> None:
-    """A query that waits for ever would look like a working one."""
+    """A query that waits forever would look like a working one."""
     source.add(*rows(("a", 100_000)))
     job = own.job(job="j", config=limiting_lag(LAG), on_outage=timedelta(milliseconds=300))
     stream = job.stream(source.stream(spark), event_time="t", substream="k")
@@ -173,7 +173,7 @@ def job_that_continues(own: LocalCoordinator, **limits: Any) -> Job:
 def test_a_query_can_continue_without_its_coordinator(
     spark: SparkSession, source: FileBatches, own: LocalCoordinator, checkpoint: str
 ) -> None:
-    """The last pinned watermark judges the rows. Later the coordinator gets all reports, and no substream is idle."""
+    """The client uses the last pinned watermark. Later the coordinator gets all reports, and no substream is idle."""
     sink = Sink()
     job = job_that_continues(own, idle_timeout=timedelta(seconds=2))
     stream = sink.after(job.stream(source.stream(spark), event_time="t", substream="k")).tuning(heartbeat_ms=200)

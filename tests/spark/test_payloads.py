@@ -1,6 +1,6 @@
 """Requests and responses between the client and the coordinator, compared with the OpenAPI document.
 
-A recorder between both keeps all exchanges. Each body must match the document. The client must send every member of the
+A recorder between them keeps all exchanges. Each body must match the document. The client must send every member of the
 document, except those that are listed here for other clients.
 """
 
@@ -126,7 +126,7 @@ def fail(df: DataFrame, batch: Batch) -> None:
 def recorded(
     recorder: Recorder, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, list[Exchange]]:
-    """The exchanges of queries of every kind and of the calls of a job, by operation."""
+    """Return the exchanges of queries of every kind and of the calls of a job, by operation."""
     folder = tmp_path_factory.mktemp("payloads")
     job = connect(recorder.url, job="payloads", config=limiting_lag(LAG, idle_timeout=timedelta(seconds=1)))
     source = FileBatches(folder / "input", "k string, t long")
@@ -200,7 +200,7 @@ def test_requests_match_the_document(recorded: dict[str, list[Exchange]]) -> Non
 
 
 def test_the_client_sends_every_member_for_spark_jobs(recorded: dict[str, list[Exchange]]) -> None:
-    """A member that is never sent is missing in the client, or superfluous."""
+    """A member that the client never sends is missing in the client, or superfluous in the document."""
     for operation, exchanges in recorded.items():
         call = call_of(operation)
         if "requestBody" not in call or operation == "put_job":

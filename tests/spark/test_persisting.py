@@ -1,4 +1,4 @@
-"""A batch is read again only if Spark can repeat the read, and gets the same rows at a low price."""
+"""A batch is read again only if the second read is cheap and returns the same rows."""
 
 import logging
 import random
@@ -50,7 +50,7 @@ def test_a_stream_that_spark_can_read_again(spark: SparkSession, tmp_path: Path,
 
 @pytest.mark.parametrize("name", NOT_REPEATABLE)
 def test_a_stream_with_steps_that_spark_cannot_repeat(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    """Its second reading could return other rows, or run a user's code twice."""
+    """A second read could return other rows, or run a user's code twice."""
     change, expected = NOT_REPEATABLE[name]
     assert expected in str(reason_to_persist(change(parquet(spark, tmp_path))))
 
@@ -76,7 +76,7 @@ def test_the_fold_and_the_function_get_the_same_rows(
     chosen: bool | None,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A function that returns other values at each call gives the rows other event times at a second reading."""
+    """A function that returns other values at each call gives the rows other event times in a second read."""
     pq.write_table(pa.table({"k": ["a"] * 100, "t": range(100), "v": [0.0] * 100}), tmp_path / "rows.parquet")
     at_random = F.udf(lambda time: time + random.randrange(2**40), "long")  # noqa: S311 - no secret
     seen: list[int] = []
@@ -90,6 +90,6 @@ def test_the_fold_and_the_function_get_the_same_rows(
     with caplog.at_level(logging.INFO, "tidegate"):
         to_the_end(stream if chosen is None else stream.persist(chosen), checkpoint)
     (substream,) = job.substreams()
-    # Read again, as the user may choose, the function gets other rows than those that were reported.
+    # If the user chooses to read again, the function gets other rows than those that were reported.
     assert (substream["max_event_time"] == max(seen)) == (chosen is not False)
     assert ("has the step PythonUDF" in caplog.text) == (chosen is None)

@@ -73,7 +73,7 @@ def test_the_progress_of_a_batch_is_not_converted(
 
 
 def test_a_query_is_renamed_by_handing_over(spark: SparkSession, job: Job, orders: FileBatches, tmp_path: Path) -> None:
-    """Without a handover, the substreams of the old name would hold the watermark for ever."""
+    """Without a handover, the substreams of the old name would hold the watermark forever."""
     orders.add(*rows(("eu", 100_000), ("us", 50_000)))
     to_the_end(stream_of(spark, job, orders, Sink()), f"{tmp_path}/checkpoint", "orders")
     job.hand_over("orders", "orders-v2", "renamed")
@@ -106,7 +106,7 @@ def test_a_query_that_starts_over_logs_a_warning(
 def test_a_checkpoint_lost_during_a_batch_needs_a_handover(
     spark: SparkSession, job: Job, orders: FileBatches, tmp_path: Path
 ) -> None:
-    """A mere restart would lose the rows of the open batch, so the owner must decide."""
+    """A restart alone would lose the rows of the open batch, so the operator must hand the query over."""
     orders.add(*rows(("a", 100_000)))
 
     def fail(df: DataFrame, batch: Batch) -> None:

@@ -1,4 +1,4 @@
-"""Rows by hour of event time: counted by Spark as by hand, and shown by the coordinator."""
+"""Rows by hour of event time: Spark counts the expected rows, and the coordinator shows them."""
 
 from collections import Counter
 from random import Random
@@ -137,7 +137,7 @@ def test_hours_do_not_make_an_account_too_large() -> None:
     wide.substream[:] = [f"{at:04}" + "é" * 72 for at in range(9_000)]
     assert not wide.is_too_large()
     account = wide.row_counts()
-    assert account["hours"][:2] == [FEW[:1], []], "more hours would make the account too large"
+    assert account["hours"][:2] == [FEW[:1], []], "more hours would make the row counts too large"
     assert account["all_hours"] == [[1, 5, 0, 1], [2, 81_000, 0, 0]]
 
 

@@ -51,8 +51,8 @@ def test_a_batch_is_no_evidence_for_the_time_after_its_planning(
 def test_a_batch_of_a_rate_limited_source_is_no_evidence_of_silence(
     spark: SparkSession, source: FileBatches, tidegate: CoordinatorProcess, checkpoint: str, limited: bool
 ) -> None:
-    """The next file may have rows of a substream. If each batch were all available input, the substream would be
-    silent.
+    """The next file may have rows of a substream. If each batch counted as all available input, the substream
+    would become idle.
     """
     job = tidegate.job(config=limiting_lag(LAG, idle_timeout=TIMEOUT))
     sink = Sink()

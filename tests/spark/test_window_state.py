@@ -72,7 +72,7 @@ def test_few_rows_of_many_bytes_are_parquet_files(
 
 
 def test_another_store_reads_the_version(spark: SparkSession, store: FileState, checkpoint: str) -> None:
-    """A restarted query has a new store."""
+    """A restarted query reads the versions with a new store."""
     store.write(3, count(spark, 5))
     assert sorted_rows(FileState(Checkpoint(checkpoint)).read(spark, 3)) == sorted_rows(count(spark, 5))
 
@@ -81,7 +81,7 @@ def test_another_store_reads_the_version(spark: SparkSession, store: FileState, 
 def test_a_replay_may_have_another_number_of_rows(
     spark: SparkSession, store: FileState, versions: Path, first: int, second: int
 ) -> None:
-    """Otherwise a batch could read the version of its first attempt."""
+    """The replay replaces the version of the first attempt, also if one is an Arrow file and the other a directory."""
     store.write(3, count(spark, first))
     store.write(3, count(spark, second))
     assert len(names(versions)) == 1
@@ -91,7 +91,7 @@ def test_a_replay_may_have_another_number_of_rows(
 def test_after_a_large_version_the_rows_are_not_collected_first(
     spark: SparkSession, store: FileState, versions: Path, checkpoint: str
 ) -> None:
-    """Otherwise a large state would be computed twice in each batch, the first time in a single task."""
+    """An attempt to collect a large state would compute it twice in each batch, the first time in a single task."""
     store.write(3, count(spark, FEW_ROWS + 1))
     restarted = FileState(Checkpoint(checkpoint))
     restarted.write(4, restarted.read(spark, 3).limit(5))

@@ -256,7 +256,7 @@ def test_the_state_has_only_windows_that_take_rows(
     versions = sorted(int(path.stem) for path in (beside / "windows").glob("*.json"))
     assert versions == list(range(batches - VERSIONS_KEPT, batches))
     assert sorted(int(path.stem) for path in (beside / "state").iterdir()) == versions
-    # The last batch is at 145 s. Its pinned watermark is 125 s, so windows that end above 105 s still take rows.
+    # The last batch is at 145 s. Its pinned watermark is 125 s, so windows that end above 105 s still accept rows.
     state = FileState(Checkpoint(checkpoint)).read(spark, batches - 1)
     assert sorted({row.tidegate_start for row in state.collect()}) == [s * SECOND for s in (100, 110, 120, 130, 140)]
     assert state.count() == 3 * 5

@@ -1,4 +1,4 @@
-"""Strategies for configurations, names, times and runs. Their few values make commands affect each other often."""
+"""Strategies for configurations, names, times and runs. They have few values, so commands often affect each other."""
 
 from hypothesis import strategies as st
 

@@ -1,7 +1,7 @@
 """Policies that follow the clock, in long runs. The Lua functions compute what the domain evaluates step by step.
 
 ``test_twin.py`` covers all commands in short runs. Here, a job gets hundreds of reports with falling event times, so
-that caps apply again and again. The clock sometimes jumps beyond the histories of the policies. Substreams come and go.
+that caps apply repeatedly. The clock sometimes jumps beyond the histories of the policies. Substreams come and go.
 """
 
 import random

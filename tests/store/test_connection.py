@@ -84,7 +84,7 @@ def test_redis_over_a_unix_socket(tmp_path: Path) -> None:
 
 @needs_redis
 def test_redis_over_tls(tmp_path: Path) -> None:
-    """The server's certificate is checked, so an unknown one is refused."""
+    """The store refuses a server whose certificate it does not know."""
     assert REDIS is not None, "CI installs redis-server"
     assert OPENSSL is not None, "CI installs openssl"
     key, certificate, port = tmp_path / "key.pem", tmp_path / "cert.pem", free_port()
@@ -120,10 +120,10 @@ def test_redis_over_tls(tmp_path: Path) -> None:
 
 @needs_redis
 def test_a_redis_cluster_is_refused(tmp_path: Path) -> None:
-    """A function updates a job and the list of due jobs, which may be on different nodes."""
+    """A cluster may keep a job and the list of due jobs on different nodes, and a function updates both."""
     assert REDIS is not None, "CI installs redis-server"
     port, bus = free_port(), free_port()
-    # By default, the second port is 10,000 above the first, and may exceed the highest port.
+    # By default, the cluster port is 10,000 above the port, and may exceed the highest port number.
     ports = ["--port", port, "--cluster-port", bus]
     with (
         running(tmp_path, REDIS, *ports, "--bind", "127.0.0.1", "--cluster-enabled", "yes"),
@@ -145,13 +145,13 @@ def _sentinel(directory: Path, primary: str, port: str) -> list[str]:
 
 @pytest.mark.slow
 def test_the_store_follows_a_failover_of_sentinels(tmp_path: Path) -> None:
-    """The primary dies, and a replica takes its place. The store loads its functions there and writes to it."""
+    """When the primary dies, a replica takes its place. The store loads its functions into it and writes to it."""
     first, second, sentinel = free_port(), free_port(), free_port()
     for name in ("first", "second", "sentinel"):
         (tmp_path / name).mkdir()
     secret = ["--bind", "127.0.0.1", "--requirepass", "s3cret", "--masterauth", "s3cret"]
     replica = [*secret, "--replicaof", "127.0.0.1", first, "--port", second]
-    # The first Sentinel does not answer, so the second one is asked.
+    # The first Sentinel does not answer, so the store asks the second one.
     url = f"redis+sentinel://:s3cret@127.0.0.1:1,127.0.0.1:{sentinel}/the%25primary/0?sentinel_password=of-sentinels"
 
     async def follow(ending: ExitStack) -> list[int | None]:
@@ -195,7 +195,7 @@ def test_an_invalid_address_is_refused(url: str) -> None:
 
 
 def test_addresses_are_shown_without_passwords() -> None:
-    """Addresses appear in logs and error messages."""
+    """Addresses in logs and error messages contain no passwords."""
     for url in ("redis://user:p@ss@host:1/0", "redis://u:p/ss@host:1/0", "redis://host:1/0?password=pass"):
         assert without_password(url) == "redis://host:1/0"
     assert without_password("redis+sentinel://u:p@a:1,b:2/primary/0?sentinel_password=p") == (

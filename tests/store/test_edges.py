@@ -94,7 +94,7 @@ def test_counters_at_their_maximum_do_not_fail_a_commit(driver: Driver, job_name
 
 
 def test_sums_of_counts_are_exact(driver: Driver, job_name: str) -> None:
-    """Sums of row counts must not lose their last digit to a double."""
+    """Sums of row counts must be exact, although Lua computes with doubles."""
     run = Run("q", "c", "r")
     driver(driver.store.configure(job_name, JobConfig(LimitingLag(0)), {}, None))
     driver(driver.store.begin(job_name, run, 0))
@@ -104,7 +104,7 @@ def test_sums_of_counts_are_exact(driver: Driver, job_name: str) -> None:
 
 
 def test_a_job_of_many_queries_can_be_changed_completed_and_deleted(driver: Driver, job_name: str) -> None:
-    """A job with thousands of short-lived queries must remain manageable."""
+    """An operator can change, complete and delete a job that has had thousands of queries."""
 
     async def declare() -> None:
         for number in range(9000):
@@ -134,7 +134,7 @@ def test_the_history_of_a_job_is_bounded(driver: Driver, job_name: str) -> None:
 
 
 def test_a_report_leaves_most_idle_substreams_to_sweeps(driver: Driver, job_name: str) -> None:
-    """When many substreams become idle together, a report must not block Redis for a second. Sweeps do the rest."""
+    """When many substreams become idle together, a report must not block Redis for a second. Sweeps handle the rest."""
     many = {f"s{number}": number for number in range(5000)}
     driver(driver.store.configure(job_name, JobConfig(LimitingLag(0), idle_timeout_ms=10), {}, None, now_ms=0))
     driver(driver.store.report(job_name, many, now_ms=0))

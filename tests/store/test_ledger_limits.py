@@ -15,7 +15,7 @@ RUN = Run("q", "c", "r")
 
 
 class Account:
-    """A job that commits batches on both sides, and compares everything that can be read."""
+    """A job in the domain and in the store, whose tables are compared after each batch."""
 
     def __init__(self, driver: Driver) -> None:
         self.twin = Twin(driver, JobConfig(LimitingLag(0)), 0, None)
@@ -59,7 +59,7 @@ def test_many_substreams_reduce_the_kept_hours_in_the_store(driver: Driver) -> N
 
 
 def test_sums_of_hours_are_exact(driver: Driver) -> None:
-    """No sum may lose its last digit to a double."""
+    """Sums must be exact, although Lua computes with doubles."""
     account, most = Account(driver), 2**53 - 1
     account.commit({"a": ((1, most, 0, most - 2),), "b": ((1, most, 3, 1),), "?": ((1, most, 0, 1),)})
     of_hour = account.twin.driver(account.twin.store.reads.late(account.twin.job)).hours[1]

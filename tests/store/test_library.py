@@ -92,14 +92,14 @@ def test_all_keys_of_a_job_share_its_hash_tag() -> None:
 
 
 def included(path: Path) -> set[str]:
-    """Return all parts that a file includes, directly or not."""
+    """Return all parts that a file includes, directly or indirectly."""
     direct = re.findall(r"^-- @include parts/(\S+)$", path.read_text(), re.MULTILINE)
     return set(direct).union(*(included(LUA / "parts" / f"{part}.lua") for part in direct))
 
 
 @pytest.mark.parametrize("path", [*LUA.rglob("*.lua")], ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_a_file_includes_the_parts_that_it_uses(path: Path) -> None:
-    """A part that only another file includes would be missing in the next command."""
+    """Without its own includes, a file would depend on the includes of other files."""
     parts = {part.stem for part in (LUA / "parts").glob("*.lua")}
     code = "\n".join(line.partition("--")[0] for line in path.read_text().splitlines())
     own = {path.stem} | set(re.findall(r"local (\w+)", code)) | set(re.findall(r"local \w+, (\w+)", code))
@@ -117,7 +117,7 @@ def test_each_command_is_a_function_whose_name_depends_on_the_code() -> None:
 
 
 def test_the_name_of_the_library_depends_on_the_flags(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise, a server with the functions of an earlier version would keep their flags."""
+    """With the same name, a server would keep the functions of an earlier version and their flags."""
     before = library().name
     monkeypatch.setattr(library_module, "FLAGS", library_module.FLAGS | {"report": "'allow-oom'"})
     assert library.__wrapped__().name != before

@@ -28,7 +28,7 @@ Outcome = CommandResult | DomainError
 
 
 class Clocked:
-    """A store whose reports take the merged way, at a time that the test sets."""
+    """A store that merges reports, at a time that the test sets."""
 
     def __init__(
         self, driver: Driver, config: JobConfig = CONFIG, now_ms: int = 0, limits: Limits | None = None
@@ -62,7 +62,7 @@ class Clocked:
 
 
 def of(outcomes: list[Outcome]) -> list[CommandResult]:
-    """Return outcomes that are all results."""
+    """Return the outcomes, and check that none is an error."""
     results = [outcome for outcome in outcomes if isinstance(outcome, CommandResult)]
     assert len(results) == len(outcomes), outcomes
     return results
@@ -78,7 +78,7 @@ def test_reports_at_the_same_time_are_one_call(driver: Driver) -> None:
 
 
 def test_a_report_of_many_substreams_is_a_call_of_its_own(driver: Driver) -> None:
-    """Small reports do not wait for it, and it does not fail them."""
+    """Small reports neither wait for the large report nor fail with it."""
     clocked = Clocked(driver, limits=Limits(substreams=10))
     large = {f"large{n}": 5 for n in range(MAX_EACH + 1)}
     first, refused, last = clocked.reports(
@@ -104,7 +104,7 @@ def test_a_refused_report_does_not_fail_the_others(driver: Driver) -> None:
 
 
 def test_one_report_that_is_always_refused_leaves_the_others_merged(driver: Driver) -> None:
-    """A client beyond the limit of substreams must not make each report of the others a call of its own."""
+    """A client over the limit of substreams must not cause a separate call for each report of other clients."""
     clocked = Clocked(driver, limits=Limits(substreams=64))
     of(clocked.reports(*({"max_event_times": {f"s{n}": 100}} for n in range(64))))
     before = clocked.calls()
@@ -126,7 +126,7 @@ def test_a_refusal_that_applies_to_all_is_one_call(driver: Driver) -> None:
 
 
 def test_a_lowest_event_time_without_an_event_time_holds_nothing(driver: Driver) -> None:
-    """Alone and merged: the report of a reported watermark must not cap the watermarks that follow the clock."""
+    """A report with a watermark, merged or not, must not cap the watermarks that follow the clock."""
     config = JobConfig(LimitingLagAndLull(60, 0), overrides=(Override("r", Reported()),))
     for sends in ([2], [1, 1]):
         clocked = Clocked(driver, config, 1000)
@@ -210,7 +210,7 @@ def substreams_of(report: dict[str, Any]) -> set[str]:
 
 
 def grouped(sent: list[dict[str, Any]]) -> list[list[int]]:
-    """Return the places of the reports of each group: a report with a substream of the last group starts a new one."""
+    """Return the indexes of the reports in each group: a report of a substream in the last group starts a new one."""
     groups: list[list[int]] = []
     members: set[str] = set()
     for place, report in enumerate(sent):
@@ -223,7 +223,7 @@ def grouped(sent: list[dict[str, Any]]) -> list[list[int]]:
 
 
 def union(sent: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return one report of all substreams; each lowest event time is of a substream of its own report."""
+    """Return one report of all substreams, with each lowest event time whose substream is in the same report."""
     whole: dict[str, Any] = {"max_event_times": {}, "min_event_times": {}, "watermarks": {}}
     for report in sent:
         for column, values in report.items():
@@ -232,7 +232,7 @@ def union(sent: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def expected(machine: JobMachine, sent: list[dict[str, Any]], now_ms: int) -> list[Any]:
-    """Return what the domain answers to the union of each group. If it is refused, its halves are applied instead.
+    """Return the domain's answers to the union of each group. If the domain refuses a union, apply its halves instead.
 
     In each round trip, each group has one call.
     """

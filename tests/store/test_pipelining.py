@@ -18,7 +18,7 @@ CALLS = 64
 
 
 def words(*given: str | bytes | int) -> Callable[[], Words]:
-    """Return a function that returns a command."""
+    """Return a function that returns the words of a command."""
     return lambda: given
 
 
@@ -57,7 +57,7 @@ def test_a_refused_call_does_not_fail_the_others(driver: Driver, job_name: str) 
 
 
 def test_a_call_that_cannot_be_packed_does_not_fail_the_others(driver: Driver, job_name: str) -> None:
-    """The words of a call may depend on data of its caller."""
+    """The function that builds a command may fail, for example on invalid data of its caller."""
 
     def invalid() -> Words:
         raise ValueError("no words")
@@ -97,7 +97,7 @@ def test_calls_continue_on_a_new_connection(driver: Driver, job_name: str) -> No
 
 
 def test_a_server_that_ends_fails_each_waiting_call(tmp_path: Path) -> None:
-    """A caller must not wait for an answer that cannot come; when the server is back, calls succeed."""
+    """A caller must not wait for an answer that cannot arrive. When the server is back, calls succeed."""
 
     async def outcome() -> list[Any]:
         with EmbeddedValkey(tmp_path) as server:

@@ -49,7 +49,7 @@ from tidegate.domain.state import PinnedWatermark, Run, TokenClaim
 
 
 class Twins(RuleBasedStateMachine):
-    """Rules that execute one command on both sides each. The test sets ``make_driver``."""
+    """Rules that each execute one command on both sides. The test sets ``make_driver``."""
 
     make_driver: Callable[[], Driver]
 

@@ -35,7 +35,7 @@ def outcome(command: Callable[[], Any]) -> Outcome:
 def comparable(records: list[Record]) -> list[str]:
     """Return the records of one command in a comparable form.
 
-    The order of records of one moment, and of names in a record, does not count.
+    The comparison ignores the order of records of one moment, and of names in a record.
     """
 
     def flat(value: Any) -> Any:
@@ -163,7 +163,7 @@ class Twin:
     def _due(self, next_change_ms: int | None) -> int | None:
         """Return the time of the next change, limited to numbers that the store holds exactly.
 
-        A change that is due already is due at the next millisecond.
+        For a change that is already due, return the next millisecond.
         """
         if next_change_ms is None:
             return None

@@ -40,7 +40,7 @@ def executable() -> str:
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Start Chromium for the length of a block; raise NoChromium if none is installed."""
+    """Start Chromium for the duration of a block; raise NoChromium if none is installed."""
     expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable(), args=list(QUIET))

@@ -35,7 +35,7 @@ class VirtualClock(Clock):
         return self._now_s
 
     def monotonic(self) -> float:
-        """Return the same time; it never goes back."""
+        """Return the virtual time, which never goes back."""
         return self._now_s
 
     def now_ms(self) -> int:

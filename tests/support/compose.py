@@ -63,7 +63,7 @@ class Image:
 
 
 def _parsed(dockerfile: str) -> DockerfileParser:
-    return DockerfileParser(fileobj=BytesIO(dockerfile.encode()))  # type: ignore[arg-type]  # its stubs say text
+    return DockerfileParser(fileobj=BytesIO(dockerfile.encode()))  # type: ignore[arg-type]  # its stubs declare text
 
 
 def image_of(target: str) -> Image:

@@ -1,4 +1,4 @@
-"""The store, for tests that are not asynchronous."""
+"""Access to the store for synchronous tests."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -32,7 +32,7 @@ class Driver:
 
 
 def command_of(store: JobStore, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """Return the action or the other command of this name."""
+    """Return the store's method for the command of this name."""
     command: Callable[..., Coroutine[Any, Any, Any]] = getattr(store.actions, name, None) or getattr(store, name)
     return command
 

@@ -1,4 +1,4 @@
-"""The driver of a query without Spark: Spark's steps for a batch, around the client's protocol."""
+"""A driver without Spark: it runs the steps of a batch with the client's protocol."""
 
 import json
 from functools import partial

@@ -15,13 +15,13 @@ from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
 @pytest.fixture
 def source(tmp_path: Path) -> FileBatches:
-    """A stream of substreams ``k`` and event times ``t``."""
+    """Return an empty source whose rows have a substream ``k`` and an event time ``t``."""
     return FileBatches(tmp_path / "input", "k string, t long")
 
 
 @pytest.fixture
 def job(tidegate: CoordinatorProcess) -> Job:
-    """A job with a fixed lag of ten seconds."""
+    """Return a new job with a lag of ten seconds."""
     return tidegate.job(config=limiting_lag(LAG))
 
 
@@ -32,7 +32,7 @@ def checkpoint(tmp_path: Path) -> str:
 
 @pytest.fixture
 def own(valkey: EmbeddedValkey) -> Iterator[LocalCoordinator]:
-    """A coordinator that the test can stop, empty and restore."""
+    """Yield a coordinator that the test can stop, empty and restore."""
     with LocalCoordinator(valkey) as coordinator:
         yield coordinator
 

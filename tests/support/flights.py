@@ -31,7 +31,7 @@ def check_accounts(out: Path, flights: pd.DataFrame) -> dict[str, Any]:
     assert not windows.duplicated(["origin", "window_start"]).any(), "a window was written twice"
     assert windows["departures"].sum() == summary["on_time"]
     assert (windows["window_end"] - windows["window_start"] == pd.Timedelta(hours=1)).all()
-    assert (windows["window_end"] <= windows["watermark"]).all(), "a window was closed before its time"
+    assert (windows["window_end"] <= windows["watermark"]).all(), "a window closed above the watermark"
     late = pq.ParquetDataset(out / "late").read().to_pandas()
     assert len(late) == summary["late"]
     assert (late["departed_at"] < late["watermark"]).all()

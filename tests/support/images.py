@@ -159,7 +159,7 @@ def cached_store() -> Iterator[Buildah]:
     """Open the store in the user's cache directory, with a base image in it.
 
     The store is created again if it is older than STORE_VALID_S, if the inputs of the base have changed, or if the base
-    does not run. Only one process at a time uses the store. Others wait.
+    does not run. Only one process at a time uses the store. Other processes wait.
     """
     if os.geteuid() != 0:
         absent("Building an image in a chroot needs root: run the tests as root.")

@@ -1,4 +1,4 @@
-"""The machine of one job, with the commands of :mod:`tidegate.domain.commands` as methods."""
+"""The state machine of one job, with the commands of :mod:`tidegate.domain.commands` as methods."""
 
 from collections.abc import Callable
 from functools import partial

@@ -55,7 +55,7 @@ class FourPartitions(DataSource):
 
 
 class FourPartitionsReader(DataSourceStreamReader):
-    """Batches of ``PER_BATCH`` seconds. With ``availableNow``, there would be only one."""
+    """A reader of batches of ``PER_BATCH`` seconds. With ``availableNow``, there would be only one."""
 
     second = 0
 

@@ -95,7 +95,7 @@ def once(mark: Path) -> bool:
 
 
 def flaky(df: DataFrame, marks: Path) -> DataFrame:
-    """Return the same rows, with tasks that fail once or stall once."""
+    """Return the rows of ``df``, computed by tasks that fail once or stall once."""
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -176,7 +176,7 @@ def execute(spark: SparkSession, settings: Settings, reached: Reached) -> None:
 
     Args:
         spark: The session.
-        settings: What to run, and at which point of which batch to die.
+        settings: The settings, with the point and the batch at which the driver dies.
         reached: Called at each point of each batch. It kills the driver at the point in ``settings``.
     """
     directory = Path(settings.directory)

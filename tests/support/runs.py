@@ -89,7 +89,7 @@ def run_here(spark: SparkSession, settings: Settings) -> bool:
 
     def alive(*_: Any) -> None:
         if dead:
-            raise Died("a dead driver does nothing")
+            raise Died("the driver has died")
 
     with pytest.MonkeyPatch.context() as patch:
         watch(reached, patch.setattr)

@@ -33,7 +33,7 @@ BY_WINDOW = dict(Counter((second // 10 * 10, k) for batch in ROWS for k, second 
 
 @pytest.fixture
 def timed(tmp_path: Path) -> FileBatches:
-    """A stream of substreams ``k`` and event times ``t`` of the type timestamp."""
+    """Return a source of ``ROWS``, with a substream ``k`` and a timestamp ``t``."""
     source = FileBatches(tmp_path / "timed", "k string, t timestamp")
     for batch in ROWS:
         source.add(*native_streams.rows(*batch))
@@ -42,14 +42,14 @@ def timed(tmp_path: Path) -> FileBatches:
 
 @pytest.fixture
 def counted(source: FileBatches) -> FileBatches:
-    """The same stream with whole numbers as event times."""
+    """Return a source of ``ROWS``, with whole numbers as event times."""
     for batch in ROWS:
         source.add(*streams.rows(*((k, second * SECOND) for k, second in batch)))
     return source
 
 
 def needs(spark: SparkSession, version: tuple[int, int]) -> None:
-    """Skip a test that needs a later version of Spark."""
+    """Skip the test if Spark is older than ``version``."""
     if version_of(spark) < version:
         pytest.skip(f"needs Spark {version[0]}.{version[1]}")
 

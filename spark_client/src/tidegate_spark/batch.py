@@ -16,8 +16,8 @@ class Batch(int):
     a numeric event time.
 
     Attributes:
-        watermark: The pinned watermark, by which rows are classified in every replay of this batch. None if no row is
-            late.
+        watermark: The pinned watermark, by which rows are classified in every replay of this batch. None if the job had
+            no watermark: no row is then late.
         job_watermark: The latest emitted watermark that the client had received when the batch began; None if it had
             received none. For the function that receives windows: the end of the last closed window.
         job: Name of the job.
@@ -98,7 +98,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The result of a batch's commit: its rows by class, and the job's watermark.
+    """The result of a commit: the batch's rows by class, and the job's watermark.
 
     Attributes:
         batch: The batch.
@@ -106,7 +106,7 @@ class Committed:
         updated: Number of rows that changed a closed window.
         late: Number of late rows.
         null_event_time: Number of rows without an event time.
-        future: Number of rows too far ahead of the clock.
+        future: Number of rows with event times too far ahead of the clock.
         watermark: The emitted watermark after the commit. If ``acknowledged`` is False, the last known watermark.
         now_ms: The coordinator's time at the commit (epoch milliseconds); None if ``acknowledged`` is False.
         held_by: The holder of the watermark; None if nothing holds it, or ``acknowledged`` is False.

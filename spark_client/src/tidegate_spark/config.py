@@ -35,9 +35,9 @@ class Limits(TypedDict, total=False):
         max_retention: Maximum time for which slower substreams hold the watermark below the fastest substream.
         query_timeout: Time without a call from a query after which its substreams no longer hold the watermark.
         max_batch_hold: Time after which an open batch no longer holds the watermark.
-        delay_half_life: Event time after which the weight of measured delays has halved; default: 1 day.
+        delay_half_life: Span of event time after which the weight of measured delays has halved; default: 1 day.
         max_future_skew: Maximum distance of event times ahead of the clock; default: 1 day. Later event times move no
-            watermark. Set None if event times are not epoch milliseconds.
+            watermark. Set it to None if event times are not epoch milliseconds.
         overrides: Configurations by substream name pattern (``*`` matches any characters). The policy of the first
             match replaces the job's policy.
         expected_queries: Names of queries that hold the watermark from the start until they report their substreams.
@@ -69,7 +69,7 @@ def limiting_lag(lag: timedelta, **limits: Unpack[Limits]) -> JobConfig:
         limits: See :class:`Limits`.
 
     Raises:
-        InvalidUsage: A duration is too short or not in whole milliseconds, or a limit is unknown or invalid.
+        InvalidUsage: If a duration is too short or not in whole milliseconds, or a limit is unknown or invalid.
     """
     return _config(_policy("limiting_lag", lag=lag), limits)
 
@@ -84,7 +84,7 @@ def limiting_lag_and_delay(lag: timedelta, max_delay: timedelta, **limits: Unpac
         limits: See :class:`Limits`.
 
     Raises:
-        InvalidUsage: As in :func:`limiting_lag`.
+        InvalidUsage: If an argument is invalid, as in :func:`limiting_lag`.
     """
     return _config(_policy("limiting_lag_and_delay", lag=lag, max_delay=max_delay), limits)
 
@@ -98,7 +98,7 @@ def limiting_lag_and_lull(lag: timedelta, max_lull: timedelta, **limits: Unpack[
         limits: See :class:`Limits`.
 
     Raises:
-        InvalidUsage: As in :func:`limiting_lag`.
+        InvalidUsage: If an argument is invalid, as in :func:`limiting_lag`.
     """
     return _config(_policy("limiting_lag_and_lull", lag=lag, max_lull=max_lull), limits)
 
@@ -114,7 +114,7 @@ def limiting_timestamp_and_wall_clock_lag(
         limits: See :class:`Limits`.
 
     Raises:
-        InvalidUsage: As in :func:`limiting_lag`.
+        InvalidUsage: If an argument is invalid, as in :func:`limiting_lag`.
     """
     policy = _policy(
         "limiting_timestamp_and_wall_clock_lag", timestamp_lag=timestamp_lag, wall_clock_lag=wall_clock_lag
@@ -140,12 +140,12 @@ def target_completeness(
         cold_start: Lag until ``min_rows`` rows are measured.
         floor: Lower bound of the lag.
         ceiling: Upper bound of the lag; None for no bound.
-        min_rows: Minimum number of measured rows, of the substream or the job, to learn the lag. Default: the number
-            of rows of which the target allows ten to be late.
+        min_rows: Minimum number of measured rows, of the substream or the job, before the coordinator learns the lag.
+            Default: the number of rows of which the target allows ten to be late.
         limits: See :class:`Limits`.
 
     Raises:
-        InvalidUsage: ``target`` is not a number, or another argument is invalid as in :func:`limiting_lag`.
+        InvalidUsage: If ``target`` is not a number, or another argument is invalid as in :func:`limiting_lag`.
     """
     if isinstance(target, bool) or not isinstance(target, (int, float)):
         raise InvalidUsage(f"target must be a share of the rows, like 0.99; it is {target!r}.")
@@ -238,7 +238,7 @@ def event_time_length(name: str, length: Any, of_timestamps: bool, at_least: int
         at_least: Lower bound.
 
     Raises:
-        InvalidUsage: The length has the wrong type, or is below ``at_least``.
+        InvalidUsage: If the length has the wrong type, or is below ``at_least``.
     """
     if of_timestamps:
         return milliseconds(name, length, at_least)

@@ -57,7 +57,7 @@ class Frame:
             called: Name of the argument ``size`` in errors.
 
         Raises:
-            InvalidUsage: A length has the wrong type, or the windows are invalid.
+            InvalidUsage: If a length has the wrong type, or the windows are invalid.
         """
         length = event_time_length(called, size, of_timestamps, 1)
         step = length if slide is None else event_time_length("slide", slide, of_timestamps, 1)

@@ -57,7 +57,7 @@ class Job:
                 input whose events are roughly in order.
 
         Raises:
-            InvalidUsage: A column is missing, its type is not supported, or the Spark session is not supported.
+            InvalidUsage: If a column is missing, its type is not supported, or the Spark session is not supported.
         """
         check_session(df.sparkSession)
         columns = Columns(event_time, substream)
@@ -90,7 +90,7 @@ class Job:
             options: See :class:`NativeOptions`.
 
         Raises:
-            InvalidUsage: An argument is invalid, or Spark cannot follow the job on this stream or in this session.
+            InvalidUsage: If an argument is invalid, or Spark cannot follow the job on this stream or in this session.
         """
         check_native(df.sparkSession)
         # PySpark 3.5 has no data sources in Python, so the module cannot be imported there.
@@ -161,8 +161,8 @@ class Job:
             The emitted watermark; None if the job has none.
 
         Raises:
-            InvalidUsage: ``up_to`` has no time zone.
-            Refused: A batch is open, or a hold is in force.
+            InvalidUsage: If ``up_to`` has no time zone.
+            Refused: If a batch is open, or a hold is in force.
         """
         if isinstance(up_to, datetime):
             if up_to.tzinfo is None:
@@ -234,7 +234,7 @@ def connect(
         clock: The driver's clock, for tests.
 
     Raises:
-        InvalidUsage: The address is missing, or an argument is invalid.
+        InvalidUsage: If the address is missing, or an argument is invalid.
     """
     url = url or os.environ.get("TIDEGATE_URL")
     if not url:

@@ -73,10 +73,11 @@ class Stream:
         return self._with(null_route=_checked_word("null_event_times", route, get_args(RowRoute)))
 
     def future_event_times(self, route: RowRoute) -> "Stream":
-        """Choose whether rows too far ahead of the clock go with the ``on_time`` rows or the ``late`` rows.
+        """Choose whether rows of the class ``future`` go with the ``on_time`` rows or the ``late`` rows.
 
-        The event times of these rows are more than ``max_future_skew`` ahead. The default is ``on_time``, or ``late``
-        with :meth:`windows`. In both cases, the rows move no watermark and the coordinator counts them as ``future``.
+        The event times of these rows are more than ``max_future_skew`` ahead of the clock. The default is ``on_time``,
+        or ``late`` with :meth:`windows`. In both cases, the rows move no watermark, and the coordinator counts them as
+        ``future``.
         """
         return self._with(future_route=_checked_word("future_event_times", route, get_args(RowRoute)))
 
@@ -106,7 +107,7 @@ class Stream:
             offset: Distance of the window boundaries from the epoch; default: 0.
 
         Raises:
-            InvalidUsage: A length has the wrong type, there are gaps between the windows, or a row would be in more
+            InvalidUsage: If a length has the wrong type, there are gaps between the windows, or a row would be in more
                 than 1,000 windows.
         """
         frame = Frame.of(size, slide, offset, of_timestamps=self.columns.are_timestamps(self.df))
@@ -158,7 +159,7 @@ class Stream:
                 is one substream (``substream=None``), without a shuffle by substream.
 
         Raises:
-            InvalidUsage: The mode is unknown, or it is ``observe`` and the stream has several substreams.
+            InvalidUsage: If the mode is unknown, or it is ``observe`` and the stream has several substreams.
         """
         _checked_word("reporting", mode, get_args(Mode))
         if mode == "observe" and self.columns.substream is not None:
@@ -242,10 +243,10 @@ class Stream:
             options: Options, as for ``DataStreamWriter.options``.
 
         Raises:
-            InvalidUsage: An argument is missing or invalid, or the query cannot continue with this checkpoint.
-            JobMissing: The job does not exist, and :func:`connect` got no configuration for a new job.
-            Refused: The coordinator refuses a call.
-            CoordinatorUnavailable: The coordinator does not answer within ``on_outage``.
+            InvalidUsage: If an argument is missing or invalid, or the query cannot continue with this checkpoint.
+            JobMissing: If the job does not exist, and :func:`connect` got no configuration for a new job.
+            Refused: If the coordinator refuses a call.
+            CoordinatorUnavailable: If the coordinator does not answer within ``on_outage``.
         """
         query, location = check_start("start", queryName, checkpointLocation)
         if self.options.function is None:

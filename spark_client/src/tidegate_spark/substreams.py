@@ -43,7 +43,7 @@ Values = Value | tuple[Value, ...]
 def name_of(values: Values) -> str:
     """Return the stable name of the substream with these values.
 
-    The name of a single value is its text. The name of several values joins their texts by ``/``. Within these texts,
+    The name of a single value is its text. The name of several values is their texts, joined by ``/``. In these texts,
     ``%`` becomes ``%25``, and ``/`` becomes ``%2F``. Null becomes ``(null)``, and the empty string ``(empty)``. A long
     or unprintable name is shortened or escaped, and ends with a digest. The name of a tuple that contains the text
     ``(null)`` or ``(empty)`` also ends with a digest.

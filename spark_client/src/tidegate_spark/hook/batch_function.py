@@ -78,12 +78,12 @@ class BatchFunction:
     options: BatchOptions
     of_timestamps: bool
     _starts_plain: bool = True
-    """Whether a batch starts with the plain fold."""
+    """Whether the next batch starts with the plain fold."""
     _tasks: int | None = None
     """Number of tasks that report a batch; None before the first batch."""
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
-        """Run a batch."""
+        """Process the rows ``df`` of a batch."""
         try:
             self._run(df, batch_id)
         except UserFunctionError as raised:

@@ -1,7 +1,7 @@
 """Classification of a batch's rows by the batch's pinned watermark, the same in every replay.
 
-A row is *late*, *updated*, *null_event_time* (without an event time), *future* (too far ahead of the clock, so it moves
-no watermark), or *on time*.
+A row is *late*, *updated*, *null_event_time* (without an event time), *future* (its event time is too far ahead of the
+clock and moves no watermark), or *on time*.
 
 In a query without windows, a row is late if its event time is below the pinned watermark. In a query with windows:
 
@@ -40,7 +40,7 @@ class RowClassifier:
         pinned_watermark: The watermark by which rows are classified; None if no row is late.
         latest: Highest event time that is not too far ahead of the clock.
         null_route: Route of rows without an event time.
-        future_route: Route of rows too far ahead of the clock.
+        future_route: Route of rows with event times too far ahead of the clock.
         late_disposition: Whether late rows are dropped or diverted.
         frame: The windows by which rows are classified; None if rows are classified by their event times.
         lateness: Allowed lateness: a window accepts rows while the watermark is below its end plus ``lateness``.
@@ -121,7 +121,7 @@ def is_updated(time: Column, late_below: Column, on_time_from: Column) -> Column
 
 
 def is_future(time: Column, on_time_from: Column, latest: Column) -> Column:
-    """Return whether a row is too far ahead of the clock, and neither late nor updated; never null."""
+    """Return whether an event time is too far ahead of the clock, and its row neither late nor updated; never null."""
     return F.coalesce((time > latest) & (time >= on_time_from), F.lit(False))
 
 

@@ -1,7 +1,7 @@
 """The fold of a batch: the reduction of its event times to one row per substream.
 
-The reduction is a partial aggregate in the JVM. In the mode ``executor``, a few Arrow tasks post the remaining rows and
-return them, so the driver gets the counts from the same pass. In the modes ``driver`` and ``observe``, the driver
+The reduction is a partial aggregate in the JVM. In the mode ``executor``, a few Arrow tasks report the reduced rows
+and return them, so the driver gets the counts from the same pass. In the modes ``driver`` and ``observe``, the driver
 reports. Measurements have shown that these alternatives are slower:
 
 * folds over whole rows, in Arrow and in Python
@@ -50,7 +50,7 @@ _POSTED = pa.schema(
 
 @dataclass(slots=True)
 class FoldMethod(ABC):
-    """A method to fold a batch."""
+    """A method of folding a batch."""
 
     columns: Columns
     classifier: RowClassifier
@@ -90,7 +90,7 @@ class PlainFold(FoldMethod):
         return [*map(self.classifier.all_on_time, folded["min_event_time"], folded["max_event_time"])]
 
     def add_hours(self, folded: Folded) -> None:
-        """Spread the rows over hours, by substream. If these are too many hours, combine all substreams."""
+        """Spread the rows over hours, by substream. If there are too many hours, combine all substreams."""
         lowest, highest = folded.pop("min_event_time"), folded["max_event_time"]
         timed = [rows - unknown for rows, unknown in zip(folded["rows"], folded["null_event_time"], strict=True)]
         folded["delays"] = []

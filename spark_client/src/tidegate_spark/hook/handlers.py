@@ -22,7 +22,7 @@ AfterCommit = Callable[[int | None], None]
 
 
 class UserFunctionError(Exception):
-    """A wrapper of a ``TidegateError`` that a user's function raised."""
+    """A user's function raised a ``TidegateError``, which is the cause of this error."""
 
     def __init__(self, error: TidegateError) -> None:
         super().__init__(error)

@@ -1,7 +1,7 @@
 """The listener to Spark's events that sends the heartbeats of one query: evidence that the query is caught up.
 
 The evidence is Spark's idle event: a trigger found no new data. The heartbeat reports the time of this event, because a
-query that waits for its next trigger observes nothing.
+query that waits for its next trigger observes no input.
 """
 
 import atexit
@@ -32,7 +32,8 @@ CONNECT_PAUSE_S = 5.0
 """Pause in seconds before a listener of Spark Connect is removed.
 
 When Spark Connect's client removes a listener, it holds a lock and waits for its event thread, which also needs the
-lock. A program that stops the session at that moment hangs. Many programs stop the session when their query has ended.
+lock. A program that stops the session while the client waits hangs. Many programs stop the session when their query
+has ended.
 """
 
 
@@ -62,7 +63,7 @@ class Idle(Event):
 
 
 class _FromJvm:
-    """The listener as the JVM calls it.
+    """An adapter through which the JVM calls the listener.
 
     PySpark's own adapter converts the whole progress of each batch of each query, in about 400 calls to the JVM.
     """
@@ -115,7 +116,7 @@ class HeartbeatListener(StreamingQueryListener):
 
     @cached_property
     def _jlistener(self) -> Any:
-        """The object that PySpark registers in the JVM, unless the session is one of Spark Connect."""
+        """The object that PySpark registers in the JVM, unless the session uses Spark Connect."""
         jvm: Any = self._spark.sparkContext._jvm
         return jvm.PythonStreamingQueryListenerWrapper(_FromJvm(self))
 
@@ -135,7 +136,7 @@ class HeartbeatListener(StreamingQueryListener):
         self.put(Terminated(str(event.runId)))
 
     def put(self, event: Event) -> None:
-        """Enqueue an event, unless it is of another run."""
+        """Enqueue an event, unless it belongs to another run."""
         if self._run_id in (None, event.run_id):
             self._events.put(event)
 
@@ -169,7 +170,7 @@ class HeartbeatListener(StreamingQueryListener):
                 self._finished, self._knows_finished = checkpoint.finished(), True
             age_s = max(0.0, time.time() - idle.at_s)
             self._session.run(self._session.protocol.heartbeat(age_s, self._finished))
-        except (TidegateError, OSError) as error:  # an OSError is from the checkpoint's file system
+        except (TidegateError, OSError) as error:  # an OSError comes from the checkpoint's file system
             self._failures.failed(error)
         else:
             self._failures.succeeded()

@@ -2,7 +2,7 @@
 
 A batch is used at least twice: by the fold, and by the user's function. If Spark can read the input again and gets the
 same rows, reading it again is faster than persisting it. With ten million rows of Parquet, persisting doubles the time
-of a batch. If another reading is expensive, or could return other rows, the batch must be persisted.
+of a batch. If a second read is expensive, or could return other rows, the batch must be persisted.
 """
 
 import re
@@ -20,7 +20,7 @@ _STEPS = {"StreamingRelation", "Project", "Filter", "SubqueryAlias", "View", "Un
 
 _CATALYST = "org.apache.spark.sql.catalyst."
 _FOREIGN_CODE = re.compile(r"UDF|UDT|Invoke|Reflection|ApplyFunction|NewInstance|MapObjects|ObjectType")
-"""Expressions that run other code than Spark's. Spark assumes that it is deterministic, and cannot know its cost."""
+"""Expressions that run code from outside Spark. Spark assumes that it is deterministic, and cannot know its cost."""
 
 _CLASS = re.compile(r'"class"\s*:\s*"([^"]+)"')
 

@@ -69,7 +69,7 @@ class FinishedBatches:
             calls: Number of times that Spark has asked for the latest offset since the last check.
 
         Raises:
-            Refused: The coordinator refuses a batch. The client reports the batch again later.
+            Refused: If the coordinator refuses a batch. The client reports the batch again later.
         """
         moved = self._moved()
         # Spark's log still has the next batch if Spark has made fewer calls than it retains batches.

@@ -39,7 +39,10 @@ _HOUR = HOUR * MICROS
 
 
 def documents_of(checkpoint: str, query: str) -> Checkpoint:
-    """Return access to the documents of one native input. Inputs with different names may share a checkpoint."""
+    """Return the :class:`Checkpoint` with the documents of one native input.
+
+    Inputs with different names may share a checkpoint.
+    """
     return Checkpoint(checkpoint, f"tidegate/native/{query}")
 
 
@@ -135,7 +138,7 @@ def _planned(location: str, planned_ms: int) -> tuple[int, Planned, Planned | No
     neither the batch id nor the query id.
 
     Raises:
-        InvalidUsage: The query has another checkpoint.
+        InvalidUsage: If the query has another checkpoint.
     """
     checkpoint = Checkpoint(location)
     for batch_id in sorted(checkpoint.planned_batches(), reverse=True):
@@ -206,7 +209,7 @@ class PartitionFold:
         return pa.table({key: grouped[key] for key in keys} | {name: grouped[f"{name}_{kind}"] for name, kind in how})
 
     def _hours(self, folded: pa.Table) -> dict[tuple[str | None, ...], Hours]:
-        """Return the hours of each substream, by its keys."""
+        """Return each substream's row counts by hour. The keys of the result are those of the substreams."""
         found: dict[tuple[str | None, ...], Hours] = {}
         by_hour = folded.filter(pc.is_valid(folded["hour"])).to_pydict()
         keys = zip(*(by_hour[key] for key in self._keys), strict=True) if self._keys else repeat(())

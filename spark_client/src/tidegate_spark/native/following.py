@@ -11,8 +11,8 @@ Invariants:
 2. Spark moves no filter, neither the client's nor the user's, below the watermark node of the markers. A filter there
    would remove the markers, and Spark's watermark would stay at zero without an error. Spark's optimizer moves filters
    towards the sources, but not past a nondeterministic column. Therefore the column that marks the markers is
-   nondeterministic. The optimizer also replaces columns of known values. Therefore the source of markers returns the
-   null columns too.
+   nondeterministic. The optimizer also replaces columns whose values it knows. Therefore the source of markers returns
+   the null columns too.
 """
 
 import json
@@ -107,7 +107,7 @@ class NativeStream:
         keys = self.columns.keys()
         folding = Folding(native.input, self.checkpoint, self.query, self.frame, len(keys), by_the_batch_before)
         event_times = self.df.select(
-            F.unix_millis(F.current_timestamp()).alias("planned_ms"),  # in a stream, the time the batch was planned
+            F.unix_millis(F.current_timestamp()).alias("planned_ms"),  # in a stream: when Spark planned the batch
             F.spark_partition_id().alias("partition"),
             *(key.alias(f"key_{index}") for index, key in enumerate(keys)),
             self.columns.raw_time().alias("time"),

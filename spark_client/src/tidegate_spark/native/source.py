@@ -35,7 +35,7 @@ PAUSE_FACTOR = 9
 """Pause after a check that finds no finished batches, as a multiple of the check's duration."""
 
 POLLS_OF_A_RUN = 2
-"""An ``availableNow`` run reads the watermark after its last batch with rows, and again after the next batch."""
+"""Number of times that an ``availableNow`` run reads the watermark, from its last batch with rows on."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST_MS = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
@@ -116,9 +116,9 @@ class NativeReader(WatermarkReader):
         all other moves.
 
         Raises:
-            JobMissing: The job does not exist, and there is no configuration to create it with.
-            JobDeleted: The job was deleted; the next start of the query creates it again.
-            InvalidUsage: The query has another checkpoint, another input has the same name, the trigger is not
+            JobMissing: If the job does not exist, and there is no configuration to create it with.
+            JobDeleted: If the job was deleted; the next start of the query creates it again.
+            InvalidUsage: If the query has another checkpoint, another input has the same name, the trigger is not
                 supported, or the columns differ from those of the previous run.
         """
         if self._available_now:
@@ -140,7 +140,7 @@ class NativeReader(WatermarkReader):
         return self._offset_after(start)
 
     def _report_unless_paused(self) -> bool:
-        """Report finished batches. Return whether it is certain that Spark has finished none."""
+        """Report finished batches. Return whether it is certain that Spark has finished no batch."""
         began = time.monotonic()
         if began < self._report_at and not self._is_poll_due():
             return False
@@ -206,7 +206,7 @@ class NativeReader(WatermarkReader):
         """Report that the query is caught up.
 
         Spark has run no batch since the previous call, so the trigger of the previous call found no new data. The
-        heartbeat reports the end of the second-last call, because the trigger began after this time.
+        heartbeat reports the end of the second-to-last call, because the trigger began after this time.
         """
         observed_at, _ = self._returned
         began = time.monotonic()
@@ -228,9 +228,9 @@ class NativeReader(WatermarkReader):
         self._heartbeat_at = ended + max(HEARTBEAT_S, 10 * (ended - began))
 
     def _started(self) -> FinishedBatches:
-        """Return the finished batches of the session, which the first call starts.
+        """Return the finished batches of the session; start the session in the first call.
 
-        The process and the trigger are not known earlier.
+        The process and the trigger are unknown until then.
         """
         if self._finished is None:
             native = self._native

@@ -21,8 +21,8 @@ States of a query::
                           BACKLOG ──────────────────────► ANNOUNCED
                                    flushed, by batch
 
-In the state BACKLOG, each batch takes the pinned watermark of the previous batch. The backlog is reported by the next
-begin, the flusher or the next run, whichever reaches the coordinator first.
+In the state BACKLOG, each batch takes the pinned watermark of the previous batch. The next begin, the flusher or the
+next run reports the backlog, whichever reaches the coordinator first.
 
 Invariants:
 

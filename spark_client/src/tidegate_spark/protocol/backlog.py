@@ -24,7 +24,7 @@ class BacklogBatch:
     """A batch that was processed and not yet reported.
 
     Attributes:
-        batch_id: The batch.
+        batch_id: Id of the batch.
         stored: The pinned watermark by which its rows were classified.
         began_s: Unix time at which the batch began.
         complete_s: Unix time up to which all input is in this batch or an earlier one; None if not known.
@@ -68,7 +68,7 @@ class Backlog:
     Args:
         calls: The calls of the run.
         report_batch: The function that reports one batch.
-        in_background: Whether the backlog is also flushed between batches, by a flusher.
+        in_background: Whether a flusher also reports the backlog between batches.
     """
 
     def __init__(self, calls: QueryCalls, report_batch: ReportBatch, in_background: bool) -> None:
@@ -80,7 +80,7 @@ class Backlog:
         self._warned = False
 
     def keep(self, batch: BacklogBatch, began: ProcessingTime) -> Procedure[None]:
-        """Add a batch that began at ``began``."""
+        """Write a batch that began at ``began`` to the backlog, and record the start of the outage."""
         pending = yield from self._load()
         yield from batch.save()
         pending.add(batch.batch_id)
@@ -91,8 +91,8 @@ class Backlog:
         """Report the backlog, unless another procedure flushes it. Return whether the backlog is empty.
 
         Raises:
-            CoordinatorUnavailable: The coordinator does not answer.
-            Refused: The coordinator refuses a batch.
+            CoordinatorUnavailable: If the coordinator does not answer.
+            Refused: If the coordinator refuses a batch.
         """
         if self._flushing:
             return False
@@ -108,8 +108,8 @@ class Backlog:
         """Report the backlog before a batch begins. Return whether the backlog is empty.
 
         Raises:
-            CoordinatorUnavailable: The coordinator does not answer. The flusher continues if it is enabled.
-            Refused: The coordinator refuses a batch.
+            CoordinatorUnavailable: If the coordinator does not answer. The flusher continues if it is enabled.
+            Refused: If the coordinator refuses a batch.
         """
         if not self._flushing:
             yield from self._remove(batch_id)  # the replay takes the place of the batch in the backlog

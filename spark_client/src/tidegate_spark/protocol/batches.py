@@ -96,8 +96,8 @@ class Batches:
         self.max_future_skew_ms = None if latest is None else latest - answer["now_ms"]
         if answer["joined"]:
             self._log.warning(
-                "the query joins the job at the watermark %s: its rows below are late. To make the job wait for this "
-                "query, add its name to expected_queries in the configuration.",
+                "the query joins the job at the watermark %s: its rows below this watermark are late. To make the job "
+                "wait for this query, add its name to expected_queries in the configuration.",
                 answer["coalesced_watermark"],
             )
         replayed = answer["replayed"] or stored is not None

@@ -15,7 +15,7 @@ class QueryCalls(Coordinator):
     """The calls of one run of a query, with the settings and the log of the query.
 
     Attributes:
-        settings: The query.
+        settings: The settings of the query.
         log: The log of the query.
         query_id: The id in the checkpoint, read by the first call. A process that cannot read the checkpoint sets it.
     """
@@ -51,7 +51,7 @@ class QueryCalls(Coordinator):
         """Begin a batch.
 
         Args:
-            batch_id: The batch.
+            batch_id: Id of the batch.
             stored: The pinned watermark of the batch; None if none is stored.
             complete_at: Processing time up to which all input is in this batch or an earlier one; None if not known.
             policy: The retry policy.

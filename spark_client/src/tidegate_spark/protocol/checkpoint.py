@@ -84,7 +84,7 @@ class Checkpoint:
         """The query id that Spark stored in the checkpoint.
 
         Raises:
-            InvalidUsage: This process finds no checkpoint.
+            InvalidUsage: If this process finds no checkpoint.
         """
         metadata = self._read("metadata")
         if metadata is None:

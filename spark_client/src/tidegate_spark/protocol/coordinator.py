@@ -69,7 +69,7 @@ class Coordinator:
         """Create the job if it does not exist, and return its status. An existing job keeps its configuration.
 
         Raises:
-            JobMissing: The job does not exist, and ``config`` is None.
+            JobMissing: If the job does not exist, and ``config`` is None.
         """
         if config is not None:
             try:
@@ -166,9 +166,9 @@ class Coordinator:
         """Make a call to ``path`` under ``/v1/jobs/{job}``. A callable ``body`` is called again for each attempt.
 
         Raises:
-            JobMissing: The job does not exist.
-            Refused: The coordinator refuses the call.
-            CoordinatorUnavailable: The coordinator does not answer in time.
+            JobMissing: If the job does not exist.
+            Refused: If the coordinator refuses the call.
+            CoordinatorUnavailable: If the coordinator does not answer in time.
         """
 
         def request(timeout_s: float) -> Send:

@@ -30,7 +30,7 @@ class Response:
 
 
 class Effect:
-    """Base of all effects."""
+    """Base class of all effects."""
 
     __slots__ = ()
 

@@ -38,7 +38,7 @@ class Fold:
         updated: Number of rows that changed a closed window.
         late: Number of late rows.
         null_event_time: Number of rows without an event time.
-        future: Number of rows too far ahead of the clock.
+        future: Number of rows with event times too far ahead of the clock.
         hours: Rows by hour, which the plain fold spreads evenly; empty if there are too many hours.
         all_hours: Rows of all substreams by hour, if ``hours`` is empty.
         delays: Pairs of a delay bucket and its number of rows; empty if delays were not measured.

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 HOUR = 3_600_000
-"""Length of an hour in units of event time."""
+"""Length of an hour of event time, in milliseconds."""
 HOURS_KEPT = 168
 """Number of hours that the coordinator keeps."""
 
@@ -12,7 +12,7 @@ Hours = list[list[int]]
 
 
 def hours_between(min_event_time: int | None, max_event_time: int | None) -> int:
-    """Return the maximum number of hours that :func:`spread` may return."""
+    """Return an upper bound for the number of hours that :func:`spread` returns."""
     if min_event_time is None or max_event_time is None:
         return 0
     return min(max_event_time // HOUR - min_event_time // HOUR + 1, HOURS_KEPT)

@@ -21,7 +21,7 @@ class QueryProtocol:
     """One run of a query. :mod:`tidegate_spark.protocol` describes its states and invariants.
 
     Args:
-        settings: The query.
+        settings: The settings of the query.
         run_id: Id of this run.
         owns_files: Whether this process writes the files beside the checkpoint.
     """
@@ -50,9 +50,9 @@ class QueryProtocol:
                 runs.
 
         Raises:
-            CoordinatorUnavailable: The coordinator does not answer, and the query may not start without it.
-            Refused: The coordinator refuses a call.
-            InvalidUsage: The query's columns or windows differ from those of the previous run.
+            CoordinatorUnavailable: If the coordinator does not answer, and the query may not start without it.
+            Refused: If the coordinator refuses a call.
+            InvalidUsage: If the query's columns or windows differ from those of the previous run.
         """
         if self._owns_files and (yield HasCheckpoint()):
             yield from self._check_choices()
@@ -105,8 +105,8 @@ class QueryProtocol:
         the backlog is not yet flushed. A new batch then takes the pinned watermark of the previous batch.
 
         Raises:
-            CoordinatorUnavailable: The coordinator does not answer, and the batch may not continue without it.
-            Refused: The coordinator refuses the batch.
+            CoordinatorUnavailable: If the coordinator does not answer, and the batch may not continue without it.
+            Refused: If the coordinator refuses the batch.
         """
         yield from self._check_choices()
         yield from self.registration.load_token()
@@ -196,7 +196,7 @@ class QueryProtocol:
         """Add a batch to the backlog after Spark has classified its rows and finished the batch.
 
         Args:
-            batch_id: The batch.
+            batch_id: Id of the batch.
             pinned_watermark: The watermark by which Spark classified the rows; None if Spark had none.
             planned_ms: Time at which Spark planned the batch (epoch milliseconds).
             fold: The fold of its rows.
@@ -215,7 +215,7 @@ class QueryProtocol:
             Whether the backlog is empty.
 
         Raises:
-            Refused: The coordinator refuses a batch, which stays in the backlog.
+            Refused: If the coordinator refuses a batch, which stays in the backlog.
         """
         try:
             return (yield from self.backlog.flush(self._on_outage.first_policy))
@@ -232,7 +232,7 @@ class QueryProtocol:
         ``after_batch`` is the last batch that the query had finished at that time; None if it had finished none.
 
         Raises:
-            TidegateError: The heartbeat failed. The next heartbeat carries newer evidence.
+            TidegateError: If the heartbeat fails. The next heartbeat carries newer evidence.
         """
         yield from self.registration.load_token()
         try:

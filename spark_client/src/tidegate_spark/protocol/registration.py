@@ -76,7 +76,7 @@ class QueryRegistration:
         """Create the job that the coordinator has lost.
 
         Raises:
-            JobMissing: An operator deleted the job, or the program has no configuration for it.
+            JobMissing: If an operator deleted the job, or the program has no configuration for it.
         """
         if self._settings.connection.config is None or isinstance(missing, JobDeleted):
             raise missing
@@ -174,7 +174,7 @@ class QueryRegistration:
         Run this procedure locked.
 
         Raises:
-            CoordinatorUnavailable: The coordinator does not answer; the progress keeps the substreams.
+            CoordinatorUnavailable: If the coordinator does not answer; the progress keeps the substreams.
         """
         try:
             rows = yield from self._calls.substreams()

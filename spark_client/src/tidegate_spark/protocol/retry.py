@@ -70,7 +70,7 @@ class OnOutage:
         """Return the behaviour for a user's choice: a duration that is not negative, or ``"continue"``.
 
         Raises:
-            InvalidUsage: Any other choice.
+            InvalidUsage: If the choice is neither of these.
         """
         if chosen == "continue":
             return cls(RetryPolicy(DEFAULT_ON_OUTAGE.total_seconds()), continues=True)
@@ -99,7 +99,7 @@ def outage_since(began: float, clock: Clock) -> float:
 
 
 def call(what: str, request: Callable[[float], Send], policy: RetryPolicy, clock: Clock) -> Procedure[dict[str, Any]]:
-    """Send a request until it is answered, and return the JSON object of the answer.
+    """Send a request until the coordinator answers, and return the JSON object of the answer.
 
     Args:
         what: Name of the call, for the log and for errors.
@@ -108,8 +108,8 @@ def call(what: str, request: Callable[[float], Send], policy: RetryPolicy, clock
         clock: The clock that measures the time.
 
     Raises:
-        Refused: The coordinator refuses the call, and a retry would not help.
-        CoordinatorUnavailable: No answer arrived in time, or the query was stopped.
+        Refused: If the coordinator refuses the call, and a retry would not help.
+        CoordinatorUnavailable: If no answer arrives in time, or the query is stopped.
     """
     began, attempts = clock.monotonic(), 0
     while True:

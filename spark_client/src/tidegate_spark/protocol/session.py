@@ -22,7 +22,7 @@ class DriverSession:
     owns the files beside the checkpoint. The copy keeps the ``run_id``, the waited time and the watermark token.
 
     Args:
-        settings: The query.
+        settings: The settings of the query.
         checkpoint: The query's checkpoint.
         owns_files: Whether this process writes the files beside the checkpoint.
         run_id: Id of the run; None if the run is new.

@@ -30,7 +30,7 @@ class HttpTransport:
         """Send a request once.
 
         Raises:
-            NoAnswer: No answer arrived within ``request.timeout_s``.
+            NoAnswer: If no answer arrives within ``request.timeout_s``.
         """
         try:
             response = self._connected().request(

@@ -42,7 +42,7 @@ def ensure_java() -> None:
     * ``PYSPARK_PYTHON``, unless it is set, so that executors run this interpreter with its packages.
 
     Raises:
-        NoJava: No supported Java is installed.
+        NoJava: If no supported Java is installed.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     own = os.environ.get("JAVA_HOME")

@@ -40,7 +40,7 @@ class CoordinatorProcess:
         """Start the coordinator, and wait until it serves. A second start uses the address of the first.
 
         Raises:
-            CoordinatorFailed: The process ends before it serves.
+            CoordinatorFailed: If the process ends before it serves.
         """
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEGATE_")}
         environment |= {"TIDEGATE_DATA_DIR": str(self.data_dir), "TIDEGATE_PORT": str(self.port)}

@@ -62,7 +62,7 @@ class WindowBuilder(Generic[Described]):
             aggregates: Aggregates by name, such as ``flights=windows.count()``.
 
         Raises:
-            InvalidUsage: There is no aggregate, or a column is missing, reserved or named twice.
+            InvalidUsage: If there is no aggregate, or a column is missing, reserved or named twice.
         """
         if not aggregates:
             raise InvalidUsage("agg() needs at least one named aggregate, as in agg('dest', flights=windows.count()).")

@@ -19,7 +19,7 @@ _SAME_IN_ARROW = {
     *("boolean", "tinyint", "smallint", "int", "bigint", "float", "double"),
     *("string", "binary", "date", "timestamp", "interval day to second"),
 }
-"""Types that return from Arrow as they were. PySpark reads timestamps without a time zone as timestamps with one."""
+"""Types whose values return from Arrow unchanged. PySpark adds a time zone to timestamps that have none."""
 
 
 class StateStore(Protocol):
@@ -50,7 +50,7 @@ class FileState:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
         self._was_large = False
-        """Whether the version last read has many rows. The next version is then not tried as an Arrow file."""
+        """Whether the version last read has many rows. If so, the next version becomes Parquet files at once."""
 
     def write(self, version: int, rows: DataFrame) -> None:
         """Store rows as a version."""
@@ -80,7 +80,7 @@ class FileState:
 def _collected(rows: DataFrame) -> pa.Table | None:
     """Return rows as an Arrow table; None if they are too many, or Arrow cannot represent them."""
     spark = rows.sparkSession
-    # On Spark 3.5, a table becomes a DataFrame by way of Python objects, which maps do not survive.
+    # On Spark 3.5, a table becomes a DataFrame by way of Python objects, which does not preserve maps.
     if version_of(spark) < (4, 0) or not _survives_arrow(rows.schema):
         return None
     # toArrow() refuses a null in a struct whose fields are not nullable.

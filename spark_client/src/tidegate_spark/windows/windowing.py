@@ -108,7 +108,7 @@ class Windowing(BatchHandler):
         """Merge the rows of a batch; after the commit, emit the windows that close.
 
         Raises:
-            InvalidUsage: The state is missing, or belongs to other windows.
+            InvalidUsage: If the state is missing, or belongs to other windows.
         """
         return partial(self._close, self._merge(rows), self._windows.cut)
 

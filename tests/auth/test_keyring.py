@@ -95,7 +95,7 @@ def test_invalid_operations_are_refused(tmp_path: Path) -> None:
 def test_a_broken_file_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "keys.json"
     path.write_text(text)
-    with pytest.raises(KeysUnusable, match="is not a valid file of keys"):
+    with pytest.raises(KeysUnusable, match="is not a valid keys file"):
         Keyring(path)
 
 

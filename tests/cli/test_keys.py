@@ -80,5 +80,5 @@ def test_a_coordinator_without_its_keys_does_not_start(tmp_path: Path) -> None:
     """A coordinator does not start if its key file is missing or broken, or if its address requires keys."""
     assert "keys create" in fails(tmp_path, TIDEGATE_KEYS_FILE=str(tmp_path / "keys.json"))
     (tmp_path / "keys.json").write_text("{}")
-    assert "is not a valid file of keys" in fails(tmp_path, TIDEGATE_KEYS_FILE=str(tmp_path / "keys.json"))
+    assert "is not a valid keys file" in fails(tmp_path, TIDEGATE_KEYS_FILE=str(tmp_path / "keys.json"))
     assert "TIDEGATE_KEYS_FILE" in fails(tmp_path, TIDEGATE_HOST="127.0.0.2")

@@ -1,4 +1,4 @@
-"""A driver that crashes at each point of a batch: every replay passes the same rows to the functions."""
+"""A driver may crash at any point of a batch: every replay passes the same rows to the functions."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def rows_of(batch: int) -> list[dict[str, object]]:
 def test_a_crash_at_any_point_changes_no_results(
     spark: SparkSession, tidegate: CoordinatorProcess, tmp_path: Path
 ) -> None:
-    """Each batch crashes at the next point, and the following run replays that batch.
+    """The driver crashes in each batch, each time at the next of ``POINTS``. The following run replays the batch.
 
     While the driver is down, C advances: another reporter is ahead, and an operator marks substreams as idle.
     """

@@ -1,4 +1,4 @@
-"""A driver of native windows that crashes in a batch: the results equal those of a run without a crash."""
+"""A crash of the driver during a batch does not change the results of native windows."""
 
 from pathlib import Path
 

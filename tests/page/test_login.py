@@ -247,7 +247,7 @@ def test_a_cookie_ends(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> Non
     guarded.keys[name] = keyring.create(guarded.file, name, Role.READ, "")
     with httpx.Client(base_url=guarded.process.url, timeout=30) as probe:
         while probe.get("/v1/jobs", headers={"Authorization": f"Bearer {guarded.keys[name]}"}).status_code != 200:
-            pass  # until the coordinator has reloaded the file of keys
+            pass  # until the coordinator has reloaded the keys file
     with guarded.client(name) as http:
         cookie = http.cookies[COOKIE]
         key_id, nonce, signed_at, mac = cookie.split(".")

@@ -223,7 +223,7 @@ def grouped(sent: list[dict[str, Any]]) -> list[list[int]]:
 
 
 def union(sent: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return one report of all substreams, with each lowest event time whose substream is in the same report."""
+    """Return the union of reports, without lowest event times of substreams that have no other value in their report."""
     whole: dict[str, Any] = {"max_event_times": {}, "min_event_times": {}, "watermarks": {}}
     for report in sent:
         for column, values in report.items():

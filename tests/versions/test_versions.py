@@ -81,7 +81,7 @@ def test_windows_contain_every_row(spark: SparkSession, job: Job, counted: FileB
         assert results.count("late") == 0
         if version_of(spark) >= PYTHON_SOURCES:
             assert job.complete() == 50 * SECOND, "the end of the window of the last event"
-            until(lambda: table(results) == BY_WINDOW, "the other windows")
+            until(lambda: table(results) == BY_WINDOW, "the remaining windows")
     finally:
         query.stop()
     assert job.status()["rows"]["on_time"] == 9
@@ -90,7 +90,7 @@ def test_windows_contain_every_row(spark: SparkSession, job: Job, counted: FileB
 def test_windows_of_available_now_runs_contain_every_row(
     spark: SparkSession, job: Job, counted: FileBatches, checkpoint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The client warns if the run is a single batch. After ``complete()``, the next run closes the other windows."""
+    """The client warns if the run is a single batch. After ``complete()``, the next run closes the remaining windows."""
     results = Results()
     stream = windows_of_ten(job, counted, spark, results)
     with caplog.at_level(logging.WARNING, "tidegate"):

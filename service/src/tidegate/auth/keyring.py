@@ -107,7 +107,7 @@ def read(path: Path) -> tuple[Key, ...]:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise KeysUnusable(f"{path} is not a valid file of keys ({place}: {first['msg']}); restore the file.") from None
+        raise KeysUnusable(f"{path} is not a valid keys file ({place}: {first['msg']}); restore the file.") from None
     if len({key.id for key in keys}) < len(keys):
         raise KeysUnusable(f"{path} has two keys with the same id; remove one of them.")
     if len({(key.name, key.role, key.prefix) for key in keys}) > len({key.name for key in keys}):

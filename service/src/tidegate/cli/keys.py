@@ -121,7 +121,7 @@ def _keys_file(file: Path | None) -> Iterator[Path]:
     try:
         path = file or load_settings().keys_file
         if path is None:
-            raise KeysUnusable("No file of keys is given; use --file keys.json, or set TIDEGATE_KEYS_FILE.")
+            raise KeysUnusable("No keys file is given; use --file keys.json, or set TIDEGATE_KEYS_FILE.")
         yield path
     except (KeysUnusable, SettingsError) as error:
         typer.echo(f"tidegate: {error}", err=True)

@@ -39,7 +39,7 @@ OPTIONS = {
     "appendfsync": "everysec",
     "save": "",
     "maxmemory-policy": "noeviction",
-    # Redis searches a compact set or hash from its start, which slows down jobs of about 100 substreams.
+    # Redis scans a listpack linearly. With its default limits, jobs of about 100 substreams are slow.
     "zset-max-listpack-entries": "32",
     "hash-max-listpack-entries": "64",
     "daemonize": "no",

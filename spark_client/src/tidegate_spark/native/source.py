@@ -112,8 +112,8 @@ class NativeReader(WatermarkReader):
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """Report finished batches, and return the watermark.
 
-        Under ``availableNow``, the run follows the watermark until its own rows no longer move it. The next run follows
-        all other moves.
+        Under ``availableNow``, the run follows the watermark until its own rows no longer move it. All other advances
+        take effect in the next run.
 
         Raises:
             JobMissing: If the job does not exist, and there is no configuration to create it with.

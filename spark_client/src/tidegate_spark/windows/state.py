@@ -43,8 +43,8 @@ class StateStore(Protocol):
 class FileState:
     """A :class:`StateStore` of files in ``<checkpointLocation>/tidegate/state``.
 
-    A version of few rows is the Arrow file ``<version>.arrow``: Spark needs no job to read it, and one job to compute
-    it. A larger version is the directory ``<version>`` of Parquet files.
+    A small version is stored as the Arrow file ``<version>.arrow``, which Spark reads without a job. A larger version is
+    stored as Parquet files in the directory ``<version>``.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:

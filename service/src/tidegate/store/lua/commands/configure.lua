@@ -128,7 +128,7 @@ local function enter_clock_driven(new, member, is_active, max_event_time, waterm
   end
 end
 
--- Apply the new policy to a substream from its max event time; its watermark does not go back.
+-- Compute the watermark of a substream from its max event time under the new policy. The watermark does not go back.
 local function change_policy(member, is_active)
   local old, new = policy.among(before.policies, member), policy.of(member)
   local max_event_time = number(redis.call('ZSCORE', key.max_event_times, member))

@@ -23,7 +23,7 @@ function journal.announce()
   redis.call('PUBLISH', key.wake .. key.name, '')
 end
 
--- Return the first names of a list of members as a JSON list; nil if the list is empty.
+-- Return the first NAMES_KEPT members as a JSON array; nil if there are no members.
 function journal.named(members)
   if #members == 0 then return nil end
   local first = {}

@@ -13,7 +13,8 @@ function policy.name_of(member)
   return string.sub(member, string.find(member, '/', 1, true) + 1)
 end
 
--- Return whether a pattern matches. pieces: the texts between the stars, each searched once, from left to right.
+-- Return whether a name matches a pattern. pieces: the texts between the * of the pattern, which are searched from left
+-- to right.
 local function matches(pieces, name)
   local first, last = pieces[1], pieces[#pieces]
   if #pieces == 1 then return name == first end

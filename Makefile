@@ -97,7 +97,7 @@ conformance: $(READY) ## run the traces of Hazelcast Jet, or those in CONFORMANC
 mutants: $(READY) ## check that the tests catch known defects (ten minutes; ONLY=name checks a single defect)
 	@$(BIN)/python -m mutants $(if $(ONLY),--only $(ONLY))
 
-bench: $(READY) ## measure the cost of reports (ten minutes), or BENCH=batches, jobs, scripts, tenants, waiting, overhead, native, small
+bench: $(READY) ## measure what reports cost (ten minutes; BENCH=batches, jobs, scripts, tenants, postgres, waiting, overhead, native or small)
 	@$(BIN)/python -m benchmarks $(BENCH)
 
 lateness: $(READY) ## measure windows with four values of allowed lateness, over a thousand batches or more (an hour)

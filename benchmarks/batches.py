@@ -92,10 +92,9 @@ class Bench:
 
     def memory_of_a_small_job(self) -> float:
         """Return the bytes that a job with one substream takes in Redis after its batches."""
-        self.run("first", 1, 10)  # the first calls load the functions
-        before = self.redis.info("memory")["used_memory"]
         self.run("small", 1, BATCHES_OF_A_SMALL_JOB)
-        return float(self.redis.info("memory")["used_memory"] - before)
+        keys = self.redis.scan_iter("*{small}*")
+        return float(sum(self.redis.memory_usage(key, samples=0) or 0 for key in keys))
 
     def memory_of_a_stream(self) -> float:
         """Return the bytes that an open event stream takes in the coordinator."""

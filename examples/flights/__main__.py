@@ -114,8 +114,8 @@ def _stream(
     settings: Settings, landings: data.Slice, source: "FlightsSource | KafkaSource", job: "Job", began: float
 ) -> None:
     from examples.flights.coordinated import Departures
-    from examples.flights.native import NativeDepartures
     from examples.flights.progress import Progress
+    from examples.flights.spark_watermark import NativeDepartures
     from examples.flights.summary import summarize, table, write_batches
 
     lag = timedelta(minutes=settings.lag_minutes)

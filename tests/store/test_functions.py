@@ -8,10 +8,10 @@ from tests.support.driver import Driver
 from tidegate.domain.config import MAX_EXPECTED_QUERIES, JobConfig
 from tidegate.domain.errors import JobNotFound, TooManySubstreams
 from tidegate.domain.policy import LimitingLag, LimitingLagAndLull
+from tidegate.store.capacity import Capacity
 from tidegate.store.functions import delete_other_versions, record
 from tidegate.store.jobs import JobStore
 from tidegate.store.library import PREFIX, library
-from tidegate.store.limits import Limits
 
 CONFIG = {"policy": {"type": "limiting_lag", "lag_ms": 0}}
 
@@ -70,7 +70,7 @@ def test_a_call_keeps_nothing_for_the_next_call(driver: Driver, job_name: str) -
     """A call must not use variables of an earlier call: for another job, a refused command or a missing job."""
     lull, other = LimitingLagAndLull(10, 5), f"{job_name}-other"
     document = {"policy": {"type": "limiting_lag_and_lull", "lag_ms": 10, "max_lull_ms": 5}}
-    driver.store.limits = Limits(substreams=2)
+    driver.store.capacity = Capacity(substreams=2)
     driver(driver.store.configure(job_name, JobConfig(lull), document, None, now_ms=0))
     driver(driver.store.configure(other, JobConfig(LimitingLag(0)), CONFIG, None, now_ms=100))
     driver(driver.store.report(job_name, {"a": 50}, now_ms=0))

@@ -17,8 +17,8 @@ from tidegate.domain.errors import DomainError, EventTimeMissing, JobComplete, T
 from tidegate.domain.policy import LimitingLag, LimitingLagAndLull, Reported
 from tidegate.domain.results import CommandResult
 from tidegate.domain.state import TokenClaim
+from tidegate.store.capacity import Capacity
 from tidegate.store.jobs import JobStore
-from tidegate.store.limits import Limits
 from tidegate.store.merging import MAX_EACH
 
 CONFIG = JobConfig(LimitingLag(10))
@@ -31,10 +31,10 @@ class Clocked:
     """A store that merges reports, at a time that the test sets."""
 
     def __init__(
-        self, driver: Driver, config: JobConfig = CONFIG, now_ms: int = 0, limits: Limits | None = None
+        self, driver: Driver, config: JobConfig = CONFIG, now_ms: int = 0, capacity: Capacity | None = None
     ) -> None:
         self.driver, self.now_ms = driver, now_ms
-        self.store = JobStore(driver.store.redis, limits=limits, clock=lambda: self.now_ms)
+        self.store = JobStore(driver.store.redis, capacity=capacity, clock=lambda: self.now_ms)
         self.job = f"merged-{next(serial)}"
         self.state = driver(self.store.configure(self.job, config, {}, None)).state
 
@@ -79,7 +79,7 @@ def test_reports_at_the_same_time_are_one_call(driver: Driver) -> None:
 
 def test_a_report_of_many_substreams_is_a_call_of_its_own(driver: Driver) -> None:
     """Small reports neither wait for the large report nor fail with it."""
-    clocked = Clocked(driver, limits=Limits(substreams=10))
+    clocked = Clocked(driver, capacity=Capacity(substreams=10))
     large = {f"large{n}": 5 for n in range(MAX_EACH + 1)}
     first, refused, last = clocked.reports(
         {"max_event_times": {"a": 1}}, {"max_event_times": large}, {"max_event_times": {"b": 2}}
@@ -90,7 +90,7 @@ def test_a_report_of_many_substreams_is_a_call_of_its_own(driver: Driver) -> Non
 
 def test_a_refused_report_does_not_fail_the_others(driver: Driver) -> None:
     """Within the limit of two substreams, the reports that come first are accepted."""
-    clocked = Clocked(driver, limits=Limits(substreams=2))
+    clocked = Clocked(driver, capacity=Capacity(substreams=2))
     *accepted, refused, missing = clocked.reports(
         {"max_event_times": {"a": 100}},
         {"max_event_times": {"b": 200}},
@@ -105,7 +105,7 @@ def test_a_refused_report_does_not_fail_the_others(driver: Driver) -> None:
 
 def test_one_report_that_is_always_refused_leaves_the_others_merged(driver: Driver) -> None:
     """A client over the limit of substreams must not cause a separate call for each report of other clients."""
-    clocked = Clocked(driver, limits=Limits(substreams=64))
+    clocked = Clocked(driver, capacity=Capacity(substreams=64))
     of(clocked.reports(*({"max_event_times": {f"s{n}": 100}} for n in range(64))))
     before = clocked.calls()
     *accepted, refused = clocked.reports(
@@ -223,7 +223,7 @@ def grouped(sent: list[dict[str, Any]]) -> list[list[int]]:
 
 
 def union(sent: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the union of reports, without lowest event times of substreams that have no other value in their report."""
+    """Return the union of reports, without lowest event times that are alone in their report."""
     whole: dict[str, Any] = {"max_event_times": {}, "min_event_times": {}, "watermarks": {}}
     for report in sent:
         for column, values in report.items():

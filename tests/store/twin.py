@@ -15,9 +15,9 @@ from tidegate.domain.numbers import EXACT_DOUBLE
 from tidegate.domain.results import WatermarkState
 from tidegate.domain.rows import RowCounts
 from tidegate.domain.sketch import Sketch
+from tidegate.store.capacity import Capacity
 from tidegate.store.jobs import JobStore
 from tidegate.store.keyspace import job_key
-from tidegate.store.limits import Limits
 
 serial = itertools.count()
 
@@ -64,7 +64,7 @@ class Twin:
         max_substreams: int | None = None,
     ) -> None:
         self.driver = driver
-        self.store = JobStore(driver.store.redis, unattended_after_ms, limits=Limits(substreams=max_substreams))
+        self.store = JobStore(driver.store.redis, unattended_after_ms, capacity=Capacity(substreams=max_substreams))
         self.job = f"twin-{next(serial)}"
         self.now = now_ms
         stored = driver(self.store.configure(self.job, config, {}, None, now_ms=now_ms))

@@ -90,7 +90,10 @@ def test_windows_contain_every_row(spark: SparkSession, job: Job, counted: FileB
 def test_windows_of_available_now_runs_contain_every_row(
     spark: SparkSession, job: Job, counted: FileBatches, checkpoint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The client warns if the run is a single batch. After ``complete()``, the next run closes the remaining windows."""
+    """The client warns if the run is a single batch.
+
+    After ``complete()``, the next run closes the remaining windows.
+    """
     results = Results()
     stream = windows_of_ten(job, counted, spark, results)
     with caplog.at_level(logging.WARNING, "tidegate"):

@@ -13,7 +13,7 @@ from tidegate import __version__
 from tidegate.api.direct import DirectCalls
 from tidegate.api.openapi import openapi_document
 from tidegate.api.parameters import refuse_unknown
-from tidegate.api.routes import actions, health, history, jobs, keys, metrics, reports, state
+from tidegate.api.routes import actions, health, history, jobs, keys, metrics, reports, state, watch
 from tidegate.auth.keyring import Keyring
 from tidegate.auth.revocation import Revocation
 from tidegate.auth.sessions import Sessions
@@ -31,12 +31,12 @@ from tidegate.runtime.traces import Traces, configured_traces
 from tidegate.runtime.wakeups import WakeUps
 from tidegate.settings import LOOPBACK, Settings
 from tidegate.store import shared
+from tidegate.store.capacity import Capacity
 from tidegate.store.clock import ClockGuard
 from tidegate.store.connection import connect
 from tidegate.store.functions import AroundCommand
 from tidegate.store.jobs import JobStore
 from tidegate.store.keyspace import TOUCH_MS
-from tidegate.store.limits import Limits
 from tidegate.web.access import authorise, check_roles
 from tidegate.web.context import Context
 from tidegate.web.guard import Guard
@@ -47,7 +47,7 @@ MISSED_TOUCHES = 3
 MISSED_SWEEPS = 10
 """A job is unattended after ``MISSED_TOUCHES`` times ``TOUCH_MS``, or ``MISSED_SWEEPS`` sweep intervals, if longer."""
 
-RESOURCES = (jobs, reports, state, history, actions, keys, health, metrics)
+RESOURCES = (jobs, reports, state, watch, history, actions, keys, health, metrics)
 PAGES = (pages, live, action_forms, login)
 
 
@@ -136,7 +136,7 @@ async def _lifespan(app: FastAPI, replica: _Replica) -> AsyncIterator[None]:
         redis,
         unattended_after_ms,
         ClockGuard(settings.max_clock_step_ms),
-        Limits(settings.max_jobs, settings.max_substreams),
+        Capacity(settings.max_jobs, settings.max_substreams),
         _around_commands(metrics, replica.traces),
         replica.clock,
     )

@@ -9,15 +9,15 @@ from tidegate.domain.journal import NO_AUDIT, AuditInfo
 from tidegate.domain.results import CommandResult, WatermarkState
 from tidegate.store import replies
 from tidegate.store.arguments import Values, members, report_columns
+from tidegate.store.capacity import Capacity
 from tidegate.store.functions import Functions
-from tidegate.store.limits import Limits
 
 
 class JobActions:
     """Actions on all jobs of one Redis. For the arguments, see :class:`~tidegate.store.jobs.JobStore`."""
 
-    def __init__(self, functions: Functions, limits: Limits) -> None:
-        self._functions, self._limits = functions, limits
+    def __init__(self, functions: Functions, capacity: Capacity) -> None:
+        self._functions, self._capacity = functions, capacity
 
     async def complete(
         self, job: str, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None, up_to: int | None = None
@@ -64,7 +64,7 @@ class JobActions:
     ) -> CommandResult:
         """Declare substreams."""
         columns = report_columns(query, names, max_event_times=max_event_times or {})
-        room = self._limits.max_substreams(quota)
+        room = self._capacity.max_substreams(quota)
         return await self._act("declare", job, audit, now_ms, max_substreams=room, query=query, **columns)
 
     async def restore(

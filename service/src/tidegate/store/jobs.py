@@ -26,11 +26,11 @@ from tidegate.domain.state import Run, TokenClaim
 from tidegate.store import replies
 from tidegate.store.actions import JobActions
 from tidegate.store.arguments import Values, accounting_columns, delay_columns, report_columns
+from tidegate.store.capacity import Capacity, JobQuota
 from tidegate.store.clock import ClockGuard
 from tidegate.store.compiled import compile_config
 from tidegate.store.functions import AroundCommand, Functions, unobserved
 from tidegate.store.keyspace import PROBE, SWEEPS
-from tidegate.store.limits import JobQuota, Limits
 from tidegate.store.merging import Merging, Report
 from tidegate.store.reads import JobReads
 from tidegate.store.views import Configured, Watched
@@ -54,14 +54,14 @@ class JobStore:
         redis: Redis,
         unattended_after_ms: int | None = None,
         guard: ClockGuard | None = None,
-        limits: Limits | None = None,
+        capacity: Capacity | None = None,
         around: AroundCommand = unobserved,
         clock: Callable[[], int] | None = None,
     ) -> None:
-        self.redis, self.limits = redis, limits or Limits()
+        self.redis, self.capacity = redis, capacity or Capacity()
         self._functions = Functions(redis, unattended_after_ms, guard, around, clock)
         self._merging = Merging(self._functions)
-        self.reads, self.actions = JobReads(self._functions), JobActions(self._functions, self.limits)
+        self.reads, self.actions = JobReads(self._functions), JobActions(self._functions, self.capacity)
 
     async def configure(
         self,
@@ -89,7 +89,7 @@ class JobStore:
             state_epoch=secrets.token_hex(8),
             config=json.dumps(document, sort_keys=True),
             compiled_config=compile_config(config),
-            max_jobs=self.limits.jobs,
+            max_jobs=self.capacity.jobs,
             quota=quota,
             **asdict(audit),
         )
@@ -124,7 +124,7 @@ class JobStore:
             min_event_times=min_event_times,
         )
         delayed = delay_columns("", delays) if delays else {}
-        report, max_substreams = Report(columns, token), self.limits.max_substreams(quota)
+        report, max_substreams = Report(columns, token), self.capacity.max_substreams(quota)
         return await self._merging.report(job, report, max_substreams, delayed, now_ms)
 
     async def stage(
@@ -142,7 +142,7 @@ class JobStore:
             "stage",
             job,
             now_ms,
-            max_substreams=self.limits.max_substreams(quota),
+            max_substreams=self.capacity.max_substreams(quota),
             token=token,
             run=run,
             batch_id=batch_id,

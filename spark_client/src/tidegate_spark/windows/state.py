@@ -43,8 +43,8 @@ class StateStore(Protocol):
 class FileState:
     """A :class:`StateStore` of files in ``<checkpointLocation>/tidegate/state``.
 
-    A small version is stored as the Arrow file ``<version>.arrow``, which Spark reads without a job. A larger version is
-    stored as Parquet files in the directory ``<version>``.
+    A small version is stored as the Arrow file ``<version>.arrow``, which Spark reads without a job. A larger version
+    is stored as Parquet files in the directory ``<version>``.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:

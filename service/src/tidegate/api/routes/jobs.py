@@ -10,7 +10,7 @@ from tidegate.domain.errors import RevisionMismatch
 from tidegate.reads.config import JobConfig
 from tidegate.reads.status import JobList, JobStatus, read_job_list, read_status
 from tidegate.reads.types import ID
-from tidegate.store.limits import JobQuota
+from tidegate.store.capacity import JobQuota
 from tidegate.web.access import CallerOf, allowed
 from tidegate.web.bodies import body_of, json_answer
 from tidegate.web.context import Context, ContextOf, JobId

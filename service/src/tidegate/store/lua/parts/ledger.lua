@@ -66,4 +66,3 @@ function ledger.add(of_job, hours, members, disposition)
 end
 
 return ledger
--- @include parts/observation

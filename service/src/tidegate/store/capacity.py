@@ -1,11 +1,11 @@
-"""Limits on the number of jobs and substreams."""
+"""The capacity of a store: its highest numbers of jobs and substreams."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits on the number of jobs and on the number of substreams per job; None: no limit."""
+class Capacity:
+    """Highest number of jobs, and of substreams of one job; None: no limit."""
 
     jobs: int | None = None
     substreams: int | None = None

@@ -47,6 +47,13 @@ def test_the_latest_hours_are_kept(driver: Driver) -> None:
     assert account.hours() == [*range(1, HOURS_KEPT + 1)]
 
 
+def test_the_hour_0_counts(driver: Driver) -> None:
+    """A column of zeros is left out of the arguments, but the hours are not such a column."""
+    account = Account(driver)
+    account.commit({"a": ((0, 2, 0, 1),)})
+    assert account.hours() == [0]
+
+
 @pytest.mark.slow
 def test_many_substreams_reduce_the_kept_hours_in_the_store(driver: Driver) -> None:
     account = Account(driver)

@@ -10,7 +10,6 @@ from tidegate.domain.rows import BatchAccounting, RowCounts, RowsByDelay, RowsOf
 
 Values = Mapping[str, int]
 ROW_CLASSES = [field.name for field in fields(RowCounts)]
-HOUR_COLUMNS = ("hours", "rows", "updated", "late")
 
 
 def members(query: str, names: Iterable[str]) -> list[str]:
@@ -45,7 +44,7 @@ def accounting_columns(query: str, accounting: BatchAccounting | None) -> dict[s
     of_each = [
         (place, *of_hour) for place, hours in enumerate(accounting.hours, start=1) for of_hour in _distinct(hours)
     ]
-    places, *columns = zip(*of_each, strict=True) if of_each else ((),) * 5
+    places, hours, rows, updated, late = zip(*of_each, strict=True) if of_each else ((),) * 5
     attributed = sum_by_hour(of_hour for _, *of_hour in of_each)
     of_job = [
         {
@@ -66,7 +65,10 @@ def accounting_columns(query: str, accounting: BatchAccounting | None) -> dict[s
         "hours_of_job": of_job,
         "hours": {
             "places": places,
-            **{name: column if any(column) else () for name, column in zip(HOUR_COLUMNS, columns, strict=True)},
+            "hours": hours,
+            "rows": rows,
+            "updated": updated if any(updated) else (),
+            "late": late if any(late) else (),
         },
     }
 

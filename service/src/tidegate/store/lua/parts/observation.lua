@@ -120,11 +120,21 @@ function observation.add_substreams(query, members, observed)
   for _, member in ipairs(clock_driven_ones) do advancing.observe(member) end
 end
 
+local function has_numbers_only(column, length)
+  for i = 1, length do
+    if type(column[i]) ~= 'number' then return false end
+  end
+  return true
+end
+
 -- Return the entries that have an effect. Entries of done substreams have no effect. A watermark has an effect if the
 -- policy accepts watermarks and the watermark of the substream is lower.
 local function effective(members, event_times, watermarks)
   local done, active, frozen = {}, {}, {}
   if not state.changes.is_plain and redis.call('EXISTS', key.done) == 1 then done = bulk.zmscore(key.done, members) end
+  if not next(watermarks) and not next(done) and has_numbers_only(event_times, #members) then
+    return members, event_times, {}
+  end
   if next(watermarks) then active, frozen = bulk.zmscore(key.active, members), bulk.zmscore(key.frozen, members) end
   local names, times, reported, n = {}, {}, {}, 0
   for i, member in ipairs(members) do

@@ -1,4 +1,4 @@
-"""The results of benchmarks: rows of one table, with a target for some of them."""
+"""The results of benchmarks as rows of one table. Some rows have a target."""
 
 import json
 import statistics
@@ -57,7 +57,7 @@ class Row:
 
     @property
     def target(self) -> str:
-        """The target as text; empty if there is none."""
+        """The target as text, or an empty text for a row without a target."""
         if self.at_most is not None:
             return f"<= {_short(self.at_most)}"
         return "" if self.at_least is None else f">= {_short(self.at_least)}"

@@ -121,15 +121,18 @@ class Feed:
                 entries, has_reset = _up_to_reset(entries)
                 yield entries
                 at = None if has_reset else entries[-1].id
-            else:
-                with self.expect(None) as waiter:
-                    woken, _ = await asyncio.wait([waiter], timeout=pause_s)
-                if not woken:
-                    yield []
+            elif not await self._is_woken_within(pause_s):
+                yield []
         if self._end_reason is not None:
             if at is not None and generation == self._generation:
                 yield self._entries_after(at) or []
             raise self._end_reason
+
+    async def _is_woken_within(self, timeout_s: float) -> bool:
+        """Return whether new records arrive, or the feed ends, within a number of seconds."""
+        with self.expect(None) as waiter:
+            woken, _ = await asyncio.wait([waiter], timeout=timeout_s)
+        return bool(woken)
 
     def _entries_after(self, known: str) -> list[Entry] | None:
         """Return the entries after ``known``, or None if this replica has discarded some."""

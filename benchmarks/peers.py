@@ -58,15 +58,8 @@ class Answer(BaseModel):
     watermark_token: str
 
 
-fastapi_app = FastAPI()
-awaited_app = FastAPI()
-
-
-@fastapi_app.post("/v1/jobs/{job}:report")
-async def report(job: str, body: Report) -> Answer:
-    """Answer a report with its lowest event time."""
-    lowest = min(time for time in body.max_event_times if time is not None)
-    holder = Holder(reason="slow", query="", substream=body.substreams[0], since_ms=lowest)
+def answer(job: str, substream: str, lowest: int) -> Answer:
+    """Return the answer of a server whose watermark is the event time of a substream."""
     return Answer(
         job=job,
         applied=True,
@@ -75,9 +68,20 @@ async def report(job: str, body: Report) -> Answer:
         state_epoch="0123456789abcdef",
         now_ms=time.time_ns() // 1_000_000,
         complete=False,
-        held_by=holder,
+        held_by=Holder(reason="slow", query="", substream=substream, since_ms=lowest),
         watermark_token=f"1.{lowest}.dGhpcyBpcyBhbiBleGFtcGxlIG9mIGEgdG9rZW4",
     )
+
+
+fastapi_app = FastAPI()
+awaited_app = FastAPI()
+
+
+@fastapi_app.post("/v1/jobs/{job}:report")
+async def report(job: str, body: Report) -> Answer:
+    """Answer a report with its lowest event time."""
+    lowest = min(time for time in body.max_event_times if time is not None)
+    return answer(job, body.substreams[0], lowest)
 
 
 async def echo_app(scope, receive, send) -> None:  # type: ignore[no-untyped-def]
@@ -156,17 +160,7 @@ async def postgres_report(job: str, body: Report) -> Answer:
         found = await connection.fetchrow(LOWEST, job)
     assert found is not None
     name, lowest = found
-    return Answer(
-        job=job,
-        applied=True,
-        watermark=lowest,
-        coalesced_watermark=lowest,
-        state_epoch="0123456789abcdef",
-        now_ms=time.time_ns() // 1_000_000,
-        complete=False,
-        held_by=Holder(reason="slow", query="", substream=name, since_ms=lowest),
-        watermark_token=f"1.{lowest}.dGhpcyBpcyBhbiBleGFtcGxlIG9mIGEgdG9rZW4",
-    )
+    return answer(job, name, lowest)
 
 
 @contextmanager

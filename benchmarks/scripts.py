@@ -84,7 +84,6 @@ class Bench:
         def commands(names: list[str], event_time: int) -> list[tuple[object, ...]]:
             scored = [part for name in names for part in (event_time, name)]
             return [
-                ("ZADD", "plain:max_event_times", "GT", *scored),
                 ("ZADD", "plain:active", "GT", *scored),
                 ("ZADD", "plain:last_events", *(part for name in names for part in (START, name))),
                 ("ZRANGE", "plain:active", 0, 0, "WITHSCORES"),

@@ -21,6 +21,11 @@ from tidegate.store.keyspace import job_key
 
 serial = itertools.count()
 
+NEXT_CHANGE = """
+local change = cmsgpack.unpack(redis.call('HGET', KEYS[1], 'scalars')).next_change
+return change and string.format('%.0f', change)
+"""
+
 Outcome = tuple[Any, DomainError | None]
 
 
@@ -152,13 +157,12 @@ class Twin:
             of_hours = {hour: of_each[key] for hour, of_each in ledger.of_substreams.items() if key in of_each}
             self._same((of_one.diverted, of_one.hours), (self.machine.diverted_rows.get(key, 0), of_hours))
             self._same(of_one.counts, self.machine.counts.get(key, RowCounts()))
-        scheduled = self.driver(self._field("next_change"))
-        self._same(self._due(int(scheduled) if scheduled else None), self._due(self.machine.next_change_ms()))
+        self._same(self._due(self.driver(self._next_change_ms())), self._due(self.machine.next_change_ms()))
         return table.rows, queries, status.summary
 
-    async def _field(self, name: str) -> str | None:
-        value: Any = await self.store.redis.hget(job_key(self.job), name)
-        return value if value is None else str(value)
+    async def _next_change_ms(self) -> int | None:
+        found: Any = await self.store.redis.eval(NEXT_CHANGE, 1, job_key(self.job))
+        return int(found) if found else None
 
     def _due(self, next_change_ms: int | None) -> int | None:
         """Return the time of the next change, limited to numbers that the store holds exactly.

@@ -95,7 +95,7 @@ def _show_substreams(substreams: Iterable[Mapping[str, Any]], now_ms: int) -> No
             row["substream"],
             row["query"],
             row["state"],
-            _ago(now_ms, row["since_ms"]),
+            "-" if row["since_ms"] is None else _ago(now_ms, row["since_ms"]),
             format_time(row["watermark"]),
             format_time(row["max_event_time"]),
             "-" if row["skew"] is None else format_duration(row["skew"]),

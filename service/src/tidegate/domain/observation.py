@@ -73,7 +73,7 @@ def count_future(job: JobState, query: str, rows: Values) -> None:
 def add_substream(job: JobState, query: str, name: str, policy: Policy | None = None) -> Substream:
     """Add a substream without events; remove the placeholder of its query."""
     policy = policy or job.config.policy_of(name)
-    added = Substream(policy, policy.start(job.numbers), observed_time(job, query), since_ms=job.now_ms)
+    added = Substream(policy, policy.start(job.numbers), observed_time(job, query))
     job.substreams[query, name] = added
     if name != PLACEHOLDER:
         job.substreams.pop((query, PLACEHOLDER), None)

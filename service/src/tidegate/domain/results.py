@@ -113,17 +113,17 @@ class Hold:
 class SubstreamRow:
     """One row of the table of substreams.
 
-    ``since_ms`` is the processing time at which ``state`` last changed. ``lag`` is None if the policy has no lag.
-    ``last_event_ms`` is the processing time of the last report that took effect, plus all later outages of the query.
-    ``reported_rows`` is the number of rows that executors reported in committed batches. ``future_rows`` is the number
-    of rows and reports that were set aside. ``counts`` contains the rows by class that committed batches accounted for.
-    Only the totals of the job include rows from before the substream was known.
+    ``since_ms`` is the processing time at which ``state`` last changed; None if it has not changed. ``lag`` is None if
+    the policy has no lag. ``last_event_ms`` is the processing time of the last report that took effect, plus all later
+    outages of the query. ``reported_rows`` is the number of rows that executors reported in committed batches.
+    ``future_rows`` is the number of rows and reports that were set aside. ``counts`` contains the rows by class that
+    committed batches accounted for. Only the totals of the job include rows from before the substream was known.
     """
 
     query: str
     substream: str
     state: SubstreamState
-    since_ms: int
+    since_ms: int | None
     watermark: int | None
     max_event_time: int | None
     lag: int | None

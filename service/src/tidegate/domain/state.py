@@ -47,7 +47,7 @@ class Substream:
 
     A declared substream without reports has no watermark and therefore holds the watermark of the job. ``watermark``
     never goes back. ``last_event_ms`` is in the observed time of the query. ``since_ms`` is the processing time at
-    which the state of the substream last changed. ``forced_idle`` is true if an operator declared the substream idle,
+    which the state of the substream last changed; None if it has not changed. ``forced_idle`` is true if an operator declared the substream idle,
     or its query timed out.
     """
 
@@ -59,7 +59,7 @@ class Substream:
     done: bool = False
     idle: bool = False
     forced_idle: bool = False
-    since_ms: int = 0
+    since_ms: int | None = None
 
     @property
     def counts(self) -> bool:

@@ -41,8 +41,10 @@ class SubstreamStatus(Record):
         "counts until its query confirms that it has no data. `idle`: does not count. `done`: ended, does not count.",
         examples=["active"],
     )
-    since_ms: int = Field(
-        description="Processing time since which the substream has this state.", examples=[1357527600000]
+    since_ms: int | None = Field(
+        description="Processing time since which the substream has this state. Null if the state has not changed since "
+        "the first report or the declaration of the substream.",
+        examples=[1357527600000],
     )
     watermark: int | None = Field(description="Watermark of the substream.", examples=[1357552800000])
     max_event_time: int | None = Field(description="Highest event time of the substream.", examples=[1357554600000])

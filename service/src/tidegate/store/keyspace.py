@@ -37,14 +37,16 @@ class Key:
 
 # A member is "<query>/<substream>". Query names have no slash, so the first slash is the separator.
 JOB_KEYS = (
-    Key("max_event_times", "zset of all substreams: member -> max event time (-inf: none)"),
+    Key(
+        "max_event_times", "zset of the substreams unless it is watermark + lag: member -> max event time (-inf: none)"
+    ),
     Key("active", "zset of the active substreams that do not follow the clock: member -> watermark"),
     Key("clock_driven", "hash of the substreams that follow the clock: member -> state of the policy"),
     Key("constant", "zset of the active clock-driven substreams with a constant watermark: member -> watermark"),
     Key("advancing", "zset of the other active clock-driven substreams: member -> watermark - observed time"),
     Key("next_change", "zset of the active clock-driven substreams: member -> observed time of the next change"),
     Key("frozen", "zset of the idle and done substreams: member -> watermark (-inf: none)"),
-    Key("since", "zset of all substreams: member -> processing time of the last change of state"),
+    Key("since", "zset of the substreams whose state has changed: member -> processing time of the last change"),
     Key("forced_idle", "zset of the substreams that are idle for a reason other than silence: member -> start time"),
     Key("done", "zset of the done substreams: member -> observed time of the last event"),
     Key("rows", "hash: '<class> <member>' -> rows"),
@@ -64,7 +66,7 @@ JOB_KEYS = (
     Key("lagged", "zset of the clock-driven substreams: member -> watermark by the lag alone", "limit"),
     Key("last_events", "zset of the query's active substreams: member -> observed time of the last event", "query"),
     Key("idle", "zset of the query's idle substreams: member -> observed time of the last event", "query"),
-    Key("query", "hash: the query's run, latest batch and idle clock", "query"),
+    Key("query", "text: the query's run, latest batch and idle clock, packed", "query"),
     Key("pinned_watermarks", "hash: batch -> pinned watermark ('': none)", "query"),
     Key("pinned_batches", "zset of the batches with a stored pinned watermark: batch -> batch", "query"),
     Key("fenced_runs", "zset of the fenced runs, in order", "query"),

@@ -5,6 +5,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
+from tidegate.domain.config import POLICY_LIMITS
 from tidegate.domain.journal import Record
 from tidegate.domain.names import PLACEHOLDER, SubstreamKey, member
 from tidegate.domain.results import SubstreamRow
@@ -56,23 +57,29 @@ class JobReads:
 
     async def count_substreams(self, job: str) -> int:
         """Return the number of substreams, including placeholders of missing queries; 0 if the job does not exist."""
-        return int(await self._redis.zcard(key_of(job, "max_event_times")))
+        return sum([int(await self._redis.zcard(name)) for name in _member_sets(job)])
 
     async def substream_keys(self, job: str) -> AsyncIterator[list[SubstreamKey]]:
         """Yield all substreams of a job once, unsorted, in parts of about ``ROWS_AT_ONCE``.
 
-        Reading in parts keeps Redis and this process responsive. A substream that is added or removed during the read
-        may be missing.
+        Reading in parts keeps Redis and this process responsive. A substream that is added or removed, or changes its
+        state twice, during the read may be missing.
         """
-        cursor, seen = 0, set[SubstreamKey]()
-        while True:
-            cursor, found = await self._redis.zscan(key_of(job, "max_event_times"), cursor, count=ROWS_AT_ONCE)
-            keys = [replies.substream_key(str(name)) for name, _ in found]
-            new = [key for key in keys if key[1] != PLACEHOLDER and key not in seen]
-            seen.update(new)
-            yield new
-            if cursor == 0:
-                return
+        seen, part = set[SubstreamKey](), list[SubstreamKey]()
+        frozen, *active = _member_sets(job)
+        # The first set is read again, because substreams may have become idle in the meantime.
+        for name in (frozen, *active, frozen):
+            cursor = None
+            while cursor != 0:
+                cursor, found = await self._redis.zscan(name, cursor or 0, count=ROWS_AT_ONCE)
+                keys = [replies.substream_key(str(member)) for member, _ in found]
+                new = [key for key in keys if key[1] != PLACEHOLDER and key not in seen]
+                seen.update(new)
+                part += new
+                if len(part) >= ROWS_AT_ONCE:
+                    yield part
+                    part = []
+        yield part
 
     async def substreams(
         self, job: str, keys: Sequence[SubstreamKey] | None = None, now_ms: int | None = None
@@ -195,6 +202,12 @@ class JobReads:
             reply = await self._functions.run("late", job, now_ms, member=of, after=reply["next"])
             late.add_hours(of, reply)
         return late
+
+
+def _member_sets(job: str) -> list[str]:
+    """Return the sorted sets of all substreams, with placeholders: the idle and done ones, then the active ones."""
+    active = [key_of(job, "active"), *(key_of(job, "lagged", limit) for limit in POLICY_LIMITS)]
+    return [key_of(job, "frozen"), *active]
 
 
 def _end_before(entry_id: str) -> str:

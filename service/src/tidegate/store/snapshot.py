@@ -56,7 +56,7 @@ class Snapshot:
             max_watermark=reply.get("max_watermark"),
             holds={one.hold: one for one in map(hold, reply["holds"])},
         )
-        if config.max_retention_ms is not None and reply["retention"]:
+        if config.max_retention_ms is not None and reply.get("retention"):
             job.retention = _history(reply["retention"])
         self._add_queries(job)
         self._add_substreams(job)

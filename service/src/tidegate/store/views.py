@@ -92,7 +92,7 @@ class Delays:
         statistics = DelayStatistics(
             replies.sketch(reply.get("pool")),
             replies.sketch(reply.get("merged")),
-            float(reply["wait_sum"] or 0),
+            float(reply.get("wait_sum") or 0),
             reply.get("wait_weight") or 0,
         )
         of_each = {

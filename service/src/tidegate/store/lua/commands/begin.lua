@@ -19,7 +19,7 @@ end
 
 -- Return whether an unexpected query joins a job that has a watermark.
 local function joins(query)
-  local is_new = not query.is_known
+  local is_new = not query.run_id
     or (query.retired and redis.call('EXISTS', key.last_events(query.name), key.idle(query.name)) == 0)
   if not is_new or job.coalesced_watermark == nil then return false end
   for _, expected in ipairs(state.config.expected_queries) do
@@ -30,14 +30,14 @@ local function joins(query)
 end
 
 reply.load()
-local query = batches.load(run.query)
+local query = queries.get(run.query)
 batches.check_run(query, run)
 batches.check_checkpoint(query, run)
 -- An abandoned batch begins again with its pinned watermark.
-local is_same = query.is_known and run.query_id == query.query_id
-local previous, was_open = is_same and query.latest or nil, is_same and query.open
+local is_same = query.run_id and run.query_id == query.query_id or false
+local previous, was_open = is_same and query.latest or nil, is_same and query.open or false
 local is_replay = previous ~= nil and batch_id <= previous
-local stored = is_same and redis.call('HGET', key.pinned_watermarks(query.name), values.text(batch_id))
+local stored = is_same and redis.call('HGET', key.pinned_watermarks(query.name), batch_id)
 if is_replay and not stored then values.refuse('batch_forgotten', {latest_batch_id = query.latest}) end
 local pinned = args.pinned_watermark
 if stored then

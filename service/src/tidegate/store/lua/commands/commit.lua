@@ -17,13 +17,13 @@ local function account(class, column)
       members[#members + 1], counts[#counts + 1] = args.members[i], count
       total = total + count
       if total > values.HIGHEST / 2 then  -- a larger sum of doubles may be inexact
-        bulk.add(key.job, class, values.text(total))
+        bulk.add(key.job, class, total)
         total = 0
       end
     end
   end
   observation.count_rows(class, members, counts)
-  if total > 0 then bulk.add(key.job, class, values.text(total)) end
+  if total > 0 then bulk.add(key.job, class, total) end
 end
 
 reply.load()

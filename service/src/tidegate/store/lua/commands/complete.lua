@@ -11,8 +11,7 @@ if job.is_complete and not (up_to and above(up_to, job.coalesced_watermark)) the
 local open = redis.call('ZRANGE', key.open_batches, 0, -1)
 if #open > 0 then
   table.sort(open, values.sorts_before)
-  local latest = redis.call('HGET', key.query(open[1]), 'latest')
-  values.refuse('batch_open', {query = open[1], batch_id = tonumber(latest)})
+  values.refuse('batch_open', {query = open[1], batch_id = queries.get(open[1]).latest})
 end
 for _, hold in ipairs(redis.call('ZRANGE', key.holds, 0, -1)) do
   local expires = values.number(redis.call('ZSCORE', key.hold_expiry, hold))

@@ -12,7 +12,7 @@ local job, config, expected = state.job, state.config, args.expected_revision
 local function write_config()
   redis.call('HSET', key.job, 'config', args.config, 'compiled_config', args.compiled_config)
   state.configure(args.compiled_config)
-  job.revision = redis.call('HINCRBY', key.job, 'revision', 1)
+  job.revision = (job.revision or 0) + 1
 end
 
 local function finish(created)
@@ -40,10 +40,9 @@ local function create()
   check_quota()
   redis.call('DEL', key.job)
   redis.call('SADD', key.jobs, key.name)
-  state.forget_stored()
   state.start(incarnation, args.state_epoch, now)
   reply.remember()
-  redis.call('HSET', key.job, 'state', 'live', 'created', text(job.now))
+  redis.call('HSET', key.job, 'state', 'live', 'created', job.now)
   write_config()
   journal.write('created', 'actor', args.actor, 'reason', args.reason)
   substreams.expect_queries()
@@ -63,17 +62,17 @@ write_config()
 local after = {policies = config.policies, has_clock_driven = config.has_clock_driven}
 journal.write('config', 'actor', args.actor, 'reason', args.reason)
 substreams.expect_queries()
-if config.max_retention_ms ~= before.max_retention_ms then job.retention = '' end
+if config.max_retention_ms ~= before.max_retention_ms then job.retention = nil end
 if config.idle_timeout_ms and not before.idle_timeout_ms then
   -- The silence of reports without batches was not measured before, so it starts now.
   for _, name in ipairs({key.last_events(''), key.idle('')}) do
-    bulk.zadd_all(name, text(job.observed_now), redis.call('ZRANGE', name, 0, -1))
+    bulk.zadd_all(name, job.observed_now, redis.call('ZRANGE', name, 0, -1))
   end
 end
 
 local function idle_clock_of(query)
   if query == '' then return job.observed_now end
-  return number(redis.call('HGET', key.query(query), 'idle_clock'))
+  return queries.get(query).idle_clock
 end
 
 -- Make idle substreams of a query active that are not silent under the new configuration.
@@ -131,12 +130,14 @@ end
 -- Compute the watermark of a substream from its max event time under the new policy. The watermark does not go back.
 local function change_policy(member, is_active)
   local old, new = policy.among(before.policies, member), policy.of(member)
-  local max_event_time = number(redis.call('ZSCORE', key.max_event_times, member))
+  local event_times = max_event_times.of({member}, before.policies)
+  local max_event_time = event_times[1] or nil
   local flat_lag = max_event_time and policy.flat_lag(new, member)
   if not differs(old, new) then
-    -- A substream that was idle under another lag has not been evaluated under the new lag yet.
-    if is_active and flat_lag then
+    -- A substream that was idle under another lag has not been evaluated under the new lag yet. It has an entry.
+    if is_active and flat_lag and redis.call('ZSCORE', key.max_event_times, member) then
       redis.call('ZADD', key.active, 'GT', score(minus(max_event_time, flat_lag)), member)
+      max_event_times.store({member}, event_times)
     end
     return
   end
@@ -148,6 +149,7 @@ local function change_policy(member, is_active)
     if flat_lag then watermark = highest(watermark, minus(max_event_time, flat_lag)) end
     redis.call('ZADD', key.active, score(watermark), member)
   end
+  max_event_times.store({member}, event_times)
 end
 
 for _, query in ipairs(substreams.query_names()) do

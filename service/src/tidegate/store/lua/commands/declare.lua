@@ -9,11 +9,12 @@
 local job, number = state.job, values.number
 local members = args.members
 reply.load()
-local known, done = bulk.zmscore(key.max_event_times, members), bulk.zmscore(key.done, members)
+local known, done = membership.known(members), bulk.zmscore(key.done, members)
+local before = max_event_times.of(members)
 local new, unseen, event_times = {}, {}, {}
 for i, member in ipairs(members) do
   if not known[i] then new[#new + 1] = member end
-  if number(args.max_event_times[i]) and not number(known[i]) and not done[i] and not job.is_complete then
+  if number(args.max_event_times[i]) and not before[i] and not done[i] and not job.is_complete then
     unseen[#unseen + 1], event_times[#event_times + 1] = member, args.max_event_times[i]
   end
 end

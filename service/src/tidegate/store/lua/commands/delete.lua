@@ -11,9 +11,8 @@ if args.expected_revision and job.revision ~= args.expected_revision then
   values.refuse('revision_mismatch', {revision = job.revision})
 end
 removal.remove_all()
-redis.call('DEL', key.job, key.journal)
-redis.call('HSET', key.job, 'state', 'deleted', 'incarnation', values.text(job.incarnation), 'deleted',
-  values.text(job.now))
+redis.call('DEL', key.journal)
+state.delete()
 redis.call('ZREM', key.sweeps, key.name)
 redis.call('SREM', key.jobs, key.name)
 journal.announce()

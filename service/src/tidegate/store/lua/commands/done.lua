@@ -15,7 +15,7 @@ if #new > 0 then
   bulk.zadd_each(key.done, bulk.zmscore(key.last_events(query), active), active)
   bulk.zadd_each(key.done, bulk.zmscore(key.idle(query), idle), idle)
   idleness.freeze(active)
-  bulk.zadd_all(key.since, values.text(state.job.now), new)
+  bulk.zadd_all(key.since, state.job.now, new)
   for _, name in ipairs({key.last_events(query), key.idle(query), key.forced_idle}) do bulk.zrem(name, new) end
   bulk.hdel(key.clock_driven, new)
   journal.write_action('done', query, new)

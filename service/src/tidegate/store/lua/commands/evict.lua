@@ -5,7 +5,7 @@
 -- @include parts/reply
 -- @include parts/substreams
 reply.load()
-local known = bulk.split(key.max_event_times, args.members)
+local known = membership.split(args.members)
 substreams.forget(args.query, known)
 if #known > 0 then journal.write_action('evict', args.query, known) end
 evaluate.evaluate(true)

@@ -7,7 +7,7 @@
 -- @include parts/batches
 -- @include parts/tokens
 reply.load()
-local query = batches.load(args.run.query)
+local query = queries.get(args.run.query)
 batches.check_run(query, args.run)
 batches.check_checkpoint(query, args.run)
 tokens.accept(args.token)

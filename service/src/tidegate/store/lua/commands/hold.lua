@@ -16,8 +16,8 @@ if in_force and not (expires and (not duration or job.now + duration > expires))
 end
 if present and not in_force then job.evaluation_due = 1 end  -- the expired hold no longer limits C
 holds.remove(hold)
-redis.call('ZADD', key.holds, values.text(args.at_most), hold)
-if duration then redis.call('ZADD', key.hold_expiry, values.text(job.now + duration), hold) end
+redis.call('ZADD', key.holds, args.at_most, hold)
+if duration then redis.call('ZADD', key.hold_expiry, job.now + duration, hold) end
 redis.call('HSET', key.hold_reasons, hold, args.reason)
 journal.write_action('hold', nil, nil, 'hold', hold, 'at_most', args.at_most)
 return reply.finish({applied = true})

@@ -13,7 +13,7 @@ local done = bulk.split(key.done, members)
 if #done > 0 then values.refuse('substream_done', {query = query, substreams = done}) end
 local active = bulk.split(key.last_events(query), members)
 local has_left = #active > 0 and idleness.set_idle(query, active, bulk.zmscore(key.last_events(query), active))
-bulk.zadd_all(key.forced_idle, values.text(state.job.observed_now), members)
+bulk.zadd_all(key.forced_idle, state.job.observed_now, members)
 if #active > 0 then journal.write_action('idle', query, active) end
 evaluate.evaluate(has_left)
 return reply.finish({applied = #active > 0})

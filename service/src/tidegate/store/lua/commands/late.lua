@@ -5,6 +5,7 @@
 --        '<disposition> <member>'; names, rows: rows of the member, of no substream, and of the members with late
 --        rows), next (value of after for the next reply; absent: no more hours)
 -- @include parts/emission
+-- @include parts/membership
 local ENTRIES_AT_ONCE = 5000
 local CLASSES = {'on_time', 'updated', 'late', 'null_event_time', 'future', 'diverted'}
 local member = args.member
@@ -35,5 +36,5 @@ local fields, counts = {}, {}
 for i, class in ipairs(CLASSES) do fields[i] = member == '' and class or class .. ' ' .. member end
 local found = redis.call('HMGET', member == '' and key.job or key.rows, unpack(fields))
 for i, class in ipairs(CLASSES) do counts[class] = found[i] or nil end
-return emission.watermark_state({is_known = redis.call('ZSCORE', key.max_event_times, member) and true,
+return emission.watermark_state({is_known = membership.known({member})[1] or nil,
   counts = {map = counts}, hours = hours, next = following})

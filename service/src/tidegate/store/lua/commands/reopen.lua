@@ -13,7 +13,7 @@ journal.write_action('reopen')
 -- While the job was complete, idle clocks may have advanced, but no substream became idle.
 local has_left = idleness.time_out_queries()
 for _, query in ipairs(redis.call('SMEMBERS', key.query_names)) do
-  has_left = idleness.expire(query, values.number(redis.call('HGET', key.query(query), 'idle_clock'))) or has_left
+  has_left = idleness.expire(query, queries.get(query).idle_clock) or has_left
 end
 evaluate.evaluate(has_left)
 return reply.finish({applied = true})

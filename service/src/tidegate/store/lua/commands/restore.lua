@@ -17,7 +17,9 @@ advancing.each_materialized(function(member, s, rule) driven[member] = {s = s, r
 
 -- Restore a substream that is idle or does not follow the clock.
 local function restore_flat(member, watermark, is_active)
+  local event_times = max_event_times.of({member})
   redis.call('ZADD', is_active and key.active or key.frozen, score(watermark), member)
+  max_event_times.store({member}, event_times)
   local rule, line = policy.of(member), redis.call('HGET', key.clock_driven, member)
   if line then
     local s = clock_driven.read(line, rule)

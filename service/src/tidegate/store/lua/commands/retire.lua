@@ -7,12 +7,12 @@
 -- @include parts/reply
 -- @include parts/batches
 -- @include parts/substreams
-local job, text = state.job, values.text
+local job = state.job
 local name, successor = args.query, args.successor
 reply.load()
-local query, own = batches.load(name), substreams.members_of(name)
+local query, own = queries.get(name), substreams.members_of(name)
 local is_missing = redis.call('SISMEMBER', key.missing_queries, name) == 1
-if not query.is_known and #own == 0 and not is_missing then values.refuse('query_not_found', {query = name}) end
+if not query.run_id and #own == 0 and not is_missing then values.refuse('query_not_found', {query = name}) end
 if query.retired and #own == 0 and not is_missing then return reply.finish({applied = false}) end
 
 if successor == name then
@@ -57,17 +57,17 @@ local function hand_over_member(from, to, now)
   end
 end
 
-if not query.is_known then  -- the query has made no call: store it as retired
-  redis.call('ZADD', key.queries, 'NX', text(job.now), name)
+if not query.run_id then  -- the query has made no call: store it as retired
+  redis.call('ZADD', key.queries, 'NX', job.now, name)
   redis.call('SADD', key.query_names, name)
-  redis.call('HSET', key.query(name), 'query_id', '', 'run_id', '', 'last_contact', text(job.now))
+  query.query_id, query.run_id, query.last_contact = '', '', job.now
 end
 batches.give_up(query)
 redis.call('ZREM', key.last_seen, name)
 if successor then
-  local names, now = {}, text((clock.observed_time(successor)))
+  local names, now = {}, (clock.observed_time(successor))
   for i, member in ipairs(own) do names[i] = successor .. '/' .. policy.name_of(member) end
-  local taken = bulk.zmscore(key.max_event_times, names)
+  local taken = membership.known(names)
   for i, member in ipairs(own) do
     if not taken[i] then hand_over_member(member, names[i], now) end
   end

@@ -17,7 +17,7 @@ batches.contact(query)
 if is_open then
   local members, event_times, watermarks =
     observation.set_aside_future(query.name, args.members, args.max_event_times, args.watermarks)
-  staging.add(query.name, {partition = args.partition, members = members, event_times = event_times,
+  staging.add(query, {partition = args.partition, members = members, event_times = event_times,
     watermarks = watermarks, counted = args.members, rows = args.rows, future_rows = args.future_rows,
     delayed = args.delayed, delays = args.delays})
 end

@@ -2,23 +2,23 @@
 --
 -- reply  config (JSON), revision, created_ms, and the fields of tidegate.domain.results.JobSummary
 -- @include parts/emission
+-- @include parts/membership
 local job, number = state.job, values.number
 clock.load()
 local missing = redis.call('SMEMBERS', key.missing_queries)
 local frozen, done = redis.call('ZCARD', key.frozen), redis.call('ZCARD', key.done)
-local known = redis.call('ZCARD', key.max_event_times) - #missing
-local active = redis.call('ZCARD', key.active) + redis.call('ZCARD', key.constant) + redis.call('ZCARD', key.advancing)
-local idle = frozen - done
+local known = membership.count() - #missing
+local active, idle = membership.count_active(), frozen - done
 for _, query in ipairs(missing) do
   if redis.call('ZSCORE', key.active, query .. '/') then active = active - 1 else idle = idle - 1 end
 end
 if job.is_complete then active, idle, done = 0, 0, known end
 
-local found = {max_event_time = job.max_event_time, max_watermark = job.max_watermark, active = active, idle = idle,
-  done = done, all_idle = job.all_idle, emissions = job.emissions, throttled = job.throttled,
+local found = {revision = job.revision, max_event_time = job.max_event_time, max_watermark = job.max_watermark,
+  active = active, idle = idle, done = done, all_idle = job.all_idle, emissions = job.emissions, throttled = job.throttled,
   last_contact_ms = job.last_contact, open_batches = redis.call('ZCARD', key.open_batches), holds = holds.in_order(),
   missing_queries = missing}
-local FIELDS = {'config', 'revision', 'created', 'on_time', 'updated', 'late', 'null_event_time', 'future', 'future_rows',
+local FIELDS = {'config', 'created', 'on_time', 'updated', 'late', 'null_event_time', 'future', 'future_rows',
   'tokens_ignored'}
 for i, value in ipairs(redis.call('HMGET', key.job, unpack(FIELDS))) do found[FIELDS[i]] = value or nil end
 found.limits = {}

@@ -4,6 +4,7 @@
 -- reply  config (JSON), max_watermark, is_complete (whether rows has all substreams: the job has at most limit),
 --        rows (member, and the fields of tidegate.domain.results.SubstreamRow)
 -- @include parts/emission
+-- @include parts/membership
 local job, config, number = state.job, state.config, values.number
 local CLASSES = {'reported_rows', 'future_rows', 'on_time', 'updated', 'late', 'null_event_time', 'future'}
 clock.load()
@@ -30,7 +31,7 @@ local function row_of(member, max_event_time)
     since = last_event + outage + config.idle_timeout_ms
   end
   local row = {member = member, state = state_, since_ms = since, watermark = watermark_of(member),
-    max_event_time = number(max_event_time), last_event_ms = last_event + outage,
+    max_event_time = max_event_time or nil, last_event_ms = last_event + outage,
     lag = state_ ~= 'done' and policy.lags_of({member})[1] or nil}
   local fields = {}
   for i, class in ipairs(CLASSES) do fields[i] = class .. ' ' .. member end
@@ -39,12 +40,9 @@ local function row_of(member, max_event_time)
 end
 
 local members, is_complete, rows = args.members, false, {}
-if redis.call('ZCARD', key.max_event_times) <= (args.limit or 0) then
-  members, is_complete = redis.call('ZRANGE', key.max_event_times, 0, -1), true
-end
-local event_times = bulk.zmscore(key.max_event_times, members)
-for i, member in ipairs(members) do
-  if event_times[i] then rows[#rows + 1] = row_of(member, event_times[i]) end
-end
+if membership.count() <= (args.limit or 0) then members, is_complete = membership.all(), true end
+members = membership.split(members)
+local event_times = max_event_times.of(members)
+for i, member in ipairs(members) do rows[i] = row_of(member, event_times[i]) end
 return emission.watermark_state({config = redis.call('HGET', key.job, 'config'), max_watermark = job.max_watermark,
   is_complete = is_complete, rows = rows})

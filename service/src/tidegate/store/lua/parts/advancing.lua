@@ -9,7 +9,7 @@
 -- max(lowest, min(P, cap)), where P is the lowest policy watermark. The result is exact unless a substream has left
 -- these sets. If a substream has left and the cap is below P, the evaluation polls each substream, as in
 -- tidegate.domain. If job.evaluate_each is set, the next evaluation polls each substream.
-local number, text, score, highest, above = values.number, values.text, values.score, values.highest, values.above
+local number, score, highest, above = values.number, values.score, values.highest, values.above
 local job, config = state.job, state.config
 local advancing = {}
 local MAX_CAPPED, MAX_GAPS = 16, 8
@@ -110,7 +110,7 @@ end
 
 -- Move at most CHUNK members that are due to advance or to take a step; return their number.
 local function take_changes()
-  local due = redis.call('ZRANGE', key.next_change, '-inf', text(job.observed_now), 'BYSCORE', 'LIMIT', 0, bulk.CHUNK)
+  local due = redis.call('ZRANGE', key.next_change, '-inf', job.observed_now, 'BYSCORE', 'LIMIT', 0, bulk.CHUNK)
   if #due == 0 then return 0 end
   each(due, function(member, s, rule, max_event_time)
     if rule.max_delay_ms then
@@ -153,9 +153,9 @@ end
 local function note_gap()
   local shortest = clock_driven.shortest_history()
   if not shortest or not job.evaluated or job.observed_now - job.evaluated <= shortest then return end
-  local gap = text(job.evaluated) .. ',' .. text(job.observed_now)
-  job.gaps = job.gaps == '' and gap or job.gaps .. ';' .. gap
-  if #clock_driven.gaps() >= MAX_GAPS then job.evaluate_each = 1 end
+  job.gaps = clock_driven.gaps()
+  table.insert(job.gaps, {from = job.evaluated, to = job.observed_now})
+  if #job.gaps >= MAX_GAPS then job.evaluate_each = 1 end
 end
 
 local function evaluate_sets(cap, has_left)

@@ -1,28 +1,13 @@
 -- @include parts/observation
 -- Batches and runs: begin, pin, stage, commit, and the checks that reject older runs and other checkpoints. A run is a
 -- record of query, query_id and run_id. See tidegate.domain.batches.
-local number, text, refuse = values.number, values.text, values.refuse
+local refuse = values.refuse
 local job = state.job
 local batches = {}
 
-local FIELDS = {'query_id', 'run_id', 'latest', 'open', 'input_known_until', 'idle_clock', 'waited', 'outage', 'begun_by',
-  'begun_merged', 'retired'}
-
--- Return a stored query. is_known is true if the query has made a call or was retired.
-function batches.load(name)
-  local found, query = redis.call('HMGET', key.query(name), unpack(FIELDS)), {name = name}
-  for i, field in ipairs(FIELDS) do query[field] = found[i] or nil end
-  for _, field in ipairs({'latest', 'input_known_until', 'idle_clock', 'waited', 'outage', 'begun_merged'}) do
-    query[field] = number(query[field])
-  end
-  query.waited, query.outage = query.waited or 0, query.outage or 0
-  query.open, query.retired, query.is_known = query.open == '1', query.retired == '1', query.run_id ~= nil
-  return query
-end
-
 -- Refuse a run that a newer run has replaced, or whose query was retired.
 function batches.check_run(query, run)
-  if not query.is_known then return end
+  if not query.run_id then return end
   local is_fenced = redis.call('ZSCORE', key.fenced_runs(query.name), run.run_id)
   if query.retired and (is_fenced or run.run_id == query.run_id) then refuse('query_retired', {query = query.name}) end
   if is_fenced then refuse('query_fenced', {current_run_id = query.run_id}) end
@@ -30,14 +15,14 @@ end
 
 -- Refuse a run while a batch of another checkpoint is open.
 function batches.check_checkpoint(query, run)
-  if query.is_known and run.query_id ~= query.query_id and query.open then
+  if query.run_id and run.query_id ~= query.query_id and query.open then
     refuse('checkpoint_conflict', {open_batch_id = query.latest, open_query_id = query.query_id})
   end
 end
 
--- Load the query of a batch that this run has begun.
+-- Return the query of a batch that this run has begun.
 function batches.begun_query(run, batch_id)
-  local query = batches.load(run.query)
+  local query = queries.get(run.query)
   batches.check_run(query, run)
   local is_begun = query.latest and batch_id <= query.latest
   if not is_begun or run.query_id ~= query.query_id or run.run_id ~= query.begun_by then
@@ -48,30 +33,30 @@ end
 
 -- Record a call of a query.
 function batches.contact(query)
-  redis.call('HSET', key.query(query.name), 'last_contact', text(job.now))
-  redis.call('ZADD', key.last_seen, text(job.observed_now), query.name)
+  query.last_contact = job.now
+  redis.call('ZADD', key.last_seen, job.observed_now, query.name)
   job.last_contact = job.now
 end
 
 local function fence(query)
   local name = key.fenced_runs(query.name)
   local _, newest = values.highest_of(name)
-  redis.call('ZADD', name, text((newest or 0) + 1), query.run_id)
+  redis.call('ZADD', name, (newest or 0) + 1, query.run_id)
   redis.call('ZREMRANGEBYRANK', name, 0, -constants.PINNED_WATERMARKS_KEPT - 1)
   journal.write('fenced', 'query', query.name, 'run_id', query.run_id)
 end
 
 -- Make a run the current run of its query, and fence the previous run.
 function batches.enter(query, run)
-  redis.call('ZADD', key.queries, 'NX', text(job.now), query.name)
+  redis.call('ZADD', key.queries, 'NX', job.now, query.name)
   redis.call('SADD', key.query_names, query.name)
-  if not query.is_known then
-    query.query_id, query.run_id, query.is_known = run.query_id, run.run_id, true
+  if not query.run_id then
+    query.query_id, query.run_id = run.query_id, run.run_id
   elseif run.run_id ~= query.run_id then
     if query.run_id ~= '' then fence(query) end  -- '' if the query was retired before its first call
     query.run_id, query.waited = run.run_id, 0
   end
-  redis.call('HSET', key.query(query.name), 'query_id', query.query_id, 'run_id', run.run_id, 'retired', '0')
+  query.retired = false
   batches.contact(query)
 end
 
@@ -80,30 +65,28 @@ function batches.move_to(query, query_id)
   if query_id == query.query_id then return end
   redis.call('DEL', key.pinned_watermarks(query.name), key.pinned_batches(query.name))
   redis.call('DEL', key.staged(query.name))
-  redis.call('HDEL', key.query(query.name), 'latest', 'open', 'begun', 'staged')
-  redis.call('HSET', key.query(query.name), 'query_id', query_id)
-  query.query_id, query.latest, query.open = query_id, nil, false
+  query.query_id, query.latest, query.open, query.begun, query.staged = query_id, nil, false, nil, 0
 end
 
 -- Let a run continue the latest batch; discard reports that another run staged.
 function batches.take_over(query, run_id)
   if query.begun_by == run_id then return end
   redis.call('DEL', key.staged(query.name))
-  redis.call('HSET', key.query(query.name), 'begun_by', run_id, 'staged', '0')
+  query.begun_by, query.staged = run_id, 0
 end
 
 -- Open a batch and pin its watermark; delete all but the last `keep` pinned watermarks.
 function batches.open_batch(query, batch_id, pinned, input_known_until, keep)
   local name = query.name
-  redis.call('HSET', key.query(name), 'latest', text(batch_id), 'open', '1', 'begun', text(job.now),
-    'begun_by', query.run_id, 'released', '0', 'begun_merged', text(merge.merged_watermark()),
-    'input_known_until', text(input_known_until), 'staged', '0')
-  redis.call('HSET', key.pinned_watermarks(name), text(batch_id), text(pinned))
-  redis.call('ZADD', key.pinned_batches(name), text(batch_id), text(batch_id))
+  query.latest, query.open, query.released, query.staged = batch_id, true, false, 0
+  query.begun, query.begun_by, query.begun_merged = job.now, query.run_id, merge.merged_watermark()
+  query.input_known_until = input_known_until
+  redis.call('HSET', key.pinned_watermarks(name), batch_id, pinned or '')
+  redis.call('ZADD', key.pinned_batches(name), batch_id, batch_id)
   redis.call('ZADD', key.open_pins, values.score(pinned), name)
-  redis.call('ZADD', key.open_batches, text(job.observed_now), name)
+  redis.call('ZADD', key.open_batches, job.observed_now, name)
   redis.call('DEL', key.staged(name))
-  local old = redis.call('ZRANGE', key.pinned_batches(name), '-inf', text(batch_id - keep), 'BYSCORE')
+  local old = redis.call('ZRANGE', key.pinned_batches(name), '-inf', batch_id - keep, 'BYSCORE')
   bulk.zrem(key.pinned_batches(name), old)
   bulk.hdel(key.pinned_watermarks(name), old)
 end
@@ -112,7 +95,7 @@ end
 local function close(query)
   redis.call('ZREM', key.open_pins, query.name)
   redis.call('ZREM', key.open_batches, query.name)
-  redis.call('HSET', key.query(query.name), 'open', '0', 'staged', '0')
+  query.open, query.staged = false, 0
   redis.call('DEL', key.staged(query.name))
 end
 
@@ -136,21 +119,15 @@ function batches.commit_staged(query, staged)
   for _, rows in pairs(staged.rows) do observation.count_rows('reported_rows', columns_of({rows})) end
   for _, rows in pairs(staged.future_rows) do observation.count_future(columns_of({rows})) end
   close(query)
-  query.open = false
   return idleness.expire(name, query.idle_clock)
 end
 
 -- Retire a query and undo the begin of its open batch. Another begin of the batch returns its pinned watermark.
 function batches.give_up(query)
   if query.open then
-    if query.latest > 0 then
-      redis.call('HSET', key.query(query.name), 'latest', text(query.latest - 1))
-    else
-      redis.call('HDEL', key.query(query.name), 'latest')
-    end
+    query.latest = query.latest > 0 and query.latest - 1 or nil
   end
-  redis.call('HSET', key.query(query.name), 'released', '0', 'retired', '1')
-  redis.call('HDEL', key.query(query.name), 'begun')
+  query.released, query.retired, query.begun = false, true, nil
   close(query)
 end
 

@@ -90,10 +90,10 @@ function bulk.add_each(name, fields, amounts)
   for i, field in ipairs(fields) do
     local sum = (found[i] and tonumber(found[i]) or 0) + amounts[i]
     if sum <= values.HIGHEST then
-      sums[n + 1], sums[n + 2] = field, values.text(sum)
+      sums[n + 1], sums[n + 2] = field, sum
       n = n + 2
     else
-      bulk.add(name, field, type(amounts[i]) == 'number' and values.text(amounts[i]) or amounts[i])
+      bulk.add(name, field, amounts[i])
     end
   end
   bulk.hset(name, sums)

@@ -1,6 +1,6 @@
--- @include parts/state
+-- @include parts/queries
 -- The clock of a job, which never goes back and detects outages. Observed time excludes outages.
-local number, text, refuse = values.number, values.text, values.refuse
+local refuse = values.refuse
 local job = state.job
 local clock = {}
 
@@ -16,14 +16,14 @@ function clock.now()
   return now
 end
 
--- Advance the clock of the job.
+-- Advance the clock of the job. changes.outage: the duration of an outage that this command has detected.
 function clock.advance(now)
-  local gap = now - job.clock
+  local gap = now - job.now
   local is_outage = args.unattended_after_ms and gap > args.unattended_after_ms
   -- A job with a next change is swept regularly, so a longer gap shows that no coordinator ran.
-  if is_outage and job.next_change then job.unattended, job.outage = job.unattended + gap, gap end
-  job.now = math.max(now, job.clock)
-  job.clock, job.observed_now = job.now, job.now - job.unattended
+  if is_outage and job.next_change then job.unattended, state.changes.outage = job.unattended + gap, gap end
+  job.now = math.max(now, job.now)
+  job.observed_now = job.now - job.unattended
 end
 
 -- Load the live job of a command and advance its clock.
@@ -38,22 +38,19 @@ end
 -- time and the outages of the job. A late report of an outage does not move the time back.
 function clock.observed_time(query)
   if query == '' then return job.observed_now, job.unattended end
-  local fields = redis.call('HMGET', key.query(query), 'outage', 'idle_clock')
-  local outage = number(fields[1]) or 0
-  return math.max(job.now - outage, number(fields[2]) or -math.huge), outage
+  local of = queries.get(query)
+  return math.max(job.now - of.outage, of.idle_clock or -math.huge), of.outage
 end
 
--- Record how long the current run of a loaded query has waited for the coordinator.
+-- Record how long the current run of a query has waited for the coordinator.
 function clock.add_outage(query, waited)
   query.outage = query.outage + math.max(0, waited - query.waited)
   query.waited = math.max(waited, query.waited)
-  redis.call('HSET', key.query(query.name), 'waited', text(query.waited), 'outage', text(query.outage))
 end
 
--- Record that a loaded query has processed all input up to a processing time.
+-- Record that a query has processed all input up to a processing time.
 function clock.observe_until(query, time)
   query.idle_clock = values.highest(time - query.outage, query.idle_clock)
-  redis.call('HSET', key.query(query.name), 'idle_clock', text(query.idle_clock))
 end
 
 return clock

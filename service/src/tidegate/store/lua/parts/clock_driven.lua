@@ -93,11 +93,7 @@ end
 
 -- Return the gaps between evaluations after which a history may restart its slots.
 function clock_driven.gaps()
-  local gaps = {}
-  for from, to in string.gmatch(job.gaps, '([^,;]+),([^,;]+)') do
-    gaps[#gaps + 1] = {from = tonumber(from), to = tonumber(to)}
-  end
-  return gaps
+  return job.gaps or {}
 end
 
 function delay.catch_up(s, _, max_event_time)
@@ -145,29 +141,20 @@ end
 
 -- Return the capped evaluations, oldest first: sequence, time, cap.
 function clock_driven.capped()
-  if job.capped_evaluations then return job.capped_evaluations end
-  local evaluations = {}
-  for sequence, time, cap in string.gmatch(job.capped, '([^,;]+),([^,;]+),([^,;]*)') do
-    evaluations[#evaluations + 1] = {sequence = tonumber(sequence), time = tonumber(time), cap = number(cap) or math.huge}
-  end
-  job.capped_evaluations = evaluations
-  return evaluations
+  return job.capped or {}
 end
 
 -- Record the current evaluation, which supersedes earlier evaluations with the same or a lower cap.
 function clock_driven.push_capped(cap)
-  local evaluations, lines = clock_driven.capped(), {}
+  local evaluations = clock_driven.capped()
   while #evaluations > 0 and evaluations[#evaluations].cap <= cap do evaluations[#evaluations] = nil end
   evaluations[#evaluations + 1] = {sequence = job.evaluations + 1, time = job.observed_now, cap = cap}
-  for i, one in ipairs(evaluations) do
-    lines[i] = text(one.sequence) .. ',' .. text(one.time) .. ',' .. (one.cap == math.huge and '' or text(one.cap))
-  end
-  job.capped = table.concat(lines, ';')
+  job.capped = evaluations
   return #evaluations
 end
 
 function clock_driven.clear_capped()
-  job.capped_evaluations, job.capped, job.gaps = {}, '', ''
+  job.capped, job.gaps = nil, nil
 end
 
 -- Return the watermark that a poll of the policy would give now.

@@ -21,11 +21,11 @@ end
 
 -- Return the members that have a max event time and are not done, and their max event times.
 local function known_of(names)
-  local event_times, done = bulk.zmscore(key.max_event_times, names), bulk.zmscore(key.done, names)
+  local event_times, done = max_event_times.of(names), bulk.zmscore(key.done, names)
   local known, known_times = {}, {}
   for i, member in ipairs(names) do
-    if number(event_times[i]) and not done[i] then
-      known[#known + 1], known_times[#known + 1] = member, number(event_times[i])
+    if event_times[i] and not done[i] then
+      known[#known + 1], known_times[#known + 1] = member, event_times[i]
     end
   end
   return known, known_times
@@ -100,8 +100,8 @@ function delays.count_wait(before)
   local weight = math.min(after - before, constants.MAX_WEIGHT - remaining)
   local middle = before + (after - before + state.config.throttle.slide) / 2
   local share = job.wait_weight and job.wait_weight > 0 and remaining / job.wait_weight or 0
-  local sum = (tonumber(job.wait_sum) or 0) * share + (job.max_event_time - lag - middle) * weight
-  job.wait_sum, job.wait_weight = string.format('%.17g', sum), remaining + weight
+  job.wait_sum = (job.wait_sum or 0) * share + (job.max_event_time - lag - middle) * weight
+  job.wait_weight = remaining + weight
 end
 
 return delays

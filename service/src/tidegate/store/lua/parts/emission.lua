@@ -81,9 +81,9 @@ function emission.held_by()
   local query, pinned = lowest_pin()
   local member, watermark = emission.slowest()
   if query and (not member or above(job.coalesced_watermark, pinned)) then
-    local fields = redis.call('HMGET', key.query(query), 'latest', 'begun')
-    return {reason = 'open_batch', query = query, batch_id = tonumber(fields[1]), since_ms = job.watermark_since,
-      begun_ms = tonumber(fields[2])}
+    local of = queries.get(query)
+    return {reason = 'open_batch', query = query, batch_id = of.latest, since_ms = job.watermark_since,
+      begun_ms = of.begun}
   end
   if job.is_complete then return nil end
   local since = job.coalesced_watermark_since
@@ -109,7 +109,7 @@ end
 -- Return tidegate.domain.results.WatermarkState, with additional members.
 function emission.watermark_state(members)
   local found = members or {}
-  local holder = job.held_by or emission.held_by()
+  local holder = state.changes.held_by or emission.held_by()
   found.incarnation, found.state_epoch, found.now_ms = job.incarnation, job.state_epoch, job.now
   found.watermark, found.coalesced_watermark = job.watermark, job.coalesced_watermark
   found.complete, found.held_by = job.is_complete and true, holder and {map = holder}

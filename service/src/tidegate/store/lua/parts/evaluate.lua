@@ -1,4 +1,5 @@
 -- @include parts/idleness
+-- @include parts/membership
 -- @include parts/merge
 -- @include parts/delays
 -- The evaluation: decide which substreams count, merge their watermarks, throttle, emit. See tidegate.domain.evaluate.
@@ -9,13 +10,13 @@ local evaluate = {}
 -- Stop open batches from holding W after max_batch_hold_ms.
 local function release_overdue()
   if not config.max_batch_hold_ms then return end
-  local last = text(job.observed_now - config.max_batch_hold_ms)
+  local last = job.observed_now - config.max_batch_hold_ms
   for _, query in ipairs(redis.call('ZRANGE', key.open_batches, '-inf', last, 'BYSCORE')) do
     redis.call('ZADD', key.open_batches, '+inf', query)
     redis.call('ZREM', key.open_pins, query)
-    redis.call('HSET', key.query(query), 'released', '1')
     journal.count_limit('max_batch_hold_ms')
-    journal.write('batch_released', 'query', query, 'batch_id', redis.call('HGET', key.query(query), 'latest'))
+    queries.get(query).released = true
+    journal.write('batch_released', 'query', query, 'batch_id', queries.get(query).latest)
   end
 end
 
@@ -43,7 +44,7 @@ local function record_all_idle(was_all_idle)
   if job.all_idle == was_all_idle then return end
   if was_all_idle then
     journal.write('not_all_idle')
-  elseif redis.call('ZCARD', key.max_event_times) == 0
+  elseif membership.count() == 0
     or redis.call('ZCARD', key.frozen) > redis.call('ZCARD', key.done) then
     journal.write('all_idle')
   end

@@ -35,7 +35,7 @@ end
 -- Remove expired holds.
 function holds.expire()
   if state.changes.is_plain then return end
-  for _, hold in ipairs(redis.call('ZRANGE', key.hold_expiry, '-inf', values.text(state.job.now), 'BYSCORE')) do
+  for _, hold in ipairs(redis.call('ZRANGE', key.hold_expiry, '-inf', state.job.now, 'BYSCORE')) do
     holds.remove(hold)
     journal.write('hold_expired', 'hold', hold)
   end

@@ -1,15 +1,18 @@
 -- @include parts/journal
 -- @include parts/advancing
+-- @include parts/max_event_times
 -- Idleness: silent substreams do not hold the merged watermark. See tidegate.domain.idleness.
-local number, text, score, highest = values.number, values.text, values.score, values.highest
+local number, score, highest = values.number, values.score, values.highest
 local job, config = state.job, state.config
 local idleness = {}
 
 -- Remove active members from the merge and keep their watermarks; return whether any member follows the clock.
 function idleness.freeze(members)
   local flat, clock_driven_ones = policy.by_kind(members)
+  local event_times = max_event_times.of(flat)
   bulk.zadd_each(key.frozen, bulk.zmscore(key.active, flat), flat)
   bulk.zrem(key.active, flat)
+  max_event_times.store(flat, event_times)
   if #clock_driven_ones > 0 then
     bulk.zadd_each(key.frozen, advancing.freeze(clock_driven_ones), clock_driven_ones)
   end
@@ -21,7 +24,7 @@ function idleness.set_idle(query, members, last_events)
   local has_left = idleness.freeze(members)
   bulk.zadd_each(key.idle(query), last_events, members)
   bulk.zrem(key.last_events(query), members)
-  bulk.zadd_all(key.since, text(job.now), members)
+  bulk.zadd_all(key.since, job.now, members)
   return has_left
 end
 
@@ -30,7 +33,7 @@ end
 local function make_idle(query, until_, limit, forced, one_chunk)
   local count, first, has_left = 0, {}, false
   repeat
-    local found = redis.call('ZRANGE', key.last_events(query), '-inf', text(until_), 'BYSCORE', 'LIMIT', 0, bulk.CHUNK,
+    local found = redis.call('ZRANGE', key.last_events(query), '-inf', until_, 'BYSCORE', 'LIMIT', 0, bulk.CHUNK,
       'WITHSCORES')
     local members, last_events = {}, {}
     for i = 1, #found, 2 do
@@ -39,7 +42,7 @@ local function make_idle(query, until_, limit, forced, one_chunk)
     end
     if #members > 0 then
       has_left = idleness.set_idle(query, members, last_events) or has_left
-      if forced then bulk.zadd_all(key.forced_idle, text(job.observed_now), members) end
+      if forced then bulk.zadd_all(key.forced_idle, job.observed_now, members) end
     end
     count = count + #members
   until #members < bulk.CHUNK or one_chunk
@@ -59,7 +62,7 @@ end
 -- Make all substreams of a query idle after query_timeout_ms without a call.
 function idleness.time_out_queries()
   if not config.query_timeout_ms then return false end
-  local has_left, last = false, text(job.observed_now - config.query_timeout_ms)
+  local has_left, last = false, job.observed_now - config.query_timeout_ms
   for _, query in ipairs(redis.call('ZRANGE', key.last_seen, '-inf', last, 'BYSCORE')) do
     redis.call('ZREM', key.last_seen, query)
     has_left = make_idle(query, math.huge, 'query_timeout_ms', true) or has_left
@@ -79,19 +82,20 @@ function idleness.activate(query, members, under_new_lag)
   end
   if #active == 0 then return active end
   local flat, clock_driven_ones = policy.by_kind(active)
-  local watermarks, event_times = bulk.zmscore(key.frozen, flat), bulk.zmscore(key.max_event_times, flat)
+  local watermarks, event_times = bulk.zmscore(key.frozen, flat), max_event_times.of(flat)
   local scored = {}
   for i, member in ipairs(flat) do
-    local watermark, max_event_time = number(watermarks[i]), number(event_times[i])
+    local watermark, max_event_time = number(watermarks[i]), event_times[i]
     local lag = under_new_lag and max_event_time and policy.flat_lag(policy.of(member), member)
     if lag then watermark = highest(watermark, values.minus(max_event_time, lag)) end
     scored[#scored + 1], scored[#scored + 2] = score(watermark), member
   end
   bulk.zadd(key.active, nil, scored)
+  max_event_times.store(flat, event_times)
   if #clock_driven_ones > 0 then advancing.thaw(clock_driven_ones) end
   bulk.zadd(key.last_events(query), nil, last_events)
   for _, name in ipairs({key.frozen, key.idle(query), key.forced_idle}) do bulk.zrem(name, active) end
-  bulk.zadd_all(key.since, text(job.now), active)
+  bulk.zadd_all(key.since, job.now, active)
   return active
 end
 

@@ -12,9 +12,9 @@ function journal.write(kind, ...)
     if type(value) == 'number' then value = text(value) end
     if value and value ~= '' then entry[#entry + 1], entry[#entry + 2] = details[i], value end
   end
-  redis.call('XADD', key.journal, 'MAXLEN', '=', text(constants.RECORDS_KEPT), text(math.max(job.now, 0)) .. '-*',
+  redis.call('XADD', key.journal, 'MAXLEN', '=', constants.RECORDS_KEPT, text(math.max(job.now, 0)) .. '-*',
     unpack(entry))
-  redis.call('XTRIM', key.journal, 'MINID', '=', text(math.max(job.now - constants.RECORDS_KEPT_MS, 0)))
+  redis.call('XTRIM', key.journal, 'MINID', '=', math.max(job.now - constants.RECORDS_KEPT_MS, 0))
   state.changes.is_recorded = true
 end
 

@@ -1,8 +1,10 @@
 -- @include parts/evaluate
 -- @include parts/staging
+-- @include parts/max_event_times
+-- @include parts/membership
 -- Observation: apply event times and reported watermarks to substreams. See tidegate.domain.observation.
 -- Each column has one entry per member: a number or null.
-local number, text, score, highest, minus = values.number, values.text, values.score, values.highest, values.minus
+local number, score, highest, minus = values.number, values.score, values.highest, values.minus
 local job, config = state.job, state.config
 local observation = {}
 
@@ -27,15 +29,15 @@ end
 function observation.check_room(members)
   local limit = args.max_substreams
   if not limit then return end
-  local size, coming = redis.call('ZCARD', key.max_event_times), #members
+  local size, coming = membership.count(), #members
   local open = state.changes.is_plain and {} or redis.call('ZRANGE', key.open_batches, 0, -1)
-  for _, query in ipairs(open) do coming = coming + (tonumber(redis.call('HGET', key.query(query), 'staged')) or 0) end
+  for _, query in ipairs(open) do coming = coming + queries.get(query).staged end
   if size + coming <= limit then return end
   size = size - redis.call('SCARD', key.missing_queries)
   if size + coming <= limit then return end
   local new, is_new = 0, {}
   local function count(some)
-    local known = bulk.zmscore(key.max_event_times, some)
+    local known = membership.known(some)
     for i, member in ipairs(some) do
       if not known[i] and not is_new[member] then new, is_new[member] = new + 1, true end
     end
@@ -52,7 +54,7 @@ function observation.known(members)
   for _, member in ipairs(members) do
     if not known[member] then new[#new + 1] = member end
   end
-  for i, event_time in ipairs(bulk.zmscore(key.max_event_times, new)) do known[new[i]] = event_time and true end
+  for i, is_known in ipairs(membership.known(new)) do known[new[i]] = is_known end
   return known
 end
 
@@ -75,7 +77,7 @@ end
 
 function observation.count_future(members, rows)
   observation.count_rows('future_rows', members, rows)
-  for _, count in ipairs(rows) do bulk.add(key.job, 'future_rows', values.text(count)) end
+  for _, count in ipairs(rows) do bulk.add(key.job, 'future_rows', count) end
 end
 
 -- Count and remove entries too far ahead of the clock; return the remaining columns. min_event_times may be nil.
@@ -101,8 +103,7 @@ end
 -- Remove the placeholder of a query that now has a substream.
 function observation.remove_placeholder(query)
   if redis.call('SREM', key.missing_queries, query) == 0 then return end
-  local names = {key.max_event_times, key.active, key.frozen, key.forced_idle, key.last_events(query),
-    key.idle(query)}
+  local names = {key.active, key.frozen, key.forced_idle, key.last_events(query), key.idle(query)}
   for _, name in ipairs(names) do redis.call('ZREM', name, query .. '/') end
 end
 
@@ -113,9 +114,7 @@ function observation.add_substreams(query, members, observed)
     observation.remove_placeholder(query)
   end
   local flat, clock_driven_ones = policy.by_kind(members)
-  bulk.zadd_all(key.max_event_times, '-inf', members)
-  bulk.zadd_all(key.since, text(job.now), members)
-  bulk.zadd_all(key.last_events(query), text(observed), members)
+  bulk.zadd_all(key.last_events(query), observed, members)
   bulk.zadd_all(key.active, '-inf', flat)
   for _, member in ipairs(clock_driven_ones) do advancing.observe(member) end
 end
@@ -152,19 +151,76 @@ local function effective(members, event_times, watermarks)
   return names, times, reported
 end
 
-local function observe_clock_driven(members, times)
-  if #members == 0 then return end
-  local lines, before = bulk.hmget(key.clock_driven, members), bulk.zmscore(key.max_event_times, members)
-  for i, member in ipairs(members) do advancing.observe(member, lines[i], times[i], number(before[i])) end
+-- Return the highest number of a column; nil if it has no number.
+local function highest_of(column, length)
+  local found
+  for i = 1, length do
+    local value = column[i]
+    if value and (not found or value > found) then found = value end
+  end
+  return found
 end
 
--- Append watermarks under learned lags to `flat`. A shorter lag also raises a watermark.
-local function observe_targets(members, times, flat)
-  if #members == 0 then return end
-  local before, lags = bulk.zmscore(key.max_event_times, members), policy.lags_of(members)
-  for i, member in ipairs(members) do
-    flat[#flat + 1], flat[#flat + 2] = score(minus(highest(times[i], number(before[i])), lags[i])), member
+-- Split columns by policy. The groups have the columns names, times and watermarks.
+local function by_policy(names, times, watermarks)
+  if #config.policies == 1 then
+    return {{rule = config.policies[1], names = names, times = times, watermarks = watermarks}}
   end
+  local groups, of_rule = {}, {}
+  for i, member in ipairs(names) do
+    local rule = policy.of(member)
+    local group = of_rule[rule]
+    if not group then
+      group = {rule = rule, names = {}, times = {}, watermarks = {}}
+      of_rule[rule], groups[#groups + 1] = group, group
+    end
+    local at = #group.names + 1
+    group.names[at], group.times[at], group.watermarks[at] = member, times[i], watermarks[i]
+  end
+  return groups
+end
+
+local function raise_max_event_times(names, times)
+  local scored = {}
+  for i, member in ipairs(names) do
+    if times[i] then scored[#scored + 1], scored[#scored + 2] = times[i], member end
+  end
+  bulk.zadd(key.max_event_times, 'GT', scored)
+end
+
+local function observe_constant_lag(lag, names, times)
+  local watermarks, is_out_of_range = {}, false
+  for i, member in ipairs(names) do
+    local watermark = minus(times[i], lag)
+    is_out_of_range = is_out_of_range or not watermark
+    watermarks[2 * i - 1], watermarks[2 * i] = score(watermark), member
+  end
+  local exceptions, exception_times = max_event_times.exceptions(names, times, is_out_of_range)
+  bulk.zadd(key.active, 'GT', watermarks)
+  if #exceptions > 0 then max_event_times.store(exceptions, exception_times) end
+end
+
+local function observe_clock_driven(names, times)
+  local lines, before = bulk.hmget(key.clock_driven, names), bulk.zmscore(key.max_event_times, names)
+  for i, member in ipairs(names) do advancing.observe(member, lines[i], times[i], number(before[i])) end
+  raise_max_event_times(names, times)
+end
+
+-- Apply event times under learned lags. A shorter lag also raises a watermark.
+local function observe_targets(names, times)
+  local before, lags, watermarks = bulk.zmscore(key.max_event_times, names), policy.lags_of(names), {}
+  for i, member in ipairs(names) do
+    watermarks[2 * i - 1], watermarks[2 * i] = score(minus(highest(times[i], number(before[i])), lags[i])), member
+  end
+  bulk.zadd(key.active, 'GT', watermarks)
+  raise_max_event_times(names, times)
+end
+
+local function observe_reported(names, times, reported)
+  local watermarks = {}
+  for i, member in ipairs(names) do watermarks[2 * i - 1], watermarks[2 * i] = score(reported[i]), member end
+  bulk.zadd(key.active, 'GT', watermarks)
+  raise_max_event_times(names, times)
 end
 
 -- Apply event times and watermarks to the substreams of a query. observed: the observed time of the query.
@@ -174,30 +230,20 @@ function observation.observe(query, members, event_times, watermarks, observed)
   if #names == 0 then return names end
   if query ~= '' then observation.remove_placeholder(query) end
   idleness.reactivate(query, names)
-  local scored, last_events, flat, flat_size, latest = {}, {}, {}, 0, nil
-  local clock_driven_ones, clock_driven_times, targets, target_times = {}, {}, {}, {}
-  for i, member in ipairs(names) do
-    local rule, time = policy.of(member), times[i]
-    if time and (not latest or time > latest) then latest = time end
-    scored[2 * i - 1], scored[2 * i] = score(time), member
-    last_events[2 * i - 1], last_events[2 * i] = observed, member
-    if rule.limit then
-      clock_driven_ones[#clock_driven_ones + 1], clock_driven_times[#clock_driven_ones + 1] = member, time
+  job.max_event_time = highest(highest_of(times, #names), job.max_event_time)
+  for _, group in ipairs(by_policy(names, times, reported)) do
+    local rule, lag = group.rule, policy.constant_lag(group.rule)
+    if lag then
+      observe_constant_lag(lag, group.names, group.times)
+    elseif rule.limit then
+      observe_clock_driven(group.names, group.times)
     elseif policy.is_target(rule) then
-      targets[#targets + 1], target_times[#targets + 1] = member, time
+      observe_targets(group.names, group.times)
     else
-      local watermark = reported[i]
-      if rule.initial_lag then watermark = minus(time, rule.initial_lag) end
-      flat[flat_size + 1], flat[flat_size + 2] = score(watermark), member
-      flat_size = flat_size + 2
+      observe_reported(group.names, group.times, group.watermarks)
     end
   end
-  job.max_event_time = highest(latest, job.max_event_time)
-  observe_clock_driven(clock_driven_ones, clock_driven_times)
-  observe_targets(targets, target_times, flat)
-  if bulk.zadd(key.max_event_times, 'GT', scored) > 0 then bulk.zadd_all(key.since, text(job.now), names, 'NX') end
-  bulk.zadd(key.active, 'GT', flat)
-  bulk.zadd(key.last_events(query), nil, last_events)
+  bulk.zadd_all(key.last_events(query), observed, names)
   return names
 end
 

@@ -79,10 +79,15 @@ function policy.lags_of(members)
   return lags
 end
 
+-- Return the lag of a policy under which a watermark is max event time - lag; nil for other policies.
+function policy.constant_lag(rule)
+  return rule.type == 'limiting_lag' and rule.initial_lag or nil
+end
+
 -- Return the lag of a member whose watermark is always max event time - lag; nil for other policies.
 function policy.flat_lag(rule, member)
   if policy.is_target(rule) then return policy.lags_of({member})[1] end
-  return rule.type == 'limiting_lag' and rule.initial_lag or nil
+  return policy.constant_lag(rule)
 end
 
 return policy

@@ -9,6 +9,7 @@ function removal.remove_all()
   for _, query in ipairs(substreams.query_names()) do
     for _, name in ipairs(key.of_query) do redis.call('UNLINK', key[name](query)) end
   end
+  queries.forget()
   for _, limit in ipairs(constants.POLICY_LIMITS) do redis.call('UNLINK', key.lagged(limit)) end
   for _, name in ipairs(key.of_job) do redis.call('UNLINK', key[name]) end
 end

@@ -12,7 +12,7 @@ local function record_movement()
     kind = 'emission'
     job.emissions = (job.emissions or 0) + 1
   end
-  local holder = job.held_by or {}
+  local holder = state.changes.held_by or {}
   journal.write(kind, 'coalesced_watermark', job.coalesced_watermark, 'watermark', job.watermark, 'held_by', holder.reason,
     'query', holder.query, 'substream', holder.substream, 'batch_id', holder.batch_id, 'hold', holder.hold,
     'limits', #passed > 0 and cjson.encode(passed) or nil)
@@ -32,10 +32,12 @@ end
 -- Record the movement of the watermark, schedule the next sweep, and save the job. Return the watermark of the job with
 -- additional members.
 function reply.finish(members)
-  if job.outage then journal.write('unattended', 'unattended_ms', job.outage) end
-  job.held_by = emission.held_by()
+  local outage = state.changes.outage
+  if outage then journal.write('unattended', 'unattended_ms', outage) end
+  state.changes.held_by = emission.held_by()
   record_movement()
   schedule.update()
+  queries.save()
   state.save()
   if state.changes.is_recorded then journal.announce() end
   return emission.watermark_state(members)

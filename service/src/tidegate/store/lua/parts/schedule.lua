@@ -1,7 +1,7 @@
 -- @include parts/merge
 -- The next sweep of a job, at the time from which the job may change without new data. key.sweeps contains the jobs;
 -- the score of a job is the time of its next sweep.
-local lowest_of, above, text = values.lowest_of, values.above, values.text
+local lowest_of, above = values.lowest_of, values.above
 local job, config = state.job, state.config
 local schedule = {}
 
@@ -21,7 +21,7 @@ local function clock_driven_changes(changes)
 end
 
 local function retention_change()
-  if job.retention == '' then return would_be_emitted(job.max_watermark) and job.observed_now or nil end
+  if not job.retention then return would_be_emitted(job.max_watermark) and job.observed_now or nil end
   local h = history.read(history.split(job.retention), 1)
   if would_be_emitted(h.cells[1]) then return job.observed_now end
   return history.next_change(h, would_be_emitted)
@@ -61,7 +61,7 @@ function schedule.update()
   end
   local due = math.min(math.max(job.next_change + job.unattended, job.now), job.now + constants.TOUCH_MS)
   if not job.scheduled or due < job.scheduled or job.scheduled <= job.now then
-    redis.call('ZADD', key.sweeps, text(due), key.name)
+    redis.call('ZADD', key.sweeps, due, key.name)
     job.scheduled = due
   end
 end

@@ -7,9 +7,9 @@ local staging = {}
 
 -- Store a report: partition; members, event_times, watermarks; counted, rows, future_rows; delayed, delays (columns).
 function staging.add(query, report)
-  local order = redis.call('HINCRBY', key.query(query), 'staged', #report.counted + #report.delayed + 1)
+  query.staged = query.staged + #report.counted + #report.delayed + 1
   local packed = cmsgpack.pack(report)
-  redis.call('HSET', key.staged(query), redis.sha1hex(packed), cmsgpack.pack(order) .. packed)
+  redis.call('HSET', key.staged(query.name), redis.sha1hex(packed), cmsgpack.pack(query.staged) .. packed)
 end
 
 -- Set values by partition and member; a later report of a partition replaces its values. Return the number of new values.

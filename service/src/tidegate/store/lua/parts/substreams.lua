@@ -1,6 +1,5 @@
 -- @include parts/observation
 -- Steps of the commands that change the set of substreams.
-local text = values.text
 local job, config = state.job, state.config
 local substreams = {}
 
@@ -9,7 +8,7 @@ substreams.ROW_CLASSES = {'reported_rows', 'future_rows', 'on_time', 'updated', 
 
 -- Refuse the command if a member is unknown.
 function substreams.check_known(query, members)
-  local _, unknown = bulk.split(key.max_event_times, members)
+  local _, unknown = membership.split(members)
   if #unknown > 0 then values.refuse('substream_not_found', {query = query, substreams = unknown}) end
 end
 
@@ -56,7 +55,7 @@ local function remove_unexpected()
   for _, query in ipairs(redis.call('SMEMBERS', key.missing_queries)) do
     if not expected[query] then
       observation.remove_placeholder(query)
-      if redis.call('HEXISTS', key.query(query), 'run_id') == 0 then redis.call('ZREM', key.last_seen, query) end
+      if not queries.get(query).run_id then redis.call('ZREM', key.last_seen, query) end
     end
   end
 end
@@ -68,14 +67,13 @@ function substreams.expect_queries()
   for _, member in ipairs(redis.call('ZRANGE', key.done, 0, -1)) do has_done[policy.query_of(member)] = true end
   for _, query in ipairs(config.expected_queries) do
     local is_known = has_done[query] or redis.call('EXISTS', key.last_events(query), key.idle(query)) > 0
-    if not is_known and redis.call('HGET', key.query(query), 'retired') ~= '1' then
+    if not is_known and not queries.get(query).retired then
       local placeholder = query .. '/'
       redis.call('SADD', key.missing_queries, query)
       redis.call('SADD', key.query_names, query)
-      redis.call('ZADD', key.max_event_times, '-inf', placeholder)
       redis.call('ZADD', key.active, '-inf', placeholder)
-      redis.call('ZADD', key.last_events(query), text((clock.observed_time(query))), placeholder)
-      redis.call('ZADD', key.last_seen, 'NX', text(job.observed_now), query)
+      redis.call('ZADD', key.last_events(query), (clock.observed_time(query)), placeholder)
+      redis.call('ZADD', key.last_seen, 'NX', job.observed_now, query)
     end
   end
 end

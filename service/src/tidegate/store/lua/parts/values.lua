@@ -1,11 +1,11 @@
 -- Numbers, nulls and refusals. "No watermark" is nil in Lua, '' in hashes, -inf as a score, and absent in replies.
--- Lua prints integers of 15 digits and more with an exponent, so every number in a hash passes through text(). Redis reads
--- the score of a sorted set as a number, without such a text.
-local values = {HIGHEST = 9007199254740991}
+-- Lua prints integers of 15 digits and more with an exponent, so a number that becomes part of a text passes through text().
+-- An argument of redis.call may be a number, because Redis prints all digits of an integer up to HIGHEST.
+local values, null = {HIGHEST = 9007199254740991}, cjson.null
 
 function values.number(value)
   if type(value) == 'number' then return value end
-  if not value or value == '' or value == '-inf' or value == cjson.null then return nil end
+  if not value or value == '' or value == '-inf' or value == null then return nil end
   return tonumber(value)
 end
 

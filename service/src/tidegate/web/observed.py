@@ -66,7 +66,7 @@ class Observed:
             try:
                 await self.app(scope, receive, begin)
             except Exception:
-                if not status:  # Starlette sends the answer outside this middleware
+                if not status:  # the server sends the answer
                     self.metrics.answered(_call(scope), ERRORS["internal"].status, time.perf_counter() - began)
                 raise
             if trace is not None:

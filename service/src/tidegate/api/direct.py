@@ -61,8 +61,12 @@ class DirectCalls:
     """
 
     def __init__(self, app: ASGIApp, routes: Sequence[APIRoute], context: Callable[[], Context]) -> None:
-        self._app, self._context = app, context
+        self._app, self._read_context = app, context
         self._routes = {route.endpoint: route for route in routes}
+
+    @cached_property
+    def _context(self) -> Context:
+        return self._read_context()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
@@ -76,7 +80,7 @@ class DirectCalls:
         try:
             require_access(scope)
             body = await read_body(receive, call.body)
-            given = {**parameters, "body": body, "context": self._context(), "caller": caller_of(scope)}
+            given = {**parameters, "body": body, "context": self._context, "caller": caller_of(scope)}
             if "batch" in parameters:
                 given["batch"] = int(parameters["batch"])
             response = await call.endpoint(**{name: given[name] for name in call.names})

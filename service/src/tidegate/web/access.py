@@ -10,10 +10,10 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Depends, Request
 from fastapi.routing import APIRoute
 from starlette.types import Scope
-from structlog.contextvars import bind_contextvars
 
 from tidegate.auth.callers import Caller
 from tidegate.auth.roles import Role
+from tidegate.runtime.logs import identify
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
@@ -74,7 +74,7 @@ def require_access(scope: Scope) -> None:
         return
     caller = caller_of(scope)
     members = {name: value for name, value in parameters.items() if isinstance(value, str | int)}
-    bind_contextvars(**members, **({"key": caller.key.name} if caller.key else {}))
+    identify(**members, **({"key": caller.key.name} if caller.key else {}))
     job = parameters.get("job")
     if job is not None:
         caller.require_job(job)

@@ -128,6 +128,19 @@ def _field(place: tuple[int | str, ...], error: str) -> str:
     return ".".join(parts)
 
 
+class JsonAnswer(Response):
+    """A successful answer with JSON that is already encoded, without Starlette's processing of headers."""
+
+    media_type = "application/json"
+
+    def __init__(self, body: bytes) -> None:
+        self.status_code, self.body, self.background = HTTP_200_OK, body, None
+        self.raw_headers = [(b"content-length", b"%d" % len(body)), _JSON]
+
+
+_JSON = (b"content-type", JsonAnswer.media_type.encode())
+
+
 def json_answer(record: BaseModel, status: int = HTTP_200_OK, **headers: str) -> Response:
     """Return a JSON answer with all fields of a record."""
     return Response(record.model_dump_json(), status, headers, "application/json")

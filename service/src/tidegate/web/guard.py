@@ -14,7 +14,7 @@ from tidegate.auth.keyring import Keyring
 from tidegate.auth.usage import KeyUsage
 from tidegate.web.problems import Problem, problem_of, refuse
 
-LOOPBACK_HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?")
+LOOPBACK_HOST = re.compile(rb"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
 PAGES = re.compile(r"/|/(login|logout|live)|/(jobs|static)/.*")
 """Paths of the operators' page. A cookie identifies the users, and the forms contain a token."""
 WITH_BODY = ("POST", "PUT", "PATCH")
@@ -93,11 +93,12 @@ class Guard:
     def _foreign_host(self, scope: Scope) -> Problem | None:
         if not self.loopback_only:
             return None
-        hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-        if len(hosts) == 1 and LOOPBACK_HOST.fullmatch(hosts[0].lower()):
+        hosts = [value for name, value in scope["headers"] if name == b"host"]
+        if len(hosts) == 1 and LOOPBACK_HOST.fullmatch(hosts[0]):
             return None
+        sent = b", ".join(hosts).decode("latin-1")
         detail = (
-            f"This coordinator has no keys, so it refuses the host {', '.join(hosts)!r}; use http://127.0.0.1, or set "
+            f"This coordinator has no keys, so it refuses the host {sent!r}; use http://127.0.0.1, or set "
             "TIDEGATE_KEYS_FILE."
         )
         return Problem("foreign_host", detail)
@@ -129,11 +130,11 @@ class Guard:
             return self._too_large()
         has_body = size != b"0" or b"transfer-encoding" in headers or self.keyring is None
         content_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-        if _is_page(scope) and content_type == FORM:
+        if content_type == b"application/json" or scope["method"] not in WITH_BODY or not has_body:
             return None
-        if scope["method"] in WITH_BODY and has_body and content_type != b"application/json":
-            return Problem("not_json", "Send the body as application/json.")
-        return None
+        if content_type == FORM and _is_page(scope):
+            return None
+        return Problem("not_json", "Send the body as application/json.")
 
     def _too_large(self) -> Problem:
         detail = (

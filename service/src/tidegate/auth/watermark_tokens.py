@@ -5,7 +5,6 @@ call. If the store has lost state, a valid token restores the watermark. Only a 
 a client cannot push a job forward.
 """
 
-import hashlib
 import hmac
 from base64 import urlsafe_b64encode
 from functools import lru_cache
@@ -46,5 +45,5 @@ class Tokens:
         return claimed if genuine else PROVES_NOTHING
 
     def _compute(self, job: str, incarnation: int, watermark: str) -> str:
-        mac = hmac.new(self._key, f"{job}\n{incarnation}\n{watermark}".encode(), hashlib.sha256).digest()
+        mac = hmac.digest(self._key, f"{job}\n{incarnation}\n{watermark}".encode(), "sha256")
         return f"{incarnation}.{watermark}.{urlsafe_b64encode(mac[:18]).decode()}"

@@ -73,8 +73,9 @@ def require_access(scope: Scope) -> None:
     if not roles:
         return
     caller = caller_of(scope)
-    members = {name: value for name, value in parameters.items() if isinstance(value, str | int)}
-    identify(**members, **({"key": caller.key.name} if caller.key else {}))
+    identify(**parameters)
+    if caller.key is not None:
+        identify(key=caller.key.name)
     job = parameters.get("job")
     if job is not None:
         caller.require_job(job)

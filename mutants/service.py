@@ -29,7 +29,7 @@ MUTANTS = (
         "A report that is served directly needs no role.",
         Guarantee.ACCESS,
         f"{SERVICE}/api/direct.py",
-        "            await authorise(request)\n",
+        "            require_access(scope)\n",
         "",
         (f"{ROLES}::test_the_matrix[report-read]",),
     ),

@@ -8,10 +8,11 @@ import httpx
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tests.support.api import CONFIG, RUN
+from tests.support.api import CONFIG, RUN, problem
 from tests.support.clock import VirtualClock
 from tests.support.local import LocalCoordinator
 from tidegate import app
+from tidegate.reads.reader import Reader
 from tidegate.store.embedded import EmbeddedValkey
 
 REPORT = {"substreams": ["a"], "max_event_times": [100]}
@@ -20,6 +21,19 @@ ROWS = {"rule": "row", "substreams": ["a"], "on_time": [1], "late": [0], "null_e
 JSON = {"content-type": "application/json"}
 FLOAT = b'{"substreams": ["a"], "max_event_times": [1.5e2]}'
 LARGE = b" " * 5000 + FLOAT
+
+
+class Chunked:
+    """A body without Content-Length. It can be sent several times."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def __iter__(self) -> Iterator[bytes]:
+        for start in range(0, len(self._body), 1000):
+            yield self._body[start : start + 1000]
+
+
 REQUESTS: dict[str, dict[str, Any]] = {
     "report": {"json": REPORT},
     "repeated report": {"json": REPORT},
@@ -35,6 +49,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "watermark without event time": {"json": {"substreams": ["a"], "watermarks": [5]}},
     "forged token": {"json": REPORT | {"watermark_token": "1.5.x"}},
     "too large": {"content": LARGE, "headers": JSON},
+    "too large, in chunks": {"content": Chunked(LARGE), "headers": JSON},
     "foreign site": {"json": REPORT, "headers": {"origin": "http://other.example"}},
     "foreign host": {"json": REPORT, "headers": {"host": "other.example"}},
     "invalid request id": {"json": REPORT, "headers": {"x-request-id": "?"}},
@@ -78,7 +93,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 class NotDirect:
     """A middleware that serves no calls."""
 
-    def __init__(self, app: ASGIApp, routes: object) -> None:
+    def __init__(self, app: ASGIApp, routes: object, context: object) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -120,6 +135,25 @@ def test_the_answers_are_equal(both: list[httpx.Client], name: str) -> None:
     method, path = request.pop("method"), request.pop("job", "j") + request.pop("path", ":report")
     answers = [http.request(method, f"/v1/jobs/{path}", **request) for http in both]
     assert comparable(answers[0]) == comparable(answers[1])
+
+
+def test_an_unexpected_error_is_answered_and_logged(
+    both: list[httpx.Client], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The answer is a problem with a request id. The server logs the error, and the metrics count the answer."""
+
+    def fail(*_: object) -> bytes:
+        raise ArithmeticError("injected")
+
+    monkeypatch.setattr(Reader, "command_json", fail)
+    for http in both:
+        caplog.clear()
+        answer = http.post("/v1/jobs/j:report", json=REPORT)
+        assert problem(answer, 500, "internal") and answer.headers["x-request-id"]
+        # The server logs the error and closes the connection before it serves the next request.
+        assert 'call="report",status="500"' in httpx.get(f"{http.base_url}/metrics").text
+        [error] = [record.exc_info for record in caplog.records if record.exc_info]
+        assert isinstance(error[1], ArithmeticError)
 
 
 def test_the_metrics_are_equal(both: list[httpx.Client]) -> None:

@@ -8,6 +8,7 @@ from functools import cache
 
 from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidegate import __version__
 from tidegate.api.direct import DirectCalls
@@ -65,6 +66,24 @@ class _Replica:
     usage: KeyUsage = field(default_factory=KeyUsage)
 
 
+class _Application(FastAPI):
+    """The FastAPI application of a replica, behind the middleware of the service.
+
+    The calls of each batch do not reach FastAPI, so they do not pass its middleware, either.
+    """
+
+    front: ASGIApp
+    """The outermost middleware."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        await self.front(scope, receive, send)
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request that has passed the middleware."""
+        await super().__call__(scope, receive, send)
+
+
 def create_app(
     settings: Settings,
     redis_url: str,
@@ -83,7 +102,7 @@ def create_app(
             Redis.
     """
     replica = _Replica(settings, redis_url, token_key, keyring, clock)
-    app = FastAPI(
+    app = _Application(
         title="Tidegate",
         version=__version__,
         lifespan=lambda app: _lifespan(app, replica),
@@ -96,7 +115,7 @@ def create_app(
     )
     app.state.metrics = replica.metrics
     calls = _add_calls(app)
-    _add_middleware(app, replica, calls)
+    app.front = _middleware(app, replica, calls)
     app.mount("/static", Files(packages=[("tidegate.page", "static")]), name="static")
     # The document is cached, because building it takes a tenth of a second.
     app.openapi = cache(lambda: openapi_document(app, calls))  # type: ignore[method-assign]
@@ -113,18 +132,13 @@ def _add_calls(app: FastAPI) -> list[APIRoute]:
     return calls
 
 
-def _add_middleware(app: FastAPI, replica: _Replica, calls: list[APIRoute]) -> None:
-    """Add the middleware, the innermost one first."""
+def _middleware(app: _Application, replica: _Replica, calls: list[APIRoute]) -> ASGIApp:
+    """Return the middleware in front of an application."""
     settings, keyring = replica.settings, replica.keyring
-    app.add_middleware(DirectCalls, routes=calls)
-    app.add_middleware(
-        Guard,
-        max_body_bytes=settings.max_body_bytes,
-        keyring=keyring,
-        usage=replica.usage,
-        loopback_only=keyring is None and settings.host in LOOPBACK,
-    )
-    app.add_middleware(Observed, metrics=replica.metrics, traces=replica.traces)
+    direct = DirectCalls(app.serve, calls, lambda: app.state.context)
+    loopback_only = keyring is None and settings.host in LOOPBACK
+    guard = Guard(direct, settings.max_body_bytes, keyring, replica.usage, loopback_only)
+    return Observed(guard, replica.metrics, replica.traces)
 
 
 @asynccontextmanager

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from inspect import signature
 
-from fastapi import Request
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.responses import Response
@@ -19,10 +18,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tidegate.api.routes.reports import begin, commit, report
 from tidegate.api.schemas.reports import BeginRequest, CommitRequest, Report
 from tidegate.reads.types import ID
-from tidegate.web.access import authorise, caller_of
+from tidegate.web.access import caller_of, require_access
 from tidegate.web.bodies import read_body
-from tidegate.web.context import context_of
-from tidegate.web.problems import HANDLED, problem_of, refuse
+from tidegate.web.context import Context
+from tidegate.web.problems import HANDLED, internal_error, problem_of, refuse
 
 _ID = ID.strip("^$")
 _JOB = rf"/v1/jobs/(?P<job>{_ID})"
@@ -58,11 +57,16 @@ class DirectCalls:
     Args:
         app: The application, which serves all other requests.
         routes: The routes of all calls.
+        context: Function that returns the context of the replica.
     """
 
-    def __init__(self, app: ASGIApp, routes: Sequence[APIRoute]) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, routes: Sequence[APIRoute], context: Callable[[], Context]) -> None:
+        self._app, self._read_context = app, context
         self._routes = {route.endpoint: route for route in routes}
+
+    @cached_property
+    def _context(self) -> Context:
+        return self._read_context()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
@@ -73,16 +77,18 @@ class DirectCalls:
         call, parameters = found
         # Authorisation, metrics, logs and traces read the route and its parameters from the scope.
         scope["route"], scope["path_params"] = self._routes[call.endpoint], parameters
-        request = Request(scope, receive)
         try:
-            await authorise(request)
-            body = await read_body(request, call.body)
-            given = {**parameters, "body": body, "context": context_of(request), "caller": caller_of(request)}
+            require_access(scope)
+            body = await read_body(receive, call.body)
+            given = {**parameters, "body": body, "context": self._context, "caller": caller_of(scope)}
             if "batch" in parameters:
                 given["batch"] = int(parameters["batch"])
             response = await call.endpoint(**{name: given[name] for name in call.names})
         except HANDLED as error:
-            response = refuse(request, problem_of(error))
+            response = refuse(scope, problem_of(error))
+        except Exception:
+            await internal_error().response()(scope, receive, send)
+            raise  # the server logs the error
         await response(scope, receive, send)
 
 

@@ -5,7 +5,6 @@ call. If the store has lost state, a valid token restores the watermark. Only a 
 a client cannot push a job forward.
 """
 
-import hashlib
 import hmac
 from base64 import urlsafe_b64encode
 from functools import lru_cache
@@ -23,7 +22,8 @@ class Tokens:
     """An issuer and verifier of watermark tokens with one MAC key."""
 
     def __init__(self, key: bytes) -> None:
-        self._key = key
+        # The MAC of a text is a copy of this state with the text: hashing the key takes half of the time of a MAC.
+        self._keyed = hmac.new(key, digestmod="sha256")
         # Most clients send one of the latest tokens of their job, so most tokens are in the cache.
         self._token = lru_cache(TOKENS_KEPT)(self._compute)
 
@@ -46,5 +46,6 @@ class Tokens:
         return claimed if genuine else PROVES_NOTHING
 
     def _compute(self, job: str, incarnation: int, watermark: str) -> str:
-        mac = hmac.new(self._key, f"{job}\n{incarnation}\n{watermark}".encode(), hashlib.sha256).digest()
-        return f"{incarnation}.{watermark}.{urlsafe_b64encode(mac[:18]).decode()}"
+        mac = self._keyed.copy()
+        mac.update(f"{job}\n{incarnation}\n{watermark}".encode())
+        return f"{incarnation}.{watermark}.{urlsafe_b64encode(mac.digest()[:18]).decode()}"

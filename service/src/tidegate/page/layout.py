@@ -84,7 +84,7 @@ async def read_form(request: Request) -> dict[str, str]:
     Raises:
         Problem: If the form is not valid, or does not belong to the session.
     """
-    raw = await raw_body(request)
+    raw = await raw_body(request.receive)
     try:
         form = dict(parse_qsl(raw.decode("ascii"), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict"))
     except ValueError:
@@ -99,7 +99,7 @@ async def read_form(request: Request) -> dict[str, str]:
 def error_page(request: Request, problem: Problem) -> Response:
     """Return the page for an error, or a problem document for an event stream."""
     if request.url.path.endswith("/live"):
-        return refuse(request, problem)
+        return refuse(request.scope, problem)
     request.scope["problem"] = problem.code
     retries = problem.code == "job_not_found" or "Retry-After" in problem.headers
     page = render("error.html", problem=problem, retries=retries, **layout(request))

@@ -84,7 +84,7 @@ async def _updates(
         try:
             await anext(changes)
             yield b""
-            async for _ in context.revocation.while_valid(changes, caller_of(request).key):
+            async for _ in context.revocation.while_valid(changes, caller_of(request.scope).key):
                 if context.sessions.caller(request) is None:
                     break
                 began = time.monotonic()

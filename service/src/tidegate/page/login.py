@@ -5,13 +5,13 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.status import HTTP_303_SEE_OTHER
-from structlog.contextvars import bind_contextvars
 
 from tidegate.auth.errors import KeyUnknown
 from tidegate.auth.roles import READERS
 from tidegate.auth.usage import network
 from tidegate.page.layout import PageRoute, layout, read_form
 from tidegate.page.render import render
+from tidegate.runtime.logs import identify
 from tidegate.web.access import allowed
 from tidegate.web.context import ContextOf
 from tidegate.web.guard import PAGES
@@ -46,7 +46,7 @@ async def log_in(request: Request, context: ContextOf) -> Response:
         request.scope["problem"] = problem.code
         page = render("login.html", address=address, problem=problem, **layout(request))
         return HTMLResponse(page, problem.status)
-    bind_contextvars(key=key.name)
+    identify(key=key.name)
     answer = RedirectResponse(address if _is_own_page(address) else "/", HTTP_303_SEE_OTHER)
     context.sessions.open(request, answer, key)
     return answer

@@ -40,11 +40,11 @@ class Reader:
         """Return the result of a command as a record."""
         return CommandResult(**self.members(job, result.state), applied=result.applied)
 
-    def command_json(self, job: str, result: results.CommandResult) -> str:
+    def command_json(self, job: str, result: results.CommandResult) -> bytes:
         """Return the result of a command as JSON. The JSON is cached, because merged reports have equal results."""
         return _command_json(self, job, result)
 
 
 @lru_cache(256)
-def _command_json(reader: Reader, job: str, result: results.CommandResult) -> str:
-    return reader.command_result(job, result).model_dump_json()
+def _command_json(reader: Reader, job: str, result: results.CommandResult) -> bytes:
+    return reader.command_result(job, result).model_dump_json().encode()

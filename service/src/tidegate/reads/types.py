@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
@@ -48,10 +48,13 @@ DurationMs = Annotated[int, Field(strict=True, ge=0, le=EXACT_DOUBLE.highest)]
 PositiveMs = Annotated[int, Field(strict=True, ge=1, le=EXACT_DOUBLE.highest)]
 
 
+_SIZES = frozenset(range(1, MAX_NAME_BYTES + 1))
+
+
 def _check_names(names: list[str]) -> list[str]:
-    together = "".join(names)
+    together, sizes = "".join(names), set(map(len, names))
     # Most lists pass this check, which takes a tenth of the time of a check of each name.
-    if not (together.isascii() and together.isprintable() and all(0 < len(name) <= MAX_NAME_BYTES for name in names)):
+    if not (together.isascii() and together.isprintable() and sizes <= _SIZES):
         _check_each(names)
     if len(set(names)) != len(names):
         raise ValueError("a name occurs more than once; send each name once, with merged values")
@@ -116,6 +119,8 @@ def values_by_name(names: Sequence[str], values: Sequence[int | None] | None) ->
     """Return the values that are not null, by name. Return an empty dictionary if the column is None."""
     if values is None:
         return {}
+    if None not in values:  # the usual case, in a third of the time
+        return dict(zip(names, cast("Sequence[int]", values), strict=True))
     return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
 

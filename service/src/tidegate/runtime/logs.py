@@ -6,6 +6,7 @@ Each event during a request contains the id, job, query and batch of the request
 import logging
 import sys
 from collections.abc import Sequence
+from contextvars import ContextVar
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from typing import Literal
@@ -24,6 +25,24 @@ AUDIT = "tidegate.audit"
 """Name of the logger for actions of operators and refused access."""
 
 
+_REQUEST: ContextVar[dict[str, object]] = ContextVar("request")
+"""Members of the events of the current request."""
+
+
+def begin_request(request_id: str) -> None:
+    """Add the id of a request to the following events of this task, and forget the members of an earlier request."""
+    _REQUEST.set({"request": request_id})
+
+
+def identify(**members: object) -> None:
+    """Add members to the following events of the current request."""
+    _REQUEST.get().update(members)
+
+
+def _add_request(_logger: object, _method: str, event: EventDict) -> EventDict:
+    return {**_REQUEST.get({}), **event}
+
+
 def _escape(_logger: object, _method: str, event: EventDict) -> EventDict:
     # Any member can contain names of substreams and texts of clients.
     for name, value in event.items():
@@ -33,7 +52,7 @@ def _escape(_logger: object, _method: str, event: EventDict) -> EventDict:
 
 
 _COMMON: list[Processor] = [
-    structlog.contextvars.merge_contextvars,
+    _add_request,
     structlog.stdlib.add_log_level,
     structlog.stdlib.add_logger_name,
     structlog.stdlib.ExtraAdder(allow=MEMBERS),

@@ -14,7 +14,8 @@ ROW_CLASSES = [field.name for field in fields(RowCounts)]
 
 def members(query: str, names: Iterable[str]) -> list[str]:
     """Return the members of substreams: ``<query>/<substream>``."""
-    return [f"{query}/{name}" for name in names]
+    prefix = f"{query}/"
+    return [prefix + name for name in names]
 
 
 def report_columns(query: str, names: Iterable[str], **columns: Values) -> dict[str, list[Any]]:

@@ -118,7 +118,7 @@ class JobStore:
         """Apply a report without a batch. Reports without delays may be merged."""
         columns = report_columns(
             "",
-            dict.fromkeys([*max_event_times, *watermarks]),
+            {**max_event_times, **watermarks},
             max_event_times=max_event_times,
             watermarks=watermarks,
             min_event_times=min_event_times,

@@ -5,14 +5,14 @@ result of its own report.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextvars import Context
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 from tidegate.domain.errors import EventTimeMissing, TooManySubstreams
-from tidegate.domain.results import CommandResult, WatermarkState
+from tidegate.domain.results import CommandResult
 from tidegate.domain.state import TokenClaim
 from tidegate.store.arguments import compact
 from tidegate.store.functions import Functions, Reply
@@ -26,20 +26,21 @@ OF_ONE_REPORT = (EventTimeMissing, TooManySubstreams)
 """Refusals that one report of a merged call causes. Any other refusal applies to all of its reports."""
 
 
-@dataclass(frozen=True, slots=True)
 class Applied:
     """The result of a call: the watermark after it, and the members whose entries changed nothing."""
 
-    state: WatermarkState
-    without_effect: frozenset[str]
+    def __init__(self, reply: Reply) -> None:
+        state = watermark_state(reply)
+        self._without_effect = frozenset(reply["without_effect"])
+        # All reports of the call share these results.
+        self._effective, self._ineffective = CommandResult(state, True), CommandResult(state, False)
 
-    @classmethod
-    def of(cls, reply: Reply) -> "Applied":
-        """Return the result in the reply of a report."""
-        return cls(watermark_state(reply), frozenset(reply["without_effect"]))
+    def result_for(self, members: Iterable[str]) -> CommandResult:
+        """Return the result of a report; it had an effect if any of its entries had one."""
+        return self._ineffective if self._without_effect.issuperset(members) else self._effective
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Report:
     """A report without a batch: its columns by name, with the column ``members``, and the claimed token."""
 
@@ -50,11 +51,6 @@ class Report:
     def members(self) -> list[str]:
         """The members of the substreams."""
         return self.columns["members"]
-
-    def result(self, applied: Applied) -> CommandResult:
-        """Return the result of this report; it had an effect if any of its entries had one."""
-        has_effect = any(member not in applied.without_effect for member in self.members)
-        return CommandResult(applied.state, has_effect)
 
 
 def _arguments_of(reports: list[Report]) -> dict[str, Any]:
@@ -100,7 +96,7 @@ class _Group:
         If the call is refused because of one of its reports, make a call of each half instead.
         """
         try:
-            applied = Applied.of(await functions.send("report", job, self.arguments))
+            applied = Applied(await functions.send("report", job, self.arguments))
         except OF_ONE_REPORT as refusal:
             if len(self._reports) > 1:
                 for half in self._halves():
@@ -148,9 +144,11 @@ class Merging:
         """
         with self._functions.around("report"):
             if len(report.members) <= MAX_EACH and not delays and now_ms is None:
-                return report.result(await self._group_for(job, report, max_substreams).add(report))
-            arguments = {**_arguments_of([report]), **delays, "max_substreams": max_substreams}
-            return report.result(Applied.of(await self._functions.send("report", job, lambda: arguments, now_ms)))
+                applied = await self._group_for(job, report, max_substreams).add(report)
+            else:
+                arguments = {**_arguments_of([report]), **delays, "max_substreams": max_substreams}
+                applied = Applied(await self._functions.send("report", job, lambda: arguments, now_ms))
+            return applied.result_for(report.members)
 
     def _group_for(self, job: str, report: Report, max_substreams: int | None) -> _Group:
         """Return the waiting group of a job, or a new group if the job has none or its group cannot take the report."""

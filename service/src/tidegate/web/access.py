@@ -9,10 +9,11 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
 from fastapi.routing import APIRoute
-from structlog.contextvars import bind_contextvars
+from starlette.types import Scope
 
 from tidegate.auth.callers import Caller
 from tidegate.auth.roles import Role
+from tidegate.runtime.logs import identify
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
@@ -41,35 +42,41 @@ def check_roles(calls: Iterable[APIRoute]) -> None:
             raise TypeError(f"{call.name} does not declare its roles; add @allowed(...)")
 
 
-def caller_of(request: Request) -> Caller:
+def caller_of(scope: Scope) -> Caller:
     """Return the caller of a request."""
-    caller: Caller = request.scope["caller"]
+    caller: Caller = scope["caller"]
     return caller
 
 
 async def _caller(request: Request) -> Caller:
-    return caller_of(request)
+    return caller_of(request.scope)
 
 
 CallerOf = Annotated[Caller, Depends(_caller)]
 
 
 async def authorise(request: Request) -> None:
+    """Check that the caller of a request may make the call; see :func:`require_access`."""
+    require_access(request.scope)
+
+
+def require_access(scope: Scope) -> None:
     """Check that the caller of a request may make the call.
 
     Raises:
         RoleNotAllowed: If the role of the key does not allow the call.
         JobNotAllowed: If the key does not give access to the job.
     """
-    route = request.scope["route"]
+    route, parameters = scope["route"], scope["path_params"]
     assert isinstance(route, APIRoute)
     roles = ROLES[route.endpoint]
     if not roles:
         return
-    caller = caller_of(request)
-    members = {name: value for name, value in request.path_params.items() if isinstance(value, str | int)}
-    bind_contextvars(**members, **({"key": caller.key.name} if caller.key else {}))
-    job = request.path_params.get("job")
+    caller = caller_of(scope)
+    identify(**parameters)
+    if caller.key is not None:
+        identify(key=caller.key.name)
+    job = parameters.get("job")
     if job is not None:
         caller.require_job(job)
     caller.require_role(*roles)

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from fastapi import Depends, Request, Response
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
-from starlette.requests import ClientDisconnect
 from starlette.status import HTTP_200_OK
+from starlette.types import Receive
 
 from tidegate.reads.config import KINDS
 from tidegate.reads.types import FieldError
@@ -30,18 +30,21 @@ BODIES: dict[Callable[..., Any], type[BaseModel]] = {}
 """Models of request bodies, by the dependency that reads the body."""
 
 
-async def raw_body(request: Request) -> bytes:
+async def raw_body(receive: Receive) -> bytes:
     """Return the body of a request.
 
     Raises:
         Problem: If the client disconnects before the end of the body.
     """
-    try:
-        return await request.body()
-    except ClientDisconnect:
-        raise Problem(
-            "incomplete_body", "The connection ended before the end of the body; send the request again."
-        ) from None
+    parts: list[bytes] = []
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Problem("incomplete_body", "The connection ended before the end of the body; send the request again.")
+        parts.append(message.get("body", b""))
+        more = message.get("more_body", False)
+    return b"".join(parts)
 
 
 def body_of(model: type[Body]) -> Any:
@@ -52,19 +55,19 @@ def body_of(model: type[Body]) -> Any:
     """
 
     async def read(request: Request) -> Body:
-        return await read_body(request, model)
+        return await read_body(request.receive, model)
 
     BODIES[read] = model
     return Depends(read)
 
 
-async def read_body(request: Request, model: type[Body]) -> Body:
+async def read_body(receive: Receive, model: type[Body]) -> Body:
     """Return the validated body of a request; see :func:`body_of`.
 
     Raises:
         Problem: If the body is invalid or incomplete.
     """
-    raw = await raw_body(request)
+    raw = await raw_body(receive)
     try:
         return _validated(raw or b"{}", model)
     except ValidationError as error:
@@ -123,6 +126,19 @@ def _field(place: tuple[int | str, ...], error: str) -> str:
     if error.startswith("union_tag"):
         parts.append("type")
     return ".".join(parts)
+
+
+class JsonAnswer(Response):
+    """A successful answer with JSON that is already encoded, without Starlette's processing of headers."""
+
+    media_type = "application/json"
+
+    def __init__(self, body: bytes) -> None:
+        self.status_code, self.body, self.background = HTTP_200_OK, body, None
+        self.raw_headers = [(b"content-length", b"%d" % len(body)), _JSON]
+
+
+_JSON = (b"content-type", JsonAnswer.media_type.encode())
 
 
 def json_answer(record: BaseModel, status: int = HTTP_200_OK, **headers: str) -> Response:

@@ -12,9 +12,9 @@ from tidegate.auth.callers import authenticate
 from tidegate.auth.errors import AccessDenied
 from tidegate.auth.keyring import Keyring
 from tidegate.auth.usage import KeyUsage
-from tidegate.web.problems import Problem, problem_of
+from tidegate.web.problems import Problem, problem_of, refuse
 
-LOOPBACK_HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?")
+LOOPBACK_HOST = re.compile(rb"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
 PAGES = re.compile(r"/|/(login|logout|live)|/(jobs|static)/.*")
 """Paths of the operators' page. A cookie identifies the users, and the forms contain a token."""
 WITH_BODY = ("POST", "PUT", "PATCH")
@@ -52,27 +52,37 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        problem = self._refusal(scope)
-        if problem is None:
-            began = False
-
-            async def begin(message: Message) -> None:
-                nonlocal began
-                began = True
-                await send(message)
-
-            try:
-                await self.app(scope, self._limited(receive), begin)
-                return
-            except _TooLarge:
-                if began:  # the call began its answer before it read the body
-                    return
-                problem = self._too_large()
-        scope["problem"] = problem.code
-        await problem.response()(scope, receive, send)
-
-    def _refusal(self, scope: Scope) -> Problem | None:
         headers = dict(scope["headers"])
+        problem = self._refusal(scope, headers)
+        if problem is not None:
+            await refuse(scope, problem)(scope, receive, send)
+        elif b"transfer-encoding" in headers:
+            await self._serve_limited(scope, receive, send)
+        else:  # the server passes at most Content-Length bytes, and that size is within the limit
+            await self.app(scope, receive, send)
+
+    async def _serve_limited(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request whose body has no declared size. Refuse the body when it exceeds the limit."""
+        received, began = 0, False
+
+        async def limited() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received <= self.max_body_bytes:
+                return message
+            if began:  # a second answer is not possible, so the call ends
+                return {"type": "http.disconnect"}
+            raise self._too_large()
+
+        async def begin(message: Message) -> None:
+            nonlocal began
+            began = True
+            await send(message)
+
+        await self.app(scope, limited, begin)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> Problem | None:
         return (
             self._foreign_host(scope)
             or self._foreign_origin(scope, headers)
@@ -83,11 +93,12 @@ class Guard:
     def _foreign_host(self, scope: Scope) -> Problem | None:
         if not self.loopback_only:
             return None
-        hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-        if len(hosts) == 1 and LOOPBACK_HOST.fullmatch(hosts[0].lower()):
+        hosts = [value for name, value in scope["headers"] if name == b"host"]
+        if len(hosts) == 1 and LOOPBACK_HOST.fullmatch(hosts[0]):
             return None
+        sent = b", ".join(hosts).decode("latin-1")
         detail = (
-            f"This coordinator has no keys, so it refuses the host {', '.join(hosts)!r}; use http://127.0.0.1, or set "
+            f"This coordinator has no keys, so it refuses the host {sent!r}; use http://127.0.0.1, or set "
             "TIDEGATE_KEYS_FILE."
         )
         return Problem("foreign_host", detail)
@@ -119,24 +130,11 @@ class Guard:
             return self._too_large()
         has_body = size != b"0" or b"transfer-encoding" in headers or self.keyring is None
         content_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-        if _is_page(scope) and content_type == FORM:
+        if content_type == b"application/json" or scope["method"] not in WITH_BODY or not has_body:
             return None
-        if scope["method"] in WITH_BODY and has_body and content_type != b"application/json":
-            return Problem("not_json", "Send the body as application/json.")
-        return None
-
-    def _limited(self, receive: Receive) -> Receive:
-        received = 0
-
-        async def limited() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received > self.max_body_bytes:
-                raise _TooLarge
-            return message
-
-        return limited
+        if content_type == FORM and _is_page(scope):
+            return None
+        return Problem("not_json", "Send the body as application/json.")
 
     def _too_large(self) -> Problem:
         detail = (
@@ -154,7 +152,3 @@ def _opens_page(scope: Scope, headers: Headers) -> bool:
     """Return whether a user opens the page, for example with a link. The site with the link cannot read the answer."""
     target = headers.get(b"sec-fetch-mode"), headers.get(b"sec-fetch-dest")
     return scope["method"] == "GET" and target == (b"navigate", b"document") and _is_page(scope)
-
-
-class _TooLarge(Exception):
-    pass

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from structlog.contextvars import bind_contextvars, clear_contextvars
 
 from tidegate.auth.usage import Limit, network
-from tidegate.runtime.logs import AUDIT
+from tidegate.runtime.logs import AUDIT, begin_request
 from tidegate.runtime.metrics import Metrics
 from tidegate.runtime.traces import Traces
 from tidegate.web.statuses import ACCESS_DENIED, ERRORS, is_error, is_server_error
@@ -50,8 +49,7 @@ class Observed:
             await self.app(scope, receive, send)
             return
         request_id = _request_id(scope)
-        clear_contextvars()
-        bind_contextvars(request=request_id)
+        begin_request(request_id)
         began, status = time.perf_counter(), 0
 
         async def begin(message: Message) -> None:
@@ -66,25 +64,22 @@ class Observed:
             try:
                 await self.app(scope, receive, begin)
             except Exception:
-                if not status:  # Starlette sends the answer outside this middleware
+                if not status:  # the server sends the answer
                     self.metrics.answered(_call(scope), ERRORS["internal"].status, time.perf_counter() - began)
                 raise
             if trace is not None:
                 name = f"{scope['method']} {_path(scope)}"
                 trace.finish(name, _attributes(scope, status), failed=is_server_error(status))
-        if status in ACCESS_DENIED or scope["method"] in WRITES:
+        if status in ACCESS_DENIED or (scope["method"] in WRITES and not _is_routine(scope, status)):
             self._log(scope, status)
 
     def _log(self, scope: Scope, status: int) -> None:
-        """Log refused calls, logins and actions. Successful reports are too frequent to log."""
+        """Log refused calls, logins and actions."""
         address = scope["client"][0] if scope.get("client") else ""
         members: dict[str, Any] = {"call": _call(scope), "status": status, "client": address}
         is_login = members["call"] in LOGIN_CALLS
         if not is_error(status):
-            if is_login:
-                audit.info("Logged in or out.", extra=members)
-            elif "reports" not in getattr(scope.get("route"), "tags", ()):
-                audit.info("Call completed.", extra=members)
+            audit.info("Logged in or out." if is_login else "Call completed.", extra=members)
             return
         if is_server_error(status) or not self._may_log(scope, address):
             return
@@ -106,6 +101,11 @@ class Observed:
         return False
 
 
+def _is_routine(scope: Scope, status: int) -> bool:
+    """Return whether a call is too frequent to log: a successful report, begin, commit or heartbeat."""
+    return not is_error(status) and "reports" in getattr(scope.get("route"), "tags", ())
+
+
 def _request_id(scope: Scope) -> str:
     sent = next((value for name, value in scope["headers"] if name == REQUEST_ID), b"").decode("latin-1")
     if sent and _VALID_REQUEST_ID.fullmatch(sent):
@@ -114,7 +114,7 @@ def _request_id(scope: Scope) -> str:
 
 
 def _add_headers(message: Message, request_id: str) -> None:
-    names = {name.lower() for name, _ in message["headers"]}
+    names = {name for name, _ in message["headers"]}  # in lower case, as ASGI requires
     missing = [header for header in SAFE_HEADERS if header[0] not in names]
     message["headers"] = [*message["headers"], *missing, (REQUEST_ID, request_id.encode())]
 

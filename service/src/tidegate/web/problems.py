@@ -14,6 +14,7 @@ from fastapi.routing import APIRoute
 from redis.exceptions import RedisError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import Scope
 
 from tidegate.auth.errors import AccessDenied
 from tidegate.domain.errors import DomainError, EventTimeMissing
@@ -125,10 +126,15 @@ def _store_problem(error: RedisError) -> Problem:
     return Problem(code, STORE_ERRORS[code])
 
 
-def refuse(request: Request, problem: Problem) -> Response:
+def refuse(scope: Scope, problem: Problem) -> Response:
     """Return the answer for a problem, and store the code of the problem in the request for the log."""
-    request.scope["problem"] = problem.code
+    scope["problem"] = problem.code
     return problem.response()
+
+
+def internal_error() -> Problem:
+    """Return the problem for an error of the service."""
+    return Problem("internal", STORE_ERRORS["internal"])
 
 
 def register(app: FastAPI, calls: Sequence[APIRoute]) -> None:
@@ -140,7 +146,7 @@ def register(app: FastAPI, calls: Sequence[APIRoute]) -> None:
     """
 
     async def handled(request: Request, error: Exception) -> Response:
-        return refuse(request, problem_of(error))
+        return refuse(request.scope, problem_of(error))
 
     async def routing_failed(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -148,7 +154,7 @@ def register(app: FastAPI, calls: Sequence[APIRoute]) -> None:
 
     async def failed(_request: Request, _error: Exception) -> Response:
         # Starlette re-raises the error after this answer, so the server logs it.
-        return Problem("internal", STORE_ERRORS["internal"]).response()
+        return internal_error().response()
 
     async def disconnected(_request: Request, _error: Exception) -> Response:
         return Response(status_code=CLIENT_DISCONNECTED)
@@ -169,4 +175,4 @@ def _routing_problem(request: Request, error: HTTPException, calls: Sequence[API
     if error.status_code == ERRORS["no_such_path"].status:
         return Problem("no_such_path", ROUTING_ERRORS["no_such_path"], headers)
     log.error("Unexpected HTTP error %d: %s", error.status_code, error.detail)
-    return Problem("internal", STORE_ERRORS["internal"])
+    return internal_error()

@@ -3,7 +3,6 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Response
-from structlog.contextvars import bind_contextvars
 
 from tidegate.api.parameters import BatchId, QueryId
 from tidegate.api.schemas.reports import (
@@ -21,8 +20,9 @@ from tidegate.domain.state import Run
 from tidegate.reads.queries import BatchStatus, read_batch
 from tidegate.reads.types import attributes
 from tidegate.reads.watermark import CommandResult
+from tidegate.runtime.logs import identify
 from tidegate.web.access import CallerOf, allowed
-from tidegate.web.bodies import body_of, json_answer
+from tidegate.web.bodies import JsonAnswer, body_of, json_answer
 from tidegate.web.context import Context, ContextOf, JobId
 from tidegate.web.problems import Problem
 
@@ -46,7 +46,7 @@ async def report(
         else:
             effect = await _report_staged(context, job, body, body.batch, quotas.substreams)
     context.metrics.reported(job)
-    return Response(context.reader.command_json(job, effect), media_type="application/json")
+    return JsonAnswer(context.reader.command_json(job, effect))
 
 
 async def _report(context: Context, job: str, body: Report, quota: int | None) -> results.CommandResult:
@@ -64,7 +64,7 @@ async def _report(context: Context, job: str, body: Report, quota: int | None) -
 async def _report_staged(
     context: Context, job: str, body: Report, batch: BatchReference, quota: int | None
 ) -> results.CommandResult:
-    bind_contextvars(query=batch.query, batch=batch.batch_id)
+    identify(query=batch.query, batch=batch.batch_id)
     return await context.store.stage(
         job,
         _run(batch.query, batch),

@@ -126,8 +126,9 @@ class Report(Request):
 
     def delayed_rows(self) -> dict[str, RowsByDelay]:
         """Return the rows by delay of each substream that has delays."""
-        pairs = zip(self.substreams, self.delays or [], strict=False)
-        return {name: tuple(rows) for name, rows in pairs if rows}
+        if self.delays is None:
+            return {}
+        return {name: tuple(rows) for name, rows in zip(self.substreams, self.delays, strict=True) if rows}
 
 
 class RunReference(Request):

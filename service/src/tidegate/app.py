@@ -42,6 +42,7 @@ from tidegate.web.context import Context
 from tidegate.web.guard import Guard
 from tidegate.web.observed import Observed
 from tidegate.web.problems import register
+from tidegate.web.turns import InTurn, Turns
 
 MISSED_TOUCHES = 3
 MISSED_SWEEPS = 10
@@ -117,11 +118,15 @@ def _add_middleware(app: FastAPI, replica: _Replica, calls: list[APIRoute]) -> N
     """Add the middleware, the innermost one first."""
     settings, keyring = replica.settings, replica.keyring
     app.add_middleware(DirectCalls, routes=calls)
+    turns = Turns(settings.max_active_calls, settings.max_queued_calls)
+    replica.metrics.observe_queued(lambda: turns.queued)
+    app.add_middleware(InTurn, turns=turns)
     app.add_middleware(
         Guard,
         max_body_bytes=settings.max_body_bytes,
         keyring=keyring,
         usage=replica.usage,
+        turns=turns,
         loopback_only=keyring is None and settings.host in LOOPBACK,
     )
     app.add_middleware(Observed, metrics=replica.metrics, traces=replica.traces)

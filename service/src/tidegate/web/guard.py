@@ -13,6 +13,7 @@ from tidegate.auth.errors import AccessDenied
 from tidegate.auth.keyring import Keyring
 from tidegate.auth.usage import KeyUsage
 from tidegate.web.problems import Problem, problem_of
+from tidegate.web.turns import Turns, tenant_of
 
 LOOPBACK_HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?")
 PAGES = re.compile(r"/|/(login|logout|live)|/(jobs|static)/.*")
@@ -38,14 +39,21 @@ class Guard:
         max_body_bytes: Maximum size of a body.
         keyring: The keys, or None if the service has no keys.
         usage: Counter of the calls of each key.
+        turns: The turns of calls. Refused calls take turns, too, because many refusals also delay other calls.
         loopback_only: Whether to accept only requests to a loopback host.
     """
 
     def __init__(
-        self, app: ASGIApp, max_body_bytes: int, keyring: Keyring | None, usage: KeyUsage, loopback_only: bool
+        self,
+        app: ASGIApp,
+        max_body_bytes: int,
+        keyring: Keyring | None,
+        usage: KeyUsage,
+        turns: Turns,
+        loopback_only: bool,
     ) -> None:
         self.app, self.max_body_bytes, self.keyring, self.loopback_only = app, max_body_bytes, keyring, loopback_only
-        self.usage = usage
+        self.usage, self.turns = usage, turns
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, or refuse it with a problem."""
@@ -53,23 +61,22 @@ class Guard:
             await self.app(scope, receive, send)
             return
         problem = self._refusal(scope)
-        if problem is None:
-            began = False
+        if problem is not None:
+            async with self.turns.turn(tenant_of(scope)):
+                await _refuse(problem, scope, receive, send)
+            return
+        began = False
 
-            async def begin(message: Message) -> None:
-                nonlocal began
-                began = True
-                await send(message)
+        async def begin(message: Message) -> None:
+            nonlocal began
+            began = True
+            await send(message)
 
-            try:
-                await self.app(scope, self._limited(receive), begin)
-                return
-            except _TooLarge:
-                if began:  # the call began its answer before it read the body
-                    return
-                problem = self._too_large()
-        scope["problem"] = problem.code
-        await problem.response()(scope, receive, send)
+        try:
+            await self.app(scope, self._limited(receive), begin)
+        except _TooLarge:
+            if not began:  # otherwise, the call began its answer before it read the body
+                await _refuse(self._too_large(), scope, receive, send)
 
     def _refusal(self, scope: Scope) -> Problem | None:
         headers = dict(scope["headers"])
@@ -144,6 +151,11 @@ class Guard:
             "TIDEGATE_MAX_BODY_BYTES."
         )
         return Problem("body_too_large", detail, members={"max_body_bytes": self.max_body_bytes})
+
+
+async def _refuse(problem: Problem, scope: Scope, receive: Receive, send: Send) -> None:
+    scope["problem"] = problem.code
+    await problem.response()(scope, receive, send)
 
 
 def _is_page(scope: Scope) -> bool:

@@ -23,6 +23,7 @@ from tidegate.web.access import CallerOf, allowed
 from tidegate.web.bodies import json_answer
 from tidegate.web.context import ContextOf, JobId
 from tidegate.web.disconnects import while_connected
+from tidegate.web.turns import turn_of
 
 router = APIRouter(prefix="/v1/jobs", tags=["state"])
 Lag = Annotated[int, Field(ge=0, le=EXACT_DOUBLE.highest)]
@@ -50,7 +51,7 @@ async def watermark(
     ] = 30,
 ) -> Response:
     """Return the watermark now, or wait until it reaches `at_least`."""
-    waiting = context.wakeups.wait(job, at_least, timeout_s)
+    waiting = context.wakeups.wait(job, at_least, timeout_s, turn_of(request.scope).end)
     if at_least is None:
         answer = await waiting
     else:

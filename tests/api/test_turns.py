@@ -31,7 +31,7 @@ from tidegate.settings import Settings
 from tidegate.web.connections import Connections
 from tidegate.web.guard import Guard
 from tidegate.web.http_protocol import Connection
-from tidegate.web.turns import InTurn, Tenant, Turns, tenant_of
+from tidegate.web.turns import InTurn, Tenant, Turn, Turns, tenant_of
 from tidegate_spark.testing import CoordinatorProcess
 
 FLOOD, QUIET, THIRD = ("job", "flood"), ("job", "quiet"), ("job", "third")
@@ -43,11 +43,12 @@ class Calls:
 
     def __init__(self, turns: Turns) -> None:
         self.turns, self.started = turns, list[Tenant]()
+        self._open: list[tuple[Tenant, Turn]] = []
 
     async def call(self, tenant: Tenant) -> None:
-        if not self.turns.begin(tenant):
-            await self.turns.wait(tenant)
+        turn = self.turns.begin(tenant) or await self.turns.wait(tenant)
         self.started.append(tenant)
+        self._open.append((tenant, turn))
 
     async def make(self, *tenants: Tenant) -> list["asyncio.Task[None]"]:
         made = [asyncio.create_task(self.call(tenant)) for tenant in tenants]
@@ -57,9 +58,16 @@ class Calls:
     async def end(self, tenant: Tenant) -> list[Tenant]:
         """End a call, and return the tenants whose calls start then."""
         before = len(self.started)
-        self.turns.end(tenant)
+        self.end_now(tenant)
         await asyncio.sleep(0)
         return self.started[before:]
+
+    def end_now(self, tenant: Tenant) -> None:
+        """End the oldest call of a tenant, twice: the second time has no effect."""
+        place = next(number for number, (each, _) in enumerate(self._open) if each == tenant)
+        _, turn = self._open.pop(place)
+        turn.end()
+        turn.end()
 
 
 @asynccontextmanager
@@ -129,8 +137,8 @@ def test_cancelled_calls_keep_no_turn() -> None:
             queued.cancel()
             await asyncio.sleep(0)
             assert calls.turns.queued == 2
-            calls.turns.end(QUIET)
-            calls.turns.end(FLOOD)  # begins the turn of `starting`
+            calls.end_now(QUIET)
+            calls.end_now(FLOOD)  # begins the turn of `starting`
             starting.cancel()
             await asyncio.sleep(0)
             await asyncio.sleep(0)

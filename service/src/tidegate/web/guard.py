@@ -4,6 +4,7 @@ The middleware is plain ASGI, because Starlette's base class takes longer than t
 """
 
 import re
+from collections import deque
 from collections.abc import Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -65,18 +66,19 @@ class Guard:
             async with self.turns.turn(tenant_of(scope)):
                 await _refuse(problem, scope, receive, send)
             return
-        began = False
-
-        async def begin(message: Message) -> None:
-            nonlocal began
-            began = True
-            await send(message)
-
-        try:
-            await self.app(scope, self._limited(receive), begin)
-        except _TooLarge:
-            if not began:  # otherwise, the call began its answer before it read the body
+        # A client that sends its body slowly must not keep the turn of a call, so the body is read first.
+        messages, size = deque[Message](), 0
+        while not messages or messages[-1].get("more_body"):
+            messages.append(message := await receive())
+            size += len(message.get("body", b""))
+            if size > self.max_body_bytes:
                 await _refuse(self._too_large(), scope, receive, send)
+                return
+
+        async def replay() -> Message:
+            return messages.popleft() if messages else await receive()
+
+        await self.app(scope, replay, send)
 
     def _refusal(self, scope: Scope) -> Problem | None:
         headers = dict(scope["headers"])
@@ -132,19 +134,6 @@ class Guard:
             return Problem("not_json", "Send the body as application/json.")
         return None
 
-    def _limited(self, receive: Receive) -> Receive:
-        received = 0
-
-        async def limited() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received > self.max_body_bytes:
-                raise _TooLarge
-            return message
-
-        return limited
-
     def _too_large(self) -> Problem:
         detail = (
             f"The body is over {self.max_body_bytes} bytes; report fewer substreams at once, or raise "
@@ -166,7 +155,3 @@ def _opens_page(scope: Scope, headers: Headers) -> bool:
     """Return whether a user opens the page, for example with a link. The site with the link cannot read the answer."""
     target = headers.get(b"sec-fetch-mode"), headers.get(b"sec-fetch-dest")
     return scope["method"] == "GET" and target == (b"navigate", b"document") and _is_page(scope)
-
-
-class _TooLarge(Exception):
-    pass

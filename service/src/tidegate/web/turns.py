@@ -10,11 +10,11 @@ same address. Further calls, such as the page and its login, belong to the tenan
 import asyncio
 import re
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidegate.auth.usage import network
 from tidegate.web.problems import Problem
@@ -48,53 +48,60 @@ class Turns:
     def __init__(self, max_active: int, max_queued: int) -> None:
         self.max_queued, self._max_active = max_queued, max_active
         self._active = 0
-        self._active_of: Counter[Tenant] = Counter()
-        self._queues: dict[Tenant, deque[asyncio.Future[None]]] = {}  # the first tenant is next
-        self._limited_until = 0.0
+        self._of: dict[Tenant, _Calls] = {}
+        self._queues: dict[Tenant, _Calls] = {}  # tenants with queued calls; the first one is next
+        self._limited_until: float | None = None
 
     @property
     def queued(self) -> int:
         """Number of calls in all queues."""
-        return sum(map(len, self._queues.values()))
+        return sum(len(calls.queue) for calls in self._queues.values())
 
     def has_room(self, tenant: Tenant) -> bool:
         """Return whether another call of a tenant can start or join its queue."""
-        queue = self._queues.get(tenant)
-        return queue is None or len(queue) < self.max_queued
+        return tenant not in self._queues or len(self._queues[tenant].queue) < self.max_queued
 
-    def begin(self, tenant: Tenant) -> bool:
-        """Start a call and return True, or return False if the call must :meth:`wait` for its turn."""
-        if not self._active_of[tenant]:
+    def begin(self, tenant: Tenant) -> "Turn | None":
+        """Start a call and return its turn, or return None if the call must :meth:`wait` for its turn."""
+        calls = self._of.get(tenant)
+        if calls is None:
+            calls = self._of[tenant] = _Calls(tenant)
             if self._active >= self._max_active:
                 self._limited_until = time.monotonic() + LIMITED_S
         elif self._is_full():
-            return False
-        self._start(tenant)
-        return True
+            return None
+        self._active += 1
+        calls.active += 1
+        return Turn(self, calls)
 
-    async def wait(self, tenant: Tenant) -> None:
-        """Return when a call starts."""
-        call: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queues.setdefault(tenant, deque()).append(call)
+    async def wait(self, tenant: Tenant) -> "Turn":
+        """Return the turn of a call when it starts."""
+        calls, call = self._of[tenant], asyncio.get_running_loop().create_future()
+        calls.queue.append(call)
+        self._queues[tenant] = calls
         try:
             await call
         except asyncio.CancelledError:
             if call.cancelled():
-                self._leave_queue(tenant, call)
+                calls.queue.remove(call)
+                if not calls.queue:
+                    del self._queues[tenant]
             else:  # cancelled after it was started
-                self.end(tenant)
+                self.end(calls)
             raise
+        return Turn(self, calls)
 
-    def end(self, tenant: Tenant) -> None:
+    def end(self, calls: "_Calls") -> None:
         """End a call, and start the next calls."""
         self._active -= 1
-        self._active_of[tenant] -= 1
-        if not self._active_of[tenant]:
-            del self._active_of[tenant]
-            if tenant in self._queues:
-                self._start_next(tenant)
+        calls.active -= 1
+        if not calls.active:
+            if calls.queue:
+                self._start_next(calls)
+            else:
+                del self._of[calls.tenant]
         while self._queues and not self._is_full():
-            self._start_next(next(iter(self._queues)))
+            self._start_next(next(iter(self._queues.values())))
 
     @asynccontextmanager
     async def turn(self, tenant: Tenant) -> AsyncIterator[None]:
@@ -102,56 +109,61 @@ class Turns:
         if not self.has_room(tenant):
             yield
             return
-        if not self.begin(tenant):
-            await self.wait(tenant)
+        turn = self.begin(tenant) or await self.wait(tenant)
         try:
             yield
         finally:
-            self.end(tenant)
+            turn.end()
 
     def _is_full(self) -> bool:
-        return self._active >= self._max_active and time.monotonic() < self._limited_until
+        if self._limited_until is None or self._active < self._max_active:
+            return False
+        if time.monotonic() >= self._limited_until:
+            self._limited_until = None
+        return self._limited_until is not None
 
-    def _start(self, tenant: Tenant) -> None:
+    def _start_next(self, calls: "_Calls") -> None:
+        """Start the oldest queued call of a tenant, and move the tenant to the end of the order."""
+        del self._queues[calls.tenant]
+        call = calls.queue.popleft()
+        if calls.queue:
+            self._queues[calls.tenant] = calls
         self._active += 1
-        self._active_of[tenant] += 1
-
-    def _start_next(self, tenant: Tenant) -> None:
-        """Start the oldest call in the queue of a tenant, and move the tenant to the end of the order."""
-        queue = self._queues.pop(tenant)
-        call = queue.popleft()
-        if queue:
-            self._queues[tenant] = queue
-        self._start(tenant)
+        calls.active += 1
         call.set_result(None)
 
-    def _leave_queue(self, tenant: Tenant, call: "asyncio.Future[None]") -> None:
-        queue = self._queues[tenant]
-        queue.remove(call)
-        if not queue:
-            del self._queues[tenant]
+
+class _Calls:
+    """The calls of a tenant: the number of calls in progress, and the queue."""
+
+    __slots__ = ("active", "queue", "tenant")
+
+    def __init__(self, tenant: Tenant) -> None:
+        self.tenant, self.active = tenant, 0
+        self.queue: deque[asyncio.Future[None]] = deque()
 
 
 class Turn:
     """The turn of one call."""
 
-    __slots__ = ("_ended", "_tenant", "_turns")
+    __slots__ = ("_calls", "_turns")
 
-    def __init__(self, turns: Turns, tenant: Tenant) -> None:
-        self._turns, self._tenant, self._ended = turns, tenant, False
+    def __init__(self, turns: Turns, calls: _Calls) -> None:
+        self._turns = turns
+        self._calls: _Calls | None = calls  # None after the end
 
     def end(self) -> None:
         """Let the next call start. Repeated calls of this method have no effect."""
-        if not self._ended:
-            self._ended = True
-            self._turns.end(self._tenant)
+        calls, self._calls = self._calls, None
+        if calls is not None:
+            self._turns.end(calls)
 
 
 class InTurn:
-    """A middleware that serves calls in turn. A call takes its turn when its body has arrived.
+    """A middleware that serves calls in turn. The body of a call must have arrived.
 
-    A turn ends when the answer begins, so event streams and slow readers do not keep it. A call that waits for a
-    watermark ends its turn before it waits (see :func:`turn_of`).
+    A turn ends with the call, or earlier by :func:`end_turn`: when the answer begins, so that event streams and slow
+    readers do not keep the turn, and before a call waits for a watermark.
 
     Args:
         app: The application.
@@ -166,29 +178,15 @@ class InTurn:
         if scope["type"] != "http" or scope["path"] in NEVER_QUEUED:
             await self._app(scope, receive, send)
             return
-        # A client that sends its body slowly must not keep a turn.
-        messages = deque([await receive()])
-        while messages[-1].get("more_body"):
-            messages.append(await receive())
         tenant = tenant_of(scope)
         if not self._turns.has_room(tenant):
             problem = self._queue_full(tenant)
             scope["problem"] = problem.code
             await problem.response()(scope, receive, send)
             return
-        if not self._turns.begin(tenant):
-            await self._turns.wait(tenant)
-        turn = scope["turn"] = Turn(self._turns, tenant)
-
-        async def replay() -> Message:
-            return messages.popleft() if messages else await receive()
-
-        async def answer(message: Message) -> None:
-            turn.end()
-            await send(message)
-
+        turn = scope["turn"] = self._turns.begin(tenant) or await self._turns.wait(tenant)
         try:
-            await self._app(scope, replay, answer)
+            await self._app(scope, receive, send)
         finally:
             turn.end()
 
@@ -201,10 +199,11 @@ class InTurn:
         return Problem("too_many_queued", detail, members={"limit": self._turns.max_queued})
 
 
-def turn_of(scope: Scope) -> Turn:
-    """Return the turn of the call that an application serves."""
-    turn: Turn = scope["turn"]
-    return turn
+def end_turn(scope: Scope) -> None:
+    """End the turn of a call that still has one."""
+    turn: Turn | None = scope.get("turn")
+    if turn is not None:
+        turn.end()
 
 
 def tenant_of(scope: Scope) -> Tenant:

@@ -211,7 +211,8 @@ def tenant_of(scope: Scope) -> Tenant:
     caller = scope.get("caller")
     if caller is not None and caller.key is not None:
         return "key", caller.key.name
-    # Calls without a caller are those of the page. Their paths name jobs, too, but anybody may choose those names.
+    # Calls without a caller are those of the page, and calls without a valid key. Their client chooses the path, so a
+    # job in the path does not identify it.
     job = _JOB.match(scope["path"]) if caller is not None else None
     if job is not None:
         return "job", job[1]

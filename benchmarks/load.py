@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -123,14 +124,14 @@ def send(url: str, requests: Iterator[bytes], connections: int, seconds: float) 
         loop.set_exception_handler(fail)
         host, _, port = urlsplit(url).netloc.rpartition(":")
         began = time.perf_counter()
-        ends = []
-        for _ in range(connections):
-            ends.append(ended := loop.create_future())
-            await loop.create_connection(
-                lambda ended=ended: _Connection(requests, load, began + seconds, ended),  # type: ignore[misc]
-                host,
-                int(port),
+        ends: list[asyncio.Future[None]] = [loop.create_future() for _ in range(connections)]
+        # All at once, because the first connections already send while the others are opened.
+        await asyncio.gather(
+            *(
+                loop.create_connection(partial(_Connection, requests, load, began + seconds, ended), host, int(port))
+                for ended in ends
             )
+        )
         await asyncio.gather(*ends)
         load.seconds = time.perf_counter() - began
 

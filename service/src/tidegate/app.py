@@ -43,6 +43,7 @@ from tidegate.web.context import Context
 from tidegate.web.guard import Guard
 from tidegate.web.observed import Observed
 from tidegate.web.problems import register
+from tidegate.web.turns import InTurn, Turns
 
 MISSED_TOUCHES = 3
 MISSED_SWEEPS = 10
@@ -135,9 +136,11 @@ def _add_calls(app: FastAPI) -> list[APIRoute]:
 def _middleware(app: _Application, replica: _Replica, calls: list[APIRoute]) -> ASGIApp:
     """Return the middleware in front of an application."""
     settings, keyring = replica.settings, replica.keyring
-    direct = DirectCalls(app.serve, calls, lambda: app.state.context)
+    turns = Turns(settings.max_active_calls, settings.max_queued_calls)
+    replica.metrics.observe_queued(lambda: turns.queued)
+    direct = InTurn(DirectCalls(app.serve, calls, lambda: app.state.context), turns)
     loopback_only = keyring is None and settings.host in LOOPBACK
-    guard = Guard(direct, settings.max_body_bytes, keyring, replica.usage, loopback_only)
+    guard = Guard(direct, settings.max_body_bytes, keyring, replica.usage, turns, loopback_only)
     return Observed(guard, replica.metrics, replica.traces)
 
 

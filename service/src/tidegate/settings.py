@@ -51,6 +51,14 @@ class Settings(BaseSettings):
     request_timeout_s: float = Field(
         default=20, gt=0, description="Time in which a client must send a request, or read a part of its answer."
     )
+    max_active_calls: int = Field(
+        default=16,
+        ge=1,
+        description="Number of calls in progress at one replica from which on several keys take turns.",
+    )
+    max_queued_calls: int = Field(
+        default=4_000, ge=1, description="Maximum number of calls of one key that wait for their turn at one replica."
+    )
     trusted_proxies: Annotated[tuple[IPvAnyNetwork, ...], NoDecode, BeforeValidator(_split)] = Field(
         default=(),
         description="Addresses or networks of proxies, separated by commas. The service accepts their X-Forwarded "

@@ -47,8 +47,8 @@ class Substream:
 
     A declared substream without reports has no watermark and therefore holds the watermark of the job. ``watermark``
     never goes back. ``last_event_ms`` is in the observed time of the query. ``since_ms`` is the processing time at
-    which the state of the substream last changed; None if it has not changed. ``forced_idle`` is true if an operator declared the substream idle,
-    or its query timed out.
+    which the state of the substream last changed; None if it has not changed. ``forced_idle`` is true if an operator
+    declared the substream idle, or its query timed out.
     """
 
     policy: Policy

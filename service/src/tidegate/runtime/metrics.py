@@ -48,6 +48,7 @@ class Metrics:
         self._reports = counter("reports", "Reports that this replica received, including repetitions", ["job_name"])
         self._waiting = gauge("waiting_clients", "Clients that wait for a watermark or follow a job")
         self._max_waiting = gauge("waiting_clients_limit", "Limit on waiting clients of this replica")
+        self._queued = gauge("queued_calls", "Calls that wait for their turn")
         self._connections = gauge("connections", "Open HTTP connections")
         self._max_connections = gauge("connections_limit", "Limit on open HTTP connections of this replica")
         self.refused_connections = counter(
@@ -60,6 +61,10 @@ class Metrics:
         """Export the number of waiting clients and its limit."""
         self._waiting.set_function(waiting)
         self._max_waiting.set(limit)
+
+    def observe_queued(self, queued: Callable[[], int]) -> None:
+        """Export the number of calls that wait for their turn."""
+        self._queued.set_function(queued)
 
     def observe_connections(self, connections: Callable[[], int], limit: int, reasons: Iterable[str]) -> None:
         """Export the number of connections, its limit, and a counter for each reason to refuse a connection."""

@@ -8,7 +8,7 @@ its subscription, all its feeds read the store.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AbstractContextManager, aclosing, contextmanager
 
 from redis.asyncio import Redis
@@ -51,8 +51,16 @@ class WakeUps:
         self._max_waiting, self._max_wait_s = max_waiting, max_wait_s
         self._feeds: dict[str, _Running] = {}
 
-    async def wait(self, job: str, at_least: int | None, timeout_s: float) -> WatermarkState:
+    async def wait(
+        self, job: str, at_least: int | None, timeout_s: float, before_wait: Callable[[], None] = lambda: None
+    ) -> WatermarkState:
         """Return the state of a job when its watermark is at least ``at_least``, or after ``timeout_s`` seconds.
+
+        Args:
+            job: Name of the job.
+            at_least: Watermark to wait for, or None to return the state now.
+            timeout_s: Longest wait in seconds.
+            before_wait: Function that is called each time before the call waits.
 
         Raises:
             JobNotFound: If the job does not exist.
@@ -69,6 +77,7 @@ class WakeUps:
                 answer = await self._store.sweep(job)
                 if _has_reached(answer, at_least):
                     return answer
+                before_wait()
                 await asyncio.wait([waiter], timeout=deadline - time.monotonic())
                 reached = waiter.result() if waiter.done() else None
             answer = reached or await self._store.sweep(job)

@@ -4,6 +4,7 @@ The middleware is plain ASGI, because Starlette's base class takes longer than t
 """
 
 import re
+from collections import deque
 from collections.abc import Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -13,6 +14,7 @@ from tidegate.auth.errors import AccessDenied
 from tidegate.auth.keyring import Keyring
 from tidegate.auth.usage import KeyUsage
 from tidegate.web.problems import Problem, problem_of, refuse
+from tidegate.web.turns import Turns, tenant_of
 
 LOOPBACK_HOST = re.compile(rb"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
 PAGES = re.compile(r"/|/(login|logout|live)|/(jobs|static)/.*")
@@ -38,49 +40,45 @@ class Guard:
         max_body_bytes: Maximum size of a body.
         keyring: The keys, or None if the service has no keys.
         usage: Counter of the calls of each key.
+        turns: The turns of calls. Refused calls take turns, too, because many refusals also delay other calls.
         loopback_only: Whether to accept only requests to a loopback host.
     """
 
     def __init__(
-        self, app: ASGIApp, max_body_bytes: int, keyring: Keyring | None, usage: KeyUsage, loopback_only: bool
+        self,
+        app: ASGIApp,
+        max_body_bytes: int,
+        keyring: Keyring | None,
+        usage: KeyUsage,
+        turns: Turns,
+        loopback_only: bool,
     ) -> None:
         self.app, self.max_body_bytes, self.keyring, self.loopback_only = app, max_body_bytes, keyring, loopback_only
-        self.usage = usage
+        self.usage, self.turns = usage, turns
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, or refuse it with a problem."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        headers = dict(scope["headers"])
-        problem = self._refusal(scope, headers)
+        problem = self._refusal(scope, dict(scope["headers"]))
         if problem is not None:
-            await refuse(scope, problem)(scope, receive, send)
-        elif b"transfer-encoding" in headers:
-            await self._serve_limited(scope, receive, send)
-        else:  # the server passes at most Content-Length bytes, and that size is within the limit
-            await self.app(scope, receive, send)
+            async with self.turns.turn(tenant_of(scope)):
+                await refuse(scope, problem)(scope, receive, send)
+            return
+        # A client that sends its body slowly must not keep the turn of a call, so the body is read first.
+        messages, size = deque[Message](), 0
+        while not messages or messages[-1].get("more_body"):
+            messages.append(message := await receive())
+            size += len(message.get("body", b""))
+            if size > self.max_body_bytes:
+                await refuse(scope, self._too_large())(scope, receive, send)
+                return
 
-    async def _serve_limited(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request whose body has no declared size. Refuse the body when it exceeds the limit."""
-        received, began = 0, False
+        async def replay() -> Message:
+            return messages.popleft() if messages else await receive()
 
-        async def limited() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received <= self.max_body_bytes:
-                return message
-            if began:  # a second answer is not possible, so the call ends
-                return {"type": "http.disconnect"}
-            raise self._too_large()
-
-        async def begin(message: Message) -> None:
-            nonlocal began
-            began = True
-            await send(message)
-
-        await self.app(scope, limited, begin)
+        await self.app(scope, replay, send)
 
     def _refusal(self, scope: Scope, headers: Headers) -> Problem | None:
         return (

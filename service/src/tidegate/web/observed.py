@@ -14,6 +14,7 @@ from tidegate.runtime.logs import AUDIT, begin_request
 from tidegate.runtime.metrics import Metrics
 from tidegate.runtime.traces import Traces
 from tidegate.web.statuses import ACCESS_DENIED, ERRORS, is_error, is_server_error
+from tidegate.web.turns import end_turn
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class Observed:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                end_turn(scope)
                 _add_headers(message, request_id)
                 self.metrics.answered(_call(scope), status, time.perf_counter() - began)
             await send(message)

@@ -61,6 +61,7 @@ ERRORS: dict[str, ErrorKind] = {
     "too_many_rows": ErrorKind(422, "Too many rows"),
     "precondition_required": ErrorKind(428, "Precondition required"),
     "too_many_waiting": ErrorKind(429, "Too many waiting clients", 5),
+    "too_many_queued": ErrorKind(429, "Too many queued calls", 1),
     "too_many_jobs": ErrorKind(429, "Too many jobs", 5),
     "too_many_substreams": ErrorKind(429, "Too many substreams", 5),
     "too_many_logins": ErrorKind(429, "Too many failed logins", 6),

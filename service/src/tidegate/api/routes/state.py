@@ -1,5 +1,6 @@
 """The watermark of a job, and the state that determines it."""
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
@@ -23,6 +24,7 @@ from tidegate.web.access import CallerOf, allowed
 from tidegate.web.bodies import json_answer
 from tidegate.web.context import ContextOf, JobId
 from tidegate.web.disconnects import while_connected
+from tidegate.web.turns import end_turn
 
 router = APIRouter(prefix="/v1/jobs", tags=["state"])
 Lag = Annotated[int, Field(ge=0, le=EXACT_DOUBLE.highest)]
@@ -50,7 +52,7 @@ async def watermark(
     ] = 30,
 ) -> Response:
     """Return the watermark now, or wait until it reaches `at_least`."""
-    waiting = context.wakeups.wait(job, at_least, timeout_s)
+    waiting = context.wakeups.wait(job, at_least, timeout_s, partial(end_turn, request.scope))
     if at_least is None:
         answer = await waiting
     else:

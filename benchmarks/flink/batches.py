@@ -75,12 +75,11 @@ class JobRun:
         self.read_watermark(now_ms)
         if (now_ms - self._replay.start_ms) % self.case.interval_ms:
             return
-        self._batch(self.landed.get(now_ms, []))
-        self.read_watermark(now_ms)
+        self.note_closed(now_ms, self._batch(self.landed.get(now_ms, []))["watermark"])
 
     def read_watermark(self, now_ms: int) -> None:
         """Read the watermark, which also applies timeouts, and note the hours that close."""
-        self._note_closed(now_ms, self._call("GET", f"{self._path}/watermark")["watermark"])
+        self.note_closed(now_ms, self._call("GET", f"{self._path}/watermark")["watermark"])
 
     def _batch(self, flights: Sequence[Flight]) -> dict[str, Any]:
         path = f"{self._path}/queries/{QUERY}/batches/{self._batches}"
@@ -101,7 +100,8 @@ class JobRun:
         self._batches += 1
         return self._call("POST", f"{path}:commit", _RUN | {"rows": counts, "reported": len(names)})
 
-    def _note_closed(self, now_ms: int, watermark: int | None) -> None:
+    def note_closed(self, now_ms: int, watermark: int | None) -> None:
+        """Note the hours that a watermark closes."""
         while watermark is not None and self._open_ms and self._open_ms[-1] <= watermark:
             self._closed_ms[self._open_ms.pop()] = now_ms
 

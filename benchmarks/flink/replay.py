@@ -51,10 +51,14 @@ class Replay:
         return sorted({flight.window_end_ms for flight in self.flights})
 
 
-def load(out: Path) -> Replay:
-    """Return the flights of the demo's default run; ``out`` is a directory that the settings need."""
+def demo_settings(out: Path) -> Settings:
+    """Return the settings of the demo's default run, with its output in ``out``."""
     first_day = datetime(2013, 1, 1, tzinfo=UTC)
-    settings = Settings(first_day, days=7, batch_hours=1, lag_minutes=30, idle_batches=0, out=out)
+    return Settings(first_day, days=7, batch_hours=1, lag_minutes=30, idle_batches=0, out=out)
+
+
+def load(settings: Settings) -> Replay:
+    """Return the flights of a run of the demo."""
     flights = data.load(settings).flights
     times = [flights[name].dt.as_unit("ms").astype("int64").tolist() for name in ("departed_at", "landed_at")]
     rows = [Flight(*row) for row in zip(flights["dest"], *times, strict=True)]

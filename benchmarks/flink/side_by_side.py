@@ -12,14 +12,14 @@ from pathlib import Path
 from benchmarks.flink import batches, peer, spark_batches
 from benchmarks.flink.batches import Case
 from benchmarks.flink.clocked import ClockedCoordinator
-from benchmarks.flink.replay import HOUR_MS, Outcome, Replay, earliest, load
+from benchmarks.flink.replay import HOUR_MS, Outcome, Replay, demo_settings, earliest, load
 from benchmarks.results import Row, Spread, ratios
 from tidegate_spark import limiting_lag, limiting_timestamp_and_wall_clock_lag
 
 MS, MINUTE, HOUR = timedelta(milliseconds=1), timedelta(minutes=1), timedelta(hours=1)
 LAG = 30 * MINUTE
 LONGEST_FLIGHT = 11 * HOUR
-MAX_ROUNDS = 3
+MAX_ROUNDS = 2
 """Rounds of Flink. The coordinator runs once, because its result does not depend on the load of the machine."""
 
 EQUAL = 1.02
@@ -85,7 +85,7 @@ def run(out: Path, rounds: int, show: Callable[[str], None]) -> list[Row]:
     """Run Flink, then the coordinator, then the check with Spark."""
     out = (out / f"flink-{time.time_ns()}").absolute()
     out.mkdir(parents=True)
-    replay = load(out)
+    replay = load(demo_settings(out))
     flink = dict(zip(FLINK, measure_flink(out, replay, min(rounds, MAX_ROUNDS), show), strict=True))
     cases = coordinator_cases()
     with ClockedCoordinator(out / "coordinator", replay.start_ms) as coordinator:

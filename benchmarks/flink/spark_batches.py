@@ -3,6 +3,7 @@
 Spark takes half a second or more for a batch, so the check covers the first day, with batches of an hour.
 """
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.flink.batches import QUERY, TICK_MS, Case, JobRun, measure
 from benchmarks.flink.clocked import ClockedCoordinator
-from benchmarks.flink.replay import HOUR_MS, Outcome, Replay
-from benchmarks.overhead import session
+from benchmarks.flink.replay import HOUR_MS, Outcome, Replay, demo_settings
+from examples import flights
+from examples.flights.spark import spark_session
 from tidegate_spark import Committed, connect
 from tidegate_spark.clock import Clock
-from tidegate_spark.testing import FileBatches
+from tidegate_spark.testing import FileBatches, ensure_java
 
 DAYS = 1
 
@@ -51,8 +53,8 @@ class SparkRun:
         """Run the query over all batches, and return the outcome."""
         source = FileBatches(out / "input", "destination string, departed_ms long")
         for end_ms in self._ends_ms:
-            flights = self._run.landed.get(end_ms, [])
-            source.add(*({"destination": one.destination, "departed_ms": one.departed_ms} for one in flights))
+            landed = self._run.landed.get(end_ms, [])
+            source.add(*({"destination": one.destination, "departed_ms": one.departed_ms} for one in landed))
         self._advance(self._ends_ms[0])
         url = f"http://127.0.0.1:{self._coordinator.port}"
         job = connect(url, job=self._run.name, clock=ReplayClock(self._coordinator))
@@ -72,7 +74,7 @@ class SparkRun:
             self._run.read_watermark(self._now_ms)
 
     def _committed(self, committed: Committed) -> None:
-        self._run.read_watermark(self._now_ms)
+        self._run.note_closed(self._now_ms, committed.watermark)
         if int(committed.batch) + 1 < len(self._ends_ms):
             self._advance(self._ends_ms[int(committed.batch) + 1])
 
@@ -90,7 +92,14 @@ def check(out: Path, replay: Replay, case: Case) -> Outcome:
     replay = replay.until(replay.start_ms + DAYS * 24 * HOUR_MS)
     with ClockedCoordinator(out / "coordinator-of-calls", replay.start_ms) as coordinator:
         (expected,) = measure(coordinator, replay, [case], lambda _: None)
-    with ClockedCoordinator(out / "coordinator-of-spark", replay.start_ms) as coordinator, session() as spark:
+    # The Log4j configuration of the demo limits Spark's log to errors.
+    os.environ.setdefault("SPARK_CONF_DIR", str(Path(flights.__file__).parent / "conf"))
+    ensure_java()
+    settings = demo_settings(out)
+    with (
+        ClockedCoordinator(out / "coordinator-of-spark", replay.start_ms) as coordinator,
+        spark_session(settings) as spark,
+    ):
         found = SparkRun(coordinator, replay, case).measure(spark, out / "spark")
     if found != expected:
         raise RuntimeError(f"Spark: expected the outcome of the same calls, {expected}; found {found}.")

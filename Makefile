@@ -97,7 +97,16 @@ conformance: $(READY) ## run the traces of Hazelcast Jet, or those in CONFORMANC
 mutants: $(READY) ## check that the tests catch known defects (ten minutes; ONLY=name checks a single defect)
 	@$(BIN)/python -m mutants $(if $(ONLY),--only $(ONLY))
 
-bench: $(READY) ## measure what reports cost (ten minutes; BENCH=batches, jobs, scripts, tenants, postgres, waiting, overhead, native or small)
+# The jars of Flink. PyFlink itself is not needed.
+FLINK_READY := $(VENV)/flink/.ready
+
+$(FLINK_READY): benchmarks/flink/flink.lock $(READY)
+	@echo "Setting up $(@D): downloading Flink (330 MB) ..."
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D)
+	@$(UV) $(@D)/bin/python $(LOCKED) $< >$(@D)/setup.log 2>&1 || { tail -n 20 $(@D)/setup.log; exit 1; } >&2
+	@touch $@
+
+bench: $(READY) $(if $(filter flink,$(BENCH)),$(FLINK_READY)) ## measure what reports cost (ten minutes; BENCH=batches, jobs, scripts, tenants, postgres, waiting, overhead, native, small or flink)
 	@$(BIN)/python -m benchmarks $(BENCH)
 
 lateness: $(READY) ## measure windows with four values of allowed lateness, over a thousand batches or more (an hour)
@@ -142,6 +151,7 @@ lock: $(READY) ## write requirements.lock and the lock files of the images from 
 	  $(COMPILE) --output-file tests/versions/spark-$$version.lock tests/versions/spark-$$version.in || exit 1; \
 	done
 	@printf 'hatchling\nsetuptools\n' | $(OF_AN_IMAGE) deploy/locks/build.lock -
+	@$(COMPILE) --output-file benchmarks/flink/flink.lock benchmarks/flink/flink.in
 
 clean: ## remove .venv, out/ and the caches
 	rm -rf $(VENV) out .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import batches, jobs, lateness, overhead, postgres, reports, scripts, small_batches, tenants, waiting
+from benchmarks.flink import side_by_side
 from benchmarks.results import Row, table, write_summary
 
 Benchmark = Callable[[Path, int, Callable[[str], None]], list[Row]]
@@ -28,6 +29,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "native": overhead.run_native,
     "small": small_batches.run,
     "lateness": lateness.run,
+    "flink": side_by_side.run,
 }
 
 

@@ -1,0 +1,1 @@
+"""Apache Flink and the coordinator on the same flights, on the same clock."""

@@ -29,7 +29,7 @@ MUTANTS = (
         "The clock of a job goes back when the clock of the Redis server does.",
         Guarantee.MONOTONE,
         f"{LUA}/parts/clock.lua",
-        "job.now = math.max(now, job.clock)",
+        "job.now = math.max(now, job.now)",
         "job.now = now",
         EACH,
     ),
@@ -38,8 +38,8 @@ MUTANTS = (
         "A call uses values that an earlier call computed for another job.",
         Guarantee.EXACT,
         f"{LUA}/parts/state.lua",
-        "  job.now, job.observed_now, job.outage, job.held_by, job.capped_evaluations = nil, nil, nil, nil, nil\n",
-        "",
+        "  state.changes = {passed = {},",
+        "  state.changes = state.changes.passed and state.changes or {passed = {},",
         ("tests/store/test_functions.py",),
     ),
     Mutant(
@@ -56,9 +56,9 @@ MUTANTS = (
         "Staged reports take effect before the commit.",
         Guarantee.COMMITTED,
         f"{LUA}/commands/stage.lua",
-        "  staging.add(query.name, {partition = args.partition,",
+        "  staging.add(query, {partition = args.partition,",
         "  observation.observe(query.name, members, event_times, watermarks, (clock.observed_time(query.name)))\n"
-        "  evaluate.evaluate()\n  staging.add(query.name, {partition = args.partition,",
+        "  evaluate.evaluate()\n  staging.add(query, {partition = args.partition,",
         EACH,
     ),
     Mutant(

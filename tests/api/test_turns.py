@@ -2,10 +2,12 @@
 
 import asyncio
 import re
+import select
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -218,8 +220,9 @@ class SlowApp:
 Sockets = list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
 
 
-def request(path: str) -> bytes:
-    return f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{{}}".encode()
+def request(path: str, body: bytes = b"{}") -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+    return f"{head}\r\n\r\n".encode() + body
 
 
 @asynccontextmanager
@@ -302,28 +305,35 @@ def http(narrow: CoordinatorProcess) -> Iterator[httpx.Client]:
 class Paused:
     """A coordinator whose Redis executes no functions. Reports arrive in order, and wait."""
 
-    def __init__(self, http: httpx.Client, pool: ThreadPoolExecutor) -> None:
-        self._http, self._pool = http, pool
-        self.sent: list[Future[httpx.Response]] = []
+    def __init__(self, http: httpx.Client) -> None:
+        self._http = http
+        self.sent: list[socket.socket] = []
 
     def report(self, job: str) -> None:
-        body = {"substreams": ["s"], "max_event_times": [10]}
-        self.sent.append(self._pool.submit(httpx.post, f"{self._http.base_url}/v1/jobs/{job}:report", json=body))
-        time.sleep(0.2)
-        assert self._http.get("/livez").status_code == 200
+        """Send a report, and return when the coordinator has read it."""
+        connection = socket.create_connection((self._http.base_url.host, self._http.base_url.port or 80), timeout=60)
+        self.sent.append(connection)
+        connection.sendall(request(f"/v1/jobs/{job}:report", b'{"substreams": ["s"], "max_event_times": [10]}'))
+        for _ in range(5):  # the coordinator reads all sockets with data between two answers
+            assert self._http.get("/livez").status_code == 200
+
+    def has_answers(self) -> bool:
+        return bool(select.select(self.sent, [], [], 0)[0])
 
 
 @contextmanager
 def paused(process: CoordinatorProcess, http: httpx.Client) -> Iterator[Paused]:
     """Let Redis delay all functions during the block. Afterwards, all reports must succeed."""
-    with Redis(unix_socket_path=str(process.data_dir / "valkey.sock")) as redis, ThreadPoolExecutor(8) as pool:
+    with Redis(unix_socket_path=str(process.data_dir / "valkey.sock")) as redis, ExitStack() as stack:
         redis.client_pause(60_000, all=False)
-        waiting = Paused(http, pool)
+        waiting = Paused(http)
         try:
             yield waiting
         finally:
             redis.client_unpause()
-        assert [answer.result().status_code for answer in waiting.sent] == [200] * len(waiting.sent)
+        for connection in waiting.sent:
+            stack.enter_context(connection)
+            assert connection.recv(12) == b"HTTP/1.1 200"
 
 
 def test_a_full_queue_refuses_calls(narrow: CoordinatorProcess, http: httpx.Client) -> None:
@@ -338,7 +348,7 @@ def test_a_full_queue_refuses_calls(narrow: CoordinatorProcess, http: httpx.Clie
         assert document["limit"] == 2
         assert "job flood" in document["detail"]
         assert int(refused.headers["Retry-After"]) > 0
-        assert not any(answer.done() for answer in waiting.sent)
+        assert not waiting.has_answers()
     assert re.search(r"^tidegate_queued_calls 0.0$", http.get("/metrics").text, re.MULTILINE)
 
 

@@ -9,7 +9,7 @@ start of the query, and queries usually run for months.
 import shutil
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,14 +17,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from benchmarks.paired import compare
-from benchmarks.results import Row
+from benchmarks.paired import BASELINE, CONTROL, compare, interleave
+from benchmarks.results import Row, Spread, ratios
 from tidegate_spark import Stream, limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, ensure_java
 
 ROWS = 10_000_000
 BATCHES = {256: 4, 1: 8}
 """Number of batches by number of substreams, so that a round takes long enough to measure."""
+ONE = "native, one substream"
 TARGETS = {256: {"executor": 1.8}, 1: {"observe": 1.4}}
 """Highest ratio by number of substreams and variant."""
 
@@ -51,6 +52,19 @@ def hourly(df: DataFrame) -> DataFrame:
     return df.groupBy(F.window("t", "1 hour"), "k").agg(
         F.count("*").alias("rows"), F.sum("v").alias("sum"), F.avg("v").alias("mean"), F.max("v").alias("highest")
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Durations:
+    """The seconds of a query's batches, without the first batch.
+
+    Attributes:
+        of_all: Seconds of all batches.
+        of_batches_with_rows: Seconds of the batches that read rows of the input.
+    """
+
+    of_all: float
+    of_batches_with_rows: float
 
 
 class Overhead:
@@ -90,20 +104,23 @@ class Overhead:
         """Write hourly windows, as a user's function would do."""
         hourly(df).write.mode("overwrite").parquet(str(self._out / "windows" / str(batch_id)))
 
-    def _timed(self, start: Callable[[str], StreamingQuery]) -> float:
+    def _timed(self, start: Callable[[str], StreamingQuery]) -> Durations:
         checkpoint = self._out / f"checkpoint-{uuid.uuid4()}"
         query = start(str(checkpoint))
         query.awaitTermination()
         shutil.rmtree(checkpoint)
         ran = [progress for progress in query.recentProgress if "addBatch" in progress.durationMs]
         # Markers count as rows, and Spark may close windows in batches without rows.
-        assert sum(progress.numInputRows >= ROWS for progress in ran) == self._batches
-        return sum(progress.durationMs["triggerExecution"] for progress in ran[1:]) / 1000
+        with_rows = [progress for progress in ran if progress.numInputRows >= ROWS]
+        assert len(with_rows) == self._batches
+        return Durations(
+            *(sum(each.durationMs["triggerExecution"] for each in part[1:]) / 1000 for part in (ran, with_rows))
+        )
 
     def bare(self) -> float:
         """Return the seconds of the query without coordination."""
         writer = self._rows().writeStream.foreachBatch(self._aggregate).trigger(availableNow=True)
-        return self._timed(lambda checkpoint: writer.option("checkpointLocation", checkpoint).start())
+        return self._timed(lambda checkpoint: writer.option("checkpointLocation", checkpoint).start()).of_all
 
     def coordinated(self, choose: Callable[[Stream], Stream], substream: str | None = "k") -> Callable[[], float]:
         """Return a function that returns the seconds of the query with coordination, in a new job.
@@ -115,7 +132,7 @@ class Overhead:
             job = self._coordinator.job(config=limiting_lag(timedelta(minutes=2), frame=timedelta(hours=1)))
             stream = job.stream(self._rows(), event_time="t", substream=substream).foreach_batch(self._aggregate)
             stream = choose(stream).trigger(availableNow=True)
-            seconds = self._timed(lambda at: stream.start(queryName="overhead", checkpointLocation=at))
+            seconds = self._timed(lambda at: stream.start(queryName="overhead", checkpointLocation=at)).of_all
             rows = job.status()["rows"]
             assert (rows["on_time"], rows["late"]) == (ROWS * self._batches, 0), rows
             return seconds
@@ -128,14 +145,14 @@ class Overhead:
         to = str(self._out / f"windows-{uuid.uuid4()}")
         return lambda checkpoint: writer.start(to, checkpointLocation=checkpoint)
 
-    def by_spark(self) -> float:
-        """Return the seconds of the query with Spark's own windows and Spark's own watermark."""
+    def by_spark(self) -> Durations:
+        """Return the durations of the query with Spark's own windows and Spark's own watermark."""
         return self._timed(self._windows(self._rows().withWatermark("t", "2 minutes")))
 
-    def natively(self, substream: str | None) -> Callable[[], float]:
-        """Return a function that returns the seconds of Spark's own windows with the watermark of a new job."""
+    def natively(self, substream: str | None) -> Callable[[], Durations]:
+        """Return a function that returns the durations of Spark's own windows with the watermark of a new job."""
 
-        def run() -> float:
+        def run() -> Durations:
             job = self._coordinator.job(config=limiting_lag(timedelta(minutes=2)))
 
             def start(checkpoint: str) -> StreamingQuery:
@@ -149,9 +166,9 @@ class Overhead:
                 )
                 return self._windows(followed)(checkpoint)
 
-            seconds = self._timed(start)
+            durations = self._timed(start)
             assert job.status()["rows"]["on_time"] + job.status()["rows"]["late"] == ROWS * self._batches
-            return seconds
+            return durations
 
         return run
 
@@ -182,9 +199,23 @@ def run(out: Path, rounds: int, show: Callable[[str], None]) -> list[Row]:
 
 
 def run_native(out: Path, rounds: int, show: Callable[[str], None]) -> list[Row]:
-    """Compare Spark's own windows under a job's watermark with the same windows under Spark's own watermark."""
+    """Compare Spark's own windows under a job's watermark with the same windows under Spark's own watermark.
+
+    At its end, a query has batches without rows: one with Spark's own watermark, and two with a job's watermark. Such a
+    batch opens and commits every partition of the state.
+    """
     with CoordinatorProcess(out / f"coordinator-{uuid.uuid4()}") as coordinator, session() as spark:
         overhead = Overhead(spark, coordinator, out, 256)
         show(f"{ROWS:,} rows per batch, {BATCHES[256]} batches, Spark's own windows:")
-        variants = {"native": overhead.natively("k"), "native, one substream": overhead.natively(None)}
-        return compare(overhead.by_spark, variants, {"native": 1.3}, rounds, show)
+        variants = {CONTROL: overhead.by_spark, "native": overhead.natively("k"), ONE: overhead.natively(None)}
+        durations = interleave({BASELINE: overhead.by_spark, **variants}, rounds, show)
+    spark_s = durations.pop(BASELINE)
+    rows = [Row(BASELINE, Spread.of(each.of_all for each in spark_s), "s")]
+    for name, found in durations.items():
+        of_all = ratios([each.of_all for each in found], [each.of_all for each in spark_s])
+        with_rows = ratios(
+            [each.of_batches_with_rows for each in found], [each.of_batches_with_rows for each in spark_s]
+        )
+        rows.append(Row(f"{name} / {BASELINE}", of_all, at_most=1.3 if name == "native" else None))
+        rows.append(Row(f"{name} / {BASELINE}, batches with rows", with_rows))
+    return rows

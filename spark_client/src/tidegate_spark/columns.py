@@ -1,10 +1,12 @@
-"""The event time column and the substream columns of a stream."""
+"""The event time column and the substream columns of a stream.
+
+Expressions are SQL text. PySpark makes several calls to the JVM for each operation on a ``Column``, and one for a text.
+"""
 
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType, DataType, LongType, TimestampNTZType, TimestampType
 
 from tidegate_spark.errors import InvalidUsage
@@ -53,31 +55,30 @@ class Columns:
         """Return whether event times are timestamps. Watermarks are then epoch milliseconds."""
         return not isinstance(df.schema[self.event_time].dataType, LongType)
 
-    def time(self, df: DataFrame) -> Column:
+    def time(self, df: DataFrame) -> str:
         """Return the event time as a whole number. Timestamps become epoch milliseconds, rounded down."""
-        named = quoted(self.event_time)
+        named = self.raw_time()
         match df.schema[self.event_time].dataType:
             case TimestampType():
-                return F.unix_millis(F.col(named))
+                return f"unix_millis({named})"
             case TimestampNTZType():
                 # Add up the parts, because a cast or timestampdiff would apply the session's time zone.
-                ntz = named
-                return F.expr(
-                    f"unix_date(cast({ntz} as date)) * 86400000L + hour({ntz}) * 3600000L + minute({ntz}) * 60000L"
-                    f" + cast(floor(extract(second from {ntz}) * 1000) as long)"
+                return (
+                    f"(unix_date(cast({named} as date)) * 86400000L + hour({named}) * 3600000L"
+                    f" + minute({named}) * 60000L + cast(floor(extract(second from {named}) * 1000) as long))"
                 )
             case _:
-                return F.col(named)
+                return named
 
-    def raw_time(self) -> Column:
+    def raw_time(self) -> str:
         """Return the unconverted event time, which sorts like :meth:`time`. :func:`whole_times` converts it."""
-        return column(self.event_time)
+        return quoted(self.event_time)
 
-    def keys(self) -> list[Column]:
+    def keys(self) -> list[str]:
         """Return the columns that identify a row's substream, as strings."""
         if self.substream is SOURCE_PARTITION:
-            return [F.spark_partition_id().cast("string")]
-        return [column(name).cast("string") for name in self.substream_columns]
+            return ["cast(spark_partition_id() as string)"]
+        return [f"cast({quoted(name)} as string)" for name in self.substream_columns]
 
 
 def whole_times(times: pa.Array | pa.ChunkedArray) -> list[int | None]:
@@ -88,27 +89,21 @@ def whole_times(times: pa.Array | pa.ChunkedArray) -> list[int | None]:
     return [None if micros is None else micros // 1000 for micros in times.cast(pa.int64()).to_pylist()]
 
 
-def from_time(kind: DataType, time: Column) -> Column:
+def from_time(kind: DataType, time: str) -> str:
     """Convert a whole number of :meth:`Columns.time` back to an event time of type ``kind``."""
     match kind:
         case TimestampType():
-            return F.timestamp_millis(time)
+            return f"timestamp_millis({time})"
         case TimestampNTZType():
             # Interpret the number as UTC, in any time zone of the session.
-            seconds = time.cast("decimal(18,3)") / F.lit(1000).cast("decimal(4,0)")
-            epoch = F.expr("timestamp_ntz'1970-01-01 00:00:00'")
-            return epoch + F.make_dt_interval(secs=seconds.cast("decimal(18,6)"))
+            seconds = f"cast(cast({time} as decimal(18,3)) / cast(1000 as decimal(4,0)) as decimal(18,6))"
+            return f"timestamp_ntz'1970-01-01 00:00:00' + make_dt_interval(0, 0, 0, {seconds})"
         case _:
             return time
 
 
-def column(name: str) -> Column:
-    """Return a column by its exact name, which may contain any characters."""
-    return F.col(quoted(name))
-
-
 def quoted(name: str) -> str:
-    """Return a name quoted for Spark's parser."""
+    """Return a column name, which may contain any characters, quoted for Spark's parser."""
     return "`" + name.replace("`", "``") + "`"
 
 

@@ -4,9 +4,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Self
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
-
 from tidegate_spark.config import event_time_length
 from tidegate_spark.errors import InvalidUsage
 
@@ -75,14 +72,14 @@ class Frame:
         """Return the end of the last window that starts below a watermark. A complete job closes this window too."""
         return self.cut(watermark - 1 + self.size)
 
-    def starts(self, time: Column) -> Column:
-        """Return a column with the start of each window of a row, exploded if windows overlap.
+    def starts(self, time: str) -> str:
+        """Return the start of each window of a row as SQL text, exploded if windows overlap.
 
         The start is null if the event time is null. If windows overlap, the explosion removes such rows.
         """
-        into_the_last = F.pmod(time - F.lit(self.offset), F.lit(self.slide))
-        last = time - into_the_last
+        into_the_last = f"pmod({time} - {self.offset}L, {self.slide}L)"
+        last = f"({time} - {into_the_last})"
         if self.slide == self.size:
             return last
-        before = F.floor((F.lit(self.size - 1) - into_the_last) / F.lit(self.slide)).cast("long")
-        return F.explode(F.sequence(last - before * F.lit(self.slide), last, F.lit(self.slide)))
+        before = f"({self.size - 1}L - {into_the_last}) div {self.slide}L"
+        return f"explode(sequence({last} - ({before}) * {self.slide}L, {last}, {self.slide}L))"

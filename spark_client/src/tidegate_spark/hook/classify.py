@@ -8,14 +8,14 @@ In a query without windows, a row is late if its event time is below the pinned 
 * A row is on time if all of its windows are open.
 * A row is updated if at least one of its windows is closed, and all of its windows accept it (allowed lateness).
 * A row is late if at least one of its windows does not accept it. Its other windows may still accept it.
+
+The conditions are SQL text, like the expressions of :class:`Columns`.
 """
 
 from dataclasses import dataclass
-from functools import reduce
 from typing import Literal
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession
 
 from tidegate_spark.frame import Frame
 from tidegate_spark.protocol.fold import LateDisposition
@@ -83,14 +83,18 @@ class RowClassifier:
         routes = {"late": "late", "null_event_time": self.null_route, "future": self.future_route}
         return [row_class for row_class, route in routes.items() if route == "late"]
 
-    def is_routed_late(self, time: Column) -> Column:
+    def is_routed_late(self, time: str) -> str:
         """Return whether a row goes with the late rows; never null."""
         tests = {
-            "late": is_late(time, F.lit(self.late_below)),
-            "null_event_time": time.isNull(),
-            "future": is_future(time, F.lit(self.on_time_from), F.lit(self.latest)),
+            "late": is_late(time, f"{self.late_below}L"),
+            "null_event_time": f"({time} IS NULL)",
+            "future": self.is_future(time),
         }
-        return reduce(Column.__or__, (tests[row_class] for row_class in self.classes_routed_late))
+        return f"({' OR '.join(tests[row_class] for row_class in self.classes_routed_late)})"
+
+    def is_future(self, time: str) -> str:
+        """Return the condition :func:`is_future` with the bounds of the batch."""
+        return is_future(time, f"{self.on_time_from}L", f"{self.latest}L")
 
     def all_on_time(self, min_event_time: int | None, max_event_time: int | None) -> bool:
         """Return whether every row between two event times is on time."""
@@ -110,27 +114,26 @@ class RowClassifier:
         )
 
 
-def is_late(time: Column, late_below: Column) -> Column:
+def is_late(time: str, late_below: str) -> str:
     """Return whether a row is late; never null."""
-    return F.coalesce(time < late_below, F.lit(False))
+    return f"coalesce({time} < {late_below}, false)"
 
 
-def is_updated(time: Column, late_below: Column, on_time_from: Column) -> Column:
+def is_updated(time: str, late_below: str, on_time_from: str) -> str:
     """Return whether a row is updated; never null."""
-    return F.coalesce((time >= late_below) & (time < on_time_from), F.lit(False))
+    return f"coalesce({time} >= {late_below} AND {time} < {on_time_from}, false)"
 
 
-def is_future(time: Column, on_time_from: Column, latest: Column) -> Column:
+def is_future(time: str, on_time_from: str, latest: str) -> str:
     """Return whether an event time is too far ahead of the clock, and its row neither late nor updated; never null."""
-    return F.coalesce((time > latest) & (time >= on_time_from), F.lit(False))
+    return f"coalesce({time} > {latest} AND {time} >= {on_time_from}, false)"
 
 
-def credible(time: Column, latest: Column) -> Column:
+def credible(time: str, latest: str) -> str:
     """Return the event time; null if it is too far ahead of the clock, or too low for an exact number."""
-    return F.when((time >= LOWEST) & (time <= latest), time)
+    return f"CASE WHEN {time} >= {LOWEST}L AND {time} <= {latest} THEN {time} END"
 
 
-def hour_of(time: Column, latest: Column) -> Column:
+def hour_of(time: str, latest: str) -> str:
     """Return the hour of an event time; null if the event time is not credible."""
-    known = credible(time, latest)
-    return ((known - F.pmod(known, F.lit(HOUR))) / F.lit(HOUR)).cast("long")
+    return f"CASE WHEN ({credible(time, latest)}) IS NOT NULL THEN ({time} - pmod({time}, {HOUR}L)) div {HOUR}L END"

@@ -73,14 +73,14 @@ class PlainFold(FoldMethod):
 
     def aggregate(self, df: DataFrame) -> DataFrame:
         """Return the aggregate by substream. All batches have the same plan, so Spark compiles it once."""
-        keys = [key.alias(_key(index)) for index, key in enumerate(self.columns.keys())]
         time = self.columns.raw_time()
-        return df.groupBy(*keys).agg(
-            F.max(time).alias("max_event_time"),
-            F.min(time).alias("min_event_time"),
-            F.count(F.lit(1)).alias("rows"),
-            F.count(time).alias("timed"),
+        measures = (
+            f"max({time}) AS max_event_time",
+            f"min({time}) AS min_event_time",
+            "count(1) AS rows",
+            f"count({time}) AS timed",
         )
+        return df.groupBy(*map(F.expr, _named_keys(self.columns))).agg(*map(F.expr, measures))
 
     def judge(self, folded: Folded) -> list[bool]:
         """Add the counts by class. The counts are known for substreams whose rows are all on time."""
@@ -114,26 +114,26 @@ class FullFold(FoldMethod):
         The bounds for the row classes come from a join. As literals, they would be part of the generated code.
         Every batch would then compile new code and run it cold (a fifth of the time for ten million rows).
         """
-        keys = {_key(index): key for index, key in enumerate(self.columns.keys())}
-        source = df.select(*(key.alias(name) for name, key in keys.items()), self.columns.time(df).alias("time"))
+        keys = [_key(index) for index in range(len(self.columns.keys()))]
+        source = df.selectExpr(*_named_keys(self.columns), f"{self.columns.time(df)} AS time")
         rows = source.crossJoin(F.broadcast(self.classifier.bounds(df.sparkSession)))
-        time, late_below, on_time_from, latest = map(F.col, ("time", "late_below", "on_time_from", "latest"))
         measures = (
-            F.max(credible(time, latest)).alias("max_event_time"),
-            F.count(F.lit(1)).alias("rows"),
-            F.count_if(is_updated(time, late_below, on_time_from)).alias("updated"),
-            F.count_if(is_late(time, late_below)).alias("late"),
-            F.count_if(time.isNull()).alias("null_event_time"),
-            F.count_if(is_future(time, on_time_from, latest)).alias("future"),
+            f"max({credible('time', 'latest')}) AS max_event_time",
+            "count(1) AS rows",
+            f"count_if({is_updated('time', 'late_below', 'on_time_from')}) AS updated",
+            f"count_if({is_late('time', 'late_below')}) AS late",
+            "count_if(time IS NULL) AS null_event_time",
+            f"count_if({is_future('time', 'on_time_from', 'latest')}) AS future",
         )
         parts = ["hour"] if self.delays is None else ["hour", "bucket"]
-        measured = rows if self.delays is None else self.delays.with_buckets(rows, [*keys])
-        by_part = measured.withColumn("hour", hour_of(time, latest)).groupBy(*keys, *parts).agg(*measures)
-        counted = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("rows", *CLASSES)]
-        lists = [_list_of("hour", "rows", "updated", "late").alias("hours")]
+        measured = rows if self.delays is None else self.delays.with_buckets(rows, keys)
+        by_hour = measured.selectExpr("*", f"{hour_of('time', 'latest')} AS hour")
+        by_part = by_hour.groupBy(*keys, *parts).agg(*map(F.expr, measures))
+        counted = [f"coalesce(sum({name}), 0L) AS {name}" for name in ("rows", *CLASSES)]
+        lists = [f"{_list_of('hour', 'rows', 'updated', 'late')} AS hours"]
         if self.delays is not None:
-            lists.append(_list_of("bucket", "rows").alias("delays"))
-        return by_part.groupBy(*keys).agg(F.max("max_event_time").alias("max_event_time"), *counted, *lists)
+            lists.append(f"{_list_of('bucket', 'rows')} AS delays")
+        return by_part.groupBy(*keys).agg(*map(F.expr, ["max(max_event_time) AS max_event_time", *counted, *lists]))
 
     def add_hours(self, folded: Folded) -> None:
         """Remove the column that only the plain fold uses. The aggregate already has the hours and the delays."""
@@ -230,8 +230,12 @@ def _add_names(folded: Folded, keys: int) -> None:
     folded["substream"] = [name_of(value) for value in zip(*values, strict=True)] if keys else [WHOLE] * count
 
 
-def _list_of(key: str, *counts: str) -> Any:
-    return F.collect_list(F.when(F.col(key).isNotNull(), F.array(key, *counts)))
+def _list_of(key: str, *counts: str) -> str:
+    return f"collect_list(CASE WHEN {key} IS NOT NULL THEN array({', '.join((key, *counts))}) END)"
+
+
+def _named_keys(columns: Columns) -> list[str]:
+    return [f"{key} AS {_key(index)}" for index, key in enumerate(columns.keys())]
 
 
 def _key(index: int) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from tidegate_spark.batch import Batch
 from tidegate_spark.columns import Columns
@@ -54,13 +54,13 @@ class BatchRows:
         return {name: count for name, count in counts.items() if count}
 
     @cached_property
-    def _is_routed_late(self) -> Column | None:
+    def _is_routed_late(self) -> str | None:
         # Most batches have no rows that go with the late rows. A filter would slow them down.
         return self.classifier.is_routed_late(self.columns.time(self.df)) if self.routed_late else None
 
     def on_time(self) -> DataFrame:
         """Return the rows that go with the on-time rows."""
-        return self.df if self._is_routed_late is None else self.df.filter(~self._is_routed_late)
+        return self.df if self._is_routed_late is None else self.df.filter(f"NOT {self._is_routed_late}")
 
     def late(self) -> DataFrame | None:
         """Return the rows that go with the late rows; None if the batch has no such rows."""

@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType, TimestampType
 
-from tidegate_spark.columns import Columns, column, quoted
+from tidegate_spark.columns import Columns, quoted
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.frame import Frame
 from tidegate_spark.hook.delays import needs_delays
@@ -75,7 +75,7 @@ class NativeStream:
         folds = self._folds(native).select("*", F.lit(False).alias(_MARKER))
         rows = self.df.select("*", F.lit(False).alias(_MARKER))
         # The filter refers to the event time so that Spark does not move it below the watermark.
-        is_row = ~F.col(_MARKER) | column(event_time).isNull()
+        is_row = f"NOT {_MARKER} OR {quoted(event_time)} IS NULL"
         return marked.union(folds).union(rows).filter(is_row).drop(_MARKER)
 
     def _input(self) -> NativeInput:
@@ -106,11 +106,11 @@ class NativeStream:
         by_the_batch_before = str(self.df.sparkSession.conf.get(_MULTIPLE, "true")).lower() == "true"
         keys = self.columns.keys()
         folding = Folding(native.input, self.checkpoint, self.query, self.frame, len(keys), by_the_batch_before)
-        event_times = self.df.select(
-            F.unix_millis(F.current_timestamp()).alias("planned_ms"),  # in a stream: when Spark planned the batch
-            F.spark_partition_id().alias("partition"),
-            *(key.alias(f"key_{index}") for index, key in enumerate(keys)),
-            self.columns.raw_time().alias("time"),
+        event_times = self.df.selectExpr(
+            "unix_millis(current_timestamp()) AS planned_ms",  # in a stream: when Spark planned the batch
+            "spark_partition_id() AS partition",
+            *(f"{key} AS key_{index}" for index, key in enumerate(keys)),
+            f"{self.columns.raw_time()} AS time",
         )
         try:
             return event_times.mapInArrow(folding, _nullable(self.df.schema))

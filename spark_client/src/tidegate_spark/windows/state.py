@@ -3,10 +3,11 @@
 from typing import Protocol
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructField, StructType
 
-from tidegate_spark.columns import column
+from tidegate_spark.columns import quoted
 from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.spark_settings import ADAPTIVE, SHUFFLE_PARTITIONS, setting
 from tidegate_spark.versions import from_arrow, to_arrow, version_of
@@ -51,12 +52,16 @@ class FileState:
         self._checkpoint = checkpoint
         self._was_large = False
         """Whether the version last read has many rows. If so, the next version becomes Parquet files at once."""
+        self._last: tuple[int, DataFrame] | None = None
+        """The version that was last written as an Arrow file. The same batch and the next batch read this version."""
 
     def write(self, version: int, rows: DataFrame) -> None:
         """Store rows as a version."""
+        self._last = None
         few = None if self._was_large else _collected(rows)
         if few is not None:
             self._checkpoint.write_table(f"state/{version}", few)
+            self._last = version, from_arrow(rows.sparkSession, few)
             self._checkpoint.delete_directory(f"state/{version}")  # of an earlier attempt
             return
         self._checkpoint.delete_table(f"state/{version}")
@@ -64,12 +69,16 @@ class FileState:
 
     def read(self, spark: SparkSession, version: int) -> DataFrame:
         """Return the rows of a version."""
+        if self._last is not None and self._last[0] == version:
+            return self._last[1]
         few = self._checkpoint.read_table(f"state/{version}")
         self._was_large = few is None and self._checkpoint.count_rows(f"state/{version}") > FEW_ROWS // 2
         return spark.read.parquet(self._path(version)) if few is None else from_arrow(spark, few)
 
     def delete(self, version: int) -> None:
         """Delete a version, if it exists."""
+        if self._last is not None and self._last[0] == version:
+            self._last = None
         self._checkpoint.delete_table(f"state/{version}")
         self._checkpoint.delete_directory(f"state/{version}")
 
@@ -84,7 +93,7 @@ def _collected(rows: DataFrame) -> pa.Table | None:
     if version_of(spark) < (4, 0) or not _survives_arrow(rows.schema):
         return None
     # toArrow() refuses a null in a struct whose fields are not nullable.
-    nullable = [column(field.name).cast(_nullable(field.dataType)).alias(field.name) for field in rows.schema]
+    nullable = [_as_nullable(field) for field in rows.schema]
     with setting(spark, ADAPTIVE, "false"), setting(spark, SHUFFLE_PARTITIONS, 1):
         table = to_arrow(rows.select(*nullable).limit(FEW_ROWS + 1))
     return None if table.num_rows > FEW_ROWS or table.nbytes > FEW_BYTES else table
@@ -101,6 +110,12 @@ def _survives_arrow(kind: DataType) -> bool:
             return _survives_arrow(kind.keyType) and _survives_arrow(kind.valueType)
         case _:
             return isinstance(kind, DecimalType) or kind.simpleString() in _SAME_IN_ARROW
+
+
+def _as_nullable(field: StructField) -> str | Column:
+    """Return a column whose values may be null at every level."""
+    kind, name = _nullable(field.dataType), quoted(field.name)
+    return name if kind == field.dataType else F.col(name).cast(kind).alias(field.name)
 
 
 def _nullable(kind: DataType) -> DataType:

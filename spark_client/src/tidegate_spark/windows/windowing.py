@@ -20,9 +20,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
 from tidegate_spark.batch import Batch
-from tidegate_spark.columns import column, from_time
+from tidegate_spark.columns import from_time, quoted
 from tidegate_spark.errors import InvalidUsage
-from tidegate_spark.hook.classify import RowClassifier, is_future
+from tidegate_spark.hook.classify import RowClassifier
 from tidegate_spark.hook.handlers import AfterCommit, BatchHandler, BatchRows, UserFunction, call_user
 from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.spark_settings import ADAPTIVE, setting
@@ -100,6 +100,7 @@ class Windowing(BatchHandler):
         self._windows, self._by, self._aggregates = settings.frame, settings.by, settings.aggregates
         self._kind, self._function, self._checkpoint = kind, function, checkpoint
         self._store = settings.store or FileState(checkpoint)
+        self._keys = [_START, *map(quoted, settings.by)]
         self._parts = [f"{RESERVED_PREFIX}part_{index}" for index in range(len(settings.aggregates))]
 
     # -- rows -----------------------------------------------------------------------------------------------------
@@ -138,7 +139,7 @@ class Windowing(BatchHandler):
                 "start the query on a new checkpoint."
             )
         with setting(merged.spark, ADAPTIVE, "true"):
-            self._store.write(int(batch), self._merge_parts(parts, before, rows.classifier))
+            self._store.write(int(batch), self._merge_parts(parts, merged, rows.classifier))
         return replace(merged, rows_of=int(batch), layout=layout)
 
     def _without_rows(self, spark: SparkSession, batch: Batch) -> MergedBatch:
@@ -149,50 +150,55 @@ class Windowing(BatchHandler):
         """Return the partial aggregates of a batch's rows, by window start and keys."""
         df, classifier = rows.df, rows.classifier
         time = rows.columns.time(df)
-        if classifier.future_route == "late":
-            df = df.filter(~is_future(time, F.lit(classifier.on_time_from), F.lit(classifier.latest)))
-        in_windows = df.withColumn(_START, self._windows.starts(time))
+        # Bounds as literals are part of the generated code, which Spark would compile again for every batch. So filter
+        # only batches that have such rows.
+        if "future" in rows.routed_late:
+            df = df.filter(f"NOT {classifier.is_future(time)}")
+        in_windows = df.selectExpr("*", f"{self._windows.starts(time)} AS {_START}")
         if rows.routed_late:
-            in_windows = in_windows.filter(F.col(_START).isNotNull() & self._takes_rows(classifier))
+            in_windows = in_windows.filter(f"{_START} IS NOT NULL AND {self._takes_rows(classifier)}")
         partials = (aggregate.partial() for aggregate in self._aggregates.values())
         named = (part.alias(name) for part, name in zip(partials, self._parts, strict=True))
-        return in_windows.groupBy(_START, *map(column, self._by)).agg(*named)
+        return in_windows.groupBy(*self._keys).agg(*named)
 
-    def _merge_parts(self, parts: DataFrame, before: Version, classifier: RowClassifier) -> DataFrame:
+    def _merge_parts(self, parts: DataFrame, merged: MergedBatch, classifier: RowClassifier) -> DataFrame:
+        """Return the rows of the new version.
+
+        A row whose window was closed before has the partial aggregates of the previous version in the column
+        ``tidegate_before``, if the batch may have changed such windows.
+        """
+        before = merged.before
         # Cast by type names: such types are nullable at every level, and merged values may be null.
         kinds = {name: parts.schema[name].dataType.simpleString() for name in self._parts}
-        as_one = F.struct(*self._parts)
-        unknown = F.lit(None).cast(StructType([parts.schema[name] for name in self._parts]))
-        keys = [F.col(_START), *map(column, self._by)]
-        added = parts.select(*keys, *self._parts, F.lit(True).alias(_TOUCHED), unknown.alias(_BEFORE))
+        columns = [*self._keys, *self._parts]
+        unknown = f"CAST(NULL AS struct<{','.join(f'{name}:{kind}' for name, kind in kinds.items())}>)"
+        added = parts.selectExpr(*columns, f"true AS {_TOUCHED}", f"{unknown} AS {_BEFORE}")
         if before.rows_of is None:
             return added
         kept = self._store.read(parts.sparkSession, before.rows_of).filter(
-            self._takes_rows(classifier) | self._ends_above(before.closed)
+            f"{self._takes_rows(classifier)} OR {self._ends_above(before.closed)}"
         )
-        state = kept.select(*keys, *self._parts, F.lit(False).alias(_TOUCHED), as_one.alias(_BEFORE))
+        earlier = f"CASE WHEN NOT {self._ends_above(before.closed)} THEN struct({', '.join(self._parts)}) END"
+        state = kept.selectExpr(*columns, f"false AS {_TOUCHED}", f"{earlier} AS {_BEFORE}")
         merges = zip(self._aggregates.values(), kinds.items(), strict=True)
-        merged = (
+        return (
             state.union(added)
-            .groupBy(*keys)
+            .groupBy(*self._keys)
             .agg(
                 *(aggregate.merge(F.col(name)).cast(kind).alias(name) for aggregate, (name, kind) in merges),
-                F.max(_TOUCHED).alias(_TOUCHED),
-                F.first(_BEFORE, ignorenulls=True).alias(_BEFORE),
+                F.expr(f"bool_or({_TOUCHED}) AS {_TOUCHED}"),
+                # A structure as an aggregate is expensive: Spark then sorts the rows in place of hashing them.
+                F.expr(f"{f'first({_BEFORE}, true)' if merged.updates else unknown} AS {_BEFORE}"),
             )
         )
-        changed = F.col(_TOUCHED) & ~self._ends_above(before.closed)
-        return merged.withColumn(_BEFORE, F.when(changed, F.col(_BEFORE)))
 
-    def _takes_rows(self, classifier: RowClassifier) -> Column:
+    def _takes_rows(self, classifier: RowClassifier) -> str:
         if classifier.pinned_watermark is None:
-            return F.lit(True)
+            return "true"
         return self._ends_above(classifier.pinned_watermark - self.lateness)
 
-    def _ends_above(self, watermark: int | None) -> Column:
-        if watermark is None:
-            return F.lit(True)
-        return F.col(_START) > F.lit(watermark - self._windows.size)
+    def _ends_above(self, watermark: int | None) -> str:
+        return "true" if watermark is None else f"({_START} > {watermark - self._windows.size}L)"
 
     # -- results --------------------------------------------------------------------------------------------------
 
@@ -220,25 +226,25 @@ class Windowing(BatchHandler):
 
     def _emit(self, merged: MergedBatch, version: Version) -> None:
         assert version.rows_of is not None and version.closed is not None
-        rows = self._store.read(merged.spark, version.rows_of).filter(~self._ends_above(version.closed))
-        changed = F.col(_TOUCHED) if version.rows_of == int(merged.batch) else F.lit(False)
+        touched = _TOUCHED if version.rows_of == int(merged.batch) else "false"
         closes = self._ends_above(version.closed_before)
-        start = F.col(_START)
-        window = F.struct(
-            from_time(self._kind, start).alias("start"),
-            from_time(self._kind, start + F.lit(self._windows.size)).alias("end"),
-        )
-        previous = F.when(~closes & F.col(_BEFORE).isNotNull(), F.struct(*self._finished(F.col(_BEFORE))))
-        results = rows.filter(closes | changed).select(
-            window.alias("window"), *map(column, self._by), *self._finished(None), previous.alias("previous")
+        emitted = f"NOT {self._ends_above(version.closed)} AND ({closes} OR {touched})"
+        rows = self._store.read(merged.spark, version.rows_of).filter(emitted)
+        start, end = (from_time(self._kind, time) for time in (_START, f"({_START} + {self._windows.size}L)"))
+        changed = F.expr(f"NOT {closes} AND {_BEFORE} IS NOT NULL")
+        results = rows.select(
+            F.expr(f"named_struct('start', {start}, 'end', {end}) AS window"),
+            *map(quoted, self._by),
+            *self._finished(""),
+            F.when(changed, F.struct(*self._finished(f"{_BEFORE}."))).alias("previous"),
         )
         if not results.isEmpty():
             call_user(self._function, results, merged.batch.closing(version.closed))
 
-    def _finished(self, parts: Column | None) -> list[Column]:
-        """Return the results of the partial aggregates: fields of ``parts``, or columns if ``parts`` is None."""
+    def _finished(self, prefix: str) -> list[Column]:
+        """Return the results of the partial aggregates whose columns have a prefix."""
         return [
-            aggregate.finish(F.col(part) if parts is None else parts[part]).alias(name)
+            aggregate.finish(F.col(f"{prefix}{part}")).alias(name)
             for part, (name, aggregate) in zip(self._parts, self._aggregates.items(), strict=True)
         ]
 

@@ -104,7 +104,7 @@ end
 local function leave(old, member, is_active, max_event_time)
   local watermark = number(redis.call('ZSCORE', is_active and key.active or key.frozen, member))
   if not old.limit then return watermark, nil end
-  local s = clock_driven.read(redis.call('HGET', key.clock_driven, member), old)
+  local s = clock_driven.read(redis.call('HGET', key.clock_driven, member))
   if is_active then
     clock_driven.materialize(s, old, max_event_time)
     watermark = s.own
@@ -123,7 +123,7 @@ local function enter_clock_driven(new, member, is_active, max_event_time, waterm
     advancing.place(member, s, new)
     redis.call('ZADD', key.lagged(new.limit), score(lagged or nil), member)
   else
-    redis.call('HSET', key.clock_driven, member, clock_driven.line(s))
+    clock_driven.write(member, s)
   end
 end
 

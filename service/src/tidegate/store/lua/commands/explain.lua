@@ -44,5 +44,5 @@ end
 
 return reply.finish({config = redis.call('HGET', key.job, 'config'), unattended_ms = job.unattended,
   max_watermark = job.max_watermark, coalesced_watermark_since_ms = job.coalesced_watermark_since,
-  watermark_since_ms = job.watermark_since, retention = job.retention, holds = holds.in_order(), open_batches = open,
+  watermark_since_ms = job.watermark_since, retention = job.retention and history.line(job.retention), holds = holds.in_order(), open_batches = open,
   substreams = substreams, queries = listed})

@@ -20,11 +20,11 @@ local function restore_flat(member, watermark, is_active)
   local event_times = max_event_times.of({member})
   redis.call('ZADD', is_active and key.active or key.frozen, score(watermark), member)
   max_event_times.store({member}, event_times)
-  local rule, line = policy.of(member), redis.call('HGET', key.clock_driven, member)
-  if line then
-    local s = clock_driven.read(line, rule)
+  local packed = redis.call('HGET', key.clock_driven, member)
+  if packed then
+    local s = clock_driven.read(packed)
     s.own = watermark
-    redis.call('HSET', key.clock_driven, member, clock_driven.line(s))
+    clock_driven.write(member, s)
   end
 end
 

@@ -16,7 +16,7 @@ local MAX_CAPPED, MAX_GAPS = 16, 8
 
 -- Write the state of an active substream, and add it to its sorted sets.
 function advancing.place(member, s, rule)
-  redis.call('HSET', key.clock_driven, member, clock_driven.line(s))
+  clock_driven.write(member, s)
   local reading = highest(s.own, s.reached)
   local change = clock_driven.next_change(s, rule, reading)
   redis.call('ZREM', key.advancing, member)
@@ -38,7 +38,7 @@ local function each(members, visit)
   local event_times, lines = bulk.zmscore(key.max_event_times, members), bulk.hmget(key.clock_driven, members)
   for i, member in ipairs(members) do
     local rule = policy.of(member)
-    visit(member, clock_driven.read(lines[i], rule), rule, number(event_times[i]))
+    visit(member, clock_driven.read(lines[i]), rule, number(event_times[i]))
   end
 end
 
@@ -48,7 +48,7 @@ function advancing.freeze(members)
   each(members, function(member, s, rule, max_event_time)
     clock_driven.materialize(s, rule, max_event_time)
     watermarks[#watermarks + 1] = score(s.own)
-    redis.call('HSET', key.clock_driven, member, clock_driven.line(s))
+    clock_driven.write(member, s)
   end)
   advancing.remove(members)
   return watermarks
@@ -66,11 +66,11 @@ function advancing.thaw(members)
   end)
 end
 
--- Apply an event time to an active member, or add a new member. line: the stored state of the member, if any.
-function advancing.observe(member, line, event_time, before)
+-- Apply an event time to an active member, or add a new member. packed: the stored state of the member, if any.
+function advancing.observe(member, packed, event_time, before)
   local rule, s = policy.of(member), nil
-  if line then
-    s = clock_driven.read(line, rule)
+  if packed then
+    s = clock_driven.read(packed)
     clock_driven.materialize(s, rule, before)
   else
     s = clock_driven.start(rule)
@@ -78,7 +78,7 @@ function advancing.observe(member, line, event_time, before)
   end
   local lagged = event_time and clock_driven.observe(s, rule, event_time, highest(event_time, before))
   advancing.place(member, s, rule)
-  if event_time or not line then
+  if event_time or not packed then
     redis.call('ZADD', key.lagged(rule.limit), 'GT', score(lagged or nil), member)
   end
 end
@@ -112,6 +112,7 @@ end
 local function take_changes()
   local due = redis.call('ZRANGE', key.next_change, '-inf', job.observed_now, 'BYSCORE', 'LIMIT', 0, bulk.CHUNK)
   if #due == 0 then return 0 end
+  local moved, scored = {}, {}  -- the members that begin to advance
   each(due, function(member, s, rule, max_event_time)
     if rule.max_delay_ms then
       clock_driven.materialize(s, rule, max_event_time)
@@ -123,11 +124,13 @@ local function take_changes()
       redis.call('ZADD', key.constant, score(highest(s.own, clock_driven.now(s, rule))), member)
       redis.call('ZADD', key.next_change, score(job.observed_now + 1), member)
     else
-      redis.call('ZREM', key.next_change, member)
-      redis.call('ZREM', key.constant, member)
-      redis.call('ZADD', key.advancing, score(distance), member)
+      local at = #moved + 1
+      moved[at], scored[2 * at - 1], scored[2 * at] = member, distance, member
     end
   end)
+  bulk.zrem(key.next_change, moved)
+  bulk.zrem(key.constant, moved)
+  bulk.zadd(key.advancing, nil, scored)
   return #due
 end
 

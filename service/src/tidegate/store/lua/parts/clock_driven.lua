@@ -14,7 +14,7 @@
 --
 -- The fields of a state s are own, since (the number of the evaluation at which own was materialized), reached, and
 -- deadline. Under `delay`, polled and history replace deadline.
-local number, text, highest, minus = values.number, values.text, values.highest, values.minus
+local highest, minus = values.highest, values.minus
 local job, config = state.job, state.config
 local clock_driven = {}
 
@@ -122,21 +122,13 @@ function clock_driven.start(rule, own)
   return s
 end
 
-function clock_driven.read(line, rule)
-  local parts = history.split(line)
-  local s = {own = number(parts[1]), since = tonumber(parts[2]), reached = number(parts[3])}
-  if rule.max_delay_ms then
-    s.polled, s.history = number(parts[4]), history.read(parts, 5)
-  else
-    s.deadline = number(parts[4])
-  end
-  return s
+-- Return the state of a member from its stored text.
+function clock_driven.read(packed)
+  return cmsgpack.unpack(packed)
 end
 
-function clock_driven.line(s)
-  local parts = {text(s.own), text(s.since), text(s.reached), text(s.history and s.polled or s.deadline)}
-  if s.history then parts[5] = history.line(s.history) end
-  return table.concat(parts, ',')
+function clock_driven.write(member, s)
+  redis.call('HSET', key.clock_driven, member, cmsgpack.pack(s))
 end
 
 -- Return the capped evaluations, oldest first: sequence, time, cap.

@@ -1,7 +1,7 @@
 -- @include parts/values
 -- The history of one value, with the slots of tidegate.domain.history. cells[1] is the oldest cell; an empty cell is
 -- false. boundary is in sixteenths of a millisecond, length in milliseconds.
-local number, text = values.number, values.text
+local text = values.text
 local history = {}
 local CELLS = 17
 
@@ -11,19 +11,7 @@ function history.start(length)
   return h
 end
 
-function history.split(line)
-  local parts = {}
-  for part in string.gmatch(line .. ',', '([^,]*),') do parts[#parts + 1] = part end
-  return parts
-end
-
--- Read a history from the parts of a split line, starting at `first`.
-function history.read(parts, first)
-  local h = {length = tonumber(parts[first]), boundary = number(parts[first + 1]), cells = {}}
-  for i = 1, CELLS do h.cells[i] = number(parts[first + 1 + i]) or false end
-  return h
-end
-
+-- Return a history as text, for a reply: length, boundary and cells, with commas between them.
 function history.line(h)
   local parts = {text(h.length), text(h.boundary)}
   for i = 1, CELLS do parts[#parts + 1] = h.cells[i] and text(h.cells[i]) or '' end
@@ -36,7 +24,11 @@ function history.roll(h, time)
   if now < h.boundary then return 0 end
   local closed = math.floor((now - h.boundary) / h.length) + 1
   local shift, newest = math.min(closed, CELLS), h.cells[CELLS]
-  for i = 1, CELLS do h.cells[i] = h.cells[i + shift] == nil and newest or h.cells[i + shift] end
+  for i = 1, CELLS do
+    local cell = h.cells[i + shift]
+    if cell == nil then cell = newest end
+    h.cells[i] = cell
+  end
   h.boundary = h.boundary + closed * h.length
   return closed
 end

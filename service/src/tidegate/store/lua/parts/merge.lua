@@ -12,9 +12,9 @@ end
 -- Return the max watermark of max_retention_ms ago; nil if retention does not act.
 local function retained(has_risen, is_sweep)
   if not config.max_retention_ms or not (is_sweep or has_risen) then return nil end
-  local h = job.retention and history.read(history.split(job.retention), 1) or history.start(config.max_retention_ms)
+  local h = job.retention or history.start(config.max_retention_ms)
   local sampled = history.sample(h, job.observed_now, job.max_watermark)
-  job.retention = history.line(h)
+  job.retention = h
   return is_sweep and sampled or nil
 end
 

@@ -191,9 +191,9 @@ end
 local function observe_constant_lag(lag, names, times)
   local watermarks, is_out_of_range = {}, false
   for i, member in ipairs(names) do
-    local watermark = minus(times[i], lag)
-    is_out_of_range = is_out_of_range or not watermark
-    watermarks[2 * i - 1], watermarks[2 * i] = score(watermark), member
+    local watermark = times[i] - lag  -- values.minus and values.score without their calls
+    if watermark < -values.HIGHEST then watermark, is_out_of_range = -math.huge, true end
+    watermarks[2 * i - 1], watermarks[2 * i] = watermark, member
   end
   local exceptions, exception_times = max_event_times.exceptions(names, times, is_out_of_range)
   bulk.zadd(key.active, 'GT', watermarks)

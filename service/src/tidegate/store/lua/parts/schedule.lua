@@ -22,9 +22,8 @@ end
 
 local function retention_change()
   if not job.retention then return would_be_emitted(job.max_watermark) and job.observed_now or nil end
-  local h = history.read(history.split(job.retention), 1)
-  if would_be_emitted(h.cells[1]) then return job.observed_now end
-  return history.next_change(h, would_be_emitted)
+  if would_be_emitted(job.retention.cells[1]) then return job.observed_now end
+  return history.next_change(job.retention, would_be_emitted)
 end
 
 -- Add the time of the first member of a set, plus a limit, to the changes. Add nothing if the limit is off.

@@ -11,8 +11,8 @@ MUTANTS = (
         "The full fold counts a late row as on time, and the hook delivers it.",
         Guarantee.REPLAY_EXACT,
         f"{CLIENT}/hook/classify.py",
-        "return F.coalesce(time < late_below, F.lit(False))",
-        "return F.lit(False)",
+        'return f"coalesce({time} < {late_below}, false)"',
+        'return "false"',
         ("tests/guarantees/test_rows.py::test_every_row_is_on_time_late_or_without_an_event_time",),
     ),
     Mutant(
@@ -38,8 +38,8 @@ MUTANTS = (
         "A closed window that did not change is emitted again.",
         Guarantee.IDEMPOTENT,
         f"{CLIENT}/windows/windowing.py",
-        "results = rows.filter(closes | changed).select(",
-        "results = rows.select(",
+        " AND ({closes} OR {touched})",
+        "",
         (f"{WINDOWS}::test_late_rows_within_the_allowed_lateness_update_their_window",),
     ),
     Mutant(

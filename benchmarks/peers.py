@@ -16,8 +16,8 @@ from functools import cache
 import asyncpg
 import httpx
 from fastapi import FastAPI
+from msgspec import msgpack
 from pydantic import BaseModel
-from pydantic_core import to_json
 from redis.asyncio import Redis
 
 from tidegate.store.functions import record, reply_of
@@ -107,7 +107,7 @@ async def awaited_report(job: str, body: Report) -> Answer:
         "min_event_times": [],
         "tokens": [],
     }
-    call = ("FCALL", library().function("report"), 3, job_key(job), SWEEPS, JOBS, to_json(arguments))
+    call = ("FCALL", library().function("report"), 3, job_key(job), SWEEPS, JOBS, msgpack.encode(arguments))
     reply = reply_of(await redis().execute_command(*call))  # type: ignore[no-untyped-call]
     holder = record(reply["held_by"])
     return Answer(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
-from pydantic_core import to_json
+from msgspec import msgpack
 from redis import Redis
 
 from benchmarks.paired import interleave
@@ -74,7 +74,8 @@ class Bench:
         columns = {"watermarks": [], "min_event_times": [], "tokens": [], "now_ms": START}
 
         def calls(names: list[str], event_time: int) -> list[tuple[object, ...]]:
-            return [(*command, to_json(columns | {"members": names, "max_event_times": [event_time] * len(names)}))]
+            arguments = columns | {"members": names, "max_event_times": [event_time] * len(names)}
+            return [(*command, msgpack.encode(arguments))]
 
         return self._us(k, merged, calls)
 

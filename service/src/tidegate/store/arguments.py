@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
+from itertools import chain, repeat
 from operator import attrgetter
 from typing import Any
 
@@ -19,17 +20,24 @@ def members(query: str, names: Iterable[str]) -> list[str]:
 
 
 def report_columns(query: str, names: Iterable[str], **columns: Values) -> dict[str, list[Any]]:
-    """Return the list ``members``, and each column in the order of ``members``. A missing value is None."""
+    """Return the list ``members``, and each column in the order of ``members``.
+
+    A missing value is False, because a table in Lua ends at the first nil. A column without values is empty.
+    """
     names = list(names)
-    by_name = {
-        column: [*map(values.get, names)] if values else [None] * len(names) for column, values in columns.items()
-    }
+    by_name = {column: [*map(values.get, names, repeat(False))] if values else [] for column, values in columns.items()}
     return {"members": members(query, names), **by_name}
 
 
-def compact(column: list[Any]) -> list[Any]:
-    """Return a column, or an empty list if all its values are None."""
-    return [] if column.count(None) == len(column) else column
+def join_columns(parts: Sequence[Mapping[str, list[Any]]]) -> dict[str, list[Any]]:
+    """Return the columns of several reports as the columns of one report. Each part has the list ``members``."""
+    return {name: _join(name, parts) for name in parts[0]}
+
+
+def _join(name: str, parts: Sequence[Mapping[str, list[Any]]]) -> list[Any]:
+    if not any(part[name] for part in parts):
+        return []
+    return [*chain.from_iterable(part[name] or repeat(False, len(part["members"])) for part in parts)]
 
 
 def delay_columns(query: str, delays: Mapping[str, RowsByDelay]) -> dict[str, list[Any]]:

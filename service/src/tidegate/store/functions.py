@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
-from pydantic_core import to_json
+from msgspec import msgpack
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
@@ -94,7 +94,7 @@ class Functions:
             return await self._loaded(send)
 
     def _argument(self, command: str, now_ms: int | None, arguments: Mapping[str, Any]) -> bytes:
-        """Return the arguments of a command as JSON, without those that are None. Dataclasses become objects."""
+        """Return the arguments of a command as MessagePack, without those that are None."""
         if now_ms is None and self.clock is not None:
             now_ms = self.clock()
         given = {
@@ -104,7 +104,7 @@ class Functions:
             # A read changes nothing, so it must not record an outage.
             "unattended_after_ms": None if command in READS else self.unattended_after_ms,
         }
-        return to_json({name: value for name, value in given.items() if value is not None})
+        return msgpack.encode({name: value for name, value in given.items() if value is not None})
 
     async def _execute(self, words: Words) -> Any:
         return await self.redis.execute_command(*words)  # type: ignore[no-untyped-call]

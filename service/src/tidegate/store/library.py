@@ -36,7 +36,7 @@ local run
 local function call(command, keys, argument)
 run = run or create()
 key.enter(keys)
-args = cjson.decode(argument)
+args = cmsgpack.unpack(argument)
 local ok, result = pcall(run, command)
 if ok then return result end
 if type(result) == 'table' and result.refused then return {{map = result.refused}} end

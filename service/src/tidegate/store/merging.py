@@ -8,13 +8,12 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from contextvars import Context
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 from tidegate.domain.errors import EventTimeMissing, TooManySubstreams
 from tidegate.domain.results import CommandResult
 from tidegate.domain.state import TokenClaim
-from tidegate.store.arguments import compact
+from tidegate.store.arguments import join_columns
 from tidegate.store.functions import Functions, Reply
 from tidegate.store.replies import watermark_state
 
@@ -55,9 +54,7 @@ class Report:
 
 def _arguments_of(reports: list[Report]) -> dict[str, Any]:
     """Return the arguments of one report of all substreams in ``reports``, which have no substream in common."""
-    columns = {
-        name: compact([*chain.from_iterable(report.columns[name] for report in reports)]) for name in reports[0].columns
-    }
+    columns = join_columns([report.columns for report in reports])
     return columns | {"tokens": [report.token for report in reports if report.token is not None]}
 
 

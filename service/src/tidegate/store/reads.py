@@ -57,7 +57,10 @@ class JobReads:
 
     async def count_substreams(self, job: str) -> int:
         """Return the number of substreams, including placeholders of missing queries; 0 if the job does not exist."""
-        return sum([int(await self._redis.zcard(name)) for name in _member_sets(job)])
+        pipeline = self._redis.pipeline(transaction=False)
+        for name in _member_sets(job):
+            pipeline.zcard(name)
+        return sum(await pipeline.execute())
 
     async def substream_keys(self, job: str) -> AsyncIterator[list[SubstreamKey]]:
         """Yield all substreams of a job once, unsorted, in parts of about ``ROWS_AT_ONCE``.

@@ -80,7 +80,7 @@ local function undo_idle(query)
   local idle_clock = idle_clock_of(query)
   local silent = config.idle_timeout_ms and idle_clock and idle_clock - config.idle_timeout_ms or -math.huge
   local idle = redis.call('ZRANGE', key.idle(query), '(' .. text(silent), '+inf', 'BYSCORE')
-  local _, active = bulk.split(key.forced_idle, idle)
+  local _, active = bulk.split_by_set(key.forced_idle, idle)
   idleness.activate(query, active, false)
 end
 

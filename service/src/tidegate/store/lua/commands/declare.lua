@@ -1,7 +1,7 @@
 -- Make substreams known before their first event, so that they hold the watermark from the start. The watermark does
 -- not move.
 --
--- args   max_substreams, query, members, max_event_times (columns; null: unknown), actor, reason
+-- args   max_substreams, query, members, max_event_times (columns; false: unknown), actor, reason
 -- reply  applied
 -- errors job_complete, too_many_substreams
 -- @include parts/reply

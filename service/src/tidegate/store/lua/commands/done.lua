@@ -9,9 +9,9 @@
 local query, members = args.query, args.members
 reply.load()
 substreams.check_known(query, members)
-local _, new = bulk.split(key.done, members)
+local _, new = bulk.split_by_set(key.done, members)
 if #new > 0 then
-  local active, idle = bulk.split(key.last_events(query), new)
+  local active, idle = bulk.split_by_set(key.last_events(query), new)
   bulk.zadd_each(key.done, bulk.zmscore(key.last_events(query), active), active)
   bulk.zadd_each(key.done, bulk.zmscore(key.idle(query), idle), idle)
   idleness.freeze(active)

@@ -58,14 +58,19 @@ function bulk.zmscore(name, members)
   return read('ZMSCORE', name, members)
 end
 
--- Return the members that a sorted set has, and the other members, both in order.
-function bulk.split(name, members)
-  local scores, present, absent = bulk.zmscore(name, members), {}, {}
+-- Return the members with a value in a column, and the other members, both in order.
+function bulk.split(members, column)
+  local present, absent = {}, {}
   for i, member in ipairs(members) do
-    local list = scores[i] and present or absent
+    local list = column[i] and present or absent
     list[#list + 1] = member
   end
   return present, absent
+end
+
+-- Return the members that a sorted set has, and the other members, both in order.
+function bulk.split_by_set(name, members)
+  return bulk.split(members, bulk.zmscore(name, members))
 end
 
 function bulk.hmget(name, fields)

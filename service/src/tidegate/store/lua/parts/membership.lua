@@ -61,12 +61,7 @@ end
 
 -- Return the members that the job has, and the other members, both in order.
 function membership.split(members)
-  local present, absent = {}, {}
-  for i, is_known in ipairs(membership.known(members)) do
-    local list = is_known and present or absent
-    list[#list + 1] = members[i]
-  end
-  return present, absent
+  return bulk.split(members, membership.known(members))
 end
 
 return membership

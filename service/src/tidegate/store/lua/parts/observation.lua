@@ -3,7 +3,7 @@
 -- @include parts/max_event_times
 -- @include parts/membership
 -- Observation: apply event times and reported watermarks to substreams. See tidegate.domain.observation.
--- Each column has one entry per member: a number or null.
+-- Each column has one entry per member: a number or false.
 local number, score, highest, minus = values.number, values.score, values.highest, values.minus
 local job, config = state.job, state.config
 local observation = {}

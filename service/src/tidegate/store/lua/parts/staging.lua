@@ -18,7 +18,7 @@ local function set_each(by_partition, partition, members, column)
   by_partition[partition] = of_partition
   for i, member in ipairs(members) do
     local value = column[i]
-    if value and value ~= cjson.null then
+    if value then
       if not of_partition[member] then new = new + 1 end
       of_partition[member] = value
     end

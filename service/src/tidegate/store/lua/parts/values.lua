@@ -1,11 +1,11 @@
--- Numbers, nulls and refusals. "No watermark" is nil in Lua, '' in hashes, -inf as a score, and absent in replies.
+-- Numbers and refusals. "No watermark" is nil in Lua, '' in hashes, -inf as a score, and absent in replies.
 -- Lua prints integers of 15 digits and more with an exponent, so a number that becomes part of a text passes through text().
 -- An argument of redis.call may be a number, because Redis prints all digits of an integer up to HIGHEST.
-local values, null = {HIGHEST = 9007199254740991}, cjson.null
+local values = {HIGHEST = 9007199254740991}
 
 function values.number(value)
   if type(value) == 'number' then return value end
-  if not value or value == '' or value == '-inf' or value == null then return nil end
+  if not value or value == '' or value == '-inf' then return nil end
   return tonumber(value)
 end
 

@@ -24,7 +24,7 @@ LUA_ONLY = {
     *("policy", "clock_driven", "advancing", "target_completeness"),
 }
 """Parts without a module of the same name in ``domain``. The policies are in the package ``domain/policy``."""
-LUA_COMMANDS = {"delete", "watch", "explain", "completeness", "late", "history"}
+LUA_COMMANDS = {"delete", "watch", "explain", "completeness", "late", "history", "timeline", "distribution"}
 """Commands of the store only. A job in Python is deleted with its object and read directly."""
 
 

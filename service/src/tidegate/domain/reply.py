@@ -1,4 +1,4 @@
-"""The last step of every command: record the movement of the watermark, and return the watermark."""
+"""The last step of every command: record the watermark, and return it."""
 
 from tidegate.domain.emission import watermark_state
 from tidegate.domain.journal import Kind
@@ -14,6 +14,7 @@ def reply(job: JobState) -> WatermarkState:
         job.recorded = state.coalesced_watermark, state.watermark
         job.emissions += kind == Kind.EMISSION
         _record(job, kind, state)
+    job.timeline.record(state)
     job.limits_passed = ()
     return state
 

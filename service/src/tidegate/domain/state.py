@@ -15,6 +15,7 @@ from tidegate.domain.results import Hold
 from tidegate.domain.rows import RowCounts
 from tidegate.domain.sketch import Sketch
 from tidegate.domain.staging import Staged
+from tidegate.domain.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +184,7 @@ class JobState:
     throttled: int = 0
     limits: Counter[str] = field(default_factory=Counter)
     journal: Journal = field(default_factory=Journal)
+    timeline: Timeline = field(default_factory=Timeline)
 
     evaluation_due: bool = False
     unattended_at_evaluation_ms: int | None = None

@@ -28,11 +28,11 @@ WAKE = PREFIX + "wake:"
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key of a job. If ``per`` is set, the job has one such key for each query, limit or hour."""
+    """A key of a job. If ``per`` is set, the job has one such key for each query, limit, hour or interval."""
 
     name: str
     holds: str
-    per: Literal["", "query", "limit", "hour"] = ""
+    per: Literal["", "query", "limit", "hour", "interval"] = ""
 
 
 # A member is "<query>/<substream>". Query names have no slash, so the first slash is the separator.
@@ -63,6 +63,7 @@ JOB_KEYS = (
     Key("hold_expiry", "zset of the holds that expire: name -> processing time of the expiry"),
     Key("hold_reasons", "hash: hold -> reason"),
     Key("journal", "stream of records: see tidegate.domain.journal"),
+    Key("timeline", "list of samples of the watermark: see tidegate.domain.timeline", "interval"),
     Key("lagged", "zset of the clock-driven substreams: member -> watermark by the lag alone", "limit"),
     Key("last_events", "zset of the query's active substreams: member -> observed time of the last event", "query"),
     Key("idle", "zset of the query's idle substreams: member -> observed time of the last event", "query"),
@@ -82,12 +83,12 @@ def job_key(job: str) -> str:
 
 
 def key_of(job: str, name: str, per: object = None) -> str:
-    """Return a key of :data:`JOB_KEYS`; ``per`` is its query, limit or hour."""
+    """Return a key of :data:`JOB_KEYS`; ``per`` is its query, limit, hour or interval."""
     return f"{job_key(job)}:{name}" if per is None else f"{job_key(job)}:{name}:{per}"
 
 
 def lua_keys() -> str:
-    """Return the Lua table ``key``: a string for each key, and a function for each key per query, limit or hour.
+    """Return the Lua table ``key``: a string for each key, and a function for each key with ``per``.
 
     ``key.enter`` sets the strings to the keys of a job.
     """

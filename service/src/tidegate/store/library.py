@@ -14,12 +14,12 @@ from hashlib import sha256
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from tidegate.domain import batches, journal, ledger, sketch
+from tidegate.domain import batches, journal, ledger, sketch, timeline
 from tidegate.domain.config import LIMITS, POLICY_LIMITS
 from tidegate.domain.policy import target_completeness
 from tidegate.store.keyspace import TOUCH_MS, lua_keys
 
-READS = ("status", "substreams", "queries", "completeness", "late", "history")
+READS = ("status", "substreams", "queries", "completeness", "late", "history", "timeline", "distribution")
 PREFIX = "tidegate_"
 
 _INCLUDE = re.compile(r"^-- @include parts/(\S+)\n", re.MULTILINE)
@@ -67,6 +67,8 @@ CONSTANTS = {
     "ENTRIES_KEPT": ledger.ENTRIES_KEPT,
     "PINNED_WATERMARKS_KEPT": batches.PINNED_WATERMARKS_KEPT,
     "TOUCH_MS": TOUCH_MS,
+    "SAMPLE_INTERVALS_MS": tuple(timeline.SAMPLES_KEPT),
+    "SAMPLES_KEPT": tuple(timeline.SAMPLES_KEPT.values()),
     "LIMITS": tuple(LIMITS),
     "POLICY_LIMITS": tuple(POLICY_LIMITS),
     **{

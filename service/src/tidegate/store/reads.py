@@ -15,10 +15,21 @@ from tidegate.store.connection import is_failed_function
 from tidegate.store.functions import Functions, Reply, record, reply_of
 from tidegate.store.keyspace import JOBS, key_of
 from tidegate.store.snapshot import Snapshot
-from tidegate.store.views import Delays, History, JobPage, LateRows, QueryTable, Status, SubstreamTable
+from tidegate.store.views import (
+    Delays,
+    Distribution,
+    History,
+    JobPage,
+    JobPageRequest,
+    LateRows,
+    QueryTable,
+    Samples,
+    Status,
+    SubstreamTable,
+)
 
 RECORDS_AT_ONCE = 1000
-ROWS_AT_ONCE = 250
+ROWS_AT_ONCE = 200
 
 
 class JobReads:
@@ -159,32 +170,38 @@ class JobReads:
         of = "" if key is None else member(key)
         return await self._late(job, of, await self._functions.run("late", job, now_ms, member=of), now_ms)
 
-    async def page(
-        self, job: str, holders: int, records: int, before: str | None = None, now_ms: int | None = None
-    ) -> JobPage:
-        """Sweep a job, and return the data of its page.
-
-        Args:
-            job: The job.
-            holders: Number of holders to explain.
-            records: Maximum number of records before the cursor.
-            before: Cursor of the history: the id of a record; None for the latest records.
-            now_ms: Processing time, for tests.
-        """
-        latest = {"first": "0", "last": "+", "limit": RECORDS_AT_ONCE}
-        earlier = latest if before is None else {"first": "0", "last": _end_before(before), "limit": records}
-        held, status, queries, delays, late, substreams, *histories = await self._functions.run_together(
+    async def page(self, job: str, request: JobPageRequest, now_ms: int | None = None) -> JobPage:
+        """Sweep a job, and return the data of its page."""
+        slowest: dict[str, Any] = {"slowest": request.slowest}
+        if request.after is not None:
+            slowest["after"] = dict(zip(("watermark", "member"), request.after, strict=True))
+        end = "+" if request.before is None else _end_before(request.before)
+        (
+            held,
+            status,
+            queries,
+            delays,
+            late,
+            substreams,
+            distribution,
+            samples,
+            history,
+        ) = await self._functions.run_together(
             "job_page",
             job,
             now_ms,
-            ("explain", {"limit": holders + 1}),
+            ("explain", {"limit": request.holders + 1}),
             ("status", {}),
             ("queries", {}),
             ("completeness", {}),
             ("late", {"member": ""}),
-            ("substreams", {"members": [], "limit": ROWS_AT_ONCE}),
-            ("history", latest),
-            *([] if before is None else [("history", earlier)]),
+            ("substreams", {"members": [], "limit": ROWS_AT_ONCE, **slowest}),
+            (
+                "distribution",
+                {"more_than": ROWS_AT_ONCE, "widths": request.bin_widths_ms, "max_bins": request.bins},
+            ),
+            ("timeline", {"interval_ms": request.interval_ms, "limit": request.samples}),
+            ("history", {"first": "0", "last": end, "limit": request.records}),
         )
         return JobPage(
             Snapshot(held),
@@ -193,9 +210,15 @@ class JobReads:
             Delays.of(delays),
             await self._late(job, "", late, now_ms),
             SubstreamTable.of(substreams),
-            History.of(histories[0]),
-            History.of(histories[-1]),
+            Distribution.of(distribution),
+            Samples.of(samples).samples,
+            History.of(history),
         )
+
+    async def samples(self, job: str, interval_ms: int, limit: int, now_ms: int | None = None) -> Samples:
+        """Return the latest samples of a job's timeline."""
+        reply = await self._functions.run("timeline", job, now_ms, interval_ms=interval_ms, limit=limit)
+        return Samples.of(reply)
 
     async def _late(self, job: str, of: str, reply: Reply, now_ms: int | None) -> LateRows:
         """Return the late rows in ``reply``, and read the remaining replies."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from tidegate.domain.journal import Record
 from tidegate.domain.names import SubstreamKey
@@ -14,6 +14,7 @@ from tidegate.domain.results import (
     CommandResult,
     Hold,
     Holder,
+    HoldReason,
     JobSummary,
     QueryRow,
     SubstreamRow,
@@ -21,6 +22,7 @@ from tidegate.domain.results import (
 )
 from tidegate.domain.rows import RowCounts
 from tidegate.domain.sketch import Sketch
+from tidegate.domain.timeline import Sample
 from tidegate.store.functions import Reply, record
 
 Row = TypeVar("Row")
@@ -131,6 +133,14 @@ def _journal_record(entry_id: str, found: Mapping[str, str]) -> Record:
 def journal_records(entries: Sequence[Any]) -> list[tuple[str, Record]]:
     """Return the records of stream entries in a reply, each with its id."""
     return [(entry_id, _journal_record(entry_id, record(flat))) for entry_id, flat in entries]
+
+
+def sample(found: str) -> Sample:
+    """Return a sample of a timeline, whose text is ``<time> <watermark> <reason> <query> <name>``."""
+    at_ms, watermark, reason, query, name = found.split(" ", 4)
+    return Sample(
+        int(at_ms), int(watermark) if watermark else None, cast(HoldReason | None, reason or None), query, name
+    )
 
 
 def order(entry_id: str) -> tuple[int, int]:

@@ -1,17 +1,19 @@
 """The records that reads of jobs return, each built from the reply of a function."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Self
 
 from tidegate.domain.journal import Record
 from tidegate.domain.ledger import Entry
-from tidegate.domain.names import SubstreamKey
+from tidegate.domain.names import SubstreamKey, member
 from tidegate.domain.results import JobSummary, QueryRow, SubstreamRow, WatermarkState
 from tidegate.domain.rows import HourCounts, RowCounts
 from tidegate.domain.sketch import Sketch
 from tidegate.domain.state import DelayStatistics
+from tidegate.domain.timeline import Sample
 from tidegate.store import replies
 from tidegate.store.functions import Reply, record
 from tidegate.store.snapshot import Snapshot
@@ -43,7 +45,8 @@ class Status:
 class SubstreamTable:
     """Substreams, sorted by query and name, with the configuration and the max watermark of their job.
 
-    ``is_complete`` is true if the table contains all substreams of the job.
+    ``is_complete`` is true if the table contains all substreams of the job. ``slowest`` contains the active substreams
+    with the lowest watermarks in order, if the read asked for them and the table is not complete.
     """
 
     state: WatermarkState
@@ -51,17 +54,45 @@ class SubstreamTable:
     max_watermark: int | None
     rows: list[SubstreamRow]
     is_complete: bool = False
+    slowest: Sequence[SubstreamRow] = ()
 
     @classmethod
     def of(cls, reply: Reply) -> Self:
         """Return the table of substreams in a reply."""
+        rows = sorted(map(replies.substream_row, reply["rows"]), key=attrgetter("query", "substream"))
+        by_member = {member((row.query, row.substream)): row for row in rows}
         return cls(
             replies.watermark_state(reply),
             json.loads(reply["config"]),
             reply.get("max_watermark"),
-            sorted(map(replies.substream_row, reply["rows"]), key=attrgetter("query", "substream")),
+            rows,
             bool(reply.get("is_complete")),
+            [by_member[name] for name in reply["slowest"] if name in by_member],
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Number of substreams by watermark, in bins of ``width_ms`` from ``start``.
+
+    Attributes:
+        active: Number of active substreams in each bin.
+        others: Number of idle and done substreams in each bin.
+        earlier: Number of idle and done substreams before the first bin.
+    """
+
+    width_ms: int
+    start: int
+    active: Sequence[int]
+    others: Sequence[int]
+    earlier: int
+
+    @classmethod
+    def of(cls, reply: Reply) -> Self | None:
+        """Return the distribution in a reply; None if the job has few substreams, or no active one has a watermark."""
+        if "width" not in reply:
+            return None
+        return cls(reply["width"], reply["start"], reply["active"], reply["others"], reply["earlier"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +187,19 @@ class History:
 
 
 @dataclass(frozen=True, slots=True)
+class Samples:
+    """Samples of a job's timeline, oldest first."""
+
+    state: WatermarkState
+    samples: list[Sample]
+
+    @classmethod
+    def of(cls, reply: Reply) -> Self:
+        """Return the samples in a reply."""
+        return cls(replies.watermark_state(reply), [*map(replies.sample, reply["samples"])])
+
+
+@dataclass(frozen=True, slots=True)
 class Watched:
     """The watermark of a job, the id of its ``newest`` record, and the ``records`` that the client does not have.
 
@@ -190,11 +234,38 @@ class Configured:
 
 
 @dataclass(frozen=True, slots=True)
+class JobPageRequest:
+    """The parts of a job that its page reads.
+
+    Attributes:
+        holders: Number of holders to explain.
+        records: Number of records of the history.
+        before: Id of the record before which the history ends; None for the latest records.
+        slowest: Number of substreams of a large job to read, slowest first.
+        after: Watermark and member of the substream after which they start; None for the slowest.
+        interval_ms: Interval of the samples of the timeline.
+        samples: Number of samples.
+        bin_widths_ms: Widths of a bin of the distribution, ascending.
+        bins: Maximum number of bins.
+    """
+
+    holders: int
+    records: int
+    before: str | None
+    slowest: int
+    after: tuple[int | None, str] | None
+    interval_ms: int
+    samples: int
+    bin_widths_ms: Sequence[int]
+    bins: int
+
+
+@dataclass(frozen=True, slots=True)
 class JobPage:
     """The data of the page of a job after a sweep.
 
-    ``substreams`` contains all substreams of a small job, and none of a large job. ``latest`` contains the latest
-    records. ``earlier`` contains the records before the cursor, or the latest records if there is no cursor.
+    ``substreams`` contains all substreams of a small job. Of a large job, it contains the requested slowest ones and
+    the holder, and ``distribution`` contains all watermarks in bins.
     """
 
     held: Snapshot
@@ -203,5 +274,6 @@ class JobPage:
     delays: Delays
     late: LateRows
     substreams: SubstreamTable
-    latest: History
-    earlier: History
+    distribution: Distribution | None
+    samples: Sequence[Sample]
+    history: History

@@ -12,6 +12,7 @@ if args.expected_revision and job.revision ~= args.expected_revision then
 end
 removal.remove_all()
 redis.call('DEL', key.journal)
+for _, interval in ipairs(constants.SAMPLE_INTERVALS_MS) do redis.call('DEL', key.timeline(interval)) end
 state.delete()
 redis.call('ZREM', key.sweeps, key.name)
 redis.call('SREM', key.jobs, key.name)

@@ -1,4 +1,4 @@
--- Start a new incarnation under the same configuration, without a watermark. The journal stays.
+-- Start a new incarnation under the same configuration, without a watermark. The journal and the timeline stay.
 --
 -- args   state_epoch, actor, reason
 -- @include parts/reply

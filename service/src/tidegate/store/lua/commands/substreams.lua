@@ -1,8 +1,10 @@
 -- Read some substreams, or all substreams of a small job.
 --
--- args   members (unknown members are ignored), limit (absent: 0)
+-- args   members (unknown members are ignored), limit (absent: 0). If slowest (a number) is present and the job has more
+--        than limit: the holder, and the slowest active substreams, after (absent: from the start) a member and its
+--        watermark
 -- reply  config (JSON), max_watermark, is_complete (whether rows has all substreams: the job has at most limit),
---        rows (member, and the fields of tidegate.domain.results.SubstreamRow)
+--        rows (member, and the fields of tidegate.domain.results.SubstreamRow), slowest (members in order)
 -- @include parts/emission
 -- @include parts/membership
 local job, config, number = state.job, state.config, values.number
@@ -39,10 +41,36 @@ local function row_of(member, max_event_time)
   return {map = row}
 end
 
-local members, is_complete, rows = args.members, false, {}
-if membership.count() <= (args.limit or 0) then members, is_complete = membership.all(), true end
+-- Return the slowest active substreams in order, without placeholders.
+local function find_slowest()
+  if args.slowest == 0 then return {} end
+  local found, limit = {}, args.slowest + redis.call('SCARD', key.missing_queries)
+  for _, row in ipairs(emission.slowest_first(emission.active_sets(), limit, args.after)) do
+    if #found < args.slowest and policy.name_of(row.member) ~= '' then found[#found + 1] = row.member end
+  end
+  return found
+end
+
+-- Return the members of a list, and the substream that holds the watermark.
+local function with_holder(listed)
+  local holder, found = emission.held_by() or {}, {unpack(listed)}
+  local member = holder.substream and holder.query .. '/' .. holder.substream
+  for _, one in ipairs(listed) do
+    if one == member then return found end
+  end
+  found[#found + 1] = member
+  return found
+end
+
+local members, is_complete, slowest, rows = args.members, false, {}, {}
+if membership.count() <= (args.limit or 0) then
+  members, is_complete = membership.all(), true
+elseif args.slowest then
+  slowest = find_slowest()
+  members = with_holder(slowest)
+end
 members = membership.split(members)
 local event_times = max_event_times.of(members)
 for i, member in ipairs(members) do rows[i] = row_of(member, event_times[i]) end
 return emission.watermark_state({config = redis.call('HGET', key.job, 'config'), max_watermark = job.max_watermark,
-  is_complete = is_complete, rows = rows})
+  is_complete = is_complete, rows = rows, slowest = slowest})

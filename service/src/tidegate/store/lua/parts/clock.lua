@@ -22,6 +22,7 @@ function clock.advance(now)
   local is_outage = args.unattended_after_ms and gap > args.unattended_after_ms
   -- A job with a next change is swept regularly, so a longer gap shows that no coordinator ran.
   if is_outage and job.next_change then job.unattended, state.changes.outage = job.unattended + gap, gap end
+  state.changes.previous_now = job.now
   job.now = math.max(now, job.now)
   job.observed_now = job.now - job.unattended
 end

@@ -41,11 +41,26 @@ function emission.active_sets()
   return {{key.active, 0}, {key.constant, 0}, {key.advancing, job.evaluated or 0}}
 end
 
--- Return the first members of each set with their watermarks (-inf: none), slowest first.
-function emission.slowest_first(sets, limit)
+-- Return the rank of the first member after a score (nil: -inf) and a member, in the order of a sorted set.
+local function rank_after(name, score, member)
+  local bound = score and values.text(score) or '-inf'
+  local first, last = redis.call('ZCOUNT', name, '-inf', '(' .. bound), redis.call('ZCOUNT', name, '-inf', bound)
+  while first < last do
+    local middle = math.floor((first + last) / 2)
+    local found = redis.call('ZRANGE', name, middle, middle)[1]
+    if found == member or values.sorts_before(found, member) then first = middle + 1 else last = middle end
+  end
+  return first
+end
+
+-- Return the first members of each set with their watermarks (-inf: none), slowest first. after: a member and its
+-- watermark, to return only later members; nil: from the start.
+function emission.slowest_first(sets, limit, after)
   local rows = {}
   for _, set in ipairs(sets) do
-    local found = redis.call('ZRANGE', set[1], 0, limit - 1, 'WITHSCORES')
+    local score = after and after.watermark and after.watermark - set[2]
+    local first = after and rank_after(set[1], score, after.member) or 0
+    local found = redis.call('ZRANGE', set[1], first, first + limit - 1, 'WITHSCORES')
     for i = 1, #found, 2 do
       local value = values.number(found[i + 1])
       rows[#rows + 1] = {member = found[i],

@@ -1,5 +1,5 @@
 -- @include parts/substreams
--- Remove all keys of a job, except its hash and its journal.
+-- Remove all keys of a job, except its hash, its journal and its timeline.
 local removal = {}
 
 function removal.remove_all()

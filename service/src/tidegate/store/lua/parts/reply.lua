@@ -1,5 +1,6 @@
 -- @include parts/evaluate
 -- @include parts/schedule
+-- @include parts/timeline
 -- The first and the last step of every command that may change a job.
 local job = state.job
 local reply = {}
@@ -36,6 +37,7 @@ function reply.finish(members)
   if outage then journal.write('unattended', 'unattended_ms', outage) end
   state.changes.held_by = emission.held_by()
   record_movement()
+  timeline.record(state.changes.held_by)
   schedule.update()
   queries.save()
   state.save()

@@ -7,7 +7,7 @@
 --
 -- changes describes the current command: before (C and W before it), passed (members that a limit let C pass), is_recorded
 -- (the journal has a new record), is_plain (see state.look_for_rare_sets), raised (see target_completeness.raise), known
--- (see observation.known), outage (see clock.advance), held_by (the holder of W), queries and stored_queries (see
+-- (see observation.known), outage and previous_now (see clock.advance), held_by (the holder of W), queries and stored_queries (see
 -- parts/queries).
 local state = {job = {}, config = {}, changes = {}}
 local job, config = state.job, state.config

@@ -8,6 +8,13 @@ MS = 1000
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 EARLIEST_MS, LATEST_MS = -62_135_596_800_000, 253_402_300_799_999
 """Range of the years 1 to 9999. A time outside this range is printed as a number."""
+ROUND_MS: tuple[int, ...] = (
+    *(digit * 10**power for power in range(3) for digit in (1, 2, 5)),
+    *(step * unit for unit in (1000, 60_000) for step in (1, 2, 5, 10, 15, 30)),
+    *(hours * 3_600_000 for hours in (1, 2, 3, 6, 12)),
+    *(days * 86_400_000 for days in (1, 2, 5, 10, 30, 100)),
+)
+"""Round durations in milliseconds, ascending: steps of axes, and widths of bins."""
 
 _PRINTED_UNITS_S = (("y", 31_536_000), ("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 

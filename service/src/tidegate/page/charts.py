@@ -1,116 +1,14 @@
-"""Geometry of the charts of the page: event-time axis, watermark lag, completeness, late rows."""
+"""Geometry of the charts of completeness and of late rows."""
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tidegate.domain.journal import Record
 from tidegate.domain.ledger import HOUR, HOURS_KEPT
+from tidegate.page.scales import step_for
 from tidegate.reads.completeness import Completeness
 from tidegate.reads.late import LateHour
-
-MAX_GAP = 3
-"""Maximum distance of ``now`` from the other times, as a multiple of their span. Otherwise, the axis has a break."""
-EDGE, BREAK, REST = 4.0, 88.0, 80.0
-WIDTH, HEIGHT = 600, 60
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A time on the axis, at ``x`` percent of the axis width."""
-
-    name: str
-    at_ms: int
-    x: float
-
-    @property
-    def anchor(self) -> str:
-        """The part of the label that is placed at ``x``: start, middle or end."""
-        return "start" if self.x < 25 else "end" if self.x > 75 else "middle"
-
-
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """The axis of event time.
-
-    Attributes:
-        marks: The times on the axis.
-        breaks_at: Position of the break next to a distant ``now``, in percent; None if the axis is to scale.
-    """
-
-    marks: tuple[Mark, ...]
-    breaks_at: float | None
-
-    def of(self, name: str) -> Mark | None:
-        """Return the mark with this name, or None if the axis has no such mark."""
-        return next((mark for mark in self.marks if mark.name == name), None)
-
-
-def axis(watermark: int | None, coalesced_watermark: int | None, max_event_time: int | None, now: int) -> Axis | None:
-    """Return the axis with these times, or None if no event time is known."""
-    times = {"emitted": watermark, "coalesced_watermark": coalesced_watermark, "max_event_time": max_event_time}
-    known = {name: at_ms for name, at_ms in times.items() if at_ms is not None}
-    if not known:
-        return None
-    low, high = min(known.values()), max(known.values())
-    gap = max(now - high, low - now)
-    if gap <= MAX_GAP * (high - low):
-        low, high = min(low, now), max(high, now)
-        return Axis(tuple(_marks(known | {"now": now}, low, high, EDGE, 100 - EDGE)), None)
-    if now > high:
-        marks = _marks(known, low, high, EDGE, REST)
-        return Axis((*marks, Mark("now", now, 100 - EDGE)), BREAK)
-    return Axis((*_marks(known, low, high, 100 - REST, 100 - EDGE), Mark("now", now, EDGE)), 100 - BREAK)
-
-
-def _marks(known: dict[str, int], low: int, high: int, start: float, end: float) -> list[Mark]:
-    width = max(high - low, 1)
-    middle = (end - start) / 2 if high == low else 0
-    return [
-        Mark(name, at_ms, round(start + middle + (end - start) * (at_ms - low) / width, 2))
-        for name, at_ms in known.items()
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class LagChart:
-    """The watermark lag over processing time.
-
-    Attributes:
-        points: Points of a polyline in a box of ``WIDTH`` by ``HEIGHT``.
-        lowest_ms: Lowest lag.
-        highest_ms: Highest lag.
-        latest_ms: Latest lag.
-        from_ms: Processing time of the first point.
-    """
-
-    points: str
-    lowest_ms: int
-    highest_ms: int
-    latest_ms: int
-    from_ms: int
-
-
-def lag_chart(emissions: Sequence[Record], now_ms: int) -> LagChart | None:
-    """Return the chart of emissions, oldest first, or None for fewer than two emissions with a watermark.
-
-    The lag grows with time, and falls with each emission.
-    """
-    watermarks = [(record.at_ms, record.details["watermark"]) for record in emissions if "watermark" in record.details]
-    if len(watermarks) < 2:
-        return None
-    lags: list[tuple[int, int]] = []
-    for (start_ms, watermark), (end_ms, _) in pairwise([*watermarks, (now_ms, 0)]):
-        lags += [(start_ms, start_ms - watermark), (end_ms, end_ms - watermark)]
-    lowest, highest = min(lag for _, lag in lags), max(lag for _, lag in lags)
-    first, span = lags[0][0], max(now_ms - lags[0][0], 1)
-    height = max(highest - lowest, 1)
-    points = (
-        (round(WIDTH * (at_ms - first) / span, 1), round(HEIGHT - HEIGHT * (lag - lowest) / height, 1))
-        for at_ms, lag in lags
-    )
-    return LagChart(_polyline(points), lowest, highest, lags[-1][1], first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +38,6 @@ MARGIN = 1.25
 """Width of the chart, as a multiple of the longest lag that it must show."""
 NEARLY_ALL = 0.995
 """Completeness whose lag the chart always shows."""
-STEPS_MS: list[int] = [
-    *(digit * 10**power for power in range(3) for digit in (1, 2, 5)),
-    *(step * unit for unit in (1000, 60_000) for step in (1, 2, 5, 10, 15, 30)),
-    *(hours * 3_600_000 for hours in (1, 2, 3, 6, 12, 24, 48)),
-]
 MAX_LABELS = 4
 
 
@@ -167,12 +60,6 @@ class _Scale:
     def height(self, share: float | None) -> float | None:
         return None if share is None or share < self.bottom else self.y(share)
 
-    def label_step(self) -> int:
-        """Return the distance between labels on the horizontal axis, as a round number."""
-        longest = STEPS_MS[-1]
-        steps = (step for step in STEPS_MS if self.right <= MAX_LABELS * step)
-        return next(steps, -(-self.right // MAX_LABELS // longest) * longest)
-
 
 def completeness_chart(measured: Completeness) -> CompletenessChart | None:
     """Return the chart of a completeness curve, or None if no delays were measured."""
@@ -192,7 +79,7 @@ def completeness_chart(measured: Completeness) -> CompletenessChart | None:
     shares = [scale.bottom + (1 - scale.bottom) * part / 2 for part in range(3)]
     return CompletenessChart(
         _polyline((scale.x(lag), scale.y(share)) for lag, share in steps),
-        tuple((lag, scale.x(lag)) for lag in range(0, right + 1, scale.label_step())),
+        tuple((lag, scale.x(lag)) for lag in range(0, right + 1, step_for(right, MAX_LABELS))),
         tuple((share, scale.y(share)) for share in shares),
         scale.position(measured.lag_ms),
         scale.position(measured.recommended_lag_ms),

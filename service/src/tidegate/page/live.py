@@ -15,6 +15,7 @@ from tidegate.domain.errors import ClockJumped, JobDeleted, JobNotFound
 from tidegate.page import sections
 from tidegate.page.layout import PageRoute
 from tidegate.page.pages import JobPattern, JobViewOf
+from tidegate.page.scales import Scales
 from tidegate.page.sections import Sections
 from tidegate.web.access import CallerOf, allowed, caller_of
 from tidegate.web.context import Context, ContextOf, JobId
@@ -57,9 +58,10 @@ async def job_live(
     request: Request, job: JobId, context: ContextOf, caller: CallerOf, view: JobViewOf
 ) -> StreamingResponse:
     """Stream updates of the page of a job."""
+    scales = Scales()
 
     async def read() -> Sections:
-        return await sections.job(context, caller, job, view)
+        return await sections.job(context, caller, job, view, scales)
 
     await context.store.sweep(job)  # raises an error before the stream starts if the job does not exist
     changes = context.wakeups.follow(job, None, POLL_S, context.usage.waiting(caller.key))

@@ -13,6 +13,7 @@ from tidegate.page import sections
 from tidegate.page.actions import ACTIONS
 from tidegate.page.layout import PageRoute, layout
 from tidegate.page.render import render
+from tidegate.page.scales import Scales
 from tidegate.page.sections import Sections
 from tidegate.reads.job_page import JobPageSelection
 from tidegate.web.access import CallerOf, allowed
@@ -38,7 +39,7 @@ async def job_page(
     request: Request, job: JobId, context: ContextOf, caller: CallerOf, view: JobViewOf, did: str = ""
 ) -> Response:
     """Show one job: its watermark, the holder, and the actions that the caller may use."""
-    shown = await sections.job(context, caller, job, view)
+    shown = await sections.job(context, caller, job, view, Scales())
     action = ACTIONS.get(did)
     parameters = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != "did"])
     values = {"job": job, "result": action.result if action else "", "live": f"/jobs/{job}/live?{parameters}"}

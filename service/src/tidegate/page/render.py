@@ -1,5 +1,6 @@
 """Templates and their filters. All values are escaped, except the markup that the filters return."""
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,6 +18,7 @@ from tidegate.reads.sentences import (
     holder,
     late_span_sentence,
     percent,
+    plain_text,
     record_details,
     share_text,
 )
@@ -38,11 +40,35 @@ def time(at_ms: int | None) -> Markup:
     )
 
 
+FORMS = {"full": slice(None), "date": slice(10), "day": slice(5, 10), "minute": slice(11, 16), "second": slice(11, 19)}
+"""Parts of a printed time by the name of their form, which the script of the page uses too."""
+DAY_MS = 24 * 3_600_000
+
+
+def tick(at_ms: int, step_ms: int) -> Markup:
+    """Return the markup of a time on an axis whose ticks are ``step_ms`` apart. A midnight is shown as a day."""
+    if not EARLIEST_MS <= at_ms <= LATEST_MS:
+        return Markup("{}").format(at_ms)
+    if step_ms >= DAY_MS:
+        form = "date"
+    elif at_ms % DAY_MS == 0:
+        form = "day"
+    else:
+        form = "minute" if step_ms >= 60 * MS else "second"
+    text = format_time(at_ms)[FORMS[form]]
+    return Markup('<tspan data-ms="{}" data-form="{}">{}</tspan>').format(at_ms, form, text)
+
+
 def svg_time(at_ms: int) -> Markup:
     """Return the markup of a time in UTC, in whole seconds, for text in SVG."""
     if not EARLIEST_MS <= at_ms <= LATEST_MS:
         return Markup("{}").format(at_ms)
     return Markup('<tspan data-ms="{}">{}</tspan>').format(at_ms, format_time(at_ms // MS * MS))
+
+
+def plain_sentence(pieces: Iterable[Piece], now_ms: int) -> str:
+    """Return a sentence as text."""
+    return plain_text(pieces, now_ms)
 
 
 def elapsed(at_ms: int | None, now_ms: int) -> Markup:
@@ -106,9 +132,10 @@ _templates = Environment(
     finalize=_finalize,
 )
 _templates.globals["version"] = __version__
-_filters = (time, svg_time, elapsed, remaining, duration, number, words, percent, sentence)
+_filters = (time, svg_time, tick, plain_sentence, elapsed, remaining, duration, number, words, percent, sentence)
 _templates.filters |= {function.__name__: function for function in _filters}
 _templates.filters |= {
+    "to_json": json.dumps,
     "plain_time": format_time,
     "share": share_text,
     "holder": holder,

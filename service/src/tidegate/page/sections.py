@@ -9,9 +9,12 @@ from tidegate.domain.config import JOB_LIMITS
 from tidegate.domain.health import WORST_FIRST, health
 from tidegate.domain.pattern import matches
 from tidegate.page.actions import ACTIONS
-from tidegate.page.charts import axis, completeness_chart, lag_chart, late_chart
+from tidegate.page.charts import completeness_chart, late_chart
+from tidegate.page.lag import lag_chart
+from tidegate.page.picture import Picture, picture
 from tidegate.page.render import render
-from tidegate.reads.job_page import ACTIVE, SPANS_SHOWN, JobPage, JobPageSelection, read_job_page
+from tidegate.page.scales import Scales
+from tidegate.reads.job_page import ACTIVE, RANGES_MS, SPANS_SHOWN, JobPage, JobPageSelection, read_job_page
 from tidegate.reads.sentences import status_sentence
 from tidegate.reads.status import job_status
 from tidegate.web.context import Context
@@ -63,8 +66,8 @@ async def job_list(context: Context, caller: Caller, name: str) -> Sections:
     return Sections(max((status.state.now_ms for *_, status in jobs), default=0), {"jobs": markup})
 
 
-async def job(context: Context, caller: Caller, name: str, view: JobPageSelection) -> Sections:
-    """Return the sections of a job's page.
+async def job(context: Context, caller: Caller, name: str, view: JobPageSelection, scales: Scales) -> Sections:
+    """Return the sections of a job's page, whose charts keep the ranges in ``scales`` where the data fits.
 
     Raises:
         JobNotFound: If the job does not exist.
@@ -78,8 +81,14 @@ async def job(context: Context, caller: Caller, name: str, view: JobPageSelectio
     common = {"job": record, "now": now_ms, "actions": actions}
     markup = {
         "headline": render("_headline.html", sentence=status_sentence(record), **common),
-        "axis": render("_axis.html", axis=_axis(record), **common),
-        "lag": render("_lag.html", chart=lag_chart(page.emissions, now_ms), **common),
+        "picture": render("_picture.html", picture=_picture(page, record, scales), **common),
+        "lag": render(
+            "_lag.html",
+            chart=lag_chart(page.samples, RANGES_MS[view.range], now_ms, scales),
+            ranges=RANGES_MS,
+            view=view,
+            **common,
+        ),
         "facts": render("_facts.html", limits=JOB_LIMITS, **common),
         "completeness": render(
             "_completeness.html", measured=page.completeness, chart=completeness_chart(page.completeness), **common
@@ -92,8 +101,8 @@ async def job(context: Context, caller: Caller, name: str, view: JobPageSelectio
     return Sections(now_ms, markup)
 
 
-def _axis(record: Mapping[str, Any]) -> Any:
-    return axis(record["watermark"], record["coalesced_watermark"], record["max_event_time"], record["now_ms"])
+def _picture(page: JobPage, record: Mapping[str, Any], scales: Scales) -> Picture | None:
+    return picture(record, page.all_substreams, page.slowest, page.distribution, scales)
 
 
 def _substreams(page: JobPage, record: Mapping[str, Any], view: JobPageSelection) -> dict[str, Any]:

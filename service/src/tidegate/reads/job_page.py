@@ -1,13 +1,14 @@
-"""The data of the page of a job. If the job has few substreams, one read of the store returns it."""
+"""The data of the page of a job. One read of the store returns it, except for unusual selections of a large job."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tidegate.domain.journal import Kind, Record
-from tidegate.domain.results import SubstreamState
+from tidegate.domain.names import SubstreamKey, member
+from tidegate.domain.results import SubstreamRow, SubstreamState
+from tidegate.domain.timeline import COARSE_MS, FINE_MS, SAMPLES_KEPT, Sample
 from tidegate.reads.completeness import Completeness, CurveSelection, completeness_of_job
 from tidegate.reads.explain import Explanation, explanation_of
 from tidegate.reads.history import RECORD_ID, HistoryRecord, records_page
@@ -15,15 +16,31 @@ from tidegate.reads.late import LateRows, late_rows
 from tidegate.reads.queries import QueryTable, query_table
 from tidegate.reads.reader import Reader
 from tidegate.reads.status import JobStatus, SubstreamCounts, job_status
-from tidegate.reads.substreams import CURSOR, Column, Selection, SubstreamTable, read_substreams, substream_table
+from tidegate.reads.substreams import (
+    CURSOR,
+    Column,
+    Position,
+    Selection,
+    SubstreamStatus,
+    SubstreamTable,
+    read_substreams,
+    slowest_substreams,
+    substream_row,
+    substream_table,
+)
+from tidegate.store import views
+from tidegate.store.views import Distribution, JobPageRequest
+from tidegate.times import ROUND_MS
 
 HOLDERS = 3
 SUBSTREAMS_SHOWN = 50
 RECORDS_SHOWN = 30
 SPANS_SHOWN = 5
 """Number of spans of late rows on the page. The service reads one more, to detect further spans."""
-LARGE = 2000
-"""Number of substreams above which the page sorts by name by default. Any other order reads all rows."""
+RANGES_MS: Mapping[str, int] = {"15m": 900_000, "1h": 3_600_000, "6h": 21_600_000, "1d": 86_400_000}
+"""Ranges of processing time of the lag chart."""
+LagRange = Literal["15m", "1h", "6h", "1d"]
+BINS = 60
 ACTIVE: tuple[SubstreamState, ...] = ("active", "blocked")
 
 
@@ -33,12 +50,13 @@ class JobPageSelection:
 
     Attributes:
         name: Pattern of substream names.
-        state: State of the substreams, or ``any`` for all states. Empty selects active and blocked substreams, but all
-            states in a large job or if no substream is active or blocked.
-        sort: Column to sort by; None for the watermark, or for the name in a large job.
+        state: State of the substreams, or ``any`` for all states. Empty selects active and blocked substreams, or all
+            states if no substream is active or blocked.
+        sort: Column to sort by; None for the watermark.
         descending: Whether the highest value comes first.
         after: Cursor of the table of substreams.
         before: Cursor of the history.
+        range: Range of the lag chart.
     """
 
     name: Annotated[str, Field(max_length=200)] = "*"
@@ -47,6 +65,13 @@ class JobPageSelection:
     descending: bool = False
     after: Annotated[str, Field(pattern=CURSOR, max_length=400)] = ""
     before: Annotated[str, Field(pattern=rf"^$|{RECORD_ID}")] = ""
+    range: LagRange = "1h"
+
+    @property
+    def is_slowest_first(self) -> bool:
+        """Whether the table of substreams shows active ones, slowest first, as Redis stores them."""
+        shows_active = self.name in ("", "*") and not self.state
+        return shows_active and self.sort in (None, "watermark") and not self.descending
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +82,11 @@ class JobPage:
         selection: The selection of substreams, with defaults resolved.
         records: A page of the history, latest record first.
         next: Cursor of the next page of the history; None for the last page.
-        emissions: Emissions among the latest records, oldest first.
+        all_substreams: All substreams of a small job; None for a large job.
+        slowest: The slowest active substreams of a large job, if the table shows them; otherwise, its holder.
+        distribution: Distribution of the watermarks of a large job.
+        holder: Row of the substream that holds the watermark, if a substream holds it.
+        samples: Samples of the watermark in the range of the lag chart, oldest first, with one sample before the range.
     """
 
     status: JobStatus
@@ -69,42 +98,80 @@ class JobPage:
     next: str | None
     completeness: Completeness
     late: LateRows
-    emissions: Sequence[Record]
+    all_substreams: Sequence[SubstreamRow] | None
+    slowest: Sequence[SubstreamRow]
+    distribution: Distribution | None
+    holder: SubstreamStatus | None
+    samples: Sequence[Sample]
 
 
 async def read_job_page(reader: Reader, job: str, wanted: JobPageSelection) -> JobPage:
-    """Return the data of the page of a job. A job with few substreams needs one read of the store.
+    """Return the data of the page of a job.
 
     Raises:
         JobNotFound: If the job does not exist.
         JobDeleted: If the job was deleted.
     """
-    found = await reader.store.reads.page(job, HOLDERS, RECORDS_SHOWN + 1, wanted.before or None)
+    found = await reader.store.reads.page(job, _request(wanted))
     status = job_status(reader, job, found.status)
     selection = _selection(wanted, status.substreams)
     if found.substreams.is_complete:
         table = substream_table(reader, job, found.substreams, selection)
+    elif wanted.is_slowest_first and found.substreams.slowest:
+        table = slowest_substreams(reader, job, found.substreams, selection)
     else:
         table = await read_substreams(reader, job, selection)
+    held_by = status.held_by
+    holder = (held_by.query, held_by.substream) if held_by and held_by.substream else None
     return JobPage(
         status=status,
         explanation=explanation_of(reader, job, found.held, HOLDERS),
         selection=selection,
         substreams=table,
         queries=query_table(reader, job, found.queries),
-        **records_page(found.earlier, RECORDS_SHOWN),
+        **records_page(found.history, RECORDS_SHOWN),
         completeness=completeness_of_job(reader, job, found.status, found.delays, CurveSelection()),
         late=late_rows(reader, job, found.late, max_spans=SPANS_SHOWN + 1),
-        emissions=[record for _, record in reversed(found.latest.records) if record.kind == Kind.EMISSION],
+        all_substreams=found.substreams.rows if found.substreams.is_complete else None,
+        slowest=_slowest(found.substreams, wanted, holder),
+        distribution=found.distribution,
+        holder=holder and substream_row(found.substreams, holder),
+        samples=found.samples,
+    )
+
+
+def _slowest(
+    found: views.SubstreamTable, wanted: JobPageSelection, holder: SubstreamKey | None
+) -> Sequence[SubstreamRow]:
+    """Return the slowest substreams, if the page has read them, or the holder."""
+    if wanted.is_slowest_first and not wanted.after:
+        return found.slowest
+    return [row for row in found.rows if (row.query, row.substream) == holder]
+
+
+def _request(wanted: JobPageSelection) -> JobPageRequest:
+    range_ms = RANGES_MS[wanted.range]
+    interval_ms = FINE_MS if range_ms <= FINE_MS * SAMPLES_KEPT[FINE_MS] else COARSE_MS
+    last = Position.parse(wanted.after)
+    return JobPageRequest(
+        holders=HOLDERS,
+        records=RECORDS_SHOWN + 1,
+        before=wanted.before or None,
+        slowest=SUBSTREAMS_SHOWN + 1 if wanted.is_slowest_first else 0,
+        after=None if last is None else (last.value if last.has_value else None, member((last.query, last.substream))),
+        interval_ms=interval_ms,
+        samples=range_ms // interval_ms + 1,
+        bin_widths_ms=ROUND_MS,
+        bins=BINS,
     )
 
 
 def _selection(wanted: JobPageSelection, counts: SubstreamCounts) -> Selection:
-    is_large = counts.known > LARGE
     states: Sequence[SubstreamState] | None = None
     if wanted.state:
         states = None if wanted.state == "any" else (wanted.state,)
-    elif counts.active and not is_large:
+    elif counts.active:
         states = ACTIVE
-    sort: Column = wanted.sort or ("name" if is_large else "watermark")
+    # Without active substreams, the order by name reads only the rows of the page.
+    sort: Column = wanted.sort or ("watermark" if states else "name")
     return Selection(wanted.name or "*", None, states, sort, wanted.descending, wanted.after, SUBSTREAMS_SHOWN)

@@ -207,6 +207,18 @@ def substream_table(reader: Reader, job: str, table: views.SubstreamTable, selec
     return _table(reader, job, table, rows.sorted(), selection.limit)
 
 
+def substream_row(table: views.SubstreamTable, key: SubstreamKey) -> SubstreamStatus | None:
+    """Return the row of a substream, or None if the table does not contain the substream."""
+    found = next((row for row in table.rows if (row.query, row.substream) == key), None)
+    return None if found is None else SubstreamStatus.of(found, table.max_watermark, parsed_config(table.config))
+
+
+def slowest_substreams(reader: Reader, job: str, table: views.SubstreamTable, selection: Selection) -> SubstreamTable:
+    """Return the page of the slowest substreams of a large job, which ``table`` contains in order."""
+    rows = [(Position.of(row, "watermark"), row) for row in table.slowest if selection.has(row)]
+    return _table(reader, job, table, rows, selection.limit)
+
+
 def _positions(rows: Iterable[SubstreamRow], selection: Selection) -> Iterator[tuple[Position, SubstreamRow]]:
     return ((Position.of(row, selection.sort), row) for row in rows if selection.has(row))
 

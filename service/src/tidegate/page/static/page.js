@@ -32,15 +32,23 @@ const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
 const two = (number) => String(number).padStart(2, "0");
 let local = localStorage.getItem("tidegate.times") === "local";
 
-function formatTime(ms) {
+// The same parts as FORMS in render.py.
+const FORMS = { full: [0], date: [0, 10], day: [5, 10], minute: [11, 16], second: [11, 19] };
+
+function formatTime(ms, form = "full") {
   const at = new Date(ms);
-  if (!local) return at.toISOString().replace("T", " ").replace(/\.\d+Z$/, "Z");
-  const day = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
-  return `${day} ${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+  let text = at.toISOString().replace("T", " ").replace(/\.\d+Z$/, "Z");
+  if (local) {
+    const day = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+    text = `${day} ${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+  }
+  return text.slice(...FORMS[form]);
 }
 
 function showTimes(within) {
-  for (const one of within.querySelectorAll("[data-ms]")) one.textContent = formatTime(Number(one.dataset.ms));
+  for (const one of within.querySelectorAll("[data-ms]")) {
+    one.textContent = formatTime(Number(one.dataset.ms), one.dataset.form);
+  }
 }
 
 const times = document.getElementById("times");
@@ -57,6 +65,77 @@ if (times) {
 }
 if (local) showTimes(document);
 setInterval(updateDurations, 1000);
+
+// -- charts
+
+const tip = document.createElement("div");
+tip.id = "tip";
+tip.hidden = true;
+tip.setAttribute("role", "tooltip");
+body.append(tip);
+
+function showTip(text, x, y) {
+  tip.textContent = text;
+  tip.hidden = false;
+  const left = Math.min(Math.max(x - tip.offsetWidth / 2, 8), innerWidth - tip.offsetWidth - 8);
+  tip.style.left = `${left + scrollX}px`;
+  tip.style.top = `${Math.max(y - tip.offsetHeight - 12, 4) + scrollY}px`;
+}
+
+function tipOf(target) {
+  const one = target instanceof Element && target.closest("[data-tip]");
+  if (!one) return false;
+  const box = one.getBoundingClientRect();
+  showTip(one.dataset.tip, box.left + box.width / 2, box.top);
+  return true;
+}
+
+// Shows the lag and the holder at the pointer. A point is [time, watermark, holder].
+function hoverLag(chart, event) {
+  const box = chart.getBoundingClientRect(), { from, to } = chart.dataset;
+  const at = Number(from) + ((event.clientX - box.left) / box.width) * (to - from);
+  const point = JSON.parse(chart.dataset.points).findLast(([start]) => start <= at);
+  const line = chart.querySelector(".hover");
+  line.setAttribute("visibility", point ? "visible" : "hidden");
+  if (!point) return;
+  const x = event.clientX - box.left;
+  for (const end of ["x1", "x2"]) line.firstElementChild.setAttribute(end, x);
+  const [, watermark, holder] = point;
+  const lag = watermark === null ? "no watermark"
+    : "replayed" in chart.dataset ? formatTime(watermark) : `lag ${formatDuration(at - watermark)}`;
+  showTip(`${formatTime(Math.round(at)).slice(11)} ${lag}${holder ? `, held by ${holder}` : ""}`, event.clientX, box.top + 8);
+}
+
+function hideTip() {
+  tip.hidden = true;
+  for (const line of document.querySelectorAll(".hover")) line.setAttribute("visibility", "hidden");
+}
+
+document.addEventListener("pointermove", (event) => {
+  const chart = event.target instanceof Element && event.target.closest("svg[data-points]");
+  if (tipOf(event.target)) return;
+  if (chart) hoverLag(chart, event);
+  else hideTip();
+});
+document.addEventListener("focusin", (event) => { if (!tipOf(event.target)) hideTip(); });
+document.addEventListener("keydown", (event) => { if (event.key === "Escape") hideTip(); });
+
+const still = matchMedia("(prefers-reduced-motion: reduce)");
+
+function positions(section) {
+  return new Map([...section.querySelectorAll("[data-key]")].map((one) => [one.dataset.key, Number(one.dataset.x)]));
+}
+
+// Moves the marks of a chart from their previous positions, which are in percent, to the current ones.
+function move(section, before) {
+  if (still.matches || !before.size) return;
+  for (const one of section.querySelectorAll("[data-key]")) {
+    const from = before.get(one.dataset.key) - one.dataset.x;
+    if (!from) continue;
+    const pixels = from / 100 * one.ownerSVGElement.getBoundingClientRect().width;
+    one.animate([{ transform: `translateX(${pixels}px)` }, { transform: "none" }], { duration: 500, easing: "ease-out" });
+  }
+}
 
 // -- the event stream
 
@@ -95,7 +174,9 @@ function replace(id, markup) {
   if (busy(section)) return false;
   const focus = document.activeElement, inside = section.contains(focus);
   const address = inside && focus.getAttribute("href"), fields = changedFields(section);
+  const before = positions(section);
   section.innerHTML = markup;
+  move(section, before);
   for (const [name, value] of fields) {
     const field = section.querySelector(`[name="${CSS.escape(name)}"]`);
     if (field) field.value = value;

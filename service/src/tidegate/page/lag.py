@@ -1,0 +1,184 @@
+"""Geometry of the lag chart: the watermark lag over processing time, and who held the watermark."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from tidegate.domain.timeline import Sample
+from tidegate.page.scales import Range, Scales, step_for
+from tidegate.reads.sentences import Piece, holder, plain_text
+
+REPLAYED_MS = 90 * 86_400_000
+"""Distance from processing time above which event times are replayed or simulated, so that a lag has no meaning."""
+COLORS = 5
+"""Number of holders with a color of their own. The others share one color."""
+
+HolderKey = tuple[str, str, str]
+"""Kind of the holder (``substream``, or the reason), query and name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A range of processing time with one holder, in percent of the chart."""
+
+    color: str
+    x: float
+    width: float
+    from_ms: int
+    to_ms: int
+    holder: Sequence[Piece]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldShare:
+    """The share of the range during which one holder, or the holders without a color, held the watermark."""
+
+    color: str
+    holder: Sequence[Piece]
+    held_ms: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class LagChart:
+    """The watermark lag over processing time. Positions are in percent, from the left and from the top.
+
+    Attributes:
+        lines: Points of polylines. A line ends where the job had no watermark.
+        is_event_time: Whether the vertical axis shows the watermark itself, because event times are replayed.
+        vertical: The lags or watermarks on the vertical axis.
+        times: The processing times on the horizontal axis.
+        lowest: Lowest value on the vertical axis that occurs.
+        highest: Highest value that occurs.
+        spans: Holders, in order of time.
+        shares: Holders, longest first.
+        points: Time, watermark and holder of each sample, for the script of the page.
+    """
+
+    lines: Sequence[str]
+    is_event_time: bool
+    vertical: Range
+    times: Range
+    lowest: int
+    highest: int
+    spans: Sequence[Span]
+    shares: Sequence[HeldShare]
+    points: Sequence[tuple[int, int | None, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """A sample, and the part of the range in which it is the latest sample."""
+
+    sample: Sample
+    from_ms: int
+    to_ms: int
+
+
+def is_replayed(watermark: int | None, now_ms: int) -> bool:
+    """Return whether the event times of a job are replayed or simulated."""
+    return watermark is not None and abs(now_ms - watermark) > REPLAYED_MS
+
+
+def lag_chart(samples: Sequence[Sample], range_ms: int, now_ms: int, scales: Scales) -> LagChart | None:
+    """Return the chart of the samples, oldest first, or None if the job had no watermark in the range."""
+    times = Range(now_ms - range_ms, now_ms, step_for(range_ms))
+    stretches = list(_stretches(samples, times))
+    watermarks = [(part, part.sample.watermark) for part in stretches]
+    known = [(part, watermark) for part, watermark in watermarks if watermark is not None]
+    if not known:
+        return None
+    is_event_time = is_replayed(known[-1][1], now_ms)
+    values = [value for part, watermark in known for value in _ends(part, watermark, is_event_time=is_event_time)]
+    lowest, highest = min(values), max(values)
+    if is_event_time:
+        vertical = scales.range_of("watermark", lowest, highest)
+    else:
+        vertical = scales.range_of("lag", min(lowest, 0), highest)
+    colors, shares = _held(stretches)
+    return LagChart(
+        list(_lines(stretches, times, vertical, is_event_time=is_event_time)),
+        is_event_time,
+        vertical,
+        times,
+        lowest,
+        highest,
+        list(_spans(stretches, times, colors)),
+        shares,
+        [(part.from_ms, part.sample.watermark, plain_text(_named(part.sample), now_ms)) for part in stretches],
+    )
+
+
+def _stretches(samples: Sequence[Sample], times: Range) -> Iterator[_Stretch]:
+    ends = [sample.at_ms for sample in samples[1:]] + [times.end]
+    for sample, end_ms in zip(samples, ends, strict=True):
+        from_ms, to_ms = max(sample.at_ms, times.start), min(end_ms, times.end)
+        if from_ms < to_ms:
+            yield _Stretch(sample, from_ms, to_ms)
+
+
+def _ends(part: _Stretch, watermark: int, *, is_event_time: bool) -> tuple[int, int]:
+    """Return the values at both ends of a stretch. The lag grows with time, and falls when the watermark moves."""
+    return (watermark, watermark) if is_event_time else (part.from_ms - watermark, part.to_ms - watermark)
+
+
+def _lines(parts: Sequence[_Stretch], times: Range, vertical: Range, *, is_event_time: bool) -> Iterator[str]:
+    points: list[str] = []
+    for part in parts:
+        if part.sample.watermark is None:
+            yield from [" ".join(points)] if points else []
+            points = []
+            continue
+        values = _ends(part, part.sample.watermark, is_event_time=is_event_time)
+        for at_ms, value in zip((part.from_ms, part.to_ms), values, strict=True):
+            points.append(f"{times.position(at_ms)},{round(100 - vertical.position(value), 3)}")
+    if points:
+        yield " ".join(points)
+
+
+def _key(sample: Sample) -> HolderKey | None:
+    if sample.reason is None:
+        return None
+    kind = sample.reason if sample.reason in ("open_batch", "missing_query", "hold") else "substream"
+    return kind, sample.query, sample.name
+
+
+def _named(sample: Sample) -> Sequence[Piece]:
+    key = _key(sample)
+    return [] if key is None else _pieces(key)
+
+
+def _pieces(key: HolderKey) -> Sequence[Piece]:
+    kind, query, name = key
+    if kind == "open_batch":
+        return ["open batches of ", *holder({"reason": "substream", "substream": query, "query": ""})]
+    return holder({"reason": kind, "query": query, "substream": name, "hold": name})
+
+
+def _held(parts: Sequence[_Stretch]) -> tuple[Mapping[HolderKey, str], Sequence[HeldShare]]:
+    """Return the colors of the holders that held longest, and the share of each color."""
+    held: Counter[HolderKey] = Counter()
+    for part in parts:
+        key = _key(part.sample)
+        if key is not None:
+            held[key] += part.to_ms - part.from_ms
+    longest = held.most_common(COLORS)
+    colors = {key: f"holder-{number}" for number, (key, _) in enumerate(longest)}
+    total = max(parts[-1].to_ms - parts[0].from_ms, 1)
+    shares = [HeldShare(colors[key], _pieces(key), ms, ms / total) for key, ms in longest]
+    rest = held.total() - sum(ms for _, ms in longest)
+    if rest:
+        others = [f"{len(held) - len(longest)} others"]
+        shares.append(HeldShare("holder-other", others, rest, rest / total))
+    return colors, shares
+
+
+def _spans(parts: Sequence[_Stretch], times: Range, colors: Mapping[HolderKey, str]) -> Iterator[Span]:
+    """Yield the holders in order of time, with neighboring stretches of one holder as one span."""
+    for key, group in groupby(parts, key=lambda part: _key(part.sample)):
+        if key is not None:
+            held = list(group)
+            from_ms, to_ms = held[0].from_ms, held[-1].to_ms
+            x, end = times.position(from_ms), times.position(to_ms)
+            yield Span(colors.get(key, "holder-other"), x, round(end - x, 3), from_ms, to_ms, _pieces(key))

@@ -111,7 +111,7 @@ def lag_chart(samples: Sequence[Sample], range_ms: int, now_ms: int, scales: Sca
 
 
 def _stretches(samples: Sequence[Sample], times: Range) -> Iterator[_Stretch]:
-    ends = [sample.at_ms for sample in samples[1:]] + [times.end]
+    ends = [*(sample.at_ms for sample in samples), times.end][1:]
     for sample, end_ms in zip(samples, ends, strict=True):
         from_ms, to_ms = max(sample.at_ms, times.start), min(end_ms, times.end)
         if from_ms < to_ms:

@@ -1,0 +1,96 @@
+"""The lag chart of the page, drawn from the samples of a job."""
+
+from tidegate.domain.results import HoldReason
+from tidegate.domain.timeline import Sample
+from tidegate.page.lag import COLORS, REPLAYED_MS, LagChart, lag_chart
+from tidegate.page.scales import Scales
+from tidegate.reads.sentences import plain_text
+
+START = 1_700_000_000_000
+MINUTE = 60_000
+RANGE = 10 * MINUTE
+NOW = START + RANGE
+
+
+def sample(
+    minutes: int, lag_minutes: int | None, name: str = "HNL", reason: HoldReason | None = "slow", query: str = ""
+) -> Sample:
+    at_ms = START + minutes * MINUTE
+    watermark = None if lag_minutes is None else at_ms - lag_minutes * MINUTE
+    return Sample(at_ms, watermark, reason, query, name)
+
+
+def chart(*samples: Sample) -> LagChart:
+    found = lag_chart(samples, RANGE, NOW, Scales())
+    assert found is not None
+    return found
+
+
+def held(found: LagChart) -> list[tuple[str, float, float]]:
+    return [(plain_text(span.holder, NOW), span.x, span.width) for span in found.spans]
+
+
+def test_the_lag_grows_with_time_and_falls_with_the_watermark() -> None:
+    found = chart(sample(0, 2), sample(5, 1))
+    assert (found.lowest, found.highest) == (MINUTE, 7 * MINUTE)
+    assert found.vertical.end == 8 * MINUTE
+    assert found.lines == ["0.0,75.0 50.0,12.5 50.0,87.5 100.0,25.0"]
+
+
+def test_a_line_ends_where_the_job_has_no_watermark() -> None:
+    found = chart(sample(0, 2), sample(2, None), sample(8, 1))
+    assert [line.split(",")[0] for line in found.lines] == ["0.0", "80.0"]
+    assert lag_chart([sample(0, None)], RANGE, NOW, Scales()) is None
+    assert lag_chart([], RANGE, NOW, Scales()) is None
+
+
+def test_a_sample_before_the_range_applies_at_its_start() -> None:
+    found = chart(sample(-30, 1), sample(5, 1))
+    assert found.points[0][0] == START
+    assert found.highest == 36 * MINUTE
+
+
+def test_the_band_shows_who_held_the_watermark() -> None:
+    found = chart(
+        sample(0, 2),
+        sample(1, 2),
+        sample(2, 2, "BOS"),
+        sample(4, 2, "", None),
+        sample(5, 2, "", "open_batch", "daily"),
+        sample(6, 2, "", "open_batch", "daily"),
+        sample(9, 2, "audit", "hold"),
+    )
+    assert held(found) == [
+        ("HNL", 0.0, 20.0),
+        ("BOS", 20.0, 20.0),
+        ("open batches of daily", 50.0, 40.0),
+        ("the hold audit", 90.0, 10.0),
+    ]
+    shares = [(plain_text(share.holder, NOW), share.held_ms, share.share) for share in found.shares]
+    assert shares[0] == ("open batches of daily", 4 * MINUTE, 0.4)
+    assert shares[-1] == ("the hold audit", MINUTE, 0.1)
+
+
+def test_a_substream_is_one_holder_for_whatever_reason() -> None:
+    assert held(chart(sample(0, 2), sample(5, 3, reason="blocked"))) == [("HNL", 0.0, 100.0)]
+
+
+def test_the_holders_that_held_longest_have_colors() -> None:
+    found = chart(*(sample(minute, 2, f"s{min(minute, 7)}") for minute in range(10)))
+    assert [share.color for share in found.shares] == [
+        *(f"holder-{number}" for number in range(COLORS)),
+        "holder-other",
+    ]
+    assert plain_text(found.shares[0].holder, NOW) == "s7"
+    assert plain_text(found.shares[-1].holder, NOW) == "3 others"
+    assert found.spans[-1].color == "holder-0"
+
+
+def test_replayed_event_times_are_shown_as_event_times() -> None:
+    """A lag of years says nothing about the job."""
+    shift = REPLAYED_MS // MINUTE + 200
+    found = chart(sample(0, shift), sample(5, shift - 100))
+    assert found.is_event_time
+    watermark = START - shift * MINUTE
+    assert (found.lowest, found.highest) == (watermark, watermark + 105 * MINUTE)
+    assert not chart(sample(0, shift - 220)).is_event_time

@@ -6,7 +6,7 @@ from typing import Any
 
 from tidegate.auth.callers import Caller
 from tidegate.domain.config import JOB_LIMITS
-from tidegate.domain.health import WORST_FIRST, health
+from tidegate.domain.health import WORST_FIRST
 from tidegate.domain.pattern import matches
 from tidegate.page.actions import ACTIONS
 from tidegate.page.charts import completeness_chart, late_chart
@@ -51,7 +51,7 @@ async def job_list(context: Context, caller: Caller, name: str) -> Sections:
     for job, status in (await context.overview.statuses()).items():
         if is_shown(job):
             held_by = status.state.held_by
-            rank = WORST_FIRST.index(health(status.state, status.summary, context.reader.stale_after_ms))
+            rank = WORST_FIRST.index(status.health(context.reader.stale_after_ms))
             jobs.append((rank, held_by.since_ms if held_by else 0, job, status))
     jobs.sort(key=lambda ranked: ranked[:3])
     # Convert only the jobs that the page shows, because the list may contain thousands.

@@ -89,6 +89,15 @@ def test_held(held_by: dict[str, Any], until: list[tuple[str, int, bool]], says:
     assert status_text(HELD | held_by, *until, watermark=None) == f"No watermark yet: held by {says}"
 
 
+def test_the_reason_of_a_hold() -> None:
+    """A sentence about a hold includes its reason, if the record has the holds of the job."""
+    held_by = HELD | {"reason": "hold", "query": "", "substream": None, "hold": "audit"}
+    holds = [{"hold": "other", "reason": "migration"}, {"hold": "audit", "reason": "quarter close"}]
+    says = "by the hold audit (quarter close), set by an operator."
+    assert status_text(held_by, holds=holds) == f"Held at 2013-01-07 10:00:00Z {says}"
+    assert status_text(HELD, holds=holds).endswith("by ANC of departures, silent for 48 s.")
+
+
 def test_not_held() -> None:
     counts = {"active": 0, "idle": 2, "done": 0, "all_idle": True}
     assert status_text(None) == "Complete up to 2013-01-07 10:00:00Z; nothing holds it."

@@ -21,6 +21,8 @@ def test_invalid_configurations_are_refused() -> None:
         limiting_lag(timedelta(0), slide=timedelta(hours=1))
     with pytest.raises(InvalidUsage, match="idle_timeout must be 1 ms"):
         limiting_lag(timedelta(0), idle_timeout=timedelta(0))
+    with pytest.raises(InvalidUsage, match="max_lag must be 1 ms"):
+        limiting_lag(timedelta(0), max_lag=timedelta(0))
     with pytest.raises(InvalidUsage, match="frame and min_step cannot be combined"):
         limiting_lag(timedelta(0), frame=timedelta(hours=1), min_step=timedelta(hours=1))
     with pytest.raises(InvalidUsage, match="max_delay must be 1 ms"):
@@ -46,6 +48,7 @@ def test_the_coordinator_accepts_all_configurations() -> None:
         "query_timeout": minute,
         "max_batch_hold": minute,
         "max_future_skew": None,
+        "max_lag": minute,
         "overrides": {"slow-*": limiting_lag(2 * minute)},
         "expected_queries": ["q"],
     }

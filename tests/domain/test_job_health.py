@@ -8,7 +8,8 @@ from tidegate.domain.health import LONG_MS, WORST_FIRST, health
 from tidegate.domain.results import Holder, JobSummary, WatermarkState
 from tidegate.domain.rows import RowCounts
 
-NOW, STALE_MS = 10_000_000, 300_000
+NOW, STALE_MS, MAX_LAG_MS = 10_000_000, 300_000, 1000
+LAGGING = {"watermark": NOW - MAX_LAG_MS - 1}
 ANSWER = WatermarkState(1, "e", NOW, 500, 500, False, None)
 SUMMARY = JobSummary(600, 550, 2, 0, 0, False, RowCounts(), 0, 0, 1, 0, NOW - 1, 0, {}, (), ())
 
@@ -41,8 +42,28 @@ def held(reason: str, last_event_ms: int | None = None, begun_ms: int | None = N
     ],
 )
 def test_health_of_a_job(answer: dict[str, object], summary: dict[str, object], expected: str) -> None:
-    assert health(replace(ANSWER, **answer), replace(SUMMARY, **summary), STALE_MS) == expected  # type: ignore[arg-type]
+    state, of_job = replace(ANSWER, **answer), replace(SUMMARY, **summary)  # type: ignore[arg-type]
+    assert health(state, of_job, STALE_MS, None) == expected
+
+
+@pytest.mark.parametrize(
+    ("answer", "summary", "expected"),
+    [
+        ({"watermark": NOW - MAX_LAG_MS}, {}, "running"),
+        (LAGGING, {}, "lagging"),
+        (LAGGING, {"all_idle": True}, "lagging"),
+        (LAGGING | {"held_by": held("slow", NOW)}, {}, "lagging"),
+        (LAGGING | {"held_by": held("hold")}, {}, "held"),
+        (LAGGING | {"held_by": held("slow", NOW - LONG_MS)}, {}, "held"),
+        (LAGGING, {"last_contact_ms": NOW - STALE_MS}, "stale"),
+        (LAGGING | {"complete": True}, {}, "complete"),
+        ({"watermark": None}, {}, "no_watermark"),
+    ],
+)
+def test_health_of_a_job_with_a_max_lag(answer: dict[str, object], summary: dict[str, object], expected: str) -> None:
+    state, of_job = replace(ANSWER, **answer), replace(SUMMARY, **summary)  # type: ignore[arg-type]
+    assert health(state, of_job, STALE_MS, MAX_LAG_MS) == expected
 
 
 def test_the_worst_health_comes_first() -> None:
-    assert WORST_FIRST[:2] == ("stale", "held") and WORST_FIRST[-1] == "complete"
+    assert WORST_FIRST[:4] == ("stale", "held", "lagging", "no_watermark") and WORST_FIRST[-1] == "complete"

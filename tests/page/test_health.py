@@ -23,6 +23,8 @@ def test_jobs_of_every_health(tmp_path: Path, visitor: Visitor) -> None:
         for job in ("empty", "no-watermark", "all-idle", "complete", "running", "held", "blocked", "unthrottled"):
             throttle = {} if job == "unthrottled" else FRAMES
             create(http, job, **throttle, idle_timeout_ms=500 if job == "blocked" else HOUR)
+        create(http, "lagging", max_lag_ms=HOUR)
+        report(http, "lagging", {"BOS": BASE})
         names = {"names": ["HNL"], "reason": "lands tomorrow"}
         http.post("/v1/jobs/no-watermark:declare", json=names).raise_for_status()
         report(http, "no-watermark", {"BOS": BASE})
@@ -51,12 +53,14 @@ def test_jobs_of_every_health(tmp_path: Path, visitor: Visitor) -> None:
             "running": "running",
             "held": "held",
             "blocked": "held",
+            "lagging": "lagging",
             "unthrottled": "running",
         }
         page = visitor.window()
         page.goto(coordinator.url)
         badges = page.locator("tbody .badge").all_inner_texts()
-        assert badges == ["held", "held", "no watermark", "running", "running", "all idle", "empty", "complete"]
+        calm = ["running", "running", "all idle", "empty", "complete"]
+        assert badges == ["held", "held", "lagging", "no watermark", *calm]
         for job in healths:
             shoot(visitor, f"{coordinator.url}/jobs/{job}", f"job-{job}", LIVE)
         shoot(visitor, coordinator.url, "jobs", LIVE)

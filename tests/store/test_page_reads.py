@@ -8,9 +8,11 @@ from redis.exceptions import ResponseError
 from tests.support.driver import Driver
 from tidegate.domain.config import JobConfig
 from tidegate.domain.policy import LimitingLag, LimitingLagAndDelay
+from tidegate.domain.timeline import COARSE_MS
 from tidegate.reads.job_page import JobPageSelection, read_job_page
 from tidegate.reads.reader import Reader
 from tidegate.store.embedded import EmbeddedValkey
+from tidegate.store.keyspace import key_of
 from tidegate.store.reads import ROWS_AT_ONCE
 
 
@@ -52,6 +54,32 @@ def test_functions_that_the_server_does_not_have_are_loaded_for_the_page(driver:
     driver(flush())
     reader = Reader(driver.store, lambda job, state: "token", 1000)
     assert driver(read_job_page(reader, job_name, JobPageSelection())).status.watermark == 5
+
+
+def test_the_timelines_of_all_jobs_are_one_read(driver: Driver, job_name: str) -> None:
+    """A job whose timeline cannot be read has no samples, and the other jobs keep theirs."""
+    store, config = driver.store, {"policy": {"type": "limiting_lag", "lag_ms": 0}}
+    names = [f"{job_name}-{number}" for number in range(50)]
+    for name in names:
+        driver(store.configure(name, JobConfig(LimitingLag(0)), config, None, now_ms=1))
+        for interval in range(1, 4):
+            driver(store.report(name, {"a": interval}, now_ms=interval * COARSE_MS))
+
+    async def damage() -> None:
+        await store.redis.rpush(key_of(names[0], "timeline", COARSE_MS), "1 2")
+        await store.redis.set(key_of(names[1], "timeline", COARSE_MS), "text")
+
+    async def received() -> int:
+        return int((await store.redis.info("stats"))["total_reads_processed"])
+
+    driver(damage())
+    before = driver(received())
+    found = driver(store.reads.timelines([*names, "absent"], COARSE_MS, 2))
+    assert driver(received()) - before - 1 == 1
+    assert found[names[0]] == found[names[1]] == found["absent"] == []
+    for name in names[2:]:
+        assert [(sample.at_ms, sample.watermark) for sample in found[name]] == [(2 * COARSE_MS, 2), (3 * COARSE_MS, 3)]
+    assert driver(store.reads.timelines([], COARSE_MS, 2)) == {}
 
 
 def test_an_error_begins_with_its_code(tmp_path: Path) -> None:

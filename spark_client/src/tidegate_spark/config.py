@@ -38,6 +38,8 @@ class Limits(TypedDict, total=False):
         delay_half_life: Span of event time after which the weight of measured delays has halved; default: 1 day.
         max_future_skew: Maximum distance of event times ahead of the clock; default: 1 day. Later event times move no
             watermark. Set it to None if event times are not epoch milliseconds.
+        max_lag: Lag of the watermark behind processing time above which the health of the job is ``lagging``. It moves
+            no watermark.
         overrides: Configurations by substream name pattern (``*`` matches any characters). The policy of the first
             match replaces the job's policy.
         expected_queries: Names of queries that hold the watermark from the start until they report their substreams.
@@ -53,11 +55,20 @@ class Limits(TypedDict, total=False):
     max_batch_hold: timedelta | None
     delay_half_life: timedelta
     max_future_skew: timedelta | None
+    max_lag: timedelta | None
     overrides: Mapping[str, JobConfig]
     expected_queries: Sequence[str]
 
 
-_POSITIVE = {"max_delay", "idle_timeout", "max_retention", "query_timeout", "max_batch_hold", "delay_half_life"}
+_POSITIVE = {
+    "max_delay",
+    "idle_timeout",
+    "max_retention",
+    "query_timeout",
+    "max_batch_hold",
+    "delay_half_life",
+    "max_lag",
+}
 """Durations that must be 1 ms or more."""
 
 

@@ -68,6 +68,13 @@ class JobConfig:
         default=None,
         request_default=DAY_MS,
     )
+    max_lag_ms: int | None = parameter(
+        "Lag of the watermark behind processing time above which the health of the job is `lagging`. It moves no "
+        "watermark. Null: off.",
+        minimum=1,
+        example=3_600_000,
+        default=None,
+    )
     overrides: tuple[Override, ...] = ()
     expected_queries: tuple[str, ...] = ()
     delay_half_life_ms: int = parameter(

@@ -13,8 +13,9 @@ from redis.exceptions import RedisError
 from tidegate.auth.roles import READERS
 from tidegate.domain.errors import ClockJumped, JobDeleted, JobNotFound
 from tidegate.page import sections
+from tidegate.page.job_list import job_list
 from tidegate.page.layout import PageRoute
-from tidegate.page.pages import JobPattern, JobViewOf
+from tidegate.page.pages import JobListViewOf, JobViewOf
 from tidegate.page.scales import Scales
 from tidegate.page.sections import Sections
 from tidegate.web.access import CallerOf, allowed, caller_of
@@ -34,13 +35,11 @@ Read = Callable[[], Awaitable[Sections]]
 
 @router.get("/live")
 @allowed(*READERS)
-async def jobs_live(
-    request: Request, context: ContextOf, caller: CallerOf, name: JobPattern = "*"
-) -> StreamingResponse:
+async def jobs_live(request: Request, context: ContextOf, caller: CallerOf, view: JobListViewOf) -> StreamingResponse:
     """Stream updates of the list of jobs."""
 
     async def read() -> Sections:
-        return await sections.job_list(context, caller, name)
+        return await job_list(context, caller, view)
 
     async def polls() -> AsyncGenerator[None, None]:
         with context.usage.waiting(caller.key), context.wakeups.place():

@@ -4,13 +4,15 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
 from tidegate.auth.roles import READERS
+from tidegate.domain.health import WORST_FIRST
 from tidegate.page import sections
 from tidegate.page.actions import ACTIONS
+from tidegate.page.job_list import JobListSelection, job_list
 from tidegate.page.layout import PageRoute, layout
 from tidegate.page.render import render
 from tidegate.page.scales import Scales
@@ -21,16 +23,16 @@ from tidegate.web.context import ContextOf, JobId
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
-JobPattern = Annotated[str, Query(max_length=128)]
+JobListViewOf = Annotated[JobListSelection, Depends()]
 JobViewOf = Annotated[JobPageSelection, Depends()]
 
 
 @router.get("/")
 @allowed(*READERS)
-async def jobs_page(request: Request, context: ContextOf, caller: CallerOf, name: JobPattern = "*") -> Response:
-    """Show the list of jobs, worst health first."""
-    shown = await sections.job_list(context, caller, name or "*")
-    return _page(request, "jobs.html", shown, {"name": name, "live": "/live?" + urlencode({"name": name or "*"})})
+async def jobs_page(request: Request, context: ContextOf, caller: CallerOf, view: JobListViewOf) -> Response:
+    """Show the list of jobs."""
+    shown = await job_list(context, caller, view)
+    return _page(request, "jobs.html", shown, {"view": view, "healths": WORST_FIRST, "live": "/live" + view.query()})
 
 
 @router.get("/jobs/{job:id}")

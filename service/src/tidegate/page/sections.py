@@ -6,8 +6,6 @@ from typing import Any
 
 from tidegate.auth.callers import Caller
 from tidegate.domain.config import JOB_LIMITS
-from tidegate.domain.health import WORST_FIRST, health
-from tidegate.domain.pattern import matches
 from tidegate.page.actions import ACTIONS
 from tidegate.page.charts import completeness_chart, late_chart
 from tidegate.page.lag import lag_chart
@@ -16,10 +14,7 @@ from tidegate.page.render import render
 from tidegate.page.scales import Scales
 from tidegate.reads.job_page import ACTIVE, RANGES_MS, SPANS_SHOWN, JobPage, JobPageSelection, read_job_page
 from tidegate.reads.sentences import status_sentence
-from tidegate.reads.status import job_status
 from tidegate.web.context import Context
-
-JOBS_SHOWN = 200
 
 HOLDER_NOTES = {
     "slow": "holds the watermark",
@@ -39,31 +34,6 @@ class Sections:
 
     now_ms: int
     markup: Mapping[str, str]
-
-
-async def job_list(context: Context, caller: Caller, name: str) -> Sections:
-    """Return the list of jobs whose names match, worst health first."""
-
-    def is_shown(job: str) -> bool:
-        return job.startswith(caller.prefix) and matches(name, job)
-
-    jobs = []
-    for job, status in (await context.overview.statuses()).items():
-        if is_shown(job):
-            held_by = status.state.held_by
-            rank = WORST_FIRST.index(health(status.state, status.summary, context.reader.stale_after_ms))
-            jobs.append((rank, held_by.since_ms if held_by else 0, job, status))
-    jobs.sort(key=lambda ranked: ranked[:3])
-    # Convert only the jobs that the page shows, because the list may contain thousands.
-    records = [job_status(context.reader, job, status).model_dump() for _, _, job, status in jobs[:JOBS_SHOWN]]
-    markup = render(
-        "_jobs.html",
-        jobs=[record | {"sentence": status_sentence(record)} for record in records],
-        more=len(jobs) - len(records),
-        name=name,
-        unreadable=sorted(filter(is_shown, context.overview.unreadable)),
-    )
-    return Sections(max((status.state.now_ms for *_, status in jobs), default=0), {"jobs": markup})
 
 
 async def job(context: Context, caller: Caller, name: str, view: JobPageSelection, scales: Scales) -> Sections:

@@ -84,7 +84,8 @@ def status_sentence(job: Mapping[str, Any]) -> list[Piece]:
 
     Args:
         job: Members of a ``WatermarkState``. With the members of an ``Explanation``, the sentence includes the next
-            deadline. With the members of a ``JobStatus``, the sentence includes whether all substreams are idle.
+            deadline. With the members of a ``JobStatus``, the sentence includes the reason of a hold, and whether all
+            substreams are idle.
     """
     watermark, held_by, now_ms = job["watermark"], job["held_by"], job["now_ms"]
     if job["complete"]:
@@ -94,7 +95,8 @@ def status_sentence(job: Mapping[str, Any]) -> list[Piece]:
         return _not_held(watermark, job.get("substreams"), job.get("future_rows", 0))
     start: list[Piece] = ["No watermark yet: held by "] if watermark is None else ["Held at ", Time(watermark), " by "]
     deadline = _next_deadline(job.get("holders"), now_ms)
-    return [*start, *holder(held_by), *_explanation(held_by, now_ms, has_deadline=bool(deadline)), *deadline, "."]
+    name = [*holder(held_by), *_reason(held_by, job.get("holds", ()))]
+    return [*start, *name, *_explanation(held_by, now_ms, has_deadline=bool(deadline)), *deadline, "."]
 
 
 def holder(held_by: Mapping[str, Any]) -> list[Piece]:
@@ -201,6 +203,11 @@ def _explanation(held_by: Mapping[str, Any], now_ms: int, *, has_deadline: bool)
             return [", open for ", Elapsed(held_by["begun_ms"])]
         case _:
             return [", set by an operator"]
+
+
+def _reason(held_by: Mapping[str, Any], holds: Iterable[Mapping[str, Any]]) -> list[Piece]:
+    reason = next((hold["reason"] for hold in holds if hold["hold"] == held_by["hold"]), None)
+    return [" (", Name(reason), ")"] if reason else []
 
 
 def _next_deadline(holders: list[Mapping[str, Any]] | None, now_ms: int) -> list[Piece]:

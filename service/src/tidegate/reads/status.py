@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from tidegate.domain.health import Health, health
+from tidegate.domain.health import Health
 from tidegate.reads.config import JobConfig
 from tidegate.reads.reader import Reader
 from tidegate.reads.types import Record, attributes
@@ -62,8 +62,9 @@ class JobStatus(WatermarkState):
     health: Health = Field(
         description="State of the job in one word. `stale`: no client contact for `TIDEGATE_STALE_AFTER_S` and no "
         "open batch. `held`: held for longer than a minute, or by an operator, a missing query or a blocked substream. "
-        "`no_watermark`: the job has no watermark yet. `running`: the watermark follows the data. `all_idle`: no "
-        "substream is active. `empty`: no reports yet. `complete`: the input has ended.",
+        "`lagging`: the watermark is more than `max_lag_ms` behind processing time. `no_watermark`: the job has no "
+        "watermark yet. `running`: the watermark follows the data. `all_idle`: no substream is active. `empty`: no "
+        "reports yet. `complete`: the input has ended.",
         examples=["running"],
     )
     config: JobConfig = Field(description="Configuration of the job.")
@@ -112,7 +113,7 @@ def job_status(reader: Reader, job: str, status: Status) -> JobStatus:
             **attributes(status),
             **attributes(summary),
             **reader.members(job, status.state),
-            "health": health(status.state, summary, reader.stale_after_ms),
+            "health": status.health(reader.stale_after_ms),
             "substreams": SubstreamCounts.model_validate(summary),
             "rows": summary.counts,
         }

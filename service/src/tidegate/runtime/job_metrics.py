@@ -7,7 +7,6 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from tidegate.domain.config import LIMITS
-from tidegate.domain.health import health
 from tidegate.domain.results import SubstreamRow
 from tidegate.store.views import Status
 
@@ -33,6 +32,10 @@ _GAUGES: dict[str, tuple[str, Value]] = {
     "holds": ("Holds by operators", lambda s: len(s.summary.holds)),
     "missing_queries": ("Expected queries without substreams", lambda s: len(s.summary.missing_queries)),
     "complete": ("1 after the end of input", lambda s: int(s.state.complete)),
+    "max_lag_seconds": (
+        "Watermark lag above which the health of the job is lagging",
+        lambda s: _seconds(s.config.get("max_lag_ms")),
+    ),
     "completeness_target": ("Share of rows on time that the policy targets", lambda s: _target(s)),
 }
 _COUNTERS: dict[str, tuple[str, Value]] = {
@@ -97,7 +100,7 @@ def job_metrics(
     for name, (kind, help_text, label, counts) in _BY_LABEL.items():
         labelled = [([job, of], number) for job, status in statuses.items() for of, number in counts(status).items()]
         yield _family(kind, name, help_text, [label], labelled)
-    healths = [([job, health(s.state, s.summary, stale_after_ms)], 1) for job, s in statuses.items()]
+    healths = [([job, s.health(stale_after_ms)], 1) for job, s in statuses.items()]
     yield _family(GaugeMetricFamily, "health", "1 for the current health of the job", ["health"], healths)
 
 

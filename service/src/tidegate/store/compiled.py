@@ -11,6 +11,9 @@ from tidegate.domain.throttle import Throttle
 DERIVED = ("initial_lag", "limit", "accepts_watermarks", "late_share", "enough", "window", "slide")
 """Derived values of a policy or a throttle that the functions need in addition to its parameters."""
 
+UNUSED = ("max_lag_ms",)
+"""Settings that the functions do not need, because they change neither a watermark nor a record."""
+
 
 def compile_config(config: JobConfig) -> str:
     """Return the JSON text for the functions in Redis.
@@ -25,7 +28,7 @@ def compile_config(config: JobConfig) -> str:
         ],
         "throttle": _record(config.throttle),
         "expected_queries": list(config.expected_queries),
-        **{name: getattr(config, name) for name in declarations(config)},
+        **{name: getattr(config, name) for name in declarations(config) if name not in UNUSED},
     }
     return json.dumps({name: value for name, value in compiled.items() if value is not None})
 

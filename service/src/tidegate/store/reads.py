@@ -10,6 +10,7 @@ from tidegate.domain.journal import Record
 from tidegate.domain.names import PLACEHOLDER, SubstreamKey, member
 from tidegate.domain.results import SubstreamRow
 from tidegate.domain.state import PinnedWatermark
+from tidegate.domain.timeline import Sample
 from tidegate.store import replies
 from tidegate.store.connection import is_failed_function
 from tidegate.store.functions import Functions, Reply, record, reply_of
@@ -220,6 +221,15 @@ class JobReads:
         reply = await self._functions.run("timeline", job, now_ms, interval_ms=interval_ms, limit=limit)
         return Samples.of(reply)
 
+    async def timelines(self, jobs: Sequence[str], interval_ms: int, limit: int) -> dict[str, list[Sample]]:
+        """Return the latest samples of each job, oldest first. A job without a readable timeline has no samples."""
+        pipeline = self._redis.pipeline(transaction=False)
+        for job in jobs:
+            pipeline.lrange(key_of(job, "timeline", interval_ms), -limit, -1)
+        with self._functions.around("timelines"):
+            found = await pipeline.execute(raise_on_error=False)
+        return {job: _samples(texts) for job, texts in zip(jobs, found, strict=True)}
+
     async def _late(self, job: str, of: str, reply: Reply, now_ms: int | None) -> LateRows:
         """Return the late rows in ``reply``, and read the remaining replies."""
         late = LateRows.of(reply)
@@ -234,6 +244,13 @@ def _member_sets(job: str) -> list[str]:
     """Return the sorted sets of all substreams, with placeholders: the idle and done ones, then the active ones."""
     active = [key_of(job, "active"), *(key_of(job, "lagged", limit) for limit in POLICY_LIMITS)]
     return [key_of(job, "frozen"), *active]
+
+
+def _samples(found: list[str] | Exception) -> list[Sample]:
+    try:
+        return [] if isinstance(found, Exception) else [*map(replies.sample, found)]
+    except ValueError:  # another program has written to the key
+        return []
 
 
 def _end_before(entry_id: str) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Self
 
+from tidegate.domain.health import Health, health
 from tidegate.domain.journal import Record
 from tidegate.domain.ledger import Entry
 from tidegate.domain.names import SubstreamKey, member
@@ -28,6 +29,10 @@ class Status:
     revision: int
     created_ms: int
     summary: JobSummary
+
+    def health(self, stale_after_ms: int) -> Health:
+        """Return the health of the job, which is stale after ``stale_after_ms`` without client contact."""
+        return health(self.state, self.summary, stale_after_ms, self.config.get("max_lag_ms"))
 
     @classmethod
     def of(cls, reply: Reply) -> Self:

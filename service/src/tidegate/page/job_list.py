@@ -1,0 +1,135 @@
+"""The list of jobs: which jobs it shows, in which order, and its markup."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Annotated, Any, Literal
+from urllib.parse import urlencode
+
+from pydantic import Field
+
+from tidegate.auth.callers import Caller
+from tidegate.domain.health import WORST_FIRST, Health
+from tidegate.domain.pattern import matches
+from tidegate.domain.timeline import COARSE_MS, Sample
+from tidegate.page.lag import is_replayed
+from tidegate.page.lag_line import SAMPLES, lag_line
+from tidegate.page.render import render
+from tidegate.page.sections import Sections
+from tidegate.reads.sentences import status_sentence
+from tidegate.reads.status import job_status
+from tidegate.store.views import Status
+from tidegate.web.context import Context
+
+JOBS_SHOWN = 200
+
+Column = Literal["job", "health", "lag", "late", "last_contact"]
+LARGEST_FIRST: tuple[Column, ...] = ("lag", "late")
+"""Columns whose head first selects the descending order."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobListSelection:
+    """The parameters of the list of jobs.
+
+    Attributes:
+        name: Pattern of job names. Empty selects all names.
+        health: Health of the jobs. Empty selects every health.
+        sort: Column to sort by. The default is the health, worst first.
+        descending: Whether the highest value comes first.
+    """
+
+    name: Annotated[str, Field(max_length=128)] = "*"
+    health: Health | Literal[""] = ""
+    sort: Column = "health"
+    descending: bool = False
+
+    @property
+    def filters(self) -> Sequence[str]:
+        """The filters in words; empty if the list shows all jobs."""
+        health = [f"health {self.health.replace('_', ' ')}"] if self.health else []
+        return health + ([f"name {self.name}"] if self.name not in ("", "*") else [])
+
+    def query(self, **changes: Any) -> str:
+        """Return this selection with changes as the query of an address, without defaults."""
+        values = asdict(replace(self, **changes))
+        changed = {each.name: values[each.name] for each in fields(self) if values[each.name] != each.default}
+        return "?" + urlencode({name: "true" if value is True else value for name, value in changed.items()})
+
+    def sorted_by(self, column: Column) -> str:
+        """Return the query of the address to which the head of a column links."""
+        descending = not self.descending if self.sort == column else column in LARGEST_FIRST
+        return self.query(sort=column, descending=descending)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    name: str
+    status: Status
+    health: Health
+
+    def value(self, column: Column) -> int | None:
+        state, summary = self.status.state, self.status.summary
+        match column:
+            case "health":
+                return WORST_FIRST.index(self.health)
+            case "lag" if state.watermark is not None and not is_replayed(state.watermark, state.now_ms):
+                return state.now_ms - state.watermark
+            case "late":
+                return summary.counts.late
+            case "last_contact":
+                return summary.last_contact_ms
+            case _:
+                return None
+
+
+async def job_list(context: Context, caller: Caller, view: JobListSelection) -> Sections:
+    """Return the list of jobs that a selection shows to a caller."""
+    reader, statuses = context.reader, await context.overview.statuses()
+    visible = [
+        _Job(name, status, status.health(reader.stale_after_ms))
+        for name, status in statuses.items()
+        if name.startswith(caller.prefix)
+    ]
+    matching = _sorted((job for job in visible if _is_selected(job, view)), view)
+    shown = matching[:JOBS_SHOWN]  # convert only these, because the list may contain thousands
+    timelines = await context.store.reads.timelines([job.name for job in shown], COARSE_MS, SAMPLES)
+    markup = render(
+        "_jobs.html",
+        jobs=[_row(context, job, timelines[job.name]) for job in shown],
+        matching=len(matching),
+        total=len(visible),
+        view=view,
+        unreadable=[
+            name
+            for name in sorted(context.overview.unreadable)
+            if name.startswith(caller.prefix) and matches(view.name or "*", name)
+        ],
+    )
+    return Sections(max((job.status.state.now_ms for job in visible), default=0), {"jobs": markup})
+
+
+def _is_selected(job: _Job, view: JobListSelection) -> bool:
+    return matches(view.name or "*", job.name) and view.health in ("", job.health)
+
+
+def _sorted(jobs: Iterable[_Job], view: JobListSelection) -> list[_Job]:
+    """Return jobs in the order of a selection. Jobs without a value come last, in both orders."""
+    if view.sort == "job":
+        return sorted(jobs, key=lambda job: job.name, reverse=view.descending)
+    sign = -1 if view.descending else 1
+
+    def position(job: _Job) -> tuple[bool, int, int, str]:
+        value, held_by = job.value(view.sort), job.status.state.held_by
+        return value is None, sign * (value or 0), held_by.since_ms if held_by else 0, job.name
+
+    return sorted(jobs, key=position)
+
+
+def _row(context: Context, job: _Job, samples: Sequence[Sample]) -> Mapping[str, Any]:
+    record = job_status(context.reader, job.name, job.status).model_dump()
+    state = job.status.state
+    return record | {
+        "sentence": status_sentence(record),
+        "is_replayed": is_replayed(state.watermark, state.now_ms),
+        "line": lag_line(samples, state),
+    }

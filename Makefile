@@ -7,7 +7,7 @@ SETUP_LOG := $(VENV)/setup.log
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-rest test-all test-versions conformance mutants bench lateness lint format openapi reference figures \
-  pictures lock clean
+  pictures screens lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -140,6 +140,9 @@ pictures: $(READY) ## take the screenshots of the README while the demo runs (fi
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
   --no-emit-find-links --custom-compile-command 'make lock'
 OF_AN_IMAGE = $(COMPILE) --constraint requirements.lock --output-file
+
+screens: $(READY) ## write screenshots of the operators' page in each state to out/screens (a minute; needs Chromium)
+	@$(BIN)/python -m tests.screens
 
 lock: $(READY) ## write requirements.lock and the lock files of the images from the declared dependencies
 	@$(COMPILE) --output-file requirements.lock \

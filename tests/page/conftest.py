@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.support.api import create
 from tests.support.browser import NoChromium, Visitor, chromium, executable
+from tests.support.site import Site, run_site
 from tidegate_spark.testing import CoordinatorProcess
 
 
@@ -37,6 +38,13 @@ def visitor(browser: Browser) -> Iterator[Visitor]:
 def http(tidegate: CoordinatorProcess) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=tidegate.url, timeout=30) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Yield coordinators that have a page in each of its states."""
+    with run_site(tmp_path_factory.mktemp("site")) as found:
+        yield found
 
 
 Report = Callable[..., None]

@@ -172,9 +172,9 @@ function replace(id, markup) {
   const section = document.getElementById(id);
   if (!section) return true;
   if (busy(section)) return false;
-  const focus = document.activeElement, inside = section.contains(focus);
-  const address = inside && focus.getAttribute("href"), fields = changedFields(section);
-  const before = positions(section);
+  const focus = document.activeElement, focused = section.contains(focus) && focus;
+  const place = focused && sameControls(section, focused).indexOf(focused), hadTip = !tip.hidden;
+  const fields = changedFields(section), before = positions(section);
   section.innerHTML = markup;
   move(section, before);
   for (const [name, value] of fields) {
@@ -182,15 +182,30 @@ function replace(id, markup) {
     if (field) field.value = value;
   }
   if (local) showTimes(section);
-  if (address) {
-    const again = [...section.querySelectorAll("a")].find((one) => one.getAttribute("href") === address);
-    if (again) again.focus();
+  if (focused) {
+    sameControls(section, focused).at(place)?.focus({ preventScroll: true });
+    if (!hadTip) hideTip();
   }
   return true;
 }
 
+// Returns the links with the address of a link, or the buttons with the text of a button.
+function sameControls(section, control) {
+  const key = (one) => one.getAttribute("href") ?? one.textContent;
+  return [...section.querySelectorAll(control.localName)].filter((one) => key(one) === key(control));
+}
+
+// Screen readers read a change of health. They would read the whole headline each second, because it shows durations.
+function announceHealth() {
+  const badge = document.querySelector("#headline .badge"), health = document.getElementById("health");
+  if (!health || !badge || badge.className === health.dataset.last) return;
+  if (health.dataset.last) health.textContent = badge.parentElement.textContent.trim();
+  health.dataset.last = badge.className;
+}
+
 function replaceAll() {
   for (const [id, markup] of Object.entries(pending)) if (replace(id, markup)) delete pending[id];
+  announceHealth();
 }
 
 if (body.dataset.live) {
@@ -218,3 +233,13 @@ if (body.dataset.live) {
   }
   document.addEventListener("selectionchange", () => setTimeout(replaceAll, 0));
 }
+
+// -- errors that may pass
+
+// Loads the page again when its address answers with another status. A reload would send a form again.
+async function loadIfChanged() {
+  const answer = await fetch(location.href, { cache: "no-store" }).catch(() => null);
+  if (answer && String(answer.status) !== body.dataset.retry) location.assign(location.pathname + location.search);
+}
+
+if (body.dataset.retry) setInterval(loadIfChanged, 5000);

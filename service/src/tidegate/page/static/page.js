@@ -137,6 +137,20 @@ function move(section, before) {
   }
 }
 
+// -- menus
+
+function closeMenus(except) {
+  for (const menu of document.querySelectorAll(".menu[open]")) if (!menu.contains(except)) menu.open = false;
+}
+
+for (const event of ["click", "focusin"]) document.addEventListener(event, ({ target }) => closeMenus(target));
+document.addEventListener("keydown", (event) => {
+  const menu = event.key === "Escape" && document.querySelector(".menu[open]");
+  if (!menu) return;
+  menu.open = false;
+  menu.querySelector("summary").focus();
+});
+
 // -- the event stream
 
 const trouble = document.getElementById("trouble"), connection = document.getElementById("connection");
@@ -150,12 +164,13 @@ function showTrouble(text) {
   connection.classList.toggle("on", !text);
 }
 
-// A section does not change while the user selects text in it, presses a button, or fills in a form.
+// A section does not change while the user selects text in it, presses a button, fills in a form, or opens a menu.
 let pressed = false;
 
 function busy(section) {
   const selection = getSelection(), focus = document.activeElement;
   return pressed
+    || section.querySelector(".menu[open]") !== null
     || (selection.type === "Range" && section.contains(selection.anchorNode))
     || (section.contains(focus) && ["INPUT", "SELECT"].includes(focus.tagName));
 }
@@ -168,22 +183,25 @@ function changedFields(section) {
   return fields.filter((field) => field.value !== before(field)).map((field) => [field.name, field.value]);
 }
 
+// Identifies a link or a menu, because an update replaces the element.
+const nameOf = (one) => one.getAttribute("href") || one.getAttribute("aria-label");
+
 function replace(id, markup) {
   const section = document.getElementById(id);
   if (!section) return true;
   if (busy(section)) return false;
   const focus = document.activeElement, inside = section.contains(focus);
-  const address = inside && focus.getAttribute("href"), fields = changedFields(section);
+  const name = inside && nameOf(focus), fields = changedFields(section);
   const before = positions(section);
   section.innerHTML = markup;
   move(section, before);
-  for (const [name, value] of fields) {
-    const field = section.querySelector(`[name="${CSS.escape(name)}"]`);
+  for (const [key, value] of fields) {
+    const field = section.querySelector(`[name="${CSS.escape(key)}"]`);
     if (field) field.value = value;
   }
   if (local) showTimes(section);
-  if (address) {
-    const again = [...section.querySelectorAll("a")].find((one) => one.getAttribute("href") === address);
+  if (name) {
+    const again = [...section.querySelectorAll("a, summary")].find((one) => nameOf(one) === name);
     if (again) again.focus();
   }
   return true;
@@ -216,5 +234,7 @@ if (body.dataset.live) {
     // The timeout runs after the click event of the same gesture.
     document.addEventListener(end, () => setTimeout(() => { pressed = false; replaceAll(); }, 0));
   }
+  // The event of a menu does not bubble.
+  document.addEventListener("toggle", replaceAll, true);
   document.addEventListener("selectionchange", () => setTimeout(replaceAll, 0));
 }

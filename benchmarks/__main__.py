@@ -12,7 +12,19 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import batches, jobs, lateness, overhead, postgres, reports, scripts, small_batches, tenants, waiting
+from benchmarks import (
+    batches,
+    jobs,
+    lateness,
+    overhead,
+    page,
+    postgres,
+    reports,
+    scripts,
+    small_batches,
+    tenants,
+    waiting,
+)
 from benchmarks.flink import side_by_side
 from benchmarks.results import Row, table, write_summary
 
@@ -29,6 +41,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "native": overhead.run_native,
     "small": small_batches.run,
     "lateness": lateness.run,
+    "page": page.run,
     "flink": side_by_side.run,
 }
 

@@ -143,7 +143,7 @@ def test_a_page_while_the_coordinator_is_away(tmp_path: Path, visitor: Visitor) 
         coordinator.start()
         expect(page.locator("#trouble")).to_be_hidden()
         report(http, "flights", {"BOS": BASE + HOUR})
-        expect(page.locator("svg.axis text.emitted tspan")).to_have_text("2013-01-07 10:59:59Z")
+        expect(page.locator(".picture .line.watermark tspan")).to_have_text("2013-01-07 10:59:59Z")
 
 
 def test_a_deleted_job(visitor: Visitor, tidegate: CoordinatorProcess, http: httpx.Client, job_name: str) -> None:

@@ -15,10 +15,11 @@ from tidegate.domain.rows import RowCounts
 from tidegate.domain.state import PinnedWatermark, Run, TokenClaim
 from tidegate.domain.throttle import FrameThrottle, MinStepThrottle, NoThrottle
 
-START = 1000
+START = 299_990
+"""The first time, shortly before new intervals of the timeline."""
 NAMES = ["a", "b", "c", "d/é", "e"]
 names = st.sampled_from(NAMES)
-ordinary_times = st.integers(700, 1300)
+ordinary_times = st.integers(START - 300, START + 300)
 ends_of_range = st.sampled_from([2**53 - 1, -(2**53) + 1, -(2**53) + 5])
 times = st.one_of(ordinary_times, ordinary_times, ordinary_times, ends_of_range)
 max_event_times = st.dictionaries(names, ordinary_times, max_size=4)

@@ -15,6 +15,7 @@ from tidegate.domain.numbers import EXACT_DOUBLE
 from tidegate.domain.results import WatermarkState
 from tidegate.domain.rows import RowCounts
 from tidegate.domain.sketch import Sketch
+from tidegate.domain.timeline import SAMPLES_KEPT
 from tidegate.store.capacity import Capacity
 from tidegate.store.jobs import JobStore
 from tidegate.store.keyspace import job_key
@@ -158,6 +159,9 @@ class Twin:
             self._same((of_one.diverted, of_one.hours), (self.machine.diverted_rows.get(key, 0), of_hours))
             self._same(of_one.counts, self.machine.counts.get(key, RowCounts()))
         self._same(self._due(self.driver(self._next_change_ms())), self._due(self.machine.next_change_ms()))
+        for interval_ms, kept in SAMPLES_KEPT.items():
+            timeline = self.driver(self.store.reads.samples(self.job, interval_ms, kept, self.now))
+            self._same(timeline.samples, self.machine.timeline.samples(interval_ms))
         return table.rows, queries, status.summary
 
     async def _next_change_ms(self) -> int | None:

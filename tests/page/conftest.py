@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.support.api import create
 from tests.support.browser import NoChromium, Visitor, chromium, executable
@@ -66,3 +66,9 @@ def open_job(visitor: Visitor, tidegate: CoordinatorProcess, job: str, query: st
     if options.get("java_script_enabled", True):
         expect(page.locator("#connection")).to_have_text("live")
     return page
+
+
+def choose(within: Locator, action: str) -> None:
+    """Open the menu of an element, and follow the link to an action."""
+    within.locator("summary").click()
+    within.get_by_role("link", name=action).click()

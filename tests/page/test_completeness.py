@@ -104,4 +104,4 @@ def test_without_delays_the_page_says_how_to_report_them(
     create(http, job_name, **FRAMES)
     report(http, job_name, {"BOS": BASE})
     page = open_job(visitor, tidegate, job_name)
-    expect(page.locator("#completeness")).to_contain_text("Reports must contain delays")
+    expect(page.locator("#completeness")).to_contain_text("In Spark, call Stream.measure_delays")

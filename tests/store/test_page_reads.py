@@ -30,7 +30,7 @@ def page_reads(driver: Driver, job: str, names: list[str]) -> tuple[int, set[str
 
     before = driver(received())
     page = driver(read_job_page(reader, job, JobPageSelection()))
-    return driver(received()) - before - 1, {row.substream for row in page.substreams.substreams}
+    return driver(received()) - before - 1, {row.substream for row in page.substreams.table.substreams}
 
 
 def test_a_job_page_is_one_read(driver: Driver, job_name: str) -> None:

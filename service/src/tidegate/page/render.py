@@ -10,6 +10,7 @@ from markupsafe import Markup, escape
 from tidegate import __version__
 from tidegate.escapes import visible
 from tidegate.reads.sentences import (
+    KIND_NAMES,
     Elapsed,
     Name,
     Piece,
@@ -20,6 +21,8 @@ from tidegate.reads.sentences import (
     percent,
     plain_text,
     record_details,
+    run_details,
+    run_title,
     share_text,
 )
 from tidegate.times import EARLIEST_MS, LATEST_MS, MS, format_duration, format_time
@@ -139,7 +142,10 @@ _templates.filters |= {
     "plain_time": format_time,
     "share": share_text,
     "holder": holder,
+    "kind_name": KIND_NAMES.__getitem__,
     "record_details": record_details,
+    "run_title": run_title,
+    "run_details": run_details,
     "late_span": late_span_sentence,
 }
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tidegate.auth.callers import Caller
@@ -9,9 +10,11 @@ from tidegate.domain.config import JOB_LIMITS
 from tidegate.page.actions import ACTIONS
 from tidegate.page.charts import completeness_chart, late_chart
 from tidegate.page.lag import lag_chart
+from tidegate.page.links import job_link, parameters
 from tidegate.page.picture import Picture, picture
 from tidegate.page.render import render
 from tidegate.page.scales import Scales
+from tidegate.reads.history import FILTERS, id_after
 from tidegate.reads.job_page import ACTIVE, RANGES_MS, SPANS_SHOWN, JobPage, JobPageSelection, read_job_page
 from tidegate.reads.sentences import status_sentence
 from tidegate.web.context import Context
@@ -45,10 +48,16 @@ async def job(context: Context, caller: Caller, name: str, view: JobPageSelectio
     """
     page = await read_job_page(context.reader, name, view)
     record = page.status.model_dump() | page.explanation.model_dump()
-    records = [one.model_dump() for one in page.records]
     now_ms = record["now_ms"]
     actions = {verb: action for verb, action in ACTIONS.items() if caller.has_role(*action.roles)}
-    common = {"job": record, "now": now_ms, "actions": actions}
+    common = {
+        "job": record,
+        "now": now_ms,
+        "actions": actions,
+        "view": view,
+        "link": partial(job_link, name, view),
+        "parameters": partial(parameters, view),
+    }
     markup = {
         "headline": render("_headline.html", sentence=status_sentence(record), **common),
         "picture": render("_picture.html", picture=_picture(page, record, scales), **common),
@@ -56,7 +65,6 @@ async def job(context: Context, caller: Caller, name: str, view: JobPageSelectio
             "_lag.html",
             chart=lag_chart(page.samples, RANGES_MS[view.range], now_ms, scales),
             ranges=RANGES_MS,
-            view=view,
             **common,
         ),
         "facts": render("_facts.html", limits=JOB_LIMITS, **common),
@@ -65,8 +73,8 @@ async def job(context: Context, caller: Caller, name: str, view: JobPageSelectio
         ),
         "late": render("_late.html", late=page.late, chart=late_chart(page.late.hours), shown=SPANS_SHOWN, **common),
         "queries": render("_queries.html", queries=page.queries.model_dump()["queries"], **common),
-        "substreams": render("_substreams.html", **_substreams(page, record, view), **common),
-        "history": render("_history.html", records=records, next=page.next, view=view, **common),
+        "substreams": render("_substreams.html", **_substreams(page, record), **common),
+        "history": render("_history.html", **_history(page, view), **common),
     }
     return Sections(now_ms, markup)
 
@@ -75,23 +83,42 @@ def _picture(page: JobPage, record: Mapping[str, Any], scales: Scales) -> Pictur
     return picture(record, page.all_substreams, page.slowest, page.distribution, scales)
 
 
-def _substreams(page: JobPage, record: Mapping[str, Any], view: JobPageSelection) -> dict[str, Any]:
+def _substreams(page: JobPage, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the table of substreams. The holder is the first row of the first page, and no other row."""
+    first = [] if page.holder is None or page.selection.after else [page.holder.model_dump()]
+    others = page.substreams.table.model_dump()["substreams"]
+    rows = [*first, *(row for row in others if not _is_holder(row, record["held_by"]))]
     return {
-        "rows": [row | _note(row, record["held_by"]) for row in page.substreams.model_dump()["substreams"]],
-        "next": page.substreams.next,
+        "rows": [row | _note(row, record["held_by"]) for row in rows],
+        "next": page.substreams.table.next,
+        "matching": page.substreams.matching,
         "known": page.status.substreams.known,
         "only_active": page.selection.states == ACTIVE,
         "sort": page.selection.sort,
-        "view": view,
+    }
+
+
+def _history(page: JobPage, view: JobPageSelection) -> dict[str, Any]:
+    """Return the values of the history. ``id_after`` makes the cursor from which a row is the first one."""
+    return {
+        "runs": [[record.model_dump() for record in run] for run in page.history],
+        "next": page.next,
+        "filters": FILTERS,
+        "id_after": id_after,
+        "up_to_ms": int(view.before.partition("-")[0]) if view.before else None,
     }
 
 
 def _note(row: Mapping[str, Any], held_by: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return whether a substream holds the watermark, and a note about its state."""
-    if held_by is not None and (held_by["query"], held_by["substream"]) == (row["query"], row["substream"]):
+    if held_by is not None and _is_holder(row, held_by):
         return {"is_holder": True, "note": HOLDER_NOTES[held_by["reason"]]}
     if row["state"] == "blocked":
         return {"is_holder": False, "note": "not confirmed idle"}
     if row["state"] == "active" and row["max_event_time"] is None:
         return {"is_holder": False, "note": "no events yet"}
     return {"is_holder": False, "note": ""}
+
+
+def _is_holder(row: Mapping[str, Any], held_by: Mapping[str, Any] | None) -> bool:
+    return held_by is not None and (held_by["query"], held_by["substream"]) == (row["query"], row["substream"])

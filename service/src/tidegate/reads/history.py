@@ -1,6 +1,6 @@
 """The history of a job: the records of its journal."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Self
 
 from pydantic import ConfigDict, Field
@@ -14,6 +14,12 @@ from tidegate.store.replies import order
 from tidegate.store.views import History
 
 RECORD_ID = r"^[0-9]{1,16}-[0-9]{1,19}$"
+
+FILTERS: Mapping[str, Collection[Kind]] = {
+    "movements": MOVEMENTS,
+    **{kind.value: (kind,) for kind in Kind if kind not in MOVEMENTS},
+}
+"""Groups of kinds to which the page can limit the history, by name."""
 
 _KINDS = (
     "`created`: the job or a new incarnation was created. `config`: the configuration changed. `emission`: the "
@@ -159,6 +165,23 @@ def records_page(found: History, limit: int) -> dict[str, Any]:
     """Return the members ``records`` and ``next`` of a page."""
     records = [HistoryRecord.of(*entry) for entry in found.records[:limit]]
     return {"records": records, "next": records[-1].id if len(found.records) > limit else None}
+
+
+def fold(records: Sequence[HistoryRecord]) -> list[list[HistoryRecord]]:
+    """Return the records in runs: neighboring movements together, and each other record by itself."""
+    runs: list[list[HistoryRecord]] = []
+    for record in records:
+        if runs and record.kind in MOVEMENTS and runs[-1][-1].kind in MOVEMENTS:
+            runs[-1].append(record)
+        else:
+            runs.append([record])
+    return runs
+
+
+def id_after(record_id: str) -> str:
+    """Return the lowest id after a record. As the cursor ``before``, it selects the record and all earlier ones."""
+    at_ms, number = order(record_id)
+    return f"{at_ms}-{number + 1}"
 
 
 async def _movement_in_force(reader: Reader, job: str, at_ms: int | None) -> HistoryRecord | None:

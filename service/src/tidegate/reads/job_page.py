@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from tidegate.domain.names import SubstreamKey, member
 from tidegate.domain.results import SubstreamRow, SubstreamState
 from tidegate.domain.timeline import COARSE_MS, FINE_MS, SAMPLES_KEPT, Sample
 from tidegate.reads.completeness import Completeness, CurveSelection, completeness_of_job
 from tidegate.reads.explain import Explanation, explanation_of
-from tidegate.reads.history import RECORD_ID, HistoryRecord, records_page
+from tidegate.reads.history import FILTERS, RECORD_ID, HistoryRecord, fold, records_page
 from tidegate.reads.late import LateRows, late_rows
 from tidegate.reads.queries import QueryTable, query_table
 from tidegate.reads.reader import Reader
@@ -19,10 +19,10 @@ from tidegate.reads.status import JobStatus, SubstreamCounts, job_status
 from tidegate.reads.substreams import (
     CURSOR,
     Column,
+    FoundSubstreams,
     Position,
     Selection,
     SubstreamStatus,
-    SubstreamTable,
     read_substreams,
     slowest_substreams,
     substream_row,
@@ -34,7 +34,10 @@ from tidegate.times import ROUND_MS
 
 HOLDERS = 3
 SUBSTREAMS_SHOWN = 50
-RECORDS_SHOWN = 30
+RUNS_SHOWN = 30
+"""Number of rows of the history. A row shows one record, or a run of movements."""
+RECORDS_READ = 300
+"""Maximum number of records in the rows of the history. The service reads one more, to detect further records."""
 SPANS_SHOWN = 5
 """Number of spans of late rows on the page. The service reads one more, to detect further spans."""
 RANGES_MS: Mapping[str, int] = {"15m": 900_000, "1h": 3_600_000, "6h": 21_600_000, "1d": 86_400_000}
@@ -44,27 +47,35 @@ BINS = 60
 ACTIVE: tuple[SubstreamState, ...] = ("active", "blocked")
 
 
+def _check_filter(kind: str) -> str:
+    if kind and kind not in FILTERS:
+        raise ValueError(f"must be one of {', '.join(FILTERS)}")
+    return kind
+
+
 @dataclass(frozen=True, slots=True)
 class JobPageSelection:
     """The parameters of a job's page: which rows its tables show, and in which order.
 
     Attributes:
-        name: Pattern of substream names.
+        name: Pattern of substream names; empty for all names.
         state: State of the substreams, or ``any`` for all states. Empty selects active and blocked substreams, or all
             states if no substream is active or blocked.
         sort: Column to sort by; None for the watermark.
         descending: Whether the highest value comes first.
         after: Cursor of the table of substreams.
         before: Cursor of the history.
+        kind: Name of a group of kinds in ``FILTERS`` to which the history is limited; empty for all kinds.
         range: Range of the lag chart.
     """
 
-    name: Annotated[str, Field(max_length=200)] = "*"
+    name: Annotated[str, Field(max_length=200)] = ""
     state: SubstreamState | Literal["", "any"] = ""
     sort: Column | None = None
     descending: bool = False
     after: Annotated[str, Field(pattern=CURSOR, max_length=400)] = ""
     before: Annotated[str, Field(pattern=rf"^$|{RECORD_ID}")] = ""
+    kind: Annotated[str, AfterValidator(_check_filter)] = ""
     range: LagRange = "1h"
 
     @property
@@ -80,7 +91,8 @@ class JobPage:
 
     Attributes:
         selection: The selection of substreams, with defaults resolved.
-        records: A page of the history, latest record first.
+        history: A page of the history, latest first: runs of movements, and other records by themselves. With a filter
+            by kind, each record is by itself.
         next: Cursor of the next page of the history; None for the last page.
         all_substreams: All substreams of a small job; None for a large job.
         slowest: The slowest active substreams of a large job, if the table shows them; otherwise, its holder.
@@ -92,9 +104,9 @@ class JobPage:
     status: JobStatus
     explanation: Explanation
     selection: Selection
-    substreams: SubstreamTable
+    substreams: FoundSubstreams
     queries: QueryTable
-    records: Sequence[HistoryRecord]
+    history: Sequence[Sequence[HistoryRecord]]
     next: str | None
     completeness: Completeness
     late: LateRows
@@ -118,18 +130,21 @@ async def read_job_page(reader: Reader, job: str, wanted: JobPageSelection) -> J
     if found.substreams.is_complete:
         table = substream_table(reader, job, found.substreams, selection)
     elif wanted.is_slowest_first and found.substreams.slowest:
-        table = slowest_substreams(reader, job, found.substreams, selection)
+        slowest = slowest_substreams(reader, job, found.substreams, selection)
+        table = FoundSubstreams(slowest, status.substreams.active)
     else:
         table = await read_substreams(reader, job, selection)
     held_by = status.held_by
     holder = (held_by.query, held_by.substream) if held_by and held_by.substream else None
+    history, following = await _history(reader, job, found.history, wanted)
     return JobPage(
         status=status,
         explanation=explanation_of(reader, job, found.held, HOLDERS),
         selection=selection,
         substreams=table,
         queries=query_table(reader, job, found.queries),
-        **records_page(found.history, RECORDS_SHOWN),
+        history=history,
+        next=following,
         completeness=completeness_of_job(reader, job, found.status, found.delays, CurveSelection()),
         late=late_rows(reader, job, found.late, max_spans=SPANS_SHOWN + 1),
         all_substreams=found.substreams.rows if found.substreams.is_complete else None,
@@ -138,6 +153,22 @@ async def read_job_page(reader: Reader, job: str, wanted: JobPageSelection) -> J
         holder=holder and substream_row(found.substreams, holder),
         samples=found.samples,
     )
+
+
+async def _history(
+    reader: Reader, job: str, found: views.History, wanted: JobPageSelection
+) -> tuple[Sequence[Sequence[HistoryRecord]], str | None]:
+    """Return the rows of the history, and the cursor of the next page. A filter by kind needs a read of its own."""
+    if wanted.kind:
+        kinds = FILTERS[wanted.kind]
+        found = await reader.store.reads.history(job, wanted.before or None, kinds=kinds, limit=RUNS_SHOWN + 1)
+        page = records_page(found, RUNS_SHOWN)
+        return [[record] for record in page["records"]], page["next"]
+    page = records_page(found, RECORDS_READ)
+    runs = fold(page["records"])
+    if len(runs) <= RUNS_SHOWN:
+        return runs, page["next"]
+    return runs[:RUNS_SHOWN], runs[RUNS_SHOWN - 1][-1].id
 
 
 def _slowest(
@@ -155,7 +186,7 @@ def _request(wanted: JobPageSelection) -> JobPageRequest:
     last = Position.parse(wanted.after)
     return JobPageRequest(
         holders=HOLDERS,
-        records=RECORDS_SHOWN + 1,
+        records=1 if wanted.kind else RECORDS_READ + 1,
         before=wanted.before or None,
         slowest=SUBSTREAMS_SHOWN + 1 if wanted.is_slowest_first else 0,
         after=None if last is None else (last.value if last.has_value else None, member((last.query, last.substream))),

@@ -5,7 +5,8 @@ can format them differently.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,29 @@ HOLDER_REASONS = {
     "open_batch": "open batch",
     "hold": "hold by an operator",
 }
+
+KIND_NAMES: Mapping[Kind, str] = {
+    Kind.CREATED: "created",
+    Kind.CONFIG: "configuration",
+    Kind.EMISSION: "emission",
+    Kind.COALESCED_WATERMARK: "movement of C",
+    Kind.IDLE: "idle",
+    Kind.ACTIVE: "active",
+    Kind.ALL_IDLE: "all idle",
+    Kind.NOT_ALL_IDLE: "not all idle",
+    Kind.BATCH_RELEASED: "batch released",
+    Kind.JOINED: "query joined",
+    Kind.FENCED: "run fenced",
+    Kind.FUTURE: "future event times",
+    Kind.RELEARNING: "lag learned again",
+    Kind.WATERMARK_RESTORED: "watermark restored",
+    Kind.UNATTENDED: "outage",
+    Kind.HOLD_EXPIRED: "hold expired",
+    Kind.ACTION: "action",
+}
+
+HOLDERS_NAMED = 2
+"""Number of holders that the description of a run of movements names."""
 
 EFFECTS = LIMITS | {"expires_ms": "the hold expires"}
 
@@ -119,7 +143,30 @@ def record_details(record: Mapping[str, Any]) -> list[Piece]:
         parts.append(["by ", Name(record["actor"])])
     if record.get("reason"):
         parts.append(["(", Name(record["reason"]), ")"])
-    return [piece for part in parts for piece in ("; ", *part)][1:]
+    return _joined(parts)
+
+
+def run_title(run: Sequence[Mapping[str, Any]]) -> str:
+    """Return the number of emissions, and of movements of only C, among the records of a run."""
+    emissions = sum(record["kind"] == Kind.EMISSION for record in run)
+    counts = [(emissions, "emission", "emissions"), (len(run) - emissions, "movement of C", "movements of C")]
+    return ", ".join(f"{count:,} {one if count == 1 else many}" for count, one, many in counts if count)
+
+
+def run_details(run: Sequence[Mapping[str, Any]]) -> list[Piece]:
+    """Return the details of a run of movements, latest first: the watermark, its holders, and the limits that acted."""
+    name, moved = ("W", "watermark") if run[0]["watermark"] is not None else ("C", "coalesced_watermark")
+    first, last = run[-1][moved], run[0][moved]
+    took = format_duration(run[0]["at_ms"] - run[-1]["at_ms"])
+    parts: list[list[Piece]] = []
+    if first is not None and first != last:
+        parts.append([f"{name} from ", Time(first), " to ", Time(last), f" in {took}"])
+    elif last is not None:
+        parts.append([f"{name} at ", Time(last)])
+    parts += _run_holders(run)
+    limits = Counter(limit["limit"] for record in run for limit in record.get("limits") or ())
+    parts += [[f"{limit} acted in {count:,} of them"] for limit, count in limits.items()]
+    return _joined(parts)
 
 
 def percent(share: float) -> str:
@@ -157,6 +204,34 @@ def _movement_details(record: Mapping[str, Any]) -> list[list[Piece]]:
     if record.get("held_by"):
         parts.append(["held by ", *holder({**record, "reason": record["held_by"]})])
     return parts + [[f"{limit['limit']} passed {limit['count']}"] for limit in record.get("limits") or ()]
+
+
+def _run_holders(run: Sequence[Mapping[str, Any]]) -> list[list[Piece]]:
+    """Return how many movements of a run each holder held, as one part; an empty list if nothing held them."""
+    held = Counter(tuple(_holder_in_run(record)) for record in run if record.get("held_by"))
+    if not held:
+        return []
+    longest = held.most_common(HOLDERS_NAMED)
+    if longest[0][1] == len(run):
+        return [["held by ", *longest[0][0]]]
+    named = [[*pieces, f" for {count:,}"] for pieces, count in longest]
+    rest = held.total() - sum(count for _, count in longest)
+    if rest:
+        others = len(held) - len(longest)
+        named.append([f"{others} {'other' if others == 1 else 'others'} for {rest:,}"])
+    named[0].append(" of them")
+    return [["held by ", *_joined(named, ", ")]]
+
+
+def _holder_in_run(record: Mapping[str, Any]) -> list[Piece]:
+    """Return the name of a holder. The batches of one query have one name, because each holds only a few records."""
+    if record["held_by"] == "open_batch":
+        return ["open batches of ", Name(record["query"])]
+    return holder({**record, "reason": record["held_by"]})
+
+
+def _joined(parts: Iterable[Sequence[Piece]], separator: str = "; ") -> list[Piece]:
+    return [piece for part in parts for piece in (separator, *part)][1:]
 
 
 def _event_details(record: Mapping[str, Any]) -> list[list[Piece]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Generic, Literal, Self, TypeVar
 
@@ -160,15 +160,22 @@ class Position:
 
 
 class _Page(Generic[Item]):
-    """The first ``limit + 1`` items after the cursor of a selection. The object keeps only a few pages in memory."""
+    """The first ``limit + 1`` items after the cursor of a selection. The object keeps only a few pages in memory.
+
+    ``matching`` is the number of all items, also those before the cursor.
+    """
 
     def __init__(self, selection: Selection) -> None:
         self._selection, self._last = selection, Position.parse(selection.after)
         self._items: list[tuple[Position, Item]] = []
+        self.matching = 0
 
     def add(self, items: Iterable[tuple[Position, Item]]) -> None:
         last, descending = self._last, self._selection.descending
-        self._items += [one for one in items if last is None or (one[0] < last if descending else one[0] > last)]
+        for one in items:
+            self.matching += 1
+            if last is None or (one[0] < last if descending else one[0] > last):
+                self._items.append(one)
         if len(self._items) > PAGES_KEPT * self._selection.limit:
             self._items = self.sorted()
 
@@ -177,7 +184,15 @@ class _Page(Generic[Item]):
         return items[: self._selection.limit + 1]
 
 
-async def read_substreams(reader: Reader, job: str, selection: Selection) -> SubstreamTable:
+@dataclass(frozen=True, slots=True)
+class FoundSubstreams:
+    """A page of the table of substreams, and the number of substreams on all pages."""
+
+    table: SubstreamTable
+    matching: int
+
+
+async def read_substreams(reader: Reader, job: str, selection: Selection) -> FoundSubstreams:
     """Return a page of the table of substreams.
 
     Raises:
@@ -192,19 +207,19 @@ async def read_substreams(reader: Reader, job: str, selection: Selection) -> Sub
             async for part in reads.substream_keys(job):
                 keys.add((Position(False, 0, *key), key) for key in part if selection.has_key(*key))
             table = await reads.substreams(job, [key for _, key in keys.sorted()])
-            return substream_table(reader, job, table, selection)
+            return replace(substream_table(reader, job, table, selection), matching=keys.matching)
         rows = _Page[SubstreamRow](selection)
         async for part in reads.substream_keys(job):
             table = await reads.substreams(job, [key for key in part if selection.has_key(*key)])
             rows.add(_positions(table.rows, selection))
-    return _table(reader, job, table, rows.sorted(), selection.limit)
+    return FoundSubstreams(_table(reader, job, table, rows.sorted(), selection.limit), rows.matching)
 
 
-def substream_table(reader: Reader, job: str, table: views.SubstreamTable, selection: Selection) -> SubstreamTable:
+def substream_table(reader: Reader, job: str, table: views.SubstreamTable, selection: Selection) -> FoundSubstreams:
     """Return the page that a selection describes, from the rows in ``table``."""
     rows = _Page[SubstreamRow](selection)
     rows.add(_positions(table.rows, selection))
-    return _table(reader, job, table, rows.sorted(), selection.limit)
+    return FoundSubstreams(_table(reader, job, table, rows.sorted(), selection.limit), rows.matching)
 
 
 def substream_row(table: views.SubstreamTable, key: SubstreamKey) -> SubstreamStatus | None:

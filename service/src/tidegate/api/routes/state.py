@@ -111,7 +111,8 @@ async def substreams(
 ) -> Response:
     """Return a page of the table of substreams."""
     selection = Selection(name, query, state, sort, descending, after, limit)
-    return json_answer(await while_connected(request, read_substreams(context.reader, job, selection)))
+    found = await while_connected(request, read_substreams(context.reader, job, selection))
+    return json_answer(found.table)
 
 
 @router.get("/{job:id}/completeness", response_model=Completeness, summary="Get the completeness curve")

@@ -137,6 +137,20 @@ function move(section, before) {
   }
 }
 
+// -- menus
+
+function closeMenus(except) {
+  for (const menu of document.querySelectorAll(".menu[open]")) if (!menu.contains(except)) menu.open = false;
+}
+
+for (const event of ["click", "focusin"]) document.addEventListener(event, ({ target }) => closeMenus(target));
+document.addEventListener("keydown", (event) => {
+  const menu = event.key === "Escape" && document.querySelector(".menu[open]");
+  if (!menu) return;
+  menu.open = false;
+  menu.querySelector("summary").focus();
+});
+
 // -- the event stream
 
 const trouble = document.getElementById("trouble"), connection = document.getElementById("connection");
@@ -150,12 +164,13 @@ function showTrouble(text) {
   connection.classList.toggle("on", !text);
 }
 
-// A section does not change while the user selects text in it, presses a button, or fills in a form.
+// A section does not change while the user selects text in it, presses a button, fills in a form, or opens a menu.
 let pressed = false;
 
 function busy(section) {
   const selection = getSelection(), focus = document.activeElement;
   return pressed
+    || section.querySelector(".menu[open]") !== null
     || (selection.type === "Range" && section.contains(selection.anchorNode))
     || (section.contains(focus) && ["INPUT", "SELECT"].includes(focus.tagName));
 }
@@ -189,9 +204,9 @@ function replace(id, markup) {
   return true;
 }
 
-// Returns the links with the address of a link, or the buttons with the text of a button.
+// Returns the links with the address of a link, or the menus or buttons with the label of a menu or button.
 function sameControls(section, control) {
-  const key = (one) => one.getAttribute("href") ?? one.textContent;
+  const key = (one) => one.getAttribute("href") ?? one.getAttribute("aria-label") ?? one.textContent;
   return [...section.querySelectorAll(control.localName)].filter((one) => key(one) === key(control));
 }
 
@@ -231,6 +246,8 @@ if (body.dataset.live) {
     // The timeout runs after the click event of the same gesture.
     document.addEventListener(end, () => setTimeout(() => { pressed = false; replaceAll(); }, 0));
   }
+  // The event of a menu does not bubble.
+  document.addEventListener("toggle", replaceAll, true);
   document.addEventListener("selectionchange", () => setTimeout(replaceAll, 0));
 }
 

@@ -185,7 +185,7 @@ def test_the_table_is_sorted_and_filtered(
     page.get_by_role("link", name="Substream ↑").click()
     expect(names).to_have_text(["ANC", "BOS", MARKUP])
     page.get_by_label("Name").fill("*N*")
-    page.get_by_role("button", name="Show").click()
+    page.locator("#substreams").get_by_role("button", name="Show").click()
     expect(names).to_have_text(["ANC"])
     # The chosen state remains when the table is updated, even if the focus is elsewhere.
     page.get_by_label("State").select_option("done")
@@ -195,7 +195,7 @@ def test_the_table_is_sorted_and_filtered(
     batch(http, held, 3, {SLOW: BASE + HOUR, "BOS": BASE + 4 * HOUR, MARKUP: BASE + 4 * HOUR})
     page.wait_for_function("row => !row.isConnected", arg=shown)
     expect(page.get_by_label("State")).to_have_value("done")
-    page.get_by_role("button", name="Show").click()
+    page.locator("#substreams").get_by_role("button", name="Show").click()
     expect(page.locator("#substreams")).to_contain_text("0 of 3 substreams: name *N*, state done")
 
 

@@ -72,18 +72,18 @@ def test_tab_reaches_every_control(
         "a /",
         "button UTC",
         f"a /jobs/{job}/act/hold",
-        f"a /jobs/{job}/act/reset",
+        "summary More",
         f"a /jobs/{job}?name=ANC&state=any#substreams",
         f"a /jobs/{job}?range=15m#lag",
         f"a /jobs/{job}/act/release?hold=audit",
         "input name",
         "select state",
         "button Show",
-        f"a /jobs/{job}?name=%2A&state=&sort=late&descending=false#substreams",
-        f"a /jobs/{job}/act/evict?query=departures&substream=BOS",
-        f"a /jobs/{job}/act/retire?query=departures",
+        f"a /jobs/{job}?sort=late#substreams",
+        "summary Actions",
+        "select kind",
     ]
-    assert [stop for stop in found if stop in in_order] == in_order
+    assert list(dict.fromkeys(stop for stop in found if stop in in_order)) == in_order
 
 
 def test_the_skip_link_leads_to_the_content(
@@ -111,7 +111,7 @@ def test_filters_ranges_and_sorting_by_keyboard(
     tab_to(page, page.get_by_label("Name"))
     page.keyboard.type("B*")
     follow(page)
-    expect(names).to_have_text(["BOS"])
+    expect(names).to_have_text(["ANC", "BOS"])  # the holder, and the match
 
 
 def test_the_focus_survives_updates(
@@ -121,8 +121,8 @@ def test_the_focus_survives_updates(
     job = held(http, job_name)
     page = open_job(visitor, tidegate, job)
     targets = (
-        page.locator("tr.holds").get_by_role("link", name="evict"),
-        page.get_by_role("button", name="Show"),
+        page.locator("tr.holds summary"),
+        page.locator("#substreams").get_by_role("button", name="Show"),
         page.locator(".picture a.mark.holds"),
     )
     for number, target in enumerate(targets, start=3):

@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 from redis.exceptions import ResponseError
 
-from tests.support.driver import Driver
+from tests.support.driver import Driver, records
 from tidegate.domain.config import JobConfig
+from tidegate.domain.journal import AuditInfo
 from tidegate.domain.policy import LimitingLag, LimitingLagAndDelay
 from tidegate.domain.timeline import COARSE_MS
-from tidegate.reads.job_page import JobPageSelection, read_job_page
+from tidegate.reads.history import FILTERS
+from tidegate.reads.job_page import RECORDS_READ, RUNS_SHOWN, JobPageSelection, read_job_page
 from tidegate.reads.reader import Reader
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate.store.keyspace import key_of
@@ -30,7 +32,7 @@ def page_reads(driver: Driver, job: str, names: list[str]) -> tuple[int, set[str
 
     before = driver(received())
     page = driver(read_job_page(reader, job, JobPageSelection()))
-    return driver(received()) - before - 1, {row.substream for row in page.substreams.table.substreams}
+    return driver(received()) - before - 1, {row.substream for row in page.substreams.substreams}
 
 
 def test_a_job_page_is_one_read(driver: Driver, job_name: str) -> None:
@@ -42,6 +44,38 @@ def test_the_page_of_a_large_job_is_one_read(driver: Driver, job_name: str) -> N
     """The page shows the slowest substreams, which Redis keeps in order."""
     names = [f"s{number:04}" for number in range(10 * ROWS_AT_ONCE)]
     assert page_reads(driver, job_name, names) == (1, set(names[:50]))
+
+
+def test_the_pages_of_the_history_contain_each_record_once(driver: Driver, job_name: str) -> None:
+    """A run of more than 300 movements, runs of two movements with actions between them, and each kind of filter."""
+    store, reader = driver.store, Reader(driver.store, lambda job, state: "token", 1000)
+    driver(
+        store.configure(job_name, JobConfig(LimitingLag(0)), {"policy": {"type": "limiting_lag", "lag_ms": 0}}, None)
+    )
+    driver(store.report(job_name, {"a": -2, "b": -1}))
+    for number in range(50):
+        driver(store.actions.idle(job_name, "", ["b"], AuditInfo("", "a test")))
+        for event_time in (2 * number, 2 * number + 1):
+            driver(store.report(job_name, {"a": event_time, "b": event_time}))
+    for event_time in range(100, 500):
+        driver(store.report(job_name, {"a": event_time, "b": event_time}))
+
+    def pages(kind: str) -> list[list[list[str]]]:
+        found, before = [], ""
+        while True:
+            page = driver(read_job_page(reader, job_name, JobPageSelection(kind=kind, before=before)))
+            found.append([[record.id for record in run] for run in page.history])
+            if page.next is None:
+                return found
+            before = page.next
+
+    written = [record_id for record_id, _ in driver(records(store, job_name))][::-1]
+    folded = pages("")
+    assert [record_id for page in folded for run in page for record_id in run] == written
+    assert [len(page[0]) for page in folded[:2]] == [RECORDS_READ, 102]
+    assert max(map(len, folded)) == RUNS_SHOWN
+    filtered = [record_id for kind in FILTERS for page in pages(kind) for run in page for record_id in run]
+    assert sorted(filtered) == sorted(written)
 
 
 def test_functions_that_the_server_does_not_have_are_loaded_for_the_page(driver: Driver, job_name: str) -> None:

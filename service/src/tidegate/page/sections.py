@@ -86,12 +86,12 @@ def _picture(page: JobPage, record: Mapping[str, Any], scales: Scales) -> Pictur
 def _substreams(page: JobPage, record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of the table of substreams. The holder is the first row of the first page, and no other row."""
     first = [] if page.holder is None or page.selection.after else [page.holder.model_dump()]
-    others = page.substreams.table.model_dump()["substreams"]
+    others = page.substreams.model_dump()["substreams"]
     rows = [*first, *(row for row in others if not _is_holder(row, record["held_by"]))]
     return {
         "rows": [row | _note(row, record["held_by"]) for row in rows],
-        "next": page.substreams.table.next,
-        "matching": page.substreams.matching,
+        "next": page.substreams.next,
+        "matching": page.matching,
         "known": page.status.substreams.known,
         "only_active": page.selection.states == ACTIVE,
         "sort": page.selection.sort,

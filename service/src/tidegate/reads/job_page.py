@@ -23,6 +23,7 @@ from tidegate.reads.substreams import (
     Position,
     Selection,
     SubstreamStatus,
+    SubstreamTable,
     read_substreams,
     slowest_substreams,
     substream_row,
@@ -91,6 +92,7 @@ class JobPage:
 
     Attributes:
         selection: The selection of substreams, with defaults resolved.
+        matching: Number of substreams that match the selection, on all pages.
         history: A page of the history, latest first: runs of movements, and other records by themselves. With a filter
             by kind, each record is by itself.
         next: Cursor of the next page of the history; None for the last page.
@@ -104,7 +106,8 @@ class JobPage:
     status: JobStatus
     explanation: Explanation
     selection: Selection
-    substreams: FoundSubstreams
+    substreams: SubstreamTable
+    matching: int
     queries: QueryTable
     history: Sequence[Sequence[HistoryRecord]]
     next: str | None
@@ -128,12 +131,12 @@ async def read_job_page(reader: Reader, job: str, wanted: JobPageSelection) -> J
     status = job_status(reader, job, found.status)
     selection = _selection(wanted, status.substreams)
     if found.substreams.is_complete:
-        table = substream_table(reader, job, found.substreams, selection)
+        substreams = substream_table(reader, job, found.substreams, selection)
     elif wanted.is_slowest_first and found.substreams.slowest:
         slowest = slowest_substreams(reader, job, found.substreams, selection)
-        table = FoundSubstreams(slowest, status.substreams.active)
+        substreams = FoundSubstreams(slowest, status.substreams.active)
     else:
-        table = await read_substreams(reader, job, selection)
+        substreams = await read_substreams(reader, job, selection)
     held_by = status.held_by
     holder = (held_by.query, held_by.substream) if held_by and held_by.substream else None
     history, following = await _history(reader, job, found.history, wanted)
@@ -141,7 +144,8 @@ async def read_job_page(reader: Reader, job: str, wanted: JobPageSelection) -> J
         status=status,
         explanation=explanation_of(reader, job, found.held, HOLDERS),
         selection=selection,
-        substreams=table,
+        substreams=substreams.table,
+        matching=substreams.matching,
         queries=query_table(reader, job, found.queries),
         history=history,
         next=following,

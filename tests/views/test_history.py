@@ -47,8 +47,7 @@ def test_a_run_names_the_holders_that_held_most_movements() -> None:
 
 
 def test_the_batches_of_a_query_are_one_holder() -> None:
-    batches = {"held_by": "open_batch", "query": "departures"}
-    run = [movement(number, None, batch_id=number, **batches) for number in range(3)]
+    run = [movement(number, None, batch_id=number, held_by="open_batch", query="departures") for number in range(3)]
     assert row(*run)[1].endswith("; held by open batches of departures")
 
 

@@ -1,8 +1,11 @@
 """The lag chart of the page, drawn from the samples of a job."""
 
+import pytest
+
 from tidegate.domain.results import HoldReason
 from tidegate.domain.timeline import Sample
-from tidegate.page.lag import COLORS, REPLAYED_MS, LagChart, lag_chart
+from tidegate.page.lag import COLORS, LagChart, lag_chart
+from tidegate.page.lag_points import REPLAYED_MS
 from tidegate.page.scales import Scales
 from tidegate.reads.sentences import plain_text
 
@@ -21,7 +24,7 @@ def sample(
 
 
 def chart(*samples: Sample) -> LagChart:
-    found = lag_chart(samples, RANGE, NOW, Scales())
+    found = lag_chart(samples, samples[-1].watermark, RANGE, NOW, Scales())
     assert found is not None
     return found
 
@@ -30,24 +33,26 @@ def held(found: LagChart) -> list[tuple[str, float, float]]:
     return [(plain_text(span.holder, NOW), span.x, span.width) for span in found.spans]
 
 
-def test_the_lag_grows_with_time_and_falls_with_the_watermark() -> None:
-    found = chart(sample(0, 2), sample(5, 1))
-    assert (found.lowest, found.highest) == (MINUTE, 7 * MINUTE)
-    assert found.vertical.end == 8 * MINUTE
-    assert found.lines == ["0.0,75.0 50.0,12.5 50.0,87.5 100.0,25.0"]
+def test_the_lag_is_a_line_through_the_samples_to_the_current_watermark() -> None:
+    found = chart(sample(0, 3), sample(5, 1))
+    assert (found.lowest, found.highest) == (MINUTE, 6 * MINUTE)
+    assert found.vertical.end == 7 * MINUTE
+    positions = [tuple(map(float, point.split(","))) for point in found.lines[0].split()]
+    assert [x for x, _ in positions] == [0, 50, 100]
+    assert [y for _, y in positions] == pytest.approx([100 - 100 * lag / 7 for lag in (3, 1, 6)], abs=0.001)
 
 
 def test_a_line_ends_where_the_job_has_no_watermark() -> None:
-    found = chart(sample(0, 2), sample(2, None), sample(8, 1))
+    found = chart(sample(0, 2), sample(1, 2), sample(2, None), sample(8, 1))
     assert [line.split(",")[0] for line in found.lines] == ["0.0", "80.0"]
-    assert lag_chart([sample(0, None)], RANGE, NOW, Scales()) is None
-    assert lag_chart([], RANGE, NOW, Scales()) is None
+    assert lag_chart([sample(0, None)], None, RANGE, NOW, Scales()) is None
+    assert lag_chart([], None, RANGE, NOW, Scales()) is None
 
 
-def test_a_sample_before_the_range_applies_at_its_start() -> None:
-    found = chart(sample(-30, 1), sample(5, 1))
-    assert found.points[0][0] == START
-    assert found.highest == 36 * MINUTE
+def test_a_line_from_before_the_range_crosses_its_start() -> None:
+    found = chart(sample(-5, 1), sample(5, 11))
+    assert found.lines[0].startswith("0.0,")
+    assert found.lowest == 6 * MINUTE
 
 
 def test_the_band_shows_who_held_the_watermark() -> None:

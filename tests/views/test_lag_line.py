@@ -2,8 +2,8 @@
 
 from tidegate.domain.results import WatermarkState
 from tidegate.domain.timeline import Sample
-from tidegate.page.lag import REPLAYED_MS
 from tidegate.page.lag_line import HEIGHT, MARGIN, RANGE_MS, WIDTH, LagLine, lag_line
+from tidegate.page.lag_points import REPLAYED_MS
 
 NOW = 1_700_000_000_000
 MINUTE = 60_000

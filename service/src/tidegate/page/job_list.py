@@ -11,8 +11,8 @@ from tidegate.auth.callers import Caller
 from tidegate.domain.health import WORST_FIRST, Health
 from tidegate.domain.pattern import matches
 from tidegate.domain.timeline import COARSE_MS, Sample
-from tidegate.page.lag import is_replayed
 from tidegate.page.lag_line import SAMPLES, lag_line
+from tidegate.page.lag_points import is_replayed
 from tidegate.page.render import render
 from tidegate.page.sections import Sections
 from tidegate.reads.sentences import status_sentence

@@ -1,16 +1,15 @@
 """Geometry of the lag chart: the watermark lag over processing time, and who held the watermark."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from tidegate.domain.timeline import Sample
-from tidegate.page.scales import Range, Scales, step_for
+from tidegate.page.lag_points import Point, lag_points
+from tidegate.page.scales import SMALLEST_MS, Range, Scales, step_for
 from tidegate.reads.sentences import Piece, holder, plain_text
 
-REPLAYED_MS = 90 * 86_400_000
-"""Distance from processing time above which event times are replayed or simulated, so that a lag has no meaning."""
 COLORS = 5
 """Number of holders with a color of their own. The others share one color."""
 
@@ -53,7 +52,7 @@ class LagChart:
         highest: Highest value that occurs.
         spans: Holders, in order of time.
         shares: Holders, longest first.
-        points: Time, watermark and holder of each sample, for the script of the page.
+        points: Time, watermark and holder of each sample, and the current watermark, for the script of the page.
     """
 
     lines: Sequence[str]
@@ -76,37 +75,31 @@ class _Stretch:
     to_ms: int
 
 
-def is_replayed(watermark: int | None, now_ms: int) -> bool:
-    """Return whether the event times of a job are replayed or simulated."""
-    return watermark is not None and abs(now_ms - watermark) > REPLAYED_MS
-
-
-def lag_chart(samples: Sequence[Sample], range_ms: int, now_ms: int, scales: Scales) -> LagChart | None:
-    """Return the chart of the samples, oldest first, or None if the job had no watermark in the range."""
-    times = Range(now_ms - range_ms, now_ms, step_for(range_ms))
-    stretches = list(_stretches(samples, times))
-    watermarks = [(part, part.sample.watermark) for part in stretches]
-    known = [(part, watermark) for part, watermark in watermarks if watermark is not None]
-    if not known:
+def lag_chart(
+    samples: Sequence[Sample], watermark: int | None, range_ms: int, now_ms: int, scales: Scales
+) -> LagChart | None:
+    """Return the chart of the samples, oldest first, and of the current watermark; None if it has no line."""
+    points = lag_points(samples, watermark, range_ms, now_ms)
+    if points is None:
         return None
-    is_event_time = is_replayed(known[-1][1], now_ms)
-    values = [value for part, watermark in known for value in _ends(part, watermark, is_event_time=is_event_time)]
-    lowest, highest = min(values), max(values)
-    if is_event_time:
-        vertical = scales.range_of("watermark", lowest, highest)
+    times = Range(now_ms - range_ms, now_ms, step_for(range_ms))
+    if points.is_event_time:
+        vertical = scales.range_of("watermark", points.lowest, points.highest, SMALLEST_MS)
     else:
-        vertical = scales.range_of("lag", min(lowest, 0), highest)
+        vertical = scales.range_of("lag", min(points.lowest, 0), points.highest)
+    stretches = list(_stretches(samples, times))
     colors, shares = _held(stretches)
+    known = [(part.sample.at_ms, part.sample.watermark, plain_text(_named(part.sample), now_ms)) for part in stretches]
     return LagChart(
-        list(_lines(stretches, times, vertical, is_event_time=is_event_time)),
-        is_event_time,
+        [_polyline(line, times, vertical) for line in points.lines],
+        points.is_event_time,
         vertical,
         times,
-        lowest,
-        highest,
+        points.lowest,
+        points.highest,
         list(_spans(stretches, times, colors)),
         shares,
-        [(part.from_ms, part.sample.watermark, plain_text(_named(part.sample), now_ms)) for part in stretches],
+        [*known, (now_ms, watermark, "")],
     )
 
 
@@ -118,23 +111,9 @@ def _stretches(samples: Sequence[Sample], times: Range) -> Iterator[_Stretch]:
             yield _Stretch(sample, from_ms, to_ms)
 
 
-def _ends(part: _Stretch, watermark: int, *, is_event_time: bool) -> tuple[int, int]:
-    """Return the values at both ends of a stretch. The lag grows with time, and falls when the watermark moves."""
-    return (watermark, watermark) if is_event_time else (part.from_ms - watermark, part.to_ms - watermark)
-
-
-def _lines(parts: Sequence[_Stretch], times: Range, vertical: Range, *, is_event_time: bool) -> Iterator[str]:
-    points: list[str] = []
-    for part in parts:
-        if part.sample.watermark is None:
-            yield from [" ".join(points)] if points else []
-            points = []
-            continue
-        values = _ends(part, part.sample.watermark, is_event_time=is_event_time)
-        for at_ms, value in zip((part.from_ms, part.to_ms), values, strict=True):
-            points.append(f"{times.position(at_ms)},{round(100 - vertical.position(value), 3)}")
-    if points:
-        yield " ".join(points)
+def _polyline(points: Iterable[Point], times: Range, vertical: Range) -> str:
+    positions = [(times.position(at_ms), round(100 - vertical.position(value), 3)) for at_ms, value in points]
+    return " ".join(f"{x},{y}" for x, y in positions)
 
 
 def _key(sample: Sample) -> HolderKey | None:

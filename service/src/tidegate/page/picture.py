@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidegate.domain.results import SubstreamRow
-from tidegate.page.scales import Range, Scales
+from tidegate.page.scales import SMALLEST_MS, Range, Scales
 from tidegate.reads.job_page import ACTIVE
 from tidegate.store.views import Distribution
 
@@ -110,7 +110,7 @@ def picture(
         return None
     low, high, now = min(known), max(known), job["now_ms"]
     near = max(now - high, low - now) <= MAX_GAP * (high - low)
-    axis = scales.range_of("picture", min(low, now) if near else low, max(high, now) if near else high)
+    axis = scales.range_of("picture", *((min(low, now), max(high, now)) if near else (low, high)), SMALLEST_MS)
     shown = {**named, **({"now": now} if near else {})}
     lines = [Line(name, value, axis.position(value)) for name, value in shown.items() if value is not None]
     holders = _holders(active, job["held_by"])

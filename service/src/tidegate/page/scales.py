@@ -7,6 +7,8 @@ from tidegate.times import ROUND_MS
 
 MAX_STEPS = 6
 """Maximum number of steps that the data of a new range covers."""
+SMALLEST_MS = MAX_STEPS * 1000
+"""Smallest range of an axis of times, whose ticks are at least a second apart."""
 MIN_USE = 0.2
 """Minimum share of a range that its data covers. Otherwise, a narrower range replaces it."""
 
@@ -48,10 +50,10 @@ class Scales:
     def __init__(self) -> None:
         self._ranges: dict[str, Range] = {}
 
-    def range_of(self, name: str, low: int, high: int) -> Range:
-        """Return the range of a chart whose data reaches from ``low`` to ``high``."""
+    def range_of(self, name: str, low: int, high: int, smallest: int = 1) -> Range:
+        """Return the range of a chart whose data reaches from ``low`` to ``high``; it is at least ``smallest`` wide."""
         kept = self._ranges.get(name)
-        if kept is None or not kept.has(low, high) or high - low < MIN_USE * (kept.end - kept.start):
-            step = step_for(max(high - low, 1))
+        if kept is None or not kept.has(low, high) or max(high - low, smallest) < MIN_USE * (kept.end - kept.start):
+            step = step_for(max(high - low, smallest))
             kept = self._ranges[name] = Range(low // step * step, (high // step + 1) * step, step)
         return kept

@@ -63,7 +63,7 @@ async def job(context: Context, caller: Caller, name: str, view: JobPageSelectio
         "picture": render("_picture.html", picture=_picture(page, record, scales), **common),
         "lag": render(
             "_lag.html",
-            chart=lag_chart(page.samples, RANGES_MS[view.range], now_ms, scales),
+            chart=lag_chart(page.samples, record["watermark"], RANGES_MS[view.range], now_ms, scales),
             ranges=RANGES_MS,
             **common,
         ),

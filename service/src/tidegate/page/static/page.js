@@ -90,20 +90,22 @@ function tipOf(target) {
   return true;
 }
 
-// Shows the lag and the holder at the pointer. A point is [time, watermark, holder].
+// Shows the lag and the holder at the pointer. A point is [time, watermark, holder]; the last one is the current state.
+// Between two points, the lag is on a straight line, as in the chart.
 function hoverLag(chart, event) {
   const box = chart.getBoundingClientRect(), { from, to } = chart.dataset;
   const at = Number(from) + ((event.clientX - box.left) / box.width) * (to - from);
-  const point = JSON.parse(chart.dataset.points).findLast(([start]) => start <= at);
+  const points = JSON.parse(chart.dataset.points), place = points.findLastIndex(([start]) => start <= at);
   const line = chart.querySelector(".hover");
-  line.setAttribute("visibility", point ? "visible" : "hidden");
-  if (!point) return;
-  const x = event.clientX - box.left;
-  for (const end of ["x1", "x2"]) line.firstElementChild.setAttribute(end, x);
-  const [, watermark, holder] = point;
-  const lag = watermark === null ? "no watermark"
-    : "replayed" in chart.dataset ? formatTime(watermark) : `lag ${formatDuration(at - watermark)}`;
-  showTip(`${formatTime(Math.round(at)).slice(11)} ${lag}${holder ? `, held by ${holder}` : ""}`, event.clientX, box.top + 8);
+  line.setAttribute("visibility", place < 0 ? "hidden" : "visible");
+  if (place < 0) return;
+  for (const end of ["x1", "x2"]) line.firstElementChild.setAttribute(end, event.clientX - box.left);
+  const [start, watermark, holder] = points[place], [until, following] = points[place + 1] ?? points[place];
+  const isLag = !("replayed" in chart.dataset), share = until > start ? (at - start) / (until - start) : 0;
+  const value = (time, mark) => isLag ? time - mark : mark;
+  const between = value(start, watermark) + share * (value(until, following ?? watermark) - value(start, watermark));
+  const text = watermark === null ? "no watermark" : isLag ? `lag ${formatDuration(between)}` : formatTime(Math.round(between));
+  showTip(`${formatTime(Math.round(at)).slice(11)} ${text}${holder ? `, held by ${holder}` : ""}`, event.clientX, box.top + 8);
 }
 
 function hideTip() {

@@ -71,7 +71,7 @@ def test_the_picture_shows_every_substream_and_who_holds_the_watermark(
     page = open_job(visitor, tidegate, past_day(fill, job_name))
     marks = page.locator(".picture a.mark")
     expect(marks).to_have_count(len(scenes.AIRPORTS) - 1)  # ATL is idle, and far to the left
-    expect(page.locator("#picture")).to_contain_text("Left of the axis: 1 idle or done")
+    expect(page.locator("#picture")).to_contain_text("1 idle or done substream to the left")
     expect(page.locator(".picture a.mark.holds")).to_have_attribute("aria-label", "HNL")
     places = {name: page.locator(f"{mark(page, name)} circle").bounding_box() for name in ("HNL", "JFK")}
     line = page.locator(".picture .line.watermark line").bounding_box()
@@ -159,9 +159,9 @@ def test_replayed_event_times_are_shown_as_times(
     tidegate: CoordinatorProcess, visitor: Visitor, fill: Fill, job_name: str
 ) -> None:
     page = open_job(visitor, tidegate, past_day(fill, job_name, REPLAY_MS), "?range=6h")
-    expect(page.locator("#lag h2")).to_contain_text("in event time, because the event times are replayed")
+    expect(page.locator("#lag h2")).to_contain_text("without its lag, because the event times are old")
     expect(page.locator("main")).not_to_contain_text(re.compile(r"1[23] y"))
-    expect(page.locator("#picture")).to_contain_text("Processing time is outside the axis")
+    expect(page.locator("#picture")).to_contain_text("is outside the chart")
 
 
 def test_a_large_job_is_a_density_with_named_stragglers(

@@ -152,7 +152,7 @@ def test_sections_without_content_take_one_line(
     page = open_job(visitor, tidegate, job)
     reasons = {
         "completeness": "No delays reported.",
-        "late": "No committed rows yet.",
+        "late": "No committed rows yet. Only batches count rows.",
         "queries": "No batches yet.",
         "substreams": "No substreams yet.",
     }

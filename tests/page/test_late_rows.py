@@ -51,7 +51,7 @@ def test_dropped_rows_are_on_the_page(
     path = f"/v1/jobs/{job_name}"
     page = open_job(visitor, tidegate, job_name)
     section = page.locator("#late")
-    expect(section).to_contain_text("No committed rows yet.")
+    expect(section).to_contain_text("No committed rows yet. Only batches count rows.")
     commit_rows(http, path, 0, substreams=["HNL"], on_time=[1000], hours=[[[FIRST, 1000, 0, 0]]])
     expect(section).to_contain_text("None of 1,000 rows are late.")
     chance = Random(2)  # noqa: S311 - the same picture each time

@@ -241,6 +241,7 @@ EVERY_LIMIT: dict[str, Any] = {
     "max_batch_hold": LAG,
     "delay_half_life": LAG,
     "max_future_skew": None,
+    "max_lag": LAG,
     "overrides": {"slow-*": limiting_lag(2 * LAG)},
     "expected_queries": ["orders", "payments"],
 }

@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import httpx
 import pytest
@@ -13,7 +13,7 @@ from tests.page.conftest import open_job
 from tests.support import scenes
 from tests.support.api import report
 from tests.support.browser import PHONE, Visitor
-from tests.support.driver import with_store
+from tests.support.driver import with_store_beside_browser
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate.store.jobs import JobStore
 from tidegate_spark.testing import CoordinatorProcess
@@ -39,10 +39,9 @@ Fill = Callable[[Callable[[JobStore], Awaitable[None]]], None]
 
 
 @pytest.fixture
-def fill(own_valkey: EmbeddedValkey) -> Iterator[Fill]:
-    """Yield a function that fills the store, in a thread, because the browser uses the event loop of this one."""
-    with ThreadPoolExecutor(1) as pool:
-        yield lambda scene: pool.submit(with_store, own_valkey, scene).result()
+def fill(own_valkey: EmbeddedValkey) -> Fill:
+    """Return a function that fills the store."""
+    return partial(with_store_beside_browser, own_valkey)
 
 
 def past_day(fill: Fill, job: str, shift_ms: int = 0) -> str:

@@ -17,7 +17,7 @@ Make = Callable[..., str]
 
 
 def emit(http: httpx.Client, job: str, emissions: range) -> None:
-    """Report substreams of which HNL holds the watermark. Each report moves the watermark by a minute."""
+    """Report substreams. HNL holds the watermark, and each report moves it by a minute."""
     for number in emissions:
         at = BASE + number * MINUTE
         report(http, job, {"HNL": at, "BOS": at + 10 * MINUTE})

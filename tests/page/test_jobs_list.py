@@ -3,7 +3,6 @@
 import re
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from playwright.sync_api import Page, expect
 
 from tests.support.api import BASE, batch, create, report
 from tests.support.browser import PHONE, Visitor, shoot
-from tests.support.driver import with_store
+from tests.support.driver import with_store_beside_browser
 from tests.support.scenes import HOUR, MINUTE
 from tidegate.domain.config import JobConfig
 from tidegate.domain.policy import LimitingLag
@@ -26,7 +25,7 @@ YEARS = 12 * 365 * 24 * HOUR
 
 @dataclass(frozen=True)
 class Jobs:
-    """A coordinator with jobs of several healths, of which some have a past of three hours."""
+    """A coordinator with jobs of several healths. Some have a past of three hours."""
 
     url: str
     http: httpx.Client
@@ -59,8 +58,7 @@ async def _fill(store: JobStore) -> None:
 @pytest.fixture
 def jobs(tmp_path: Path) -> Iterator[Jobs]:
     with EmbeddedValkey(tmp_path / "valkey") as valkey:
-        with ThreadPoolExecutor(1) as pool:  # Playwright runs an event loop in this thread
-            pool.submit(with_store, valkey, _fill).result()
+        with_store_beside_browser(valkey, _fill)
         with (
             CoordinatorProcess(tmp_path / "data", redis_url=valkey.url) as coordinator,
             httpx.Client(base_url=coordinator.url, timeout=30) as http,

@@ -23,7 +23,7 @@ FOCUSED = """() => {
 
 
 def held(http: httpx.Client, job: str) -> str:
-    """Create a job with a hold and three substreams, of which ANC holds the watermark."""
+    """Create a job with a hold and three substreams. ANC holds the watermark."""
     create(http, job, idle_timeout_ms=10 * HOUR, **FRAMES)
     for number in range(3):
         at = BASE + number * HOUR

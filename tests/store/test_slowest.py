@@ -26,7 +26,7 @@ CONFIG = JobConfig(
 
 @pytest.fixture
 def job(driver: Driver, job_name: str) -> str:
-    """Create a job of active and idle substreams with many equal watermarks, some of which follow the clock."""
+    """Create a job of active and idle substreams with many equal watermarks. A third follows the clock."""
     drawn = random.Random(4)  # noqa: S311 - the same job in each run
     document = {"policy": {"type": "limiting_lag", "lag_ms": 0}}
     driver(driver.store.configure(job_name, CONFIG, document, None, now_ms=START))

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from redis.asyncio import Redis
@@ -55,3 +56,9 @@ def with_store(valkey: EmbeddedValkey, what: Callable[[JobStore], Awaitable[Resu
             await redis.aclose()
 
     return asyncio.run(run())
+
+
+def with_store_beside_browser(valkey: EmbeddedValkey, what: Callable[[JobStore], Awaitable[Result]]) -> Result:
+    """Call :func:`with_store` in another thread, because Playwright runs an event loop in the thread of its test."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(with_store, valkey, what).result()

@@ -55,7 +55,7 @@ def _event_times(at_ms: int, ago_ms: int) -> Iterable[tuple[str, int]]:
 
 
 async def many(store: JobStore, job: str, now_ms: int, substreams: int) -> None:
-    """Create a job with many substreams, of which seven are far behind and one in twenty is idle."""
+    """Create a job with many substreams. One in 1,500 is far behind, and one in twenty is idle."""
     await create(store, job, now_ms - HOUR, idle_timeout_ms=20 * MINUTE)
     names = [f"sensor-{number:05}" for number in range(substreams)]
     for at_ms in range(now_ms - HOUR, now_ms + 1, 10 * MINUTE):

@@ -1,7 +1,6 @@
 """The operators' page in each of its states: a coordinator with jobs from ``scenes``, and an empty one with keys."""
 
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from playwright.sync_api import Page
 from tests.support import scenes
 from tests.support.api import BASE, FRAMES, HOUR, batch, create, report
 from tests.support.browser import Visitor
-from tests.support.driver import with_store
+from tests.support.driver import with_store_beside_browser
 from tidegate.auth import keyring
 from tidegate.auth.roles import Role
 from tidegate.store.embedded import EmbeddedValkey
@@ -96,9 +95,7 @@ def run_site(directory: Path) -> Iterator[Site]:
         CoordinatorProcess(directory / "jobs", redis_url=valkey.url) as with_jobs,
         CoordinatorProcess(directory / "keys", keys_file=str(keys_file)) as with_keys,
     ):
-        # Playwright runs an event loop in the thread of the caller, so the store uses another thread.
-        with ThreadPoolExecutor(1) as thread:
-            thread.submit(with_store, valkey, _fill).result()
+        with_store_beside_browser(valkey, _fill)
         with httpx.Client(base_url=with_jobs.url, timeout=30) as http:
             _report(http)
         yield Site(with_jobs.url, with_keys.url, key)

@@ -1,12 +1,12 @@
 """Geometry of the charts of completeness and of late rows."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from tidegate.domain.ledger import HOUR, HOURS_KEPT
-from tidegate.page.scales import step_for
+from tidegate.page.scales import polyline, step_for
 from tidegate.reads.completeness import Completeness
 from tidegate.reads.late import LateHour
 
@@ -78,7 +78,7 @@ def completeness_chart(measured: Completeness) -> CompletenessChart | None:
         steps += [(lag, before), (lag, share)]
     shares = [scale.bottom + (1 - scale.bottom) * part / 2 for part in range(3)]
     return CompletenessChart(
-        _polyline((scale.x(lag), scale.y(share)) for lag, share in steps),
+        polyline((scale.x(lag), scale.y(share)) for lag, share in steps),
         tuple((lag, scale.x(lag)) for lag in range(0, right + 1, step_for(right, MAX_LABELS))),
         tuple((share, scale.y(share)) for share in shares),
         scale.position(measured.lag_ms),
@@ -166,7 +166,3 @@ def _rows(hour: LateHour) -> int:
 
 def _not_on_time(hour: LateHour) -> int:
     return hour.dropped + hour.diverted + hour.updated
-
-
-def _polyline(points: Iterable[tuple[float, float]]) -> str:
-    return " ".join(f"{x},{y}" for x, y in points)

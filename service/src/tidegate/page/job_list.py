@@ -1,7 +1,7 @@
 """The list of jobs: which jobs it shows, in which order, and its markup."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
@@ -13,6 +13,7 @@ from tidegate.domain.pattern import matches
 from tidegate.domain.timeline import COARSE_MS, Sample
 from tidegate.page.lag_line import SAMPLES, lag_line
 from tidegate.page.lag_points import is_replayed
+from tidegate.page.links import parameters
 from tidegate.page.render import render
 from tidegate.page.sections import Sections
 from tidegate.reads.sentences import status_sentence
@@ -51,9 +52,7 @@ class JobListSelection:
 
     def query(self, **changes: Any) -> str:
         """Return this selection with changes as the query of an address, without defaults."""
-        values = asdict(replace(self, **changes))
-        changed = {each.name: values[each.name] for each in fields(self) if values[each.name] != each.default}
-        return "?" + urlencode({name: "true" if value is True else value for name, value in changed.items()})
+        return "?" + urlencode(parameters(self, **changes))
 
     def sorted_by(self, column: Column) -> str:
         """Return the query of the address to which the head of a column links."""

@@ -7,8 +7,8 @@ from itertools import groupby
 
 from tidegate.domain.timeline import Sample
 from tidegate.page.lag_points import Point, lag_points
-from tidegate.page.scales import SMALLEST_MS, Range, Scales, step_for
-from tidegate.reads.sentences import Piece, holder, plain_text
+from tidegate.page.scales import SMALLEST_MS, Range, Scales, polyline, step_for
+from tidegate.reads.sentences import Piece, holder_over_time, plain_text
 
 COLORS = 5
 """Number of holders with a color of their own. The others share one color."""
@@ -91,7 +91,7 @@ def lag_chart(
     colors, shares = _held(stretches)
     known = [(part.sample.at_ms, part.sample.watermark, plain_text(_named(part.sample), now_ms)) for part in stretches]
     return LagChart(
-        [_polyline(line, times, vertical) for line in points.lines],
+        [_line(line, times, vertical) for line in points.lines],
         points.is_event_time,
         vertical,
         times,
@@ -111,9 +111,8 @@ def _stretches(samples: Sequence[Sample], times: Range) -> Iterator[_Stretch]:
             yield _Stretch(sample, from_ms, to_ms)
 
 
-def _polyline(points: Iterable[Point], times: Range, vertical: Range) -> str:
-    positions = [(times.position(at_ms), round(100 - vertical.position(value), 3)) for at_ms, value in points]
-    return " ".join(f"{x},{y}" for x, y in positions)
+def _line(points: Iterable[Point], times: Range, vertical: Range) -> str:
+    return polyline((times.position(at_ms), round(100 - vertical.position(value), 3)) for at_ms, value in points)
 
 
 def _key(sample: Sample) -> HolderKey | None:
@@ -130,9 +129,7 @@ def _named(sample: Sample) -> Sequence[Piece]:
 
 def _pieces(key: HolderKey) -> Sequence[Piece]:
     kind, query, name = key
-    if kind == "open_batch":
-        return ["open batches of ", *holder({"reason": "substream", "substream": query, "query": ""})]
-    return holder({"reason": kind, "query": query, "substream": name, "hold": name})
+    return holder_over_time({"reason": kind, "query": query, "substream": name, "hold": name})
 
 
 def _held(parts: Sequence[_Stretch]) -> tuple[Mapping[HolderKey, str], Sequence[HeldShare]]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tidegate.domain.results import WatermarkState
 from tidegate.domain.timeline import COARSE_MS, Sample
 from tidegate.page.lag_points import Point, lag_points
-from tidegate.page.scales import Range
+from tidegate.page.scales import Range, polyline
 
 RANGE_MS = 3 * 3_600_000
 SAMPLES = RANGE_MS // COARSE_MS + 1
@@ -47,4 +47,4 @@ def lag_line(samples: Sequence[Sample], state: WatermarkState) -> LagLine | None
 def _line(points: Iterable[Point], times: Range, vertical: Range) -> str:
     x, y = WIDTH / 100, (HEIGHT - 2 * MARGIN) / 100
     positions = [(times.position(at_ms), 100 - vertical.position(value)) for at_ms, value in points]
-    return " ".join(f"{round(x * left)},{round(MARGIN + y * top)}" for left, top in positions)
+    return polyline((round(x * left), round(MARGIN + y * top)) for left, top in positions)

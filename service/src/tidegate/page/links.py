@@ -1,19 +1,17 @@
-"""Addresses of the page of a job."""
+"""Addresses of pages, from the selections that they show."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 from urllib.parse import urlencode
 
 from tidegate.reads.job_page import JobPageSelection
 
-_DEFAULTS = asdict(JobPageSelection())
 
-
-def parameters(view: JobPageSelection, **changes: Any) -> Mapping[str, str]:
-    """Return the parameters of a selection with some changes, without those that have their default value."""
+def parameters(view: Any, **changes: Any) -> Mapping[str, str]:
+    """Return the fields of a selection (a dataclass) with some changes, without those that have their default value."""
     wanted = asdict(replace(view, **changes))
-    changed = {name: value for name, value in wanted.items() if value != _DEFAULTS[name]}
+    changed = {each.name: wanted[each.name] for each in fields(view) if wanted[each.name] != each.default}
     return {name: "true" if value is True else str(value) for name, value in changed.items()}
 
 

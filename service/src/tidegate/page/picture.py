@@ -1,9 +1,11 @@
 """Geometry of the picture of a job: its substreams on the axis of event time."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tidegate.domain.names import SubstreamKey
+from tidegate.domain.numbers import by_value
 from tidegate.domain.results import SubstreamRow
 from tidegate.page.scales import SMALLEST_MS, Range, Scales
 from tidegate.reads.job_page import ACTIVE
@@ -109,10 +111,10 @@ def picture(
     if not known:
         return None
     low, high, now = min(known), max(known), job["now_ms"]
-    near = max(now - high, low - now) <= MAX_GAP * (high - low)
-    axis = scales.range_of("picture", *((min(low, now), max(high, now)) if near else (low, high)), SMALLEST_MS)
-    shown = {**named, **({"now": now} if near else {})}
-    lines = [Line(name, value, axis.position(value)) for name, value in shown.items() if value is not None]
+    if max(now - high, low - now) <= MAX_GAP * (high - low):
+        named["now"], low, high = now, min(low, now), max(high, now)
+    axis = scales.range_of("picture", low, high, SMALLEST_MS)
+    lines = [Line(name, value, axis.position(value)) for name, value in named.items() if value is not None]
     holders = _holders(active, job["held_by"])
     if rows is not None:
         marks, earlier = _marks(rows, holders, axis)
@@ -124,15 +126,15 @@ def picture(
     return Picture(axis, lines, (), bars, stragglers, earlier)
 
 
-def _holders(active: Sequence[SubstreamRow], held_by: Mapping[str, Any] | None) -> Sequence[SubstreamRow]:
+def _holders(active: Sequence[SubstreamRow], held_by: Mapping[str, Any] | None) -> Collection[SubstreamKey]:
     """Return the substreams with the lowest watermark, if a substream holds W. No watermark is lower than any."""
     if held_by is None or held_by["substream"] is None:
-        return []
-    lowest = min((row.watermark is not None, row.watermark or 0) for row in active)
-    return [row for row in active if (row.watermark is not None, row.watermark or 0) == lowest]
+        return set()
+    lowest = min(by_value(row.watermark) for row in active)
+    return {(row.query, row.substream) for row in active if by_value(row.watermark) == lowest}
 
 
-def _marks(rows: Iterable[SubstreamRow], holders: Sequence[SubstreamRow], axis: Range) -> tuple[list[Mark], int]:
+def _marks(rows: Iterable[SubstreamRow], holders: Collection[SubstreamKey], axis: Range) -> tuple[list[Mark], int]:
     """Return the marks of the substreams on the axis, and the number of substreams left of the axis."""
     columns: dict[int, list[tuple[float, SubstreamRow]]] = {}
     earlier = 0
@@ -145,7 +147,7 @@ def _marks(rows: Iterable[SubstreamRow], holders: Sequence[SubstreamRow], axis: 
     tallest = max(map(len, columns.values()), default=1)
     spacing = min(SPACING, HEIGHT / tallest)
     marks = [
-        Mark(row, x, round(FLOOR - 8 - place * spacing, 1), row in holders)
+        Mark(row, x, round(FLOOR - 8 - place * spacing, 1), (row.query, row.substream) in holders)
         for column in columns.values()
         for place, (x, row) in enumerate(column)
     ]

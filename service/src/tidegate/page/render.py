@@ -69,11 +69,6 @@ def svg_time(at_ms: int) -> Markup:
     return Markup('<tspan data-ms="{}">{}</tspan>').format(at_ms, format_time(at_ms // MS * MS))
 
 
-def plain_sentence(pieces: Iterable[Piece], now_ms: int) -> str:
-    """Return a sentence as text."""
-    return plain_text(pieces, now_ms)
-
-
 def elapsed(at_ms: int | None, now_ms: int) -> Markup:
     """Return the markup of the duration since a time. The script of the page updates it."""
     if at_ms is None:
@@ -135,10 +130,11 @@ _templates = Environment(
     finalize=_finalize,
 )
 _templates.globals["version"] = __version__
-_filters = (time, svg_time, tick, plain_sentence, elapsed, remaining, duration, number, words, percent, sentence)
+_filters = (time, svg_time, tick, elapsed, remaining, duration, number, words, percent, sentence)
 _templates.filters |= {function.__name__: function for function in _filters}
 _templates.filters |= {
     "to_json": json.dumps,
+    "plain_sentence": plain_text,
     "plain_time": format_time,
     "share": share_text,
     "holder": holder,

@@ -1,6 +1,6 @@
 """Scales of charts: ranges with round ends, which keep their place while the data moves."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tidegate.times import ROUND_MS
@@ -39,6 +39,11 @@ def step_for(span: int, steps: int = MAX_STEPS) -> int:
     longest = ROUND_MS[-1]
     multiple_of_longest = -(-span // (steps * longest)) * longest
     return next((step for step in ROUND_MS if span <= steps * step), multiple_of_longest)
+
+
+def polyline(points: Iterable[tuple[float, float]]) -> str:
+    """Return the points of a polyline in SVG."""
+    return " ".join(f"{x},{y}" for x, y in points)
 
 
 class Scales:

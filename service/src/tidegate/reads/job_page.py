@@ -30,7 +30,6 @@ from tidegate.reads.substreams import (
     substream_table,
 )
 from tidegate.store import views
-from tidegate.store.views import Distribution, JobPageRequest
 from tidegate.times import ROUND_MS
 
 HOLDERS = 3
@@ -115,7 +114,7 @@ class JobPage:
     late: LateRows
     all_substreams: Sequence[SubstreamRow] | None
     slowest: Sequence[SubstreamRow]
-    distribution: Distribution | None
+    distribution: views.Distribution | None
     holder: SubstreamStatus | None
     samples: Sequence[Sample]
 
@@ -184,11 +183,11 @@ def _slowest(
     return [row for row in found.rows if (row.query, row.substream) == holder]
 
 
-def _request(wanted: JobPageSelection) -> JobPageRequest:
+def _request(wanted: JobPageSelection) -> views.JobPageRequest:
     range_ms = RANGES_MS[wanted.range]
     interval_ms = FINE_MS if range_ms <= FINE_MS * SAMPLES_KEPT[FINE_MS] else COARSE_MS
     last = Position.parse(wanted.after)
-    return JobPageRequest(
+    return views.JobPageRequest(
         holders=HOLDERS,
         records=1 if wanted.kind else RECORDS_READ + 1,
         before=wanted.before or None,

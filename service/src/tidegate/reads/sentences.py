@@ -136,6 +136,13 @@ def holder(held_by: Mapping[str, Any]) -> list[Piece]:
             return _substream(held_by)
 
 
+def holder_over_time(held_by: Mapping[str, Any]) -> list[Piece]:
+    """Return the name of a holder over some time. All batches of a query have one name, because each is short."""
+    if held_by["reason"] == "open_batch":
+        return ["open batches of ", Name(held_by["query"])]
+    return holder(held_by)
+
+
 def record_details(record: Mapping[str, Any]) -> list[Piece]:
     """Return the details of a history record, without its time and kind."""
     parts = _movement_details(record) if record["kind"] in MOVEMENTS else _event_details(record)
@@ -208,7 +215,9 @@ def _movement_details(record: Mapping[str, Any]) -> list[list[Piece]]:
 
 def _run_holders(run: Sequence[Mapping[str, Any]]) -> list[list[Piece]]:
     """Return how many movements of a run each holder held, as one part; an empty list if nothing held them."""
-    held = Counter(tuple(_holder_in_run(record)) for record in run if record.get("held_by"))
+    held = Counter(
+        tuple(holder_over_time({**record, "reason": record["held_by"]})) for record in run if record.get("held_by")
+    )
     if not held:
         return []
     longest = held.most_common(HOLDERS_NAMED)
@@ -221,13 +230,6 @@ def _run_holders(run: Sequence[Mapping[str, Any]]) -> list[list[Piece]]:
         named.append([f"{others} {'other' if others == 1 else 'others'} for {rest:,}"])
     named[0].append(" of them")
     return [["held by ", *_joined(named, ", ")]]
-
-
-def _holder_in_run(record: Mapping[str, Any]) -> list[Piece]:
-    """Return the name of a holder. The batches of one query have one name, because each holds only a few records."""
-    if record["held_by"] == "open_batch":
-        return ["open batches of ", Name(record["query"])]
-    return holder({**record, "reason": record["held_by"]})
 
 
 def _joined(parts: Iterable[Sequence[Piece]], separator: str = "; ") -> list[Piece]:

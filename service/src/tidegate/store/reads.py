@@ -173,37 +173,8 @@ class JobReads:
 
     async def page(self, job: str, request: JobPageRequest, now_ms: int | None = None) -> JobPage:
         """Sweep a job, and return the data of its page."""
-        slowest: dict[str, Any] = {"slowest": request.slowest}
-        if request.after is not None:
-            slowest["after"] = dict(zip(("watermark", "member"), request.after, strict=True))
-        end = "+" if request.before is None else _end_before(request.before)
-        (
-            held,
-            status,
-            queries,
-            delays,
-            late,
-            substreams,
-            distribution,
-            samples,
-            history,
-        ) = await self._functions.run_together(
-            "job_page",
-            job,
-            now_ms,
-            ("explain", {"limit": request.holders + 1}),
-            ("status", {}),
-            ("queries", {}),
-            ("completeness", {}),
-            ("late", {"member": ""}),
-            ("substreams", {"members": [], "limit": ROWS_AT_ONCE, **slowest}),
-            (
-                "distribution",
-                {"more_than": ROWS_AT_ONCE, "widths": request.bin_widths_ms, "max_bins": request.bins},
-            ),
-            ("timeline", {"interval_ms": request.interval_ms, "limit": request.samples}),
-            ("history", {"first": "0", "last": end, "limit": request.records}),
-        )
+        found = await self._functions.run_together("job_page", job, now_ms, *_page_commands(request))
+        held, status, queries, delays, late, substreams, distribution, samples, history = found
         return JobPage(
             Snapshot(held),
             Status.of(status),
@@ -238,6 +209,26 @@ class JobReads:
             reply = await self._functions.run("late", job, now_ms, member=of, after=reply["next"])
             late.add_hours(of, reply)
         return late
+
+
+def _page_commands(request: JobPageRequest) -> list[tuple[str, dict[str, Any]]]:
+    """Return the reads of the page of a job, after a sweep."""
+    substreams: dict[str, Any] = {"members": [], "limit": ROWS_AT_ONCE, "slowest": request.slowest}
+    if request.after is not None:
+        substreams["after"] = dict(zip(("watermark", "member"), request.after, strict=True))
+    bins = {"more_than": ROWS_AT_ONCE, "widths": request.bin_widths_ms, "max_bins": request.bins}
+    end = "+" if request.before is None else _end_before(request.before)
+    return [
+        ("explain", {"limit": request.holders + 1}),
+        ("status", {}),
+        ("queries", {}),
+        ("completeness", {}),
+        ("late", {"member": ""}),
+        ("substreams", substreams),
+        ("distribution", bins),
+        ("timeline", {"interval_ms": request.interval_ms, "limit": request.samples}),
+        ("history", {"first": "0", "last": end, "limit": request.records}),
+    ]
 
 
 def _member_sets(job: str) -> list[str]:

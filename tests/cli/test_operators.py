@@ -61,7 +61,7 @@ def test_explain_and_remove_a_holder(run: Run, flights: str) -> None:
         "the explanation must show the watermark without HNL"
     )
     done = run("idle", flights, "HNL", "[red]ANC[/]", "--reason", "strike").stdout
-    assert "Held at 2013-01-07 10:01:59.990Z by BOS, the slowest substream." in done
+    assert "Complete up to 2013-01-07 10:01:59.990Z; held by BOS, the slowest substream." in done
     assert "Nothing changed" in run("idle", flights, "HNL", "--reason", "strike").stdout
     history = run("history", flights, "--kind", "action").stdout
     assert "idle" in history and "[red]ANC[/]" in history and "(strike)" in history
@@ -107,8 +107,8 @@ def test_a_missing_reason_is_prompted_for(run: Run, flights: str) -> None:
 def test_wait_exits_with_a_status(run: Run, http: httpx.Client, flights: str) -> None:
     """`wait` exits with 0 when the watermark is reached, and with 3 after the timeout."""
     run("retire", flights, "departures", "--evict", "--reason", "ended")
-    assert "Held at" in run("wait", flights, "--at-least", "2013-01-07T09:00Z").stdout
-    assert "Held at" in run("wait", flights, "--at-least", LATER, "--timeout", "1s", status=3).stdout
+    assert "held by" in run("wait", flights, "--at-least", "2013-01-07T09:00Z").stdout
+    assert "held by" in run("wait", flights, "--at-least", LATER, "--timeout", "1s", status=3).stdout
     result = run("wait", flights, "--at-least", LATER, "--timeout", "0s", "--json", status=3)
     assert json.loads(result.stdout)["reached"] is False
     times = {"substreams": ["HNL", "[red]ANC[/]", "BOS"], "max_event_times": [1_358_121_700_000] * 3}

@@ -73,6 +73,11 @@ def status_text(held_by: dict[str, Any] | None, *until: tuple[str, int, bool], *
             "in 1 min.",
         ),
         (
+            {"reason": "slow", "last_event_ms": NOW - 60_000},
+            [("idle_timeout_ms", NOW + 9_000, False)],
+            "ANC of departures, silent for 1 min; it becomes idle in 9 s.",
+        ),
+        (
             {"reason": "open_batch", "substream": None, "batch_id": 7, "begun_ms": NOW - 61_000},
             [("max_batch_hold_ms", NOW + 9_000, False)],
             "batch 7 of departures, open for 1 min 1 s; the watermark advances without it in 9 s.",
@@ -85,8 +90,17 @@ def status_text(held_by: dict[str, Any] | None, *until: tuple[str, int, bool], *
     ],
 )
 def test_held(held_by: dict[str, Any], until: list[tuple[str, int, bool]], says: str) -> None:
-    assert status_text(HELD | held_by, *until) == f"Held at 2013-01-07 10:00:00Z by {says}"
+    may_move_soon = held_by.get("reason", "slow") == "slow" and held_by.get("last_event_ms") != NOW - 60_000
+    start = "Complete up to 2013-01-07 10:00:00Z; held by" if may_move_soon else "Held at 2013-01-07 10:00:00Z by"
+    assert status_text(HELD | held_by, *until) == f"{start} {says}"
     assert status_text(HELD | held_by, *until, watermark=None) == f"No watermark yet: held by {says}"
+
+
+def test_a_batch_that_began_a_moment_ago_holds_like_a_slow_substream() -> None:
+    """The first words agree with the health: a job whose watermark may move soon is not held."""
+    held_by = HELD | {"reason": "open_batch", "substream": None, "batch_id": 7, "begun_ms": NOW - 59_999}
+    says = "Complete up to 2013-01-07 10:00:00Z; held by batch 7 of departures, open for 59 s."
+    assert status_text(held_by) == says
 
 
 def test_the_reason_of_a_hold() -> None:

@@ -88,7 +88,7 @@ def test_a_change_of_health_is_spoken(
     spoken = page.get_by_role("status").and_(page.locator("#health"))
     expect(spoken).to_have_text("")
     report(http, job, {"BOS": BASE, "HNL": BASE - HOUR})
-    expect(spoken).to_contain_text("running Held at 2013-01-07 08:59:59Z by HNL")
+    expect(spoken).to_contain_text("running Complete up to 2013-01-07 08:59:59Z; held by HNL")
     assert page.locator("#headline[aria-live]").count() == 0
 
 

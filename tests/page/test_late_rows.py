@@ -75,6 +75,10 @@ def test_dropped_rows_are_on_the_page(
     expect(section).to_contain_text("HNL of q: ")
     expect(section).to_contain_text("between 2013-01-07 14:00:00Z and 2013-01-07 16:00:00Z.")
     expect(section).to_contain_text("<b>SFO</b> of q")
+    labels = section.locator("svg.bars svg text").all_text_contents()
+    assert labels == ["12:00", "8 Jan", "12:00", "9 Jan"]
+    section.locator("g[data-tip]").first.hover()
+    expect(page.get_by_role("tooltip")).to_contain_text("2013-01-07 11:00:00Z: 1 dropped")
     assert section.locator("rect.dropped").count() == 20
     assert section.locator("rect.diverted").count() > 3
     shoot(visitor, f"{tidegate.url}/jobs/{job_name}", "job-late", "#connection.on")

@@ -1,5 +1,6 @@
 """The table of substreams on the page of a job: the holder, the filter, and the menus of the rows."""
 
+import re
 from collections.abc import Callable
 
 import httpx
@@ -80,7 +81,7 @@ def test_menus_close_and_updates_wait_for_them(
     evict = first.get_by_role("link", name="Evict…")
     expect(evict).to_be_visible()
     batch(http, job, 1, {"ANC": BASE + HOUR, "BOS": BASE + 2 * HOUR})
-    expect(page.locator(".sentence")).to_contain_text("Held at 2013-01-07 10:59:59Z by ANC")
+    expect(page.locator(".sentence")).to_contain_text(re.compile("2013-01-07 10:59:59Z(; held)? by ANC"))
     expect(evict).to_be_visible()
     expect(first).to_contain_text("2013-01-07 09:59:59Z")  # the table waits for the menu
     page.keyboard.press("Escape")
@@ -99,9 +100,9 @@ def test_menus_close_and_updates_wait_for_them(
     expect(page.get_by_role("link", name="Reset job…")).to_be_visible()
     batch(http, job, 2, {"ANC": BASE + 2 * HOUR, "BOS": BASE + 3 * HOUR})
     expect(page.locator("#history")).to_contain_text("3 emissions")
-    expect(page.locator(".sentence")).to_contain_text("Held at 2013-01-07 10:59:59Z by ANC")
+    expect(page.locator(".sentence")).to_contain_text(re.compile("2013-01-07 10:59:59Z(; held)? by ANC"))
     page.keyboard.press("Tab")
     page.keyboard.press("Tab")
     page.keyboard.press("Tab")  # leaves the menu, which closes
-    expect(page.locator(".sentence")).to_contain_text("Held at 2013-01-07 11:59:59Z by ANC")
+    expect(page.locator(".sentence")).to_contain_text(re.compile("2013-01-07 11:59:59Z(; held)? by ANC"))
     expect(page.locator("details[open]")).to_have_count(0)

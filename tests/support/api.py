@@ -66,21 +66,29 @@ def report_delays(
     assert answer.status_code == 200, answer.text
 
 
-def batch(http: httpx.Client, job: str, number: int, max_event_times: dict[str, int], *, open_: bool = False) -> None:
-    """Begin, report and (unless ``open_``) commit a batch of the query ``departures``: 40 rows on time, 2 late."""
+def batch(
+    http: httpx.Client,
+    job: str,
+    number: int,
+    max_event_times: dict[str, int],
+    rows: dict[str, Any] | None = None,
+    *,
+    open_: bool = False,
+) -> None:
+    """Begin, report and (unless ``open_``) commit a batch of the query ``departures``.
+
+    Without ``rows``, which are columns of numbers of rows, each substream has 40 rows on time and 2 late rows.
+    """
     path = f"/v1/jobs/{job}/queries/departures/batches/{number}"
     http.put(path, json=RUN).raise_for_status()
     reference = {"query": "departures", **RUN, "batch_id": number, "partition": 0}
     body = {"substreams": list(max_event_times), "max_event_times": list(max_event_times.values()), "batch": reference}
     http.post(f"/v1/jobs/{job}:report", json=body).raise_for_status()
     if not open_:
-        columns = {
-            "on_time": [40] * len(max_event_times),
-            "late": [2] * len(max_event_times),
-            "null_event_time": [0] * len(max_event_times),
-        }
-        rows = {"rule": "pinned_watermark", "substreams": list(max_event_times), **columns}
-        http.post(f"{path}:commit", json={**RUN, "rows": rows}).raise_for_status()
+        columns = rows or {"on_time": [40] * len(max_event_times), "late": [2] * len(max_event_times)}
+        none = {"null_event_time": [0] * len(max_event_times)}
+        counted = {"rule": "pinned_watermark", "substreams": list(max_event_times), **none, **columns}
+        http.post(f"{path}:commit", json={**RUN, "rows": counted}).raise_for_status()
 
 
 def commit_rows(http: httpx.Client, path: str, batch_id: int, **rows: Any) -> None:

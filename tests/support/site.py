@@ -47,6 +47,7 @@ STATES: Mapping[str, State] = {
     "running": State("/jobs/running?range=1d"),
     "held": State("/jobs/held"),
     "large": State("/jobs/large"),
+    "late": State("/jobs/late"),
     "replayed": State("/jobs/replayed?range=6h"),
     "complete": State("/jobs/complete"),
     "empty": State("/jobs/empty"),
@@ -109,7 +110,31 @@ async def _fill(store: JobStore) -> None:
     await scenes.many(store, "large", now_ms, SUBSTREAMS_OF_LARGE_JOB)
 
 
+HOURLY_LOSSES = {("HNL", 9): 61, ("HNL", 8): 24, ("SJU", 3): 7}
+"""Dropped rows by substream and hours ago, in the job ``late``."""
+
+
+def _report_day(http: httpx.Client, now_ms: int) -> None:
+    """Commit a batch for each hour of the last day. Two substreams lost rows in some hours."""
+    create(http, "late", policy={"type": "limiting_lag", "lag_ms": scenes.LAG_MS}, idle_timeout_ms=10 * HOUR)
+    this_hour = now_ms // HOUR
+    for number, hours_ago in enumerate(range(24, -1, -1)):
+        hour = this_hour - hours_ago
+        losses = [HOURLY_LOSSES.get((airport, hours_ago), 0) for airport in scenes.AIRPORTS]
+        rows = [180 + 7 * place + 5 * (number * place % 11) for place in range(len(scenes.AIRPORTS))]
+        counts = {
+            "on_time": [all_ - lost for all_, lost in zip(rows, losses, strict=True)],
+            "late": losses,
+            "hours": [[[hour, all_, 0, lost]] for all_, lost in zip(rows, losses, strict=True)],
+        }
+        delays = {airport: (2 + place % 4) * scenes.MINUTE for place, airport in enumerate(scenes.AIRPORTS)}
+        delays["SEA"] = 25 * scenes.MINUTE
+        times = {airport: now_ms - hours_ago * HOUR - delay for airport, delay in delays.items()}
+        batch(http, "late", number, times, counts)
+
+
 def _report(http: httpx.Client) -> None:
+    _report_day(http, http.get("/v1/jobs/running").json()["now_ms"])
     create(http, "empty")
     create(http, "complete")
     report(http, "complete", {"BOS": BASE, "HNL": BASE - HOUR})

@@ -36,15 +36,25 @@ def health(state: WatermarkState, summary: JobSummary, stale_after_ms: int, max_
     if state.watermark is None:
         known = summary.active + summary.idle + summary.done + summary.open_batches
         return "no_watermark" if known or summary.missing_queries else "empty"
-    if holder is not None and _is_held(holder, state.now_ms):
+    if holder is not None and is_held(holder.reason, _silent_since_ms(holder), state.now_ms):
         return "held"
     if max_lag_ms is not None and state.now_ms - state.watermark > max_lag_ms:
         return "lagging"
     return "all_idle" if holder is None and summary.all_idle else "running"
 
 
-def _is_held(holder: Holder, now_ms: int) -> bool:
-    silent_since_ms = holder.begun_ms if holder.reason == "open_batch" else holder.last_event_ms
-    if holder.reason in ("slow", "open_batch") and silent_since_ms is not None:
+def is_held(reason: str, silent_since_ms: int | None, now_ms: int) -> bool:
+    """Return whether a holder makes its job ``held``: all holders do, except those that may move the watermark soon.
+
+    Args:
+        reason: Why the holder holds the watermark.
+        silent_since_ms: Begin of an open batch; time of the last events of a substream.
+        now_ms: Processing time.
+    """
+    if reason in ("slow", "open_batch") and silent_since_ms is not None:
         return now_ms - silent_since_ms >= LONG_MS
     return True
+
+
+def _silent_since_ms(holder: Holder) -> int | None:
+    return holder.begun_ms if holder.reason == "open_batch" else holder.last_event_ms

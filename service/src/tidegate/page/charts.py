@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tidegate.domain.ledger import HOUR, HOURS_KEPT
-from tidegate.page.scales import polyline, step_for
+from tidegate.page.scales import Range, polyline, step_for
 from tidegate.reads.completeness import Completeness
 from tidegate.reads.late import LateHour
 
@@ -115,6 +115,7 @@ class LateChart:
         highest: Share at the top of the chart.
         first: Event time at which the first hour starts.
         last: Event time at which the last hour ends.
+        axis: The event times on the horizontal axis, or None if the hours are not drawn to scale.
     """
 
     bars: tuple[Bar, ...]
@@ -122,6 +123,7 @@ class LateChart:
     highest: float
     first: int
     last: int
+    axis: Range | None
 
 
 PARTS = ("dropped", "diverted", "updated")
@@ -146,7 +148,8 @@ def late_chart(hours: Sequence[LateHour]) -> LateChart | None:
         for place, hour in zip(places, hours, strict=True)
         if _not_on_time(hour)
     )
-    return LateChart(bars, round(90 / slots, 3), highest, first, last)
+    axis = Range(first, last, max(step_for(last - first), HOUR)) if to_scale else None
+    return LateChart(bars, round(90 / slots, 3), highest, first, last, axis)
 
 
 def _bar(hour: LateHour, x: float, highest: float) -> Bar:

@@ -43,13 +43,14 @@ def time(at_ms: int | None) -> Markup:
     )
 
 
-FORMS = {"full": slice(None), "date": slice(10), "day": slice(5, 10), "minute": slice(11, 16), "second": slice(11, 19)}
+FORMS = {"full": slice(None), "date": slice(10), "minute": slice(11, 16), "second": slice(11, 19)}
 """Parts of a printed time by the name of their form, which the script of the page uses too."""
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 DAY_MS = 24 * 3_600_000
 
 
 def tick(at_ms: int, step_ms: int) -> Markup:
-    """Return the markup of a time on an axis whose ticks are ``step_ms`` apart. A midnight is shown as a day."""
+    """Return the markup of a time on an axis with ticks every ``step_ms``. A midnight is a day, as in ``7 Jan``."""
     if not EARLIEST_MS <= at_ms <= LATEST_MS:
         return Markup("{}").format(at_ms)
     if step_ms >= DAY_MS:
@@ -58,7 +59,8 @@ def tick(at_ms: int, step_ms: int) -> Markup:
         form = "day"
     else:
         form = "minute" if step_ms >= 60 * MS else "second"
-    text = format_time(at_ms)[FORMS[form]]
+    full = format_time(at_ms)
+    text = f"{int(full[8:10])} {MONTHS[int(full[5:7]) - 1]}" if form == "day" else full[FORMS[form]]
     return Markup('<tspan data-ms="{}" data-form="{}">{}</tspan>').format(at_ms, form, text)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidegate.domain.config import LIMITS
+from tidegate.domain.health import is_held
 from tidegate.domain.journal import MOVEMENTS, Kind
 from tidegate.times import format_duration, format_time
 
@@ -117,7 +118,7 @@ def status_sentence(job: Mapping[str, Any]) -> list[Piece]:
         return ["Complete: the input has ended", *end, "."]
     if held_by is None:
         return _not_held(watermark, job.get("substreams"), job.get("future_rows", 0))
-    start: list[Piece] = ["No watermark yet: held by "] if watermark is None else ["Held at ", Time(watermark), " by "]
+    start = _start(watermark, held_by, now_ms)
     deadline = _next_deadline(job.get("holders"), now_ms)
     name = [*holder(held_by), *_reason(held_by, job.get("holds", ()))]
     return [*start, *name, *_explanation(held_by, now_ms, has_deadline=bool(deadline)), *deadline, "."]
@@ -260,6 +261,15 @@ def _not_held(watermark: int | None, substreams: Mapping[str, Any] | None, futur
     if substreams is not None and substreams["all_idle"]:
         return [*start, ": all substreams are idle."]
     return [*start, "; nothing holds it."]
+
+
+def _start(watermark: int | None, held_by: Mapping[str, Any], now_ms: int) -> list[Piece]:
+    if watermark is None:
+        return ["No watermark yet: held by "]
+    silent_since_ms = held_by["begun_ms"] if held_by["reason"] == "open_batch" else held_by["last_event_ms"]
+    if is_held(held_by["reason"], silent_since_ms, now_ms):
+        return ["Held at ", Time(watermark), " by "]
+    return ["Complete up to ", Time(watermark), "; held by "]
 
 
 def _explanation(held_by: Mapping[str, Any], now_ms: int, *, has_deadline: bool) -> list[Piece]:

@@ -32,8 +32,9 @@ const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
 const two = (number) => String(number).padStart(2, "0");
 let local = localStorage.getItem("tidegate.times") === "local";
 
-// The same parts as FORMS in render.py.
-const FORMS = { full: [0], date: [0, 10], day: [5, 10], minute: [11, 16], second: [11, 19] };
+// The same parts and names as in render.py.
+const FORMS = { full: [0], date: [0, 10], minute: [11, 16], second: [11, 19] };
+const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
 function formatTime(ms, form = "full") {
   const at = new Date(ms);
@@ -42,6 +43,7 @@ function formatTime(ms, form = "full") {
     const day = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
     text = `${day} ${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
   }
+  if (form === "day") return `${Number(text.slice(8, 10))} ${MONTHS[Number(text.slice(5, 7)) - 1]}`;
   return text.slice(...FORMS[form]);
 }
 
@@ -90,12 +92,20 @@ function tipOf(target) {
   return true;
 }
 
+// The parsed points of each chart. An update replaces the chart.
+const pointsOf = new WeakMap();
+
+function lagPoints(chart) {
+  if (!pointsOf.has(chart)) pointsOf.set(chart, JSON.parse(chart.dataset.points));
+  return pointsOf.get(chart);
+}
+
 // Shows the lag and the holder at the pointer. A point is [time, watermark, holder]; the last one is the current state.
 // Between two points, the lag is on a straight line, as in the chart.
 function hoverLag(chart, event) {
   const box = chart.getBoundingClientRect(), { from, to } = chart.dataset;
   const at = Number(from) + ((event.clientX - box.left) / box.width) * (to - from);
-  const points = JSON.parse(chart.dataset.points), place = points.findLastIndex(([start]) => start <= at);
+  const points = lagPoints(chart), place = points.findLastIndex(([start]) => start <= at);
   const line = chart.querySelector(".hover");
   line.setAttribute("visibility", place < 0 ? "hidden" : "visible");
   if (place < 0) return;

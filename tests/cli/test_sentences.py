@@ -51,6 +51,11 @@ def status_text(held_by: dict[str, Any] | None, *until: tuple[str, int, bool], *
         ),
         ({"last_event_ms": NOW - 4_999, "query": ""}, [], "ANC, the slowest substream."),
         (
+            {"last_event_ms": NOW - 4_999},
+            [("idle_timeout_ms", NOW + 7_001, False), ("max_retention_ms", NOW + 9_000, False)],
+            "ANC of departures, the slowest substream; retention excludes it in 9 s.",
+        ),
+        (
             {},
             [("max_retention_ms", NOW + 1000, False)],
             "ANC of departures, silent for 48 s; retention excludes it in 1 s.",
@@ -164,7 +169,7 @@ def test_only_a_complete_table_is_at_100_percent(share: float, says: str) -> Non
     ("counts", "says"),
     [
         ({"dropped": 3000, "diverted": 0}, "HNL: 3,000 rows dropped between"),
-        ({"dropped": 0, "diverted": 1}, "HNL: 1 rows diverted between"),
+        ({"dropped": 0, "diverted": 1}, "HNL: 1 row diverted between"),
         ({"dropped": 2, "diverted": 1}, "HNL: 2 rows dropped and 1 diverted between"),
     ],
 )
@@ -176,9 +181,9 @@ def test_late_rows_without_a_total_are_a_sentence(counts: dict[str, int], says: 
 @pytest.mark.parametrize(
     ("counts", "says"),
     [
-        ({"dropped": 3, "diverted": 0}, "HNL of q: 3 % of 100 rows dropped between"),
-        ({"dropped": 0, "diverted": 1}, "HNL of q: 1 % of 100 rows diverted between"),
-        ({"dropped": 2, "diverted": 1}, "HNL of q: 2 % of 100 rows dropped and 1 % diverted between"),
+        ({"dropped": 3, "diverted": 0}, "HNL of q: 3 of 100 rows (3 %) dropped between"),
+        ({"dropped": 0, "diverted": 1}, "HNL of q: 1 of 100 rows (1 %) diverted between"),
+        ({"dropped": 2, "diverted": 1}, "HNL of q: 2 of 100 rows (2 %) dropped and 1 (1 %) diverted between"),
     ],
 )
 def test_late_rows_are_a_sentence(counts: dict[str, int], says: str) -> None:

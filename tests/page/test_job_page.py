@@ -33,6 +33,8 @@ def test_the_page_names_the_substream_that_holds_the_watermark(
     sentence = page.locator(".sentence")
     expect(sentence).to_contain_text(re.compile(r"2013-01-07 09:00:00Z(; held)? by ANC of departures, (the|silent)"))
     expect(sentence).to_contain_text("it becomes idle in 9 h 59 min")
+    expect(page.locator("#headline")).to_contain_text("If ANC of departures is evicted, the watermark moves to")
+    expect(page.locator("#headline")).to_contain_text("held by BOS of departures")
     expect(page.locator("#headline")).to_contain_text(re.compile(r"The watermark last moved \d+ m?s ago, at 20\d\d-"))
     row = page.locator("tr.holds")
     expect(row).to_have_count(1)

@@ -1,5 +1,6 @@
 """Late rows on the page of a job: numbers, substreams and times."""
 
+import re
 from random import Random
 
 import httpx
@@ -75,6 +76,8 @@ def test_dropped_rows_are_on_the_page(
     expect(section).to_contain_text("HNL of q: ")
     expect(section).to_contain_text("between 2013-01-07 14:00:00Z and 2013-01-07 16:00:00Z.")
     expect(section).to_contain_text("<b>SFO</b> of q")
+    most = re.compile(r"Most lost rows by hour of event time: 2013-01-07 14:00:00Z \d+ of [\d,]+, ")
+    expect(page.locator("#headline")).to_contain_text(most)
     labels = section.locator("svg.bars svg text").all_text_contents()
     assert labels == ["12:00", "8 Jan", "12:00", "9 Jan"]
     section.locator("g[data-tip]").first.hover()

@@ -4,7 +4,7 @@ import pytest
 
 from tidegate.domain.results import HoldReason
 from tidegate.domain.timeline import Sample
-from tidegate.page.lag import COLORS, LagChart, lag_chart
+from tidegate.page.lag import COLORS, LagChart, held_since, lag_chart
 from tidegate.page.lag_points import REPLAYED_MS
 from tidegate.page.scales import Scales
 from tidegate.reads.sentences import plain_text
@@ -53,6 +53,19 @@ def test_a_line_from_before_the_range_crosses_its_start() -> None:
     found = chart(sample(-5, 1), sample(5, 11))
     assert found.lines[0].startswith("0.0,")
     assert found.lowest == 6 * MINUTE
+    assert found.lag_at_start == 6 * MINUTE
+
+
+def test_a_holder_has_held_since_the_first_sample_of_its_last_span() -> None:
+    samples = [sample(0, 2), sample(1, 2, "SEA"), sample(2, 2), sample(3, 2, reason="blocked"), sample(4, 2)]
+    holder = {"reason": "slow", "query": "", "substream": "HNL", "hold": None}
+    assert held_since(samples, holder) == START + 2 * MINUTE
+    assert held_since(samples, holder | {"substream": "SEA"}) is None, "the latest sample has another holder"
+    assert held_since(samples, holder | {"query": "departures"}) is None, "HNL of another query"
+    assert held_since([], holder) is None
+    batches = [sample(0, 1), sample(1, 1, "", "open_batch", "q"), sample(2, 1, "", "open_batch", "q")]
+    batch = {"reason": "open_batch", "query": "q", "substream": None, "hold": None, "batch_id": 7}
+    assert held_since(batches, batch) == START + MINUTE, "batches of one query count as one holder"
 
 
 def test_the_band_shows_who_held_the_watermark() -> None:

@@ -3,10 +3,12 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, takewhile
+from typing import Any
 
+from tidegate.domain.results import HoldReason
 from tidegate.domain.timeline import Sample
-from tidegate.page.lag_points import Point, lag_points
+from tidegate.page.lag_points import LagPoints, Point, lag_points
 from tidegate.page.scales import SMALLEST_MS, Range, Scales, polyline, step_for
 from tidegate.reads.sentences import Piece, holder_over_time, plain_text
 
@@ -50,6 +52,7 @@ class LagChart:
         times: The processing times on the horizontal axis.
         lowest: Lowest value on the vertical axis that occurs.
         highest: Highest value that occurs.
+        lag_at_start: Lag at the start of the range; None if it is unknown, or the event times are replayed.
         spans: Holders, in order of time.
         shares: Holders, longest first.
         points: Time, watermark and holder of each sample, and the current watermark, for the script of the page.
@@ -61,6 +64,7 @@ class LagChart:
     times: Range
     lowest: int
     highest: int
+    lag_at_start: int | None
     spans: Sequence[Span]
     shares: Sequence[HeldShare]
     points: Sequence[tuple[int, int | None, str]]
@@ -97,10 +101,29 @@ def lag_chart(
         times,
         points.lowest,
         points.highest,
+        _lag_at_start(points, times),
         list(_spans(stretches, times, colors)),
         shares,
         [*known, (now_ms, watermark, "")],
     )
+
+
+def _lag_at_start(points: LagPoints, times: Range) -> int | None:
+    at_ms, lag = points.lines[0][0]
+    return lag if at_ms == times.start and not points.is_event_time else None
+
+
+def held_since(samples: Sequence[Sample], held_by: Mapping[str, Any]) -> int | None:
+    """Return the time of the first of the latest samples that have the current holder; None if the latest has not.
+
+    Args:
+        samples: The samples, oldest first.
+        held_by: The current holder.
+    """
+    name = held_by["substream"] or held_by["hold"] or ""
+    current = _key_of(held_by["reason"], held_by["query"], name)
+    latest = list(takewhile(lambda sample: _key(sample) == current, reversed(samples)))
+    return latest[-1].at_ms if latest else None
 
 
 def _stretches(samples: Sequence[Sample], times: Range) -> Iterator[_Stretch]:
@@ -116,10 +139,11 @@ def _line(points: Iterable[Point], times: Range, vertical: Range) -> str:
 
 
 def _key(sample: Sample) -> HolderKey | None:
-    if sample.reason is None:
-        return None
-    kind = sample.reason if sample.reason in ("open_batch", "missing_query", "hold") else "substream"
-    return kind, sample.query, sample.name
+    return None if sample.reason is None else _key_of(sample.reason, sample.query, sample.name)
+
+
+def _key_of(reason: HoldReason, query: str, name: str) -> HolderKey:
+    return reason if reason in ("open_batch", "missing_query", "hold") else "substream", query, name
 
 
 def _named(sample: Sample) -> Sequence[Piece]:

@@ -9,15 +9,19 @@ from tidegate.auth.callers import Caller
 from tidegate.domain.config import JOB_LIMITS
 from tidegate.page.actions import ACTIONS
 from tidegate.page.charts import completeness_chart, late_chart
-from tidegate.page.lag import lag_chart
+from tidegate.page.lag import held_since, lag_chart
 from tidegate.page.links import job_link, parameters
 from tidegate.page.picture import Picture, picture
 from tidegate.page.render import render
 from tidegate.page.scales import Scales
 from tidegate.reads.history import FILTERS, id_after
 from tidegate.reads.job_page import ACTIVE, RANGES_MS, SPANS_SHOWN, JobPage, JobPageSelection, read_job_page
+from tidegate.reads.late import LateHour
 from tidegate.reads.sentences import status_sentence
 from tidegate.web.context import Context
+
+HOURS_SHOWN = 3
+"""Number of hours with the most lost rows that are listed."""
 
 HOLDER_NOTES = {
     "slow": "holds the watermark",
@@ -59,7 +63,13 @@ async def job(context: Context, caller: Caller, name: str, view: JobPageSelectio
         "parameters": partial(parameters, view),
     }
     markup = {
-        "headline": render("_headline.html", sentence=status_sentence(record), **common),
+        "headline": render(
+            "_headline.html",
+            sentence=status_sentence(record),
+            holding=_holding(page, record, view),
+            most_lost=_most_lost(page),
+            **common,
+        ),
         "picture": render("_picture.html", picture=_picture(page, record, scales), **common),
         "lag": render(
             "_lag.html",
@@ -71,7 +81,13 @@ async def job(context: Context, caller: Caller, name: str, view: JobPageSelectio
         "completeness": render(
             "_completeness.html", measured=page.completeness, chart=completeness_chart(page.completeness), **common
         ),
-        "late": render("_late.html", late=page.late, chart=late_chart(page.late.hours), shown=SPANS_SHOWN, **common),
+        "late": render(
+            "_late.html",
+            late=page.late,
+            chart=late_chart(page.late.hours),
+            shown=SPANS_SHOWN,
+            **common,
+        ),
         "queries": render("_queries.html", queries=page.queries.model_dump()["queries"], **common),
         "substreams": render("_substreams.html", **_substreams(page, record), **common),
         "history": render("_history.html", **_history(page, view), **common),
@@ -81,6 +97,21 @@ async def job(context: Context, caller: Caller, name: str, view: JobPageSelectio
 
 def _picture(page: JobPage, record: Mapping[str, Any], scales: Scales) -> Picture | None:
     return picture(record, page.all_substreams, page.slowest, page.distribution, scales)
+
+
+def _holding(page: JobPage, record: Mapping[str, Any], view: JobPageSelection) -> tuple[int, bool] | None:
+    """Return since when the current holder has held the watermark, and whether it may be longer; None if unknown."""
+    held_by = record["held_by"]
+    since_ms = None if held_by is None else held_since(page.samples, held_by)
+    return None if since_ms is None else (since_ms, since_ms <= record["now_ms"] - RANGES_MS[view.range])
+
+
+def _most_lost(page: JobPage) -> list[LateHour]:
+    """Return the hours with the most lost rows, in order of time."""
+    lost = [hour for hour in page.late.hours if hour.dropped + hour.diverted]
+    return sorted(
+        sorted(lost, key=lambda hour: -hour.dropped - hour.diverted)[:HOURS_SHOWN], key=lambda hour: hour.start
+    )
 
 
 def _substreams(page: JobPage, record: Mapping[str, Any]) -> dict[str, Any]:

@@ -193,9 +193,12 @@ def late_span_sentence(span: Mapping[str, Any]) -> list[Piece]:
     """Return a sentence about the dropped and diverted rows of a substream."""
     rows = span["rows"]
     counts = [(span[disposition], disposition) for disposition in ("dropped", "diverted") if span[disposition]]
-    texts = [f"{count:,}" if rows is None else share_text(count / rows) for count, _ in counts]
-    texts[0] += " rows" if rows is None else f" of {rows:,} rows"
-    losses = " and ".join(f"{text} {disposition}" for text, (_, disposition) in zip(texts, counts, strict=True))
+    unit = "row" if (rows or counts[0][0]) == 1 else "rows"
+    units = [f" {unit}" if rows is None else f" of {rows:,} {unit}", ""]
+    losses = " and ".join(
+        f"{count:,}{unit}{'' if rows is None else f' ({share_text(count / rows)})'} {disposition}"
+        for (count, disposition), unit in zip(counts, units, strict=False)
+    )
     return [*_substream(span), f": {losses} between ", Time(span["start"]), " and ", Time(span["end"]), "."]
 
 
@@ -298,9 +301,13 @@ def _reason(held_by: Mapping[str, Any], holds: Iterable[Mapping[str, Any]]) -> l
 
 
 def _next_deadline(holders: list[Mapping[str, Any]] | None, now_ms: int) -> list[Piece]:
-    if not holders or not holders[0]["until"]:
+    until = holders[0]["until"] if holders else []
+    if holders and holders[0]["reason"] == "slow" and now_ms - holders[0]["last_event_ms"] < SILENT_MS:
+        # Each report of the substream starts its idle timeout again.
+        until = [deadline for deadline in until if deadline["limit"] != "idle_timeout_ms"]
+    if not holders or not until:
         return []
-    deadline = holders[0]["until"][0]
+    deadline = until[0]
     effect = EFFECTS[deadline["limit"]]
     if holders[0]["reason"] == "missing_query":
         effect = effect.replace("its query", "it")

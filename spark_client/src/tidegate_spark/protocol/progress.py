@@ -67,11 +67,22 @@ class Progress:
     def commit(self, batch_id: int, max_event_times: Mapping[str, int], watermark_token: str | None) -> None:
         """Record an acknowledged commit."""
         self.batch_id, self.watermark_token, self.restoring = batch_id, watermark_token, False
+        self._raise(max_event_times)
+
+    def restore_with(self, max_event_times: Mapping[str, int]) -> None:
+        """Add max event times that no commit has reported, and report all of them with the next batch."""
+        self.restoring = True
+        self._raise(max_event_times)
+
+    def _raise(self, max_event_times: Mapping[str, int]) -> None:
         for name, max_event_time in max_event_times.items():
             self.max_event_times[name] = max(max_event_time, self.max_event_times.get(name, max_event_time))
 
     def is_lost_by(self, previous: int | None, was_open: bool, batch_id: int) -> bool:
-        """Return whether the coordinator has lost the last acknowledged commit.
+        """Return whether the coordinator has lost the last acknowledged commit, or may have lost it.
+
+        If ``previous`` is the batch itself, an earlier begin of this batch was applied, and its answer was lost. The
+        answer to this begin then shows nothing about earlier batches.
 
         Args:
             previous: The latest batch that the coordinator knew when ``batch_id`` began; None if it knew none.
@@ -80,4 +91,6 @@ class Progress:
         """
         if self.batch_id is None or self.batch_id >= batch_id:
             return False
-        return previous is None or previous < self.batch_id or (previous == self.batch_id and was_open)
+        if previous in (None, batch_id):
+            return True
+        return previous < self.batch_id or (previous == self.batch_id and was_open)

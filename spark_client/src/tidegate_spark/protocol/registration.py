@@ -17,6 +17,8 @@ from tidegate_spark.protocol.progress import Progress
 from tidegate_spark.protocol.reporter import reports_of_max_event_times
 from tidegate_spark.protocol.retry import RetryPolicy
 
+STARTED = "the query has started"
+
 
 class QueryRegistration:
     """The registration of one query, which is restored after the coordinator has lost it.
@@ -32,6 +34,7 @@ class QueryRegistration:
         self._owns_files = owns_files
         self._progress: Progress | None = None
         self._announced_in: str | None = None
+        self._begun: int | None = None  # the latest batch that this run has begun
         self._config: JobConfig = {}
         self._revision: int | None = None
 
@@ -107,7 +110,7 @@ class QueryRegistration:
         progress = yield from self.progress()
         if not announced:
             max_event_times = progress.missing_in(answer)
-            reason = "the query has started"
+            reason = STARTED
             if max_event_times:
                 self._log.warning("the coordinator has lost the job; declaring its substreams again")
                 reason = "the job was lost; its substreams are restored with their max event times"
@@ -126,21 +129,41 @@ class QueryRegistration:
     def began(self, answer: Answer, batch_id: int, policy: RetryPolicy) -> Procedure[None]:
         """Process the answer to a begin. If the coordinator has lost a commit, report the max event times again."""
         yield from self.follow(answer, policy)
+        yield from self._declare_again(answer["previous_batch_id"], batch_id, policy)
         if answer["revision"] != self._revision:
             self._keep_config((yield from self._calls.status(policy)))
         progress = yield from self.progress()
         lost = progress.is_lost_by(answer["previous_batch_id"], answer["previous_open"], batch_id)
         if lost and not progress.restoring:
-            self._log.warning(
-                "the coordinator has lost the commit of batch %s; reporting the max event times again",
-                progress.batch_id,
-                extra={"batch": batch_id},
-            )
+            if answer["previous_batch_id"] != batch_id:
+                self._log.warning(
+                    "the coordinator has lost the commit of batch %s; reporting the max event times again",
+                    progress.batch_id,
+                    extra={"batch": batch_id},
+                )
             # Store the flag: the coordinator discards the staged reports of this run when the next run begins.
             progress.restoring = True
             yield from progress.save()
         if progress.restoring:
             yield from self._report_max_event_times(batch_id, policy)
+
+    def _declare_again(self, previous: int | None, batch_id: int, policy: RetryPolicy) -> Procedure[None]:
+        """Declare the substreams that the program names again, unless the coordinator has them for certain.
+
+        A coordinator that has lost the end of its log may have lost the declaration. It has the declaration if its
+        latest batch before this begin was begun after the declaration. If the begin was repeated because its answer was
+        lost, the latest batch is this batch, which proves nothing.
+        """
+        begun, self._begun = self._begun, batch_id
+        if begun is not None and previous is not None and begun <= previous < batch_id:
+            return
+        yield from self._calls.declare(self._settings.query, self._settings.declared, STARTED, policy=policy)
+
+    def report_with_next_batch(self, max_event_times: Mapping[str, int]) -> Procedure[None]:
+        """Add max event times to the progress, and report them with the next batch. Run this procedure locked."""
+        progress = yield from self.progress()
+        progress.restore_with(max_event_times)
+        yield from progress.save()
 
     def committed(self, answer: Answer, batch_id: int, max_event_times: Mapping[str, int]) -> Procedure[None]:
         """Record and store an acknowledged commit; run this procedure locked."""
@@ -159,7 +182,8 @@ class QueryRegistration:
         progress = yield from self.progress()
         if batch_id is None or stored is None or batch_id != progress.batch_id:
             return
-        yield from self._calls.begin(batch_id, stored, None, policy)
+        begun = yield from self._calls.begin(batch_id, stored, None, policy)
+        yield from self._declare_again(begun["previous_batch_id"], batch_id, policy)
         yield from self._report_max_event_times(batch_id, policy)
         yield from self._calls.commit(batch_id, None, None, policy)
 

@@ -15,7 +15,9 @@ from tests.support.local import LocalCoordinator
 from tests.support.streams import LAG, known
 from tests.support.waiting import until
 from tidegate_spark import Job, limiting_lag
-from tidegate_spark.protocol.retry import OnOutage
+from tidegate_spark.errors import Refused
+from tidegate_spark.protocol.backlog import BacklogBatch
+from tidegate_spark.protocol.retry import ONE_ATTEMPT, OnOutage
 from tidegate_spark.protocol.settings import InputComplete
 
 
@@ -53,6 +55,57 @@ def test_a_restored_job_reports_the_slowest_substream_first(own: LocalCoordinato
     assert job.status()["watermark"] == 490_000
     own.empty()
     assert runs.run(job).begin(1).stored.pinned_watermark == 490_000
+
+
+def test_a_lost_declaration_is_repeated(own: LocalCoordinator, runs: Runs) -> None:
+    """The store has lost the declaration and keeps its state epoch. A declared substream must still hold."""
+    job = new_job(own)
+    job.ensure_job()
+    before_the_declaration = own.state()
+    run = runs.run(job, declared=("a", "b"))
+    own.restore(before_the_declaration)
+    run.batch(0, a=100_000)
+    assert job.status()["watermark"] is None
+
+
+def test_a_lost_commit_is_recognized_after_a_repeated_begin(own: LocalCoordinator, runs: Runs) -> None:
+    """The answer to the first begin showed the loss, but never arrived."""
+    job = new_job(own)
+    run = runs.run(job)
+    run.batch(0, a=100_000)
+    before_the_commit = own.state()
+    run.batch(1, b=200_000)
+    own.restore(before_the_commit)
+    run.session.run(run.session.calls.begin(2, None, None, ONE_ATTEMPT))
+    run.batch(2, a=300_000)
+    assert known(job) == {"a": 300_000, "b": 200_000}
+
+
+def test_a_run_that_another_run_has_overtaken_sends_nothing_again(own: LocalCoordinator, runs: Runs) -> None:
+    """A coordinator that has lost its state cannot fence the older run, so Spark's log of finished batches decides."""
+    job = new_job(own)
+    run = runs.run(job)
+    run.batch(0, a=100_000)
+    opened = run.begin(1)
+    own.empty()
+    (runs.directory / "commits" / "1").touch()
+    with pytest.raises(Refused, match="Another run of the query has finished batch 1"):
+        run.report(opened, fold(a=200_000))
+
+
+def test_a_backlog_batch_that_another_run_has_overtaken_is_merged(own: LocalCoordinator, runs: Runs) -> None:
+    """A run that was not fenced in time left a batch in the backlog. It must not stop all later runs."""
+    job = continuing_job(own)
+    first = runs.run(job)
+    opened = first.batch(0, a=100_000)
+    second = runs.run(job)
+    for batch_id in (1, 2):
+        second.batch(batch_id, a=100_000 + batch_id)
+    first.session.run(BacklogBatch(0, opened.stored, opened.began.at_s, None, fold(b=50_000)).save())
+    third = runs.run(job)
+    assert third.flush()
+    third.batch(3, a=200_000)
+    assert known(job) == {"a": 200_000, "b": 50_000}
 
 
 @pytest.mark.parametrize("first", ["a batch", "a heartbeat"])

@@ -54,11 +54,13 @@ class Runs:
         owns_files: bool = True,
         choices: QueryChoices | None = None,
         replaces_substreams: bool = False,
+        declared: tuple[str, ...] = (),
     ) -> "Run":
         """Start the query."""
         settings = QuerySettings(
             job.connection,
             query,
+            declared,
             input_complete=input_complete,
             choices=choices,
             replaces_substreams=replaces_substreams,

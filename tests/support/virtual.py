@@ -14,6 +14,7 @@ from tidegate_spark.protocol.connection import JobConnection
 from tidegate_spark.protocol.effects import (
     Effect,
     HasCheckpoint,
+    HasFinished,
     ListBatches,
     Locked,
     NoAnswer,
@@ -247,6 +248,8 @@ class World:
                 return "checkpoint"
             case ReadPlannedMs():
                 return self.clock.now_ms()
+            case HasFinished():
+                return False
             case StartFlusher():
                 self.flusher_started = True
             case _:

@@ -13,11 +13,11 @@ from tidegate_spark.errors import JobMissing, Refused
 from tidegate_spark.protocol.backlog import BacklogBatch
 from tidegate_spark.protocol.calls import QueryCalls
 from tidegate_spark.protocol.coordinator import Answer, ProcessingTime
-from tidegate_spark.protocol.effects import Locked, Procedure, Result
+from tidegate_spark.protocol.effects import HasFinished, Locked, Procedure, Result
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
 from tidegate_spark.protocol.registration import QueryRegistration
-from tidegate_spark.protocol.retry import RetryPolicy
+from tidegate_spark.protocol.retry import RetryPolicy, outage_since
 
 MAX_FUTURE_SKEW_MS = 24 * 60 * 60 * 1000
 """The coordinator's default for ``max_future_skew_ms``."""
@@ -27,6 +27,10 @@ RESENDS = 3
 
 LOST_BATCH = frozenset({"batch_not_begun", "reports_missing"})
 """Error codes of a coordinator that has lost an open batch or some of its reports."""
+
+
+SUPERSEDED_BATCH = frozenset({"batch_not_begun", "batch_forgotten"})
+"""Error codes of a coordinator that has a later batch of the query than a batch of the backlog."""
 
 
 @dataclass(slots=True)
@@ -89,6 +93,7 @@ class Batches:
         policy: RetryPolicy,
     ) -> Procedure[OpenBatch]:
         """Begin a batch at the coordinator. If ``stored`` is None, store the pinned watermark in the answer."""
+        began = self._calls.clock.monotonic()
         begin = partial(self._begin, batch_id, stored, complete_at, policy)
         answer: Answer = yield Locked(self._announced(begin, batch_id, policy))
         self._job_watermark = answer["watermark"]
@@ -102,9 +107,23 @@ class Batches:
             )
         replayed = answer["replayed"] or stored is not None
         if stored is None:
+            if outage_since(began, self._calls.clock):
+                yield from self.check_unfinished(batch_id)
             stored = StoredPinnedWatermark(answer["pinned_watermark"], answer["watermark_token"], latest)
             yield from self._calls.settings.pinned_watermarks.write(batch_id, stored)
         return OpenBatch(self.batch(batch_id, stored, replayed), stored, True, self._calls.now(), complete_at)
+
+    def check_unfinished(self, batch_id: int) -> Procedure[None]:
+        """Check that no other run of the query has finished a batch while this run waited for the coordinator.
+
+        The coordinator fences an older run, unless it has lost its state.
+
+        Raises:
+            Refused: If Spark's log records the batch as finished.
+        """
+        if (yield HasFinished(batch_id)):
+            detail = f"Another run of the query has finished batch {batch_id}. Stop one of the two runs."
+            raise Refused(409, {"code": "query_fenced", "detail": detail})
 
     def _announced(
         self, begin: Callable[[], Procedure[Answer]], batch_id: int, policy: RetryPolicy
@@ -161,8 +180,18 @@ class Batches:
         yield Locked(self._registration.committed(answer, batch.batch_id, fold.max_event_times()))
         return answer
 
-    def resending(self, call: Call[Result], batch: OpenBatch, fold: Fold, policy: RetryPolicy) -> Procedure[Result]:
-        """Make a call about an open batch. If the coordinator has lost the batch, send it again and repeat the call."""
+    def resending(
+        self, call: Call[Result], batch: OpenBatch, fold: Fold, policy: RetryPolicy, is_finished: bool = False
+    ) -> Procedure[Result]:
+        """Make a call about a batch. If the coordinator has lost the batch, send it again and repeat the call.
+
+        Args:
+            call: The call.
+            batch: The batch.
+            fold: The fold of its rows.
+            policy: The retry policy.
+            is_finished: Whether Spark has finished the batch, because it is in the backlog.
+        """
         for _ in range(RESENDS):
             try:
                 return (yield from call(batch, fold, policy))
@@ -171,14 +200,30 @@ class Batches:
             except Refused as refusal:
                 if refusal.code not in LOST_BATCH:
                     raise
+            if not is_finished:
+                yield from self.check_unfinished(batch.batch_id)
             self._log.warning("the coordinator has lost this batch; sending it again", extra={"batch": batch.batch_id})
             yield from self.begin(batch.batch_id, batch.stored, batch.complete_at, policy)
             yield from self.report(batch, fold, policy)
         return (yield from call(batch, fold, policy))
 
     def report_backlog_batch(self, batch: BacklogBatch, since: ProcessingTime, policy: RetryPolicy) -> Procedure[None]:
-        """Begin, report and commit a batch of the backlog; ``since`` is the start of the outage."""
+        """Begin, report and commit a batch of the backlog; ``since`` is the start of the outage.
+
+        If another run has committed a later batch, the coordinator refuses this batch. Its max event times are then
+        reported with the next batch.
+        """
         complete_at = None if batch.complete_s is None else ProcessingTime(batch.complete_s, since.waited_s)
-        opened = yield from self.begin(batch.batch_id, batch.stored, complete_at, policy)
-        yield from self.resending(self.report, opened, batch.fold, policy)
-        yield from self.resending(self.commit, opened, batch.fold, policy)
+        try:
+            opened = yield from self.begin(batch.batch_id, batch.stored, complete_at, policy)
+            yield from self.resending(self.report, opened, batch.fold, policy, is_finished=True)
+            yield from self.resending(self.commit, opened, batch.fold, policy, is_finished=True)
+        except Refused as refusal:
+            if refusal.code not in SUPERSEDED_BATCH:
+                raise
+            self._log.warning(
+                "the coordinator has a later batch of another run; its row counts do not include this batch of the "
+                "backlog, whose max event times are reported with the next batch",
+                extra={"batch": batch.batch_id},
+            )
+            yield Locked(self._registration.report_with_next_batch(batch.fold.max_event_times()))

@@ -103,6 +103,13 @@ class ReadPlannedMs(Effect):
 
 
 @dataclass(frozen=True, slots=True)
+class HasFinished(Effect):
+    """Check whether Spark's log records a batch as finished. The result is a bool."""
+
+    batch_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class StartFlusher(Effect):
     """Run ``Backlog.flush_again`` about every second, until it returns False."""
 

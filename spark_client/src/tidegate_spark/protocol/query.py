@@ -128,6 +128,10 @@ class QueryProtocol:
                 raise
             self._log_continuing(batch_id, error)
         if stored is None:
+            yield from self.batches.check_unfinished(batch_id)
+            # While this run waited, another run may have stored one.
+            stored = yield from pinned_watermarks.read(batch_id)
+        if stored is None:
             stored = replace(before, watermark_token=self.calls.watermark_token, assumed=True)
             yield from pinned_watermarks.write(batch_id, stored)
         batch = self.batches.batch(batch_id, stored, replayed=before is stored)

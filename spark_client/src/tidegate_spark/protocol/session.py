@@ -114,5 +114,7 @@ def perform_on_files(checkpoint: Checkpoint, effect: Effect) -> Any:
             return checkpoint.query_id
         case effects.ReadPlannedMs(batch_id):
             return checkpoint.planned_ms(batch_id)
+        case effects.HasFinished(batch_id):
+            return checkpoint.has_finished(batch_id)
         case _:
             raise TypeError(f"unknown effect {effect!r}")

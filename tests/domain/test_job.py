@@ -153,6 +153,17 @@ def test_a_later_begin_commits_the_batch_before() -> None:
     assert job.begin(RUN, 1, 3).pinned_watermark == 490
 
 
+def test_a_batch_whose_commit_was_lost_is_no_evidence_of_silence() -> None:
+    """The store that has lost the commit may also have lost reports of the batch."""
+    job = machine(idle_timeout_ms=100)
+    batch(job, RUN, 0, {"a": 500, "b": 50}, 0)
+    job.begin(RUN, 1, 200)
+    job.begin(RUN, 2, 201)
+    assert watermark(job) == 40
+    job.commit(RUN, 2, None, 202)
+    assert watermark(job) == 490
+
+
 def test_a_kept_pin_is_adopted_and_a_differing_one_refused() -> None:
     """The copy beside the checkpoint remains when the coordinator loses its state."""
     job = machine()

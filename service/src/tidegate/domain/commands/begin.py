@@ -93,6 +93,9 @@ def _open(
     input_known_until_ms = None if age_ms is None else job.now_ms - age_ms
     commits = query.open
     if commits:
+        # The store has lost the commit, and perhaps also reports of this batch. The batch is therefore no evidence that
+        # substreams are silent.
+        query.input_known_until_ms = None
         batches.commit_staged(job, name, query)
     if known is not None:
         # The known pinned watermark must hold W while the previous batch is committed.

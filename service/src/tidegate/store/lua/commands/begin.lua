@@ -59,7 +59,12 @@ end
 batches.move_to(query, run.query_id)
 local input_known_until = args.input_age_ms and job.now - args.input_age_ms
 local commits, has_left = query.open, false
-if commits then has_left = batches.commit_staged(query, staging.read(query.name)) end
+if commits then
+  -- The store has lost the commit, and perhaps also reports of this batch. The batch is therefore no evidence that
+  -- substreams are silent.
+  query.input_known_until = nil
+  has_left = batches.commit_staged(query, staging.read(query.name))
+end
 -- The known pinned watermark must hold W while the previous batch is committed.
 if known then batches.open_batch(query, batch_id, pinned, input_known_until, args.keep) end
 if commits then evaluate.evaluate(has_left) end

@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 SETUP_LOG := $(VENV)/setup.log
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rest test-all test-versions conformance mutants bench lateness lint format openapi reference figures \
+.PHONY: help setup demo test test-rest test-all test-versions conformance mutants bench lateness simulate lint format openapi reference figures \
   pictures screens lock clean
 
 help: ## list the targets
@@ -96,6 +96,9 @@ conformance: $(READY) ## run the traces of Hazelcast Jet, or those in CONFORMANC
 
 mutants: $(READY) ## check that the tests catch known defects (ten minutes; ONLY=name checks a single defect)
 	@$(BIN)/python -m mutants $(if $(ONLY),--only $(ONLY))
+
+simulate: $(READY) ## run the deterministic simulation (ten minutes; MINUTES=1; SEED=7 replays a seed; EXHAUSTIVE=yes tries all orders)
+	@$(BIN)/python -m tests.simulation --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(EXHAUSTIVE),--exhaustive)
 
 # The jars of Flink. PyFlink itself is not needed.
 FLINK_READY := $(VENV)/flink/.ready

@@ -1,0 +1,217 @@
+"""The coordinator of a simulation: the Python machine behind the client's requests, and the loss of its state.
+
+The schemas of the API parse the bodies. The state is rebuilt from a log of commands, so that it can be thrown back to
+any earlier point, as if Redis had lost the end of its own log.
+"""
+
+import json
+import re
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.simulation.loop import HostClock, Loop
+from tidegate.api.schemas.reports import BeginRequest, CommitRequest, HeartbeatRequest, Report
+from tidegate.domain import commands
+from tidegate.domain.commands.queries import queries
+from tidegate.domain.config import JobConfig
+from tidegate.domain.emission import watermark_state
+from tidegate.domain.errors import DomainError
+from tidegate.domain.results import BeginResult, CommandResult, WatermarkState
+from tidegate.domain.schedule import next_change_ms
+from tidegate.domain.state import JobState, Run, TokenClaim
+from tidegate.reads.types import attributes
+from tidegate.web.statuses import ERRORS
+from tidegate_spark.protocol.effects import Response, Send
+
+BATCH = re.compile(r"/queries/([^/]+)/batches/(\d+)(:commit)?")
+HEARTBEAT = re.compile(r"/queries/([^/]+):heartbeat")
+UNATTENDED_AFTER_MS = 5_000
+
+Command = Callable[..., Any]
+
+
+@dataclass
+class Coordinator:
+    """One coordinator with one job.
+
+    Attributes:
+        loop: The virtual time.
+        config: The configuration of the job.
+        document: The same configuration, as clients send and receive it.
+        is_away: Whether the coordinator answers no request.
+        keeps_fingerprints: Whether to keep a fingerprint of the state after each command.
+    """
+
+    loop: Loop
+    config: JobConfig
+    document: Mapping[str, Any]
+    is_away: bool = False
+    keeps_fingerprints: bool = False
+    job: JobState | None = None
+    _log: list[tuple[Command, tuple[Any, ...]]] = field(default_factory=list)
+    _created: tuple[str, int] = ("", 0)
+    _epochs: int = 0
+    _fingerprints: list[Hashable] = field(default_factory=lambda: [0])
+
+    def __post_init__(self) -> None:
+        """Set the clock of the coordinator's host."""
+        self.clock = HostClock(self.loop)
+
+    # -- state ----------------------------------------------------------------------------------------------------
+
+    def apply(self, command: Command, *arguments: Any) -> Any:
+        """Apply a command to the job and log it; ``arguments`` follow the job. A refused command is not logged."""
+        assert self.job is not None
+        result = command(self.job, *arguments)
+        self._log.append((command, arguments))
+        if self.keeps_fingerprints:
+            self._fingerprints.append(_fingerprint(self.job))
+        return result
+
+    def lose_tail(self, commands_lost: int) -> None:
+        """Lose the latest commands, as if a server without ``appendfsync always`` had stopped."""
+        kept = self._log[: max(0, len(self._log) - commands_lost)]
+        self._start()
+        for command, arguments in kept:
+            command(self.job, *arguments)
+        self._log, self._fingerprints = kept, self._fingerprints[: len(kept) + 1]
+
+    def lose_all(self) -> None:
+        """Lose the job."""
+        self.job, self._log = None, []
+
+    def sweep(self) -> None:
+        """Evaluate the job if time alone may change it."""
+        if self.job is not None and next_change_ms(self.job) is not None:
+            self.apply(commands.sweep, self._now_ms())
+
+    @property
+    def length(self) -> int:
+        """Number of commands in the log."""
+        return len(self._log)
+
+    def fingerprints(self, tail: int) -> tuple[Hashable, ...]:
+        """Return a value of the state, and of the states before each of the latest ``tail`` commands."""
+        return tuple(self._fingerprints[-1 - tail :])
+
+    def _start(self) -> None:
+        epoch, now_ms = self._created
+        self.job = JobState(self.config, now_ms, state_epoch=epoch, unattended_after_ms=UNATTENDED_AFTER_MS)
+        commands.create(self.job)
+
+    def _now_ms(self) -> int:
+        return self.loop.now_ms + self.clock.offset_ms
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    def handle(self, request: Send) -> Response:
+        """Answer a request."""
+        path = request.path.removeprefix("/v1/jobs/j")
+        body = json.loads(json.dumps(request.body))
+        if request.method == "PUT" and not path:
+            return self._create()
+        if self.job is None:
+            return _refusal("job_not_found")
+        try:
+            return _response(self._answer(path, request.method, body))
+        except DomainError as error:
+            return _refusal(error.code)
+
+    def _create(self) -> Response:
+        if self.job is not None:
+            return _refusal("job_exists")
+        self._epochs += 1
+        self._created = f"epoch-{self._epochs}", self._now_ms()
+        self._start()
+        return _response(self._status())
+
+    def _answer(self, path: str, method: str, body: Any) -> dict[str, Any]:
+        if found := BATCH.fullmatch(path):
+            return (self._commit if found[3] else self._begin)(found[1], int(found[2]), body)
+        if path == ":report":
+            return self._stage(body)
+        if found := HEARTBEAT.fullmatch(path):
+            return self._heartbeat(found[1], body)
+        if path == ":declare":
+            times = dict(zip(body["names"], body.get("max_event_times", ()), strict=False))
+            known = {name: time for name, time in times.items() if time is not None}
+            done = self.apply(commands.declare, body["query"], body["names"], self._now_ms(), known)
+            return self._members(done.state)
+        if path == "/queries":
+            assert self.job is not None
+            return {"queries": [attributes(row) for row in queries(self.job)]}
+        assert (method, path) in (("GET", ""), ("GET", "/watermark")), f"unknown request {method} {path}"
+        return self._status()
+
+    def _begin(self, query: str, batch_id: int, body: Any) -> dict[str, Any]:
+        parsed = BeginRequest.model_validate(body)
+        run = Run(query, parsed.query_id, parsed.run_id)
+        token = _claim(parsed.watermark_token)
+        begun: BeginResult = self.apply(commands.begin, run, batch_id, self._now_ms(), parsed.options, token)
+        members = attributes(begun)
+        return {**self._members(members.pop("state")), **members}
+
+    def _stage(self, body: Any) -> dict[str, Any]:
+        report = Report.model_validate(body)
+        batch = report.batch
+        assert batch is not None
+        run, partition = Run(batch.query, batch.query_id, batch.run_id), report.of_partition(batch.partition)
+        token = _claim(report.watermark_token)
+        return self._result(self.apply(commands.stage, run, batch.batch_id, partition, self._now_ms(), token))
+
+    def _commit(self, query: str, batch_id: int, body: Any) -> dict[str, Any]:
+        parsed = CommitRequest.model_validate(body)
+        run = Run(query, parsed.query_id, parsed.run_id)
+        rows, token = parsed.rows and parsed.rows.accounting(), _claim(parsed.watermark_token)
+        more = rows, self._now_ms(), parsed.waited_ms, parsed.reported, token
+        return self._result(self.apply(commands.commit, run, batch_id, *more))
+
+    def _heartbeat(self, query: str, body: Any) -> dict[str, Any]:
+        parsed = HeartbeatRequest.model_validate(body)
+        run = Run(query, parsed.query_id, parsed.run_id)
+        more = parsed.observed_ms, self._now_ms(), parsed.waited_ms, parsed.after_batch, _claim(parsed.watermark_token)
+        return self._result(self.apply(commands.heartbeat, run, *more))
+
+    def _result(self, result: CommandResult) -> dict[str, Any]:
+        return {**self._members(result.state), "applied": result.applied}
+
+    def _status(self) -> dict[str, Any]:
+        assert self.job is not None
+        return {**self._members(watermark_state(self.job)), "config": self.document, "revision": self.job.revision}
+
+    def _members(self, state: WatermarkState) -> dict[str, Any]:
+        return {
+            "incarnation": state.incarnation,
+            "state_epoch": state.state_epoch,
+            "now_ms": state.now_ms,
+            "watermark": state.watermark,
+            "coalesced_watermark": state.coalesced_watermark,
+            "watermark_token": f"{state.incarnation}.{state.watermark}",
+        }
+
+
+def _fingerprint(job: JobState) -> Hashable:
+    watermarks = job.incarnation, job.state_epoch, job.coalesced_watermark, job.watermark, job.max_watermark
+    substreams = sorted(
+        (key, repr((each.max_event_time, each.watermark, each.uncapped_watermark, each.done, each.idle)))
+        for key, each in job.substreams.items()
+    )
+    queries = sorted((name, repr(query)) for name, query in job.queries.items())
+    return hash((watermarks, job.max_event_time, tuple(substreams), tuple(queries), job.total))
+
+
+def _claim(token: str | None) -> TokenClaim | None:
+    """Return the claim of a token. In a simulation, nobody forges tokens, so they carry no MAC."""
+    if token is None:
+        return None
+    incarnation, _, watermark = token.partition(".")
+    return TokenClaim(int(incarnation), None if watermark == "None" else int(watermark))
+
+
+def _response(answer: Mapping[str, Any]) -> Response:
+    return Response(200, json.dumps(answer).encode())
+
+
+def _refusal(code: str) -> Response:
+    return Response(ERRORS[code].status, json.dumps({"code": code, "detail": code}).encode())

@@ -1,0 +1,269 @@
+"""One run of the simulation: everything in it is drawn from its seed."""
+
+import logging
+import random as shared_random
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from random import Random
+from typing import Any, cast
+
+from tests.simulation.coordinator import Coordinator
+from tests.simulation.faults import Faults
+from tests.simulation.loop import START_MS, Loop
+from tests.simulation.network import Network
+from tests.simulation.observer import Observer, Violation
+from tests.simulation.operators import Operator
+from tests.simulation.source import LAG_MS, Source
+from tests.simulation.spark import Cluster, Query
+from tidegate.domain.config import JobConfig
+from tidegate.domain.policy import LimitingLag
+from tidegate.domain.throttle import FrameThrottle, NoThrottle
+from tidegate_spark import config as client_config
+from tidegate_spark.protocol.effects import NoAnswer, Response, Send
+from tidegate_spark.protocol.retry import OnOutage, RetryPolicy
+
+FAULTS_UNTIL_MS = 300_000
+INPUT_UNTIL_MS = 360_000
+SETTLED_MS = 1_200_000
+"""Times at which faults end, at which the input ends, and at which the queries must have processed it."""
+
+SWEEP_MS = 1_000
+READ_MS = 10_000
+IDLE_TIMEOUT_MS = 60_000
+LONGEST_AWAY_MS = 60_000
+LONGEST_COORDINATOR_STEP_MS = 60_000
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of a run.
+
+    Attributes:
+        seed: The seed.
+        violation: The guarantee that did not hold; None if all held.
+        faults: Numbers and kinds of the faults that occurred.
+        steps: Number of steps.
+        answers: Number of answers that were checked.
+        batches: Number of batches that were written.
+        unprotected: Number of batches outside the promise (see :class:`~tests.simulation.observer.Observer`).
+        repairs: Number of repairs by an operator (see the observer).
+        history: The requests, answers and faults, if they were kept.
+    """
+
+    seed: int
+    violation: str | None
+    faults: list[tuple[int, str]]
+    steps: int
+    answers: int
+    batches: int
+    unprotected: int
+    repairs: int
+    history: list[str]
+
+
+class Simulation:
+    """One run.
+
+    Args:
+        seed: The seed.
+        only: Numbers of the faults that may occur; None for all faults.
+        without: Kinds of faults that do not occur.
+        keeps_history: Whether to keep the history.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        only: Collection[int] | None = None,
+        without: Collection[str] = (),
+        keeps_history: bool = False,
+    ) -> None:
+        self._seed, self._random = seed, Random(seed)
+        self._loop = Loop()
+        self._faults = Faults(Random(f"faults of {seed}"), only, without)
+        has_limits = self._random.random() < 0.4
+        self._idle_timeout_ms = IDLE_TIMEOUT_MS if has_limits else None
+        self._names = [f"q{number}" for number in range(self._random.choice((1, 2, 2, 3)))]
+        config, document = self._config()
+        self._coordinator = Coordinator(self._loop, config, document)
+        self._observer = Observer(self._loop, self._idle_timeout_ms, keeps_history)
+        network = Network(self._loop, self._random, self._faults, self._coordinator, self._handled)
+        self._cluster = Cluster(self._loop, self._random, self._faults, network, self._observer, document)
+        self._queries = [self._query(name) for name in self._names]
+        self._operator = Operator(self._cluster, self._coordinator)
+
+    def _config(self) -> tuple[JobConfig, client_config.JobConfig]:
+        frame = 60_000 if self._random.random() < 0.3 else None
+        config = JobConfig(
+            LimitingLag(LAG_MS),
+            throttle=NoThrottle() if frame is None else FrameThrottle(size_ms=frame),
+            idle_timeout_ms=self._idle_timeout_ms,
+            expected_queries=tuple(self._names),
+        )
+        document = {
+            "policy": {"type": "limiting_lag", "lag_ms": LAG_MS},
+            "throttle": {"type": "none"} if frame is None else {"type": "frame", "size_ms": frame},
+            "idle_timeout_ms": self._idle_timeout_ms,
+            "expected_queries": self._names,
+            "max_future_skew_ms": None,
+        }
+        return config, cast("client_config.JobConfig", document)
+
+    def _query(self, name: str) -> Query:
+        silences_ms = 4 * IDLE_TIMEOUT_MS if self._idle_timeout_ms else 0
+        sources = {
+            f"s{number}": Source(Random(f"{self._seed} {name} {number}"), START_MS, silences_ms)
+            for number in range(self._random.choice((1, 2, 3)))
+        }
+        continues = self._random.random() < 0.4
+        policy = RetryPolicy(self._random.choice((0, 20, 600)))
+        return Query(self._cluster, name, sources, OnOutage(policy, continues))
+
+    # -- running --------------------------------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        """Run the simulation, and return its outcome."""
+        shared_random.seed(self._seed)  # the client's jitter
+        violation = None
+        with quiet():
+            try:
+                self._run()
+            except Violation as error:
+                violation = str(error)
+        return Outcome(
+            self._seed,
+            violation,
+            self._faults.happened,
+            self._loop.steps,
+            self._observer.answers,
+            len(self._observer.written),
+            self._observer.unprotected,
+            self._observer.repairs,
+            self._observer.history,
+        )
+
+    def _run(self) -> None:
+        for query in self._queries:
+            self._loop.after(self._random.randrange(20_000), query.start)
+        self._sweep()
+        self._read()
+        self._operator.work()
+        self._loop.run_until(START_MS + FAULTS_UNTIL_MS)
+        self._faults.enabled = False
+        self._coordinator.is_away = False
+        self._loop.run_until(START_MS + INPUT_UNTIL_MS)
+        for query in self._queries:
+            for source in query.sources.values():
+                source.length_at(self._loop.now_ms)
+                source.is_ended = True
+        self._operator.stop()
+        for query in self._queries:
+            query.replace_drivers()
+        self._settle()
+        self._check_end()
+
+    def _settle(self) -> None:
+        """Run until all queries are caught up, and the sweeps and reads that follow have ended."""
+        while self._loop.now_ms < START_MS + SETTLED_MS:
+            self._loop.run_until(self._loop.now_ms + 10_000)
+            if all(query.is_caught_up() for query in self._queries):
+                self._loop.run_until(self._loop.now_ms + 2 * READ_MS)
+                return
+        behind = [query for query in self._queries if not query.is_caught_up()]
+        raise Violation(f"Live: {behind[0].name} has not processed its input; its last error: {behind[0].last_error()}")
+
+    def _sweep(self) -> None:
+        if not self._coordinator.is_away:
+            self._coordinator.sweep()
+        self._loop.after(SWEEP_MS, self._sweep)
+
+    def _read(self) -> None:
+        """Read the watermark as a consumer does."""
+        request = Send("GET", "/v1/jobs/j/watermark", None, {}, 5.0)
+        sent = self._observer.sends("a consumer", request)
+
+        def receive(outcome: Response | NoAnswer) -> None:
+            self._observer.receives(sent, outcome)
+
+        self._cluster.network.send(request, receive)
+        self._loop.after(READ_MS, self._read)
+
+    # -- the coordinator's faults -----------------------------------------------------------------------------------
+
+    def _handled(self, request: Send, response: Response) -> None:
+        self._observer.handled(request, response)
+        faults, random, coordinator = self._faults, self._random, self._coordinator
+        if faults.happens("coordinator away"):
+            self._observer.note("the coordinator is away")
+            coordinator.is_away = True
+            self._loop.after(random.randrange(LONGEST_AWAY_MS), self._return)
+        if faults.happens("tail lost"):
+            longest = coordinator.length if random.random() < 0.1 else min(coordinator.length, 12)
+            count = random.randrange(longest + 1)
+            coordinator.lose_tail(count)
+            self._observer.lost(f"{count} commands")
+        if faults.happens("state lost"):
+            coordinator.lose_all()
+            self._observer.lost("everything")
+        if faults.happens("clock of the coordinator stepped"):
+            self._observer.has_clock_steps = True
+            step_ms = random.randrange(-LONGEST_COORDINATOR_STEP_MS, LONGEST_COORDINATOR_STEP_MS)
+            self._observer.note(f"the clock of the coordinator is stepped by {step_ms} ms")
+            coordinator.clock.offset_ms = step_ms
+
+    def _return(self) -> None:
+        self._coordinator.is_away = False
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def _check_end(self) -> None:
+        self._check_watermark()
+        if not {"tail lost", "state lost", "second driver"} & {kind for _, kind in self._faults.happened}:
+            self._check_accounting()
+
+    def _check_watermark(self) -> None:
+        highest = [source.highest for query in self._queries for source in query.sources.values()]
+        known = [time for time in highest if time is not None]
+        job = self._coordinator.job
+        watermark = None if job is None else job.watermark
+        if len(known) < len(highest):
+            return
+        promised = min(known) - LAG_MS
+        frame = self._coordinator.config.throttle
+        if isinstance(frame, FrameThrottle):
+            promised = promised // 60_000 * 60_000
+        is_reached = watermark is not None and watermark >= promised
+        if not is_reached or (self._idle_timeout_ms is None and watermark != promised and not self._operator.has_moved):
+            raise Violation(f"Live: the watermark is {watermark}, and the policy promises {promised}")
+
+    def _check_accounting(self) -> None:
+        written: Counter[bool] = Counter()
+        for rows in self._observer.written.values():
+            for late in rows.values():
+                written.update(late)
+        job = self._coordinator.job
+        assert job is not None
+        counted = {False: job.total.on_time, True: job.total.late}
+        if any(counted[late] != written[late] for late in counted):
+            raise Violation(f"Idempotent: {counted} rows are counted (by lateness), and {dict(written)} were written")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Switch the log of the client off, which takes a third of the time."""
+    log = logging.getLogger("tidegate")
+    level = log.level
+    log.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+def statistics(outcomes: Collection[Outcome]) -> Mapping[str, Any]:
+    """Return the numbers of faults by kind, and the sums of the other numbers."""
+    faults = Counter(kind for outcome in outcomes for _, kind in outcome.faults)
+    names = ("steps", "answers", "batches", "unprotected", "repairs")
+    return {"faults": dict(faults), **{name: sum(getattr(one, name) for one in outcomes) for name in names}}

@@ -1,0 +1,68 @@
+"""The input of a query: rows of its substreams in order of their arrival."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+LAG_MS = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row.
+
+    Attributes:
+        event_time: The event time.
+        silent_ms: Time without rows of the substream before this row arrived.
+        is_in_order: Whether the row is at most the lag behind the substream's earlier rows.
+    """
+
+    event_time: int
+    silent_ms: int
+    is_in_order: bool
+
+
+class Source:
+    """The rows of one substream.
+
+    Args:
+        random: The source of the rows.
+        start_ms: Time at which the substream starts.
+        silences_ms: Longest silence between two rows, which few rows have; 0 if the substream is never silent.
+    """
+
+    def __init__(self, random: Random, start_ms: int, silences_ms: int) -> None:
+        self._random, self._silences_ms = random, silences_ms
+        self._interval_ms = random.choice((2_000, 5_000, 15_000))
+        self._behind_ms = random.choice((0, 0, 10_000, 120_000))
+        self._arrived_ms = start_ms
+        self._next_ms = start_ms + random.randrange(self._interval_ms)
+        self._highest: int | None = None
+        self.is_ended = False
+        self.rows: list[Row] = []
+
+    def length_at(self, now_ms: int) -> int:
+        """Return the number of rows that have arrived by a time."""
+        while self._next_ms <= now_ms and not self.is_ended:
+            self._arrive()
+        return len(self.rows)
+
+    def read(self, start: int, end: int) -> Sequence[Row]:
+        """Return a range of the rows."""
+        return self.rows[start:end]
+
+    def _arrive(self) -> None:
+        random = self._random
+        delay_ms = random.randrange(LAG_MS // 2) if random.random() < 0.9 else random.randrange(3 * LAG_MS)
+        event_time = self._next_ms - self._behind_ms - delay_ms
+        is_in_order = self._highest is None or event_time >= self._highest - LAG_MS
+        self.rows.append(Row(event_time, self._next_ms - self._arrived_ms, is_in_order))
+        self._highest = event_time if self._highest is None else max(event_time, self._highest)
+        self._arrived_ms = self._next_ms
+        is_silent = self._silences_ms and random.random() < 0.05
+        self._next_ms += 1 + random.randrange(self._silences_ms if is_silent else 2 * self._interval_ms)
+
+    @property
+    def highest(self) -> int | None:
+        """The highest event time so far."""
+        return self._highest

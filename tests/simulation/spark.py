@@ -1,0 +1,350 @@
+"""Spark in a simulation: queries with their checkpoints, and the drivers that run their batches."""
+
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, cast
+
+from tests.simulation.faults import Faults
+from tests.simulation.loop import HostClock, Loop
+from tests.simulation.network import Network
+from tests.simulation.observer import Observer
+from tests.simulation.source import Row, Source
+from tests.simulation.tasks import WAITING, Lock, Task
+from tidegate_spark.config import JobConfig
+from tidegate_spark.errors import TidegateError
+from tidegate_spark.protocol import effects
+from tidegate_spark.protocol.batches import OpenBatch
+from tidegate_spark.protocol.connection import JobConnection
+from tidegate_spark.protocol.effects import Effect, NoAnswer, Pause, Procedure, Response, Send
+from tidegate_spark.protocol.fold import Fold
+from tidegate_spark.protocol.query import QueryProtocol
+from tidegate_spark.protocol.retry import OnOutage
+from tidegate_spark.protocol.settings import QuerySettings
+from tidegate_spark.protocol.transport import HttpTransport
+
+TRIGGER_S = 2.0
+FLUSH_EVERY_S = 1.0
+LONGEST_RESTART_MS = 20_000
+LONGEST_CLOCK_STEP_MS = 600_000
+
+Rows = Mapping[str, Sequence[Row]]
+
+
+class Conflict(Exception):
+    """Spark found that another run has written the same file of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(Effect):
+    """Plan the next batch, or the last one if it is not finished. The result is its id; None if there is no input."""
+
+
+@dataclass(frozen=True, slots=True)
+class Classify(Effect):
+    """Classify the rows of a batch by its pinned watermark. The result is their fold."""
+
+    batch: OpenBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Finish(Effect):
+    """Write a batch to Spark's commit log."""
+
+    batch_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """An entry of Spark's offset log: the time of the plan, and the number of rows of each substream up to its end."""
+
+    at_ms: int
+    ends: Mapping[str, int]
+
+
+@dataclass
+class Disk:
+    """The checkpoint of a query: Spark's logs, and the documents of the client."""
+
+    offsets: dict[int, Planned] = field(default_factory=dict)
+    finished: set[int] = field(default_factory=set)
+    documents: dict[str, bytes] = field(default_factory=dict)
+
+    def perform(self, effect: Effect) -> Any:
+        """Perform an effect of the client."""
+        match effect:
+            case effects.Read(name):
+                content = self.documents.get(name)
+                return None if content is None else pickle.loads(content)  # noqa: S301 - written by this class
+            case effects.Write(name, document):
+                self.documents[name] = pickle.dumps(document)
+            case effects.Remove(name):
+                self.documents.pop(name, None)
+            case effects.ListBatches(kind):
+                names = (name.split("/") for name in self.documents)
+                return sorted(int(name[1]) for name in names if name[0] == kind and len(name) > 1)
+            case effects.HasCheckpoint():
+                return True
+            case effects.ReadPlannedMs(batch_id):
+                planned = self.offsets.get(batch_id)
+                return None if planned is None else planned.at_ms
+            case effects.HasFinished(batch_id):
+                return batch_id in self.finished
+            case _:
+                raise TypeError(f"unknown effect {effect!r}")
+        return None
+
+
+@dataclass
+class Cluster:
+    """What the queries of a simulation share."""
+
+    loop: Loop
+    random: Random
+    faults: Faults
+    network: Network
+    observer: Observer
+    config: JobConfig
+
+
+class Query:
+    """A query with its checkpoint, its input, and the drivers that run it.
+
+    Args:
+        cluster: What the queries share.
+        name: Name of the query.
+        sources: Its substreams by name.
+        on_outage: What its batches do while the coordinator does not answer.
+    """
+
+    def __init__(self, cluster: Cluster, name: str, sources: Mapping[str, Source], on_outage: OnOutage) -> None:
+        self.cluster, self.name, self.sources, self.on_outage = cluster, name, sources, on_outage
+        self.disk = Disk()
+        self.drivers: list[Driver] = []
+        self.failures: list[str] = []
+
+    def start(self) -> None:
+        """Start a driver."""
+        driver = Driver(self, f"{self.name}-run-{len(self.drivers) + 1}")
+        self.drivers.append(driver)
+        driver.spawn(driver.main(), is_main=True)
+
+    def restart(self) -> None:
+        """Start a driver unless one is running."""
+        if not any(driver.is_running for driver in self.drivers):
+            if "pinned_watermark_conflict" in self.last_error():
+                self._repair()
+            self.start()
+
+    def restart_later(self) -> None:
+        """Start a driver after a pause unless one is running then."""
+        self.cluster.loop.after(self.cluster.random.randrange(LONGEST_RESTART_MS), self.restart)
+
+    def _repair(self) -> None:
+        """Remove the stored pinned watermark that the coordinator refuses, as the documentation tells an operator to.
+
+        A begin that was delayed in the network, until after a loss of state, has pinned another watermark.
+        """
+        batch_id = max(self.disk.offsets)
+        del self.disk.documents[f"pinned_watermarks/{batch_id}"]
+        self.cluster.observer.repaired(self.name, batch_id)
+
+    def replace_drivers(self) -> None:
+        """Kill all drivers and start another one, which reports what they have left."""
+        for driver in self.drivers:
+            driver.kill()
+        self.start()
+
+    def last_error(self) -> str:
+        """Return the error that ended the last run."""
+        return self.failures[-1] if self.failures else "none"
+
+    def rows(self, batch_id: int) -> Rows:
+        """Return the rows of a planned batch by substream."""
+        ends = self.disk.offsets[batch_id].ends
+        starts = self.disk.offsets[batch_id - 1].ends if batch_id else {}
+        rows = {name: source.read(starts.get(name, 0), ends[name]) for name, source in self.sources.items()}
+        return {name: of_substream for name, of_substream in rows.items() if of_substream}
+
+    def is_caught_up(self) -> bool:
+        """Return whether all rows that have arrived are in finished batches, and nothing is left to report."""
+        now_ms, disk = self.cluster.loop.now_ms, self.disk
+        if not disk.offsets or len(disk.offsets) != len(disk.finished):
+            return False
+        ends = disk.offsets[max(disk.offsets)].ends
+        has_backlog = any(name.startswith("backlog/") for name in disk.documents)
+        return not has_backlog and all(ends[name] == s.length_at(now_ms) for name, s in self.sources.items())
+
+
+class Driver:
+    """One run of a query in a process of its own."""
+
+    def __init__(self, query: Query, run_id: str) -> None:
+        self._query, self._cluster, self.run_id = query, query.cluster, run_id
+        self.lock, self.clock = Lock(), HostClock(query.cluster.loop)
+        self.is_alive = self.is_running = True
+        self._planned: int | None = None
+        transport = cast("type[HttpTransport]", lambda *_: None)
+        connection = JobConnection("", "j", None, query.cluster.config, query.on_outage, self.clock, transport)
+        settings = QuerySettings(connection, query.name, tuple(query.sources))
+        self.protocol = QueryProtocol(settings, run_id, owns_files=True)
+
+    # -- procedures -----------------------------------------------------------------------------------------------
+
+    def main(self) -> Procedure[None]:
+        """Run batches for as long as the query runs."""
+        yield from self.protocol.start()
+        yield from self.protocol.started()
+        while True:
+            batch_id = yield Plan()
+            if batch_id is None:
+                self.spawn(self.protocol.heartbeat(0.0, max(self._query.disk.finished, default=None)))
+            else:
+                opened = yield from self.protocol.begin(batch_id)
+                fold = yield Classify(opened)
+                yield from self.protocol.report(opened, fold)
+                yield from self.protocol.commit(opened, fold)
+                yield Finish(batch_id)
+            yield Pause(TRIGGER_S)
+
+    def _flush(self) -> Procedure[None]:
+        try:
+            while not (yield Pause(FLUSH_EVERY_S)) and (yield from self.protocol.backlog.flush_again()):
+                pass
+        finally:
+            self.protocol.backlog.stop_flusher()
+
+    def spawn(self, procedure: Procedure[Any], *, is_main: bool = False) -> None:
+        """Run a procedure in a thread of its own."""
+
+        def ended(_: Any, error: BaseException | None) -> None:
+            if error is not None and not isinstance(error, TidegateError | Conflict):
+                raise error
+            if is_main:
+                self._end(str(error))
+
+        Task(self, procedure, ended).advance()
+
+    def _end(self, reason: str) -> None:
+        """End the query because its batch has failed. The process of the driver goes on for a while."""
+        self._query.failures.append(reason)
+        self._cluster.observer.note(f"{self.run_id} ends: {reason}")
+        self.is_running = False
+        self._cluster.loop.after(self._cluster.random.randrange(LONGEST_RESTART_MS), self._exit)
+        self._query.restart_later()
+
+    def _exit(self) -> None:
+        self.is_alive = False
+
+    def kill(self) -> None:
+        """Kill the process."""
+        self._cluster.observer.note(f"{self.run_id} is killed")
+        was_running, self.is_running, self.is_alive = self.is_running, False, False
+        if was_running:
+            self._query.restart_later()
+
+    # -- effects --------------------------------------------------------------------------------------------------
+
+    def perform(self, task: Task, effect: Effect) -> Any:
+        """Perform an effect, unless the driver dies before or after it."""
+        cluster = self._cluster
+        cluster.loop.steps += 1
+        if not self.is_alive or self._dies("driver killed before an effect"):
+            return WAITING
+        result = self._perform(task, effect)
+        if self._dies("driver killed after an effect"):
+            return WAITING
+        if result is not WAITING and cluster.random.random() < 0.2:
+            cluster.loop.after(cluster.random.randrange(20), self._continue, task, result)
+            return WAITING
+        return result
+
+    def _dies(self, kind: str) -> bool:
+        if self._cluster.faults.happens(kind):
+            self.kill()
+            return True
+        return False
+
+    def _perform(self, task: Task, effect: Effect) -> Any:
+        match effect:
+            case Send():
+                return self._send(task, effect)
+            case Pause(seconds):
+                if not self.is_running:
+                    return True
+                self._cluster.loop.after(int(1000 * seconds), self._continue, task, False)
+                return WAITING
+            case effects.StartFlusher():
+                self.spawn(self._flush())
+                return None
+            case effects.ReadQueryId():
+                return f"checkpoint-of-{self._query.name}"
+            case Plan():
+                return self._plan()
+            case Classify(batch):
+                return self._classify(batch)
+            case Finish(batch_id):
+                return self._finish(batch_id)
+            case _:
+                return self._query.disk.perform(effect)
+
+    def _continue(self, task: Task, result: Any) -> None:
+        if self.is_alive:
+            task.advance(result)
+
+    def _send(self, task: Task, request: Send) -> Any:
+        observer = self._cluster.observer
+        sent = observer.sends(self.run_id, request)
+
+        def receive(outcome: Response | NoAnswer) -> None:
+            if not self.is_alive:
+                return
+            observer.receives(sent, outcome)
+            if isinstance(outcome, NoAnswer):
+                task.advance(error=outcome)
+            else:
+                task.advance(outcome)
+
+        self._cluster.network.send(request, receive)
+        return WAITING
+
+    def _plan(self) -> int | None:
+        cluster, disk = self._cluster, self._query.disk
+        if cluster.faults.happens("clock of a driver stepped"):
+            self.clock.offset_ms = cluster.random.randrange(-LONGEST_CLOCK_STEP_MS, LONGEST_CLOCK_STEP_MS)
+        if cluster.faults.happens("second driver"):
+            self._query.start()
+        batch_id = self._next_batch()
+        if batch_id not in disk.offsets:
+            ends = {name: source.length_at(cluster.loop.now_ms) for name, source in self._query.sources.items()}
+            before = disk.offsets[batch_id - 1].ends if batch_id else {}
+            if all(before.get(name, 0) == end for name, end in ends.items()):
+                return None
+            disk.offsets[batch_id] = Planned(int(1000 * self.clock.time()), ends)
+        elif self._planned is not None:
+            raise Conflict(f"another run has planned batch {batch_id}")
+        self._planned = batch_id
+        return batch_id
+
+    def _next_batch(self) -> int:
+        """Return the batch after the last one of this run, or the first unfinished batch in Spark's log."""
+        if self._planned is not None:
+            return self._planned + 1
+        latest = max(self._query.disk.offsets, default=-1)
+        return latest + 1 if latest in self._query.disk.finished else max(latest, 0)
+
+    def _classify(self, opened: OpenBatch) -> Fold:
+        pinned = opened.stored.pinned_watermark
+        rows = self._query.rows(opened.batch_id)
+        late = {name: [pinned is not None and row.event_time < pinned for row in rows[name]] for name in rows}
+        self._cluster.observer.classified(self._query.name, self.run_id, opened, rows, late)
+        none = [0] * len(rows)
+        highest: list[int | None] = [max(row.event_time for row in of_substream) for of_substream in rows.values()]
+        lengths = [len(of_substream) for of_substream in rows.values()]
+        return Fold("by row", list(rows), highest, lengths, none, [sum(one) for one in late.values()], none, none)
+
+    def _finish(self, batch_id: int) -> None:
+        if batch_id in self._query.disk.finished:
+            raise Conflict(f"another run has finished batch {batch_id}")
+        self._query.disk.finished.add(batch_id)

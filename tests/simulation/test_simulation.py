@@ -1,0 +1,65 @@
+"""Seeds of the simulation, and all orders of a small case."""
+
+import time
+
+import pytest
+
+from tests.simulation.exhaustive import CASES, explore
+from tests.simulation.run import Simulation, statistics
+from tests.simulation.shrink import shrink
+from tidegate.domain.state import JobState
+
+SEEDS_BY_DEFAULT = 40
+
+
+def test_some_seeds_hold_every_guarantee() -> None:
+    outcomes = [Simulation(seed).run() for seed in range(SEEDS_BY_DEFAULT)]
+    assert [outcome.violation for outcome in outcomes if outcome.violation] == []
+    numbers = statistics(outcomes)
+    assert len(numbers["faults"]) >= 8, "the seeds have most kinds of faults"
+    assert numbers["batches"] > 1000
+
+
+def test_a_seed_has_one_history() -> None:
+    first, second = (Simulation(7, keeps_history=True).run() for _ in range(2))
+    assert first.history == second.history
+    assert len(first.history) > 100
+
+
+def test_a_violation_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without fencing, a second driver can commit what it has not read."""
+
+    def ignore_tokens(job: JobState, token: object) -> None:
+        """Ignore the tokens that restore a lost watermark."""
+
+    monkeypatch.setattr("tidegate.domain.tokens.accept", ignore_tokens)
+    outcomes = (Simulation(seed).run() for seed in range(100))
+    failed = next(outcome for outcome in outcomes if outcome.violation)
+    assert "Monotone" in str(failed.violation)
+    shrunk = shrink(failed)
+    assert str(shrunk.violation).startswith("Monotone:")
+    assert 0 < len(shrunk.faults) <= len(failed.faults)
+    assert any("lost" in line for line in shrunk.history)
+
+
+def test_all_orders_without_faults() -> None:
+    explored = explore(CASES["no fault"])
+    assert explored.violation is None
+    assert explored.states > 100
+
+
+@pytest.mark.slow
+def test_seeds_for_a_minute() -> None:
+    end = time.monotonic() + 60
+    seed = SEEDS_BY_DEFAULT
+    while time.monotonic() < end:
+        outcome = Simulation(seed).run()
+        assert outcome.violation is None, f"make simulate SEED={seed}"
+        seed += 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["one lost answer", "one crash", "one lost tail"])
+def test_all_orders_with_a_fault(case: str) -> None:
+    explored = explore(CASES[case])
+    assert explored.violation is None, explored.path

@@ -7,7 +7,17 @@ from pydantic import ConfigDict, Field, model_validator
 
 from tidegate.domain.journal import AuditInfo
 from tidegate.domain.results import CommandResult
-from tidegate.reads.types import EventTime, FieldError, Id, Names, PositiveMs, Request, Text, check_equal_lengths
+from tidegate.reads.types import (
+    Column,
+    EventTime,
+    FieldError,
+    Id,
+    Names,
+    PositiveMs,
+    Request,
+    Text,
+    check_equal_lengths,
+)
 from tidegate.store.actions import JobActions
 
 REASON = Field(
@@ -50,7 +60,7 @@ class SubstreamActionRequest(Request):
 class DeclareRequest(SubstreamActionRequest):
     """A request to declare substreams, which then hold the watermark from the start."""
 
-    max_event_times: list[EventTime | None] | None = Field(
+    max_event_times: Column[EventTime | None] | None = Field(
         default=None,
         description="Max event times of the substreams, for a job that has lost them. The values have no effect "
         "on substreams that have event times.",
@@ -66,7 +76,7 @@ class DeclareRequest(SubstreamActionRequest):
 class RestoreRequest(SubstreamActionRequest):
     """A request to set the watermarks of substreams to values from another system."""
 
-    watermarks: list[EventTime] = Field(
+    watermarks: Column[EventTime] = Field(
         description="Watermark of each substream in `names`.", examples=[[1357552800000]]
     )
 

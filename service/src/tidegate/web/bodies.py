@@ -25,6 +25,10 @@ MAX_DIGITS = 20
 """Maximum number of digits of an integer. Longer integers are out of range in every field."""
 MAX_ERRORS = 20
 """Maximum number of errors that a problem lists."""
+MAX_COUNTED_ERRORS = 1000
+"""Number of errors above which a problem lists none. Unknown members can cause 400,000, which take a second to list."""
+MAX_FIELD = 200
+"""Maximum number of characters of a field in a problem. The client chooses the names of unknown members."""
 
 BODIES: dict[Callable[..., Any], type[BaseModel]] = {}
 """Models of request bodies, by the dependency that reads the body."""
@@ -79,7 +83,9 @@ def _validated(raw: bytes, model: type[Body]) -> Body:
         return model.model_validate_json(raw)
     except ValidationError as error:
         # Clients may write integers as 1.0 or 1e3. Only bodies with such numbers are parsed twice.
-        if not any(line["type"] == "int_type" and isinstance(line["input"], float) for line in error.errors()):
+        if error.error_count() > MAX_COUNTED_ERRORS or not any(
+            line["type"] == "int_type" and isinstance(line["input"], float) for line in error.errors()
+        ):
             raise
         return model.model_validate_json(json.dumps(json.loads(raw, parse_float=_number)))
 
@@ -95,6 +101,9 @@ def _number(text: str) -> int | float:
 
 def invalid_body(error: ValidationError) -> Problem:
     """Return the problem for an invalid body."""
+    if error.error_count() > MAX_COUNTED_ERRORS:
+        detail = f"the body has {error.error_count()} errors; GET /v1/openapi.json describes valid bodies"
+        return Problem("invalid_request", detail, members={"field": ""})
     errors = []
     for line in error.errors(include_url=False, include_input=False)[:MAX_ERRORS]:
         cause = line.get("ctx", {}).get("error")
@@ -125,7 +134,8 @@ def _field(place: tuple[int | str, ...], error: str) -> str:
     parts = [str(part) for part in place if part not in KINDS]
     if error.startswith("union_tag"):
         parts.append("type")
-    return ".".join(parts)
+    field = ".".join(parts)
+    return field if len(field) <= MAX_FIELD else f"{field[:MAX_FIELD]}..."
 
 
 class JsonAnswer(Response):

@@ -27,6 +27,9 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -
         raise ClientDisconnect
     finally:
         await end((working, disconnecting))
+        for task in (working, disconnecting):
+            if not task.cancelled():
+                task.exception()  # asyncio logs an exception that is never read
 
 
 async def _disconnected(request: Request) -> None:

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from tidegate.domain.ledger import ENTRIES_KEPT, sum_by_hour
 from tidegate.domain.rows import BatchAccounting, LateDisposition, RowCounts
-from tidegate.reads.types import Count, FieldError, Names, Request, RowsByHour, Text, check_equal_lengths
+from tidegate.reads.types import Column, Count, FieldError, Names, Request, RowsByHour, Text, check_equal_lengths
 
 COLUMNS = ("on_time", "late", "null_event_time", "updated", "future", "hours")
 
@@ -20,21 +20,21 @@ class RowAccounting(Request):
         min_length=1, max_length=100, description="Rule by which rows are classified.", examples=["pinned_watermark"]
     )
     substreams: Names = Field(description="Names of the substreams.", examples=[["HNL", "ORD"]])
-    on_time: list[Count] = Field(
+    on_time: Column[Count] = Field(
         description="Rows at or above the pinned watermark. With windows: rows whose windows are all open.",
         examples=[[96, 312]],
     )
-    late: list[Count] = Field(
+    late: Column[Count] = Field(
         description="Rows below the pinned watermark. With windows: rows with a window that no longer accepts rows.",
         examples=[[3, 0]],
     )
-    null_event_time: list[Count] = Field(description="Rows without an event time.", examples=[[0, 0]])
-    updated: list[Count] | None = Field(
+    null_event_time: Column[Count] = Field(description="Rows without an event time.", examples=[[0, 0]])
+    updated: Column[Count] | None = Field(
         default=None,
         description="Rows with a closed window within its allowed lateness. Such a row changes a written result.",
         examples=[[1, 0]],
     )
-    future: list[Count] | None = Field(
+    future: Column[Count] | None = Field(
         default=None, description="Rows with an event time too far in the future.", examples=[[0, 0]]
     )
     late_disposition: LateDisposition = Field(
@@ -42,7 +42,7 @@ class RowAccounting(Request):
         description="What happened to late rows: `dropped`, or `diverted` to a side output.",
         examples=["dropped"],
     )
-    hours: list[RowsByHour | None] | None = Field(
+    hours: Column[RowsByHour | None] | None = Field(
         default=None,
         description="For each substream, tuples of an hour (event time divided by 3,600,000, rounded down), its rows, "
         "its updated rows and its late rows. Null if unknown.",

@@ -14,6 +14,7 @@ from tidegate.domain.state import PinnedWatermark
 from tidegate.reads.queries import QUERY_ID
 from tidegate.reads.types import (
     BatchNumber,
+    Column,
     Count,
     DelayCounts,
     DurationMs,
@@ -65,31 +66,31 @@ class Report(Request):
     model_config = ConfigDict(json_schema_extra={"anyOf": [_present("max_event_times"), _present("watermarks")]})
 
     substreams: Names = Field(description="Names of the substreams.", examples=[["HNL", "ORD"]])
-    max_event_times: list[EventTime | None] | None = Field(
+    max_event_times: Column[EventTime | None] | None = Field(
         default=None,
         description="Highest event times. Null if no row has an event time. Optional if `watermarks` are given.",
         examples=[[1357554600000, 1357556400000]],
     )
-    min_event_times: list[EventTime | None] | None = Field(
+    min_event_times: Column[EventTime | None] | None = Field(
         default=None,
         description="Lowest event times, for policies that follow the clock. The default is `max_event_times`. A "
         "report without a batch cannot move watermarks that follow the clock past the lowest of these times.",
         examples=[[1357551000000, 1357552800000]],
     )
-    watermarks: list[EventTime | None] | None = Field(
+    watermarks: Column[EventTime | None] | None = Field(
         default=None,
         description="Watermarks of substreams under the policy `reported`. A lower value changes nothing.",
         examples=[[None, None]],
     )
-    counts: list[Count] | None = Field(
+    counts: Column[Count] | None = Field(
         default=None, description="Rows of the partition. A repeated report replaces them.", examples=[[100, 312]]
     )
-    future_counts: list[Count] | None = Field(
+    future_counts: Column[Count] | None = Field(
         default=None,
         description="Rows with event times too far in the future. A repeated report replaces them.",
         examples=[[0, 0]],
     )
-    delays: list[DelayCounts | None] | None = Field(
+    delays: Column[DelayCounts | None] | None = Field(
         default=None,
         description="Pairs of a delay bucket and its number of rows. A delay is the max event time of the substream "
         "before the batch, minus the event time of the row. With a frame, the end of the row's window replaces its "

@@ -6,8 +6,8 @@ READY := $(VENV)/.ready
 SETUP_LOG := $(VENV)/setup.log
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rest test-all test-versions conformance mutants bench lateness simulate lint format openapi reference figures \
-  pictures screens lock clean
+.PHONY: help setup demo test test-rest test-all test-versions conformance fuzz mutants faults simulate bench lateness lint format \
+  openapi reference figures pictures screens lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,6 +93,9 @@ test-all: $(READY) ## run all tests: the default tier, the rest, and older versi
 
 conformance: $(READY) ## run the traces of Hazelcast Jet, or those in CONFORMANCE_DIR, on both implementations of the machine
 	@$(BIN)/python -m tests.conformance
+
+fuzz: $(READY) ## send 100,000 hostile requests to a coordinator (ten minutes; REQUESTS=n, SEED=n; REQUEST=n repeats one of a seed)
+	@$(BIN)/python -m tests.fuzz $(if $(REQUESTS),--requests $(REQUESTS)) $(if $(SEED),--seed $(SEED)) $(if $(REQUEST),--request $(REQUEST))
 
 mutants: $(READY) ## check that the tests catch known defects (ten minutes; ONLY=name checks a single defect)
 	@$(BIN)/python -m mutants $(if $(ONLY),--only $(ONLY))

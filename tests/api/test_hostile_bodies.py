@@ -9,6 +9,7 @@ import httpx
 import pytest
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
 from tests.support.api import CONFIG, problem
@@ -37,7 +38,7 @@ def arrays(schema: dict[str, Any], root: dict[str, Any]) -> Iterator[dict[str, A
         return
     if "$ref" in schema:
         yield from arrays(root["$defs"][schema["$ref"].rpartition("/")[2]], root)
-    if schema.get("type") == "array":
+    if schema.get("type") == "array" and ("items" in schema or "prefixItems" in schema):
         yield schema
     for inner in (*schema.get("properties", {}).values(), schema.get("items", {}), *schema.get("anyOf", ())):
         yield from arrays(inner, root)
@@ -121,7 +122,7 @@ def test_a_call_that_fails_as_its_client_leaves_logs_no_exception() -> None:
             finally:
                 raise ValueError("the job was deleted")
 
-        with pytest.raises(Exception, match="^$"):
+        with pytest.raises(ClientDisconnect):
             await while_connected(Request({"type": "http"}, receive), fail())
         gc.collect()
 

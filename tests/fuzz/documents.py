@@ -1,5 +1,6 @@
 """Mutations of JSON bodies: one member of a valid body becomes invalid, or the text itself does."""
 
+import gzip
 import json
 from collections.abc import Callable
 from random import Random
@@ -41,8 +42,9 @@ NUMBERS = (
     *("1" * 5000, "1" * 5000 + ".0", "-1", "01", "+1", "0x10", "1_000", ".5", "1.", "--1", "1e", "99999999999999999.0"),
 )
 TEXTS = (
-    *("", " ", "*", "**" * 50, "a" * 129, "a" * 201, "ä" * 101, "\u0000", "a\nb", "\x7f", "\u2028", "😀" * 50, "../..", "%00"),
-    *("\ufeffHNL", "null", "{}", "tidegate:{x}", "'; DROP TABLE", "a" * 70_000, "a:b", "a/b", "é", "e\u0301", "\u202eabc"),
+    *("", " ", "*", "**" * 50, "a" * 129, "a" * 201, "ä" * 101, "\u0000", "a\nb", "\x7f", "\u2028", "😀" * 50, "../.."),
+    *("%00", "\ufeffHNL", "null", "{}", "tidegate:{x}", "'; DROP TABLE", "a" * 70_000, "a:b", "a/b", "é", "e\u0301"),
+    "\u202eabc",
 )
 STRINGS = (
     *(r'"\ud800"', r'"\udc00\ud800"', r'"\ud83d\ude00"', r'"\u0000"', r'"\x41"', r'"\u12"', '"\x01"', '"unclosed'),
@@ -53,7 +55,7 @@ VALUES: tuple[Any, ...] = (None, True, False, 0, -1, 1.5, "", "1", [], {}, [[]],
 
 def nasty(random: Random) -> Any:
     """Return a value that is probably invalid."""
-    return random.choice(
+    made: Callable[[], Any] = random.choice(
         [
             lambda: random.choice(VALUES),
             lambda: raw(random.choice(NUMBERS)),
@@ -64,7 +66,8 @@ def nasty(random: Random) -> Any:
             lambda: [random.choice(VALUES)] * random.choice([2, 201, 1100]),
             lambda: raw("[" + ",".join([random.choice(NUMBERS)] * random.choice([3, 1000])) + "]"),
         ]
-    )()
+    )
+    return made()
 
 
 def _nested(depth: int) -> str:
@@ -132,7 +135,9 @@ def broken(random: Random, text: bytes) -> bytes:
             lambda: b"\xef\xbb\xbf" + text,
             lambda: text.decode().encode(random.choice(["utf-16", "utf-32", "utf-16-be"])),
             lambda: text + random.choice([b"}", b"{}", b"\x00", b" " * 70_000, b"//", b","]),
-            lambda: random.choice([b"", b"null", b"[]", b'""', b"0", b"{", b"NaN", b"\x00", b"[" * 100_000, b"{" * 999]),
+            lambda: random.choice(
+                [b"", b"null", b"[]", b'""', b"0", b"{", b"NaN", b"\x00", b"[" * 100_000, b"{" * 999]
+            ),
             lambda: text.replace(b":", b"", 1),
             lambda: text.replace(b'"', b"'", random.choice([1, 2, -1])),
             lambda: random.randbytes(random.choice([1, 1000, 100_000])),
@@ -141,13 +146,22 @@ def broken(random: Random, text: bytes) -> bytes:
     return change()
 
 
+def compressed(random: Random, text: bytes) -> bytes:
+    """Return a compressed text, a broken one, or 30 MB of zeros in 30 KB."""
+    packed = _BOMB if random.random() < 0.3 else gzip.compress(text, mtime=0)
+    return packed if random.random() < 0.7 else packed[: random.randrange(len(packed))]
+
+
+_BOMB = gzip.compress(b"0" * 30_000_000, mtime=0)
+
+
 def large(random: Random, document: dict[str, Any]) -> bytes:
     """Return a body near the limit on bodies, made of as many small parts as fit, or of one large part."""
     lists = [name for name, member in document.items() if isinstance(member, list)]
     name = random.choice(lists or list(document))
     size = random.choice([FIELD_BYTES, FIELD_BYTES, FIELD_BYTES, BODY_BYTES])
     item = random.choice(["[]", "0", "1.0", "0.5", "{}", '""', "null", '"a"', "[[]]", "[0,0]", "true"])
-    part = random.choice(
+    part: Callable[[], str] = random.choice(
         [
             lambda: "[" + ",".join([item] * (size // (len(item) + 1))) + "]",
             lambda: json.dumps("x" * size),
@@ -156,8 +170,8 @@ def large(random: Random, document: dict[str, Any]) -> bytes:
             lambda: "{" + ",".join(f'"{number:x}":0' for number in range(size // 10)) + "}",
             lambda: json.dumps([f"{number:x}" for number in range(size // 10)]),
         ]
-    )()
+    )
     if random.random() < 0.2:  # many unknown members, or one with a long name
         extra = ",".join(f'"{number:x}":0' for number in range(size // 10)) if random.random() < 0.7 else ""
         return ("{" + (extra or json.dumps("y" * size) + ":0") + "}").encode()
-    return encode(document | {name: raw(part)})
+    return encode(document | {name: raw(part())})

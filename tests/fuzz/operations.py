@@ -13,7 +13,7 @@ IDS: dict[str, list[str]] = {
     "job": JOBS,
     "query": ["departures", "arrivals"],
     "batch": [str(number) for number in range(4)],
-    "hold": ["audit", "maintenance"],
+    "hold": ["audit"],
 }
 """Values of the parameters in paths. There are few, so that calls meet the state of earlier ones."""
 SUBSTREAMS = ["HNL", "ORD", "ANC", "JFK", "ß-ärger", "slow/one"]
@@ -37,7 +37,7 @@ class Operations:
         }
         self._names = list(self.all)
         # Deletions and resets would leave the other calls without state.
-        self._weights = [1 if name in ("delete_job", "reset", "complete", "retire") else 6 for name in self._names]
+        self._weights = [2 if name in ("delete_job", "reset", "complete", "retire") else 6 for name in self._names]
 
     def headers(self) -> Headers:
         """Return the headers of a valid request."""
@@ -94,7 +94,7 @@ def _adapt(random: Random, name: str, document: dict[str, Any]) -> dict[str, Any
         case "begin" if random.random() < 0.9:
             document.pop("pinned_watermark")
         case "commit":
-            document["reported"] = random.choice([None, 2])
+            document["reported"] = random.choice([None, None, 2])
             if random.random() < 0.3:
                 document["rows"] = None
         case "heartbeat":

@@ -27,7 +27,7 @@ ANSWER_S = 60.0
 """Time in which each case must end. It is long, because the machine may be slow."""
 MAX_GROWTH_MB = 64
 SHOWN_BYTES = 2000
-MAX_FAILURES = 400
+MAX_FAILURES = 10
 SETTINGS = {
     "max_wait_s": "0.2",
     "request_timeout_s": str(REQUEST_TIMEOUT_S),
@@ -74,6 +74,16 @@ class Result:
         """Number of cases."""
         return sum(self.kinds.values())
 
+    def wrong(self, seed: int) -> list[str]:
+        """Return what is wrong: answers, exceptions in the log, and growth of memory."""
+        found = [failure.describe(seed) for failure in self.failures]
+        found += [f"in the log: {line}" for line in self.log[:MAX_FAILURES]]
+        if self.grown_mb > MAX_GROWTH_MB:
+            found.append(
+                f"memory grew by {self.grown_mb:.0f} MB after the warm-up; at most {MAX_GROWTH_MB} MB expected"
+            )
+        return found
+
 
 class Run:
     """A run against one coordinator.
@@ -91,7 +101,7 @@ class Run:
         self.cases = Cases(seed, presented)
         self.result = Result()
         self._key, self._show = presented[0], show
-        self.process = CoordinatorProcess(directory / "data", keys_file=str(keys), **SETTINGS)
+        self.process = CoordinatorProcess(directory / "data", 0, keys_file=str(keys), **SETTINGS)
 
     def numbers(self, requests: int, warm_up: int) -> Result:
         """Send the cases with the numbers from 0. Memory may not grow after the first ``warm_up`` cases."""
@@ -119,6 +129,7 @@ class Run:
         with self.process:
             for case in [*self.cases.preparation(), self.cases.case(number)]:
                 self._send(iter([(number, case)]))
+            self._check_service()
         self._check_log()
         return self.result
 

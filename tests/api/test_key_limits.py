@@ -1,10 +1,11 @@
 """Quotas, expiry, rotation and last use of keys."""
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -14,8 +15,10 @@ from tests.support.api import CONFIG, login, problem
 from tests.support.events import watching
 from tests.support.waiting import until
 from tidegate.auth import keyring
-from tidegate.auth.keys import Quotas, split_key
+from tidegate.auth.errors import RateLimited
+from tidegate.auth.keys import Key, Quotas, new_key, split_key
 from tidegate.auth.roles import Role
+from tidegate.auth.usage import KeyUsage
 from tidegate_spark.testing import CoordinatorProcess
 
 CREATE = {"If-None-Match": "*"}
@@ -79,15 +82,77 @@ def test_jobs_and_substreams_of_a_key_are_limited(file: Path, as_key: Client) ->
 
 
 def test_calls_of_a_key_are_limited(file: Path, as_key: Client) -> None:
-    """Requests over the rate of a key are refused, and requests of other keys are served."""
+    """Calls over the rate of a key are refused, and calls of other keys are served."""
     flooding = as_key(keyring.create(file, "flooding", Role.READ, "", quotas=Quotas(requests_per_s=5)))
     other = as_key(keyring.create(file, "patient", Role.READ, ""))
     answers = [flooding.get("/v1/jobs") for _ in range(60)]
     refused = [answer for answer in answers if answer.status_code == 429]
     assert refused, "60 calls within ten seconds must exceed the quota"
-    quota_exceeded(refused[0], "requests_per_s", 5, "flooding")
+    document = problem(refused[0], 429, "rate_limited")
+    assert (document["key"], document["limit"], document["burst"]) == ("flooding", 5, 5)
+    assert int(refused[0].headers["Retry-After"]) == 1
+    counted = re.search(r'^tidegate_refused_calls_total{code="rate_limited"} (.*)$', other.get("/metrics").text, re.M)
+    assert counted is not None
+    assert float(counted[1]) >= len(refused)
     assert other.get("/v1/jobs").status_code == 200
     until(lambda: flooding.get("/v1/jobs").status_code == 200, "calls of the key are accepted again", 30)
+
+
+def key_with(quotas: Quotas, name: str = "team") -> Key:
+    return new_key(name=name, role=Role.READ, prefix="", created=datetime.now(UTC), quotas=quotas)[1]
+
+
+def accepted(usage: KeyUsage, key: Key, calls: int) -> int:
+    """Return the number of accepted calls."""
+    refusals = 0
+    for _ in range(calls):
+        try:
+            usage.request(key)
+        except RateLimited:
+            refusals += 1
+    return calls - refusals
+
+
+@pytest.mark.parametrize(
+    ("usage", "quotas", "at_once", "per_s"),
+    [
+        (KeyUsage(), Quotas(), 1000, 1000),
+        (KeyUsage(), Quotas(requests_per_s=5), 5, 5),
+        (KeyUsage(), Quotas(requests_per_s=5, burst=50), 50, 5),
+        (KeyUsage(), Quotas(burst=50), 1000, 1000),
+        (KeyUsage(10), Quotas(), 10, 10),
+        (KeyUsage(10, 40), Quotas(), 40, 10),
+        (KeyUsage(10, 40), Quotas(burst=20), 20, 10),
+        (KeyUsage(10, 40), Quotas(requests_per_s=5), 5, 5),
+        (KeyUsage(10, 40), Quotas(requests_per_s=100, burst=7), 7, 7),
+    ],
+)
+def test_the_rate_and_the_burst_of_a_key(
+    monkeypatch: pytest.MonkeyPatch, usage: KeyUsage, quotas: Quotas, at_once: int, per_s: int
+) -> None:
+    """The quotas of a key replace the settings. Keys with the same name share the limit."""
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    assert accepted(usage, key_with(quotas), 999) + accepted(usage, key_with(quotas), 1) == at_once
+    assert accepted(usage, key_with(quotas, "other"), 1) == 1
+    monkeypatch.setattr(time, "monotonic", lambda: now + 1)
+    assert accepted(usage, key_with(quotas), 1000) == per_s
+
+
+def test_a_setting_limits_every_key(tmp_path: Path) -> None:
+    """The limit of the settings applies to keys without a quota. A key with a quota has its own limit."""
+    path = tmp_path / "keys.json"
+    admin = keyring.create(path, "admin", Role.ADMIN, "")
+    exempt = keyring.create(path, "exempt", Role.ADMIN, "", quotas=Quotas(requests_per_s=100_000))
+    settings = {"keys_file": str(path), "max_calls_per_s": "1", "max_calls_burst": "3"}
+    with CoordinatorProcess(tmp_path / "data", 0, **settings) as process, httpx.Client(base_url=process.url) as http:
+        statuses = {}
+        for key in (admin, exempt):
+            headers = {"Authorization": f"Bearer {key}"}
+            statuses[key] = [http.get("/v1/jobs", headers=headers, timeout=60).status_code for _ in range(60)]
+        assert statuses[exempt] == [200] * 60
+        assert statuses[admin][:3] == [200] * 3
+        assert 429 in statuses[admin]
 
 
 def test_a_session_of_the_page_counts_for_its_key(process: CoordinatorProcess, file: Path, as_key: Client) -> None:

@@ -46,13 +46,13 @@ def test_the_life_of_a_key(tmp_path: Path) -> None:
         rotated = keys(tmp_path, "rotate", "spark", "--keep", "0s", "--file", file)
         [new] = rotated.stdout.splitlines()
         assert (new.split("_")[0], new == key, len(json.loads(Path(file).read_text())["keys"])) == ("tdg", False, 1)
-        limits = ("--lasts", "90d", "--max-requests", "50", "--max-jobs", "3")
+        limits = ("--lasts", "90d", "--max-requests", "50", "--burst", "200", "--max-jobs", "3")
         [admin] = keys(tmp_path, "create", "boss", "--role", "admin", *limits, "--file", file).stdout.splitlines()
         time.sleep(2)
         used = keys(tmp_path, "list", "--used", "--url", process.url, TIDEGATE_TOKEN=admin)
         assert used.returncode == 0, used.stderr
         [boss] = [line for line in used.stdout.splitlines() if line.startswith("boss")]
-        assert "requests_per_s 50, jobs 3" in boss and boss.split()[-1] == "never"
+        assert "requests_per_s 50, burst 200, jobs 3" in boss and boss.split()[-1] == "never"
         refused = keys(tmp_path, "list", "--used", "--url", process.url, TIDEGATE_TOKEN="")
         assert (refused.returncode, "Set TIDEGATE_TOKEN" in refused.stderr) == (1, True)
     assert keys(tmp_path, "revoke", "boss", "--file", file).returncode == 0

@@ -62,9 +62,9 @@ class _Replica:
     token_key: bytes | None
     keyring: Keyring | None
     clock: Callable[[], int] | None
+    usage: KeyUsage
     metrics: Metrics = field(default_factory=Metrics)
     traces: Traces = field(default_factory=configured_traces)
-    usage: KeyUsage = field(default_factory=KeyUsage)
 
 
 class _Application(FastAPI):
@@ -102,7 +102,8 @@ def create_app(
         clock: Function for tests that returns the processing time in Unix milliseconds, or None to use the clock of
             Redis.
     """
-    replica = _Replica(settings, redis_url, token_key, keyring, clock)
+    usage = KeyUsage(settings.max_calls_per_s, settings.max_calls_burst)
+    replica = _Replica(settings, redis_url, token_key, keyring, clock, usage)
     app = _Application(
         title="Tidegate",
         version=__version__,

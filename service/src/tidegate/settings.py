@@ -59,6 +59,17 @@ class Settings(BaseSettings):
     max_queued_calls: int = Field(
         default=4_000, ge=1, description="Maximum number of calls of one key that wait for their turn at one replica."
     )
+    max_calls_per_s: int | None = Field(
+        default=None,
+        ge=1,
+        description="Maximum number of calls per second of one key at one replica, for keys without the quota "
+        "requests_per_s. By default, no limit.",
+    )
+    max_calls_burst: int | None = Field(
+        default=None,
+        ge=1,
+        description="Maximum number of calls at once of one key, after a pause. By default, the calls of one second.",
+    )
     trusted_proxies: Annotated[tuple[IPvAnyNetwork, ...], NoDecode, BeforeValidator(_split)] = Field(
         default=(),
         description="Addresses or networks of proxies, separated by commas. The service accepts their X-Forwarded "

@@ -8,7 +8,8 @@
     ├── KeyExpired        the key has expired
     ├── RoleNotAllowed    the role of the key does not allow the call
     ├── JobNotAllowed     the prefix of the key does not match the job
-    └── QuotaExceeded     the call exceeds a quota of the key
+    ├── QuotaExceeded     the call exceeds a quota of the key
+    └── RateLimited       the key makes too many calls per second
 """
 
 from typing import ClassVar
@@ -81,3 +82,16 @@ class QuotaExceeded(AccessDenied):
             "quota."
         )
         super().__init__(message, quota=quota, limit=limit, key=key)
+
+
+class RateLimited(AccessDenied):
+    """Raised when a key makes too many calls per second."""
+
+    code = "rate_limited"
+
+    def __init__(self, key: str, limit: int, burst: int) -> None:
+        message = (
+            f"The key {key} has reached its limit of {limit} calls per second; send fewer calls, or raise its quota "
+            "requests_per_s or TIDEGATE_MAX_CALLS_PER_S."
+        )
+        super().__init__(message, limit=limit, burst=burst, key=key)

@@ -30,6 +30,12 @@ class Quotas(BaseModel):
     requests_per_s: int | None = Field(
         default=None, ge=1, description="Maximum number of calls per second at one replica.", examples=[50]
     )
+    burst: int | None = Field(
+        default=None,
+        ge=1,
+        description="Maximum number of calls at once, after a pause. By default, the calls of one second.",
+        examples=[200],
+    )
     waiting: int | None = Field(
         default=None, ge=1, description="Maximum number of waiting clients at one replica.", examples=[20]
     )

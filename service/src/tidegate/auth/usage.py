@@ -6,7 +6,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tidegate.auth.errors import QuotaExceeded
+from tidegate.auth.errors import QuotaExceeded, RateLimited
 from tidegate.auth.keys import Key
 
 MAX_CLIENTS = 10_000
@@ -42,10 +42,18 @@ class Limit:
 
 
 class KeyUsage:
-    """The calls and waiting clients of keys. Keys with the same name share quotas, because a rotation adds a key."""
+    """The calls and waiting clients of keys. Keys with the same name share quotas, because a rotation adds a key.
 
-    def __init__(self) -> None:
-        self._limits: dict[int, Limit] = {}
+    The counts are those of one replica. A count in Redis would cost each call another round trip.
+
+    Args:
+        calls_per_s: Maximum number of calls per second of a key without a quota, or None for no limit.
+        burst: Maximum number of calls at once of such a key, or None for the calls of one second.
+    """
+
+    def __init__(self, calls_per_s: int | None = None, burst: int | None = None) -> None:
+        self._calls_per_s, self._burst = calls_per_s, burst
+        self._limits: dict[tuple[int, int], Limit] = {}
         self._waiting: Counter[str] = Counter()
         self._last_used: dict[str, float] = {}
 
@@ -53,12 +61,19 @@ class KeyUsage:
         """Count a call.
 
         Raises:
-            QuotaExceeded: If the key exceeds its quota of calls per second.
+            RateLimited: If the key makes too many calls per second.
         """
         self._last_used[key.id] = time.time()
-        limit = key.quotas.requests_per_s
-        if limit is not None and not self._limits.setdefault(limit, Limit(limit, limit)).take(key.name):
-            raise QuotaExceeded(key.name, "requests_per_s", limit)
+        per_s, burst = key.quotas.requests_per_s, key.quotas.burst
+        if per_s is None:
+            per_s, burst = self._calls_per_s, burst or self._burst
+        if per_s is None:
+            return
+        rate = per_s, burst or per_s
+        if rate not in self._limits:
+            self._limits[rate] = Limit(*rate)
+        if not self._limits[rate].take(key.name):
+            raise RateLimited(key.name, *rate)
 
     @contextmanager
     def waiting(self, key: Key | None) -> Iterator[None]:

@@ -32,6 +32,9 @@ def create(
         str | None, typer.Option(help="Lifetime of the key, such as 90d. By default, the key does not expire.")
     ] = None,
     max_requests: Annotated[int | None, typer.Option(min=1, help="Limit on calls per second at one replica.")] = None,
+    burst: Annotated[
+        int | None, typer.Option(min=1, help="Limit on calls at once. By default, the calls of one second.")
+    ] = None,
     max_waiting: Annotated[int | None, typer.Option(min=1, help="Limit on waiting clients at one replica.")] = None,
     max_jobs: Annotated[int | None, typer.Option(min=1, help="Limit on jobs with the prefix of the key.")] = None,
     max_substreams: Annotated[int | None, typer.Option(min=1, help="Limit on substreams of one job.")] = None,
@@ -41,7 +44,9 @@ def create(
     from tidegate.auth import keyring
     from tidegate.auth.keys import Quotas
 
-    quotas = Quotas(requests_per_s=max_requests, waiting=max_waiting, jobs=max_jobs, substreams=max_substreams)
+    quotas = Quotas(
+        requests_per_s=max_requests, burst=burst, waiting=max_waiting, jobs=max_jobs, substreams=max_substreams
+    )
     duration = None if lasts is None else timedelta(seconds=duration_s(lasts))
     with _keys_file(file) as path:
         key = keyring.create(path, name, role, prefix, duration, quotas)

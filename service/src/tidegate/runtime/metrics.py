@@ -54,6 +54,7 @@ class Metrics:
         self.refused_connections = counter(
             "connections_refused", "HTTP connections that were refused or closed early", ["reason"]
         )
+        self._refused_calls = counter("refused_calls", "Calls answered with 429 or 503, by error code", ["code"])
         self.swept = gauge("last_sweep_timestamp_seconds", "Unix time of the last completed sweep")
         self.clock_jumped = gauge("clock_jumped", "1 while the clock of Redis is too far ahead")
 
@@ -72,6 +73,15 @@ class Metrics:
         self._max_connections.set(limit)
         for reason in reasons:
             self.refused_connections.labels(reason)
+
+    def observe_refused_calls(self, codes: Iterable[str]) -> None:
+        """Export a counter for each code of an error that refuses calls."""
+        for code in codes:
+            self._refused_calls.labels(code)
+
+    def refused(self, code: str) -> None:
+        """Count a call that was refused with an error code."""
+        self._refused_calls.labels(code).inc()
 
     def answered(self, call: str, status: int, seconds: float) -> None:
         """Record an answered call, with the time in seconds until its answer began."""

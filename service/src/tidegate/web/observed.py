@@ -13,7 +13,7 @@ from tidegate.auth.usage import Limit, network
 from tidegate.runtime.logs import AUDIT, begin_request
 from tidegate.runtime.metrics import Metrics
 from tidegate.runtime.traces import Traces
-from tidegate.web.statuses import ACCESS_DENIED, ERRORS, is_error, is_server_error
+from tidegate.web.statuses import ACCESS_DENIED, ERRORS, REFUSALS, is_error, is_refusal, is_server_error
 from tidegate.web.turns import end_turn
 
 log = logging.getLogger(__name__)
@@ -42,6 +42,7 @@ class Observed:
 
     def __init__(self, app: ASGIApp, metrics: Metrics, traces: Traces) -> None:
         self.app, self.metrics, self.traces = app, metrics, traces
+        metrics.observe_refused_calls(REFUSALS)
         self._refusals, self._not_logged = Limit(REFUSALS_PER_S, REFUSALS_AT_ONCE), 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -60,6 +61,8 @@ class Observed:
                 end_turn(scope)
                 _add_headers(message, request_id)
                 self.metrics.answered(_call(scope), status, time.perf_counter() - began)
+                if is_refusal(status) and "problem" in scope:
+                    self.metrics.refused(scope["problem"])
             await send(message)
 
         with self.traces.call(scope["method"], scope["headers"]) as trace:

@@ -66,6 +66,7 @@ ERRORS: dict[str, ErrorKind] = {
     "too_many_substreams": ErrorKind(429, "Too many substreams", 5),
     "too_many_logins": ErrorKind(429, "Too many failed logins", 6),
     "quota_exceeded": ErrorKind(429, "Quota exceeded", 1),
+    "rate_limited": ErrorKind(429, "Rate limited", 1),
     "head_too_large": ErrorKind(431, "Request head too large"),
     "internal": ErrorKind(500, "Internal error"),
     "store_unavailable": ErrorKind(503, "Store unavailable", 1),
@@ -81,6 +82,16 @@ CLIENT_DISCONNECTED = 499
 
 ACCESS_DENIED = frozenset({401, 403})
 """Statuses of calls that the caller may not make."""
+
+_REFUSED = frozenset({429, 503})
+_OF_CONNECTIONS = frozenset({"too_many_connections", "too_many_from_address"})
+REFUSALS = tuple(code for code, kind in ERRORS.items() if kind.status in _REFUSED and code not in _OF_CONNECTIONS)
+"""Codes of the errors for calls that the client may repeat later, except those for connections."""
+
+
+def is_refusal(status: int) -> bool:
+    """Return whether a status means that the client may repeat the call later."""
+    return status in _REFUSED
 
 
 def is_error(status: int) -> bool:

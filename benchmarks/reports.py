@@ -69,14 +69,15 @@ class Reports:
         names = [name for group in self._groups for name in group]
         return {"substreams": [*names], "max_event_times": [START] * len(names)}
 
-    def to(self, url: str, job: str) -> Iterator[bytes]:
-        """Yield requests without end."""
+    def to(self, url: str, job: str, headers: str = "") -> Iterator[bytes]:
+        """Yield requests without end, with further header lines."""
         path = f"/v1/jobs/{job}:report"
         while True:
             self.sent += 1
             times = ",".join([str(START + self.sent)] * self._k)
             names = self._encoded[self.sent % len(self._encoded)]
-            yield request_bytes(url, path, f'{{"substreams":{names},"max_event_times":[{times}]}}'.encode())
+            body = f'{{"substreams":{names},"max_event_times":[{times}]}}'
+            yield request_bytes(url, path, body.encode(), headers)
 
     def expected_watermark(self) -> int | None:
         """Return the watermark that the Python machine has after the reports that were sent."""

@@ -106,6 +106,19 @@ def test_a_long_unknown_member_is_not_repeated_in_full(path: str) -> None:
     assert len(answer.content) < 2000
 
 
+def test_many_unknown_substreams_are_not_all_listed(path: str) -> None:
+    """The answer would be twice as long as the request."""
+    job = path.replace(":report", "-unknown")
+    httpx.put(job, json=CONFIG, headers={"If-None-Match": "*"}, timeout=60).raise_for_status()
+    for number, shown in ((20, "'n19']"), (5000, "'n19'] and 4980 more")):
+        body = {"names": [f"n{each}" for each in range(number)]}
+        answer = httpx.post(f"{job}/substreams:done", json=body, timeout=60)
+        document = problem(answer, 404, "substream_not_found")
+        assert document["substreams"] == [f"n{each}" for each in range(20)]
+        assert shown in document["detail"]
+        assert len(answer.content) < 2000
+
+
 def test_a_call_that_fails_as_its_client_leaves_logs_no_exception() -> None:
     """asyncio would log the exception of the call, because the refused client does not read it."""
     unread = []

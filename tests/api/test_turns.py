@@ -30,6 +30,7 @@ from tidegate.auth.roles import Role
 from tidegate.auth.usage import KeyUsage
 from tidegate.runtime.metrics import Metrics
 from tidegate.settings import Settings
+from tidegate.web.body_memory import BodyMemory
 from tidegate.web.connections import Connections
 from tidegate.web.guard import Guard
 from tidegate.web.http_protocol import Connection
@@ -175,7 +176,7 @@ def test_refused_calls_take_turns(tmp_path: Path) -> None:
 
     async def run() -> None:
         turns, statuses = Turns(1, 4), list[int]()
-        guard = Guard(InTurn(Starlette(), turns), 1000, Keyring(path), KeyUsage(), turns, False)
+        guard = Guard(InTurn(Starlette(), turns), 1000, BodyMemory(1000), Keyring(path), KeyUsage(), turns, False)
         scope = {"type": "http", "path": "/v1/jobs", "method": "GET", "client": ("10.0.0.1", 1), "query_string": b""}
 
         async def send(message: Message) -> None:

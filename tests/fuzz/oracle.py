@@ -18,12 +18,13 @@ RETRY = (429, 503)
 
 @dataclass
 class Answer:
-    """An answer. It is complete when its body is, or, for an event stream, when its head is."""
+    """An answer. It is complete when its body is, or, for an event stream and for HEAD, when its head is."""
 
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
     complete: bool = False
+    is_head: bool = False
 
     def problem(self) -> str | None:
         """Return what is wrong with the answer, or None."""
@@ -45,14 +46,15 @@ class Answer:
 
     def _wrong_json(self) -> str | None:
         try:
-            json.loads(self.body, parse_constant=_refuse)
+            if not self.is_head:
+                json.loads(self.body, parse_constant=_refuse)
         except ValueError as error:
             return f"invalid JSON in an answer ({error})"
         return None
 
     def _wrong_document(self) -> str | None:
-        if not self.body and self.complete:
-            return None  # the answer to HEAD
+        if self.is_head:
+            return None
         try:
             document: dict[str, Any] = json.loads(self.body, parse_constant=_refuse)
             code = document["type"].removeprefix("urn:tidegate:problem:")
@@ -130,8 +132,8 @@ class Reader:
         answer = self.answers[-1]
         answer.status = self._parser.get_status_code()
         place = len(self.answers) - 1
-        is_head = place < len(self._case.methods) and self._case.methods[place] == b"HEAD"
-        if is_head or answer.headers.get("content-type", "").startswith("text/event-stream"):
+        answer.is_head = place < len(self._case.methods) and self._case.methods[place] == b"HEAD"
+        if answer.is_head or answer.headers.get("content-type", "").startswith("text/event-stream"):
             answer.complete = True
 
     def on_body(self, body: bytes) -> None:

@@ -65,6 +65,7 @@ class Result:
     statuses: Counter[tuple[str, int]] = field(default_factory=Counter)
     kinds: Counter[str] = field(default_factory=Counter)
     slowest_s: dict[str, float] = field(default_factory=dict)
+    slowest: tuple[float, int] = (0, 0)  # of complete requests
     grown_mb: float = 0.0
     peak_mb: float = 0.0
     log: list[str] = field(default_factory=list)
@@ -119,7 +120,12 @@ class Run:
                 rss = coordinator.memory_info().rss
                 self.result.peak_mb = max(self.result.peak_mb, rss / 1e6)
                 self.result.grown_mb = (rss - before) / 1e6
-                self._show(f"  {done} requests, {rss / 1e6:.0f} MB, {len(self.result.failures)} failures")
+                slowest_s, number = self.result.slowest
+                self._show(
+                    f"  {done} requests, {rss / 1e6:.0f} MB, {len(self.result.failures)} wrong answers, the slowest "
+                    f"after {slowest_s:.1f} s (request {number})"
+                )
+                self.result.slowest = (0, 0)
             self._check_service()
         self._check_log()
         return self.result
@@ -167,6 +173,8 @@ class Run:
         took = time.monotonic() - began
         self.result.kinds[case.kind] += 1
         self.result.slowest_s[case.kind] = max(self.result.slowest_s.get(case.kind, 0), took)
+        if case.must_answer:
+            self.result.slowest = max(self.result.slowest, (took, number))
         for answer in reader.answers:
             if case.kind in ("valid", "document", "text", "preparation"):
                 self.result.statuses[case.operation, answer.status] += 1

@@ -39,6 +39,7 @@ from tidegate.store.functions import AroundCommand
 from tidegate.store.jobs import JobStore
 from tidegate.store.keyspace import TOUCH_MS
 from tidegate.web.access import authorise, check_roles
+from tidegate.web.body_memory import BodyMemory
 from tidegate.web.context import Context
 from tidegate.web.guard import Guard
 from tidegate.web.observed import Observed
@@ -139,9 +140,11 @@ def _middleware(app: _Application, replica: _Replica, calls: list[APIRoute]) -> 
     settings, keyring = replica.settings, replica.keyring
     turns = Turns(settings.max_active_calls, settings.max_queued_calls)
     replica.metrics.observe_queued(lambda: turns.queued)
+    memory = BodyMemory(max(settings.max_body_memory_bytes, 2 * settings.max_body_bytes))
+    replica.metrics.observe_bodies(lambda: memory.held, memory.max_bytes)
     direct = InTurn(DirectCalls(app.serve, calls, lambda: app.state.context), turns)
     loopback_only = keyring is None and settings.host in LOOPBACK
-    guard = Guard(direct, settings.max_body_bytes, keyring, replica.usage, turns, loopback_only)
+    guard = Guard(direct, settings.max_body_bytes, memory, keyring, replica.usage, turns, loopback_only)
     return Observed(guard, replica.metrics, replica.traces)
 
 

@@ -38,6 +38,12 @@ class Settings(BaseSettings):
         default=60_000, ge=1000, description="Longest accepted forward step of the Redis clock."
     )
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024, description="Maximum size of a request body.")
+    max_body_memory_bytes: int = Field(
+        default=128 * 1024 * 1024,
+        ge=1024 * 1024,
+        description="Maximum size of all request bodies together, without the first 16 KiB of each. One key can use "
+        "half of it, and at least one body of the maximum size.",
+    )
     max_connections: int = Field(
         default=12_000,
         ge=10,

@@ -7,6 +7,9 @@
 import re
 from typing import ClassVar
 
+MAX_LISTED = 20
+"""Maximum number of substreams that a message names. A call can refer to 100,000 unknown substreams."""
+
 
 class DomainError(Exception):
     """Base class of the errors of refused commands. A refused command changes nothing.
@@ -24,7 +27,13 @@ class DomainError(Exception):
 
     def __init__(self, *values: object) -> None:
         self.details = dict(zip(self.fields, values, strict=True))
-        super().__init__(self.text.format(**self.details))
+        super().__init__(self.text.format(**{name: _shown(value) for name, value in self.details.items()}))
+
+
+def _shown(value: object) -> object:
+    if isinstance(value, list) and len(value) > MAX_LISTED:
+        return f"{value[:MAX_LISTED]} and {len(value) - MAX_LISTED} more"
+    return value
 
 
 class InvalidConfig(DomainError):

@@ -49,6 +49,8 @@ class Metrics:
         self._waiting = gauge("waiting_clients", "Clients that wait for a watermark or follow a job")
         self._max_waiting = gauge("waiting_clients_limit", "Limit on waiting clients of this replica")
         self._queued = gauge("queued_calls", "Calls that wait for their turn")
+        self._body_bytes = gauge("body_bytes", "Bytes of request bodies, without the first 16 KiB of each")
+        self._max_body_bytes = gauge("body_bytes_limit", "Limit on the bytes of request bodies")
         self._connections = gauge("connections", "Open HTTP connections")
         self._max_connections = gauge("connections_limit", "Limit on open HTTP connections of this replica")
         self.refused_connections = counter(
@@ -66,6 +68,11 @@ class Metrics:
     def observe_queued(self, queued: Callable[[], int]) -> None:
         """Export the number of calls that wait for their turn."""
         self._queued.set_function(queued)
+
+    def observe_bodies(self, held: Callable[[], int], limit: int) -> None:
+        """Export the number of bytes of request bodies, and its limit."""
+        self._body_bytes.set_function(held)
+        self._max_body_bytes.set(limit)
 
     def observe_connections(self, connections: Callable[[], int], limit: int, reasons: Iterable[str]) -> None:
         """Export the number of connections, its limit, and a counter for each reason to refuse a connection."""

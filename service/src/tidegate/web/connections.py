@@ -13,12 +13,15 @@ log = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 100
+MAX_PIPELINED = 100
+"""Maximum number of requests of one connection that wait for the answer to an earlier request."""
 LOG_INTERVAL_S = 10.0
 ADDRESSES_LOGGED = 3
 REASONS = {
     "malformed": "not valid HTTP",
     "head_too_large": f"request head over {MAX_HEAD_BYTES // 1024} KiB or {MAX_HEADERS} headers",
     "url_too_long": "URL too long",
+    "too_many_pipelined": f"over {MAX_PIPELINED} requests before an answer",
     "request_timeout": "request not complete within TIDEGATE_REQUEST_TIMEOUT_S",
     "response_timeout": "answer not read within TIDEGATE_REQUEST_TIMEOUT_S",
     "too_many_connections": "over TIDEGATE_MAX_CONNECTIONS",

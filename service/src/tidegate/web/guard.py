@@ -13,6 +13,7 @@ from tidegate.auth.callers import authenticate
 from tidegate.auth.errors import AccessDenied
 from tidegate.auth.keyring import Keyring
 from tidegate.auth.usage import KeyUsage
+from tidegate.web.body_memory import BodyMemory, HeldBody
 from tidegate.web.problems import Problem, problem_of, refuse
 from tidegate.web.turns import Turns, tenant_of
 
@@ -38,6 +39,7 @@ class Guard:
     Args:
         app: The application.
         max_body_bytes: Maximum size of a body.
+        memory: Memory for the bodies of all requests.
         keyring: The keys, or None if the service has no keys.
         usage: Counter of the calls of each key.
         turns: The turns of calls. Refused calls take turns, too, because many refusals also delay other calls.
@@ -48,13 +50,14 @@ class Guard:
         self,
         app: ASGIApp,
         max_body_bytes: int,
+        memory: BodyMemory,
         keyring: Keyring | None,
         usage: KeyUsage,
         turns: Turns,
         loopback_only: bool,
     ) -> None:
         self.app, self.max_body_bytes, self.keyring, self.loopback_only = app, max_body_bytes, keyring, loopback_only
-        self.usage, self.turns = usage, turns
+        self.memory, self.usage, self.turns = memory, usage, turns
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, or refuse it with a problem."""
@@ -66,19 +69,32 @@ class Guard:
             async with self.turns.turn(tenant_of(scope)):
                 await refuse(scope, problem)(scope, receive, send)
             return
-        # A client that sends its body slowly must not keep the turn of a call, so the body is read first.
+        body = self.memory.body(tenant_of(scope))
+        try:
+            # A client that sends its body slowly must not keep the turn of a call, so the body is read first.
+            messages = await self._read(receive, body)
+            if isinstance(messages, Problem):
+                await refuse(scope, messages)(scope, receive, send)
+                return
+
+            async def replay() -> Message:
+                return messages.popleft() if messages else await receive()
+
+            await self.app(scope, replay, send)
+        finally:
+            body.release()
+
+    async def _read(self, receive: Receive, body: HeldBody) -> deque[Message] | Problem:
+        """Return the messages of a body, or the problem with which to refuse it."""
         messages, size = deque[Message](), 0
         while not messages or messages[-1].get("more_body"):
             messages.append(message := await receive())
             size += len(message.get("body", b""))
             if size > self.max_body_bytes:
-                await refuse(scope, self._too_large())(scope, receive, send)
-                return
-
-        async def replay() -> Message:
-            return messages.popleft() if messages else await receive()
-
-        await self.app(scope, replay, send)
+                return self._too_large()
+            if not body.grow(size):
+                return self._no_memory()
+        return messages
 
     def _refusal(self, scope: Scope, headers: Headers) -> Problem | None:
         return (
@@ -133,6 +149,13 @@ class Guard:
         if content_type == FORM and _is_page(scope):
             return None
         return Problem("not_json", "Send the body as application/json.")
+
+    def _no_memory(self) -> Problem:
+        detail = (
+            f"The bodies of the calls in progress take {self.memory.held} bytes, and one key can use "
+            f"{self.memory.max_bytes // 2}; send fewer large calls at once, or raise TIDEGATE_MAX_BODY_MEMORY_BYTES."
+        )
+        return Problem("overloaded", detail)
 
     def _too_large(self) -> Problem:
         detail = (

@@ -1,7 +1,7 @@
 """HTTP/1.1 for one connection, with limits on the size and the duration of a request.
 
-uvicorn limits neither the head of a request nor the time in which a client must send it. A client needs no key to open
-a connection, so this module limits both before a request is read.
+uvicorn limits neither the head of a request nor the time in which a client must send it, nor the number of requests
+that wait for the answer to an earlier one. A client needs no key to open a connection, so this module limits them.
 """
 
 from asyncio import Transport
@@ -11,7 +11,7 @@ import httptools
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from tidegate.web.connections import MAX_HEAD_BYTES, MAX_HEADERS, Connections
+from tidegate.web.connections import MAX_HEAD_BYTES, MAX_HEADERS, MAX_PIPELINED, Connections
 from tidegate.web.problems import Problem
 
 
@@ -75,6 +75,8 @@ class Connection(HttpToolsProtocol):
         except httptools.HttpParserUpgrade:
             return  # upgrades are not supported: the request is served without an upgrade
         except httptools.HttpParserError:
+            if self.transport.is_closing():
+                return
             if self._problem is not None:
                 self._refuse(self._problem)
             else:
@@ -111,8 +113,13 @@ class Connection(HttpToolsProtocol):
         """Serve a request whose head is within the limits.
 
         Raises:
-            ValueError: If the head is too large. The parser stops, and :meth:`data_received` answers.
+            ValueError: If the head is too large. The parser stops, and :meth:`data_received` answers. Or if too many
+                requests wait. The connection then ends without an answer, because earlier answers are due.
         """
+        if len(self.pipeline) >= MAX_PIPELINED:
+            self._connections.closed(self._address, "too_many_pipelined")
+            self.transport.abort()
+            raise ValueError("too many pipelined requests")
         self._head_open, self._progress = False, True
         # The exact size is computed only if it can be over the limit.
         may_be_large = self._head_split or self._piece_bytes > MAX_HEAD_BYTES

@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Scope
 
 from tidegate.auth.errors import AccessDenied
-from tidegate.domain.errors import DomainError, EventTimeMissing
+from tidegate.domain.errors import MAX_LISTED, DomainError, EventTimeMissing
 from tidegate.runtime.wakeups import TooManyWaiting
 from tidegate.store.connection import is_failed_function, is_full, is_read_only
 from tidegate.web.statuses import CLIENT_DISCONNECTED, ERRORS
@@ -97,7 +97,7 @@ def problem_of(error: Exception) -> Problem:
             return error
         case DomainError():
             # The detail already contains `problem`.
-            members = {name: value for name, value in error.details.items() if name != "problem"}
+            members = {name: _listed(value) for name, value in error.details.items() if name != "problem"}
             if isinstance(error, EventTimeMissing):
                 members["field"] = "max_event_times"
             return Problem(error.code, str(error), members=members)
@@ -113,6 +113,10 @@ def problem_of(error: Exception) -> Problem:
             return _store_problem(error)
         case _:
             raise error
+
+
+def _listed(value: object) -> object:
+    return value[:MAX_LISTED] if isinstance(value, list) else value
 
 
 def _store_problem(error: RedisError) -> Problem:

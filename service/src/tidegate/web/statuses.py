@@ -73,6 +73,7 @@ ERRORS: dict[str, ErrorKind] = {
     "store_full": ErrorKind(503, "Store full", 5),
     "store_read_only": ErrorKind(503, "Store read-only", 5),
     "clock_jumped": ErrorKind(503, "Clock jumped", 5),
+    "overloaded": ErrorKind(503, "Overloaded", 1),
     "too_many_connections": ErrorKind(503, "Too many connections", 5),
     "too_many_from_address": ErrorKind(503, "Too many connections from one address", 5),
 }

@@ -1,6 +1,7 @@
 """A run: cases against one coordinator, several at once, with a check of its memory and its log."""
 
 import asyncio
+import re
 import socket
 import struct
 import time
@@ -35,6 +36,8 @@ SETTINGS = {
     "max_substreams": "1000",
     "log_format": "text",
 }
+SERIOUS = re.compile(r"Traceback|\[(error|critical) *\]")
+"""Lines of the log that no request may cause."""
 RESET = struct.pack("ii", 1, 0)
 """Option of a socket whose end resets the connection, so that no port stays in use after it."""
 
@@ -150,7 +153,7 @@ class Run:
 
     def _check_log(self) -> None:
         log = (self.process.data_dir / "coordinator.log").read_text(errors="replace").splitlines()
-        self.result.log = [line for line in log if "Traceback" in line or " ERROR" in line or "CRITICAL" in line]
+        self.result.log = [line for line in log if SERIOUS.search(line)]
 
     def _send(self, cases: Iterator[tuple[int, Case]]) -> None:
         async def worker() -> None:

@@ -1,12 +1,22 @@
 """Hostile requests over sockets: no request makes the coordinator fail, hang or grow. ``make fuzz`` sends more."""
 
+import asyncio
 import time
 from collections import defaultdict
 from pathlib import Path
 
-from tests.fuzz.run import Run
+import httpx
+
+from tests.fuzz.messages import Case
+from tests.fuzz.oracle import Reader
+from tests.fuzz.run import REQUEST_TIMEOUT_S, Run, exchange
+from tests.support.api import create
+from tidegate_spark.testing import CoordinatorProcess
 
 REQUESTS, WARM_UP = 8_000, 4_000
+SLOW = 500
+CLOSED_S = 60
+"""Time in which slow clients must be disconnected. It is much longer than the timeout, because machines may be slow."""
 
 
 def test_hostile_requests(tmp_path: Path) -> None:
@@ -22,3 +32,28 @@ def test_hostile_requests(tmp_path: Path) -> None:
     unreached = [operation for operation in run.cases.operations if 2 not in statuses[operation]]
     assert unreached == [], "no valid request reached these operations"
     assert len(result.kinds) == 15
+
+
+def test_many_slow_clients(tmp_path: Path) -> None:
+    """Clients that send a byte a second are disconnected, and the other clients are served meanwhile."""
+    wire = b"POST /v1/jobs/flights:report HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\nx: " + b"y" * 2 * CLOSED_S
+    body = {"substreams": ["HNL"], "max_event_times": [10]}
+
+    async def run(process: CoordinatorProcess) -> tuple[list[Reader], list[int]]:
+        cases = [Case("slow", "report", wire, must_answer=False, piece=1, pause_s=1.0) for _ in range(SLOW)]
+        readers = [Reader(case) for case in cases]
+        clients = [exchange("127.0.0.1", process.port, *each) for each in zip(cases, readers, strict=True)]
+        slow, statuses = asyncio.ensure_future(asyncio.gather(*clients)), list[int]()
+        async with asyncio.timeout(CLOSED_S), httpx.AsyncClient(base_url=process.url, timeout=CLOSED_S) as http:
+            while not slow.done():
+                statuses.append((await http.post("/v1/jobs/flights:report", json=body)).status_code)
+            await slow
+        return readers, statuses
+
+    with CoordinatorProcess(tmp_path, 0, request_timeout_s=str(REQUEST_TIMEOUT_S)) as process:
+        with httpx.Client(base_url=process.url, timeout=60) as http:
+            create(http, "flights")
+        readers, statuses = asyncio.run(run(process))
+    assert set(statuses) == {200}
+    assert {answer.status for reader in readers for answer in reader.answers} == {408}
+    assert sum(len(reader.answers) for reader in readers) == SLOW

@@ -141,6 +141,7 @@ CHUNKS = [
     *(b"0x2\r\n{}\r\n0\r\n\r\n", b" 2\r\n{}\r\n0\r\n\r\n", b"0\r\nx: " + b"y" * 80_000 + b"\r\n\r\n"),
 ]
 GARBAGE = [
+    b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n" * 2000,
     *(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\r\n\r\n"),
     *(b"\x00" * 100, b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET / HTTP/1.1\n\n"),
     *(b"GET  /  HTTP/1.1\r\nhost: x\r\n\r\n", b"GET / HTTP/1.1\r\n folded: x\r\n\r\n"),

@@ -118,7 +118,8 @@ def _change_length(random: Random, value: list[Any]) -> list[Any]:
         case 1:
             return [*value, value[-1]]
         case 2:
-            return value * random.choice([2, 100, 1001])
+            most = FIELD_BYTES // len(json.dumps(value))  # larger bodies would be refused unread
+            return value * min(random.choice([2, 100, 1001]), max(1, most))
         case _:
             return []
 

@@ -29,6 +29,8 @@ ANSWER_S = 60.0
 MAX_GROWTH_MB = 64
 SHOWN_BYTES = 2000
 MAX_FAILURES = 10
+STEP = 2000
+"""Number of requests between two measurements of memory."""
 SETTINGS = {
     "max_wait_s": "0.2",
     "request_timeout_s": str(REQUEST_TIMEOUT_S),
@@ -113,25 +115,27 @@ class Run:
             coordinator = psutil.Process(self.process.pid)
             for case in self.cases.preparation():
                 self._send(iter([(-1, case)]))
-            self._send((number, self.cases.case(number)) for number in range(warm_up))
-            before = coordinator.memory_info().rss
-            done = warm_up
+            done, before = 0, 0
             while done < requests and len(self.result.failures) < MAX_FAILURES:
-                upto = min(requests, done + 2000)
+                upto = min(requests, done + STEP)
                 self._send((number, self.cases.case(number)) for number in range(done, upto))
-                done = upto
-                rss = coordinator.memory_info().rss
-                self.result.peak_mb = max(self.result.peak_mb, rss / 1e6)
+                done, rss = upto, coordinator.memory_info().rss
+                if done <= warm_up:
+                    before = rss
                 self.result.grown_mb = (rss - before) / 1e6
-                slowest_s, number = self.result.slowest
-                self._show(
-                    f"  {done} requests, {rss / 1e6:.0f} MB, {len(self.result.failures)} wrong answers, the slowest "
-                    f"after {slowest_s:.1f} s (request {number})"
-                )
-                self.result.slowest = (0, 0)
+                self.result.peak_mb = max(self.result.peak_mb, rss / 1e6)
+                self._show_progress(done, rss)
             self._check_service()
         self._check_log()
         return self.result
+
+    def _show_progress(self, done: int, rss: int) -> None:
+        slowest_s, number = self.result.slowest
+        self._show(
+            f"  {done} requests, {rss / 1e6:.0f} MB, {len(self.result.failures)} wrong answers, the slowest after "
+            f"{slowest_s:.1f} s (request {number})"
+        )
+        self.result.slowest = (0, 0)
 
     def one(self, number: int) -> Result:
         """Send one case to a coordinator with new jobs."""

@@ -26,6 +26,11 @@ class Answer:
     complete: bool = False
     is_head: bool = False
 
+    @property
+    def is_stream(self) -> bool:
+        """Whether the answer is an event stream, which does not end."""
+        return self.headers.get("content-type", "").startswith("text/event-stream")
+
     def problem(self) -> str | None:
         """Return what is wrong with the answer, or None."""
         kind = self.headers.get("content-type", "")
@@ -96,8 +101,8 @@ class Reader:
     def complete(self) -> bool:
         """Whether all expected answers are complete, or no further answer can follow."""
         done = [answer for answer in self.answers if answer.complete]
-        closing = bool(done) and done[-1].headers.get("connection") == "close"
-        return len(done) >= len(self._case.methods) or closing or self.invalid is not None
+        last = bool(done) and (done[-1].headers.get("connection") == "close" or done[-1].is_stream)
+        return len(done) >= len(self._case.methods) or last or self.invalid is not None
 
     def wrong(self, ended: bool) -> str | None:
         """Return what is wrong with the answers, or None.
@@ -133,7 +138,7 @@ class Reader:
         answer.status = self._parser.get_status_code()
         place = len(self.answers) - 1
         answer.is_head = place < len(self._case.methods) and self._case.methods[place] == b"HEAD"
-        if answer.is_head or answer.headers.get("content-type", "").startswith("text/event-stream"):
+        if answer.is_head or answer.is_stream:
             answer.complete = True
 
     def on_body(self, body: bytes) -> None:

@@ -106,7 +106,7 @@ class Run:
         presented += [keyring.create(keys, role.value, role, "fuzzed-1") for role in Role]
         self.cases = Cases(seed, presented)
         self.result = Result()
-        self._key, self._show = presented[0], show
+        self._key, self._seed, self._show = presented[0], seed, show
         self.process = CoordinatorProcess(directory / "data", 0, keys_file=str(keys), **SETTINGS)
 
     def numbers(self, requests: int, warm_up: int) -> Result:
@@ -187,7 +187,9 @@ class Run:
                 self.result.statuses[case.operation, answer.status] += 1
         reason = reader.wrong(ended)
         if reason is not None:
-            self.result.failures.append(Failure(number, case, reason))
+            failure = Failure(number, case, reason)
+            self.result.failures.append(failure)
+            self._show(failure.describe(self._seed))
 
 
 async def exchange(host: str, port: int, case: Case, reader: Reader) -> bool:

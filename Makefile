@@ -112,6 +112,9 @@ $(FLINK_READY): benchmarks/flink/flink.lock $(READY)
 	@$(UV) $(@D)/bin/python $(LOCKED) $< >$(@D)/setup.log 2>&1 || { tail -n 20 $(@D)/setup.log; exit 1; } >&2
 	@touch $@
 
+faults: $(READY) ## inject faults into real processes and check every answer (30 minutes; MINUTES=n, SEED=n repeats a run)
+	@$(BIN)/python -m tests.faults.suite --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED))
+
 bench: $(READY) $(if $(filter flink,$(BENCH)),$(FLINK_READY)) ## measure what reports cost (ten minutes; BENCH=batches, jobs, scripts, tenants, postgres, waiting, overhead, native, small or flink)
 	@$(BIN)/python -m benchmarks $(BENCH)
 

@@ -1,0 +1,244 @@
+"""The checks of a history: what no order of calls and no fault may show to any client."""
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tests.faults.suite.history import Call
+from tests.faults.suite.plan import LAG_MS, JobPlan
+from tests.faults.suite.world import Loss
+
+SLACK_S = 0.5
+"""Time between an event in the store and its record in a process of a loaded machine."""
+LOWEST = -(2**53)
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A broken guarantee, with the calls that show it."""
+
+    guarantee: str
+    text: str
+    calls: Sequence[Call] = field(default=())
+
+
+@dataclass(frozen=True)
+class Losses:
+    """The faults of a run that lost acknowledged calls."""
+
+    losses: Sequence[Loss]
+
+    def segments(self) -> list[tuple[float, float]]:
+        """Return the times between two losses."""
+        starts = [float("-inf"), *(loss.end for loss in self.losses)]
+        return list(zip(starts, [*(loss.start for loss in self.losses), float("inf")], strict=True))
+
+    def segment(self, call: Call) -> int | None:
+        """Return the number of the segment in which a call was sent and answered; None if a loss overlaps it."""
+        for number, (start, end) in enumerate(self.segments()):
+            if start < call.sent and call.received < end:
+                return number
+        return None
+
+    def may_lack(self, written: Call, at: float) -> bool:
+        """Return whether the store may lack an answered call at a later time."""
+        return any(
+            written.received > loss.start - loss.window_s - SLACK_S and written.sent < loss.end
+            for loss in self.losses
+            if loss.start < at
+        )
+
+
+def answers(calls: Iterable[Call]) -> list[Call]:
+    """Return the calls whose answers have a watermark, in the order in which the answers arrived."""
+    return sorted((c for c in calls if c.succeeded and "watermark" in c.answer), key=lambda call: call.received)
+
+
+def number(watermark: int | None) -> int:
+    """Return a watermark as a number."""
+    return LOWEST if watermark is None else watermark
+
+
+def check_monotone(calls: Sequence[Call], losses: Losses) -> Iterator[Violation]:
+    """Check that C and W do not go back from an answer to a call that is sent later, unless a loss lies between."""
+    by_segment: dict[int, list[Call]] = defaultdict(list)
+    for call in answers(calls):
+        segment = losses.segment(call)
+        if segment is not None:
+            by_segment[segment].append(call)
+    for of_segment in by_segment.values():
+        for name in ("watermark", "coalesced_watermark"):
+            yield from _check_rising(name, of_segment)
+
+
+def _check_rising(name: str, received: Sequence[Call]) -> Iterator[Violation]:
+    highest: Call | None = None
+    earlier = iter(received)
+    following = next(earlier, None)
+    for call in sorted(received, key=lambda call: call.sent):
+        while following is not None and following.received < call.sent:
+            if highest is None or number(following.answer[name]) > number(highest.answer[name]):
+                highest = following
+            following = next(earlier, None)
+        if highest is not None and number(call.answer[name]) < number(highest.answer[name]):
+            yield Violation(
+                "monotone", f"{name} went back from {highest.answer[name]} to {call.answer[name]}", (highest, call)
+            )
+
+
+def check_tokens(calls: Sequence[Call]) -> Iterator[Violation]:
+    """Check that no answer is below the watermark that its call has proven, and that W does not pass C."""
+    for call in answers(calls):
+        watermark, claim = number(call.answer["watermark"]), call.claim
+        if claim is not None and claim[0] == call.answer["incarnation"] and watermark < claim[1]:
+            yield Violation("monotone", f"W = {watermark} is below the {claim[1]} of the token", (call,))
+        if watermark > number(call.answer["coalesced_watermark"]):
+            yield Violation("monotone", "W is above C", (call,))
+
+
+def check_committed(calls: Sequence[Call], losses: Losses) -> Iterator[Violation]:
+    """Check that W does not pass the pinned watermark of an open batch."""
+    by_sent = sorted(answers(calls), key=lambda call: call.sent)
+    times = [call.sent for call in by_sent]
+    for begun in _first_begins(calls):
+        segment = losses.segment(begun)
+        until = min((each.sent for each in calls if _ends(each, begun)), default=float("inf"))
+        for call in by_sent[bisect_right(times, begun.received) : bisect_left(times, until)]:
+            is_judged = call.received < until and segment is not None and losses.segment(call) == segment
+            if is_judged and number(call.answer["watermark"]) > number(begun.answer["pinned_watermark"]):
+                yield Violation("committed", "W is above the pinned watermark of an open batch", (begun, call))
+
+
+def _first_begins(calls: Iterable[Call]) -> list[Call]:
+    """Return the first acknowledged begin of each batch."""
+    first: dict[tuple[str | None, int | None], Call] = {}
+    for call in answers(calls):
+        if call.kind == "begin":
+            first.setdefault((call.query, call.batch), call)
+    return list(first.values())
+
+
+def _ends(call: Call, begun: Call) -> bool:
+    """Return whether a call may end a batch: its commit, or the begin of a later batch."""
+    if call.query != begun.query or call.batch is None or begun.batch is None:
+        return False
+    return (call.kind == "commit" and call.batch == begun.batch) or (call.kind == "begin" and call.batch > begun.batch)
+
+
+def check_replay(calls: Sequence[Call], losses: Losses) -> Iterator[Violation]:
+    """Check that each batch has one pinned watermark in all answers on which a run has acted."""
+    acted = {(call.query, call.batch, call.run) for call in calls if call.kind in ("stage", "commit")}
+    used: dict[tuple[str | None, int | None], Call] = {}
+    known: dict[tuple[str | None, int | None, int], Call] = {}
+    for call in answers(calls):
+        if call.kind != "begin":
+            continue
+        segment = losses.segment(call)
+        before = [] if segment is None else [known.setdefault((call.query, call.batch, segment), call)]
+        if (call.query, call.batch, call.run) in acted:
+            before.append(used.setdefault((call.query, call.batch), call))
+        for other in before:
+            if other.answer["pinned_watermark"] != call.answer["pinned_watermark"]:
+                yield Violation("replay-exact", "a batch has two pinned watermarks", (other, call))
+                break
+
+
+def check_safe(job: JobPlan, calls: Sequence[Call]) -> Iterator[Violation]:
+    """Check that W is at most the lowest max event time of all substreams, minus the lag.
+
+    After a loss of everything, the check begins when all substreams are declared again, and allows the watermark that
+    the job had until then.
+    """
+    floors = {epoch: _floor(job, calls, epoch) for epoch in {call.answer["state_epoch"] for call in answers(calls)}}
+    reports = iter(sorted((call for call in calls if call.event_times()), key=lambda call: call.sent))
+    following = next(reports, None)
+    highest = dict.fromkeys(job.substreams(), LOWEST)
+    for call in answers(calls):
+        while following is not None and following.sent < call.received:
+            for name, at in following.event_times().items():
+                key = following.query, name
+                highest[key] = max(at, highest.get(key, LOWEST))
+            following = next(reports, None)
+        floor = floors[call.answer["state_epoch"]]
+        if floor is None or call.sent < floor[0]:
+            continue
+        allowed = max(floor[1], min(highest.values()) - LAG_MS)
+        if number(call.answer["watermark"]) > allowed:
+            yield Violation("safe", f"W = {call.answer['watermark']}, but at most {allowed} is safe", (call,))
+
+
+def _floor(job: JobPlan, calls: Sequence[Call], epoch: str) -> tuple[float, int] | None:
+    """Return the time from which all substreams are known in an epoch, and the highest watermark before."""
+    missing, since = set(job.substreams()), float("-inf")
+    declares = ("declare", "report", "commit")
+    for call in answers(calls):
+        if call.answer["state_epoch"] == epoch and call.kind in declares and missing:
+            missing -= set(job.substreams()) & _named_by(job, call)
+            since = call.received
+    if missing:
+        return None
+    seen = answers(calls)
+    first_after = next((call.received for call in seen if call.sent > since), since)
+    return since, max((number(c.answer["watermark"]) for c in seen if c.received <= first_after), default=LOWEST)
+
+
+def _named_by(job: JobPlan, call: Call) -> set[tuple[str | None, str]]:
+    """Return the substreams that a call makes known."""
+    names = call.body.get("names") or call.body.get("substreams") or []
+    if call.kind == "commit" and call.query is not None:
+        names = job.writers[call.query]
+    return {(call.query, name) for name in names}
+
+
+def check_durable(calls: Sequence[Call], losses: Losses) -> Iterator[Violation]:
+    """Check that the table of substreams has each acknowledged report, and that no acknowledged commit is lost."""
+    reports = [call for call in answers(calls) if call.kind == "report"]
+    kept: dict[str, tuple[int, Call]] = {}
+    pending = iter(reports)
+    following = next(pending, None)
+    lost = 0
+    for read in sorted((c for c in calls if c.kind == "substreams" and c.succeeded), key=lambda call: call.sent):
+        while following is not None and following.received < read.sent:
+            for name, at in following.event_times().items():
+                if name not in kept or at > kept[name][0]:
+                    kept[name] = at, following
+            following = next(pending, None)
+        begun = sum(loss.start < read.received for loss in losses.losses)
+        if begun > lost:
+            lost, kept = begun, _survivors(reports, losses, read)
+        rows = {row["substream"]: row["max_event_time"] for row in read.answer["substreams"] if not row["query"]}
+        for name, (at, report) in kept.items():
+            if number(rows.get(name)) < at:
+                yield Violation("durable", f"{name} is at {rows.get(name)}, but {at} was acknowledged", (report, read))
+    yield from _check_commits(calls, losses)
+
+
+def _survivors(reports: Sequence[Call], losses: Losses, read: Call) -> dict[str, tuple[int, Call]]:
+    """Return the highest event time of each substream among the reports that the store must still have."""
+    kept: dict[str, tuple[int, Call]] = {}
+    for report in reports:
+        if report.received < read.sent and not losses.may_lack(report, read.received):
+            for name, at in report.event_times().items():
+                if name not in kept or at > kept[name][0]:
+                    kept[name] = at, report
+    return kept
+
+
+def _check_commits(calls: Sequence[Call], losses: Losses) -> Iterator[Violation]:
+    committed: dict[str | None, list[Call]] = defaultdict(list)
+    for call in answers(calls):
+        if call.kind == "commit":
+            committed[call.query].append(call)
+        elif call.kind == "begin":
+            known = call.answer["previous_batch_id"]
+            for commit in reversed(committed[call.query]):
+                if commit.received < call.sent and not losses.may_lack(commit, call.received):
+                    assert commit.batch is not None
+                    if (
+                        known is None
+                        or known < commit.batch
+                        or (known == commit.batch and call.answer["previous_open"])
+                    ):
+                        yield Violation("durable", f"the commit of batch {commit.batch} is lost", (commit, call))
+                    break

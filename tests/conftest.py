@@ -19,6 +19,7 @@ pytest_plugins = ["tests.support.fixtures", "tidegate_spark.testing.fixtures"]
 MARKERS = {
     "clusters": ("cluster",),
     "faults": ("spark", "slow"),
+    "faults/suite": (),
     "fuzz": ("fuzz",),
     "guarantees": ("spark",),
     "images": ("image",),
@@ -61,8 +62,10 @@ def markers(test: str) -> tuple[str, ...]:
 
 
 def folder(test: str) -> str:
-    """Return the folder of a test by its id, ``tests/folder/file.py::name``."""
-    return test.split("/")[1]
+    """Return the innermost listed folder of a test by its id, ``tests/folder/file.py::name``."""
+    parts = test.partition("::")[0].split("/")[1:-1]
+    inner = "/".join(parts)
+    return inner if inner in MARKERS else parts[0] if parts else ""
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types

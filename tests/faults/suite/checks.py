@@ -23,23 +23,17 @@ class Violation:
     calls: Sequence[Call] = field(default=())
 
 
-@dataclass(frozen=True)
 class Losses:
-    """The faults of a run that lost acknowledged calls."""
+    """The faults of a run that lost acknowledged calls, in the order of their times."""
 
-    losses: Sequence[Loss]
-
-    def segments(self) -> list[tuple[float, float]]:
-        """Return the times between two losses."""
-        starts = [float("-inf"), *(loss.end for loss in self.losses)]
-        return list(zip(starts, [*(loss.start for loss in self.losses), float("inf")], strict=True))
+    def __init__(self, losses: Sequence[Loss]) -> None:
+        self.losses = losses
+        self._starts, self._ends = [loss.start for loss in losses], [loss.end for loss in losses]
 
     def segment(self, call: Call) -> int | None:
-        """Return the number of the segment in which a call was sent and answered; None if a loss overlaps it."""
-        for number, (start, end) in enumerate(self.segments()):
-            if start < call.sent and call.received < end:
-                return number
-        return None
+        """Return the number of losses before a call that was sent and answered between two losses, else None."""
+        before = bisect_left(self._ends, call.sent)
+        return before if before == bisect_left(self._starts, call.received) else None
 
     def may_lack(self, written: Call, at: float) -> bool:
         """Return whether the store may lack an answered call at a later time."""
@@ -101,29 +95,30 @@ def check_committed(calls: Sequence[Call], losses: Losses) -> Iterator[Violation
     """Check that W does not pass the pinned watermark of an open batch."""
     by_sent = sorted(answers(calls), key=lambda call: call.sent)
     times = [call.sent for call in by_sent]
-    for begun in _first_begins(calls):
+    for begun, until in _open_batches(calls):
         segment = losses.segment(begun)
-        until = min((each.sent for each in calls if _ends(each, begun)), default=float("inf"))
         for call in by_sent[bisect_right(times, begun.received) : bisect_left(times, until)]:
             is_judged = call.received < until and segment is not None and losses.segment(call) == segment
             if is_judged and number(call.answer["watermark"]) > number(begun.answer["pinned_watermark"]):
                 yield Violation("committed", "W is above the pinned watermark of an open batch", (begun, call))
 
 
-def _first_begins(calls: Iterable[Call]) -> list[Call]:
-    """Return the first acknowledged begin of each batch."""
-    first: dict[tuple[str | None, int | None], Call] = {}
+def _open_batches(calls: Sequence[Call]) -> Iterator[tuple[Call, float]]:
+    """Yield the first acknowledged begin of each batch, and the time at which the batch may have ended.
+
+    A batch ends by its commit, or by the begin of a later batch.
+    """
+    first: dict[tuple[str | None, int], Call] = {}
     for call in answers(calls):
-        if call.kind == "begin":
+        if call.kind == "begin" and call.batch is not None:
             first.setdefault((call.query, call.batch), call)
-    return list(first.values())
-
-
-def _ends(call: Call, begun: Call) -> bool:
-    """Return whether a call may end a batch: its commit, or the begin of a later batch."""
-    if call.query != begun.query or call.batch is None or begun.batch is None:
-        return False
-    return (call.kind == "commit" and call.batch == begun.batch) or (call.kind == "begin" and call.batch > begun.batch)
+    ends: dict[tuple[str | None, int], float] = {}
+    for call in calls:
+        if call.kind in ("begin", "commit") and call.batch is not None:
+            ended = (call.query, call.batch - (call.kind == "begin"))
+            ends[ended] = min(call.sent, ends.get(ended, call.sent))
+    for (query, batch), begun in first.items():
+        yield begun, ends.get((query, batch), float("inf"))
 
 
 def check_replay(calls: Sequence[Call], losses: Losses) -> Iterator[Violation]:

@@ -46,7 +46,7 @@ _KEPT = (
 UNANSWERED = float("inf")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Call:
     """One call of a client, and the answer.
 

@@ -64,9 +64,9 @@ def store_without_replicas(world: World, rng: random.Random) -> None:
 
 def store_is_replica(world: World, rng: random.Random) -> None:
     """Make the store a read-only replica of a primary that does not answer."""
-    world.store.client.replicaof("127.0.0.1", free_port())  # type: ignore[no-untyped-call]
+    world.store.client.replicaof("127.0.0.1", free_port())
     last(rng)
-    world.store.client.replicaof("NO", "ONE")  # type: ignore[no-untyped-call]
+    world.store.client.replicaof("NO", "ONE")
 
 
 def store_flushed(world: World, rng: random.Random) -> None:

@@ -12,6 +12,7 @@ from tests.faults.suite import accounting, checks
 from tests.faults.suite.checks import Losses, Violation
 from tests.faults.suite.history import Call
 from tests.faults.suite.injections import FAULTS, possible, reset
+from tests.faults.suite.model import check_model
 from tests.faults.suite.plan import JobPlan
 from tests.faults.suite.world import LIVE_S, NotLive, World
 
@@ -44,6 +45,8 @@ class Outcome:
     rows: dict[str, Row] = field(default_factory=lambda: {name: Row() for name in FAULTS})
     violations: list[Violation] = field(default_factory=list)
     calls: int = 0
+    judged: int = 0
+    undecided: int = 0
     elapsed_s: float = 0.0
 
     @property
@@ -58,6 +61,7 @@ class Outcome:
             "appendfsync": self.appendfsync,
             "seconds": round(self.elapsed_s),
             "calls": self.calls,
+            "model": {"judged": self.judged, "undecided": self.undecided},
             "faults": {name: vars(row) for name, row in self.rows.items()},
             "violations": [{"guarantee": found.guarantee, "text": found.text} for found in self.violations],
         }
@@ -68,8 +72,9 @@ class Outcome:
         for name, row in self.rows.items():
             recovery = f"{row.longest_s:.1f} s" if row.times else "not injected"
             lines.append(f"{name:28} {row.times:5} {recovery:>16} {row.violations:10}")
-        kinds = len(self.violations)
-        lines.append(f"{self.injected} faults, {self.calls} calls, {self.elapsed_s:.0f} s, {kinds} violations")
+        lines.append(f"{self.injected} faults in {self.elapsed_s:.0f} s, {self.calls} calls")
+        lines.append(f"The model explains {self.judged} answers; {self.undecided} are after a loss or undecided.")
+        lines.append(f"{len(self.violations)} violations")
         return "\n".join(lines)
 
 
@@ -85,6 +90,7 @@ class Run:
         self._world, self._show = world, show
         self._rng = random.Random(f"{world.plan.seed}-faults")
         self._known: set[tuple[str, str]] = set()
+        self._injected: list[tuple[float, str]] = []
         self.outcome = Outcome(world.plan.seed, world.plan.appendfsync, world.start)
 
     def run(self, minutes: float, only: Sequence[str] = ()) -> Outcome:
@@ -112,13 +118,14 @@ class Run:
         world, row = self._world, self.outcome.rows[name]
         row.times += 1
         began = world.elapsed()
+        self._injected.append((world.start + began, name))
         fault_rng = random.Random(self._rng.random())
         try:
             FAULTS[name](world, fault_rng)
             lasted = world.elapsed() - began
             recovery = world.recover()
         except NotLive as error:
-            self._add(Violation("live", f"{error} After: {name}."), name)
+            self._add(Violation("live", f"{error} After: {name}."))
             lasted, recovery = 0.0, LIVE_S
             reset(world)
         row.longest_s = max(row.longest_s, recovery)
@@ -140,10 +147,15 @@ class Run:
             yield from checks.check_durable(calls, losses)
 
     def _final(self) -> Iterator[Violation]:
-        """Yield the violations that only the end of the run shows."""
+        """Yield the violations that are searched for at the end of the run."""
         losses = Losses(self._world.losses)
         for job in self._world.plan.jobs:
             calls = self._world.history.of(job.job)
+            if not job.writers:
+                verdict = check_model(job, calls, losses)
+                self.outcome.judged += verdict.judged
+                self.outcome.undecided += verdict.undecided
+                yield from verdict.violations
             yield from self._final_of(job, calls, losses)
         errors = self._world.directory / "history" / "errors"
         for line in errors.read_text().splitlines() if errors.exists() else ():
@@ -162,14 +174,16 @@ class Run:
         for violation in found:
             self._add(violation)
 
-    def _add(self, violation: Violation, fault: str | None = None) -> None:
+    def _add(self, violation: Violation) -> None:
         key = violation.guarantee, f"{violation.text}{[call.sent for call in violation.calls]}"
         if key in self._known:
             return
         self._known.add(key)
         self.outcome.violations.append(violation)
-        if fault is not None:
-            self.outcome.rows[fault].violations += 1
+        shown = max((call.sent for call in violation.calls), default=time.monotonic())
+        faults = [name for began, name in self._injected if began <= shown]
+        if faults:  # the latest fault before the violation
+            self.outcome.rows[faults[-1]].violations += 1
         if len(self.outcome.violations) <= 10:
             self._show(f"VIOLATION (seed {self.outcome.seed}) {violation.guarantee}: {violation.text}")
             for line in self.around(violation):

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from tests.faults.suite.history import History, Recorder
 from tests.faults.suite.plan import LAG_MS, JobPlan, Plan, event_time
@@ -24,7 +24,7 @@ from tests.faults.suite.writer import Settings
 from tidegate_spark.testing.server import CoordinatorProcess
 
 LIVE_S = 60.0
-"""Time after the end of a fault within which each watermark reaches what the policy promised at the end of the fault."""
+"""Time after the end of a fault within which each watermark reaches what the policy promised then."""
 DISK_BYTES = 160 * 1024 * 1024
 
 
@@ -107,7 +107,7 @@ class World:
         secret = secrets.token_hex(16)
         for number in range(self.plan.replicas):
             to_store = self.proxies.to(lambda: self.store.port)
-            settings = {"redis_url": f"redis://127.0.0.1:{to_store.port}/0", "token_secret": secret}
+            settings: dict[str, Any] = {"redis_url": f"redis://127.0.0.1:{to_store.port}/0", "token_secret": secret}
             process = CoordinatorProcess(self.directory / f"replica-{number}", **settings)
             replica = Replica(process, self.proxies.to(partial(lambda of: of.port, process)), to_store)
             self._stack.callback(replica.stop, True)
@@ -164,7 +164,7 @@ class World:
             str(self._history),
             checkpoint,
             self.start,
-            seed,  # type: ignore[arg-type]
+            seed,
         )
 
     def _supervise(self) -> None:

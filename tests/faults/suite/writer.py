@@ -6,12 +6,14 @@ at the end of its standard input. An error of the client is written to the file 
 """
 
 import json
+import math
 import os
 import random
 import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -75,17 +77,16 @@ class Writer:
         query = QuerySettings(connection, settings.query, tuple(settings.substreams))
         self._session = DriverSession(query, Checkpoint(settings.checkpoint))
 
-    def run(self) -> None:
-        """Run batches until the process is killed, or the client raises an error."""
+    def run(self, batches: float = math.inf) -> None:
+        """Run this number of batches, unless the process is killed or the client raises an error."""
         protocol = self._session.protocol
         self._session.run(protocol.start())
-        while True:
+        while batches > 0:
+            batches -= 1
             batch = self._run_batch()
             if self._rng.random() < 0.5:
-                try:
+                with suppress(CoordinatorUnavailable):  # the next heartbeat carries newer evidence
                     self._session.run(protocol.heartbeat(0.0, batch))
-                except CoordinatorUnavailable:
-                    pass  # the next heartbeat carries newer evidence
             time.sleep(self._rng.uniform(PAUSE_S / 2, PAUSE_S))
 
     def _run_batch(self) -> int:
@@ -111,10 +112,8 @@ class Writer:
             metadata = json.dumps({"batchTimestampMs": int(1000 * time.time())})
             written = offsets / f".{batch}.{os.getpid()}"
             written.write_text(f"v1\n{metadata}\n{json.dumps(rows)}")
-            try:
+            with suppress(FileExistsError):  # another run on this checkpoint has planned the batch
                 os.link(written, path)
-            except FileExistsError:
-                pass  # another run on this checkpoint has planned the batch
             written.unlink()
         return batch, json.loads(path.read_text().splitlines()[2])
 

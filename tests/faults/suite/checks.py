@@ -35,6 +35,13 @@ class Losses:
         before = bisect_left(self._ends, call.sent)
         return before if before == bisect_left(self._starts, call.received) else None
 
+    def restorable(self, calls: Sequence[Call], segment: int | None) -> int:
+        """Return the highest watermark in answers before a segment, which tokens may restore in it."""
+        if not segment:
+            return LOWEST
+        before = (call.answer["watermark"] for call in calls if call.sent < self._ends[segment - 1])
+        return max(map(number, before), default=LOWEST)
+
     def may_lack(self, written: Call, at: float) -> bool:
         """Return whether the store may lack an answered call at a later time."""
         return any(
@@ -92,15 +99,24 @@ def check_tokens(calls: Sequence[Call]) -> Iterator[Violation]:
 
 
 def check_committed(calls: Sequence[Call], losses: Losses) -> Iterator[Violation]:
-    """Check that W does not pass the pinned watermark of an open batch."""
+    """Check that W does not pass the pinned watermark of an open batch.
+
+    After a loss, tokens restore the watermark that the job had before it, also above the pinned watermark of a batch
+    that began before its query returned the latest token.
+    """
     by_sent = sorted(answers(calls), key=lambda call: call.sent)
     times = [call.sent for call in by_sent]
+    restorable: dict[int | None, int] = {}
     for begun, until in _open_batches(calls):
         segment = losses.segment(begun)
+        if segment not in restorable:
+            restorable[segment] = losses.restorable(by_sent, segment)
+        allowed = max(number(begun.answer["pinned_watermark"]), restorable[segment])
         for call in by_sent[bisect_right(times, begun.received) : bisect_left(times, until)]:
             is_judged = call.received < until and segment is not None and losses.segment(call) == segment
-            if is_judged and number(call.answer["watermark"]) > number(begun.answer["pinned_watermark"]):
+            if is_judged and number(call.answer["watermark"]) > allowed:
                 yield Violation("committed", "W is above the pinned watermark of an open batch", (begun, call))
+                break
 
 
 def _open_batches(calls: Sequence[Call]) -> Iterator[tuple[Call, float]]:

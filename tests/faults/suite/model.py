@@ -23,7 +23,7 @@ EFFECTS = ("report", "declare")
 READS = ("watermark", "status")
 DEPTH = 300
 """Number of latest decisions that the search may change."""
-STEPS_PER_CALL = 60
+STEPS_PER_CALL = 20
 """Average number of steps per call after which the search gives up."""
 LATE_S = 2.0
 """Longest time by which a proxy delays the repetition of a request."""
@@ -60,6 +60,13 @@ class _Node:
     owed: frozenset[int] = frozenset()
     used: frozenset[int] = frozenset()
 
+    def key(self) -> tuple[object, ...]:
+        """Return what decides whether the remaining calls can be explained from here."""
+        machine = self.machine
+        times = tuple((key, substream.max_event_time) for key, substream in machine.substreams.items())
+        state = frozenset(times), machine.watermark, machine.coalesced_watermark, machine.evaluation_due
+        return self.first, self.done, self.owed, *state
+
 
 class Search:
     """The search for an order of the calls of one state epoch.
@@ -78,10 +85,14 @@ class Search:
         """Return the call that no order explains; None if an order explains all calls, or the search gave up."""
         root = self._settle(_Node(_machine(self._calls), 0))
         path = [(root, self._choices(root))]
+        stuck = root
+        seen: set[tuple[object, ...]] = set()
         steps = STEPS_PER_CALL * len(self._calls) + 1000
         while path:
             node, choices = path[-1]
-            self.furthest = max(self.furthest, node.first)
+            explained = node.first + len(node.done)
+            if explained >= self.furthest:
+                self.furthest, stuck = explained, node
             if node.first == len(self._calls):
                 return None
             steps -= 1
@@ -92,9 +103,13 @@ class Search:
             if following is None:
                 path.pop()
                 continue
-            path.append((following, self._choices(following)))
-            del path[:-DEPTH]
-        return self._calls[self.furthest]
+            key = following.key()
+            if key not in seen:  # other orders of the same operations lead to the same state
+                seen.add(key)
+                path.append((following, self._choices(following)))
+                del path[:-DEPTH]
+        # Operations after the answer to this call are not possible before it is explained.
+        return min((self._calls[index] for index in self._open(stuck, self._horizon(stuck))), key=lambda c: c.received)
 
     def _horizon(self, node: _Node) -> float:
         """Return the time by which the next operation was sent: an unexplained call is answered then."""

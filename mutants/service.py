@@ -16,6 +16,15 @@ MUTANTS = (
         ("tests/api/test_jobs.py::test_a_token_heals_a_job_and_a_forged_one_does_nothing",),
     ),
     Mutant(
+        "service-clock-back-refuses-correction",
+        "After the Redis clock was back for a while, all commands are refused until a restart.",
+        Guarantee.LIVE,
+        f"{SERVICE}/store/clock.py",
+        "if self._ahead_ms is None or ahead_ms > self._ahead_ms - self._max_step_ms:",
+        "if True:",
+        ("tests/runtime/test_sweeper.py::test_a_clock_that_was_back_for_a_while_is_accepted_again",),
+    ),
+    Mutant(
         "service-waiting-client-not-notified",
         "A waiting client is not notified when the watermark moves.",
         Guarantee.LIVE,

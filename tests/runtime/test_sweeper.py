@@ -171,3 +171,21 @@ def test_a_clock_that_jumps_ahead_is_refused(valkey: EmbeddedValkey, job_name: s
         assert (await JobStore(store.redis, guard=ClockGuard(60_000)).report(job_name, {"a": 5})).state.watermark == 5
 
     with_store(valkey, run)
+
+
+def test_a_clock_that_was_back_for_a_while_is_accepted_again() -> None:
+    guard = ClockGuard(60_000)
+    guard.accept(10_000_000)
+    guard.accept(10_000_000 - 3_600_000)
+    guard.accept(10_000_000)
+    with pytest.raises(ClockJumped):
+        guard.accept(10_000_000 + 3_600_000)
+
+
+def test_a_small_step_back_moves_the_latest_time_to_accept() -> None:
+    """The clocks of Redis and of the coordinator differ in speed, so the guard follows Redis."""
+    guard = ClockGuard(60_000)
+    guard.accept(10_000_000)
+    guard.accept(10_000_000 - 30_000)
+    with pytest.raises(ClockJumped):
+        guard.accept(10_000_000 + 50_000)

@@ -5,6 +5,9 @@ job that accepted such a time would make all its substreams idle, and its clock 
 carries the latest time that the coordinator accepts: the last time read from Redis, plus the local time elapsed since,
 plus ``max_step_ms``. The function refuses the command if Redis has a later time. A restarted replica accepts the first
 time that it reads.
+
+If the clock goes back by more than ``max_step_ms``, the guard keeps the earlier reading as its reference. Otherwise it
+would refuse the time after the correction of the clock, until a restart. Jobs have accepted this time before.
 """
 
 import time
@@ -38,4 +41,6 @@ class ClockGuard:
         latest_ms = self.latest_ms()
         if latest_ms is not None and now_ms > latest_ms:
             raise ClockJumped(now_ms)
-        self._ahead_ms = now_ms - _elapsed_ms()
+        ahead_ms = now_ms - _elapsed_ms()
+        if self._ahead_ms is None or ahead_ms > self._ahead_ms - self._max_step_ms:
+            self._ahead_ms = ahead_ms

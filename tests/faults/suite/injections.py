@@ -121,6 +121,11 @@ def clock_back(world: World, rng: random.Random) -> None:
     _step(world, rng, -rng.randint(5, 40))
 
 
+def clock_far_back(world: World, rng: random.Random) -> None:
+    """Move the clock back by more than ``max_clock_step_ms``, and forward again."""
+    _step(world, rng, -rng.randint(600, 90_000))
+
+
 # -- replicas -----------------------------------------------------------------------------------------------------
 
 
@@ -236,6 +241,7 @@ FAULTS: dict[str, Fault] = {
     "clock forward": clock_forward,
     "clock jump": clock_jump,
     "clock back": clock_back,
+    "clock far back": clock_far_back,
     "replica killed": replica_killed,
     "replica restarted": replica_restarted,
     "replica paused": replica_paused,
@@ -262,7 +268,7 @@ def possible(world: World) -> list[str]:
     if not world.has_disk:
         excluded.add("disk full")
     if not world.store.has_clock:
-        excluded |= {"clock forward", "clock jump", "clock back"}
+        excluded |= {name for name in FAULTS if name.startswith("clock")}
     return [name for name in FAULTS if name not in excluded]
 
 

@@ -165,8 +165,12 @@ class Run:
 
     def _final_of(self, job: JobPlan, calls: Sequence[Call], losses: Losses) -> Iterator[Violation]:
         if job.writers:
-            at = time.monotonic()
-            yield from accounting.check_rows(calls, losses, self._world.counted(job), at)
+            try:
+                counted = self._world.counted(job)
+            except NotLive as error:
+                yield Violation("live", str(error))
+            else:
+                yield from accounting.check_rows(calls, losses, counted, time.monotonic())
         for query in job.writers:
             yield from accounting.check_files(self._world.checkpoint(query), query, calls)
 

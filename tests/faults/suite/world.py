@@ -183,11 +183,19 @@ class World:
         self.history.read()
 
     def counted(self, job: JobPlan) -> dict[str, int]:
-        """Return the row counts of a job by row class."""
-        answer = Client(job, self._transport(f"{job.job}-counts")).call("GET", "")
-        assert answer is not None and answer.status == 200, f"the status of job {job.job} cannot be read"
-        rows: dict[str, int] = json.loads(answer.body)["rows"]
-        return rows
+        """Return the row counts of a job by row class.
+
+        Raises:
+            NotLive: If no replica returns them within :data:`LIVE_S`.
+        """
+        client, deadline = Client(job, self._transport(f"{job.job}-counts")), time.monotonic() + LIVE_S
+        while time.monotonic() < deadline:
+            answer = client.call("GET", "")
+            if answer is not None and answer.status == 200:
+                rows: dict[str, int] = json.loads(answer.body)["rows"]
+                return rows
+            time.sleep(0.5)
+        raise NotLive(f"{job.job}: no replica returns its status within {LIVE_S:.0f} s.")
 
     # -- the run --------------------------------------------------------------------------------------------------
 

@@ -25,12 +25,13 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30.0, help="time in which faults are injected")
     parser.add_argument("--server", default=server_binary(), help="server of the store: Valkey or Redis")
     parser.add_argument("--only", action="append", default=[], choices=sorted(FAULTS), help="fault to inject")
+    parser.add_argument("--continue", dest="continues", action="store_true", help='writers use on_outage="continue"')
     given = parser.parse_args()
     seed = secrets.randbelow(1_000_000) if given.seed is None else given.seed
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     directory = Path(tempfile.mkdtemp(prefix="tidegate-faults-"))
     has_clock = clock_works(given.server, directory / "probe")
-    with World(Plan.of(seed), directory, given.server, has_clock) as world:
+    with World(Plan.of(seed, given.continues), directory, given.server, has_clock) as world:
         outcome = Run(world, lambda line: print(line, flush=True)).run(given.minutes, given.only)
     write(outcome, OUT)
     print(outcome.table())

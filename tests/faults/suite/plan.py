@@ -50,10 +50,11 @@ class Plan:
     appendfsync: str
     replicas: int
     jobs: tuple[JobPlan, ...]
+    continues: bool = False
 
     @classmethod
-    def of(cls, seed: int) -> "Plan":
-        """Return the plan of a seed."""
+    def of(cls, seed: int, continues: bool = False) -> "Plan":
+        """Return the plan of a seed; with ``continues``, batches continue without the coordinator."""
         rng = random.Random(seed)
         jobs = [
             JobPlan(f"direct-{n}", {f"direct-{n}-{m}": (f"s{m}-a", f"s{m}-b") for m in range(rng.randint(2, 3))}, {})
@@ -61,7 +62,7 @@ class Plan:
         ]
         queries = {"departures": ("HNL", "ORD"), "arrivals": ("JFK", "LAX", "SFO")}
         jobs.append(JobPlan("batches", {"batches-0": ("gate",)}, queries))
-        return cls(seed, rng.choice(("always", "everysec")), rng.randint(2, 3), tuple(jobs))
+        return cls(seed, rng.choice(("always", "everysec")), rng.randint(2, 3), tuple(jobs), continues)
 
 
 def event_time(elapsed_s: float) -> int:

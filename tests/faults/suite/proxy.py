@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+import socket
+import struct
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -85,7 +87,9 @@ class Proxy:
         await asyncio.gather(*running, return_exceptions=True)
 
     def _abort(self, connection: _Connection) -> None:
-        for writer in connection.writers:
+        for writer in [each for each in connection.writers if not each.is_closing()]:
+            # Without lingering, the peer gets a reset and not an orderly end.
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.transport.abort()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -101,7 +105,8 @@ class Proxy:
         finally:
             self._connections.discard(connection)
             self._accepting.discard(task)
-            self._abort(connection)
+            for each in connection.writers:
+                each.close()
 
     async def _connect(
         self, connection: _Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

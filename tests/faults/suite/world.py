@@ -165,6 +165,7 @@ class World:
             checkpoint,
             self.start,
             seed,
+            self.plan.continues,
         )
 
     def _supervise(self) -> None:

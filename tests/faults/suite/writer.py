@@ -45,6 +45,7 @@ class Settings:
         client: Name of this process in the history.
         start: Monotonic time of the start of the run.
         seed: Draws rows and pauses.
+        continues: Whether batches continue without the coordinator (``on_outage="continue"``).
     """
 
     client: str
@@ -57,6 +58,7 @@ class Settings:
     checkpoint: str
     start: float
     seed: int
+    continues: bool = False
 
 
 class Writer:
@@ -70,7 +72,7 @@ class Writer:
         def transport(url: str, headers: dict[str, str]) -> RecordedTransport:
             return RecordedTransport(settings.urls, headers, recorder, random.Random(settings.seed))
 
-        on_outage = OnOutage.of(ON_OUTAGE)
+        on_outage = OnOutage.of("continue" if settings.continues else ON_OUTAGE)
         connection = JobConnection(
             settings.urls[0], settings.job, None, settings.config, on_outage, SYSTEM_CLOCK, transport
         )

@@ -102,7 +102,8 @@ def check_committed(calls: Sequence[Call], losses: Losses) -> Iterator[Violation
     """Check that W does not pass the pinned watermark of an open batch.
 
     After a loss, tokens restore the watermark that the job had before it, also above the pinned watermark of a batch
-    that began before its query returned the latest token.
+    that began before its query returned the latest token. A batch that was processed without the coordinator begins
+    with the pinned watermark of an earlier one, which W may have passed.
     """
     by_sent = sorted(answers(calls), key=lambda call: call.sent)
     times = [call.sent for call in by_sent]
@@ -112,6 +113,10 @@ def check_committed(calls: Sequence[Call], losses: Losses) -> Iterator[Violation
         if segment not in restorable:
             restorable[segment] = losses.restorable(by_sent, segment)
         allowed = max(number(begun.answer["pinned_watermark"]), restorable[segment])
+        if (
+            "pinned_watermark" in begun.body
+        ):  # a batch of the backlog: W may have passed it before, but moves no further
+            allowed = max(allowed, number(begun.answer["watermark"]))
         for call in by_sent[bisect_right(times, begun.received) : bisect_left(times, until)]:
             is_judged = call.received < until and segment is not None and losses.segment(call) == segment
             if is_judged and number(call.answer["watermark"]) > allowed:

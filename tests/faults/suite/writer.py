@@ -34,6 +34,8 @@ from tidegate_spark.protocol.settings import QuerySettings
 
 ON_OUTAGE = timedelta(seconds=10)
 PAUSE_S = 0.4
+PROCESSING_S = 0.8
+"""Longest time between the reports and the commit of a batch."""
 ROWS = 20
 
 
@@ -97,6 +99,7 @@ class Writer:
         opened = session.run(protocol.begin(batch))
         fold = fold_of(rows, opened.stored.pinned_watermark)
         session.run(protocol.report(opened, fold))
+        time.sleep(self._rng.uniform(0, PROCESSING_S))  # the user's function: the watermark may move, or a fault begin
         session.run(protocol.commit(opened, fold))
         (self._directory / "commits" / str(batch)).write_text("v1\n{}")
         return batch

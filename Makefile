@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 SETUP_LOG := $(VENV)/setup.log
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rest test-all test-versions conformance fuzz mutants faults simulate bench lateness lint format \
+.PHONY: help setup demo test test-rest test-all test-versions conformance fuzz mutants faults fault-table simulate bench lateness lint format \
   openapi reference figures pictures screens lock clean
 
 help: ## list the targets
@@ -111,6 +111,9 @@ $(FLINK_READY): benchmarks/flink/flink.lock $(READY)
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D)
 	@$(UV) $(@D)/bin/python $(LOCKED) $< >$(@D)/setup.log 2>&1 || { tail -n 20 $(@D)/setup.log; exit 1; } >&2
 	@touch $@
+
+fault-table: $(READY) ## write the table of the last make faults into docs/reliability.md
+	@$(BIN)/python -m docs.fault_table
 
 faults: $(READY) ## inject faults into real processes and check every answer (30 minutes; MINUTES=n, SEED=n repeats a run)
 	@$(BIN)/python -m tests.faults.suite --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED))

@@ -29,6 +29,8 @@ ANSWER_S = 60.0
 MAX_GROWTH_MB = 64
 SHOWN_BYTES = 2000
 MAX_FAILURES = 10
+REST_S = 10
+"""Time in which the calls in progress end."""
 STEP = 2000
 """Number of requests between two measurements of memory."""
 SETTINGS = {
@@ -119,12 +121,13 @@ class Run:
             while done < requests and len(self.result.failures) < MAX_FAILURES:
                 upto = min(requests, done + STEP)
                 self._send((number, self.cases.case(number)) for number in range(done, upto))
-                done, rss = upto, coordinator.memory_info().rss
-                if done <= warm_up:
-                    before = rss
-                self.result.grown_mb = (rss - before) / 1e6
+                rss = coordinator.memory_info().rss
                 self.result.peak_mb = max(self.result.peak_mb, rss / 1e6)
-                self._show_progress(done, rss)
+                self._show_progress(upto, rss)
+                if done < warm_up <= upto:
+                    before = rss_at_rest(coordinator)
+                done = upto
+            self.result.grown_mb = (rss_at_rest(coordinator) - before) / 1e6
             self._check_service()
         self._check_log()
         return self.result
@@ -190,6 +193,19 @@ class Run:
             failure = Failure(number, case, reason)
             self.result.failures.append(failure)
             self._show(failure.describe(self._seed))
+
+
+def rss_at_rest(process: psutil.Process) -> int:
+    """Return the memory of a process that has no calls in progress: the lowest value of some seconds.
+
+    Some calls of clients that have disconnected are still in progress at first, with bodies of up to 4 MB each.
+    """
+    found: list[int] = []
+    until = time.monotonic() + REST_S
+    while not found or time.monotonic() < until:
+        found.append(process.memory_info().rss)
+        time.sleep(0.2)
+    return min(found)
 
 
 async def exchange(host: str, port: int, case: Case, reader: Reader) -> bool:

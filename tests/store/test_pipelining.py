@@ -7,14 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import uvloop
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from tests.support.driver import Driver
+from tests.support.proxy import Proxies
 from tidegate.store.connection import connect
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate.store.pipelining import Pipelining, Words
 
 CALLS = 64
+RESETS = 20
 
 
 def words(*given: str | bytes | int) -> Callable[[], Words]:
@@ -94,6 +97,33 @@ def test_calls_continue_on_a_new_connection(driver: Driver, job_name: str) -> No
         return await asyncio.gather(*(pipelining.call(words("ECHO", "after")) for _ in range(4)))
 
     assert driver(answers()) == ["after"] * 4
+
+
+def test_a_reset_connection_raises_an_error_of_redis(tmp_path: Path) -> None:
+    """The service runs on uvloop, whose transports raise RuntimeError after a reset: the answer was 500, not 503."""
+
+    async def run(port: int, reset: Callable[[], None]) -> tuple[list[Any], Any]:
+        async with connect(f"redis://127.0.0.1:{port}/0") as redis:
+            pipelining, answers = Pipelining(redis.connection_pool), []
+            for number in range(RESETS):
+                try:
+                    answers.append(await pipelining.call(words("ECHO", number)))
+                except RedisError:
+                    answers.append("lost")
+                reset()
+                await asyncio.sleep(0.02)  # the reset may arrive before the next call, or during it
+            try:
+                await pipelining.call(words("ECHO", "last"))
+            except RedisError:
+                answers.append("lost")
+            return answers, await pipelining.call(words("ECHO", "last"))
+
+    with Proxies(1) as proxies, EmbeddedValkey(tmp_path) as server:
+        proxy = proxies.to(lambda: server.socket)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            answers, last = runner.run(run(proxy.port, lambda: proxies.call(proxy.cut)))
+    assert last == "last"
+    assert set(answers) <= {"lost", *map(str, range(RESETS))}
 
 
 def test_a_server_that_ends_fails_each_waiting_call(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from contextlib import suppress
 
 from redis.exceptions import RedisError
 
-from tests.faults.suite.proxy import Direction, Proxy
 from tests.faults.suite.store import POWER_LOSS_S
 from tests.faults.suite.world import World
 from tests.support.ports import free_port
+from tests.support.proxy import Direction, Proxy
 
 Fault = Callable[[World, random.Random], None]
 BLOCK = 1024 * 1024

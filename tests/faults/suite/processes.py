@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.faults.suite.proxy import Proxy
 from tests.faults.suite.writer import Settings
+from tests.support.proxy import Proxy
 from tidegate_spark.testing.server import CoordinatorFailed, CoordinatorProcess
 
 START_S = 90.0

@@ -1,6 +1,5 @@
 """The proxy of the fault suite, between a real client and a real server."""
 
-import random
 import socket
 import threading
 import time
@@ -9,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.faults.suite.proxy import Direction, Proxies, Proxy
+from tests.support.proxy import Direction, Proxies, Proxy
 from tests.support.waiting import until
 
 
@@ -56,7 +55,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def proxies() -> Iterator[Proxies]:
-    with Proxies(random.Random(1)) as proxies:
+    with Proxies(1) as proxies:
         yield proxies
 
 

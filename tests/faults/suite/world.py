@@ -16,11 +16,11 @@ from typing import Any, Self
 from tests.faults.suite.history import History, Recorder
 from tests.faults.suite.plan import LAG_MS, JobPlan, Plan, event_time
 from tests.faults.suite.processes import Replica, WriterProcess, end
-from tests.faults.suite.proxy import Proxies
 from tests.faults.suite.reporter import Client, Reader, Reporter
 from tests.faults.suite.store import Store
 from tests.faults.suite.transport import RecordedTransport
 from tests.faults.suite.writer import Settings
+from tests.support.proxy import Proxies
 from tidegate_spark.testing.server import CoordinatorProcess
 
 LIVE_S = 60.0
@@ -70,7 +70,7 @@ class World:
         self.history = History(self._history)
         self.losses: list[Loss] = []
         self.store = Store(binary, self.disk, plan.appendfsync, has_clock)
-        self.proxies = Proxies(random.Random(f"{plan.seed}-proxies"))
+        self.proxies = Proxies(f"{plan.seed}-proxies")
         self.replicas: list[Replica] = []
         self.writers: list[WriterProcess] = []
         self._stopping, self._ending = threading.Event(), threading.Event()

@@ -4,17 +4,19 @@ The server is Redis 7.0 or later, or Valkey. The connection uses TCP (``redis://
 socket (``unix://``). With ``redis+sentinel://`` or ``rediss+sentinel://``, Sentinels name the primary.
 """
 
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.connection import SSLConnection, parse_url
+from redis.asyncio.connection import AbstractConnection, SSLConnection, parse_url
 from redis.asyncio.sentinel import (
     Sentinel,
     SentinelConnectionPool,
     SentinelManagedConnection,
     SentinelManagedSSLConnection,
 )
+from redis.exceptions import ConnectionError as ConnectionLost
 from redis.exceptions import OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
 
 OLDEST = (7, 0)
@@ -51,12 +53,35 @@ def connect(url: str) -> Redis:
     }
     try:
         if SENTINELS in url:
-            return Redis.from_pool(_to_primary(url, options))
-        return Redis.from_pool(BlockingConnectionPool.from_url(url, **options))
+            pool: BlockingConnectionPool = _to_primary(url, options)
+        else:
+            pool = BlockingConnectionPool.from_url(url, **options)
     except (ValueError, TypeError) as error:
         raise StoreUnavailable(
             f"{without_password(url)} is not a Redis address; set TIDEGATE_REDIS_URL to {ADDRESSES}."
         ) from error
+    pool.connection_class = type("Connection", (_ReportsLoss, pool.connection_class), {})
+    return Redis.from_pool(pool)
+
+
+class _ReportsLoss(AbstractConnection):
+    """A connection that raises an error of Redis if it was lost before a command is sent.
+
+    uvloop raises RuntimeError in this case, and redis-py does not convert it.
+    """
+
+    async def send_packed_command(self, command: bytes | str | Iterable[bytes], check_health: bool = True) -> None:
+        """Send a command.
+
+        Raises:
+            RedisError: If the connection is lost.
+        """
+        try:
+            await super().send_packed_command(command, check_health)
+        except RuntimeError as error:
+            if "closed" not in str(error):
+                raise
+            raise ConnectionLost(f"The connection was lost ({error}).") from error
 
 
 class _ToPrimary(SentinelConnectionPool, BlockingConnectionPool):

@@ -39,7 +39,7 @@ class _Connection:
 
 
 class Proxy:
-    """A proxy to one port of loopback.
+    """A proxy to one port of loopback, or to one Unix socket.
 
     Attributes:
         port: The port on which the proxy listens.
@@ -50,7 +50,7 @@ class Proxy:
         repeated: Number of requests that the server received twice.
     """
 
-    def __init__(self, target: Callable[[], int], rng: random.Random) -> None:
+    def __init__(self, target: Callable[[], int | str], rng: random.Random) -> None:
         self._target, self._rng = target, rng
         self._connections: set[_Connection] = set()
         self._repeating: set[asyncio.Task[None]] = set()
@@ -89,7 +89,8 @@ class Proxy:
     def _abort(self, connection: _Connection) -> None:
         for writer in [each for each in connection.writers if not each.is_closing()]:
             # Without lingering, the peer gets a reset and not an orderly end.
-            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            of = writer.get_extra_info("socket")
+            of.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.transport.abort()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -111,7 +112,7 @@ class Proxy:
     async def _connect(
         self, connection: _Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        from_server, to_server = await asyncio.open_connection("127.0.0.1", self._target())
+        from_server, to_server = await self._open()
         connection.writers.append(to_server)
         there = self._pump(connection, reader, to_server, lambda: self.to_server, connection.request.extend)
         answered = partial(self._answered, connection)
@@ -121,6 +122,12 @@ class Proxy:
         for pump in pending:
             pump.cancel()
         await asyncio.gather(*pumps, return_exceptions=True)
+
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        target = self._target()
+        if isinstance(target, str):
+            return await asyncio.open_unix_connection(target)
+        return await asyncio.open_connection("127.0.0.1", target)
 
     async def _pump(
         self,
@@ -162,7 +169,7 @@ class Proxy:
     async def _repeat(self, request: bytes, delay_s: float) -> None:
         """Send a request again on another connection, and discard the answer."""
         await asyncio.sleep(delay_s)
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._target())
+        reader, writer = await self._open()
         try:
             writer.write(request)
             await asyncio.wait_for(reader.read(CHUNK), REPEAT_TIMEOUT_S)
@@ -175,18 +182,18 @@ class Proxies:
     """Proxies in a thread of their own.
 
     Args:
-        rng: Draws delays and repetitions.
+        seed: Draws delays and repetitions.
     """
 
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
+    def __init__(self, seed: int | str) -> None:
+        self._rng = random.Random(seed)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxies", daemon=True)
         self._servers: list[asyncio.Server] = []
         self.proxies: list[Proxy] = []
 
-    def to(self, target: Callable[[], int]) -> Proxy:
-        """Return a new proxy. ``target`` returns the port of the server."""
+    def to(self, target: Callable[[], int | str]) -> Proxy:
+        """Return a new proxy. ``target`` returns the port of the server, or the path of its socket."""
         proxy = Proxy(target, random.Random(self._rng.random()))
         self._servers.append(asyncio.run_coroutine_threadsafe(proxy.listen(), self._loop).result())
         self.proxies.append(proxy)

@@ -33,8 +33,8 @@ def _lines(run: Mapping[str, Any]) -> Iterator[str]:
     faults = run["faults"]
     times = sum(fault["times"] for fault in faults.values())
     model = run["model"]
-    yield f"A run of {run['seconds'] // 60} minutes with seed {run['seed']} and `appendfsync {run['appendfsync']}`: {times}"
-    yield f"faults, {run['calls']:,} calls. The model judged {model['judged']:,} answers and could not decide"
+    yield f"A run of {run['seconds'] // 60} minutes with seed {run['seed']} and `appendfsync {run['appendfsync']}`:"
+    yield f"{times} faults, {run['calls']:,} calls. The model judged {model['judged']:,} answers and could not decide"
     yield f"{model['undecided']:,}. The recovery ends when every watermark has reached what the clients had read.\n"
     yield "| fault | promise | injected | longest recovery | violations |\n|---|---|---|---|---|"
     for name, fault in faults.items():

@@ -38,7 +38,7 @@ def test_a_feed_without_followers_ends(valkey: EmbeddedValkey, job_name: str) ->
 
     async def run(store: JobStore) -> None:
         await store.configure(job_name, JobConfig(LimitingLag(0)), {}, None)
-        wakeups = WakeUps(store.redis, store, 10_000, 300)
+        wakeups = WakeUps(store, 10_000, 300)
         for pause_ms in range(300):
             steps = wakeups.follow(job_name, None, 15, nullcontext())
             await anext(steps)
@@ -58,7 +58,7 @@ def test_a_foreign_message_stops_no_feed(
 
     async def run(store: JobStore) -> None:
         await store.configure(job_name, JobConfig(LimitingLag(0)), {}, None)
-        wakeups = WakeUps(store.redis, store, 10, 300)
+        wakeups = WakeUps(store, 10, 300)
         listening = asyncio.create_task(wakeups.run())
         while not await store.redis.pubsub_numpat():
             await asyncio.sleep(0.01)

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from redis.exceptions import RedisError
 
 from tests.support.driver import records, with_store
 from tidegate.domain.commands.stage import PartitionReport
@@ -42,9 +43,9 @@ class DeletedInBetween(JobStore):
 
     victim = ""
 
-    async def due(self, most: int = 1000) -> list[str]:
-        found = await super().due(most)
-        if self.victim in found:
+    async def due(self, limit: int = 1000) -> list[list[str] | RedisError]:
+        found = await super().due(limit)
+        if any(isinstance(jobs, list) and self.victim in jobs for jobs in found):
             await self.delete(self.victim)
         return found
 

@@ -7,7 +7,7 @@ import pytest
 
 from tidegate import store
 from tidegate.store import library as library_module
-from tidegate.store.keyspace import JOB_KEYS, job_key, lua_keys
+from tidegate.store.keyspace import JOB_KEYS, ONE_SERVER, job_key, lua_keys
 from tidegate.store.library import LibraryError, compose, library
 
 SOURCE = Path(store.__file__).parents[1]
@@ -89,6 +89,7 @@ def test_both_sides_have_the_same_files() -> None:
 def test_all_keys_of_a_job_share_its_hash_tag() -> None:
     """All keys of a job share its hash tag. One further key lists the jobs that are due."""
     assert job_key("flights") == "tidegate:{flights}"
+    assert ONE_SERVER.of_call("flights") == ("tidegate:{flights}", "tidegate:sweeps", "tidegate:jobs")
     for key in JOB_KEYS:
         assert f"key.{key.name}" in lua_keys() or f"'{key.name}'" in lua_keys()
     assert lua_keys().count("keys[2]") == 1

@@ -34,10 +34,12 @@ from tidegate.settings import LOOPBACK, Settings
 from tidegate.store import shared
 from tidegate.store.capacity import Capacity
 from tidegate.store.clock import ClockGuard
-from tidegate.store.connection import connect
+from tidegate.store.connection import connect_all
 from tidegate.store.functions import AroundCommand
 from tidegate.store.jobs import JobStore
 from tidegate.store.keyspace import TOUCH_MS
+from tidegate.store.pipelining import Replication
+from tidegate.store.servers import Servers
 from tidegate.web.access import authorise, check_roles
 from tidegate.web.body_memory import BodyMemory
 from tidegate.web.context import Context
@@ -148,22 +150,28 @@ def _middleware(app: _Application, replica: _Replica, calls: list[APIRoute]) -> 
     return Observed(guard, replica.metrics, replica.traces)
 
 
+def store_servers(settings: Settings, redis_url: str) -> Servers:
+    """Return the servers of the store at an address."""
+    replication = Replication(settings.min_replicas, settings.replication_timeout_ms)
+    return connect_all(redis_url, settings.buckets, replication if settings.min_replicas else None)
+
+
 @asynccontextmanager
 async def _lifespan(app: FastAPI, replica: _Replica) -> AsyncIterator[None]:
     settings, keyring, metrics, usage = replica.settings, replica.keyring, replica.metrics, replica.usage
-    redis = connect(replica.redis_url)
+    servers = store_servers(settings, replica.redis_url)
     unattended_after_ms = max(MISSED_TOUCHES * TOUCH_MS, MISSED_SWEEPS * settings.sweep_interval_ms)
     store = JobStore(
-        redis,
+        servers,
         unattended_after_ms,
         ClockGuard(settings.max_clock_step_ms),
         Capacity(settings.max_jobs, settings.max_substreams),
         _around_commands(metrics, replica.traces),
         replica.clock,
     )
-    wakeups = WakeUps(redis, store, settings.max_waiting, settings.max_wait_s)
+    wakeups = WakeUps(store, settings.max_waiting, settings.max_wait_s)
     metrics.observe_waiting(lambda: wakeups.waiting, settings.max_waiting)
-    token_key = replica.token_key or await shared.token_secret(redis)
+    token_key = replica.token_key or await shared.token_secret(servers)
     tokens, revocation = Tokens(token_key), Revocation(keyring)
     app.state.context = Context(
         store=store,
@@ -186,7 +194,7 @@ async def _lifespan(app: FastAPI, replica: _Replica) -> AsyncIterator[None]:
     ]
     yield
     await end(tasks)
-    await redis.aclose()
+    await servers.aclose()
     replica.traces.close()
 
 

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, aclosing, contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -22,11 +22,11 @@ import uvicorn
 from fastapi import FastAPI
 from redis.exceptions import RedisError
 
-from tidegate.app import create_app
+from tidegate.app import create_app, store_servers
 from tidegate.auth.keyring import Keyring
 from tidegate.runtime.logs import configure
 from tidegate.settings import LOOPBACK, Settings, load_settings
-from tidegate.store.connection import check, connect, without_password
+from tidegate.store.connection import check_all, without_password
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate.store.functions import delete_other_versions
 from tidegate.web.connections import Connections
@@ -119,7 +119,7 @@ def _keyring(settings: Settings, insecure: bool) -> Keyring | None:
 def _open_store(settings: Settings, stack: ExitStack) -> tuple[str, EmbeddedValkey | None]:
     """Return the address of the store, and the embedded server unless a Redis is configured."""
     if settings.redis_url is not None:
-        asyncio.run(_check(settings.redis_url))
+        asyncio.run(_check(settings, settings.redis_url))
         return settings.redis_url, None
     valkey = stack.enter_context(EmbeddedValkey(settings.data_dir))
     return valkey.url, valkey
@@ -242,11 +242,12 @@ def _listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-async def _check(redis_url: str) -> None:
-    async with connect(redis_url) as redis:
-        await check(redis, redis_url)
+async def _check(settings: Settings, redis_url: str) -> None:
+    async with aclosing(store_servers(settings, redis_url)) as servers:
+        await check_all(servers, redis_url)
         try:
-            await delete_other_versions(redis)
+            for server in await servers.all():
+                await delete_other_versions(server.redis)
         except RedisError as error:  # a server that is full or read-only; the functions only use memory
             log.warning("Cannot delete the functions of other versions from Redis: %s", error)
 

@@ -26,6 +26,21 @@ class Settings(BaseSettings):
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on. 0 selects a free port.")
     redis_url: str | None = Field(default=None, description="Address of Redis. By default, an embedded Valkey.")
+    buckets: int = Field(
+        default=64,
+        ge=1,
+        le=16_384,
+        description="Number of buckets over which a Redis Cluster spreads the jobs. The first start stores it in the "
+        "cluster. A single server has no buckets.",
+    )
+    min_replicas: int = Field(
+        default=0,
+        ge=0,
+        description="Number of Redis replicas that must have a change before the service confirms it. 0: no wait.",
+    )
+    replication_timeout_ms: int = Field(
+        default=1000, ge=1, le=4000, description="Longest wait for min_replicas. Then the call fails: not_replicated."
+    )
     data_dir: Path = Field(default=Path("tidegate-data"), description="Directory of the embedded Valkey.")
     token_secret: SecretStr | None = Field(
         default=None,

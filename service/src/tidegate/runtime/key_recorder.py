@@ -26,6 +26,6 @@ async def record_key_usage(store: JobStore, usage: KeyUsage) -> None:
 
 async def _write(store: JobStore, usage: KeyUsage) -> None:
     try:
-        await shared.record_last_use(store.redis, usage.take_last_used())
+        await shared.record_last_use(store.servers, usage.take_last_used())
     except RedisError as error:
         log.warning("Cannot store the last use of keys: %s", error or type(error).__name__)

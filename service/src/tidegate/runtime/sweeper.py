@@ -48,8 +48,20 @@ class Sweeper:
             await asyncio.sleep(self._interval_s)
 
     async def sweep(self) -> None:
-        """Sweep every job that is due now."""
-        for job in await self._store.due():
+        """Sweep every job that is due now. A bucket that fails does not delay the other buckets.
+
+        Raises:
+            RedisError, ClockJumped: The first failure, after the sweep of the other buckets.
+        """
+        swept = await asyncio.gather(*map(self._sweep_bucket, await self._store.due()), return_exceptions=True)
+        for failure in swept:
+            if failure is not None:
+                raise failure
+
+    async def _sweep_bucket(self, jobs: list[str] | RedisError) -> None:
+        if isinstance(jobs, RedisError):
+            raise jobs
+        for job in jobs:
             try:
                 await self._store.sweep(job)
             except (JobNotFound, JobDeleted):  # the job was deleted after the list was read

@@ -3,6 +3,9 @@
 A function that writes a record announces it on a Redis channel. Each replica has one subscription, which wakes the
 feeds of the jobs that its clients follow. Redis does not store announcements, so feeds also poll. When a replica renews
 its subscription, all its feeds read the store.
+
+The channels are ordinary channels, also on a Redis Cluster: any node then has the announcements of all nodes, so one
+subscription suffices and outlives a slot that moves. Sharded channels would need a subscription to every primary.
 """
 
 import asyncio
@@ -11,7 +14,6 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AbstractContextManager, aclosing, contextmanager
 
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from tidegate.domain.results import WatermarkState
@@ -38,16 +40,15 @@ class WakeUps:
     """The waiting clients of a replica. :meth:`run` must run as a task.
 
     Args:
-        redis: Client for the subscription.
         store: The store of all jobs.
         max_waiting: Number of clients that can wait at the same time.
         max_wait_s: Longest time in seconds for which a client can wait for a watermark.
     """
 
-    def __init__(self, redis: Redis, store: JobStore, max_waiting: int, max_wait_s: float) -> None:
+    def __init__(self, store: JobStore, max_waiting: int, max_wait_s: float) -> None:
         self.waiting = 0
         self.closing = False
-        self._redis, self._store = redis, store
+        self._store = store
         self._max_waiting, self._max_wait_s = max_waiting, max_wait_s
         self._feeds: dict[str, _Running] = {}
 
@@ -109,7 +110,7 @@ class WakeUps:
         """Receive announcements until cancelled."""
         while True:
             try:
-                async with self._redis.pubsub() as subscription:
+                async with self._store.redis.pubsub() as subscription:
                     await subscription.psubscribe(WAKE + "*")
                     self._wake(*self._feeds)
                     while True:

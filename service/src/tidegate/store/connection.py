@@ -1,23 +1,29 @@
 """The connection to Redis, and the check that the server is suitable.
 
 The server is Redis 7.0 or later, or Valkey. The connection uses TCP (``redis://``), TLS (``rediss://``) or a Unix
-socket (``unix://``). With ``redis+sentinel://`` or ``rediss+sentinel://``, Sentinels name the primary.
+socket (``unix://``). With ``redis+sentinel://`` or ``rediss+sentinel://``, Sentinels name the primary. With
+``redis+cluster://`` or ``rediss+cluster://``, the store is a Redis Cluster.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.connection import AbstractConnection, SSLConnection, parse_url
+from redis.asyncio.connection import SSLConnection, parse_url
 from redis.asyncio.sentinel import (
     Sentinel,
     SentinelConnectionPool,
     SentinelManagedConnection,
     SentinelManagedSSLConnection,
 )
-from redis.exceptions import ConnectionError as ConnectionLost
 from redis.exceptions import OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
+
+from tidegate.store.cluster import Cluster
+from tidegate.store.keyspace import BUCKETS
+from tidegate.store.pipelining import Replication
+from tidegate.store.servers import OneServer, Servers, reporting_losses
 
 OLDEST = (7, 0)
 CONNECTIONS = 64
@@ -27,9 +33,11 @@ SENTINEL_WAIT_S = 1
 SENTINEL_PORT = 26379
 READ_ONLY = ("MISCONF ", "NOREPLICAS ")
 """Prefixes of errors from a server that accepts no writes. redis-py has no classes for these errors."""
-SENTINELS = "+sentinel://"
+SENTINELS, CLUSTER = "+sentinel://", "+cluster://"
+DEFAULT_BUCKETS = 64
 ADDRESSES = (
-    "redis://host:port/0, rediss://..., unix:///path/to.sock, or redis+sentinel://host:port,host:port/name-of-primary/0"
+    "redis://host:port/0, rediss://..., unix:///path/to.sock, redis+sentinel://host:port,host:port/name-of-primary/0, "
+    "or redis+cluster://host:port,host:port"
 )
 
 
@@ -37,51 +45,56 @@ class StoreUnavailable(Exception):
     """Raised when the store cannot be used. The message names the store and the reason, without a password."""
 
 
+OPTIONS: dict[str, Any] = {
+    "max_connections": CONNECTIONS,
+    "timeout": WAIT_S,
+    "decode_responses": True,
+    "socket_timeout": WAIT_S,
+    "socket_connect_timeout": WAIT_S,
+    "health_check_interval": 15,
+}
+"""Options of all connections. Callers wait while all connections of a pool are busy."""
+
+
 def connect(url: str) -> Redis:
-    """Return a client whose pool makes callers wait while all connections are busy.
+    """Return a client of one server.
 
     Raises:
         StoreUnavailable: If the address is invalid.
     """
-    options = {
-        "max_connections": CONNECTIONS,
-        "timeout": WAIT_S,
-        "decode_responses": True,
-        "socket_timeout": WAIT_S,
-        "socket_connect_timeout": WAIT_S,
-        "health_check_interval": 15,
-    }
-    try:
+    with _valid(url):
         if SENTINELS in url:
-            pool: BlockingConnectionPool = _to_primary(url, options)
+            pool: BlockingConnectionPool = _to_primary(url, OPTIONS)
         else:
-            pool = BlockingConnectionPool.from_url(url, **options)
+            pool = BlockingConnectionPool.from_url(url, **OPTIONS)
+    return Redis.from_pool(reporting_losses(pool))
+
+
+def connect_all(url: str, buckets: int = DEFAULT_BUCKETS, replication: Replication | None = None) -> Servers:
+    """Return the servers of a store.
+
+    Args:
+        url: Address of a server, of Sentinels, or of nodes of a Redis Cluster.
+        buckets: Number of buckets of a Redis Cluster. A single server has no buckets.
+        replication: Replicas that must have a change; None to wait for no replica.
+
+    Raises:
+        StoreUnavailable: If the address is invalid.
+    """
+    if CLUSTER not in url:
+        return OneServer(connect(url), replication)
+    with _valid(url):
+        return _to_cluster(url, buckets, replication)
+
+
+@contextmanager
+def _valid(url: str) -> Iterator[None]:
+    try:
+        yield
     except (ValueError, TypeError) as error:
         raise StoreUnavailable(
             f"{without_password(url)} is not a Redis address; set TIDEGATE_REDIS_URL to {ADDRESSES}."
         ) from error
-    pool.connection_class = type("Connection", (_ReportsLoss, pool.connection_class), {})
-    return Redis.from_pool(pool)
-
-
-class _ReportsLoss(AbstractConnection):
-    """A connection that raises an error of Redis if it was lost before a command is sent.
-
-    uvloop raises RuntimeError in this case, and redis-py does not convert it.
-    """
-
-    async def send_packed_command(self, command: bytes | str | Iterable[bytes], check_health: bool = True) -> None:
-        """Send a command.
-
-        Raises:
-            RedisError: If the connection is lost.
-        """
-        try:
-            await super().send_packed_command(command, check_health)
-        except RuntimeError as error:
-            if "closed" not in str(error):
-                raise
-            raise ConnectionLost(f"The connection was lost ({error}).") from error
 
 
 class _ToPrimary(SentinelConnectionPool, BlockingConnectionPool):
@@ -117,25 +130,66 @@ def _to_primary(url: str, options: dict[str, Any]) -> _ToPrimary:
     return _ToPrimary(unquote(name), manager, connection_class=kind, **options | given)  # type: ignore[no-untyped-call]
 
 
+def _to_cluster(url: str, buckets: int, replication: Replication | None) -> Cluster:
+    """Return the servers for the address of a Redis Cluster; raise ValueError if the address is invalid."""
+    scheme, _, rest = url.partition(CLUSTER)
+    parts = urlsplit(f"//{rest}")
+    credentials, at, hosts = parts.netloc.rpartition("@")
+    if not hosts or parts.path not in ("", "/", "/0"):  # a Redis Cluster has only the database 0
+        raise ValueError("an address of a Redis Cluster must name nodes, and no database")
+    given: dict[str, Any] = {**parse_url(f"{scheme}://{credentials}{at}node?{parts.query}")}
+    del given["host"]
+    return Cluster(hosts, OPTIONS | given, buckets, replication)
+
+
 async def check(redis: Redis, url: str) -> None:
-    """Raise StoreUnavailable if the server cannot be reached, refuses access, or cannot run the functions."""
-    try:
+    """Raise StoreUnavailable if a server cannot be reached, refuses access, or cannot run the functions."""
+    with _reachable(url):
         info = await redis.info("server")
+    version, in_cluster = str(info["redis_version"]), info.get("redis_mode") == "cluster"
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+        raise StoreUnavailable(
+            f"The Redis at {without_password(url)} is version {version}; upgrade it to 7.0 or later."
+        )
+    if in_cluster and CLUSTER not in url:
+        raise StoreUnavailable(
+            f"The Redis at {without_password(url)} is a Redis Cluster; set TIDEGATE_REDIS_URL to "
+            "redis+cluster://host:port,host:port with the addresses of some nodes."
+        )
+
+
+async def check_all(servers: Servers, url: str) -> None:
+    """Check each server, and that all coordinators of a Redis Cluster use the same number of buckets.
+
+    Raises:
+        StoreUnavailable: If a server is not suitable, or the number of buckets differs from that in the Redis Cluster.
+    """
+    with _reachable(url):
+        each = await servers.all()
+    for server in each:
+        await check(server.redis, url)
+    if CLUSTER not in url:
+        return
+    buckets = len(servers.keys.buckets)
+    with _reachable(url):
+        await servers.at(BUCKETS, lambda server: server.execute(("SET", BUCKETS, buckets, "NX")))
+        stored = int(await servers.at(BUCKETS, lambda server: server.execute(("GET", BUCKETS))))
+    if stored != buckets:
+        raise StoreUnavailable(
+            f"The Redis Cluster at {without_password(url)} has its jobs in {stored} buckets, but TIDEGATE_BUCKETS is "
+            f"{buckets}; set TIDEGATE_BUCKETS to {stored}. The number cannot change while the cluster has jobs."
+        )
+
+
+@contextmanager
+def _reachable(url: str) -> Iterator[None]:
+    try:
+        yield
     except (RedisError, OSError) as error:
         raise StoreUnavailable(
             f"Cannot use the Redis at {without_password(url)}: {str(error).rstrip('.') or type(error).__name__}. "
             "Start Redis, or correct TIDEGATE_REDIS_URL; without TIDEGATE_REDIS_URL, Tidegate uses an embedded Valkey."
         ) from error
-    version = str(info["redis_version"])
-    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
-        raise StoreUnavailable(
-            f"The Redis at {without_password(url)} is version {version}; upgrade it to 7.0 or later."
-        )
-    if info.get("redis_mode") == "cluster":
-        raise StoreUnavailable(
-            f"The Redis at {without_password(url)} is a Redis Cluster. A function cannot update two nodes atomically: "
-            "use one server, or a primary with replicas and Sentinels."
-        )
 
 
 def without_password(url: str) -> str:

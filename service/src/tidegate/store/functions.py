@@ -1,27 +1,27 @@
 """The calls of the functions in Redis, by the names of their commands."""
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec import msgpack
 from redis.asyncio import Redis
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError
 
 from tidegate.domain import errors
 from tidegate.store.clock import ClockGuard
-from tidegate.store.keyspace import JOBS, SWEEPS, job_key
 from tidegate.store.library import PREFIX, READS, READS_TOGETHER, TOGETHER, library
-from tidegate.store.pipelining import Pipelining, Words
+from tidegate.store.pipelining import Words
+from tidegate.store.servers import Command, Servers
 
 Reply = dict[str, Any]
 AroundCommand = Callable[[str], AbstractContextManager[object]]
+PROBE_KEPT_MS = 60_000
 unobserved: AroundCommand = nullcontext
-Answer = TypeVar("Answer")
 
 
 class Functions:
-    """The functions of one Redis, called by the names of their commands.
+    """The functions of a store, called by the names of their commands.
 
     ``unattended_after_ms``: see :class:`~tidegate.domain.state.JobState`. ``guard`` rejects times of a Redis clock that
     jumped ahead. ``around`` is called with the name of each command, and returns the context in which the command runs.
@@ -30,15 +30,14 @@ class Functions:
 
     def __init__(
         self,
-        redis: Redis,
+        servers: Servers,
         unattended_after_ms: int | None,
         guard: ClockGuard | None,
         around: AroundCommand,
         clock: Callable[[], int] | None,
     ) -> None:
-        self.redis, self.around, self.clock = redis, around, clock
+        self.servers, self.around, self.clock = servers, around, clock
         self.unattended_after_ms, self.guard = unattended_after_ms, guard
-        self._pipelining = Pipelining(redis.connection_pool)
 
     async def run(self, command: str, job: str, now_ms: int | None = None, **arguments: Any) -> Reply:
         """Run a command and return its reply; raise DomainError if the command was refused."""
@@ -55,11 +54,12 @@ class Functions:
         """
 
         def words() -> Words:
-            return _call(command, job, self._argument(command, now_ms, arguments()))
+            return self._call(command, job, self._argument(command, now_ms, arguments()))
 
-        if command in READS:  # on a separate connection, so that a long read does not delay changes by other callers
-            return reply_of(await self._loaded(lambda: self._execute(words())))
-        return reply_of(await self._loaded(lambda: self._pipelining.call(words)))
+        key = self.servers.keys.job_key(job)
+        if command in READS:
+            return reply_of(await self.servers.at(key, lambda server: server.execute(words())))
+        return reply_of(await self.servers.at(key, lambda server: server.change(words)))
 
     async def run_together(
         self, name: str, job: str, now_ms: int | None, *commands: tuple[str, Mapping[str, Any]]
@@ -71,27 +71,17 @@ class Functions:
         """
         named = [(command, self._argument(command, now_ms, arguments)) for command, arguments in commands]
         together = READS_TOGETHER if all(command in READS for command, _ in commands) else TOGETHER
-        call = _call(together, job, *(part for pair in named for part in pair))
+        call = self._call(together, job, *(part for pair in named for part in pair))
         with self.around(name):
-            replies = await self._loaded(lambda: self._execute(call))
+            replies = await self.servers.at(self.servers.keys.job_key(job), lambda server: server.execute(call))
         return [reply_of(reply) for reply in replies]
 
     async def run_for_each(self, name: str, command: str, jobs: Collection[str]) -> list[Any]:
         """Run a command without arguments for each job; return the replies, and errors in place of failed replies."""
         argument = self._argument(command, None, {})
-
-        async def send() -> list[Any]:
-            pipeline = self.redis.pipeline(transaction=False)
-            for job in jobs:
-                pipeline.execute_command(*_call(command, job, argument))
-            replies: list[Any] = await pipeline.execute(raise_on_error=False)
-            for reply in replies:
-                if _is_missing(reply):
-                    raise reply
-            return replies
-
+        calls = [(self.servers.keys.job_key(job), self._call(command, job, argument)) for job in jobs]
         with self.around(name):
-            return await self._loaded(send)
+            return await self.servers.each(calls)
 
     def _argument(self, command: str, now_ms: int | None, arguments: Mapping[str, Any]) -> bytes:
         """Return the arguments of a command as MessagePack, without those that are None."""
@@ -106,35 +96,35 @@ class Functions:
         }
         return msgpack.encode({name: value for name, value in given.items() if value is not None})
 
-    async def _execute(self, words: Words) -> Any:
-        return await self.redis.execute_command(*words)  # type: ignore[no-untyped-call]
+    def _call(self, command: str, job: str, *arguments: str | bytes) -> Words:
+        """Return the words that call the function of a command in Redis."""
+        return _call(command, self.servers.keys.of_call(job), *arguments)
 
-    async def _loaded(self, send: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Send calls. If the server does not have the library, load it and send them again."""
-        try:
-            return await send()
-        except ResponseError as error:
-            if not _is_missing(error):
-                raise
-        await self.redis.function_load(library().text, replace=True)
-        return await send()
+    async def check_each(self) -> list[RedisError | None]:
+        """Return, for each bucket, the error of a server that does not run functions or accept writes."""
+        buckets, argument = self.servers.keys.buckets, self._argument("status", None, {})
+        calls: list[Command] = [(bucket.probe, _call("status", bucket.of_no_job, argument)) for bucket in buckets]
+        writes: list[Command] = [(bucket.probe, ("SET", bucket.probe, "1", "PX", PROBE_KEPT_MS)) for bucket in buckets]
+        answers = await self.servers.each(calls + writes)
+        failed = [answer if isinstance(answer, RedisError) else None for answer in answers]
+        return [
+            of_call or of_write for of_call, of_write in zip(failed[: len(calls)], failed[len(calls) :], strict=True)
+        ]
 
-    async def time_ms(self) -> int:
-        """Return the processing time of Redis."""
+    async def times_ms(self) -> list[int | RedisError]:
+        """Return the processing time of the server of each bucket, or its error."""
+        buckets = self.servers.keys.buckets
         if self.clock is not None:
-            return self.clock()
-        seconds, micros = await self.redis.time()
-        return int(seconds) * 1000 + int(micros) // 1000
+            return [self.clock()] * len(buckets)
+        answers = await self.servers.each([(bucket.sweeps, ("TIME",)) for bucket in buckets], patience_s=0)
+        return [
+            answer if isinstance(answer, RedisError) else int(answer[0]) * 1000 + int(answer[1]) // 1000
+            for answer in answers
+        ]
 
 
-def _call(command: str, job: str, *arguments: str | bytes) -> Words:
-    """Return the words that call the function of a command in Redis."""
-    return "FCALL", library().function(command), 3, job_key(job), SWEEPS, JOBS, *arguments
-
-
-def _is_missing(answer: object) -> bool:
-    """Return whether the server does not have the library, for instance because it is new or was emptied."""
-    return isinstance(answer, ResponseError) and str(answer) == "Function not found"
+def _call(command: str, keys: tuple[str, ...], *arguments: str | bytes) -> Words:
+    return "FCALL", library().function(command), len(keys), *keys, *arguments
 
 
 async def delete_other_versions(redis: Redis) -> None:

@@ -7,18 +7,17 @@ state of a job, so any number of replicas can serve the job.
 import json
 import secrets
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from tidegate.domain.batches import PINNED_WATERMARKS_KEPT
 from tidegate.domain.commands.begin import DEFAULTS, BeginOptions
 from tidegate.domain.commands.stage import PartitionReport
 from tidegate.domain.config import JobConfig
 from tidegate.domain.delays import NO_DELAYS
-from tidegate.domain.errors import JobNotFound
 from tidegate.domain.journal import NO_AUDIT, AuditInfo
 from tidegate.domain.results import BeginResult, CommandResult, WatermarkState
 from tidegate.domain.rows import BatchAccounting, RowsByDelay
@@ -30,17 +29,25 @@ from tidegate.store.capacity import Capacity, JobQuota
 from tidegate.store.clock import ClockGuard
 from tidegate.store.compiled import compile_config
 from tidegate.store.functions import AroundCommand, Functions, unobserved
-from tidegate.store.keyspace import PROBE, SWEEPS
 from tidegate.store.merging import Merging, Report
 from tidegate.store.reads import JobReads
+from tidegate.store.servers import OneServer, Servers, raise_first
 from tidegate.store.views import Configured, Watched
 
 NONE: Values = {}
-PROBE_KEPT_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """The state of a server: its address ("" for the only server), its buckets, and the error of a failed check."""
+
+    server: str
+    buckets: int
+    error: RedisError | None
 
 
 class JobStore:
-    """Commands for all jobs of one Redis.
+    """Commands for all jobs of a store.
 
     :attr:`actions` contains the actions of operators and clients, and :attr:`reads` the read-only operations.
 
@@ -51,17 +58,23 @@ class JobStore:
 
     def __init__(
         self,
-        redis: Redis,
+        servers: Redis | Servers,
         unattended_after_ms: int | None = None,
         guard: ClockGuard | None = None,
         capacity: Capacity | None = None,
         around: AroundCommand = unobserved,
         clock: Callable[[], int] | None = None,
     ) -> None:
-        self.redis, self.capacity = redis, capacity or Capacity()
-        self._functions = Functions(redis, unattended_after_ms, guard, around, clock)
+        self.servers = OneServer(servers) if isinstance(servers, Redis) else servers
+        self.capacity = capacity or Capacity()
+        self._functions = Functions(self.servers, unattended_after_ms, guard, around, clock)
         self._merging = Merging(self._functions)
         self.reads, self.actions = JobReads(self._functions), JobActions(self._functions, self.capacity)
+
+    @property
+    def redis(self) -> Redis:
+        """The client of a server: the only one, or any primary of a Redis Cluster."""
+        return self.servers.any().redis
 
     async def configure(
         self,
@@ -91,6 +104,7 @@ class JobStore:
             compiled_config=compile_config(config),
             max_jobs=self.capacity.jobs,
             quota=quota,
+            **(await self._elsewhere(job, quota) if expected_revision is None else {}),
             **asdict(audit),
         )
         return Configured.of(reply)
@@ -237,19 +251,55 @@ class JobStore:
         """Sweep a job, and return at most ``limit`` records after the record with the id ``known``."""
         return Watched.of(await self._functions.run("watch", job, now_ms, after=known, limit=limit))
 
-    async def due(self, limit: int = 1000) -> list[str]:
-        """Return the jobs whose next sweep is due, earliest first; raise ClockJumped if the Redis clock jumped."""
-        now_ms = await self._functions.time_ms()
-        if self._functions.guard is not None:
-            self._functions.guard.accept(now_ms)
-        found = await self.redis.zrange(SWEEPS, "-inf", str(now_ms), byscore=True, offset=0, num=limit)
-        return [str(job) for job in found]
+    async def due(self, limit: int = 1000) -> list[list[str] | RedisError]:
+        """Return the jobs of each bucket whose next sweep is due, earliest first, or the error of its server.
+
+        Raises:
+            ClockJumped: If the clocks of all servers jumped. The functions refuse the time of a single server.
+        """
+        times_ms = await self._functions.times_ms()
+        read_ms = [time_ms for time_ms in times_ms if isinstance(time_ms, int)]
+        if self._functions.guard is not None and read_ms:
+            self._functions.guard.accept(min(read_ms))
+        buckets = zip(self.servers.keys.buckets, times_ms, strict=True)
+        reads = [
+            (bucket.sweeps, ("ZRANGE", bucket.sweeps, "-inf", str(time_ms), "BYSCORE", "LIMIT", 0, limit))
+            for bucket, time_ms in buckets
+            if isinstance(time_ms, int)
+        ]
+        found = await self.servers.each(reads, patience_s=0)
+        due = [jobs if isinstance(jobs, RedisError) else [str(job) for job in jobs] for jobs in found]
+        return [*due, *(error for error in times_ms if isinstance(error, RedisError))]
+
+    async def states(self) -> list[ServerState]:
+        """Return the state of each server."""
+        states: dict[str, ServerState] = {}
+        errors = await self._functions.check_each()
+        for bucket, error in zip(self.servers.keys.buckets, errors, strict=True):
+            name = self.servers.server_of(bucket)
+            state = states.setdefault(name, ServerState(name, 0, None))
+            states[name] = ServerState(name, state.buckets + 1, state.error or error)
+        return [*states.values()]
 
     async def check(self) -> None:
-        """Raise RedisError unless the server runs the functions and accepts writes."""
-        with suppress(JobNotFound):  # no job has an empty name
-            await self._functions.send("status", "", dict)
-        await self.redis.set(PROBE, "1", px=PROBE_KEPT_MS)
+        """Raise RedisError if no server runs the functions and accepts writes."""
+        states = await self.states()
+        if all(state.error for state in states):
+            raise_first([state.error for state in states])
+
+    async def _elsewhere(self, job: str, quota: JobQuota | None) -> dict[str, int]:
+        """Return the numbers of jobs in the other buckets, for the limits on jobs."""
+        keys = self.servers.keys
+        others = [bucket.jobs for bucket in keys.buckets if bucket != keys.bucket(job)]
+        if not others:
+            return {}
+        counts = await self.servers.each([(name, ("SCARD", name)) for name in others])
+        raise_first(counts)
+        if quota is None:
+            return {"jobs_elsewhere": sum(counts)}
+        names = await self.reads.jobs()
+        in_quota = sum(name.startswith(quota.prefix) and keys.bucket(name) != keys.bucket(job) for name in names)
+        return {"jobs_elsewhere": sum(counts), "in_quota_elsewhere": in_quota}
 
     async def _run(self, command: str, job: str, now_ms: int | None, **arguments: Any) -> CommandResult:
         return replies.command_result(await self._functions.run(command, job, now_ms, **arguments))

@@ -1,15 +1,22 @@
 """The keyspace, as Python constants and as a Lua table in the library of functions.
 
-All keys of a job share the hash tag ``{job}``. A function gets the key of the job as its first key and builds the other
-keys of the job from the table below. The second key is :data:`SWEEPS`. Each command also updates this set, so that it
-always contains every job that may change without new data. The third key is :data:`JOBS`, for functions that create or
-delete jobs.
+A function gets the key of the job as its first key and builds the other keys of the job from the table below. The
+second key is the set of due jobs. Each command also updates this set, so that it always contains every job that may
+change without new data. The third key is the set of jobs, for functions that create or delete jobs.
+
+On a single server, all keys of a job share the hash tag ``{job}``, and all jobs share :data:`SWEEPS` and :data:`JOBS`.
+A Redis Cluster spreads the jobs over buckets. The hash tag is then the bucket, and each bucket has both sets, so that a
+function uses the keys of one slot.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
+from redis.crc import key_slot
+
 PREFIX = "tidegate:"
+BUCKETS = PREFIX + "buckets"
+"""Number of buckets of a Redis Cluster."""
 JOBS = PREFIX + "jobs"
 """Set of the names of all jobs, without deleted jobs. The key of a deleted job stays as a tombstone."""
 API_KEYS = PREFIX + "keys"
@@ -77,14 +84,73 @@ JOB_KEYS = (
 )
 
 
-def job_key(job: str) -> str:
-    """Return the key of the hash of a job: configuration, watermarks and totals, or the tombstone."""
-    return f"{PREFIX}{{{job}}}"
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """The keys that the jobs of a bucket share.
+
+    Attributes:
+        jobs: Set of the names of all jobs of the bucket.
+        sweeps: Sorted set of the jobs of the bucket that may change without new data.
+        probe: Key that a check writes.
+        no_job: Key of the job with an empty name, which never exists.
+        guards: Keys that never exist, as further keys of a function call. While a slot moves to another node, a node
+            refuses calls with a missing key. Without such a key, a function could start, and then fail at a key that
+            has moved.
+    """
+
+    jobs: str
+    sweeps: str
+    probe: str
+    no_job: str
+    guards: tuple[str, ...] = ()
+
+    @property
+    def of_no_job(self) -> tuple[str, ...]:
+        """The keys of a function call for a job that never exists."""
+        return self.no_job, self.sweeps, self.jobs, *self.guards
 
 
-def key_of(job: str, name: str, per: object = None) -> str:
-    """Return a key of :data:`JOB_KEYS`; ``per`` is its query, limit, hour or interval."""
-    return f"{job_key(job)}:{name}" if per is None else f"{job_key(job)}:{name}:{per}"
+class Keyspace:
+    """The names of all keys, on a single server (``buckets`` is None) or on a Redis Cluster."""
+
+    def __init__(self, buckets: int | None = None) -> None:
+        self._is_spread = buckets is not None
+        self.buckets = (
+            (Bucket(JOBS, SWEEPS, PROBE, f"{PREFIX}{{}}"),) if buckets is None else tuple(map(_bucket, range(buckets)))
+        )
+
+    def bucket(self, job: str) -> Bucket:
+        """Return the bucket of a job."""
+        return self.buckets[self._number(job)]
+
+    def job_key(self, job: str) -> str:
+        """Return the key of the hash of a job: configuration, watermarks and totals, or the tombstone."""
+        return f"{_tag(self._number(job))}/{job}" if self._is_spread else f"{PREFIX}{{{job}}}"
+
+    def key_of(self, job: str, name: str, per: object = None) -> str:
+        """Return a key of :data:`JOB_KEYS`; ``per`` is its query, limit, hour or interval."""
+        return f"{self.job_key(job)}:{name}" if per is None else f"{self.job_key(job)}:{name}:{per}"
+
+    def of_call(self, job: str) -> tuple[str, ...]:
+        """Return the keys of a function call for a job."""
+        bucket = self.bucket(job)
+        return self.job_key(job), bucket.sweeps, bucket.jobs, *bucket.guards
+
+    def _number(self, job: str) -> int:
+        return key_slot(job.encode(), len(self.buckets)) if self._is_spread else 0
+
+
+def _tag(number: int) -> str:
+    return f"{PREFIX}{{{number}}}"
+
+
+def _bucket(number: int) -> Bucket:
+    tag = _tag(number)
+    return Bucket(f"{tag}:jobs", f"{tag}:sweeps", f"{tag}:probe", f"{tag}/", (f"{tag}:absent",))
+
+
+ONE_SERVER = Keyspace()
+job_key, key_of = ONE_SERVER.job_key, ONE_SERVER.key_of
 
 
 def lua_keys() -> str:
@@ -103,7 +169,8 @@ def lua_keys() -> str:
         ),
         "function key.enter(keys)",
         "if keys[1] == key.job then return end",
-        "key.job, key.sweeps, key.jobs, key.name = keys[1], keys[2], keys[3], string.match(keys[1], '{(.*)}')",
+        "key.job, key.sweeps, key.jobs = keys[1], keys[2], keys[3]",
+        "key.name = string.match(keys[1], '{(.*)}$') or string.match(keys[1], '}/(.*)$')",  # or the tag is a bucket
         "key.journal = key.job .. ':journal'",
         "for _, name in ipairs(key.of_job) do key[name] = key.job .. ':' .. name end",
         "end",

@@ -6,6 +6,7 @@ A round trip costs the application and the server more than a short function doe
 import asyncio
 from collections.abc import Callable
 from contextvars import Context
+from dataclasses import dataclass
 from typing import Any
 
 import hiredis
@@ -14,6 +15,18 @@ from redis.exceptions import RedisError, ResponseError
 
 MAX_CALLS = 256
 """Maximum number of calls in one round trip. It limits the time until the first answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replication:
+    """The number of replicas that must have a change before it is answered, and the time to wait for them."""
+
+    min_replicas: int
+    timeout_ms: int
+
+
+class NotReplicated(RedisError):
+    """Raised when a change was applied, and too few replicas have confirmed it in time."""
 
 
 Words = tuple[str | bytes | int, ...]
@@ -43,10 +56,13 @@ class Pipelining:
 
     Reconnects and retries follow the settings of the pool, as for single calls. After a lost connection, a
     retry repeats calls that the server may already have executed.
+
+    With ``replication``, each round trip ends with one WAIT. The calls of a round trip that too few replicas have
+    confirmed fail with :class:`NotReplicated`.
     """
 
-    def __init__(self, pool: ConnectionPool) -> None:
-        self._pool = pool
+    def __init__(self, pool: ConnectionPool, replication: Replication | None = None) -> None:
+        self._pool, self._replication = pool, replication
         self._waiting: list[_Call] = []
         self._sending: asyncio.Task[None] | None = None
 
@@ -82,7 +98,7 @@ class Pipelining:
             connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
             try:
                 await connection.retry.call_with_retry(
-                    lambda: _exchange(connection, calls), lambda error: connection.disconnect()
+                    lambda: _exchange(connection, calls, self._replication), lambda error: connection.disconnect()
                 )
             finally:
                 await self._pool.release(connection)
@@ -99,19 +115,45 @@ def _unanswered(calls: list[_Call]) -> list[_Call]:
     return [call for call in calls if not call.answer.done()]
 
 
-async def _exchange(connection: AbstractConnection, calls: list[_Call]) -> None:
+async def _exchange(connection: AbstractConnection, calls: list[_Call], replication: Replication | None) -> None:
     """Send the calls without an answer, and read their answers."""
     sent = _unanswered(calls)
-    await connection.send_packed_command([call.packed for call in sent])
-    for call in sent:
-        answer: Any
-        try:
-            answer = await connection.read_response()
-        except ResponseError as error:
-            answer = error
-        if call.answer.done():  # the caller was cancelled during the round trip
-            continue
-        if isinstance(answer, ResponseError):
-            call.answer.set_exception(answer)
-        else:
-            call.answer.set_result(answer)
+    packed = [call.packed for call in sent]
+    if replication is not None and sent:
+        packed.append(hiredis.pack_command(("WAIT", replication.min_replicas, replication.timeout_ms)))  # type: ignore[arg-type]  # as above
+    await connection.send_packed_command(packed)
+    if replication is None:
+        for call in sent:
+            _answer(call, await _read(connection))
+        return
+    answers = [await _read(connection) for _ in sent]
+    lacking = _lacking(await _read(connection), replication) if sent else None
+    for call, answer in zip(sent, answers, strict=True):
+        _answer(call, answer if isinstance(answer, ResponseError) or lacking is None else lacking)
+
+
+async def _read(connection: AbstractConnection) -> Any:
+    try:
+        return await connection.read_response()
+    except ResponseError as error:
+        return error
+
+
+def _lacking(confirmed: Any, replication: Replication) -> RedisError | None:
+    """Return the error for a round trip that too few replicas have confirmed."""
+    if isinstance(confirmed, ResponseError):
+        return confirmed
+    if confirmed >= replication.min_replicas:
+        return None
+    return NotReplicated(
+        f"{confirmed} of {replication.min_replicas} replicas confirmed the change within {replication.timeout_ms} ms"
+    )
+
+
+def _answer(call: _Call, answer: Any) -> None:
+    if call.answer.done():  # the caller was cancelled during the round trip
+        return
+    if isinstance(answer, RedisError):
+        call.answer.set_exception(answer)
+    else:
+        call.answer.set_result(answer)

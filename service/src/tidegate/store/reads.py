@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -14,7 +15,8 @@ from tidegate.domain.timeline import Sample
 from tidegate.store import replies
 from tidegate.store.connection import is_failed_function
 from tidegate.store.functions import Functions, Reply, record, reply_of
-from tidegate.store.keyspace import JOBS, key_of
+from tidegate.store.keyspace import Keyspace
+from tidegate.store.servers import Server, raise_first
 from tidegate.store.snapshot import Snapshot
 from tidegate.store.views import (
     Delays,
@@ -37,11 +39,13 @@ class JobReads:
     """Read-only operations on jobs. Each read is consistent, unless its description says otherwise."""
 
     def __init__(self, functions: Functions) -> None:
-        self._functions, self._redis = functions, functions.redis
+        self._functions, self._servers, self._keys = functions, functions.servers, functions.servers.keys
 
     async def jobs(self) -> list[str]:
         """Return the names of all jobs, sorted."""
-        return sorted(str(job) for job in await self._redis.smembers(JOBS))
+        found = await self._servers.each([(bucket.jobs, ("SMEMBERS", bucket.jobs)) for bucket in self._keys.buckets])
+        raise_first(found)
+        return sorted(str(job) for jobs in found for job in jobs)
 
     async def status(self, job: str, now_ms: int | None = None) -> Status:
         """Return the status of a job."""
@@ -69,10 +73,9 @@ class JobReads:
 
     async def count_substreams(self, job: str) -> int:
         """Return the number of substreams, including placeholders of missing queries; 0 if the job does not exist."""
-        pipeline = self._redis.pipeline(transaction=False)
-        for name in _member_sets(job):
-            pipeline.zcard(name)
-        return sum(await pipeline.execute())
+        counts = await self._servers.each([(name, ("ZCARD", name)) for name in _member_sets(self._keys, job)])
+        raise_first(counts)
+        return sum(counts)
 
     async def substream_keys(self, job: str) -> AsyncIterator[list[SubstreamKey]]:
         """Yield all substreams of a job once, unsorted, in parts of about ``ROWS_AT_ONCE``.
@@ -81,12 +84,13 @@ class JobReads:
         state twice, during the read may be missing.
         """
         seen, part = set[SubstreamKey](), list[SubstreamKey]()
-        frozen, *active = _member_sets(job)
+        frozen, *active = _member_sets(self._keys, job)
         # The first set is read again, because substreams may have become idle in the meantime.
         for name in (frozen, *active, frozen):
             cursor = None
             while cursor != 0:
-                cursor, found = await self._redis.zscan(name, cursor or 0, count=ROWS_AT_ONCE)
+                words = ("ZSCAN", name, cursor or 0, "COUNT", ROWS_AT_ONCE)
+                cursor, found = await self._servers.at(name, partial(Server.execute, words=words))
                 keys = [replies.substream_key(str(member)) for member, _ in found]
                 new = [key for key in keys if key[1] != PLACEHOLDER and key not in seen]
                 seen.update(new)
@@ -120,7 +124,8 @@ class JobReads:
 
     async def pinned_watermark(self, job: str, query: str, batch_id: int) -> PinnedWatermark | None:
         """Return the pinned watermark of a batch; None if the batch has not begun or the store no longer keeps it."""
-        kept: Any = await self._redis.hget(key_of(job, "pinned_watermarks", query), str(batch_id))
+        key = self._keys.key_of(job, "pinned_watermarks", query)
+        kept = await self._servers.at(key, lambda server: server.execute(("HGET", key, str(batch_id))))
         return None if kept is None else PinnedWatermark(int(kept) if kept else None)
 
     async def delays(
@@ -194,11 +199,9 @@ class JobReads:
 
     async def timelines(self, jobs: Sequence[str], interval_ms: int, limit: int) -> dict[str, list[Sample]]:
         """Return the latest samples of each job, oldest first. A job without a readable timeline has no samples."""
-        pipeline = self._redis.pipeline(transaction=False)
-        for job in jobs:
-            pipeline.lrange(key_of(job, "timeline", interval_ms), -limit, -1)
+        keys = [self._keys.key_of(job, "timeline", interval_ms) for job in jobs]
         with self._functions.around("timelines"):
-            found = await pipeline.execute(raise_on_error=False)
+            found = await self._servers.each([(key, ("LRANGE", key, -limit, -1)) for key in keys])
         return {job: _samples(texts) for job, texts in zip(jobs, found, strict=True)}
 
     async def _late(self, job: str, of: str, reply: Reply, now_ms: int | None) -> LateRows:
@@ -231,10 +234,10 @@ def _page_commands(request: JobPageRequest) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
-def _member_sets(job: str) -> list[str]:
+def _member_sets(keys: Keyspace, job: str) -> list[str]:
     """Return the sorted sets of all substreams, with placeholders: the idle and done ones, then the active ones."""
-    active = [key_of(job, "active"), *(key_of(job, "lagged", limit) for limit in POLICY_LIMITS)]
-    return [key_of(job, "frozen"), *active]
+    active = [keys.key_of(job, "active"), *(keys.key_of(job, "lagged", limit) for limit in POLICY_LIMITS)]
+    return [keys.key_of(job, "frozen"), *active]
 
 
 def _samples(found: list[str] | Exception) -> list[Sample]:

@@ -4,24 +4,26 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from redis.asyncio import Redis
-
 from tidegate.store.keyspace import API_KEYS, SECRET
+from tidegate.store.servers import Servers
 
 
-async def token_secret(redis: Redis) -> bytes:
+async def token_secret(servers: Servers) -> bytes:
     """Return the MAC key of the watermark tokens; the first replica creates it."""
-    await redis.set(SECRET, secrets.token_hex(32), nx=True)
-    return bytes.fromhex(str(await redis.get(SECRET)))
+    new = ("SET", SECRET, secrets.token_hex(32), "NX")
+    await servers.at(SECRET, lambda server: server.execute(new))
+    return bytes.fromhex(str(await servers.at(SECRET, lambda server: server.execute(("GET", SECRET)))))
 
 
-async def record_last_use(redis: Redis, last_used: Mapping[str, float]) -> None:
+async def record_last_use(servers: Servers, last_used: Mapping[str, float]) -> None:
     """Store the time of the last use of API keys, in Unix seconds by key id."""
     if last_used:
-        await redis.hset(API_KEYS, mapping={key_id: str(round(at_s)) for key_id, at_s in last_used.items()})
+        fields = (text for key_id, at_s in last_used.items() for text in (key_id, str(round(at_s))))
+        words = ("HSET", API_KEYS, *fields)
+        await servers.at(API_KEYS, lambda server: server.execute(words))
 
 
-async def last_uses(redis: Redis) -> dict[str, int]:
+async def last_uses(servers: Servers) -> dict[str, int]:
     """Return the time of the last use of each API key, in Unix seconds by key id."""
-    found: Any = await redis.hgetall(API_KEYS)
+    found: Any = await servers.at(API_KEYS, lambda server: server.execute(("HGETALL", API_KEYS)))
     return {str(key_id): int(at_s) for key_id, at_s in found.items()}

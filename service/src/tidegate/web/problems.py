@@ -20,6 +20,7 @@ from tidegate.auth.errors import AccessDenied
 from tidegate.domain.errors import MAX_LISTED, DomainError, EventTimeMissing
 from tidegate.runtime.wakeups import TooManyWaiting
 from tidegate.store.connection import is_failed_function, is_full, is_read_only
+from tidegate.store.pipelining import NotReplicated
 from tidegate.web.statuses import CLIENT_DISCONNECTED, ERRORS
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,8 @@ STORE_ERRORS = {
     "maxmemory, or delete jobs, and send the call again.",
     "store_read_only": "The coordinator's Redis accepts no writes, because it is a replica, lacks replicas, or cannot "
     "write to its disk. Nothing was changed. See the log of Redis, and send the call again when Redis accepts writes.",
+    "not_replicated": "The change was applied, but fewer Redis replicas than TIDEGATE_MIN_REPLICAS confirmed it in "
+    "time. A failover could lose it. Send the call again; a repetition changes nothing.",
     "store_unavailable": "The coordinator's Redis does not answer; send the call again.",
     "internal": "The coordinator failed to serve this request; see its log for the cause.",
 }
@@ -125,9 +128,14 @@ def _store_problem(error: RedisError) -> Problem:
         code = "internal"
     else:
         log.error("A call to Redis failed: %s", error or type(error).__name__)
-        full, read_only = is_full(error), is_read_only(error)
-        code = "store_full" if full else "store_read_only" if read_only else "store_unavailable"
+        code = _code_of(error)
     return Problem(code, STORE_ERRORS[code])
+
+
+def _code_of(error: RedisError) -> str:
+    if isinstance(error, NotReplicated):
+        return "not_replicated"
+    return "store_full" if is_full(error) else "store_read_only" if is_read_only(error) else "store_unavailable"
 
 
 def refuse(scope: Scope, problem: Problem) -> Response:

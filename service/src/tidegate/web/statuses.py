@@ -72,6 +72,7 @@ ERRORS: dict[str, ErrorKind] = {
     "store_unavailable": ErrorKind(503, "Store unavailable", 1),
     "store_full": ErrorKind(503, "Store full", 5),
     "store_read_only": ErrorKind(503, "Store read-only", 5),
+    "not_replicated": ErrorKind(503, "Not replicated", 1),
     "clock_jumped": ErrorKind(503, "Clock jumped", 5),
     "overloaded": ErrorKind(503, "Overloaded", 1),
     "too_many_connections": ErrorKind(503, "Too many connections", 5),

@@ -45,7 +45,7 @@ class ApiKeyList(Record):
 async def list_keys(context: ContextOf, caller: CallerOf) -> Response:
     """Return the keys without their secrets, with the time of their last use."""
     keys = [] if context.keyring is None else context.keyring.keys()
-    last_used = await shared.last_uses(context.store.redis)
+    last_used = await shared.last_uses(context.store.servers)
     listed = [
         ApiKey(**key.model_dump(exclude={"sha256"}), last_used_s=last_used.get(key.id))
         for key in keys

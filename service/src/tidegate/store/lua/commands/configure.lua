@@ -1,7 +1,8 @@
 -- Create a job, or change its configuration.
 --
 -- args   expected_revision (absent: create a job), state_epoch, config (JSON text, as the client sent it),
---        compiled_config (JSON text), max_jobs, quota (prefix, jobs), actor, reason
+--        compiled_config (JSON text), max_jobs, quota (prefix, jobs), actor, reason; on a Redis Cluster also
+--        jobs_elsewhere and in_quota_elsewhere, the numbers of jobs in other buckets
 -- reply  created, revision
 -- errors job_exists, job_not_found, job_deleted, revision_mismatch, too_many_jobs
 -- @include parts/reply
@@ -21,11 +22,11 @@ end
 
 -- Refuse a new job if the limit on all jobs, or on jobs with the caller's prefix, is reached.
 local function check_quota()
-  if args.max_jobs and redis.call('SCARD', key.jobs) >= args.max_jobs then
+  if args.max_jobs and redis.call('SCARD', key.jobs) + (args.jobs_elsewhere or 0) >= args.max_jobs then
     values.refuse('too_many_jobs', {limit = args.max_jobs})
   end
   if not args.quota then return end
-  local count = 0
+  local count = args.in_quota_elsewhere or 0
   for _, name in ipairs(redis.call('SMEMBERS', key.jobs)) do
     if string.sub(name, 1, #args.quota.prefix) == args.quota.prefix then count = count + 1 end
   end

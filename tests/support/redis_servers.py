@@ -1,0 +1,168 @@
+"""Redis servers in child processes: a Redis Cluster, and a primary with a replica."""
+
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+from redis.exceptions import RedisError
+
+from tests.support.ports import free_port
+from tests.support.waiting import until
+from tidegate.store.embedded import server_binary
+
+CLI = shutil.which("redis-cli")
+SLOTS = 16_384
+
+
+class RedisServer:
+    """A server on a port of loopback. A later start continues with the files of the directory.
+
+    Args:
+        directory: Directory of the files.
+        options: Options of the server, such as ``--appendonly yes``.
+        binary: Path of the server binary. The default is the embedded Valkey.
+    """
+
+    def __init__(self, directory: Path, *options: str, binary: str | None = None) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory, self.port, self.host = directory, free_port(), "127.0.0.1"
+        given = ["--port", self.port, "--bind", self.host, "--dir", str(directory), "--save", "", *options]
+        self._command = [binary or server_binary(), *given]
+        self._process: subprocess.Popen[bytes] | None = None
+        self.redis = Redis(self.host, int(self.port), decode_responses=True, socket_timeout=30)
+
+    @property
+    def address(self) -> str:
+        """Host and port."""
+        return f"{self.host}:{self.port}"
+
+    def start(self) -> None:
+        """Start the server, and wait until it answers."""
+        with open(self.directory / "server.log", "ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
+        until(self._answers, f"server {self.port} answers")
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the server."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """Kill the server with SIGKILL."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        """Close the client, and end the server also if it is paused."""
+        self.redis.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def _answers(self) -> bool:
+        try:
+            return bool(self.redis.ping())
+        except RedisError:
+            return False
+
+
+@contextmanager
+def running(*servers: RedisServer) -> Iterator[None]:
+    """Run servers until the end of the block."""
+    with ExitStack() as stack:
+        for server in servers:
+            stack.callback(server.stop)
+            server.start()
+        yield
+
+
+class RedisCluster:
+    """A Redis Cluster of primaries without replicas."""
+
+    def __init__(self, nodes: Sequence[RedisServer]) -> None:
+        self.nodes = nodes
+        self.url = "redis+cluster://" + ",".join(node.address for node in nodes)
+
+    def create(self) -> None:
+        """Connect the running nodes to a cluster, and wait until all nodes know it."""
+        self.manage("create", *(node.address for node in self.nodes), "--cluster-yes")
+        until(self.is_ok, "all nodes know the cluster")
+
+    def is_ok(self) -> bool:
+        """Return whether each node sees a cluster that serves all slots."""
+        infos = [info_of(node) for node in self.nodes]
+        return all(
+            info["cluster_state"] == "ok" and int(info["cluster_known_nodes"]) == len(self.nodes) for info in infos
+        )
+
+    def manage(self, command: str, *arguments: str) -> str:
+        """Run a command of ``redis-cli --cluster``; return its output."""
+        assert CLI is not None
+        done = subprocess.run(
+            [CLI, "--cluster", command, *arguments], capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def owner(self, slot: int) -> RedisServer:
+        """Return the node that has a slot."""
+        slots: Any = self.nodes[0].redis.execute_command("CLUSTER SLOTS")  # type: ignore[no-untyped-call]
+        [port] = [str(entry[2][1]) for entry in slots if int(entry[0]) <= slot <= int(entry[1])]
+        return next(node for node in self.nodes if node.port == port)
+
+    def move(self, slot: int, to: RedisServer, at_once: int = 10) -> None:
+        """Move a slot to another node, ``at_once`` keys at a time, as ``redis-cli --cluster reshard`` does."""
+        begin_move(slot, source := self.owner(slot), to)
+        while keys := source.redis.cluster("GETKEYSINSLOT", slot, at_once):
+            source.redis.execute_command("MIGRATE", to.host, to.port, "", 0, 30_000, "KEYS", *keys)
+        for node in (to, source, *self.nodes):
+            node.redis.cluster("SETSLOT", slot, "NODE", id_of(to))
+
+
+def begin_move(slot: int, source: RedisServer, target: RedisServer) -> None:
+    """Mark a slot as moving from one node to another."""
+    target.redis.cluster("SETSLOT", slot, "IMPORTING", id_of(source))
+    source.redis.cluster("SETSLOT", slot, "MIGRATING", id_of(target))
+
+
+def id_of(node: RedisServer) -> str:
+    """Return the id of a node."""
+    found: Any = node.redis.execute_command("CLUSTER MYID")  # type: ignore[no-untyped-call]
+    return str(found)
+
+
+def info_of(node: RedisServer) -> dict[str, str]:
+    """Return the answer of a node to ``CLUSTER INFO``."""
+    found: Any = node.redis.execute_command("CLUSTER INFO")  # type: ignore[no-untyped-call]
+    return found if isinstance(found, dict) else dict(line.split(":", 1) for line in str(found).split())
+
+
+@contextmanager
+def redis_cluster(directory: Path, binary: str | None = None, *options: str) -> Iterator[RedisCluster]:
+    """Run a cluster of three primaries."""
+    nodes = []
+    for number in range(3):
+        bus = free_port()  # by default 10,000 above the port, which may exceed the highest port number
+        given = ["--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-node-timeout", "5000", *options]
+        nodes.append(RedisServer(directory / f"node-{number}", *given, "--appendonly", "yes", binary=binary))
+    with running(*nodes):
+        cluster = RedisCluster(nodes)
+        cluster.create()
+        yield cluster
+
+
+def binaries() -> list[Any]:
+    """Return parameters for a test on Valkey and on Redis, which need ``redis-cli``."""
+    redis = shutil.which("redis-server")
+    missing = pytest.mark.skipif(CLI is None or redis is None, reason="no redis-server on the PATH")
+    return [
+        pytest.param(None, id="valkey", marks=missing),
+        pytest.param(redis, id="redis", marks=missing),
+    ]

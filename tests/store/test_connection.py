@@ -15,7 +15,14 @@ from redis.exceptions import RedisError
 from tests.support.ports import free_port
 from tidegate.domain.config import JobConfig
 from tidegate.domain.policy import LimitingLag
-from tidegate.store.connection import StoreUnavailable, check, connect, is_failed_function, without_password
+from tidegate.store.connection import (
+    StoreUnavailable,
+    check,
+    connect,
+    connect_all,
+    is_failed_function,
+    without_password,
+)
 from tidegate.store.embedded import server_binary
 from tidegate.store.jobs import JobStore
 
@@ -118,20 +125,6 @@ def test_redis_over_tls(tmp_path: Path) -> None:
             asyncio.run(check_once(f"rediss://localhost:{port}/0"))
 
 
-@needs_redis
-def test_a_redis_cluster_is_refused(tmp_path: Path) -> None:
-    """A cluster may keep a job and the list of due jobs on different nodes, and a function updates both."""
-    assert REDIS is not None, "CI installs redis-server"
-    port, bus = free_port(), free_port()
-    # By default, the cluster port is 10,000 above the port, and may exceed the highest port number.
-    ports = ["--port", port, "--cluster-port", bus]
-    with (
-        running(tmp_path, REDIS, *ports, "--bind", "127.0.0.1", "--cluster-enabled", "yes"),
-        pytest.raises(StoreUnavailable, match="is a Redis Cluster"),
-    ):
-        asyncio.run(report_through(f"redis://127.0.0.1:{port}/0", patience_s=3))
-
-
 def _sentinel(directory: Path, primary: str, port: str) -> list[str]:
     """Return the command of a Sentinel that decides alone, after 500 ms."""
     file = directory / "sentinel.conf"
@@ -187,11 +180,20 @@ def test_the_store_follows_a_failover_of_sentinels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["redis+sentinel://host:26379", "redis+sentinel:///name", "redis+sentinel://host:no/name", "http://host/0"]
+    "url",
+    [
+        "redis+sentinel://host:26379",
+        "redis+sentinel:///name",
+        "redis+sentinel://host:no/name",
+        "http://host/0",
+        "redis+cluster://",
+        "redis+cluster://host:1/3",
+        "redis+cluster://host:no",
+    ],
 )
 def test_an_invalid_address_is_refused(url: str) -> None:
     with pytest.raises(StoreUnavailable, match=r"is not a Redis address; set TIDEGATE_REDIS_URL to redis://"):
-        connect(url)
+        connect_all(url)
 
 
 def test_addresses_are_shown_without_passwords() -> None:

@@ -120,8 +120,12 @@ class RedisCluster:
     def move(self, slot: int, to: RedisServer, at_once: int = 10) -> None:
         """Move a slot to another node, ``at_once`` keys at a time, as ``redis-cli --cluster reshard`` does."""
         begin_move(slot, source := self.owner(slot), to)
+        self.finish_move(slot, source, to, at_once)
+
+    def finish_move(self, slot: int, source: RedisServer, to: RedisServer, at_once: int = 10) -> None:
+        """Move the keys of a slot, and tell all nodes its new owner."""
         while keys := source.redis.cluster("GETKEYSINSLOT", slot, at_once):
-            source.redis.execute_command("MIGRATE", to.host, to.port, "", 0, 30_000, "KEYS", *keys)
+            source.redis.migrate(to.host, int(to.port), keys, 0, 30_000)
         for node in (to, source, *self.nodes):
             node.redis.cluster("SETSLOT", slot, "NODE", id_of(to))
 
@@ -150,7 +154,7 @@ def redis_cluster(directory: Path, binary: str | None = None, *options: str) -> 
     nodes = []
     for number in range(3):
         bus = free_port()  # by default 10,000 above the port, which may exceed the highest port number
-        given = ["--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-node-timeout", "5000", *options]
+        given = ["--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-node-timeout", "15000", *options]
         nodes.append(RedisServer(directory / f"node-{number}", *given, "--appendonly", "yes", binary=binary))
     with running(*nodes):
         cluster = RedisCluster(nodes)

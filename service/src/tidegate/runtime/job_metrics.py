@@ -8,6 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from tidegate.domain.config import LIMITS
 from tidegate.domain.results import SubstreamRow
+from tidegate.store.jobs import ServerState
 from tidegate.store.views import Status
 
 MS = 1000
@@ -76,19 +77,28 @@ def replica_metrics(registry: CollectorRegistry, prefix: str) -> Iterator[Metric
         yield family
 
 
-def job_metrics(
-    statuses: Mapping[str, Status] | None, writable: bool, unreadable: int, stale_after_ms: int
-) -> Iterator[Metric]:
+def store_metrics(servers: Iterable[ServerState], *, is_up: bool) -> Iterator[Metric]:
+    """Yield the metrics of the store. A Redis Cluster has further metrics for each primary."""
+    yield GaugeMetricFamily("tidegate_store_up", "1 if Redis answers and accepts writes", int(is_up))
+    up = GaugeMetricFamily(
+        "tidegate_store_server_up", "1 if the primary of a Redis Cluster answers and accepts writes", labels=["server"]
+    )
+    buckets = GaugeMetricFamily("tidegate_store_buckets", "Buckets of a primary of a Redis Cluster", labels=["server"])
+    for state in servers:
+        if state.server:
+            up.add_metric([state.server], int(state.error is None))
+            buckets.add_metric([state.server], state.buckets)
+    yield from (up, buckets)
+
+
+def job_metrics(statuses: Mapping[str, Status] | None, unreadable: int, stale_after_ms: int) -> Iterator[Metric]:
     """Yield the metrics of jobs.
 
     Args:
         statuses: Status of each job, or None if the store does not answer.
-        writable: Whether the store accepts writes.
         unreadable: Number of further jobs whose state cannot be read.
         stale_after_ms: Time without client contact after which a job is stale.
     """
-    up = statuses is not None and writable
-    yield GaugeMetricFamily("tidegate_store_up", "1 if Redis answers and accepts writes", int(up))
     if statuses is None:
         return
     yield GaugeMetricFamily("tidegate_jobs", "Number of jobs", len(statuses))

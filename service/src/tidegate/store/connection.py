@@ -146,7 +146,8 @@ async def check(redis: Redis, url: str) -> None:
     """Raise StoreUnavailable if a server cannot be reached, refuses access, or cannot run the functions."""
     with _reachable(url):
         info = await redis.info("server")
-    version, in_cluster = str(info["redis_version"]), info.get("redis_mode") == "cluster"
+    version = str(info["redis_version"])
+    in_cluster = "cluster" in (info.get("redis_mode"), info.get("server_mode"))  # the second name is Valkey's
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
         raise StoreUnavailable(
             f"The Redis at {without_password(url)} is version {version}; upgrade it to 7.0 or later."

@@ -19,8 +19,9 @@ from tidegate.auth.roles import READERS
 from tidegate.domain.errors import DomainError
 from tidegate.domain.pattern import matches
 from tidegate.domain.results import SubstreamRow
-from tidegate.runtime.job_metrics import job_metrics, replica_metrics, substream_metrics
+from tidegate.runtime.job_metrics import job_metrics, replica_metrics, store_metrics, substream_metrics
 from tidegate.store.connection import is_failed_function
+from tidegate.store.jobs import ServerState
 from tidegate.store.views import Status
 from tidegate.web.access import CallerOf, allowed
 from tidegate.web.context import Context, ContextOf
@@ -64,7 +65,7 @@ async def metrics(
 ) -> Response:
     """Return the metrics of this replica and of the jobs with the caller's prefix. Every replica exports all jobs."""
     encode, media_type = _encoder(request)
-    writable = await _is_writable(context)
+    servers = await _servers(context)
     statuses: dict[str, Status] | None
     try:
         statuses, unreadable = await _read_statuses(context, caller.prefix)
@@ -77,7 +78,8 @@ async def metrics(
         statuses, unreadable, text, failed = None, 0, SubstreamText(encode), 0
     families = chain(
         replica_metrics(context.metrics.registry, caller.prefix),
-        job_metrics(statuses, writable, unreadable + failed, context.reader.stale_after_ms),
+        store_metrics(servers, is_up=statuses is not None and bool(servers) and not any(of.error for of in servers)),
+        job_metrics(statuses, unreadable + failed, context.reader.stale_after_ms),
     )
     return StreamingResponse(_encoded(families, text, encode), media_type=media_type)
 
@@ -89,12 +91,12 @@ def _encoder(request: Request) -> tuple[Encode, str]:
         return choose_encoder("")
 
 
-async def _is_writable(context: Context) -> bool:
+async def _servers(context: Context) -> list[ServerState]:
+    """Return the state of each server, or an empty list if no server answers."""
     try:
-        await context.store.check()
+        return await context.store.states()
     except RedisError:
-        return False
-    return True
+        return []
 
 
 async def _read_statuses(context: Context, prefix: str) -> tuple[dict[str, Status], int]:

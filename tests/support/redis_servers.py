@@ -33,7 +33,7 @@ class RedisServer:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory, self.port, self.host = directory, free_port(), "127.0.0.1"
         given = ["--port", self.port, "--bind", self.host, "--dir", str(directory), "--save", "", *options]
-        self._command = [binary or server_binary(), *given]
+        self.command = [binary or server_binary(), *given]
         self._process: subprocess.Popen[bytes] | None = None
         self.redis = Redis(self.host, int(self.port), decode_responses=True, socket_timeout=30)
 
@@ -45,7 +45,7 @@ class RedisServer:
     def start(self) -> None:
         """Start the server, and wait until it answers."""
         with open(self.directory / "server.log", "ab") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
+            self._process = subprocess.Popen(self.command, stdout=log, stderr=log)
         until(self._answers, f"server {self.port} answers")
 
     def send(self, number: signal.Signals) -> None:

@@ -33,4 +33,4 @@ def test_every_service_and_image_is_listed() -> None:
 
 def test_the_redis_schemes_are_listed() -> None:
     ways = set(re.findall(r"^ *\| `(\w[\w+]*)://", PAGE, re.MULTILINE))
-    assert ways == {"redis", "rediss", "redis+sentinel", "rediss+sentinel", "unix"}
+    assert ways == {"redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster", "unix"}

@@ -3,6 +3,7 @@
 from mutants.mutant import Guarantee, Mutant
 
 CLIENT = "spark_client/src/tidegate_spark"
+PROTOCOL = "tests/client/test_batch_protocol.py"
 WINDOWS = "tests/guarantees/test_closing.py"
 
 MUTANTS = (
@@ -23,6 +24,42 @@ MUTANTS = (
         "return min_event_time >= max(LOWEST, self.on_time_from) and",
         "return min_event_time >= LOWEST and",
         ("tests/client/test_classify.py",),
+    ),
+    Mutant(
+        "client-declaration-not-repeated",
+        "The client does not declare its substreams again after the store has lost the declaration.",
+        Guarantee.SAFE,
+        f"{CLIENT}/protocol/registration.py",
+        "if begun is not None and previous is not None and begun <= previous < batch_id:",
+        "if True:",
+        (f"{PROTOCOL}::test_a_lost_declaration_is_repeated",),
+    ),
+    Mutant(
+        "client-lost-commit-hidden",
+        "The client does not notice a lost commit if its next begin was repeated.",
+        Guarantee.SAFE,
+        f"{CLIENT}/protocol/progress.py",
+        "if previous in (None, batch_id):",
+        "if previous is None:",
+        (f"{PROTOCOL}::test_a_lost_commit_is_recognized_after_a_repeated_begin",),
+    ),
+    Mutant(
+        "client-overtaken-batch-sent-again",
+        "A run sends a lost batch again that another run has finished.",
+        Guarantee.REPLAY_EXACT,
+        f"{CLIENT}/protocol/batches.py",
+        "if (yield HasFinished(batch_id)):",
+        "if (yield HasFinished(batch_id)) and False:",
+        (f"{PROTOCOL}::test_a_run_that_another_run_has_overtaken_sends_nothing_again",),
+    ),
+    Mutant(
+        "client-overtaken-backlog-refused",
+        "A batch of the backlog that another run has overtaken stops all later runs.",
+        Guarantee.LIVE,
+        f"{CLIENT}/protocol/batches.py",
+        "if refusal.code not in SUPERSEDED_BATCH:",
+        "if True:",
+        (f"{PROTOCOL}::test_a_backlog_batch_that_another_run_has_overtaken_is_merged",),
     ),
     Mutant(
         "client-window-closed-too-late",

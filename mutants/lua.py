@@ -116,6 +116,15 @@ MUTANTS = (
         EACH,
     ),
     Mutant(
+        "lua-lost-commit-is-evidence",
+        "A batch whose commit was lost proves that its substreams were silent.",
+        Guarantee.IDLENESS,
+        f"{LUA}/commands/begin.lua",
+        "  query.input_known_until = nil\n",
+        "",
+        EACH,
+    ),
+    Mutant(
         "lua-no-fencing",
         "The coordinator accepts the calls of a run that a newer run has replaced.",
         Guarantee.IDEMPOTENT,

@@ -169,6 +169,15 @@ def test_the_substreams_of_a_silent_query_are_not_idle(make: Make) -> None:
     assert job.watermark(1_000_000) == 40
 
 
+def test_a_batch_whose_commit_was_lost_is_no_evidence_of_silence(make: Make) -> None:
+    """The store that has lost the commit may also have lost reports of the batch."""
+    job = make(idle_timeout_ms=100)
+    job.batch(RUN, 0, {"a": 500, "b": 50}, 0)
+    job.do("begin", RUN, 1, now=200)
+    job.do("begin", RUN, 2, now=201)
+    assert job.watermark(202) == 40
+
+
 def test_the_substreams_of_an_open_batch_are_not_idle(make: Make) -> None:
     """The batch may contain their rows, so a heartbeat proves nothing while it is open."""
     job = make(idle_timeout_ms=100)

@@ -41,6 +41,10 @@ class Cases:
         make = random.choices(list(self._kinds), list(self._kinds.values()))[0]
         return make(random)
 
+    def largest(self, number: int) -> Case:
+        """Return a case with a large body."""
+        return self._large(Random(f"{self._seed}/large/{number}"))
+
     def preparation(self) -> list[Case]:
         """Return requests that create all jobs, with a batch."""
         random = Random(self._seed)

@@ -29,6 +29,8 @@ ANSWER_S = 60.0
 MAX_GROWTH_MB = 64
 SHOWN_BYTES = 2000
 MAX_FAILURES = 10
+LARGE = 200
+"""Number of large bodies at the begin of the warm-up."""
 REST_S = 10
 """Time in which the calls in progress end."""
 STEP = 2000
@@ -117,6 +119,8 @@ class Run:
             coordinator = psutil.Process(self.process.pid)
             for case in self.cases.preparation():
                 self._send(iter([(-1, case)]))
+            # The allocator keeps memory that many large bodies at once have used, so the warm-up uses it, too.
+            self._send((-1, self.cases.largest(number)) for number in range(LARGE))
             done, before = 0, 0
             while done < requests and len(self.result.failures) < MAX_FAILURES:
                 upto = min(requests, done + STEP)

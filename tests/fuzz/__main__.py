@@ -11,7 +11,7 @@ import typer
 from tests.fuzz.run import MAX_GROWTH_MB, Result, Run
 
 WARM_UP = 20_000
-"""Number of requests after which the memory of the coordinator may no longer grow."""
+"""Number of requests at the begin and at the end whose memory is compared."""
 
 
 def main(

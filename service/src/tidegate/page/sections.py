@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from heapq import nlargest
 from typing import Any
 
 from tidegate.auth.callers import Caller
@@ -63,13 +64,7 @@ async def job(context: Context, caller: Caller, name: str, view: JobPageSelectio
         "parameters": partial(parameters, view),
     }
     markup = {
-        "headline": render(
-            "_headline.html",
-            sentence=status_sentence(record),
-            holding=_holding(page, record, view),
-            most_lost=_most_lost(page),
-            **common,
-        ),
+        "headline": render("_headline.html", **_headline(page, record, view), **common),
         "picture": render("_picture.html", picture=_picture(page, record, scales), **common),
         "lag": render(
             "_lag.html",
@@ -81,13 +76,7 @@ async def job(context: Context, caller: Caller, name: str, view: JobPageSelectio
         "completeness": render(
             "_completeness.html", measured=page.completeness, chart=completeness_chart(page.completeness), **common
         ),
-        "late": render(
-            "_late.html",
-            late=page.late,
-            chart=late_chart(page.late.hours),
-            shown=SPANS_SHOWN,
-            **common,
-        ),
+        "late": render("_late.html", late=page.late, chart=late_chart(page.late.hours), shown=SPANS_SHOWN, **common),
         "queries": render("_queries.html", queries=page.queries.model_dump()["queries"], **common),
         "substreams": render("_substreams.html", **_substreams(page, record), **common),
         "history": render("_history.html", **_history(page, view), **common),
@@ -99,19 +88,25 @@ def _picture(page: JobPage, record: Mapping[str, Any], scales: Scales) -> Pictur
     return picture(record, page.all_substreams, page.slowest, page.distribution, scales)
 
 
+def _headline(page: JobPage, record: Mapping[str, Any], view: JobPageSelection) -> dict[str, Any]:
+    """Return the values of the headline. ``most_lost`` are the hours with the most lost rows, in order of time."""
+    lost = [hour for hour in page.late.hours if _lost(hour)]
+    return {
+        "sentence": status_sentence(record),
+        "holding": _holding(page, record, view),
+        "most_lost": sorted(nlargest(HOURS_SHOWN, lost, key=_lost), key=lambda hour: hour.start),
+    }
+
+
+def _lost(hour: LateHour) -> int:
+    return hour.dropped + hour.diverted
+
+
 def _holding(page: JobPage, record: Mapping[str, Any], view: JobPageSelection) -> tuple[int, bool] | None:
     """Return since when the current holder has held the watermark, and whether it may be longer; None if unknown."""
     held_by = record["held_by"]
     since_ms = None if held_by is None else held_since(page.samples, held_by)
     return None if since_ms is None else (since_ms, since_ms <= record["now_ms"] - RANGES_MS[view.range])
-
-
-def _most_lost(page: JobPage) -> list[LateHour]:
-    """Return the hours with the most lost rows, in order of time."""
-    lost = [hour for hour in page.late.hours if hour.dropped + hour.diverted]
-    return sorted(
-        sorted(lost, key=lambda hour: -hour.dropped - hour.diverted)[:HOURS_SHOWN], key=lambda hour: hour.start
-    )
 
 
 def _substreams(page: JobPage, record: Mapping[str, Any]) -> dict[str, Any]:

@@ -194,10 +194,10 @@ def late_span_sentence(span: Mapping[str, Any]) -> list[Piece]:
     rows = span["rows"]
     counts = [(span[disposition], disposition) for disposition in ("dropped", "diverted") if span[disposition]]
     unit = "row" if (rows or counts[0][0]) == 1 else "rows"
-    units = [f" {unit}" if rows is None else f" of {rows:,} {unit}", ""]
+    first = f" {unit}" if rows is None else f" of {rows:,} {unit}"
     losses = " and ".join(
-        f"{count:,}{unit}{'' if rows is None else f' ({share_text(count / rows)})'} {disposition}"
-        for (count, disposition), unit in zip(counts, units, strict=False)
+        f"{count:,}{'' if index else first}{'' if rows is None else f' ({share_text(count / rows)})'} {disposition}"
+        for index, (count, disposition) in enumerate(counts)
     )
     return [*_substream(span), f": {losses} between ", Time(span["start"]), " and ", Time(span["end"]), "."]
 

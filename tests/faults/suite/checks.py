@@ -61,6 +61,16 @@ def number(watermark: int | None) -> int:
     return LOWEST if watermark is None else watermark
 
 
+def check_all(job: JobPlan, calls: Sequence[Call], losses: Losses) -> Iterator[Violation]:
+    """Yield the violations of all guarantees that the calls of a job show."""
+    yield from check_monotone(calls, losses)
+    yield from check_tokens(calls)
+    yield from check_committed(calls, losses)
+    yield from check_replay(calls, losses)
+    yield from check_safe(job, calls)
+    yield from check_durable(calls, losses)
+
+
 def check_monotone(calls: Sequence[Call], losses: Losses) -> Iterator[Violation]:
     """Check that C and W do not go back from an answer to a call that is sent later, unless a loss lies between."""
     by_segment: dict[int, list[Call]] = defaultdict(list)

@@ -139,12 +139,7 @@ class Run:
         losses = Losses(self._world.losses)
         for job in self._world.plan.jobs:
             calls = self._world.history.of(job.job)
-            yield from checks.check_monotone(calls, losses)
-            yield from checks.check_tokens(calls)
-            yield from checks.check_committed(calls, losses)
-            yield from checks.check_replay(calls, losses)
-            yield from checks.check_safe(job, calls)
-            yield from checks.check_durable(calls, losses)
+            yield from checks.check_all(job, calls, losses)
 
     def _final(self) -> Iterator[Violation]:
         """Yield the violations that are searched for at the end of the run."""

@@ -83,12 +83,7 @@ batches = pytest.mark.parametrize("calls", ["batches"], indirect=True)
 
 
 def _all(job: JobPlan, calls: Sequence[Call], losses: Losses = NO_LOSS) -> Iterator[Violation]:
-    yield from checks.check_monotone(calls, losses)
-    yield from checks.check_tokens(calls)
-    yield from checks.check_committed(calls, losses)
-    yield from checks.check_replay(calls, losses)
-    yield from checks.check_safe(job, calls)
-    yield from checks.check_durable(calls, losses)
+    return checks.check_all(job, calls, losses)
 
 
 def _guarantees(found: Iterator[Violation]) -> set[str]:

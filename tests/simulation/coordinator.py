@@ -202,7 +202,7 @@ def _fingerprint(job: JobState) -> Hashable:
 
 
 def _claim(token: str | None) -> TokenClaim | None:
-    """Return the claim of a token. In a simulation, nobody forges tokens, so they carry no MAC."""
+    """Return the claim of a token. The tokens of a simulation carry no MAC, because no client forges them."""
     if token is None:
         return None
     incarnation, _, watermark = token.partition(".")

@@ -1,6 +1,6 @@
 """All orders of a small case: two queries with three batches between them, and a few faults at any point.
 
-A state is the coordinator, the checkpoints, what each driver has learned since its start, and what clients were told.
+A state is the coordinator, the checkpoints, what each driver has learned since its start, and the answers so far.
 A state that was reached before is not explored again. Drivers are generators, which cannot be copied, so each state is
 reached again from the start by its path.
 """
@@ -10,12 +10,12 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from tests.simulation.checkpoint import Classify, Disk, Finish, Plan, Planned
 from tests.simulation.coordinator import Coordinator
 from tests.simulation.loop import HostClock, Loop
 from tests.simulation.observer import Observer, Violation
 from tests.simulation.run import quiet
 from tests.simulation.source import LAG_MS, Row
-from tests.simulation.spark import Classify, Disk, Finish, Plan, Planned
 from tests.simulation.tasks import WAITING, Lock, Task
 from tidegate.domain.config import JobConfig
 from tidegate.domain.policy import LimitingLag
@@ -66,7 +66,8 @@ class Move:
 
     Attributes:
         query: The query whose request is delivered; empty if the coordinator loses commands.
-        fault: ``""``, ``"answer lost"``, ``"crash before"`` the request, ``"crash after"`` it, or ``"tail lost"``.
+        fault: ``""``, ``"answer lost"``, ``"tail lost"``, ``"crash before"`` the request, ``"crash after"`` it, or
+            ``"crash"`` after the answer.
         count: Number of local effects after the answer and before the crash, or of lost commands.
     """
 

@@ -1,4 +1,4 @@
-"""The observer of a simulation: it checks each guarantee against what clients were told and what was written.
+"""The observer of a simulation: it checks each guarantee against the answers of clients and the written rows.
 
 The observer knows only requests, answers and rows. It never reads the state of the coordinator.
 """
@@ -23,7 +23,7 @@ class Violation(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A request, and what clients had been told when it was sent."""
+    """A request, and the watermarks that clients had received when it was sent."""
 
     client: str
     request: Send
@@ -44,7 +44,7 @@ class Observer:
         history: Requests, answers and faults in order, if they are kept.
         answers: Number of answers that were checked.
         unprotected: Number of batches that were open when the coordinator lost state, or that began after a loss below
-            a watermark that clients had been told. Nothing keeps W at or below their pinned watermarks.
+            a watermark that clients had received. Nothing keeps W at or below their pinned watermarks.
         repairs: Number of stored pinned watermarks that an operator has removed.
         has_clock_steps: Whether clocks were stepped, so that silence cannot be measured.
     """
@@ -72,7 +72,7 @@ class Observer:
             self.history.append(f"{self._loop.now_ms / 1000 - 1_700_000_000:9.3f} {text}")
 
     def lost(self, what: str) -> None:
-        """Record that the coordinator has lost state: only tokens and pinned watermarks protect what was told."""
+        """Record that the coordinator has lost state: now only tokens and pinned watermarks restore W."""
         self.note(f"the coordinator has lost {what}")
         self._losses += 1
         self._watermark = self._coalesced_watermark = None
@@ -135,17 +135,17 @@ class Observer:
             raise Violation(f"Monotone: C {coalesced} is below W {watermark}")
         claimed = _claim(sent.request)
         if _below(watermark, claimed):
-            raise Violation(f"Monotone: {sent.client} sent a token for {claimed} and was told {watermark}")
+            raise Violation(f"Monotone: {sent.client} sent a token for {claimed} and received {watermark}")
         if sent.losses == self._losses:
             if _below(watermark, sent.watermark) or _below(coalesced, sent.coalesced_watermark):
-                raise Violation(f"Monotone: {sent.client} was told {watermark} after {sent.watermark}")
+                raise Violation(f"Monotone: {sent.client} received {watermark} after {sent.watermark}")
             self._watermark = _highest(watermark, self._watermark)
             self._coalesced_watermark = _highest(coalesced, self._coalesced_watermark)
         self._highest = _highest(watermark, self._highest)
         for (query, batch_id), pinned in self._open.items():
             if _below(pinned, watermark):
                 raise Violation(
-                    f"Committed: {sent.client} was told {watermark}, and batch {batch_id} of {query} with the pinned "
+                    f"Committed: {sent.client} received {watermark}, and batch {batch_id} of {query} with the pinned "
                     f"watermark {pinned} is open"
                 )
 

@@ -14,7 +14,6 @@ class Operator:
     def __init__(self, cluster: Cluster, coordinator: Coordinator) -> None:
         self._cluster, self._coordinator = cluster, coordinator
         self._works = cluster.random.random() < 0.3
-        self.has_moved = False
 
     def work(self) -> None:
         """Act, and again after a pause."""

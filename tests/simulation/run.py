@@ -172,7 +172,7 @@ class Simulation:
                 self._loop.run_until(self._loop.now_ms + 2 * READ_MS)
                 return
         behind = [query for query in self._queries if not query.is_caught_up()]
-        raise Violation(f"Live: {behind[0].name} has not processed its input; its last error: {behind[0].last_error()}")
+        raise Violation(f"Live: {behind[0].name} has not processed its input; its last error: {behind[0].last_error}")
 
     def _sweep(self) -> None:
         if not self._coordinator.is_away:
@@ -231,11 +231,11 @@ class Simulation:
         if len(known) < len(highest):
             return
         promised = min(known) - LAG_MS
-        frame = self._coordinator.config.throttle
-        if isinstance(frame, FrameThrottle):
-            promised = promised // 60_000 * 60_000
+        throttle = self._coordinator.config.throttle
+        if isinstance(throttle, FrameThrottle):
+            promised -= promised % throttle.size_ms
         is_reached = watermark is not None and watermark >= promised
-        if not is_reached or (self._idle_timeout_ms is None and watermark != promised and not self._operator.has_moved):
+        if not is_reached or (self._idle_timeout_ms is None and watermark != promised):
             raise Violation(f"Live: the watermark is {watermark}, and the policy promises {promised}")
 
     def _check_accounting(self) -> None:

@@ -1,11 +1,11 @@
 """Spark in a simulation: queries with their checkpoints, and the drivers that run their batches."""
 
-import pickle
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import Any, cast
 
+from tests.simulation.checkpoint import Classify, Disk, Finish, Plan, Planned
 from tests.simulation.faults import Faults
 from tests.simulation.loop import HostClock, Loop
 from tests.simulation.network import Network
@@ -36,66 +36,6 @@ class Conflict(Exception):
     """Spark found that another run has written the same file of its log."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan(Effect):
-    """Plan the next batch, or the last one if it is not finished. The result is its id; None if there is no input."""
-
-
-@dataclass(frozen=True, slots=True)
-class Classify(Effect):
-    """Classify the rows of a batch by its pinned watermark. The result is their fold."""
-
-    batch: OpenBatch
-
-
-@dataclass(frozen=True, slots=True)
-class Finish(Effect):
-    """Write a batch to Spark's commit log."""
-
-    batch_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """An entry of Spark's offset log: the time of the plan, and the number of rows of each substream up to its end."""
-
-    at_ms: int
-    ends: Mapping[str, int]
-
-
-@dataclass
-class Disk:
-    """The checkpoint of a query: Spark's logs, and the documents of the client."""
-
-    offsets: dict[int, Planned] = field(default_factory=dict)
-    finished: set[int] = field(default_factory=set)
-    documents: dict[str, bytes] = field(default_factory=dict)
-
-    def perform(self, effect: Effect) -> Any:
-        """Perform an effect of the client."""
-        match effect:
-            case effects.Read(name):
-                content = self.documents.get(name)
-                return None if content is None else pickle.loads(content)  # noqa: S301 - written by this class
-            case effects.Write(name, document):
-                self.documents[name] = pickle.dumps(document)
-            case effects.Remove(name):
-                self.documents.pop(name, None)
-            case effects.ListBatches(kind):
-                names = (name.split("/") for name in self.documents)
-                return sorted(int(name[1]) for name in names if name[0] == kind and len(name) > 1)
-            case effects.HasCheckpoint():
-                return True
-            case effects.ReadPlannedMs(batch_id):
-                planned = self.offsets.get(batch_id)
-                return None if planned is None else planned.at_ms
-            case effects.HasFinished(batch_id):
-                return batch_id in self.finished
-            case _:
-                raise TypeError(f"unknown effect {effect!r}")
-        return None
-
-
 @dataclass
 class Cluster:
     """What the queries of a simulation share."""
@@ -116,13 +56,16 @@ class Query:
         name: Name of the query.
         sources: Its substreams by name.
         on_outage: What its batches do while the coordinator does not answer.
+
+    Attributes:
+        last_error: The error that ended the last run that ended by itself.
     """
 
     def __init__(self, cluster: Cluster, name: str, sources: Mapping[str, Source], on_outage: OnOutage) -> None:
         self.cluster, self.name, self.sources, self.on_outage = cluster, name, sources, on_outage
         self.disk = Disk()
         self.drivers: list[Driver] = []
-        self.failures: list[str] = []
+        self.last_error = "none"
 
     def start(self) -> None:
         """Start a driver."""
@@ -133,7 +76,7 @@ class Query:
     def restart(self) -> None:
         """Start a driver unless one is running."""
         if not any(driver.is_running for driver in self.drivers):
-            if "pinned_watermark_conflict" in self.last_error():
+            if "pinned_watermark_conflict" in self.last_error:
                 self._repair()
             self.start()
 
@@ -155,10 +98,6 @@ class Query:
         for driver in self.drivers:
             driver.kill()
         self.start()
-
-    def last_error(self) -> str:
-        """Return the error that ended the last run."""
-        return self.failures[-1] if self.failures else "none"
 
     def rows(self, batch_id: int) -> Rows:
         """Return the rows of a planned batch by substream."""
@@ -227,8 +166,8 @@ class Driver:
         Task(self, procedure, ended).advance()
 
     def _end(self, reason: str) -> None:
-        """End the query because its batch has failed. The process of the driver goes on for a while."""
-        self._query.failures.append(reason)
+        """End the query because its batch has failed. The process ends later."""
+        self._query.last_error = reason
         self._cluster.observer.note(f"{self.run_id} ends: {reason}")
         self.is_running = False
         self._cluster.loop.after(self._cluster.random.randrange(LONGEST_RESTART_MS), self._exit)

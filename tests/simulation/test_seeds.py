@@ -29,7 +29,7 @@ def test_a_seed_has_one_history() -> None:
 
 
 def test_a_violation_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without fencing, a second driver can commit what it has not read."""
+    """If the coordinator ignores tokens, the watermark goes back after a loss of state."""
 
     def ignore_tokens(job: JobState, token: object) -> None:
         """Ignore the tokens that restore a lost watermark."""

@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from tidegate.domain.config import LIMITS
 from tidegate.domain.results import SubstreamRow
-from tidegate.store.jobs import ServerState
+from tidegate.store.states import ServerState
 from tidegate.store.views import Status
 
 MS = 1000

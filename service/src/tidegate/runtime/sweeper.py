@@ -63,7 +63,7 @@ class Sweeper:
             raise jobs
         for job in jobs:
             try:
-                await self._store.sweep(job)
+                await self._store.sweep_due(job)
             except (JobNotFound, JobDeleted):  # the job was deleted after the list was read
                 pass
             except ResponseError as error:

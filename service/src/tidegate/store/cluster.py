@@ -184,7 +184,7 @@ class Cluster(Servers):
         if isinstance(error, MovedError):
             self._owners[slot] = (error.host or asked[0], error.port)
         elif isinstance(error, ClusterDownError):
-            self._is_current = False
+            self._suspect(asked)  # the node may be cut off from the others, and know only old primaries
 
     def _suspect(self, address: Address) -> None:
         """Ask other nodes for the primaries before the next call, because a node has failed."""

@@ -61,6 +61,16 @@ class Functions:
             return reply_of(await self.servers.at(key, lambda server: server.execute(words())))
         return reply_of(await self.servers.at(key, lambda server: server.change(words)))
 
+    async def run_unconfirmed(self, command: str, job: str) -> Reply:
+        """Run a command whose result no client receives, without waiting for replicas.
+
+        Raises:
+            DomainError: If the command was refused.
+        """
+        call = self._call(command, job, self._argument(command, None, {}))
+        with self.around(command):
+            return reply_of(await self.servers.at(self.servers.keys.job_key(job), lambda server: server.execute(call)))
+
     async def run_together(
         self, name: str, job: str, now_ms: int | None, *commands: tuple[str, Mapping[str, Any]]
     ) -> list[Reply]:

@@ -7,7 +7,7 @@ state of a job, so any number of replicas can serve the job.
 import json
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from redis.asyncio import Redis
@@ -32,18 +32,10 @@ from tidegate.store.functions import AroundCommand, Functions, unobserved
 from tidegate.store.merging import Merging, Report
 from tidegate.store.reads import JobReads
 from tidegate.store.servers import OneServer, Servers, raise_first
+from tidegate.store.states import ServerState, server_states
 from tidegate.store.views import Configured, Watched
 
 NONE: Values = {}
-
-
-@dataclass(frozen=True, slots=True)
-class ServerState:
-    """The state of a server: its address ("" for the only server), its buckets, and the error of a failed check."""
-
-    server: str
-    buckets: int
-    error: RedisError | None
 
 
 class JobStore:
@@ -247,6 +239,13 @@ class JobStore:
         """Evaluate a job because time has passed, and return its watermark."""
         return replies.watermark_state(await self._functions.run("sweep", job, now_ms))
 
+    async def sweep_due(self, job: str) -> None:
+        """Evaluate a job because time has passed, without waiting for replicas.
+
+        If no replica answers, each sweep would otherwise take the whole timeout, and the other due jobs would wait.
+        """
+        await self._functions.run_unconfirmed("sweep", job)
+
     async def watch(self, job: str, known: str | None, limit: int, now_ms: int | None = None) -> Watched:
         """Sweep a job, and return at most ``limit`` records after the record with the id ``known``."""
         return Watched.of(await self._functions.run("watch", job, now_ms, after=known, limit=limit))
@@ -273,13 +272,7 @@ class JobStore:
 
     async def states(self) -> list[ServerState]:
         """Return the state of each server."""
-        states: dict[str, ServerState] = {}
-        errors = await self._functions.check_each()
-        for bucket, error in zip(self.servers.keys.buckets, errors, strict=True):
-            name = self.servers.server_of(bucket)
-            state = states.setdefault(name, ServerState(name, 0, None))
-            states[name] = ServerState(name, state.buckets + 1, state.error or error)
-        return [*states.values()]
+        return await server_states(self._functions)
 
     async def check(self) -> None:
         """Raise RedisError if no server runs the functions and accepts writes."""

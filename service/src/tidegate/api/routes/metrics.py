@@ -21,7 +21,7 @@ from tidegate.domain.pattern import matches
 from tidegate.domain.results import SubstreamRow
 from tidegate.runtime.job_metrics import job_metrics, replica_metrics, store_metrics, substream_metrics
 from tidegate.store.connection import is_failed_function
-from tidegate.store.jobs import ServerState
+from tidegate.store.states import ServerState
 from tidegate.store.views import Status
 from tidegate.web.access import CallerOf, allowed
 from tidegate.web.context import Context, ContextOf

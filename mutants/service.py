@@ -114,4 +114,22 @@ MUTANTS = (
         "return key if scheme == SCHEME else None",
         ("tests/auth/test_keyring.py::test_a_key_is_known_by_itself_alone",),
     ),
+    Mutant(
+        "service-moving-slot-unguarded",
+        "A function starts on a node whose slot moves, and fails at a key that has moved.",
+        Guarantee.COMMITTED,
+        f"{SERVICE}/store/keyspace.py",
+        '(f"{tag}:absent",)',
+        "()",
+        ("tests/store/test_redis_cluster.py::test_a_node_with_a_moving_slot_starts_no_function",),
+    ),
+    Mutant(
+        "service-unreplicated-change-confirmed",
+        "A change is confirmed although too few replicas have it.",
+        Guarantee.COMMITTED,
+        f"{SERVICE}/store/pipelining.py",
+        "    if confirmed >= replication.min_replicas:\n",
+        "    if confirmed >= 0:\n",
+        ("tests/store/test_replication.py",),
+    ),
 )

@@ -1,7 +1,6 @@
 """The API on a Redis Cluster: main calls, slots that move under load, and a primary that dies and returns."""
 
 import re
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,8 @@ from tidegate.store.keyspace import Keyspace
 from tidegate_spark.testing import CoordinatorProcess
 
 BUCKETS = 64
+LONGEST_GAP_S = 60.0
+"""Longest time without a confirmed batch of a client. On an idle machine, it is below half a second."""
 KEYS = Keyspace(BUCKETS)
 pytestmark = pytest.mark.slow
 
@@ -70,7 +71,6 @@ def test_the_main_calls(cluster: RedisCluster, replicas: list[str], http: httpx.
         assert other.get("/readyz").status_code == 200
         assert metric(other, "tidegate_store_up") == {"": 1}
         assert set(metric(other, "tidegate_job_watermark_timestamp_seconds")) == set(jobs)
-        assert other.get("/v1/jobs/job-7/page").status_code in (200, 404)
         assert other.get("/").status_code == 200
         assert other.get("/jobs/job-7").status_code == 200
         assert read(other, "/v1/jobs/job-7/watermark")["watermark"] == 90
@@ -89,7 +89,6 @@ def test_slots_that_move_under_load(cluster: RedisCluster, replicas: list[str], 
     """No batch is lost or counted twice while its slot moves through all nodes, key by key."""
     jobs = [f"job-{number}" for number in range(4)]
     slots = {slot_of(job) for job in jobs}
-    began = time.monotonic()
     with load(replicas[0], jobs[:2]) as ones, load(replicas[1], jobs[2:]) as others:
         clients = [*ones, *others]
         advance(clients, 3)
@@ -107,11 +106,7 @@ def test_slots_that_move_under_load(cluster: RedisCluster, replicas: list[str], 
         advance(clients, 3)
     check_monotone(clients)
     check_exact(clients, partial(read, http))
-    gaps = [client.longest_gap_s() for client in clients]
-    print(
-        f"{sum(client.committed for client in clients)} batches in {time.monotonic() - began:.1f} s, longest gap "
-        f"{max(gaps):.2f} s, repeated: {[client.problems for client in clients]}"
-    )
+    assert max(client.longest_gap_s() for client in clients) < LONGEST_GAP_S
 
 
 def test_a_primary_that_dies_and_returns(cluster: RedisCluster, replicas: list[str], http: httpx.Client) -> None:

@@ -11,6 +11,8 @@ import httpx
 from tests.support.api import CONFIG, RUN
 
 STEP = 1000
+# With a timeout, the job is in the set of due jobs, so all keys of its function calls exist.
+TIMED = CONFIG | {"idle_timeout_ms": 600_000}
 SUBSTREAMS = ["a", "b"]
 REPEATED = (409, 503)
 """Statuses after which a client repeats its batch: Redis was away, or has lost the beginning of the batch."""
@@ -88,7 +90,7 @@ class Client:
         if answer.status_code in REPEATED:
             raise _NotConfirmed(answer.json()["code"])
         if answer.status_code == 404:  # the server was lost before a replica knew the job
-            self._http.put(f"/v1/jobs/{self.job}", json=CONFIG, headers={"If-None-Match": "*"})
+            self._http.put(f"/v1/jobs/{self.job}", json=TIMED, headers={"If-None-Match": "*"})
             raise _NotConfirmed("job_not_found")
         found: dict[str, Any] = answer.raise_for_status().json()
         self._token = found.get("watermark_token") or self._token
@@ -106,7 +108,7 @@ def load(url: str, jobs: Sequence[str]) -> Iterator[list[Client]]:
     """Commit batches of several jobs at the same time until the end of the block."""
     with httpx.Client(base_url=url, timeout=60) as http:
         for job in jobs:
-            http.put(f"/v1/jobs/{job}", json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
+            http.put(f"/v1/jobs/{job}", json=TIMED, headers={"If-None-Match": "*"}).raise_for_status()
     clients = [Client(url, job) for job in jobs]
     for client in clients:
         client.start()

@@ -125,6 +125,15 @@ MUTANTS = (
         EACH,
     ),
     Mutant(
+        "lua-newer-schema-read",
+        "The functions read a job that a newer version has written.",
+        Guarantee.COMMITTED,
+        f"{LUA}/parts/state.lua",
+        "schema and schema > constants.SCHEMA",
+        "false",
+        ("tests/upgrades/test_upgrade.py::test_a_job_with_a_newer_schema_is_refused_and_not_changed",),
+    ),
+    Mutant(
         "lua-no-fencing",
         "The coordinator accepts the calls of a run that a newer run has replaced.",
         Guarantee.IDEMPOTENT,

@@ -115,6 +115,15 @@ MUTANTS = (
         ("tests/auth/test_keyring.py::test_a_key_is_known_by_itself_alone",),
     ),
     Mutant(
+        "service-stored-state-renamed",
+        "This version looks for the state of queries under other keys than the previous version.",
+        Guarantee.COMMITTED,
+        f"{SERVICE}/store/keyspace.py",
+        "return key.job .. ':{key.name}:' .. {key.per} end",
+        "return key.job .. ':{key.name}/' .. {key.per} end",
+        ("tests/store/test_twin.py::test_two_versions_agree_on_the_state_of_a_job[15]",),
+    ),
+    Mutant(
         "service-moving-slot-unguarded",
         "A function starts on a node whose slot moves, and fails at a key that has moved.",
         Guarantee.COMMITTED,

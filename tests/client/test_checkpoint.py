@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.drivers import on_files
 from tidegate_spark.errors import InvalidUsage
-from tidegate_spark.protocol.checkpoint import Checkpoint, file_system, is_marker
+from tidegate_spark.protocol.checkpoint import FORMAT, Checkpoint, file_system, is_marker
 from tidegate_spark.protocol.progress import Progress
 
 
@@ -45,6 +45,20 @@ def test_documents_are_stored_by_batch(tmp_path: Path) -> None:
     checkpoint.delete("kind/9")
     checkpoint.delete("kind/9")
     assert checkpoint.batches("kind") == [10]
+
+
+def test_a_document_of_a_newer_client_is_refused(tmp_path: Path) -> None:
+    """An older client could misread the document, and classify rows by another watermark."""
+    checkpoint = Checkpoint(str(tmp_path))
+    checkpoint.write("progress", {"query": "q"})
+    path = tmp_path / "tidegate" / "progress.json"
+    path.write_text(path.read_text().replace(f'"format": {FORMAT}', f'"format": {FORMAT + 1}'))
+    with pytest.raises(
+        InvalidUsage, match=f"progress.json .* has format {FORMAT + 1}, .* reads formats up to {FORMAT}"
+    ):
+        checkpoint.read("progress")
+    path.write_text('{"query": "q"}')
+    assert checkpoint.read("progress") == {"query": "q"}, "a document without a format has the first one"
 
 
 @pytest.mark.parametrize("path", ["/data/x", "file:/data/x", "file:///data/x"])

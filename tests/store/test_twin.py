@@ -36,6 +36,7 @@ from tests.store.strategies import (
 )
 from tests.store.twin import Twin
 from tests.support.driver import Driver, command_of
+from tests.support.versions.previous import previous_library
 from tidegate.domain import commands
 from tidegate.domain.commands.begin import BeginOptions
 from tidegate.domain.commands.stage import PartitionReport
@@ -46,6 +47,8 @@ from tidegate.domain.numbers import above
 from tidegate.domain.results import CommandResult, Holder
 from tidegate.domain.rows import BatchAccounting, LateDisposition, RowCounts, RowsByDelay, RowsOfHour
 from tidegate.domain.state import PinnedWatermark, Run, TokenClaim
+from tidegate.store import functions, servers
+from tidegate.store.library import library
 
 
 class Twins(RuleBasedStateMachine):
@@ -458,11 +461,23 @@ class Twins(RuleBasedStateMachine):
                     assert self.evidence_ms[query] - last_seen_ms >= self.config.idle_timeout_ms
 
 
-@pytest.mark.parametrize("examples", [40, pytest.param(250, marks=pytest.mark.fuzz)])
-def test_scripts_and_domain_agree_on_every_reply(make_driver: Callable[[], Driver], examples: int) -> None:
-    Twins.make_driver = staticmethod(make_driver)
+class UpgradedTwins(Twins):
+    """Twins of a job that the previous version creates. Both versions then serve it by turns."""
+
+    is_upgraded = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        type(self).is_upgraded = False
+
+    @rule()
+    def serve_by_the_other_version(self) -> None:
+        type(self).is_upgraded = not self.is_upgraded
+
+
+def check(twins: type[Twins], examples: int) -> None:
     run_state_machine_as_test(
-        Twins,
+        twins,
         settings=settings(
             max_examples=examples,
             stateful_step_count=40,
@@ -470,3 +485,20 @@ def test_scripts_and_domain_agree_on_every_reply(make_driver: Callable[[], Drive
             report_multiple_bugs=False,
         ),
     )
+
+
+@pytest.mark.parametrize("examples", [40, pytest.param(250, marks=pytest.mark.fuzz)])
+def test_scripts_and_domain_agree_on_every_reply(make_driver: Callable[[], Driver], examples: int) -> None:
+    Twins.make_driver = staticmethod(make_driver)
+    check(Twins, examples)
+
+
+@pytest.mark.parametrize("examples", [15, pytest.param(150, marks=pytest.mark.fuzz)])
+def test_two_versions_agree_on_the_state_of_a_job(
+    make_driver: Callable[[], Driver], monkeypatch: pytest.MonkeyPatch, examples: int
+) -> None:
+    """During a rolling upgrade, each version reads and writes the state of the other one."""
+    UpgradedTwins.make_driver = staticmethod(make_driver)
+    for module in (functions, servers):
+        monkeypatch.setattr(module, "library", lambda: library() if UpgradedTwins.is_upgraded else previous_library())
+    check(UpgradedTwins, examples)

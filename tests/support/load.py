@@ -86,7 +86,12 @@ class Client:
                 time.sleep(0.05)
 
     def _call(self, method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        answer = self._http.request(method, f"/v1/jobs/{self.job}{path}", json=body | {"watermark_token": self._token})
+        try:
+            answer = self._http.request(
+                method, f"/v1/jobs/{self.job}{path}", json=body | {"watermark_token": self._token}
+            )
+        except httpx.TransportError as error:  # the coordinator is restarted
+            raise _NotConfirmed(repr(error)) from error
         if answer.status_code in REPEATED:
             raise _NotConfirmed(answer.json()["code"])
         if answer.status_code == 404:  # the server was lost before a replica knew the job

@@ -122,6 +122,7 @@ def _open_store(settings: Settings, stack: ExitStack) -> tuple[str, EmbeddedValk
         asyncio.run(_check(settings, settings.redis_url))
         return settings.redis_url, None
     valkey = stack.enter_context(EmbeddedValkey(settings.data_dir))
+    asyncio.run(_check(settings, valkey.url))
     return valkey.url, valkey
 
 

@@ -144,6 +144,14 @@ def replica_restarted(world: World, rng: random.Random) -> None:
     replica.start()
 
 
+def replica_of_other_version(world: World, rng: random.Random) -> None:
+    """Stop a replica, and start it with the functions of the other version."""
+    replica = rng.choice(world.replicas)
+    replica.stop(kill=rng.random() < 0.5)
+    replica.change_version()
+    replica.start()
+
+
 def replica_paused(world: World, rng: random.Random) -> None:
     """Stop the process of a replica for a while."""
     replica = rng.choice(world.replicas)
@@ -245,6 +253,7 @@ FAULTS: dict[str, Fault] = {
     "replica killed": replica_killed,
     "replica restarted": replica_restarted,
     "replica paused": replica_paused,
+    "replica of another version": replica_of_other_version,
     "writer killed": writer_killed,
     "two writers": writer_replaced,
     "store link delayed": _delayed("to_store"),

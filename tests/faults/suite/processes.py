@@ -16,6 +16,8 @@ from tests.support.proxy import Proxy
 from tidegate_spark.testing.server import CoordinatorFailed, CoordinatorProcess
 
 START_S = 90.0
+THIS, PREVIOUS = "tidegate", "tests.support.versions.previous"
+"""The programs of two versions of the service."""
 
 
 class Replica:
@@ -55,6 +57,11 @@ class Replica:
         with self._lock:
             self.wanted = False
             self._process.stop(kill)
+
+    def change_version(self) -> None:
+        """Let the next start run the other version of the functions: this one or the previous one."""
+        with self._lock:
+            self._process.program = PREVIOUS if self._process.program == THIS else THIS
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to the replica."""

@@ -214,5 +214,17 @@ class ClockJumped(DomainError):
     fields = ("now_ms",)
 
 
+class StateTooNew(DomainError):
+    """Raised when a newer version of Tidegate has written the state of the job."""
+
+    text = (
+        "A newer version of Tidegate has written the state of the job: it has schema {schema}, and this coordinator "
+        "reads schemas up to {supported}. Upgrade this coordinator, or call one of the newer version."
+    )
+    fields = ("schema", "supported")
+
+
+UNAVAILABLE = (ClockJumped, StateTooNew)
+"""Errors of a call that another coordinator, or the same one later, may answer."""
 BY_CODE: dict[str, type[DomainError]] = {cls.code: cls for cls in DomainError.__subclasses__()}
 """Errors by code, for the replies of the functions in Redis."""

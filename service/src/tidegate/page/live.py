@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 from redis.exceptions import RedisError
 
 from tidegate.auth.roles import READERS
-from tidegate.domain.errors import ClockJumped, JobDeleted, JobNotFound
+from tidegate.domain.errors import UNAVAILABLE, JobDeleted, JobNotFound
 from tidegate.page import sections
 from tidegate.page.job_list import job_list
 from tidegate.page.layout import PageRoute
@@ -91,7 +91,7 @@ async def _updates(
                 began = time.monotonic()
                 try:
                     current = await read()
-                except (RedisError, ClockJumped):
+                except (RedisError, *UNAVAILABLE):
                     yield _event("down", {})
                     shown.clear()
                     continue

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from redis.exceptions import RedisError
 
-from tidegate.domain.errors import ClockJumped, JobDeleted, JobNotFound
+from tidegate.domain.errors import UNAVAILABLE, JobDeleted, JobNotFound
 from tidegate.domain.journal import Record
 from tidegate.domain.results import WatermarkState
 from tidegate.store.jobs import JobStore
@@ -155,7 +155,7 @@ class Feed:
         """
         try:
             watched = await self._store.watch(self._job, known, RECORDS_AT_ONCE)
-        except (RedisError, ClockJumped):
+        except (RedisError, *UNAVAILABLE):
             await asyncio.sleep(RETRY_S)
             return None
         if resumes and watched.known is not None and _is_reset(watched.known):
@@ -176,7 +176,7 @@ class Feed:
                 self._news.clear()
                 try:
                     await self._advance()
-                except (RedisError, ClockJumped) as error:
+                except (RedisError, *UNAVAILABLE) as error:
                     log.debug("Cannot read job %s; trying again: %s", self._job, error)
                     self._positioned.set()
                     # Waiting clients then read the store themselves, and receive its error.

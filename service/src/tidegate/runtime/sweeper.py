@@ -9,7 +9,7 @@ import logging
 
 from redis.exceptions import RedisError, ResponseError
 
-from tidegate.domain.errors import ClockJumped, JobDeleted, JobNotFound
+from tidegate.domain.errors import ClockJumped, JobDeleted, JobNotFound, StateTooNew
 from tidegate.runtime.metrics import Metrics
 from tidegate.store.connection import is_failed_function
 from tidegate.store.jobs import JobStore
@@ -23,6 +23,7 @@ class Sweeper:
     def __init__(self, store: JobStore, interval_ms: int, metrics: Metrics) -> None:
         self._store, self._interval_s, self._metrics = store, interval_ms / 1000, metrics
         self._clock_jumped = False
+        self._too_new = set[str]()
         self._error = ""
         """The last error of Redis. The task logs each error once, because an error recurs at every interval."""
 
@@ -66,6 +67,10 @@ class Sweeper:
                 await self._store.sweep_due(job)
             except (JobNotFound, JobDeleted):  # the job was deleted after the list was read
                 pass
+            except StateTooNew as error:  # a coordinator of the newer version sweeps it
+                if job not in self._too_new:
+                    log.error("Cannot sweep job %s. %s", job, error)
+                self._too_new.add(job)
             except ResponseError as error:
                 if not is_failed_function(error):
                     raise

@@ -5,6 +5,7 @@ socket (``unix://``). With ``redis+sentinel://`` or ``rediss+sentinel://``, Sent
 ``redis+cluster://`` or ``rediss+cluster://``, the store is a Redis Cluster.
 """
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,9 +22,11 @@ from redis.asyncio.sentinel import (
 from redis.exceptions import OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
 
 from tidegate.store.cluster import Cluster
-from tidegate.store.keyspace import BUCKETS
+from tidegate.store.keyspace import BUCKETS, SCHEMA, SCHEMAS
 from tidegate.store.pipelining import Replication
 from tidegate.store.servers import OneServer, Servers, reporting_losses
+
+log = logging.getLogger(__name__)
 
 OLDEST = (7, 0)
 CONNECTIONS = 64
@@ -160,17 +163,38 @@ async def check(redis: Redis, url: str) -> None:
 
 
 async def check_all(servers: Servers, url: str) -> None:
-    """Check each server, and that all coordinators of a Redis Cluster use the same number of buckets.
+    """Check each server, the schema of the state, and the number of buckets of a Redis Cluster.
 
     Raises:
-        StoreUnavailable: If a server is not suitable, or the number of buckets differs from that in the Redis Cluster.
+        StoreUnavailable: If a server is not suitable, if a newer version has used the store, or if the coordinators of
+            a Redis Cluster use another number of buckets.
     """
     with _reachable(url):
         each = await servers.all()
     for server in each:
         await check(server.redis, url)
-    if CLUSTER not in url:
-        return
+    await _check_schema(servers, url)
+    if CLUSTER in url:
+        await _check_buckets(servers, url)
+
+
+async def _check_schema(servers: Servers, url: str) -> None:
+    with _reachable(url):
+        newest = await servers.at(SCHEMAS, lambda server: server.execute(("ZSCORE", SCHEMAS, "newest")))
+    if newest is not None and float(newest) > SCHEMA:
+        raise StoreUnavailable(
+            f"A newer version of Tidegate has used the Redis at {without_password(url)}: its state has schema "
+            f"{float(newest):.0f}, and this version reads schemas up to {SCHEMA}. Start the newer version again, or "
+            "restore a back-up from before the upgrade."
+        )
+    try:
+        # GT, because coordinators of two versions may start at the same time.
+        await servers.at(SCHEMAS, lambda server: server.execute(("ZADD", SCHEMAS, "GT", SCHEMA, "newest")))
+    except RedisError as error:  # a server that is full or read-only; the functions still check the schema of each job
+        log.warning("Cannot store the schema of the state in Redis: %s", error)
+
+
+async def _check_buckets(servers: Servers, url: str) -> None:
     buckets = len(servers.keys.buckets)
     with _reachable(url):
         await servers.at(BUCKETS, lambda server: server.execute(("SET", BUCKETS, buckets, "NX")))

@@ -23,6 +23,14 @@ API_KEYS = PREFIX + "keys"
 """Hash of the last uses of API keys: key id -> Unix time in seconds."""
 PROBE = PREFIX + "probe"
 """Key that a check writes to test whether the server accepts writes."""
+SCHEMA = 1
+"""Version of the stored state. The hash of each job has its schema, and the functions refuse a job with a newer one.
+
+Raise it when older functions would misread the state, and let the functions read all older schemas. A job without a
+schema has the first one.
+"""
+SCHEMAS = PREFIX + "schemas"
+"""Sorted set with one member: the newest schema of all coordinators that have used the store."""
 SECRET = PREFIX + "secret"
 """MAC key of the watermark tokens, if no secret is configured."""
 SWEEPS = PREFIX + "sweeps"

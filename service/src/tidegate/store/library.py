@@ -17,7 +17,7 @@ from importlib.resources.abc import Traversable
 from tidegate.domain import batches, journal, ledger, sketch, timeline
 from tidegate.domain.config import LIMITS, POLICY_LIMITS
 from tidegate.domain.policy import target_completeness
-from tidegate.store.keyspace import TOUCH_MS, lua_keys
+from tidegate.store.keyspace import SCHEMA, TOUCH_MS, lua_keys
 
 READS = ("status", "substreams", "queries", "completeness", "late", "history", "timeline", "distribution")
 PREFIX = "tidegate_"
@@ -59,6 +59,7 @@ TOGETHER, READS_TOGETHER = "together", "reads_together"
 # A server that is full still runs reads and deletes.
 FLAGS = dict.fromkeys((*READS, READS_TOGETHER), "'no-writes'") | {"delete": "'allow-oom'"}
 CONSTANTS = {
+    "SCHEMA": SCHEMA,
     "RECORDS_KEPT": journal.RECORDS_KEPT,
     "RECORDS_KEPT_MS": journal.RECORDS_KEPT_MS,
     "NAMES_KEPT": journal.NAMES_KEPT,

@@ -74,6 +74,7 @@ ERRORS: dict[str, ErrorKind] = {
     "store_read_only": ErrorKind(503, "Store read-only", 5),
     "not_replicated": ErrorKind(503, "Not replicated", 1),
     "clock_jumped": ErrorKind(503, "Clock jumped", 5),
+    "state_too_new": ErrorKind(503, "State too new", 5),
     "overloaded": ErrorKind(503, "Overloaded", 1),
     "too_many_connections": ErrorKind(503, "Too many connections", 5),
     "too_many_from_address": ErrorKind(503, "Too many connections from one address", 5),

@@ -29,6 +29,9 @@ from tidegate_spark.errors import InvalidUsage
 _OF_BATCH = re.compile(r"(\d+)(?:\.json)?")
 """File name of a batch: its number, with the suffix ``.json`` if it is a document."""
 
+FORMAT = 1
+"""Format of the documents, which each document contains. Raise it when an older client would misread one."""
+
 NO_OFFSET = "-"
 """The entry in Spark's log for a source that has no offset yet."""
 
@@ -146,9 +149,22 @@ class Checkpoint:
     # -- documents ------------------------------------------------------------------------------------------------
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """Return a document; None if it does not exist. Documents of batches are named ``<kind>/<batch>``."""
-        document = self._read(f"{self._folder}/{name}.json")
-        return None if document is None else dict(json.loads(document))
+        """Return a document; None if it does not exist. Documents of batches are named ``<kind>/<batch>``.
+
+        Raises:
+            InvalidUsage: If a newer version of the client has written the document.
+        """
+        path = f"{self._folder}/{name}.json"
+        content = self._read(path)
+        if content is None:
+            return None
+        document: dict[str, Any] = json.loads(content)
+        if (written := document.pop("format", FORMAT)) > FORMAT:
+            raise InvalidUsage(
+                f"The document {path} in the checkpoint {self.location!r} has format {written}, and this version of "
+                f"tidegate-spark reads formats up to {FORMAT}. Use the version that wrote it, or a later one."
+            )
+        return document
 
     def documents(self, kind: str) -> dict[str, float]:
         """Return the names of the documents of a kind, each with the Unix time of its last write."""
@@ -161,7 +177,7 @@ class Checkpoint:
 
     def write(self, name: str, document: dict[str, Any]) -> None:
         """Write or replace a document, completely or not at all."""
-        self._write(f"{name}.json", json.dumps(document).encode())
+        self._write(f"{name}.json", json.dumps({"format": FORMAT, **document}).encode())
 
     def delete(self, name: str) -> None:
         """Delete a document, if it exists."""

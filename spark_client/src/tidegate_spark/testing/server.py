@@ -29,10 +29,15 @@ class CoordinatorProcess:
         port: Port; 0 for any free port.
         settings: Settings of the coordinator: ``name`` sets ``TIDEGATE_<NAME>``. The environment's ``TIDEGATE_*``
             variables are not inherited.
+
+    Attributes:
+        program: The Python module that runs ``serve``.
+        url: Address of the coordinator, after the start.
     """
 
     def __init__(self, data_dir: Path, port: int = 0, **settings: str) -> None:
         self.data_dir, self.port, self.settings = data_dir, port, settings
+        self.program = "tidegate"
         self.url = ""
         self._process: subprocess.Popen[str] | None = None
 
@@ -48,7 +53,7 @@ class CoordinatorProcess:
         self.data_dir.mkdir(parents=True, exist_ok=True)
         log = open(self.data_dir / "coordinator.log", "a")  # noqa: SIM115 - the process keeps it
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tidegate", "serve", "--stop-with-stdin"],
+            [sys.executable, "-m", self.program, "serve", "--stop-with-stdin"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -61,6 +66,7 @@ class CoordinatorProcess:
         serving = _SERVING.search(self._process.stdout.readline())
         if serving is None:
             self._process.wait()
+            self.stop()
             lines = (self.data_dir / "coordinator.log").read_text().splitlines()
             raise CoordinatorFailed(lines[-1] if lines else "The coordinator ended without a log record.")
         self.url = serving.group(1)

@@ -40,6 +40,7 @@ local function create()
   if deleted then now = math.max(now, deleted + 1) end
   check_quota()
   redis.call('DEL', key.job)
+  redis.call('HSET', key.job, 'schema', constants.SCHEMA)
   redis.call('SADD', key.jobs, key.name)
   state.start(incarnation, args.state_epoch, now)
   reply.remember()

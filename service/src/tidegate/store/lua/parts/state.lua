@@ -12,6 +12,7 @@
 local state = {job = {}, config = {}, changes = {}}
 local job, config = state.job, state.config
 local stored  -- the packed text of the job, as read
+local has_schema  -- whether the job has the schema of this version
 local decoded, decoded_bytes, MAX_DECODED_BYTES = {}, 0, 2^21  -- bounded, because maxmemory does not count these tables
 local in_force  -- the entry of decoded from which config was copied
 
@@ -45,10 +46,14 @@ function state.forget_config()
   in_force = nil
 end
 
--- Read the job; return 'live', 'deleted', or nil if it was never created.
+-- Read the job; return 'live', 'deleted', or nil if it was never created. Refuse a job that a newer version has written.
 function state.read()
-  local found = redis.call('HMGET', key.job, 'state', 'compiled_config', 'scalars')
-  stored = found[3]
+  local found = redis.call('HMGET', key.job, 'state', 'compiled_config', 'scalars', 'schema')
+  local schema = tonumber(found[4])
+  if schema and schema > constants.SCHEMA then
+    values.refuse('state_too_new', {schema = schema, supported = constants.SCHEMA})
+  end
+  stored, has_schema = found[3], schema == constants.SCHEMA
   replace(job, stored and cmsgpack.unpack(stored) or {})
   if found[1] == 'live' then state.configure(found[2]) end
   return found[1] or nil
@@ -73,13 +78,14 @@ end
 -- Write the job, if it has changed.
 function state.save()
   local packed = cmsgpack.pack(job)
+  if not has_schema then redis.call('HSET', key.job, 'schema', constants.SCHEMA) end
   if packed ~= stored then redis.call('HSET', key.job, 'scalars', packed) end
 end
 
 -- Replace the job by a tombstone.
 function state.delete()
   redis.call('DEL', key.job)
-  redis.call('HSET', key.job, 'state', 'deleted', 'deleted', job.now, 'scalars',
+  redis.call('HSET', key.job, 'state', 'deleted', 'deleted', job.now, 'schema', constants.SCHEMA, 'scalars',
     cmsgpack.pack({incarnation = job.incarnation}))
 end
 

@@ -112,8 +112,8 @@ $(FLINK_READY): benchmarks/flink/flink.lock $(READY)
 	@$(UV) $(@D)/bin/python $(LOCKED) $< >$(@D)/setup.log 2>&1 || { tail -n 20 $(@D)/setup.log; exit 1; } >&2
 	@touch $@
 
-fault-table: $(READY) ## write the table of the last make faults into docs/reliability.md
-	@$(BIN)/python -m docs.fault_table
+fault-table: $(READY) ## write the table of the last make faults into docs/explanation/reliability.md
+	@$(BIN)/python -m docs.tools.fault_table
 
 faults: $(READY) ## inject faults into real processes and check every answer (30 minutes; MINUTES=n, SEED=n repeats a run)
 	@$(BIN)/python -m tests.faults.suite --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED))
@@ -141,13 +141,13 @@ openapi: $(READY) ## write openapi/tidegate.v1.json from the code
 	@mv openapi/tidegate.v1.json.new openapi/tidegate.v1.json
 
 reference: $(READY) ## write docs/reference.md from the code and the OpenAPI document
-	@$(BIN)/python -m docs.reference
+	@$(BIN)/python -m docs.tools.reference
 
 figures: $(READY) ## draw the figures of the guides from runs of the machine
-	@$(BIN)/python -m docs.drawing
+	@$(BIN)/python -m docs.tools.drawing
 
 pictures: $(READY) ## take the screenshots of the README while the demo runs (five minutes; needs Chromium)
-	@$(BIN)/python -m docs.recording
+	@$(BIN)/python -m docs.tools.recording
 
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
   --no-emit-find-links --custom-compile-command 'make lock'

@@ -1,4 +1,4 @@
-"""The cost of a whole batch for the coordinator and Redis. docs/deploy.md has the results.
+"""The cost of a whole batch for the coordinator and Redis. docs/how-to/deploy.md has the results.
 
 The benchmark begins a batch, sends the reports of two tasks, and commits the batch with counts by substream and hour.
 Each substream has a row in each batch. The cost is processor time, which depends less on other load than elapsed time.

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner, Result
 
-from docs.drawing.clicks import MINUTE, clicks
+from docs.tools.drawing.clicks import MINUTE, clicks
 from tests.support.book import BOOK
 from tidegate.__main__ import cli
 
@@ -45,7 +45,7 @@ def book_file(tmp_path: Path) -> Path:
 
 
 def test_the_results_of_the_book(book_file: Path) -> None:
-    """The command reproduces the table of docs/completeness.md, with lags and with a policy."""
+    """The command reproduces the table of docs/explanation/completeness.md, with lags and with a policy."""
     (book_file.parent / "ten.json").write_text(json.dumps(LAG))
     lags = ",".join(map(str, BOOK))
     rows = results(

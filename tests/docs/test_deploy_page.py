@@ -1,4 +1,4 @@
-"""``docs/deploy.md``: variables, services, images and Redis URLs match the code."""
+"""``docs/how-to/deploy.md``: variables, services, images and Redis URLs match the code."""
 
 import re
 from pathlib import Path

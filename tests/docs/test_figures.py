@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from docs.drawing import clicks
-from docs.drawing.merges import least_lags
-from docs.drawing.paint import digest_of, drawn_from
-from docs.drawing.scenes import SCENES, THROTTLED
+from docs.tools.drawing import clicks
+from docs.tools.drawing.merges import least_lags
+from docs.tools.drawing.paint import digest_of, drawn_from
+from docs.tools.drawing.scenes import SCENES, THROTTLED
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 import tidegate_spark
-from docs.reference.page import FILE, page
+from docs.tools.reference.page import FILE, page
 from tests.support.api import DOCUMENT
 from tidegate.__main__ import cli
 

@@ -1,10 +1,10 @@
-"""The least lag that keeps the rows of a trailing partition on time, as analysed in docs/semantics.md."""
+"""The least lag that keeps the rows of a trailing partition on time, as analysed in docs/explanation/semantics.md."""
 
 from collections.abc import Callable
 
 import pytest
 
-from docs.drawing.merges import DISORDER, Late, late_by_average, late_by_maximum, late_by_minimum, least_lag
+from docs.tools.drawing.merges import DISORDER, Late, late_by_average, late_by_maximum, late_by_minimum, least_lag
 
 
 @pytest.mark.parametrize("skew", [0, 1, 2, 5, 10, 25, 50, 99, 100])

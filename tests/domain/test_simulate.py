@@ -1,10 +1,10 @@
-"""The replay of a stream, compared with the table of docs/completeness.md and the state machine of a job."""
+"""The replay of a stream, compared with the table of docs/explanation/completeness.md and the state machine of a job."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from docs.drawing.clicks import MINUTE, WINDOW, clicks
+from docs.tools.drawing.clicks import MINUTE, WINDOW, clicks
 from tests.support.book import BOOK
 from tidegate.domain.config import JobConfig
 from tidegate.domain.policy import LimitingLag

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from docs.drawing.clicks import LAGS, MINUTE, WINDOW, clicks
+from docs.tools.drawing.clicks import LAGS, MINUTE, WINDOW, clicks
 from examples.flights.data import load
 from examples.flights.settings import Settings
 from tests.domain.streams import APART, LAWS, Law, arrivals

@@ -1,4 +1,4 @@
-"""Results for the clicks of docs/completeness.md, by lag in minutes."""
+"""Results for the clicks of docs/explanation/completeness.md, by lag in minutes."""
 
 BOOK = {
     0: (65.84, 6832, 0.87),

@@ -1,8 +1,8 @@
-"""The scenes of docs/semantics.md, one for each figure. Times are small numbers; read them as minutes."""
+"""The scenes of docs/explanation/semantics.md, one for each figure. Times are small numbers; read them as minutes."""
 
 from dataclasses import replace
 
-from docs.drawing.scene import Act, Scene
+from docs.tools.drawing.scene import Act, Scene
 from tidegate.domain import commands
 from tidegate.domain.commands.stage import PartitionReport
 from tidegate.domain.config import JobConfig

@@ -1,10 +1,10 @@
-"""Draw all figures of the docs: ``python -m docs.drawing``."""
+"""Draw all figures of the docs: ``python -m docs.tools.drawing``."""
 
 from pathlib import Path
 
-from docs.drawing import clicks, paint
-from docs.drawing.merges import least_lags
-from docs.drawing.scenes import SCENES, THROTTLED
+from docs.tools.drawing import clicks, paint
+from docs.tools.drawing.merges import least_lags
+from docs.tools.drawing.scenes import SCENES, THROTTLED
 
 FIGURES = Path(__file__).parents[1] / "figures"
 

@@ -1,4 +1,4 @@
-"""``python -m docs.fault_table``: write the table of the last run of the fault suite into docs/reliability.md."""
+"""``python -m docs.tools.fault_table``: write the table of the last run of the fault suite into docs/explanation/reliability.md."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Run the demo and take five screenshots of the operators' page: ``python -m docs.recording``."""
+"""Run the demo and take five screenshots of the operators' page: ``python -m docs.tools.recording``."""
 
 import os
 import re

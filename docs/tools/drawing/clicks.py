@@ -1,4 +1,4 @@
-"""A stream of clicks with exponential delays, for the figures of docs/completeness.md.
+"""A stream of clicks with exponential delays, for the figures of docs/explanation/completeness.md.
 
 The stream has 20,000 events, one every half minute. The delays have a mean of six minutes and a maximum of 25. The
 window size is ten minutes.

@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from docs.drawing.scene import Line, Seen
+from docs.tools.drawing.scene import Line, Seen
 
 Points = list[tuple[float, float]]
 COLOURS = ("#1f6f8b", "#b5651d", "#5b7f3a", "#7a4f9a")

@@ -19,13 +19,21 @@ def exports() -> list[Row]:
 def _export(name: str, export: Any) -> Iterator[Row]:
     if inspect.isclass(export):
         yield from _described(name, name, inspect.getdoc(export))
-        for member, value in sorted(vars(export).items()):
+        for member, value in sorted(members_of(export).items()):
             if not member.startswith("_"):
                 yield from _member(f"{name}.{member}", value)
     elif inspect.isfunction(export):
         yield from _member(name, export)
     else:
         yield code(name), "", plain(_text_after(name).partition("\n\n")[0])
+
+
+def members_of(export: type) -> dict[str, Any]:
+    """Return the members of a class and of its bases in this package that are not exported themselves."""
+    exported = [getattr(tidegate_spark, name) for name in tidegate_spark.__all__]
+    own = [base for base in export.__mro__ if base.__module__.startswith("tidegate_spark.")]
+    bases = [base for base in reversed(own) if base is export or base not in exported]
+    return {name: value for base in bases for name, value in vars(base).items()}
 
 
 def _member(name: str, member: Any) -> Iterator[Row]:

@@ -11,6 +11,7 @@ import typer
 
 import tidegate_spark
 from docs.reference.page import FILE, page
+from docs.reference.python import members_of
 from tests.support.api import DOCUMENT
 from tidegate.__main__ import cli
 
@@ -57,7 +58,7 @@ def exports(name: str) -> Iterator[str]:
     functions = [export] if inspect.isfunction(export) else []
     if inspect.isclass(export):
         # String attributes are error messages.
-        public = {name for name, value in vars(export).items() if name[0] != "_" and not isinstance(value, str)}
+        public = {name for name, value in members_of(export).items() if name[0] != "_" and not isinstance(value, str)}
         functions = [getattr(export, member) for member in public if callable(getattr(export, member))]
         yield from public
         # The fields of a stream store the arguments of its methods.

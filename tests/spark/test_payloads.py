@@ -56,7 +56,7 @@ OTHER_OPERATIONS = {
     "completeness",
     "late",
 }
-"""Operations for other clients: operators, tools and supervisors."""
+"""Operations that queries do not make. `tests/client/test_job_methods.py` calls the methods of `Job` for them."""
 NOT_SENT = {"Report": {"min_event_times", "watermarks"}}
 """Members for other clients: reporters without batches, and reporters of watermarks."""
 

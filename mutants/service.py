@@ -85,7 +85,7 @@ MUTANTS = (
         f"{SERVICE}/auth/callers.py",
         "if self.key is not None and not job.startswith(self.prefix):",
         "if self.key is not None and not job.startswith(''):",
-        (f"{ROLES}::test_the_matrix[get_job-read]", f"{ROLES}::test_the_matrix[report-report]"),
+        (f"{ROLES}::test_the_matrix[status-read]", f"{ROLES}::test_the_matrix[report-report]"),
     ),
     Mutant(
         "service-prefix-not-applied-to-list",

@@ -67,7 +67,7 @@ class JobRun:
         self._closed_ms: dict[int, int] = {}
         self._batches = 0
         self._call("PUT", self._path, case.config, {"If-None-Match": "*"})
-        declared = {"query": QUERY, "names": replay.destinations, "reason": "the destinations of the replay"}
+        declared = {"query": QUERY, "substreams": replay.destinations, "reason": "the destinations of the replay"}
         self._call("POST", f"{self._path}:declare", declared)
 
     def advance(self, now_ms: int) -> None:

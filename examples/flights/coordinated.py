@@ -102,7 +102,7 @@ class Departures:
             return
         batch_s = median(later - earlier for earlier, later in pairwise(self._committed_at[-MEASURED_BATCHES - 1 :]))
         timeout = timedelta(milliseconds=max(1, round(1000 * batch_s * self.settings.idle_batches)))
-        self.job.change_config(config(self.settings, timeout))
+        self.job.configure(config(self.settings, timeout))
 
     def start(self, source: FlightsSource | KafkaSource, checkpoint: Path) -> StreamingQuery:
         return (

@@ -70,7 +70,7 @@ def test_pages_are_sorted_by_query_and_name(http: httpx.Client, make_job: Make) 
     """Rows are sorted by the pair of query and substream. A sort of `query/substream` would put `a-b` before `a`."""
     path = make_job()
     for query in ("a", "a-b", "a.c", "b"):
-        http.post(f"{path}:declare", json={"query": query, "names": ["x", "y"]}).raise_for_status()
+        http.post(f"{path}:declare", json={"query": query, "substreams": ["x", "y"]}).raise_for_status()
     found = []
     after: str | None = ""
     while after is not None:

@@ -59,11 +59,11 @@ def test_substreams_over_the_limit_are_refused(small: httpx.Client, path: str) -
     small.post(f"{path}:report", json={"substreams": ["a", "b"], "max_event_times": [50, 50]}).raise_for_status()
     beyond = {"substreams": ["a", "c", "d"], "max_event_times": [90, 90, 90]}
     too_many(small.post(f"{path}:report", json=beyond), "too_many_substreams", 3)
-    too_many(small.post(f"{path}:declare", json={"names": ["c", "d"]}), "too_many_substreams", 3)
+    too_many(small.post(f"{path}:declare", json={"substreams": ["c", "d"]}), "too_many_substreams", 3)
     assert names(small, path) == ["a", "b"]
-    small.post(f"{path}:declare", json={"names": ["b", "c"]}).raise_for_status()
+    small.post(f"{path}:declare", json={"substreams": ["b", "c"]}).raise_for_status()
     small.post(f"{path}:report", json={"substreams": ["a", "b", "c"], "max_event_times": [60] * 3}).raise_for_status()
-    small.post(f"{path}/substreams:evict", json={"names": ["b", "c"]}).raise_for_status()
+    small.post(f"{path}/substreams:evict", json={"substreams": ["b", "c"]}).raise_for_status()
     assert small.post(f"{path}:report", json=beyond).json()["watermark"] == 80
 
 

@@ -91,7 +91,7 @@ def test_example_bodies_are_accepted(http: httpx.Client, job_name: str) -> None:
         content = operation.get("requestBody", {}).get("content", {}).get("application/json")
         if content is not None:
             bodies[content["schema"]["$ref"].rpartition("/")[2]].model_validate_json(json.dumps(content["example"]))
-    [put_job] = [operation for _, operation in OPERATIONS if operation["operationId"] == "put_job"]
-    config = put_job["requestBody"]["content"]["application/json"]["example"]
+    [configure] = [operation for _, operation in OPERATIONS if operation["operationId"] == "configure"]
+    config = configure["requestBody"]["content"]["application/json"]["example"]
     created = http.put(f"/v1/jobs/{job_name}", json=config, headers={"If-None-Match": "*"})
     assert created.status_code == 201, created.text

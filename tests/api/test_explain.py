@@ -36,7 +36,7 @@ def test_holders_are_listed_from_lowest_to_highest(http: httpx.Client, make_job:
     assert page["holders"][0]["since_ms"] == page["held_by"]["since_ms"]
     assert (page["holders"][0]["until"], page["next_step"]) == ([], None)
     assert described(get_explanation(http, path, limit=1)) == [("slow", "a", 190)]
-    http.post(f"{path}/substreams:evict", json={"query": "", "names": ["a"]})
+    http.post(f"{path}/substreams:evict", json={"query": "", "substreams": ["a"]})
     assert get_explanation(http, path)["watermark"] == 190
     assert http.get(f"{path}:explain", params={"limit": 0}).status_code == 422
 
@@ -45,7 +45,7 @@ def test_every_kind_of_holder_is_named(http: httpx.Client, make_job: Callable[..
     path = make_job(expected_queries=["payments"])
     report(http, path, a=1000)
     http.put(f"{path}/queries/orders/batches/0", json=RUN)
-    http.post(f"{path}:declare", json={"query": "orders", "names": ["x"]})
+    http.post(f"{path}:declare", json={"query": "orders", "substreams": ["x"]})
     http.post(f"{path}/holds", json={"hold": "h", "at_most": 500, "duration_ms": 3_600_000, "reason": "r"})
     page = get_explanation(http, path, limit=10)
     assert described(page) == [

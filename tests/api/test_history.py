@@ -27,7 +27,7 @@ def test_every_emission_names_its_holder(http: httpx.Client, make_job: Callable[
     for event_time in (100, 200):
         report(http, path, event_time)
     http.post(f"{path}/holds", json={"hold": "h", "at_most": 190, "reason": "not yet"})
-    http.post(f"{path}:declare", json={"query": "q", "names": ["b", "c"]})
+    http.post(f"{path}:declare", json={"query": "q", "substreams": ["b", "c"]})
     page = http.get(f"{path}/history").json()
     assert page["next"] is None and page["watermark"] == 190
     summaries = [
@@ -79,7 +79,7 @@ def test_as_of_returns_the_state_at_a_time(http: httpx.Client, make_job: Callabl
         assert page["records"][0] == page["as_of"]
         assert all(record["at_ms"] <= moment for record in page["records"])
     assert http.get(f"{path}/history", params={"as_of": moments[0] - 1}).json()["as_of"] is None
-    page = http.get(f"{path}/history", params={"from_ms": moments[1], "as_of": moments[1]}).json()
+    page = http.get(f"{path}/history", params={"since": moments[1], "as_of": moments[1]}).json()
     assert [record["watermark"] for record in page["records"]] == [190]
     reset = http.post(f"{path}:reset", json={}).json()["now_ms"]
     assert http.get(f"{path}/history", params={"as_of": reset}).json()["as_of"] is None
@@ -94,7 +94,7 @@ def test_pages_return_every_record_once(
     path = make_job()
     for number in range(8):
         report(http, path, 100 + number)
-        http.post(f"{path}:declare", json={"query": "q", "names": [f"b{number}"]})
+        http.post(f"{path}:declare", json={"query": "q", "substreams": [f"b{number}"]})
     query: dict[str, Any] = {"kind": chosen} if chosen else {}
     whole = http.get(f"{path}/history", params=query).json()["records"]
     assert {record["kind"] for record in whole} == set(chosen or ("emission", "action", "created"))

@@ -111,7 +111,7 @@ def test_many_unknown_substreams_are_not_all_listed(path: str) -> None:
     job = path.replace(":report", "-unknown")
     httpx.put(job, json=CONFIG, headers={"If-None-Match": "*"}, timeout=60).raise_for_status()
     for number, shown in ((20, "'n19']"), (5000, "'n19'] and 4980 more")):
-        body = {"names": [f"n{each}" for each in range(number)]}
+        body = {"substreams": [f"n{each}" for each in range(number)]}
         answer = httpx.post(f"{job}/substreams:done", json=body, timeout=60)
         document = problem(answer, 404, "substream_not_found")
         assert document["substreams"] == [f"n{each}" for each in range(20)]

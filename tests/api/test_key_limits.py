@@ -74,7 +74,9 @@ def test_jobs_and_substreams_of_a_key_are_limited(file: Path, as_key: Client) ->
     beyond = {"substreams": list("abcd"), "max_event_times": [1, 2, 3, 4]}
     quota_exceeded(limited.post("/v1/jobs/mine.1:report", json=beyond), "substreams", 3, "limited")
     assert limited.get("/v1/jobs/mine.1").json()["substreams"]["active"] == 0
-    quota_exceeded(limited.post("/v1/jobs/mine.1:declare", json={"names": list("abcd")}), "substreams", 3, "limited")
+    quota_exceeded(
+        limited.post("/v1/jobs/mine.1:declare", json={"substreams": list("abcd")}), "substreams", 3, "limited"
+    )
     other.post("/v1/jobs/theirs:report", json=beyond).raise_for_status()
     limited.post(
         "/v1/jobs/mine.1:report", json={"substreams": list("abc"), "max_event_times": [1, 2, 3]}

@@ -80,7 +80,7 @@ def test_late_rows_of_one_substream(http: httpx.Client, make_job: Make) -> None:
     assert [(row["start"], row["rows"], row["diverted"]) for row in found["hours"]] == [(-HOUR, 3, 2)]
     assert [span["substream"] for span in found["spans"]] == ["a"]
     problem(http.get(f"{path}/late", params={"substream": "a"}), 404, "substream_not_found")
-    evicted = http.post(f"{path}/substreams:evict", json={"query": "q", "names": ["a"], "reason": "gone"})
+    evicted = http.post(f"{path}/substreams:evict", json={"query": "q", "substreams": ["a"], "reason": "gone"})
     assert evicted.status_code == 200, evicted.text
     found = late(http, path, substream="a", query="q")
     assert (found["rows"]["on_time"], found["diverted"], found["dropped"]) == (1, 2, 0)

@@ -54,8 +54,8 @@ def test_a_name_survives_every_call(
     http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make, name: str
 ) -> None:
     path = make_job(overrides=[{"substreams": name[:40].rpartition("*")[0] + "*", "policy": CONFIG["policy"]}])
-    assert post(http, f"{path}:declare", names=[name])["held_by"]["substream"] == name
-    assert post(http, f"{path}:restore", names=[name], watermarks=[5])["watermark"] == 5
+    assert post(http, f"{path}:declare", substreams=[name])["held_by"]["substream"] == name
+    assert post(http, f"{path}:restore", substreams=[name], watermarks=[5])["watermark"] == 5
     with watching(tidegate.url + path) as events:
         [state] = events.take(1)
         assert state.data["held_by"]["substream"] == name
@@ -72,14 +72,14 @@ def test_a_name_survives_every_call(
     row = http.get(f"{path}/substreams").json()["substreams"][0]
     assert (row["policy"] is not None, row["max_event_time"]) == (True, 100)
 
-    post(http, f"{path}/substreams:idle", names=[name], reason=name)
+    post(http, f"{path}/substreams:idle", substreams=[name], reason=name)
     [record] = http.get(f"{path}/history", params={"kind": "action", "limit": 1}).json()["records"]
     assert (record["substreams"], record["reason"]) == ([f"/{name}"], name)
-    post(http, f"{path}/substreams:done", names=[name])
+    post(http, f"{path}/substreams:done", substreams=[name])
     assert table(http, path, state="done") == [("", name)]
-    post(http, f"{path}/substreams:evict", names=[name])
+    post(http, f"{path}/substreams:evict", substreams=[name])
     assert table(http, path) == []
-    refused = http.post(f"{path}/substreams:done", json={"names": [name]})
+    refused = http.post(f"{path}/substreams:done", json={"substreams": [name]})
     assert problem(refused, 404, "substream_not_found")["substreams"] == [name]
 
     batch = f"{path}/queries/q/batches/0"
@@ -90,7 +90,7 @@ def test_a_name_survives_every_call(
     post(http, f"{batch}:commit", **RUN, rows=rows, reported=1)
     [row] = http.get(f"{path}/substreams", params={"query": "q"}).json()["substreams"]
     assert (row["substream"], row["reported"], row["rows"]["late"]) == (name, 3, 1)
-    post(http, f"{path}/queries/q:retire", successor="r")
+    post(http, f"{path}/queries/q:hand_over", successor="r")
     assert table(http, path) == [("r", name)]
     post(http, f"{path}/holds", at_most=1, reason=name)
     assert http.get(path).json()["holds"][0]["reason"] == name
@@ -121,7 +121,7 @@ def test_pages_can_end_at_any_name(http: httpx.Client, make_job: Make) -> None:
 def test_control_characters_in_texts_are_refused(http: httpx.Client, make_job: Make, character: str) -> None:
     """Texts with control characters are refused, because a terminal would interpret them."""
     path, text = make_job(), f"a{character}b"
-    action = {"names": ["a"], "reason": text}
+    action = {"substreams": ["a"], "reason": text}
     batch = f"{path}/queries/q/batches/0"
     http.put(batch, json=RUN).raise_for_status()
     rows = {"rule": text, "substreams": [], "on_time": [], "late": [], "null_event_time": []}
@@ -129,7 +129,7 @@ def test_control_characters_in_texts_are_refused(http: httpx.Client, make_job: M
     for answer in (
         http.post(f"{path}/substreams:idle", json=action),
         http.post(f"{path}:complete", json={"reason": text}),
-        http.post(f"{path}/queries/q:retire", json={"evict": True, "reason": text}),
+        http.post(f"{path}/queries/q:retire", json={"reason": text}),
         http.post(f"{path}/holds", json={"at_most": 1, "reason": text}),
         http.delete(f"{path}/holds/h", params={"reason": text}),
         http.post(f"{batch}:commit", json=RUN | {"rows": rows}),

@@ -36,21 +36,21 @@ def test_an_idle_substream_does_not_hold_until_it_reports(http: httpx.Client, ma
     """An operator can mark a substream as idle before its timeout."""
     path = make_job()
     report(http, path, a=100, b=30)
-    result = post(http, f"{path}/substreams:idle", names=["b"], reason="switched off")
+    result = post(http, f"{path}/substreams:idle", substreams=["b"], reason="switched off")
     assert (result["applied"], result["watermark"]) == (True, 90)
-    assert post(http, f"{path}/substreams:idle", names=["b"])["applied"] is False
+    assert post(http, f"{path}/substreams:idle", substreams=["b"])["applied"] is False
     assert report(http, path, b=101)["held_by"]["substream"] == "a"
-    assert post(http, f"{path}/substreams:idle", 404, names=["c"])["code"] == "substream_not_found"
-    post(http, f"{path}/substreams:done", names=["b"])
-    assert post(http, f"{path}/substreams:idle", 409, names=["b"])["code"] == "substream_done"
+    assert post(http, f"{path}/substreams:idle", 404, substreams=["c"])["code"] == "substream_not_found"
+    post(http, f"{path}/substreams:done", substreams=["b"])
+    assert post(http, f"{path}/substreams:idle", 409, substreams=["b"])["code"] == "substream_done"
 
 
 def test_an_evicted_substream_is_forgotten(http: httpx.Client, make_job: Make) -> None:
     """An evicted substream does not hold the watermark and is not listed."""
     path = make_job()
     report(http, path, a=100, b=30)
-    assert post(http, f"{path}/substreams:evict", names=["b"], reason="sold")["watermark"] == 90
-    assert post(http, f"{path}/substreams:evict", names=["b"])["applied"] is False
+    assert post(http, f"{path}/substreams:evict", substreams=["b"], reason="sold")["watermark"] == 90
+    assert post(http, f"{path}/substreams:evict", substreams=["b"])["applied"] is False
     assert [row["substream"] for row in http.get(f"{path}/substreams").json()["substreams"]] == ["a"]
 
 
@@ -159,14 +159,13 @@ def test_a_query_that_ended_is_retired_with_its_substreams(http: httpx.Client, m
     begin(http, path, "old", 0)
     report(http, path, a=100)
     assert http.get(path).json()["watermark"] is None
-    result = post(http, f"{path}/queries/old:retire", evict=True, reason="replaced")
+    result = post(http, f"{path}/queries/old:retire", reason="replaced")
     assert (result["applied"], result["watermark"]) == (True, 90)
-    assert post(http, f"{path}/queries/old:retire", evict=True)["applied"] is False
+    assert post(http, f"{path}/queries/old:retire")["applied"] is False
     assert begin(http, path, "old", 1).json()["code"] == "query_retired"
     assert http.get(f"{path}/queries").json()["queries"][0]["retired"] is True
-    assert post(http, f"{path}/queries/never:retire", 404, evict=True)["code"] == "query_not_found"
-    for body in ({}, {"evict": True, "successor": "new"}):
-        assert post(http, f"{path}/queries/old:retire", 422, **body)["field"] == "successor"
+    assert post(http, f"{path}/queries/never:retire", 404)["code"] == "query_not_found"
+    assert post(http, f"{path}/queries/old:hand_over", 422)["field"] == "successor"
 
 
 def test_a_renamed_query_hands_its_substreams_over(http: httpx.Client, make_job: Make) -> None:
@@ -175,7 +174,7 @@ def test_a_renamed_query_hands_its_substreams_over(http: httpx.Client, make_job:
     begin(http, path, "old", 0)
     stage(http, path, "old", 0, substreams=["a", "b"], max_event_times=[100, 50])
     post(http, f"{path}/queries/old/batches/0:commit", **RUN)
-    post(http, f"{path}/queries/old:retire", successor="new", reason="renamed")
+    post(http, f"{path}/queries/old:hand_over", successor="new", reason="renamed")
     rows = http.get(f"{path}/substreams").json()["substreams"]
     assert {(row["query"], row["substream"], row["max_event_time"]) for row in rows} == {
         ("new", "a", 100),
@@ -190,30 +189,30 @@ def test_a_query_with_a_lost_checkpoint_releases_its_batch(http: httpx.Client, m
     other = {"query_id": "another", "run_id": "run-2"}
     refused = http.put(f"{path}/queries/q/batches/0", json=other)
     assert refused.json()["code"] == "checkpoint_conflict"
-    assert ":retire" in refused.json()["detail"] or "retire the query" in refused.json()["detail"]
-    assert post(http, f"{path}/queries/q:retire", successor="q", reason="checkpoint lost")["applied"]
+    assert ":hand_over" in refused.json()["detail"]
+    assert post(http, f"{path}/queries/q:hand_over", successor="q", reason="checkpoint lost")["applied"]
     assert http.put(f"{path}/queries/q/batches/0", json=other).status_code == 200
 
 
 def test_a_lost_job_is_declared_with_its_max_event_times(http: httpx.Client, make_job: Make) -> None:
     """After Redis has lost its data, clients declare their substreams with the last known max event times."""
     path = make_job()
-    result = post(http, f"{path}:declare", names=["a", "b"], max_event_times=[100, None], query="q")
+    result = post(http, f"{path}:declare", substreams=["a", "b"], max_event_times=[100, None], query="q")
     assert (result["applied"], result["watermark"]) == (True, None)
     rows = {row["substream"]: row["max_event_time"] for row in http.get(f"{path}/substreams").json()["substreams"]}
     assert rows == {"a": 100, "b": None}
-    assert post(http, f"{path}:declare", names=["a"], max_event_times=[500], query="q")["applied"] is False
-    assert post(http, f"{path}:declare", 422, names=["a"], max_event_times=[1, 2])["field"] == "max_event_times"
+    assert post(http, f"{path}:declare", substreams=["a"], max_event_times=[500], query="q")["applied"] is False
+    assert post(http, f"{path}:declare", 422, substreams=["a"], max_event_times=[1, 2])["field"] == "max_event_times"
 
 
 def test_watermarks_of_another_engine_are_restored(http: httpx.Client, make_job: Make) -> None:
     """A job that moves from another engine starts with that engine's watermarks."""
     path = make_job()
-    post(http, f"{path}:declare", names=["a", "b"])
-    assert post(http, f"{path}:restore", names=["a"], watermarks=[70])["watermark"] is None
-    assert post(http, f"{path}:restore", names=["b"], watermarks=[60])["watermark"] == 60
-    assert post(http, f"{path}:restore", names=["b"], watermarks=[10])["applied"] is False
-    assert post(http, f"{path}:restore", 404, names=["c"], watermarks=[10])["code"] == "substream_not_found"
+    post(http, f"{path}:declare", substreams=["a", "b"])
+    assert post(http, f"{path}:restore", substreams=["a"], watermarks=[70])["watermark"] is None
+    assert post(http, f"{path}:restore", substreams=["b"], watermarks=[60])["watermark"] == 60
+    assert post(http, f"{path}:restore", substreams=["b"], watermarks=[10])["applied"] is False
+    assert post(http, f"{path}:restore", 404, substreams=["c"], watermarks=[10])["code"] == "substream_not_found"
 
 
 def test_an_expected_query_holds_until_it_reports(http: httpx.Client, make_job: Make) -> None:

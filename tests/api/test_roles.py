@@ -20,17 +20,18 @@ from tidegate_spark.testing import CoordinatorProcess
 CREATE = {"If-None-Match": "*"}
 
 BODIES: dict[str, dict[str, Any]] = {
-    "put_job": CONFIG,
+    "configure": CONFIG,
     "report": {"substreams": ["a"], "max_event_times": [1]},
     "begin": RUN,
     "commit": RUN,
     "heartbeat": RUN | {"observed_ms": 0},
-    "declare": {"names": []},
-    "idle": {"names": []},
-    "done": {"names": []},
-    "evict": {"names": []},
-    "restore": {"names": [], "watermarks": []},
-    "retire": {"evict": True},
+    "declare": {"substreams": []},
+    "idle": {"substreams": []},
+    "done": {"substreams": []},
+    "evict": {"substreams": []},
+    "restore": {"substreams": [], "watermarks": []},
+    "hand_over": {"successor": "r"},
+    "retire": {},
     "complete": {},
     "reopen": {},
     "reset": {},
@@ -59,7 +60,7 @@ class Guarded:
         sent = dict(headers or {})
         if key is not None:
             sent["Authorization"] = f"Bearer {key}"
-        if operation == "put_job":
+        if operation == "configure":
             sent |= CREATE
         request = self.http.build_request(method, url, headers=sent, json=BODIES.get(operation))
         answer = self.http.send(request, stream=operation == "watch")
@@ -81,7 +82,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     ):
         found = Guarded(process, keys, directory / "data" / "coordinator.log", http)
         for job in ("mine", "mine-too", "yours"):
-            assert found.send("put_job", job, keys["root"]).status_code == 201
+            assert found.send("configure", job, keys["root"]).status_code == 201
         yield found
         logged = found.log.read_text()
         for key in keys.values():
@@ -110,7 +111,7 @@ def test_the_matrix(guarded: Guarded, operation: str, role: str) -> None:
     if "{job}" in CALLS[operation][1]:
         for job in ("yours", "there-is-none", "min"):
             assert problem(guarded.send(operation, job, key), 403, "job_not_allowed")["prefix"] == "mine"
-    guarded.send("put_job", "mine", guarded.keys["root"])  # if the operation deleted or completed it
+    guarded.send("configure", "mine", guarded.keys["root"])  # if the operation deleted or completed it
     guarded.send("reopen", "mine", guarded.keys["root"])
 
 

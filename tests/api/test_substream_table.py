@@ -31,8 +31,8 @@ def path(http: httpx.Client, make_job: Make) -> str:
     for method, call, body in (
         ("PUT", batch, RUN),
         ("POST", f"{path}:report", {"substreams": list(TOPS), "max_event_times": list(TOPS.values())}),
-        ("POST", f"{path}:declare", {"names": ["new"]}),
-        ("POST", f"{path}/substreams:idle", {"names": ["jfk"]}),
+        ("POST", f"{path}:declare", {"substreams": ["new"]}),
+        ("POST", f"{path}/substreams:idle", {"substreams": ["jfk"]}),
         (
             "POST",
             f"{path}:report",
@@ -92,7 +92,7 @@ def test_each_row_has_the_time_of_its_state(http: httpx.Client, path: str) -> No
     assert before["jfk"] == next(record["at_ms"] for record in history if record["action"] == "idle")
     assert (before["new"], before["hnl"]) == (None, None)
     http.post(f"{path}:report", json={"substreams": ["jfk", "hnl"], "max_event_times": [250, 250]}).raise_for_status()
-    http.post(f"{path}/substreams:done", json={"names": ["lga"]}).raise_for_status()
+    http.post(f"{path}/substreams:done", json={"substreams": ["lga"]}).raise_for_status()
     after = {row["substream"]: row for row in table(http, path, query="")}
     wake = http.get(f"{path}/history", params={"kind": "active"}).json()["records"][0]
     assert (after["jfk"]["state"], after["jfk"]["since_ms"]) == ("active", wake["at_ms"])

@@ -38,7 +38,7 @@ def test_the_state_precedes_the_events(http: httpx.Client, tidegate: Coordinator
     with watching(tidegate.url + path) as events:
         [state] = events.take(1)
         assert (state.name, state.data["watermark"], state.data["held_by"]["substream"]) == ("state", 50, "b")
-        http.post(f"{path}/substreams:idle", json={"names": ["b"], "reason": "paused"}).raise_for_status()
+        http.post(f"{path}/substreams:idle", json={"substreams": ["b"], "reason": "paused"}).raise_for_status()
         idle, emission = events.take(2)
         assert (idle.data["action"], idle.data["reason"]) == ("idle", "paused")
         assert (emission.name, emission.data["watermark"]) == ("emission", 90)
@@ -156,7 +156,7 @@ def test_a_filtered_stream_stays_up_to_date(http: httpx.Client, tidegate: Coordi
     with watching(tidegate.url + path, kind="emission") as events:
         events.take(1)
         report(http, path, a=100)
-        http.post(f"{path}:declare", json={"names": ["b"]}).raise_for_status()
+        http.post(f"{path}:declare", json={"substreams": ["b"]}).raise_for_status()
         report(http, path, b=110, a=120)
         assert emissions(events.until(100)) == [90, 100]
     history = http.get(f"{path}/history", params={"kind": "action"}).json()["records"]

@@ -47,4 +47,16 @@ def test_late_rows_of_one_substream(run: Run, lossy: str) -> None:
     result = json.loads(run("late", lossy, "--substream", "SFO", "--query", "q", "--json").stdout)
     assert (result["dropped"], result["spans"], result["hours"][0]["start"]) == (0, [], AFTERNOON * HOUR)
     assert len(run("late", lossy, "--substream", "SFO", "--query", "q").stdout.splitlines()) == 2
-    assert "substream_not_found" in run("late", lossy, "--substream", "HNL", status=1).stderr
+    assert json.loads(run("late", lossy, "--substream", "SFO", "--json").stdout) | {"now_ms": 0} == result | {
+        "now_ms": 0
+    }
+    assert "substream_not_found" in run("late", lossy, "--substream", "XXX", status=1).stderr
+
+
+def test_several_queries_with_the_substream_are_named(run: Run, lossy: str, http: httpx.Client) -> None:
+    """`--query` is needed only if several queries have a substream of that name."""
+    http.post(f"/v1/jobs/{lossy}:report", json={"substreams": ["SFO"], "max_event_times": [1]}).raise_for_status()
+    for command in ("late", "completeness"):
+        several = run(command, lossy, "--substream", "SFO", status=2)
+        assert "several queries" in several.output and "'', 'q'" in several.output
+        run(command, lossy, "--substream", "SFO", "--query", "q")

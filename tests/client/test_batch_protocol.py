@@ -114,7 +114,7 @@ def test_the_next_run_restores_the_last_watermark(own: LocalCoordinator, runs: R
     job = new_job(own)
     run = runs.run(job)
     run.batch(0, a=100_000, b=40_000)
-    operate(job, "POST", "/substreams:evict", {"query": "q", "names": ["b"], "reason": "gone"})
+    operate(job, "POST", "/substreams:evict", {"query": "q", "substreams": ["b"], "reason": "gone"})
     run.batch(1, a=101_000)
     assert job.status()["watermark"] == 91_000
     own.empty()
@@ -177,7 +177,7 @@ def test_a_renamed_query_restores_nothing(own: LocalCoordinator, runs: Runs) -> 
     job = new_job(own)
     run = runs.run(job, "old")
     run.batch(0, a=100_000, b=40_000)
-    operate(job, "POST", "/substreams:evict", {"query": "old", "names": ["b"], "reason": "gone"})
+    operate(job, "POST", "/substreams:evict", {"query": "old", "substreams": ["b"], "reason": "gone"})
     run.batch(1, a=110_000)
     job.hand_over("old", "new", "renamed")
     run = runs.run(job, "new")

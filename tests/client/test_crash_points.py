@@ -143,7 +143,7 @@ def overtake(own: LocalCoordinator, step: int) -> None:
     queries = [row["query"] for row in job.queries() if row["query"]]
     names = [row["substream"] for row in job.substreams() if row["query"] == "q"]
     if queries and names:
-        operate(job, "POST", "/substreams:idle", {"query": "q", "names": names})
+        operate(job, "POST", "/substreams:idle", {"query": "q", "substreams": names})
 
 
 def points(own: LocalCoordinator, directory: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> list[str]:

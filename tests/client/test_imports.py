@@ -18,8 +18,10 @@ LAYERS = [
     ["start", "native"],
     ["windows"],
     ["hook"],
+    ["actions"],
+    ["reads"],
     ["protocol"],
-    ["batch", "columns", "frame", "spark_settings", "versions", "logs"],
+    ["arguments", "batch", "columns", "frame", "spark_settings", "versions", "logs"],
     ["config", "substreams", "clock", "errors"],
 ]
 """Layers from top to bottom. A module may import from its own layer and from lower ones, without a cycle."""

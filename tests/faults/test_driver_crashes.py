@@ -47,7 +47,7 @@ def test_a_crash_at_any_point_changes_no_results(
         if begun:
             pinned_watermarks[batch] = query["pinned_watermark"]
         operate(job, "POST", ":report", {"substreams": ["x"], "max_event_times": [(batch + 1) * STEP - 200_000]})
-        operate(job, "POST", "/substreams:idle", {"query": QUERY, "names": ["a", "b", "behind"]})
+        operate(job, "POST", "/substreams:idle", {"query": QUERY, "substreams": ["a", "b", "behind"]})
         assert job.status()["coalesced_watermark"] >= (batch + 1) * STEP - 210_000
         if begun and point != "after it":
             assert job.status()["watermark"] == pinned_watermarks[batch]

@@ -50,12 +50,12 @@ class Cases:
         random = Random(self._seed)
         made: list[Case] = []
         for job in JOBS:
-            for name in ("put_job", "begin", "report", "commit"):
+            for name in ("configure", "begin", "report", "commit"):
                 request = self._operations.one(random, name)
                 request.target = re.sub(rb"/batches/[0-9]+", b"/batches/0", request.target)
                 for known in JOBS:
                     request.target = request.target.replace(known.encode(), job.encode())
-                if name == "put_job":
+                if name == "configure":
                     request.headers = [each for each in request.headers if each[0] != b"if-match"]
                     request.set(b"if-none-match", b"*")
                 made.append(_case("preparation", request))

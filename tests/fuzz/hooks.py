@@ -61,7 +61,7 @@ def _put_in_order(policy: dict[str, Any]) -> None:
 
 
 def _equalise(table: dict[str, Any]) -> None:
-    names = table.get("substreams", table.get("names"))
+    names = table.get("substreams")
     if not isinstance(names, list):
         return
     names[:] = [

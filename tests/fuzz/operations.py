@@ -37,7 +37,9 @@ class Operations:
         }
         self._names = list(self.all)
         # Deletions and resets would leave the other calls without state.
-        self._weights = [2 if name in ("delete_job", "reset", "complete", "retire") else 6 for name in self._names]
+        self._weights = [
+            2 if name in ("delete", "reset", "complete", "hand_over", "retire") else 6 for name in self._names
+        ]
 
     def headers(self) -> Headers:
         """Return the headers of a valid request."""
@@ -68,7 +70,7 @@ class Operations:
                     query[label] = parameter["example"]
                 else:
                     headers.append((label.encode(), str(parameter["example"]).encode()))
-        if name == "put_job":
+        if name == "configure":
             condition = random.choice([(b"if-none-match", b"*"), (b"if-match", b"*")])
             headers = [each for each in headers if not each[0].startswith(b"if-")] + [condition]
         request = Request(name, method.encode(), target_of(path, query), headers)
@@ -86,7 +88,7 @@ def _adapt(random: Random, name: str, document: dict[str, Any]) -> dict[str, Any
         document |= {"query_id": "checkpoint", "run_id": random.choice(RUNS)}
         document.pop("watermark_token")
     match name:
-        case "put_job":
+        case "configure":
             document["expected_queries"] = []
             document["max_future_skew_ms"] = None
         case "report":
@@ -101,8 +103,8 @@ def _adapt(random: Random, name: str, document: dict[str, Any]) -> dict[str, Any
             document["after_batch"] = random.choice([None, 0, 1])
         case "declare" | "restore" | "idle" | "done" | "evict":
             _adapt_names(random, document)
-        case "retire":
-            document["successor"] = random.choice([None, *IDS["query"]])
+        case "hand_over":
+            document["successor"] = random.choice(IDS["query"])
     return document
 
 
@@ -120,7 +122,7 @@ def _adapt_report(random: Random, document: dict[str, Any]) -> None:
 
 def _adapt_names(random: Random, document: dict[str, Any]) -> None:
     names = random.sample(SUBSTREAMS, random.randint(1, 2))
-    document |= {"names": names, "query": random.choice(["", *IDS["query"]])}
+    document |= {"substreams": names, "query": random.choice(["", *IDS["query"]])}
     for column in ("max_event_times", "watermarks"):
         if column in document:
             document[column] = [1_357_552_800_000] * len(names)

@@ -76,7 +76,7 @@ def test_calls_of_one_job(fuzzed: FuzzedCoordinator, tmp_path: Path) -> None:
     config.write_text(f"{SCHEMATHESIS.read_text()}\n[parameters]\n{parameters}\n")
     with httpx.Client(base_url=fuzzed.process.url, headers={"Authorization": f"Bearer {fuzzed.key}"}) as http:
         http.put("/v1/jobs/flights", json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
-        fuzzed.run(config, "--exclude-path-regex", "watch$|livez|readyz", "--exclude-operation-id", "delete_job")
+        fuzzed.run(config, "--exclude-path-regex", "watch$|livez|readyz", "--exclude-operation-id", "delete")
         assert http.get("/v1/jobs/flights").json()["incarnation"] > 1, (
             "the job must have been reset, so calls have reached it"
         )

@@ -25,7 +25,7 @@ PARAMETERS = [
     *(b"1&", b"+1", b"1.0", b"0x1", b"%0A", b"%20", b"\xc3\xa4", b"a%2Fb", b"2e308", b"9007199254740992"),
 ]
 NAMES = [
-    *(b"x", b"limit", b"after", b"before", b"as_of", b"from_ms", b"kind", b"state", b"sort", b"name", b"query"),
+    *(b"x", b"limit", b"after", b"before", b"as_of", b"since", b"kind", b"state", b"sort", b"name", b"query"),
     *(b"substream", b"window_ms", b"target", b"lag_ms", b"at_least", b"timeout_s", b"descending", b"reason"),
     *(b"substreams", b"%00", b"", b"limit[]"),
 ]

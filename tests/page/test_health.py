@@ -25,11 +25,11 @@ def test_jobs_of_every_health(tmp_path: Path, visitor: Visitor) -> None:
             create(http, job, **throttle, idle_timeout_ms=500 if job == "blocked" else HOUR)
         create(http, "lagging", max_lag_ms=HOUR)
         report(http, "lagging", {"BOS": BASE})
-        names = {"names": ["HNL"], "reason": "lands tomorrow"}
+        names = {"substreams": ["HNL"], "reason": "lands tomorrow"}
         http.post("/v1/jobs/no-watermark:declare", json=names).raise_for_status()
         report(http, "no-watermark", {"BOS": BASE})
         report(http, "all-idle", {"BOS": BASE, "HNL": BASE - HOUR})
-        idle = {"names": ["BOS", "HNL"], "reason": "the night"}
+        idle = {"substreams": ["BOS", "HNL"], "reason": "the night"}
         http.post("/v1/jobs/all-idle/substreams:idle", json=idle).raise_for_status()
         report(http, "complete", {"BOS": BASE, "HNL": BASE - HOUR})
         http.post("/v1/jobs/complete:complete", json={"reason": "the year is over"}).raise_for_status()

@@ -142,7 +142,7 @@ def test_markup_in_names_is_shown_as_text(
     """Markup in names and reasons is shown as text. The content security policy blocks scripts that get through."""
     hold = {"at_most": BASE, "reason": MARKUP, "hold": "mine"}
     http.post(f"/v1/jobs/{held}/holds", json=hold).raise_for_status()
-    idle = {"names": [MARKUP], "query": "departures", "reason": f"</li><script>alert(2)</script>{MARKUP}"}
+    idle = {"substreams": [MARKUP], "query": "departures", "reason": f"</li><script>alert(2)</script>{MARKUP}"}
     http.post(f"/v1/jobs/{held}/substreams:idle", json=idle).raise_for_status()
     page = open_job(visitor, tidegate, held, "?state=any")
     row = page.get_by_role("row", name=re.compile(re.escape(MARKUP)))

@@ -222,7 +222,7 @@ def test_forms_are_validated_like_calls_of_the_api(guarded: Guarded) -> None:
         refused("hold", "is not a duration", at_most="0", lasts="9" * 400 + "d")
         refused("hold", "duration_ms: ", at_most="0", lasts="9" * 30 + "d")
         refused("hold", "at_most: ", at_most=str(2**53))
-        refused("evict", "names: ", query="", substream="")
+        refused("evict", "substreams: ", query="", substream="")
         records = httpx.get(
             f"{guarded.process.url}/v1/jobs/yours/history",
             params={"kind": "action"},

@@ -51,7 +51,7 @@ def test_the_filter_states_what_it_selects(
     job = make()
     report(http, job, {f"s{number:03}": BASE + number for number in range(size)})
     names = [f"s{number:03}" for number in range(100, 106)]
-    body = {"names": names, "query": "", "reason": "a test"}
+    body = {"substreams": names, "query": "", "reason": "a test"}
     http.post(f"/v1/jobs/{job}/substreams:idle", json=body).raise_for_status()
     page = open_job(visitor, tidegate, job, "?range=6h")
     selected = page.locator("#substreams .selected")

@@ -30,7 +30,7 @@ def test_a_line_names_its_call(tmp_path: Path) -> None:
         staged = http.post("/v1/jobs/j:report", json=body, headers={"X-Request-ID": 'no "id"'})
         http.get("/v1/jobs/none")
         http.post("/v1/jobs/j:report", json={"substreams": ["a"], "max_event_times": [1]}).raise_for_status()
-        act = {"names": ["a"], "reason": "a line"}
+        act = {"substreams": ["a"], "reason": "a line"}
         http.post("/v1/jobs/j/substreams:idle", json=act).raise_for_status()
         http.post("/v1/jobs/j/act", json={})
     lines = [line for line in written(tmp_path) if line["logger"] in ("tidegate.web.observed", "tidegate.audit")]
@@ -40,7 +40,7 @@ def test_a_line_names_its_call(tmp_path: Path) -> None:
     ids = [answer.headers["x-request-id"] for answer in (fenced, staged)]
     assert all(len(one) == 16 for one in ids)
     assert entries[:4] == [
-        {"event": "Call completed.", "request": "mine-1", "job": "j", "call": "put_job", "status": 201},
+        {"event": "Call completed.", "request": "mine-1", "job": "j", "call": "configure", "status": 201},
         {
             "event": "Call refused.",
             "request": ids[0],
@@ -78,7 +78,7 @@ def test_a_failure_is_one_line_with_its_traceback(valkey: EmbeddedValkey, job_na
         failed = http.get(f"/v1/jobs/{job_name}")
         assert (failed.status_code, failed.json()["code"]) == (500, "internal")
         assert (
-            'tidegate_http_request_duration_seconds_count{call="get_job",status="500"} 1.0'
+            'tidegate_http_request_duration_seconds_count{call="status",status="500"} 1.0'
             in httpx.get(f"{process.url}/metrics").text
         )
         redis.delete(job_key(job_name))

@@ -134,9 +134,9 @@ class Coordinator:
         if found := HEARTBEAT.fullmatch(path):
             return self._heartbeat(found[1], body)
         if path == ":declare":
-            times = dict(zip(body["names"], body.get("max_event_times", ()), strict=False))
+            times = dict(zip(body["substreams"], body.get("max_event_times", ()), strict=False))
             known = {name: time for name, time in times.items() if time is not None}
-            done = self.apply(commands.declare, body["query"], body["names"], self._now_ms(), known)
+            done = self.apply(commands.declare, body["query"], body["substreams"], self._now_ms(), known)
             return self._members(done.state)
         if path == "/queries":
             assert self.job is not None

@@ -55,7 +55,7 @@ def test_a_restart_does_not_restore_evicted_substreams(
     stream = Sink().after(job.stream(source.stream(spark), event_time="t", substream="k"))
     source.add(*rows(("a", 100_000), ("b", 40_000)))
     to_the_end(stream, checkpoint)
-    operate(job, "POST", "/substreams:evict", {"query": "q", "names": ["b"], "reason": "it was a typo"})
+    operate(job, "POST", "/substreams:evict", {"query": "q", "substreams": ["b"], "reason": "it was a typo"})
     source.add(*rows(("a", 110_000)))
     to_the_end(stream, checkpoint)
     assert known(job) == {"a": 110_000}
@@ -117,7 +117,7 @@ def test_a_lost_job_gets_its_changed_configuration(
     source.add(*rows(("a", 100_000)))
     with running(sink.after(job.stream(source.stream(spark), event_time="t", substream="k")), checkpoint):
         until(lambda: len(sink.committed) == 1, "the first batch")
-        job.change_config(limiting_lag(2 * LAG))
+        job.configure(limiting_lag(2 * LAG))
         kill(own, empties=True)
         own.start()
         until(lambda: known(job) == {"a": 100_000}, "the substream is restored")

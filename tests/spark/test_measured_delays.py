@@ -163,7 +163,7 @@ def test_running_queries_measure_delays_when_the_policy_needs_them(
     try:
         source.add(*rows(("a", 100_000)))
         query.processAllAvailable()
-        job.change_config(target_completeness(0.9, timedelta(seconds=60), min_rows=20))
+        job.configure(target_completeness(0.9, timedelta(seconds=60), min_rows=20))
         source.add(*rows(*(("a", 100_000 - 1000 * at) for at in range(40))))
         query.processAllAvailable()
     finally:

@@ -442,7 +442,7 @@ def test_the_jobs_limit_on_future_event_times_applies(
     source.add({"k": "a", "t": "2090-01-01T00:00:00Z"}, {"k": "a", "t": "2090-01-01T00:01:00Z"})
     followed = tens(native(tidegate.job(job=job_name), source.stream(spark), checkpoint, windows=TEN))
     assert len(to_the_end(followed, checkpoint).all()) == 1
-    owner.change_config(limiting_lag(LAG))
+    owner.configure(limiting_lag(LAG))
     source.add({"k": "a", "t": "2090-01-01T00:02:00Z"})
     to_the_end(followed, checkpoint)
     assert (owner.status()["rows"]["on_time"], owner.status()["rows"]["future"]) == (2, 1)

@@ -38,11 +38,11 @@ OPENAPI = json.loads(DOCUMENT.read_text())
 OTHER_OPERATIONS = {
     "list_jobs",
     "list_keys",
-    "explain_job",
+    "explain",
     "history",
     "watch",
     "get_batch",
-    "delete_job",
+    "delete",
     "idle",
     "evict",
     "restore",
@@ -56,7 +56,7 @@ OTHER_OPERATIONS = {
     "completeness",
     "late",
 }
-"""Operations for other clients: operators, tools and supervisors."""
+"""Operations that queries do not make. `tests/client/test_job_methods.py` calls the methods of `Job` for them."""
 NOT_SENT = {"Report": {"min_event_times", "watermarks"}}
 """Members for other clients: reporters without batches, and reporters of watermarks."""
 
@@ -149,7 +149,7 @@ def recorded(
     job.done("windows", ["a"], "ended")
     job.hand_over("driver", "driver-2", "renamed")
     job.retire("driver-2", "over")
-    job.change_config(limiting_lag(LAG, frame=timedelta(seconds=10)))
+    job.configure(limiting_lag(LAG, frame=timedelta(seconds=10)))
     assert job.status()["revision"] == 2 and job.queries() and job.substreams()
     job.complete("the end of the input")
     found: defaultdict[str, list[Exchange]] = defaultdict(list)
@@ -203,7 +203,7 @@ def test_the_client_sends_every_member_for_spark_jobs(recorded: dict[str, list[E
     """A member that the client never sends is missing in the client, or superfluous in the document."""
     for operation, exchanges in recorded.items():
         call = call_of(operation)
-        if "requestBody" not in call or operation == "put_job":
+        if "requestBody" not in call or operation == "configure":
             continue
         name = body_schema(call)["$ref"].rpartition("/")[2]
         sent = {member for exchange in exchanges for member in json.loads(exchange.sent)}

@@ -119,7 +119,7 @@ class ModelCoordinator:
             self.job.proven = max(int(value), int(value) if self.job.proven is None else self.job.proven)
 
     def _declare(self, job: ModelJob, body: dict[str, Any]) -> Response:
-        for name, time in zip(body["names"], body.get("max_event_times", []), strict=False):
+        for name, time in zip(body["substreams"], body.get("max_event_times", []), strict=False):
             if time is not None:
                 job.max_event_times[name] = max(time, job.max_event_times.get(name, time))
         return self._answer(job)

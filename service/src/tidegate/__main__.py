@@ -12,7 +12,7 @@ from tidegate.cli.keys import keys
 from tidegate.cli.late import late
 from tidegate.cli.simulate import simulate
 
-cli = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+cli = typer.Typer(pretty_exceptions_enable=False, no_args_is_help=True)
 
 
 def _print_version(value: bool) -> None:
@@ -80,11 +80,16 @@ for action in (
     actions.idle,
     actions.done,
     actions.evict,
+    actions.restore,
     actions.retire,
+    actions.hand_over,
     actions.hold,
     actions.release,
     actions.complete,
     actions.reopen,
+    actions.configure,
+    actions.reset,
+    actions.delete,
 ):
     cli.command(rich_help_panel="Actions")(action)
 cli.command(rich_help_panel="Simulation")(simulate)

@@ -211,7 +211,7 @@ def _floor(job: JobPlan, calls: Sequence[Call], epoch: str) -> tuple[float, int]
 
 def _named_by(job: JobPlan, call: Call) -> set[tuple[str | None, str]]:
     """Return the substreams that a call makes known."""
-    names = call.body.get("names") or call.body.get("substreams") or []
+    names = call.body.get("substreams") or []
     if call.kind == "commit" and call.query is not None:
         names = job.writers[call.query]
     return {(call.query, name) for name in names}

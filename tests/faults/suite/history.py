@@ -96,7 +96,7 @@ class Call:
 
     def event_times(self) -> dict[str, int]:
         """Return the max event times that the call reports, by substream."""
-        names = self.body.get("substreams") or self.body.get("names") or []
+        names = self.body.get("substreams") or []
         times = self.body.get("max_event_times") or []
         return {name: at for name, at in zip(names, times, strict=False) if at is not None}
 

@@ -199,7 +199,7 @@ def _copy(machine: JobMachine) -> JobMachine:
 def _apply(machine: JobMachine, call: Call, now_ms: int) -> None:
     claim = call.claim
     if call.kind == "declare":
-        machine.declare("", call.body["names"], now_ms, call.event_times())
+        machine.declare("", call.body["substreams"], now_ms, call.event_times())
     else:
         token = None if claim is None else TokenClaim(*claim)
         machine.report(call.event_times(), now_ms, token=token)
@@ -209,7 +209,7 @@ def _changes(machine: JobMachine, call: Call) -> bool:
     """Return whether an operation would change the machine."""
     known = {name: substream.max_event_time for (_, name), substream in machine.substreams.items()}
     if call.kind == "declare":
-        return any(known.get(name) is None for name in call.body["names"])
+        return any(known.get(name) is None for name in call.body["substreams"])
     restores = call.claim is not None and (machine.watermark is None or call.claim[1] > machine.watermark)
     return restores or any((known.get(name) or at - 1) < at for name, at in call.event_times().items())
 

@@ -42,7 +42,7 @@ class Client:
     def declare(self, max_event_times: Mapping[str, int], names: Sequence[str]) -> bool:
         """Declare substreams with their max event times; return whether the call succeeded."""
         times = [max_event_times.get(name) for name in names]
-        body = {"query": "", "names": list(names), "max_event_times": times, "reason": "the job was lost"}
+        body = {"query": "", "substreams": list(names), "max_event_times": times, "reason": "the job was lost"}
         answer = self.call("POST", ":declare", body)
         return answer is not None and answer.status == 200
 

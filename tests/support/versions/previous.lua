@@ -3561,7 +3561,7 @@ if successor == name then
   local applied = query.open
   if applied then
     batches.give_up(query)
-    journal.write_action('retire', name, nil, 'successor', successor)
+    journal.write_action('hand_over', name, nil, 'successor', successor)
   end
   evaluate.evaluate(true)
   return reply.finish({applied = applied})
@@ -3616,7 +3616,7 @@ if successor then
 end
 observation.remove_placeholder(name)
 substreams.forget(name, own)
-journal.write_action('retire', name, own, 'successor', successor)
+journal.write_action(successor and 'hand_over' or 'retire', name, own, 'successor', successor)
 evaluate.evaluate(true)
 return reply.finish({applied = true})
 end

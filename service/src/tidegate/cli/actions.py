@@ -1,7 +1,9 @@
 """Commands that change a job. The history keeps the reason for each command."""
 
+import json
 from collections.abc import Callable
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -10,8 +12,13 @@ from tidegate.cli.options import LOCAL_URL, AsJson, Job, Url, duration_option, t
 from tidegate.cli.output import show, show_json
 from tidegate.cli.views import job_sentence
 
-Names = Annotated[list[str], typer.Argument(help="Names of the substreams.")]
+Substreams = Annotated[list[str], typer.Argument(help="Names of the substreams.")]
+Query = Annotated[str, typer.Argument(help="Name of the query.")]
+Hold = Annotated[str, typer.Argument(help="Name of the hold.")]
 Reason = Annotated[str, typer.Option(help="Reason for the action. The history keeps it.", prompt="Reason")]
+Confirm = Annotated[
+    str, typer.Option(help="Name of the job, which confirms the action.", prompt="Name of the job, to confirm")
+]
 QueryOfSubstreams = Annotated[
     str | None,
     typer.Option(
@@ -24,14 +31,14 @@ QueryOfSubstreams = Annotated[
 
 def declare(
     job: Job,
-    names: Names,
+    substreams: Substreams,
     reason: Reason,
     query: Annotated[str, typer.Option(help="Query of the substreams. Omit it for reports without batches.")] = "",
     url: Url = LOCAL_URL,
     as_json: AsJson = False,
 ) -> None:
     """Declare substreams, so that they hold the watermark from the start."""
-    _post(url, job, ":declare", {"names": names, "query": query, "reason": reason}, as_json)
+    _post(url, job, ":declare", {"substreams": substreams, "query": query, "reason": reason}, as_json)
 
 
 def _substream_action(verb: str, effect: str) -> Callable[..., None]:
@@ -39,15 +46,15 @@ def _substream_action(verb: str, effect: str) -> Callable[..., None]:
 
     def act(
         job: Job,
-        names: Names,
+        substreams: Substreams,
         reason: Reason,
         query: QueryOfSubstreams = None,
         url: Url = LOCAL_URL,
         as_json: AsJson = False,
     ) -> None:
         if query is None:
-            query = _query_of(Coordinator(url), job, names)
-        _post(url, job, f"/substreams:{verb}", {"names": names, "query": query, "reason": reason}, as_json)
+            query = Coordinator(url).query_of(job, substreams)
+        _post(url, job, f"/substreams:{verb}", {"substreams": substreams, "query": query, "reason": reason}, as_json)
 
     act.__name__, act.__doc__ = verb, effect
     return act
@@ -58,56 +65,78 @@ done = _substream_action("done", "Mark substreams as permanently ended.")
 evict = _substream_action("evict", "Remove substreams. Evicted substreams can return as new substreams.")
 
 
-def retire(
+def restore(
     job: Job,
-    query: Annotated[str, typer.Argument(help="Name of the query.")],
+    substreams: Substreams,
     reason: Reason,
-    successor: Annotated[
-        str | None,
-        typer.Option(
-            help="Query that takes over the substreams. Name the query itself to continue on another checkpoint."
+    watermarks: Annotated[
+        list[int],
+        time_option(
+            "Watermark of a substream, as 2013-01-14T00:00Z or Unix milliseconds. Repeat it for each substream, in "
+            "the same order."
         ),
-    ] = None,
-    evict: Annotated[
-        bool, typer.Option("--evict", help="Evict the substreams. Use it instead of --successor.")
-    ] = False,
+    ],
+    query: QueryOfSubstreams = None,
     url: Url = LOCAL_URL,
     as_json: AsJson = False,
 ) -> None:
-    """End a query that was stopped or renamed, or has lost its checkpoint."""
-    if (successor is None) != evict:
-        raise typer.BadParameter("give either --successor QUERY or --evict")
-    choice: dict[str, Any] = {"evict": True} if successor is None else {"successor": successor}
-    _post(url, job, f"/queries/{query}:retire", {**choice, "reason": reason}, as_json)
+    """Set the watermarks of substreams to values from another system."""
+    if query is None:
+        query = Coordinator(url).query_of(job, substreams)
+    body = {"substreams": substreams, "watermarks": watermarks, "query": query, "reason": reason}
+    _post(url, job, ":restore", body, as_json)
+
+
+def retire(job: Job, query: Query, reason: Reason, url: Url = LOCAL_URL, as_json: AsJson = False) -> None:
+    """End a query: abandon its open batch, and evict its substreams."""
+    _post(url, job, f"/queries/{quote(query, safe='')}:retire", {"reason": reason}, as_json)
+
+
+def hand_over(
+    job: Job,
+    query: Query,
+    successor: Annotated[
+        str,
+        typer.Argument(
+            help="Query that takes over the substreams. Name the query itself to continue on another checkpoint."
+        ),
+    ],
+    reason: Reason,
+    url: Url = LOCAL_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Retire a query whose substreams its successor takes over, because it was renamed or has lost its checkpoint."""
+    path = f"/queries/{quote(query, safe='')}:hand_over"
+    _post(url, job, path, {"successor": successor, "reason": reason}, as_json)
 
 
 def hold(
     job: Job,
     at_most: Annotated[int, time_option("Highest watermark, as 2013-01-14T00:00Z or Unix milliseconds.")],
     reason: Reason,
-    name: Annotated[
+    hold: Annotated[
         str | None, typer.Option(help="Name of the hold. By default, the coordinator chooses a name.")
     ] = None,
-    lasts: Annotated[
+    duration: Annotated[
         int | None, duration_option("Duration of the hold, such as 2h. By default, the hold does not expire.")
     ] = None,
     url: Url = LOCAL_URL,
     as_json: AsJson = False,
 ) -> None:
     """Keep the watermark at or below a value."""
-    body = {"at_most": at_most, "reason": reason, "hold": name, "duration_ms": lasts}
+    body = {"at_most": at_most, "reason": reason, "hold": hold, "duration_ms": duration}
     _post(url, job, "/holds", body, as_json)
 
 
 def release(
     job: Job,
-    name: Annotated[str, typer.Argument(help="Name of the hold.")],
+    hold: Hold,
     reason: Reason,
     url: Url = LOCAL_URL,
     as_json: AsJson = False,
 ) -> None:
     """Release a hold."""
-    result = Coordinator(url).job("DELETE", job, f"/holds/{name}", params={"reason": reason})
+    result = Coordinator(url).job("DELETE", job, f"/holds/{quote(hold, safe='')}", params={"reason": reason})
     _show_result(result, as_json)
 
 
@@ -129,24 +158,39 @@ def reopen(job: Job, reason: Reason, url: Url = LOCAL_URL, as_json: AsJson = Fal
     _post(url, job, ":reopen", {"reason": reason}, as_json)
 
 
-def _query_of(coordinator: Coordinator, job: str, names: list[str]) -> str:
-    """Return the only query that has all of these substreams; empty if a substream is unknown.
+def reset(job: Job, confirm: Confirm, reason: Reason, url: Url = LOCAL_URL, as_json: AsJson = False) -> None:
+    """Delete all state of a job, including its watermark, and keep its configuration."""
+    _check_confirmed(job, confirm)
+    _post(url, job, ":reset", {"reason": reason}, as_json)
 
-    Raises:
-        typer.BadParameter: If several queries have the substreams, or no query has all of them.
-    """
-    queries_by_name: list[set[str]] = []
-    for name in names:
-        # A name can contain `*`, which matches other names too.
-        rows = coordinator.job("GET", job, "/substreams", params={"name": name, "limit": 10_000})["substreams"]
-        queries_by_name.append({row["query"] for row in rows if row["substream"] == name})
-    if not all(queries_by_name):
-        return ""  # the coordinator's error names the unknown substreams
-    common = set.intersection(*queries_by_name)
-    if len(common) == 1:
-        return common.pop()
-    listed = ", ".join(repr(query) for query in sorted(set.union(*queries_by_name)))
-    raise typer.BadParameter(f"several queries have these substreams; choose a query with --query: {listed}")
+
+def delete(job: Job, confirm: Confirm, url: Url = LOCAL_URL) -> None:
+    """Delete a job with its history. The coordinator refuses its reports until the job is created again."""
+    _check_confirmed(job, confirm)
+    Coordinator(url).job("DELETE", job)
+    show(f"{job}: deleted.")
+
+
+def configure(
+    job: Job,
+    config: Annotated[typer.FileText, typer.Argument(help="JSON file with the configuration; - for standard input.")],
+    create: Annotated[bool, typer.Option("--create", help="Create the job. The command fails if it exists.")] = False,
+    url: Url = LOCAL_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Replace the configuration of a job, or create the job. The watermark does not move back."""
+    try:
+        document = json.load(config)
+    except ValueError as error:
+        raise typer.BadParameter(f"{config.name} is not JSON ({error}); write an object with a policy") from None
+    condition = {"If-None-Match": "*"} if create else {"If-Match": "*"}
+    result = Coordinator(url).job("PUT", job, json=document, headers=condition)
+    _show_result(result, as_json)
+
+
+def _check_confirmed(job: str, confirm: str) -> None:
+    if confirm != job:
+        raise typer.BadParameter(f"--confirm is {confirm!r}; type the name of the job, {job!r}")
 
 
 def _post(url: str, job: str, path: str, body: dict[str, Any], as_json: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tidegate.cli.coordinator import NOT_REACHED, Coordinator
-from tidegate.cli.options import LOCAL_URL, AsJson, Job, Substream, SubstreamQuery, Url, duration_ms
+from tidegate.cli.options import LOCAL_URL, AsJson, Job, QueryOfSubstream, Substream, Url, duration_ms
 from tidegate.cli.output import show_json, show_table
 from tidegate.domain.policy.target_completeness import HIGHEST_TARGET, LOWEST_TARGET
 from tidegate.reads.sentences import percent
@@ -44,7 +44,7 @@ def completeness(
         ),
     ] = None,
     substream: Substream = None,
-    query: SubstreamQuery = "",
+    query: QueryOfSubstream = None,
     window: Annotated[
         int | None,
         _duration_option("Size of the windows by which rows are classified, such as 1h. Not allowed with a frame."),
@@ -57,8 +57,11 @@ def completeness(
     With --max-latency, --min-completeness or both, choose a lag that meets these bounds. Exit with status 3 if no
     lag meets them.
     """
+    coordinator = Coordinator(url)
+    if query is None and substream is not None:
+        query = coordinator.query_of(job, [substream])
     parameters = {"query": query, "substream": substream, "window_ms": window, "target": min_completeness}
-    curve = _Curve(Coordinator(url), job, parameters)
+    curve = _Curve(coordinator, job, parameters)
     lag_ms, sentence = curve.choose(max_latency, min_completeness)
     if as_json:
         show_json(curve.measured | {"chosen_lag_ms": lag_ms})

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import quote
 
@@ -31,8 +31,33 @@ class Coordinator:
         """Return the answer to a call about a job. Exit if the call is refused, or the coordinator does not answer."""
         return self.call(method, f"/v1/jobs/{quote(job, safe='')}{path}", read_s, **options)
 
+    def query_of(self, job: str, substreams: Sequence[str]) -> str:
+        """Return the only query that has all of these substreams; empty if a substream is unknown.
+
+        Raises:
+            typer.BadParameter: If several queries have the substreams, or no query has all of them.
+        """
+        queries: list[set[str]] = []
+        for name in substreams:
+            # A name can contain `*`, which matches other names too.
+            rows = self.job("GET", job, "/substreams", params={"name": name, "limit": 10_000})["substreams"]
+            queries.append({row["query"] for row in rows if row["substream"] == name})
+        if not all(queries):
+            return ""  # the coordinator's error names the unknown substreams
+        common = set.intersection(*queries)
+        if len(common) == 1:
+            return common.pop()
+        listed = ", ".join(repr(query) for query in sorted(set.union(*queries)))
+        raise typer.BadParameter(f"several queries have these substreams; choose a query with --query: {listed}")
+
     def call(
-        self, method: str, path: str, read_s: float = READ_S, params: Mapping[str, Any] | None = None, json: Any = None
+        self,
+        method: str,
+        path: str,
+        read_s: float = READ_S,
+        params: Mapping[str, Any] | None = None,
+        json: Any = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Any:
         """Return the answer to a call. Exit if the call is refused, or the coordinator does not answer.
 
@@ -43,7 +68,7 @@ class Coordinator:
         given = {name: value for name, value in (params or {}).items() if value is not None}
         try:
             with self._client(read_s) as http:
-                response = http.request(method, path, params=given, json=json)
+                response = http.request(method, path, params=given, json=json, headers=headers)
         except (httpx.TransportError, httpx.InvalidURL) as error:
             _fail(f"No answer from {self.url} ({error or type(error).__name__}); check TIDEGATE_URL.", NO_ANSWER)
         return self._content(response)
@@ -84,6 +109,8 @@ class Coordinator:
             _fail(f"{self.url!r} is not a URL, or TIDEGATE_TOKEN is not a key ({error}); correct them.", USAGE)
 
     def _content(self, response: "httpx.Response") -> Any:
+        if response.is_success and not response.content:
+            return {}
         try:
             content = response.json()
         except ValueError:

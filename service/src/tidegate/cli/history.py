@@ -26,13 +26,16 @@ def history(
     as_of: Annotated[
         int | None, time_option("Show records up to this processing time, and the watermark at that time.")
     ] = None,
+    since: Annotated[int | None, time_option("Show records from this processing time on.")] = None,
     kind: Kinds = None,
+    before: Annotated[str | None, typer.Option(help="The `next` of the previous page, as --json prints it.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Number of records, latest first.")] = 20,
     url: Url = LOCAL_URL,
     as_json: AsJson = False,
 ) -> None:
     """Show the history of a job, with actors and reasons."""
-    page = Coordinator(url).job("GET", job, "/history", params={"limit": limit, "kind": kind, "as_of": as_of})
+    parameters = {"as_of": as_of, "since": since, "kind": kind, "before": before, "limit": limit}
+    page = Coordinator(url).job("GET", job, "/history", params=parameters)
     if as_json:
         show_json(page)
         return

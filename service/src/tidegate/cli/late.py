@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from tidegate.cli.coordinator import Coordinator
-from tidegate.cli.options import LOCAL_URL, AsJson, Job, Substream, SubstreamQuery, Url
+from tidegate.cli.options import LOCAL_URL, AsJson, Job, QueryOfSubstream, Substream, Url
 from tidegate.cli.output import show_json, show_table
 from tidegate.reads.sentences import share_text
 from tidegate.times import format_time
@@ -17,15 +17,18 @@ COUNTS = ("rows", *CLASSES)
 def late(
     job: Job,
     substream: Substream = None,
-    query: SubstreamQuery = "",
+    query: QueryOfSubstream = None,
     hours: Annotated[bool, typer.Option("--hours", help="Also show each hour.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Number of spans to list.")] = 20,
     url: Url = LOCAL_URL,
     as_json: AsJson = False,
 ) -> None:
     """Show updated, dropped and diverted rows, by substream and hour of event time."""
+    coordinator = Coordinator(url)
+    if query is None and substream is not None:
+        query = coordinator.query_of(job, [substream])
     parameters = {"substream": substream, "query": query, "limit": limit}
-    answer: dict[str, Any] = Coordinator(url).job("GET", job, "/late", params=parameters)
+    answer: dict[str, Any] = coordinator.job("GET", job, "/late", params=parameters)
     if as_json:
         show_json(answer)
         return

@@ -1,21 +1,47 @@
 """Arguments and options that several commands share."""
 
+import os
 from collections.abc import Callable
+from contextlib import redirect_stderr
+from io import StringIO
 from typing import Annotated, Any, TypeVar
 
 import typer
 
 from tidegate import times
+from tidegate.cli.coordinator import Coordinator
 
 Value = TypeVar("Value")
 
 LOCAL_URL = "http://127.0.0.1:8000"
+COMPLETION_S = 1.0
 
-Job = Annotated[str, typer.Argument(help="Name of the job.")]
+
+def _jobs_with_prefix(context: typer.Context, incomplete: str) -> list[str]:
+    """Return names of jobs for shell completion. Return none if the coordinator does not answer within a second."""
+    coordinator = Coordinator(context.params.get("url") or os.environ.get("TIDEGATE_URL") or LOCAL_URL)
+    # A page begins after its cursor, so the cursor is shorter than the name to complete.
+    parameters = {"after": incomplete[:-1], "limit": 1000}
+    with redirect_stderr(StringIO()):  # an error message would disturb the prompt
+        try:
+            page = coordinator.call("GET", "/v1/jobs", read_s=COMPLETION_S, params=parameters)
+        except typer.Exit:
+            return []
+    return [job["job"] for job in page["jobs"] if job["job"].startswith(incomplete)]
+
+
+Job = Annotated[str, typer.Argument(help="Name of the job.", autocompletion=_jobs_with_prefix)]
 Url = Annotated[str, typer.Option(envvar="TIDEGATE_URL", help="URL of the coordinator.", rich_help_panel="Connection")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Substream = Annotated[str | None, typer.Option(help="Name of a substream. Omit it for the whole job.")]
-SubstreamQuery = Annotated[str, typer.Option(help="Query of the substream.")]
+QueryOfSubstream = Annotated[
+    str | None,
+    typer.Option(
+        "--query",
+        help="Query of the substream. Required only if several queries have a substream with this name. Empty for "
+        "reports without batches.",
+    ),
+]
 
 
 def time(text: str) -> int:

@@ -124,7 +124,7 @@ class CheckpointConflict(DomainError):
 
     text = (
         "Batch {open_batch_id} of another checkpoint of this query (query_id {open_query_id}) is open; start the query "
-        "on that checkpoint to finish the batch, or abandon the batch: retire the query with itself as the successor."
+        "on that checkpoint to finish the batch, or abandon the batch: hand the query over to itself (:hand_over)."
     )
     fields = ("open_batch_id", "open_query_id")
 

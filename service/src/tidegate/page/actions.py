@@ -12,7 +12,7 @@ from tidegate.domain.journal import AuditInfo
 from tidegate.reads.types import Id
 from tidegate.store.actions import JobActions
 from tidegate.web import actions as commands
-from tidegate.web.actions import ActionRequest, HoldRequest, RetireRequest, SubstreamActionRequest
+from tidegate.web.actions import ActionRequest, HoldRequest, SubstreamActionRequest
 from tidegate.web.bodies import invalid_body
 from tidegate.web.problems import Problem
 
@@ -21,10 +21,11 @@ Value = TypeVar("Value")
 Request = TypeVar("Request", bound=BaseModel)
 
 
-class RetireForm(RetireRequest):
-    """The form that retires a query."""
+class RetireForm(ActionRequest):
+    """The form that retires a query, or hands it over to a successor."""
 
     query: Id
+    successor: Id | None
 
 
 class ReleaseForm(ActionRequest):
@@ -126,8 +127,8 @@ def _on_substream(command: Callable[..., Awaitable[object]]) -> Run:
 
     async def run(form: Submission) -> object:
         names, query = [form.form.get("substream", "")], form.form.get("query", "")
-        target = form.validated(SubstreamActionRequest, names=names, query=query)
-        return await command(form.actions, form.job, target.query, target.names, form.audit)
+        target = form.validated(SubstreamActionRequest, substreams=names, query=query)
+        return await command(form.actions, form.job, target.query, target.substreams, form.audit)
 
     return run
 
@@ -135,7 +136,7 @@ def _on_substream(command: Callable[..., Awaitable[object]]) -> Run:
 async def _retire(form: Submission) -> object:
     successor = form.text("successor") or None
     query = form.form.get("query", "")
-    request = form.validated(RetireForm, query=query, successor=successor, evict=successor is None)
+    request = form.validated(RetireForm, query=query, successor=successor)
     return await form.actions.retire(form.job, request.query, request.successor, form.audit)
 
 

@@ -3,14 +3,13 @@
 import secrets
 from typing import Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from tidegate.domain.journal import AuditInfo
 from tidegate.domain.results import CommandResult
 from tidegate.reads.types import (
     Column,
     EventTime,
-    FieldError,
     Id,
     Names,
     PositiveMs,
@@ -48,7 +47,7 @@ class CompleteRequest(ActionRequest):
 class SubstreamActionRequest(Request):
     """A request for an action on substreams of one query."""
 
-    names: Names = Field(description="Names of the substreams.", examples=[["HNL"]])
+    substreams: Names = Field(description="Names of the substreams.", examples=[["HNL"]])
     query: Id | Literal[""] = Field(
         default="",
         description="Query of the substreams. Empty if they were reported without batches.",
@@ -69,7 +68,7 @@ class DeclareRequest(SubstreamActionRequest):
 
     @model_validator(mode="after")
     def _check_columns(self) -> Self:
-        check_equal_lengths(self, ("max_event_times",), "names")
+        check_equal_lengths(self, ("max_event_times",), "substreams")
         return self
 
 
@@ -77,43 +76,22 @@ class RestoreRequest(SubstreamActionRequest):
     """A request to set the watermarks of substreams to values from another system."""
 
     watermarks: Column[EventTime] = Field(
-        description="Watermark of each substream in `names`.", examples=[[1357552800000]]
+        description="Watermark of each substream in `substreams`.", examples=[[1357552800000]]
     )
 
     @model_validator(mode="after")
     def _check_columns(self) -> Self:
-        check_equal_lengths(self, ("watermarks",), "names")
+        check_equal_lengths(self, ("watermarks",), "substreams")
         return self
 
 
-class RetireRequest(Request):
-    """A request to retire a query, and to evict its substreams or transfer them to a successor."""
+class HandOverRequest(ActionRequest):
+    """A request to retire a query whose substreams another query continues."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "oneOf": [
-                {"properties": {"successor": {"type": "string"}, "evict": {"const": False}}, "required": ["successor"]},
-                {"properties": {"successor": {"type": "null"}, "evict": {"const": True}}, "required": ["evict"]},
-            ],
-            "examples": [{"successor": "departures-v2", "reason": "Renamed with the new pipeline"}],
-        }
-    )
-
-    successor: Id | None = Field(
-        default=None,
+    successor: Id = Field(
         description="Query that takes over the substreams. Name the query itself to continue on another checkpoint.",
         examples=["departures-v2"],
     )
-    evict: bool = Field(
-        default=False, description="Whether to evict the substreams. Send it instead of `successor`.", examples=[False]
-    )
-    reason: Text = REASON
-
-    @model_validator(mode="after")
-    def _check_choice(self) -> Self:
-        if (self.successor is None) == (not self.evict):
-            raise FieldError("successor", 'send either the query that takes over the substreams or "evict": true')
-        return self
 
 
 class HoldRequest(Request):

@@ -1,6 +1,6 @@
 """The connection of a program to one job of a coordinator."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
 from tidegate_spark.clock import Clock
 from tidegate_spark.config import JobConfig
@@ -56,3 +56,7 @@ class JobConnection:
     def run(self, procedure: Procedure[Result]) -> Result:
         """Run a procedure of :attr:`calls` outside of any query."""
         return run_call(procedure, self._transport.send, self.clock)
+
+    def lines(self, path: str, headers: Mapping[str, str]) -> Iterator[str]:
+        """Yield the lines of an answer as they arrive; see :meth:`HttpTransport.lines`."""
+        return self._transport.lines(path, headers)

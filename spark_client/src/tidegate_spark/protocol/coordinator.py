@@ -1,4 +1,4 @@
-"""The calls for one job, with one procedure for each API call."""
+"""The calls for one job: those that queries make, and :meth:`Coordinator.call` for all others."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -61,10 +61,6 @@ class Coordinator:
 
     # -- the job --------------------------------------------------------------------------------------------------
 
-    def change_job(self, config: JobConfig) -> Procedure[Answer]:
-        """Replace the configuration of the job."""
-        return self.call("PUT", "", config, headers={"If-Match": "*"})
-
     def ensure_job(self, config: JobConfig | None, policy: RetryPolicy | None = None) -> Procedure[Answer]:
         """Create the job if it does not exist, and return its status. An existing job keeps its configuration.
 
@@ -85,7 +81,7 @@ class Coordinator:
         if differing:
             log.warning(
                 "Job %s keeps its configuration, which differs from this program's (%s). To replace it, call "
-                "job.change_config(config).",
+                "job.configure(config).",
                 self.job,
                 "; ".join(differing),
             )
@@ -107,24 +103,16 @@ class Coordinator:
         max_event_times = max_event_times or {}
         # The watermark may move between two calls, so the substreams that hold it are declared first.
         ordered = sorted(names, key=lambda name: (name in max_event_times, max_event_times.get(name, 0)))
-        columns: dict[str, list[Any]] = {"names": ordered}
+        columns: dict[str, list[Any]] = {"substreams": ordered}
         if max_event_times:
             columns["max_event_times"] = [max_event_times.get(name) for name in ordered]
         for part in in_calls(columns):
             yield from self.call("POST", ":declare", {"query": query, "reason": reason, **part}, policy)
 
-    def done(self, query: str, names: Sequence[str], reason: str) -> Procedure[Answer]:
-        """Mark substreams of a query as done."""
-        return self.call("POST", "/substreams:done", {"query": query, "names": list(names), "reason": reason})
-
     def idle(self, query: str, names: Sequence[str], reason: str) -> Procedure[None]:
         """Mark substreams of a query as idle until they report again."""
-        for part in in_calls({"names": list(names)}):
+        for part in in_calls({"substreams": list(names)}):
             yield from self.call("POST", "/substreams:idle", {"query": query, "reason": reason, **part})
-
-    def complete(self, reason: str, up_to: int | None = None) -> Procedure[Answer]:
-        """Declare the end of the job's input."""
-        return self.call("POST", ":complete", {"reason": reason, "up_to": up_to})
 
     def coalesced_watermark(self) -> Procedure[int | None]:
         """Return the coalesced watermark."""
@@ -147,11 +135,6 @@ class Coordinator:
             rows += page["substreams"]
             after = page["next"]
         return rows
-
-    def retire(self, query: str, successor: str | None, reason: str) -> Procedure[Answer]:
-        """Retire a query, and move its substreams to ``successor``; evict them if ``successor`` is None."""
-        body: Body = {"evict": True} if successor is None else {"successor": successor}
-        return self.call("POST", f"/queries/{query}:retire", {**body, "reason": reason})
 
     # -- one call -------------------------------------------------------------------------------------------------
 

@@ -1,14 +1,17 @@
 """The driver's HTTP client."""
 
 import weakref
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import httpx
 
-from tidegate_spark.errors import InvalidUsage
+from tidegate_spark.errors import InvalidUsage, refusal_of
 from tidegate_spark.protocol.effects import NoAnswer, Response, Send
 
 CONNECT_S = 5.0
+SILENCE_S = 60.0
+"""Maximum time in seconds between two lines of a stream. The coordinator sends a line at least every 15 seconds."""
 
 
 class HttpTransport:
@@ -43,6 +46,22 @@ class HttpTransport:
         except httpx.TransportError as error:
             raise NoAnswer(f"{self._url}: {error or type(error).__name__}") from error
         return Response(response.status_code, response.content, response.headers.get("Retry-After"))
+
+    def lines(self, path: str, headers: Mapping[str, str]) -> Iterator[str]:
+        """Yield the lines of an answer to GET as they arrive.
+
+        Raises:
+            Refused: If the coordinator refuses the request.
+            NoAnswer: If the connection fails, or no line arrives for :data:`SILENCE_S`.
+        """
+        timeout = httpx.Timeout(SILENCE_S, connect=CONNECT_S)
+        try:
+            with self._connected().stream("GET", self._url + path, headers=dict(headers), timeout=timeout) as response:
+                if not response.is_success:
+                    raise refusal_of(response.status_code, response.read())
+                yield from response.iter_lines()
+        except httpx.TransportError as error:
+            raise NoAnswer(f"{self._url}: {error or type(error).__name__}") from error
 
     def _connected(self) -> httpx.Client:
         if self._client is None:

@@ -14,9 +14,9 @@ from tidegate.web.actions import (
     ActionRequest,
     CompleteRequest,
     DeclareRequest,
+    HandOverRequest,
     HoldRequest,
     RestoreRequest,
-    RetireRequest,
     SubstreamActionRequest,
 )
 from tidegate.web.bodies import body_of, json_answer
@@ -35,8 +35,10 @@ async def declare(
 ) -> Response:
     """Declare substreams before their first event, so that they hold the watermark from the start."""
     with caller.within_quotas() as quotas:
-        known, audit = values_by_name(body.names, body.max_event_times), caller.audit_info(body.reason)
-        effect = await context.store.actions.declare(job, body.query, body.names, known, audit, quota=quotas.substreams)
+        known, audit = values_by_name(body.substreams, body.max_event_times), caller.audit_info(body.reason)
+        effect = await context.store.actions.declare(
+            job, body.query, body.substreams, known, audit, quota=quotas.substreams
+        )
     return json_answer(context.reader.command_result(job, effect))
 
 
@@ -50,7 +52,9 @@ async def restore(
     If any substream is unknown, nothing changes.
     """
     audit = caller.audit_info(body.reason)
-    effect = await context.store.actions.restore(job, body.query, values_by_name(body.names, body.watermarks), audit)
+    effect = await context.store.actions.restore(
+        job, body.query, values_by_name(body.substreams, body.watermarks), audit
+    )
     return json_answer(context.reader.command_result(job, effect))
 
 
@@ -58,7 +62,7 @@ async def restore(
 @allowed(*REPORTERS_AND_OPERATORS)
 async def idle(job: JobId, body: SubstreamBody, context: ContextOf, caller: CallerOf) -> Response:
     """Exclude substreams from the minimum until their next event. If any substream is unknown, nothing changes."""
-    effect = await context.store.actions.idle(job, body.query, body.names, caller.audit_info(body.reason))
+    effect = await context.store.actions.idle(job, body.query, body.substreams, caller.audit_info(body.reason))
     return json_answer(context.reader.command_result(job, effect))
 
 
@@ -66,7 +70,7 @@ async def idle(job: JobId, body: SubstreamBody, context: ContextOf, caller: Call
 @allowed(*REPORTERS_AND_OPERATORS)
 async def done(job: JobId, body: SubstreamBody, context: ContextOf, caller: CallerOf) -> Response:
     """Mark substreams as permanently ended. If any substream is unknown, nothing changes."""
-    effect = await context.store.actions.done(job, body.query, body.names, caller.audit_info(body.reason))
+    effect = await context.store.actions.done(job, body.query, body.substreams, caller.audit_info(body.reason))
     return json_answer(context.reader.command_result(job, effect))
 
 
@@ -74,21 +78,29 @@ async def done(job: JobId, body: SubstreamBody, context: ContextOf, caller: Call
 @allowed(*OPERATORS)
 async def evict(job: JobId, body: SubstreamBody, context: ContextOf, caller: CallerOf) -> Response:
     """Remove substreams from the job. The watermark does not move back. The substreams can return as new substreams."""
-    effect = await context.store.actions.evict(job, body.query, body.names, caller.audit_info(body.reason))
+    effect = await context.store.actions.evict(job, body.query, body.substreams, caller.audit_info(body.reason))
+    return json_answer(context.reader.command_result(job, effect))
+
+
+@router.post("/{job:id}/queries/{query:id}:hand_over", response_model=CommandResult, summary="Hand over a query")
+@allowed(*OPERATORS)
+async def hand_over(
+    job: JobId,
+    query: QueryId,
+    body: Annotated[HandOverRequest, body_of(HandOverRequest)],
+    context: ContextOf,
+    caller: CallerOf,
+) -> Response:
+    """Retire a query whose substreams its successor takes over. The open batch of the query is abandoned."""
+    effect = await context.store.actions.retire(job, query, body.successor, caller.audit_info(body.reason))
     return json_answer(context.reader.command_result(job, effect))
 
 
 @router.post("/{job:id}/queries/{query:id}:retire", response_model=CommandResult, summary="Retire a query")
 @allowed(*OPERATORS)
-async def retire(
-    job: JobId,
-    query: QueryId,
-    body: Annotated[RetireRequest, body_of(RetireRequest)],
-    context: ContextOf,
-    caller: CallerOf,
-) -> Response:
-    """End a query and abandon its open batch. A successor takes over its substreams, or they are evicted."""
-    effect = await context.store.actions.retire(job, query, body.successor, caller.audit_info(body.reason))
+async def retire(job: JobId, query: QueryId, body: ActionBody, context: ContextOf, caller: CallerOf) -> Response:
+    """End a query: abandon its open batch, and evict its substreams."""
+    effect = await context.store.actions.retire(job, query, None, caller.audit_info(body.reason))
     return json_answer(context.reader.command_result(job, effect))
 
 

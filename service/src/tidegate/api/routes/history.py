@@ -29,7 +29,7 @@ async def history(
             examples=[1357554660000],
         ),
     ] = None,
-    from_ms: Annotated[
+    since: Annotated[
         int,
         Query(ge=0, le=EXACT_DOUBLE.highest, description="Earliest processing time of records.", examples=[0]),
     ] = 0,
@@ -43,4 +43,4 @@ async def history(
     ] = 100,
 ) -> Response:
     """Return the records of a job, latest first."""
-    return compact_answer(await read_history(context.reader, job, as_of, from_ms, kind or (), before, limit))
+    return compact_answer(await read_history(context.reader, job, as_of, since, kind or (), before, limit))

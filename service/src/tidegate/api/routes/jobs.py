@@ -51,7 +51,7 @@ async def _matching_revision(context: Context, job: str, if_match: str) -> int:
     summary="Create or configure a job",
 )
 @allowed(*REPORTERS_AND_OPERATORS)
-async def put_job(
+async def configure(
     job: JobId,
     document: Annotated[JobConfig, body_of(JobConfig)],
     context: ContextOf,
@@ -95,14 +95,14 @@ async def list_jobs(
 
 @router.get("/{job:id}", response_model=JobStatus, summary="Get a job")
 @allowed(*READERS)
-async def get_job(job: JobId, context: ContextOf) -> Response:
+async def status(job: JobId, context: ContextOf) -> Response:
     """Return the status of a job. Send its ETag in `If-Match` to change the configuration."""
     return await _answer(context, job)
 
 
 @router.delete("/{job:id}", status_code=HTTP_204_NO_CONTENT, summary="Delete a job")
 @allowed(*ADMINS)
-async def delete_job(job: JobId, context: ContextOf, if_match: IfMatch = None) -> Response:
+async def delete(job: JobId, context: ContextOf, if_match: IfMatch = None) -> Response:
     """Delete a job. The coordinator answers reports with 410 until a PUT creates a new incarnation."""
     revision = None if if_match is None else await _matching_revision(context, job, if_match)
     await context.store.delete(job, revision)

@@ -178,7 +178,7 @@ async def queries(job: JobId, context: ContextOf) -> Response:
 
 @router.get("/{job:id}:explain", response_model=Explanation, summary="Explain a watermark")
 @allowed(*READERS)
-async def explain_job(
+async def explain(
     job: JobId,
     context: ContextOf,
     limit: Annotated[int, Query(ge=1, le=MAX_HOLDERS, description="Number of holders to list.", examples=[3])] = 3,

@@ -46,7 +46,7 @@ def retire(job: JobState, query: str, successor: str | None, now_ms: int, audit:
         _hand_over(job, query, successor)
     forget(job, [key for key in own if key in job.substreams])
     names = [name for _, name in own if name != PLACEHOLDER]
-    record_action(job, "retire", audit, query, names, successor=successor)
+    record_action(job, "retire" if successor is None else "hand_over", audit, query, names, successor=successor)
     evaluate(job)
     return CommandResult(reply(job), True)
 
@@ -55,7 +55,7 @@ def _give_up_batch(job: JobState, query: str, known: Query | None, audit: AuditI
     applied = known is not None and known.open
     if known is not None and applied:
         give_up(known)
-        record_action(job, "retire", audit, query, successor=query)
+        record_action(job, "hand_over", audit, query, successor=query)
     evaluate(job)
     return CommandResult(reply(job), applied)
 

@@ -1,0 +1,38 @@
+"""Arguments of a job's methods, converted to the form of the API."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from tidegate_spark.errors import InvalidUsage
+from tidegate_spark.substreams import Values, name_of
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def time_number(name: str, time: Any, round_up: bool = False) -> int:
+    """Return a time as a number: milliseconds since the epoch for a datetime, and a number unchanged.
+
+    Args:
+        name: Name of the argument, for errors.
+        time: A datetime with a time zone, or a whole number.
+        round_up: Whether a part of a millisecond is rounded up instead of down.
+
+    Raises:
+        InvalidUsage: If the datetime has no time zone, or the time has another type.
+    """
+    if isinstance(time, datetime):
+        if time.tzinfo is None:
+            raise InvalidUsage(f"{name}={time!r} has no time zone: give it one, such as datetime.UTC.")
+        whole, rest = divmod(time - _EPOCH, timedelta(milliseconds=1))
+        return whole + (round_up and bool(rest))
+    if not isinstance(time, int) or isinstance(time, bool):
+        raise InvalidUsage(f"{name} must be a datetime with a time zone, or a whole number; it is {time!r}.")
+    return time
+
+
+def names_of(method: str, substreams: Sequence[Values]) -> list[str]:
+    """Return the names of substreams; raise InvalidUsage if a single text is given instead of a list."""
+    if isinstance(substreams, str):
+        raise InvalidUsage(f"{method} takes a list of substreams, not {substreams!r}; write [{substreams!r}].")
+    return [name_of(values) for values in substreams]

@@ -1,0 +1,176 @@
+"""The methods of a job that read its state."""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+from tidegate_spark.arguments import time_number
+from tidegate_spark.batch import ROW_CLASSES
+from tidegate_spark.config import milliseconds
+from tidegate_spark.protocol import events
+from tidegate_spark.protocol.connection import JobConnection
+from tidegate_spark.substreams import Values, name_of
+
+POLL_S = 4.0
+"""Maximum wait in seconds of one call for a watermark. It is shorter than every timeout of an attempt."""
+
+
+class JobReads:
+    """The methods of a job that read its state.
+
+    Attributes:
+        connection: The connection to the job.
+    """
+
+    def __init__(self, connection: JobConnection) -> None:
+        self.connection = connection
+
+    def status(self) -> dict[str, Any]:
+        """Return the job's status: the JSON object of ``GET /v1/jobs/{job}``.
+
+        Role of the key: any.
+        """
+        return self._get("")
+
+    def wait(self, at_least: datetime | int, timeout: timedelta = timedelta(hours=1)) -> bool:
+        """Wait until the watermark reaches a value, and return whether it did so within ``timeout``.
+
+        Role of the key: any.
+
+        Args:
+            at_least: Watermark to wait for: a datetime with a time zone, or a number in the unit of the event times.
+            timeout: Longest wait. With 0, the method returns at once.
+        """
+        clock, number = self.connection.clock, time_number("at_least", at_least, round_up=True)
+        deadline = clock.monotonic() + milliseconds("timeout", timeout) / 1000
+        while True:
+            poll_s = min(max(0.0, deadline - clock.monotonic()), POLL_S)
+            reached: bool = self._get("/watermark", at_least=number, timeout_s=poll_s)["reached"]
+            if reached or poll_s == 0:
+                return reached
+
+    def watch(self, kind: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+        """Yield the history records of the job as they happen. After a reconnection, yield the missed records.
+
+        Each record is a JSON object with its kind as ``event``. The first object is the ``state``: the current
+        watermark. A ``reset`` contains the state after a reset, or in place of missing records. ``deleted`` is the last
+        event of a deleted job.
+
+        Role of the key: any.
+
+        Args:
+            kind: Kinds of records, such as ``["emission"]``; default: all kinds.
+        """
+        return events.watch(self.connection, kind)
+
+    def explain(self, limit: int = 3) -> dict[str, Any]:
+        """Return the holders of the watermark, their deadlines, and the watermark without them.
+
+        Role of the key: any.
+
+        Args:
+            limit: Number of holders to list, 1 to 10.
+        """
+        return self._get(":explain", limit=limit)
+
+    def history(
+        self,
+        as_of: datetime | int | None = None,
+        since: datetime | int | None = None,
+        kind: Sequence[str] = (),
+        before: str | None = None,
+        limit: int = 100,
+    ) -> dict[str, Any]:
+        """Return a page of the job's history, latest record first: the JSON object of ``GET /v1/jobs/{job}/history``.
+
+        Role of the key: any.
+
+        Args:
+            as_of: Latest processing time of records. The answer includes the watermark at that time.
+            since: Earliest processing time of records.
+            kind: Kinds of records, such as ``["action"]``; default: all kinds.
+            before: The ``next`` of the previous page.
+            limit: Maximum number of records in the page, 1 to 1000.
+        """
+        times = {
+            name: None if at is None else time_number(name, at) for name, at in {"as_of": as_of, "since": since}.items()
+        }
+        return self._get("/history", **times, kind=kind, before=before, limit=limit)
+
+    def completeness(
+        self,
+        query: str = "",
+        substream: Values = None,
+        window: timedelta | None = None,
+        target: float | None = None,
+        lag: Sequence[timedelta] = (),
+    ) -> dict[str, Any]:
+        """Return the completeness curve: the share of rows on time, and the latency, for each lag.
+
+        Role of the key: any.
+
+        Args:
+            query: Query of the substream.
+            substream: Value of the substream's column, or a tuple of the values of its columns; None: the whole job.
+            window: Size of the windows by which rows are classified; default: each row by its own event time.
+            target: Share of rows on time for which to recommend a lag.
+            lag: Lags of the curve; default: all lags at which the curve changes.
+        """
+        window_ms = None if window is None else milliseconds("window", window)
+        lag_ms = [milliseconds("lag", each) for each in lag]
+        return self._get(
+            "/completeness", **_substream(query, substream), window_ms=window_ms, target=target, lag_ms=lag_ms
+        )
+
+    def late(self, query: str = "", substream: Values = None, limit: int = 20) -> dict[str, Any]:
+        """Return updated, dropped and diverted rows, by hour of event time and by substream.
+
+        Role of the key: any.
+
+        Args:
+            query: Query of the substream.
+            substream: As for :meth:`completeness`.
+            limit: Maximum number of spans to list, 1 to 1000.
+        """
+        return self._get("/late", **_substream(query, substream), limit=limit)
+
+    def queries(self) -> list[dict[str, Any]]:
+        """Return the job's queries, each with its latest batch.
+
+        Role of the key: any.
+        """
+        return self.connection.run(self.connection.calls.queries())
+
+    def substreams(self) -> list[dict[str, Any]]:
+        """Return all substreams of the job.
+
+        Role of the key: any.
+        """
+        return self.connection.run(self.connection.calls.substreams())
+
+    def metrics(self) -> dict[str, int | None]:
+        """Return the job's metrics by name: the watermark, its lag (ms), and the rows of all batches by class.
+
+        The names are those of :meth:`Committed.metrics`. Any process can call this method, for example in a Spark
+        listener.
+
+        Role of the key: any.
+        """
+        status = self.status()
+        watermark, rows = status["watermark"], status["rows"]
+        return {
+            "tidegate.watermark": watermark,
+            "tidegate.watermark_lag_ms": None if watermark is None else status["now_ms"] - watermark,
+            **{f"tidegate.{row_class}_rows": rows[row_class] for row_class in ROW_CLASSES},
+        }
+
+    def _get(self, path: str, **parameters: Any) -> dict[str, Any]:
+        given = {name: value for name, value in parameters.items() if value is not None}
+        query = f"?{urlencode(given, doseq=True)}" if given else ""
+        return self.connection.run(self.connection.calls.call("GET", path + query))
+
+
+def _substream(query: str, substream: Values) -> dict[str, Any]:
+    """Return the parameters for one substream; none for the whole job."""
+    return {} if substream is None else {"query": query, "substream": name_of(substream)}

@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 SETUP_LOG := $(VENV)/setup.log
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rest test-all test-versions conformance fuzz mutants faults fault-table simulate bench lateness lint format \
+.PHONY: help setup demo docs test test-rest test-all test-versions conformance fuzz mutants faults fault-table simulate bench lateness lint format \
   openapi reference figures pictures screens lock clean
 
 help: ## list the targets
@@ -140,7 +140,11 @@ openapi: $(READY) ## write openapi/tidegate.v1.json from the code
 	@$(BIN)/tidegate openapi > openapi/tidegate.v1.json.new
 	@mv openapi/tidegate.v1.json.new openapi/tidegate.v1.json
 
-reference: $(READY) ## write docs/reference.md from the code and the OpenAPI document
+docs: $(READY) ## build the site of the documentation into out/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "Open out/site/index.html."
+
+reference: $(READY) ## write the generated pages of docs/reference from the code and the OpenAPI document
 	@$(BIN)/python -m docs.tools.reference
 
 figures: $(READY) ## draw the figures of the guides from runs of the machine

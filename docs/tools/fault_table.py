@@ -1,4 +1,4 @@
-"""``python -m docs.tools.fault_table``: write the table of the last run of the fault suite into docs/explanation/reliability.md."""
+"""``python -m docs.tools.fault_table``: write the table of the last fault run into docs/explanation/reliability.md."""
 
 import json
 import sys
@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parent.parent
-RESULT, GUIDE = ROOT / "out" / "faults.json", ROOT / "docs" / "reliability.md"
+ROOT = Path(__file__).parents[2]
+RESULT, GUIDE = ROOT / "out" / "faults.json", ROOT / "docs" / "explanation" / "reliability.md"
 START, END = "<!-- fault table: make fault-table -->\n", "<!-- end of fault table -->"
 
 PROMISES = {

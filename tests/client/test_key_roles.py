@@ -17,7 +17,7 @@ from tidegate_spark import Job, Refused, limiting_lag
 from tidegate_spark.testing import CoordinatorProcess
 
 CONFIG = limiting_lag(timedelta(0))
-PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "manage.md").read_text()
 
 
 def methods() -> dict[str, str]:
@@ -124,7 +124,7 @@ def test_a_report_key_cannot_operate() -> None:
 
 
 def test_the_guide_lists_the_methods_by_role() -> None:
-    """The table in `docs/spark.md` lists all methods, with the roles that the docstrings state."""
+    """The table in `docs/how-to/manage.md` lists all methods, with the roles that the docstrings state."""
     table = PAGE[PAGE.index("| role of the key | methods |") :].partition("\n\n")[0]
     listed: dict[str, set[str]] = {}
     for line in table.splitlines()[2:]:

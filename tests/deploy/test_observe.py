@@ -22,6 +22,7 @@ from tidegate_spark.testing import CoordinatorProcess
 
 ROOT = Path(__file__).parents[2]
 PROMETHEUS, GRAFANA = ROOT / "deploy" / "observe" / "prometheus", ROOT / "deploy" / "observe" / "grafana"
+METRICS = ROOT / "docs" / "reference" / "metrics.md"
 NAME = re.compile(r"\b(?:tidegate|process)_[a-z_]*[a-z]\b")
 
 
@@ -135,13 +136,13 @@ def test_every_named_metric_exists(scraped: CoordinatorProcess) -> None:
     there = {line.partition("{")[0].partition(" ")[0] for line in text.splitlines() if not line.startswith("#")}
     families = {name for name in re.findall(r"# TYPE (tidegate_\w+) ", text) if not name.endswith("_created")}
     there |= families
-    pages = [*PROMETHEUS.iterdir(), GRAFANA / "tidegate.json", ROOT / "docs" / "operations.md"]
+    pages = [*PROMETHEUS.iterdir(), GRAFANA / "tidegate.json", METRICS]
     for page in pages:
         named = set(NAME.findall(page.read_text())) - {"tidegate_spark", "other_build_info", "tidegate_session"}
         assert named, page
         assert named <= there, f"{page.name} names {sorted(named - there)}"
-    missing = families - set(NAME.findall((ROOT / "docs" / "operations.md").read_text()))
-    assert not missing, f"operations.md does not name {sorted(missing)}"
+    missing = families - set(NAME.findall(METRICS.read_text()))
+    assert not missing, f"{METRICS.name} does not name {sorted(missing)}"
 
 
 def test_the_dashboard_and_the_rules_find_series(prometheus: httpx.Client) -> None:
@@ -158,14 +159,14 @@ def test_the_dashboard_and_the_rules_find_series(prometheus: httpx.Client) -> No
 
 
 def test_every_alert_is_explained() -> None:
-    """The runbook of every alert is a section of operations.md."""
-    docs = (ROOT / "docs" / "operations.md").read_text()
+    """The runbook of every alert is a section of alerts.md."""
+    docs = (ROOT / "docs" / "how-to" / "alerts.md").read_text()
     rules = (PROMETHEUS / "tidegate.rules.yml").read_text()
     for alert, runbook in zip(
-        re.findall(r"alert: (\w+)", rules), re.findall(r"runbook: docs/operations.md#(\w+)", rules), strict=True
+        re.findall(r"alert: (\w+)", rules), re.findall(r"runbook: docs/how-to/alerts.md#(\w+)", rules), strict=True
     ):
         assert runbook == alert.lower()
-        assert f"### {alert}\n" in docs, f"docs/operations.md has no section {alert}"
+        assert f"## {alert}\n" in docs, f"alerts.md has no section {alert}"
 
 
 def test_metrics_of_substreams_are_optional(scraped: CoordinatorProcess) -> None:

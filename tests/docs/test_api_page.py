@@ -1,4 +1,4 @@
-"""``docs/api.md``: the tables match the code."""
+"""``docs/how-to/secure.md`` and ``docs/reference/errors.md``: the tables match the code."""
 
 import ast
 import re
@@ -16,13 +16,14 @@ from tidegate.runtime.wakeups import TooManyWaiting
 from tidegate.web.problems import STORE_ERRORS
 from tidegate.web.statuses import ERRORS
 
-PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = "".join((DOCS / page).read_text() for page in ("how-to/secure.md", "reference/errors.md"))
 SERVICE = Path(tidegate.__file__).parent
 
 
 def rows(header: str) -> list[list[str]]:
     """Return the cells of the table with a header."""
-    lines = PAGE[PAGE.index(header) :].splitlines()[2:]
+    lines = PAGES[PAGES.index(header) :].splitlines()[2:]
     table = takewhile(lambda line: line.startswith("|"), lines)
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
 

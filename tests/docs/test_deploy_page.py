@@ -7,7 +7,7 @@ from tests.support.compose import described
 from tidegate.settings import Settings
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "deploy.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "deploy.md").read_text()
 NOT_RUN = PAGE[PAGE.index("## What could not be run") :]
 
 
@@ -15,9 +15,9 @@ def test_all_variables_exist() -> None:
     settings = {f"TIDEGATE_{name.upper()}" for name in Settings.model_fields} | {"TIDEGATE_URL", "TIDEGATE_TOKEN"}
     assert set(re.findall(r"TIDEGATE_[A-Z_]+", PAGE)) <= settings
     demo = set(re.findall(r"DEMO_[A-Z_]+", (ROOT / "examples" / "flights" / "settings.py").read_text()))
-    for page in (PAGE, (ROOT / "docker-compose.yml").read_text(), (ROOT / "README.md").read_text()):
+    for page in (PAGE, (ROOT / "docker-compose.yml").read_text()):
         assert set(re.findall(r"DEMO_[A-Z_]+", page)) <= demo
-    assert set(re.findall(r"DEMO_[A-Z_]+", (ROOT / "README.md").read_text())) == demo
+    assert set(re.findall(r"DEMO_[A-Z_]+", (ROOT / "docs" / "demo.md").read_text())) == demo
 
 
 def test_every_service_and_image_is_listed() -> None:

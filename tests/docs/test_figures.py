@@ -29,6 +29,6 @@ def test_the_figures_of_the_curves_are_current() -> None:
 
 
 def test_every_figure_is_shown() -> None:
-    page = "".join(page.read_text() for page in DOCS.glob("*.md"))
+    page = "".join(page.read_text() for page in DOCS.rglob("*.md"))
     for figure in (DOCS / "figures").glob("*.svg"):
         assert f"figures/{figure.name}" in page

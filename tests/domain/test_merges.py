@@ -1,4 +1,4 @@
-"""The least lag that keeps the rows of a trailing partition on time, as analysed in docs/explanation/semantics.md."""
+"""The least lag that keeps the rows of a trailing partition on time, as analysed in docs/explanation/watermarks.md."""
 
 from collections.abc import Callable
 

@@ -6,7 +6,7 @@ from docs.tools.drawing import clicks, paint
 from docs.tools.drawing.merges import least_lags
 from docs.tools.drawing.scenes import SCENES, THROTTLED
 
-FIGURES = Path(__file__).parents[1] / "figures"
+FIGURES = Path(__file__).parents[2] / "figures"
 
 
 def main() -> None:

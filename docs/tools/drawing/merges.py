@@ -2,7 +2,7 @@
 
 At each time ``now``, each partition has two events: one at its max event time, and one that is older by D = 7. A has
 events at now and now - D, B at now - skew and now - skew - D. The watermark is the minimum, the maximum or the average
-of the two max event times, minus the lag. docs/explanation/semantics.md has the analysis.
+of the two max event times, minus the lag. docs/explanation/watermarks.md has the analysis.
 """
 
 from collections.abc import Callable

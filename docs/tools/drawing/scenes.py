@@ -1,4 +1,4 @@
-"""The scenes of docs/explanation/semantics.md, one for each figure. Times are small numbers; read them as minutes."""
+"""The scenes of docs/explanation, one for each figure. Times are small numbers; read them as minutes."""
 
 from dataclasses import replace
 

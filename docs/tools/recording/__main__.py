@@ -12,7 +12,7 @@ from playwright.sync_api import Page, ViewportSize
 
 from tests.support.browser import NoChromium, chromium
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PICTURES = ROOT / "docs" / "pictures"
 SIZE: ViewportSize = {"width": 1100, "height": 860}
 COLOURS = 64

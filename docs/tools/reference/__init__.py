@@ -1,1 +1,1 @@
-"""The generator of docs/reference.md."""
+"""The generator of pages of docs/reference."""

@@ -14,7 +14,7 @@ HEAD = """\
 
 All calls of the service. [`openapi/tidegate.v1.json`](../../openapi/tidegate.v1.json) is the OpenAPI document of this page, and
 `tidegate openapi` prints it. Times are Unix milliseconds, and durations are milliseconds. A refused call gets a problem document
-([errors](errors.md)). [Keys](../how-to/keys.md) have roles, which allow calls.
+([errors](errors.md)). [Keys](../how-to/secure.md#keys) have roles, which allow calls.
 """
 GROUPS = {
     "jobs": "Jobs",

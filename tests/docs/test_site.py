@@ -1,0 +1,54 @@
+"""The site of the documentation: it builds strictly, its settings exist, and its links lead to headings."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tidegate.domain.health import WORST_FIRST
+from tidegate.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+OF_CLIENTS = {"TIDEGATE_URL", "TIDEGATE_TOKEN"}
+OUTSIDE = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+"""Pages that are not part of the site, which MkDocs does not check."""
+
+
+def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
+    """A link without a target, a page without a place in the menu, and a missing docstring are warnings."""
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    built = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert built.returncode == 0, built.stdout + built.stderr
+    index = (tmp_path / "index.html").read_text()
+    assert not re.findall(r'(?:src|href)="(https?://[^"]+)"', re.sub(r"<a [^>]*>", "", index)), "the site needs a network"
+    assert (tmp_path / "search" / "search_index.js").exists(), "the search does not work from file://"
+
+
+def test_every_named_setting_exists() -> None:
+    settings = {f"TIDEGATE_{name.upper()}" for name in Settings.model_fields}
+    for page in (ROOT / "README.md", *DOCS.rglob("*.md")):
+        named = set(re.findall(r"TIDEGATE_[A-Z_]*[A-Z]", page.read_text()))
+        assert named <= settings | OF_CLIENTS, page
+
+
+def test_the_health_values_are_listed_worst_first() -> None:
+    page = (DOCS / "how-to" / "monitor.md").read_text()
+    listed = re.findall(r"^\| `(\w+)` \| ", page[page.index("| health | means |") :], re.MULTILINE)
+    assert tuple(listed[: len(WORST_FIRST)]) == WORST_FIRST
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_every_link_of_the_repository_has_a_target(name: str) -> None:
+    page = ROOT / name
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if target.startswith(("http:", "https:")):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        assert there.exists(), target
+        headings = re.findall(r"^#+ (.+)$", there.read_text(), re.MULTILINE) if anchor else []
+        anchors = {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
+        assert not anchor or anchor in anchors, target

@@ -6,8 +6,8 @@ READY := $(VENV)/.ready
 SETUP_LOG := $(VENV)/setup.log
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs test test-rest test-all test-versions conformance fuzz mutants faults fault-table simulate bench lateness lint format \
-  openapi reference figures pictures screens lock clean
+.PHONY: help setup demo docs test test-rest test-all test-versions conformance fuzz mutants faults fault-table simulate bench lateness lint \
+  format openapi reference figures pictures screens lock dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -172,5 +172,20 @@ lock: $(READY) ## write requirements.lock and the lock files of the images from 
 	@printf 'hatchling\nsetuptools\n' | $(OF_AN_IMAGE) deploy/locks/build.lock -
 	@$(COMPILE) --output-file benchmarks/flink/flink.lock benchmarks/flink/flink.in
 
-clean: ## remove .venv, out/ and the caches
-	rm -rf $(VENV) out .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
+DISTRIBUTIONS := service spark_client
+# Two builds of a commit have the same bytes: hatchling has the locked version, and the times in the files are that of the
+# commit. uv builds each wheel from the sdist.
+BUILD = SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/uv build --quiet --offline --no-build-isolation --no-create-gitignore \
+  --python $(BIN)/python --out-dir dist
+
+dist: $(READY) ## build and check the wheels and sdists of the last commit, in dist/
+	@test -z "$$(git status --porcelain -- $(DISTRIBUTIONS))" || { git status --short -- $(DISTRIBUTIONS); \
+	  echo "Cannot build dist/: expected no uncommitted changes in $(DISTRIBUTIONS); commit them first."; exit 1; } >&2
+	@rm -rf dist out/dist && mkdir -p out/dist
+	@git archive HEAD $(DISTRIBUTIONS) | tar --extract --directory out/dist
+	@for distribution in $(DISTRIBUTIONS); do $(BUILD) out/dist/$$distribution || exit 1; done
+	@$(BIN)/twine check --strict dist/*
+	@cd dist && sha256sum *
+
+clean: ## remove .venv, out/, dist/ and the caches
+	rm -rf $(VENV) out dist .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis

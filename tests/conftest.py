@@ -23,6 +23,7 @@ MARKERS = {
     "fuzz": ("fuzz",),
     "guarantees": ("spark",),
     "images": ("image",),
+    "packages": ("spark", "slow"),
     "page": ("browser",),
     "programs": ("spark", "slow"),
     "scale": ("slow",),
@@ -34,6 +35,7 @@ TOGETHER = {
     "clusters": "clusters",
     "faults": "session",
     "guarantees": "session",
+    "packages": "packages",
     "spark": "session",
     "versions": "session",
 }

@@ -1,4 +1,4 @@
-"""The replay of a stream, compared with the table of docs/explanation/completeness.md and the state machine of a job."""
+"""The replay of a stream, compared with the table of docs/explanation/completeness.md and the machine of a job."""
 
 import pytest
 from hypothesis import given

@@ -4,8 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.runs import environment
 from tests.support.guides import FILES
+from tests.support.runs import environment
 from tidegate_spark.testing import CoordinatorProcess
 
 

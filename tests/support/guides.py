@@ -1,7 +1,7 @@
 """The Python code of the site: ``python -m tests.support.guides`` runs it, with ``TIDEGATE_URL`` set.
 
-The code of all pages runs in the order of the menu, except blocks with a title, which are files. It needs its own process,
-because relative paths are those of the process in which Spark runs.
+The code of all pages runs in the order of the menu, except blocks with a title, which are files. It needs its own
+process, because relative paths are those of the process in which Spark runs.
 """
 
 import re

@@ -17,6 +17,10 @@ from docs.tools.drawing.scene import Line, Seen
 Points = list[tuple[float, float]]
 COLOURS = ("#1f6f8b", "#b5651d", "#5b7f3a", "#7a4f9a")
 RED = "#c0392b"
+INK = "#010203"
+"""Stands for the colour of the text around the figure, which :func:`_save` puts in its place."""
+ALONE = "svg { color: #333 } @media (prefers-color-scheme: dark) { svg { color: #ccc } }"
+"""Style of a figure that is shown without a page. The site shows figures within its pages, without this style."""
 STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "tidegate",
@@ -25,9 +29,10 @@ STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
-    "grid.color": "#e6e6e6",
-    "figure.facecolor": "white",
-    "savefig.facecolor": "white",
+    "grid.color": "#808080",
+    "grid.alpha": 0.25,
+    "savefig.transparent": True,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
 }
 
 
@@ -36,6 +41,7 @@ def timeline(seen: Seen, path: Path) -> None:
     with mpl.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(7.6, 3.4), layout="constrained")
         _scene(axes, seen)
+        _legend(figure, axes)
         _save(figure, path, seen.digest())
 
 
@@ -46,7 +52,9 @@ def side_by_side(scenes: Sequence[Seen], path: Path) -> None:
             1, len(scenes), figsize=(8.6, 3.2), sharey=True, sharex=True, layout="constrained"
         )
         for number, (axes, seen) in enumerate(zip(all_axes, scenes, strict=True)):
-            _scene(axes, seen, legend=number == 0)
+            _scene(axes, seen)
+            axes.set_ylabel("event time" if number == 0 else "")
+        _legend(figure, all_axes[0])
         _save(figure, path, repr([seen.digest() for seen in scenes]))
 
 
@@ -58,7 +66,7 @@ def bounds(curves: dict[str, list[tuple[int, int]]], path: Path) -> None:
             axes.plot(*zip(*points, strict=True), "o-", color=colour, label=name, markersize=3.5)
         axes.set_xlabel("skew of B behind A")
         axes.set_ylabel("lowest lag without late rows of B")
-        axes.legend(frameon=False)
+        _legend(figure, axes)
         _save(figure, path, repr(curves))
 
 
@@ -87,7 +95,7 @@ def completeness(measured: Points, told: Points, lags: Sequence[int], path: Path
         axes.text(0.4, 97, "90 % within 12", color=COLOURS[2], size=8)
         axes.set_xlabel("average latency, minutes")
         axes.set_ylabel("rows on time, per cent")
-        axes.legend(frameon=False, loc="lower right")
+        _legend(figure, axes)
         _save(figure, path, repr((measured, told)))
 
 
@@ -103,8 +111,7 @@ def learning(curves: dict[str, Points], path: Path) -> None:
         below.axhline(1, color="#999999", lw=0.8, ls="--")
         below.set_ylabel("late rows, per cent")
         below.set_xlabel("event time, hours")
-        for axes in (above, below):
-            axes.legend(frameon=False, loc="upper left", fontsize=8)
+        _legend(figure, above, below)
         _save(figure, path, repr(curves))
 
 
@@ -117,7 +124,7 @@ def digest_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _scene(axes: Axes, seen: Seen, legend: bool = True) -> None:
+def _scene(axes: Axes, seen: Seen) -> None:
     for (name, line), colour in zip(seen.max_event_times.items(), COLOURS, strict=False):
         one = len(seen.max_event_times) == 1
         _step(axes, line, color=colour, lw=0.8, ls=":", label="max event time" if one else f"max event time of {name}")
@@ -135,21 +142,26 @@ def _scene(axes: Axes, seen: Seen, legend: bool = True) -> None:
                 zorder=3,
                 label=fate if some and fate != "on time" else None,
             )
-    _step(axes, seen.coalesced_watermark, color="#222222", lw=2, label="coalesced watermark")
+    _step(axes, seen.coalesced_watermark, color=INK, lw=2, label="coalesced watermark")
     if seen.emitted != seen.coalesced_watermark:
         _step(axes, seen.emitted, color=RED, lw=2, ls="--", label="emitted watermark")
     low, high = axes.get_ylim()
     for at, text in seen.marks:
         axes.axvline(at, color="#999999", lw=0.7, ls="--", zorder=0)
         axes.text(
-            at + 0.4, low + 0.02 * (high - low), text, rotation=90, va="bottom", ha="left", color="#666666", size=8
+            at + 0.4, low + 0.02 * (high - low), text, rotation=90, va="bottom", ha="left", size=8
         )
     axes.set_ylim(low, high)
     axes.set_xlabel("processing time")
     axes.set_title(seen.title, loc="left", fontsize=10)
-    if legend:
-        axes.set_ylabel("event time")
-        axes.legend(frameon=False, loc="upper left", fontsize=8)
+    axes.set_ylabel("event time")
+
+
+def _legend(figure: Figure, *all_axes: Axes) -> None:
+    """Put one legend below the plots, where it covers no curve."""
+    entries = [entry for axes in all_axes for entry in zip(*axes.get_legend_handles_labels(), strict=True)]
+    handles, labels = zip(*entries, strict=True)
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4), frameon=False, fontsize=8)
 
 
 def _step(axes: Axes, line: Line, **style: object) -> None:
@@ -159,5 +171,8 @@ def _step(axes: Axes, line: Line, **style: object) -> None:
 
 
 def _save(figure: Figure, path: Path, run: str) -> None:
+    """Write a figure without a background, in the colour of the text around it."""
     figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None, "Description": digest_of(run)})
     plt.close(figure)
+    head, defs, rest = path.read_text().replace(INK, "currentColor").partition("<defs>")
+    path.write_text(f"{head}<style>{ALONE}</style>{defs}{rest}")

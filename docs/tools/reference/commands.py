@@ -8,8 +8,9 @@ from typer.cli import get_docs_for_click
 from tidegate.__main__ import cli
 
 HEAD = """\
-Install the package `tidegate` to get this command. `TIDEGATE_URL` is the address of the coordinator, and `TIDEGATE_TOKEN` is the key.
-`tidegate --install-completion` installs completion for your shell. [Exit statuses](errors.md#exit-statuses) are the same for all commands.
+Install the package `tidegate` to get this command. `TIDEGATE_URL` is the address of the coordinator, and
+`TIDEGATE_TOKEN` is the key. `tidegate --install-completion` installs completion for your shell.
+[Exit statuses](errors.md#exit-statuses) are the same for all commands.
 """
 
 

@@ -128,7 +128,7 @@ def test_every_action_does_what_it_says(
         "done",
         "hold",
         "release",
-        "retire",
+        "hand_over",  # a retirement with a successor
         "complete",
         "reopen",
         "reset",

@@ -147,8 +147,9 @@ docs: $(READY) ## build the site of the documentation into out/site
 reference: $(READY) ## write the generated pages of docs/reference from the code and the OpenAPI document
 	@$(BIN)/python -m docs.tools.reference
 
-figures: $(READY) ## draw the figures of the guides from runs of the machine
+figures: $(READY) ## draw the figures of the guides from runs of the machine, and after make demo the flights
 	@$(BIN)/python -m docs.tools.drawing
+	@test ! -f out/demo/summary.json || $(BIN)/python -m docs.tools.drawing.flights
 
 pictures: $(READY) ## take the screenshots of the README while the demo runs (five minutes; needs Chromium)
 	@$(BIN)/python -m docs.tools.recording

@@ -18,7 +18,7 @@ Points = list[tuple[float, float]]
 COLOURS = ("#1f6f8b", "#b5651d", "#5b7f3a", "#7a4f9a")
 RED = "#c0392b"
 INK = "#010203"
-"""Stands for the colour of the text around the figure, which :func:`_save` puts in its place."""
+"""Stands for the colour of the text around the figure, which :func:`save_flat` puts in its place."""
 ALONE = "svg { color: #333 } @media (prefers-color-scheme: dark) { svg { color: #ccc } }"
 """Style of a figure that is shown without a page. The site shows figures within its pages, without this style."""
 STYLE: Any = {
@@ -42,7 +42,7 @@ def timeline(seen: Seen, path: Path) -> None:
         figure, axes = plt.subplots(figsize=(7.6, 3.4), layout="constrained")
         _scene(axes, seen)
         _legend(figure, axes)
-        _save(figure, path, seen.digest())
+        save_flat(figure, path, seen.digest())
 
 
 def side_by_side(scenes: Sequence[Seen], path: Path) -> None:
@@ -55,7 +55,7 @@ def side_by_side(scenes: Sequence[Seen], path: Path) -> None:
             _scene(axes, seen)
             axes.set_ylabel("event time" if number == 0 else "")
         _legend(figure, all_axes[0])
-        _save(figure, path, repr([seen.digest() for seen in scenes]))
+        save_flat(figure, path, repr([seen.digest() for seen in scenes]))
 
 
 def bounds(curves: dict[str, list[tuple[int, int]]], path: Path) -> None:
@@ -67,7 +67,7 @@ def bounds(curves: dict[str, list[tuple[int, int]]], path: Path) -> None:
         axes.set_xlabel("skew of B behind A")
         axes.set_ylabel("lowest lag without late rows of B")
         _legend(figure, axes)
-        _save(figure, path, repr(curves))
+        save_flat(figure, path, repr(curves))
 
 
 def completeness(measured: Points, told: Points, lags: Sequence[int], path: Path) -> None:
@@ -96,7 +96,7 @@ def completeness(measured: Points, told: Points, lags: Sequence[int], path: Path
         axes.set_xlabel("average latency, minutes")
         axes.set_ylabel("rows on time, per cent")
         _legend(figure, axes)
-        _save(figure, path, repr((measured, told)))
+        save_flat(figure, path, repr((measured, told)))
 
 
 def learning(curves: dict[str, Points], path: Path) -> None:
@@ -112,7 +112,7 @@ def learning(curves: dict[str, Points], path: Path) -> None:
         below.set_ylabel("late rows, per cent")
         below.set_xlabel("event time, hours")
         _legend(figure, above, below)
-        _save(figure, path, repr(curves))
+        save_flat(figure, path, repr(curves))
 
 
 def drawn_from(path: Path) -> str:
@@ -170,7 +170,7 @@ def _step(axes: Axes, line: Line, **style: object) -> None:
         axes.step(*zip(*points, strict=True), where="post", **style)  # type: ignore[arg-type]
 
 
-def _save(figure: Figure, path: Path, run: str) -> None:
+def save_flat(figure: Figure, path: Path, run: str) -> None:
     """Write a figure without a background, in the colour of the text around it."""
     figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None, "Description": digest_of(run)})
     plt.close(figure)

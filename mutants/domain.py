@@ -43,6 +43,15 @@ MUTANTS = (
         (JOB,),
     ),
     Mutant(
+        "domain-repeated-begin-hides-loss",
+        "A repeated begin does not return the batch that was known before the first begin.",
+        Guarantee.SAFE,
+        f"{DOMAIN}/commands/begin.py",
+        "        if query.open:\n",
+        "        if False:\n",
+        (f"{JOB}::test_begin_returns_the_previous_batch",),
+    ),
+    Mutant(
         "domain-staged-effective-at-once",
         "Staged reports take effect before the commit in the Python machine.",
         Guarantee.COMMITTED,

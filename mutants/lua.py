@@ -70,6 +70,15 @@ MUTANTS = (
         EACH,
     ),
     Mutant(
+        "lua-repeated-begin-hides-loss",
+        "A repeated begin does not return the batch that was known before the first begin.",
+        Guarantee.SAFE,
+        f"{LUA}/commands/begin.lua",
+        "    if query.open then previous,",
+        "    if false then previous,",
+        EACH,
+    ),
+    Mutant(
         "lua-staged-effective-at-once",
         "Staged reports take effect before the commit.",
         Guarantee.COMMITTED,

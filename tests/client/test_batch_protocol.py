@@ -68,6 +68,37 @@ def test_a_lost_declaration_is_repeated(own: LocalCoordinator, runs: Runs) -> No
     assert job.status()["watermark"] is None
 
 
+@pytest.mark.parametrize("declared", [(), ("a", "b")])
+def test_an_evicted_substream_does_not_return_with_a_repeated_begin(
+    own: LocalCoordinator, runs: Runs, declared: tuple[str, ...]
+) -> None:
+    """The answer to the first begin was lost. The coordinator has lost nothing, so there is nothing to report again."""
+    job = new_job(own)
+    run = runs.run(job, declared=declared)
+    run.batch(0, a=100_000, b=40_000)
+    run.batch(1, a=110_000)
+    operate(job, "POST", "/substreams:evict", {"query": "q", "names": ["b"], "reason": "gone"})
+    run.session.run(run.session.calls.begin(2, None, None, ONE_ATTEMPT))
+    run.batch(2, a=120_000)
+    assert known(job) == {"a": 120_000}
+
+
+def test_an_evicted_substream_does_not_return_with_a_heartbeat_that_comes_late(
+    own: LocalCoordinator, runs: Runs
+) -> None:
+    """The coordinator ignores the heartbeat because the next batch is open, not because it has lost a batch."""
+    job = new_job(own)
+    run = runs.run(job, declared=("a", "b"))
+    run.batch(0, a=100_000, b=40_000)
+    run.batch(1, a=110_000)
+    operate(job, "POST", "/substreams:evict", {"query": "q", "names": ["b"], "reason": "gone"})
+    opened = run.begin(2)
+    run.beat(1)
+    run.report(opened, fold(a=120_000))
+    run.commit(opened, fold(a=120_000))
+    assert known(job) == {"a": 120_000}
+
+
 def test_a_lost_commit_is_recognized_after_a_repeated_begin(own: LocalCoordinator, runs: Runs) -> None:
     """The answer to the first begin showed the loss, but never arrived."""
     job = new_job(own)

@@ -20,6 +20,7 @@ from tidegate.domain.errors import DomainError
 from tidegate.domain.results import BeginResult, CommandResult, WatermarkState
 from tidegate.domain.schedule import next_change_ms
 from tidegate.domain.state import JobState, Run, TokenClaim
+from tidegate.reads.config import parsed_config
 from tidegate.reads.types import attributes
 from tidegate.web.statuses import ERRORS
 from tidegate_spark.protocol.effects import Response, Send
@@ -37,14 +38,12 @@ class Coordinator:
 
     Attributes:
         loop: The virtual time.
-        config: The configuration of the job.
-        document: The same configuration, as clients send and receive it.
+        document: The configuration with which clients create the job.
         is_away: Whether the coordinator answers no request.
         keeps_fingerprints: Whether to keep a fingerprint of the state after each command.
     """
 
     loop: Loop
-    config: JobConfig
     document: Mapping[str, Any]
     is_away: bool = False
     keeps_fingerprints: bool = False
@@ -55,8 +54,10 @@ class Coordinator:
     _fingerprints: list[Hashable] = field(default_factory=lambda: [0])
 
     def __post_init__(self) -> None:
-        """Set the clock of the coordinator's host."""
+        """Set the clock of the coordinator's host, and parse the configuration."""
         self.clock = HostClock(self.loop)
+        self._config = parsed_config(self.document)
+        self._documents: dict[JobConfig, Mapping[str, Any]] = {self._config: self.document}
 
     # -- state ----------------------------------------------------------------------------------------------------
 
@@ -81,10 +82,32 @@ class Coordinator:
         """Lose the job."""
         self.job, self._log = None, []
 
+    def reset(self) -> None:
+        """Reset the job."""
+        self._epochs += 1
+        self.apply(commands.reset, self.now_ms, f"epoch-{self._epochs}")
+
+    def configure(self, document: Mapping[str, Any]) -> None:
+        """Change the configuration of the job."""
+        config = parsed_config(document)
+        self._documents[config] = document
+        self.apply(commands.configure, config, self.now_ms)
+
     def sweep(self) -> None:
         """Evaluate the job if time alone may change it."""
         if self.job is not None and next_change_ms(self.job) is not None:
-            self.apply(commands.sweep, self._now_ms())
+            self.apply(commands.sweep, self.now_ms)
+
+    @property
+    def current_document(self) -> Mapping[str, Any]:
+        """The current configuration of the job."""
+        assert self.job is not None
+        return self._documents[self.job.config]
+
+    @property
+    def now_ms(self) -> int:
+        """The time of the coordinator's host."""
+        return self.loop.now_ms + self.clock.offset_ms
 
     @property
     def length(self) -> int:
@@ -97,11 +120,8 @@ class Coordinator:
 
     def _start(self) -> None:
         epoch, now_ms = self._created
-        self.job = JobState(self.config, now_ms, state_epoch=epoch, unattended_after_ms=UNATTENDED_AFTER_MS)
+        self.job = JobState(self._config, now_ms, state_epoch=epoch, unattended_after_ms=UNATTENDED_AFTER_MS)
         commands.create(self.job)
-
-    def _now_ms(self) -> int:
-        return self.loop.now_ms + self.clock.offset_ms
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -122,7 +142,7 @@ class Coordinator:
         if self.job is not None:
             return _refusal("job_exists")
         self._epochs += 1
-        self._created = f"epoch-{self._epochs}", self._now_ms()
+        self._created = f"epoch-{self._epochs}", self.now_ms
         self._start()
         return _response(self._status())
 
@@ -136,7 +156,7 @@ class Coordinator:
         if path == ":declare":
             times = dict(zip(body["substreams"], body.get("max_event_times", ()), strict=False))
             known = {name: time for name, time in times.items() if time is not None}
-            done = self.apply(commands.declare, body["query"], body["substreams"], self._now_ms(), known)
+            done = self.apply(commands.declare, body["query"], body["substreams"], self.now_ms, known)
             return self._members(done.state)
         if path == "/queries":
             assert self.job is not None
@@ -148,7 +168,7 @@ class Coordinator:
         parsed = BeginRequest.model_validate(body)
         run = Run(query, parsed.query_id, parsed.run_id)
         token = _claim(parsed.watermark_token)
-        begun: BeginResult = self.apply(commands.begin, run, batch_id, self._now_ms(), parsed.options, token)
+        begun: BeginResult = self.apply(commands.begin, run, batch_id, self.now_ms, parsed.options, token)
         members = attributes(begun)
         return {**self._members(members.pop("state")), **members}
 
@@ -158,27 +178,29 @@ class Coordinator:
         assert batch is not None
         run, partition = Run(batch.query, batch.query_id, batch.run_id), report.of_partition(batch.partition)
         token = _claim(report.watermark_token)
-        return self._result(self.apply(commands.stage, run, batch.batch_id, partition, self._now_ms(), token))
+        return self._result(self.apply(commands.stage, run, batch.batch_id, partition, self.now_ms, token))
 
     def _commit(self, query: str, batch_id: int, body: Any) -> dict[str, Any]:
         parsed = CommitRequest.model_validate(body)
         run = Run(query, parsed.query_id, parsed.run_id)
         rows, token = parsed.rows and parsed.rows.accounting(), _claim(parsed.watermark_token)
-        more = rows, self._now_ms(), parsed.waited_ms, parsed.reported, token
+        more = rows, self.now_ms, parsed.waited_ms, parsed.reported, token
         return self._result(self.apply(commands.commit, run, batch_id, *more))
 
     def _heartbeat(self, query: str, body: Any) -> dict[str, Any]:
         parsed = HeartbeatRequest.model_validate(body)
         run = Run(query, parsed.query_id, parsed.run_id)
-        more = parsed.observed_ms, self._now_ms(), parsed.waited_ms, parsed.after_batch, _claim(parsed.watermark_token)
+        more = parsed.observed_ms, self.now_ms, parsed.waited_ms, parsed.after_batch, _claim(parsed.watermark_token)
         return self._result(self.apply(commands.heartbeat, run, *more))
 
     def _result(self, result: CommandResult) -> dict[str, Any]:
         return {**self._members(result.state), "applied": result.applied}
 
     def _status(self) -> dict[str, Any]:
-        assert self.job is not None
-        return {**self._members(watermark_state(self.job)), "config": self.document, "revision": self.job.revision}
+        job = self.job
+        assert job is not None
+        config = {"config": self.current_document, "revision": job.revision}
+        return {**self._members(watermark_state(job)), **config}
 
     def _members(self, state: WatermarkState) -> dict[str, Any]:
         return {

@@ -17,8 +17,6 @@ from tests.simulation.observer import Observer, Violation
 from tests.simulation.run import quiet
 from tests.simulation.source import LAG_MS, Row
 from tests.simulation.tasks import WAITING, Lock, Task
-from tidegate.domain.config import JobConfig
-from tidegate.domain.policy import LimitingLag
 from tidegate_spark.errors import TidegateError
 from tidegate_spark.protocol import effects
 from tidegate_spark.protocol.connection import JobConnection
@@ -36,6 +34,7 @@ LONGEST_TAIL = 3
 MAX_RUNS = 6
 DOCUMENT: Any = {
     "policy": {"type": "limiting_lag", "lag_ms": LAG_MS},
+    "idle_timeout_ms": None,
     "expected_queries": list(EVENT_TIMES),
     "max_future_skew_ms": None,
 }
@@ -163,7 +162,7 @@ class Driver:
                 pinned = opened.stored.pinned_watermark
                 time = EVENT_TIMES[self._query][opened.batch_id]
                 late = pinned is not None and time < pinned
-                row = Row(time, 0, is_in_order=True)
+                row = Row(time, 0, 0)
                 self._world.observer.classified(self._query, self._run_id, opened, {"s": [row]}, {"s": [late]})
                 return Fold("by row", ["s"], [time], [1], [0], [int(late)], [0], [0])
             case Finish(batch_id):
@@ -197,9 +196,10 @@ class World:
     def __init__(self, budget: Budget) -> None:
         random.seed(0)
         self.loop, self.budget = Loop(), budget
-        config = JobConfig(LimitingLag(LAG_MS), expected_queries=tuple(EVENT_TIMES))
-        self.coordinator = Coordinator(self.loop, config, DOCUMENT, keeps_fingerprints=True)
-        self.observer = Observer(self.loop, None, keeps_history=False)
+        self.coordinator = Coordinator(self.loop, DOCUMENT, keeps_fingerprints=True)
+        self.observer = Observer(
+            self.loop, DOCUMENT, keeps_history=False, substreams=dict.fromkeys(EVENT_TIMES, ("s",))
+        )
         self.disks = {query: Disk() for query in EVENT_TIMES}
         self.drivers = {query: Driver(self, query, 1) for query in EVENT_TIMES}
         for driver in self.drivers.values():

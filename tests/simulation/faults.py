@@ -17,6 +17,12 @@ RATES = {
     "state lost": 0.004,
     "clock of a driver stepped": 0.003,
     "clock of the coordinator stepped": 0.003,
+    "operator holds or releases": 0.3,
+    "operator evicts": 0.3,
+    "operator declares idle": 0.2,
+    "operator changes the configuration": 0.2,
+    "operator retires": 0.1,
+    "operator resets": 0.05,
 }
 """Highest probability of each kind of fault at each opportunity. A run draws its own rates below these."""
 

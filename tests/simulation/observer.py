@@ -1,17 +1,19 @@
 """The observer of a simulation: it checks each guarantee against the answers of clients and the written rows.
 
-The observer knows only requests, answers and rows. It never reads the state of the coordinator.
+The observer knows only requests, answers, rows and the actions of operators. It never reads the state of the
+coordinator.
 """
 
 import json
 import re
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from tests.simulation.exclusions import Evictions, Exclusions, Key, Promise
 from tests.simulation.loop import Loop
-from tests.simulation.source import LAG_MS, Row
-from tidegate_spark.protocol.batches import OpenBatch
+from tests.simulation.source import Row
+from tidegate_spark.protocol.batches import SUPERSEDED_BATCH, OpenBatch
 from tidegate_spark.protocol.effects import NoAnswer, Response, Send
 
 BATCH = re.compile(r".*/queries/([^/]+)/batches/(\d+)(:commit)?")
@@ -22,14 +24,56 @@ class Violation(AssertionError):
 
 
 @dataclass(frozen=True, slots=True)
+class HeldBelow:
+    """A hold of an operator: until it ends, C stays at or below a value."""
+
+    at_most: int
+    expires_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Sent:
-    """A request, and the watermarks that clients had received when it was sent."""
+    """A request, and what the observer knew when it was sent."""
 
     client: str
     request: Send
     losses: int
     watermark: int | None
     coalesced_watermark: int | None
+    hold: HeldBelow | None
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """A request that declares substreams.
+
+    Attributes:
+        request: The request.
+        at_start: Whether its run had not yet committed a batch.
+        evictions: Number of evictions when it was sent.
+    """
+
+    request: Send
+    at_start: bool
+    evictions: int
+
+
+@dataclass(slots=True)
+class BatchesOf:
+    """What the observer knows of the batches of a query.
+
+    Attributes:
+        committed: The latest committed batch; -1 if none.
+        recovered_from: Number of losses that the query has recovered from: the coordinator has committed a batch that
+            began after them.
+        begun: For each batch that began: the number of losses at that time, and the watermark in the first answer.
+        rows_until: For each substream, the latest batch with its rows.
+    """
+
+    committed: int = -1
+    recovered_from: int = 0
+    begun: dict[int, tuple[int, int | None]] = field(default_factory=dict)
+    rows_until: dict[str, int] = field(default_factory=dict)
 
 
 class Observer:
@@ -37,8 +81,10 @@ class Observer:
 
     Args:
         loop: The virtual time.
-        idle_timeout_ms: The idle timeout of the job; None if no limit lets the watermark pass a substream.
+        document: The first configuration of the job.
         keeps_history: Whether to keep every request and answer.
+        substreams: The substreams by query.
+        undeclared: The substreams that the programs do not declare.
 
     Attributes:
         history: Requests, answers and faults in order, if they are kept.
@@ -47,23 +93,37 @@ class Observer:
             a watermark that clients had received. Nothing keeps W at or below their pinned watermarks.
         repairs: Number of stored pinned watermarks that an operator has removed.
         has_clock_steps: Whether clocks were stepped, so that silence cannot be measured.
+        promise: What the configurations promise together.
+        evictions: The evicted substreams that must not return.
     """
 
-    def __init__(self, loop: Loop, idle_timeout_ms: int | None, keeps_history: bool) -> None:
-        self._loop, self._idle_timeout_ms, self._keeps_history = loop, idle_timeout_ms, keeps_history
+    def __init__(
+        self,
+        loop: Loop,
+        document: Mapping[str, Any],
+        keeps_history: bool,
+        substreams: Mapping[str, Iterable[str]],
+        undeclared: Collection[Key] = (),
+    ) -> None:
+        self._loop, self._keeps_history = loop, keeps_history
         self.history: list[str] = []
         self.answers = self.unprotected = self.repairs = 0
-        self.has_clock_steps = False
+        self.has_clock_steps = self._is_configured = False
         self._losses = 0
         self._watermark: int | None = None
         self._coalesced_watermark: int | None = None
         self._highest: int | None = None
+        self._hold: HeldBelow | None = None
         self._open: dict[tuple[str, int], int | None] = {}
-        self._begun: dict[tuple[str, int], int] = {}
-        self._committed: dict[str, int] = {}
+        self._queries = {query: BatchesOf() for query in substreams}
         self._pins: dict[tuple[str, int], int | None] = {}
-        self._excluded: set[tuple[str, str]] = set()
-        self._max_event_times: dict[tuple[str, str], int] = {}
+        self._substreams = [(query, name) for query, names in substreams.items() for name in names]
+        self.promise = Promise.of(document)
+        self._exclusions = Exclusions(self.promise)
+        self._exclusions.exclude(undeclared)
+        self.evictions = Evictions()
+        self._declarations: list[Declaration] = []
+        self._committing: set[str] = set()
         self.written: dict[tuple[str, int], Mapping[str, Sequence[bool]]] = {}
 
     def note(self, text: str) -> None:
@@ -71,23 +131,46 @@ class Observer:
         if self._keeps_history:
             self.history.append(f"{self._loop.now_ms / 1000 - 1_700_000_000:9.3f} {text}")
 
-    def lost(self, what: str) -> None:
-        """Record that the coordinator has lost state: now only tokens and pinned watermarks restore W."""
-        self.note(f"the coordinator has lost {what}")
-        self._losses += 1
-        self._watermark = self._coalesced_watermark = None
-        self.unprotected += len(self._open)
-        self._open.clear()
-
     def fingerprint(self) -> Hashable:
         """Return a value that observers share if they will judge the same future in the same way."""
+        queries = tuple((of.committed, tuple(sorted(of.begun.items()))) for of in self._queries.values())
         return (
             self._losses,
             self._watermark,
             self._coalesced_watermark,
             self._highest,
-            *(tuple(sorted(each.items())) for each in (self._open, self._begun, self._committed, self._pins)),
+            queries,
+            *(tuple(sorted(each.items())) for each in (self._open, self._pins)),
         )
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether W is exactly at the lag behind the slowest substream: nothing has let W pass a substream."""
+        return not (self._exclusions.has_any or self._is_configured or self.promise.idle_timeout_ms is not None)
+
+    def waited_for(self, max_event_times: Mapping[Key, int | None]) -> Sequence[int | None] | None:
+        """Return the max event times of the substreams for which W waits; None if the observer does not know them.
+
+        W waits for no substream that was evicted and must not return. A substream that was evicted with the query or
+        the job, and has no rows since, may be declared again without a watermark.
+        """
+        unknown = self._exclusions.without_rows - self.evictions.watched
+        if unknown:
+            return None
+        counting = max_event_times.keys() - self.evictions.watched
+        return [self._exclusions.known(key, max_event_times[key]) for key in counting]
+
+    # -- faults and operators -------------------------------------------------------------------------------------
+
+    def lost(self, what: str) -> None:
+        """Record that the coordinator has lost state: now only tokens and pinned watermarks restore W."""
+        self.note(f"the coordinator has lost {what}")
+        self._losses += 1
+        self._watermark = self._coalesced_watermark = self._hold = None
+        self.unprotected += len(self._open)
+        self._open.clear()
+        self._exclusions.lose()
+        self.evictions.lose()
 
     def repaired(self, query: str, batch_id: int) -> None:
         """Record that an operator has removed the stored pinned watermark of a batch. State must have been lost."""
@@ -99,23 +182,98 @@ class Observer:
         self.repairs += 1
         self.written.pop((query, batch_id), None)
 
+    def reset(self) -> None:
+        """Record that an operator has reset the job: W starts anew, and no substream counts before it is declared."""
+        self.lost("everything by a reset")
+        self._exclusions.exclude(self._substreams)
+
+    def excluded(self, key: Key, is_evicted: bool) -> None:
+        """Record that an operator has evicted a substream, or declared it idle."""
+        self.note(f"an operator {'evicts' if is_evicted else 'declares idle'} {key[1]} of {key[0]}")
+        self._exclusions.exclude([key])
+        of = self._queries[key[0]]
+        if is_evicted and of.recovered_from == self._losses and of.rows_until.get(key[1], -1) <= of.committed:
+            self.evictions.evict(key)
+
+    def retired(self, query: str, is_evicted: bool) -> None:
+        """Record that an operator has retired a query, and evicted its substreams unless it is its own successor."""
+        self.note(f"an operator retires {query}{' and evicts its substreams' if is_evicted else ''}")
+        for key in [key for key in self._open if key[0] == query]:
+            del self._open[key]
+        self._queries[query].begun.clear()
+        if is_evicted:
+            self._exclusions.exclude(key for key in self._substreams if key[0] == query)
+
+    def configured(self, document: Mapping[str, Any]) -> None:
+        """Record that an operator has changed the configuration."""
+        self.note(f"an operator changes the configuration to {json.dumps(document)}")
+        self.promise.add(document)
+        self._is_configured = True
+
+    def holds(self, at_most: int, coalesced_watermark: int | None, duration_ms: int | None) -> None:
+        """Record that an operator holds C at or below a value, or where C is if C is above the value."""
+        self.note(f"an operator holds the watermark at {at_most} for {duration_ms} ms")
+        expires_ms = None if duration_ms is None else self._loop.now_ms + duration_ms
+        reached = _highest(coalesced_watermark, self._highest)
+        self._hold = HeldBelow(at_most if reached is None else max(at_most, reached), expires_ms)
+
+    def releases(self) -> None:
+        """Record that an operator releases the hold."""
+        self.note("an operator releases the hold")
+        self._hold = None
+
+    def reads(self, present: Iterable[Key]) -> None:
+        """Check the substreams of the job, which an operator has read: none was evicted without a later report."""
+        returned = self.evictions.returned(present)
+        if returned is not None:
+            raise Violation(f"Evicted: {returned[1]} of {returned[0]} is back, and has not reported since")
+
     # -- requests and answers -------------------------------------------------------------------------------------
 
     def sends(self, client: str, request: Send) -> Sent:
         """Record a request."""
         self.note(f"{client} sends {request.method} {request.path} {json.dumps(request.body)}")
-        return Sent(client, request, self._losses, self._watermark, self._coalesced_watermark)
+        if request.path.endswith(":declare"):
+            self._declarations.append(Declaration(request, client not in self._committing, self.evictions.count))
+        return Sent(client, request, self._losses, self._watermark, self._coalesced_watermark, self._hold)
 
     def handled(self, request: Send, response: Response) -> None:
-        """Record that the coordinator has applied a request: a commit, or a begin, which commits earlier batches."""
+        """Record that the coordinator has handled a request: a commit, a begin, a declaration, or a report."""
         found = BATCH.fullmatch(request.path)
-        if found is None or response.status != 200:
-            return
-        query, batch_id = found[1], int(found[2]) if found[3] else int(found[2]) - 1
-        if not found[3]:
-            self._begun[query, int(found[2])] = self._losses
-        self._committed[query] = max(batch_id, self._committed.get(query, -1))
-        for key in [key for key in self._open if key[0] == query and key[1] <= batch_id]:
+        if response.status != 200:
+            self._refused(request, response)
+        elif found is not None:
+            self._applied(found, request, response)
+        elif request.path.endswith(":declare"):
+            sent = next(each for each in self._declarations if each.request is request)
+            assert request.body is not None
+            names = request.body["names"]
+            self.evictions.declares([(request.body["query"], n) for n in names], sent.at_start, sent.evictions)
+
+    def _refused(self, request: Send, response: Response) -> None:
+        """Record a refusal: if a batch was overtaken, its query reports all max event times with the next batch."""
+        if json.loads(response.body)["code"] in SUPERSEDED_BATCH:
+            found = BATCH.fullmatch(request.path)
+            assert request.body is not None
+            self.evictions.restores(request.body["batch"]["query"] if found is None else found[1])
+
+    def _applied(self, found: re.Match[str], request: Send, response: Response) -> None:
+        """Record a commit, or a begin, which commits earlier batches."""
+        query, batch_id = found[1], int(found[2])
+        of = self._queries[query]
+        losses, watermark = of.begun.get(batch_id, (None, None))
+        if found[3]:
+            assert request.body is not None
+            self._committing.add(request.body["run_id"])
+            of.committed = max(batch_id, of.committed)
+            of.recovered_from = self._losses if losses == self._losses else of.recovered_from
+        else:
+            of.committed = max(batch_id - 1, of.committed)
+            if losses != self._losses:
+                watermark = json.loads(response.body)["watermark"]
+            of.begun[batch_id] = self._losses, watermark
+        closed = batch_id if found[3] else batch_id - 1
+        for key in [key for key in self._open if key[0] == query and key[1] <= closed]:
             del self._open[key]
 
     def receives(self, sent: Sent, outcome: Response | NoAnswer) -> None:
@@ -133,21 +291,36 @@ class Observer:
         watermark, coalesced = answer["watermark"], answer["coalesced_watermark"]
         if _below(coalesced, watermark):
             raise Violation(f"Monotone: C {coalesced} is below W {watermark}")
-        claimed = _claim(sent.request)
-        if _below(watermark, claimed):
+        incarnation, claimed = _claim(sent.request)
+        if answer["incarnation"] < incarnation or (answer["incarnation"] == incarnation and _below(watermark, claimed)):
             raise Violation(f"Monotone: {sent.client} sent a token for {claimed} and received {watermark}")
-        if sent.losses == self._losses:
-            if _below(watermark, sent.watermark) or _below(coalesced, sent.coalesced_watermark):
-                raise Violation(f"Monotone: {sent.client} received {watermark} after {sent.watermark}")
-            self._watermark = _highest(watermark, self._watermark)
-            self._coalesced_watermark = _highest(coalesced, self._coalesced_watermark)
         self._highest = _highest(watermark, self._highest)
-        for (query, batch_id), pinned in self._open.items():
-            if _below(pinned, watermark):
-                raise Violation(
-                    f"Committed: {sent.client} received {watermark}, and batch {batch_id} of {query} with the pinned "
-                    f"watermark {pinned} is open"
-                )
+        passed = [key for key, pinned in self._open.items() if _below(pinned, watermark)]
+        if sent.losses != self._losses:
+            # The answer is from before a loss, so nothing kept W at or below the pinned watermarks of these batches.
+            self.unprotected += len(passed)
+            for key in passed:
+                del self._open[key]
+            self._hold = None
+            return
+        if _below(watermark, sent.watermark) or _below(coalesced, sent.coalesced_watermark):
+            raise Violation(f"Monotone: {sent.client} received {watermark} after {sent.watermark}")
+        self._watermark = _highest(watermark, self._watermark)
+        self._coalesced_watermark = _highest(coalesced, self._coalesced_watermark)
+        self._check_hold(sent, coalesced)
+        for query, batch_id in passed:
+            raise Violation(
+                f"Committed: {sent.client} received {watermark}, and batch {batch_id} of {query} with the pinned "
+                f"watermark {self._open[query, batch_id]} is open"
+            )
+
+    def _check_hold(self, sent: Sent, coalesced_watermark: int | None) -> None:
+        hold = sent.hold
+        if hold is None or hold is not self._hold or self.has_clock_steps:
+            return
+        in_force = hold.expires_ms is None or self._loop.now_ms < hold.expires_ms
+        if in_force and _below(hold.at_most, coalesced_watermark):
+            raise Violation(f"Safe: {sent.client} received C {coalesced_watermark}, and a hold is at {hold.at_most}")
 
     # -- batches --------------------------------------------------------------------------------------------------
 
@@ -161,41 +334,35 @@ class Observer:
     ) -> None:
         """Check the rows of a batch that a driver has classified and written."""
         key, pinned = (query, opened.batch_id), opened.stored.pinned_watermark
+        of = self._queries[query]
         self.note(f"{client} classifies batch {opened.batch_id} by {pinned}: {sum(map(sum, late.values()))} late")
+        self.evictions.reports((query, name) for name in rows)
+        of.rows_until |= {name: max(opened.batch_id, of.rows_until.get(name, -1)) for name in rows}
         if key not in self.written:
             self._pins[key], self.written[key] = pinned, late
             for name, of_substream in rows.items():
                 self._check_substream((query, name), opened, of_substream)
         elif self._pins[key] != pinned or self.written[key] != late:
             raise Violation(f"Replay-exact: batch {opened.batch_id} of {query} has {pinned} after {self._pins[key]}")
-        if not opened.acknowledged or opened.batch_id <= self._committed.get(query, -1):
+        if not opened.acknowledged or opened.batch_id <= of.committed:
             return  # the batch is in the backlog, or its rows were committed before
-        if _below(pinned, self._highest) or self._begun.get(key) != self._losses:
+        losses, watermark = of.begun.get(opened.batch_id, (None, None))
+        if losses != self._losses or _below(pinned, _highest(watermark, self._highest)):
             self.unprotected += 1
         else:
             self._open[key] = pinned
 
-    def _check_substream(self, key: tuple[str, str], opened: OpenBatch, rows: Sequence[Row]) -> None:
-        """Check that no row in order is late, unless its substream was silent and has not caught up since.
-
-        A substream has caught up if its watermark, by the rows that were reported, has reached W. If the begin of a
-        batch was acknowledged, the rows of all earlier batches were reported.
-        """
-        where, pinned = f"{key[1]} of {key[0]}, batch {opened.batch_id}", opened.stored.pinned_watermark
-        if self._idle_timeout_ms is not None and any(row.silent_ms >= self._idle_timeout_ms for row in rows):
-            self._excluded.add(key)
-        elif opened.acknowledged and _reaches(self._max_event_times.get(key), _highest(pinned, self._highest)):
-            self._excluded.discard(key)
-        is_excluded = key in self._excluded or (self._idle_timeout_ms is not None and self.has_clock_steps)
-        if pinned is not None and not is_excluded and any(r.is_in_order and r.event_time < pinned for r in rows):
-            guarantee = "Safe" if self._idle_timeout_ms is None else "Evidence-based idleness"
-            raise Violation(f"{guarantee}: a row in order is late: {where}")
-        highest = max(row.event_time for row in rows)
-        self._max_event_times[key] = max(highest, self._max_event_times.get(key, highest))
-
-
-def _reaches(max_event_time: int | None, watermark: int | None) -> bool:
-    return watermark is None or (max_event_time is not None and max_event_time - LAG_MS >= watermark)
+    def _check_substream(self, key: Key, opened: OpenBatch, rows: Sequence[Row]) -> None:
+        """Check that no row in order is late, unless its substream may be excluded."""
+        pinned = opened.stored.pinned_watermark
+        watermark = _highest(pinned, self._highest)
+        is_allowed = self._exclusions.allows_late(key, rows, opened.acknowledged, watermark)
+        has_timeout = self.promise.idle_timeout_ms is not None
+        if pinned is None or is_allowed or (has_timeout and self.has_clock_steps):
+            return
+        if any(self.promise.is_in_order(row) and row.event_time < pinned for row in rows):
+            guarantee = "Evidence-based idleness" if has_timeout else "Safe"
+            raise Violation(f"{guarantee}: a row in order is late: {key[1]} of {key[0]}, batch {opened.batch_id}")
 
 
 def _below(value: int | None, other: int | None) -> bool:
@@ -206,7 +373,8 @@ def _highest(value: int | None, other: int | None) -> int | None:
     return value if other is None or (value is not None and value > other) else other
 
 
-def _claim(request: Send) -> int | None:
+def _claim(request: Send) -> tuple[int, int | None]:
+    """Return the incarnation and the watermark of the token in a request; zero and None without a token."""
     token = None if request.body is None else request.body.get("watermark_token")
-    value = "None" if token is None else token.partition(".")[2]
-    return None if value == "None" else int(value)
+    incarnation, _, value = "0.None".partition(".") if token is None else token.partition(".")
+    return int(incarnation), None if value == "None" else int(value)

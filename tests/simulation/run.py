@@ -3,23 +3,22 @@
 import logging
 import random as shared_random
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 from typing import Any, cast
 
 from tests.simulation.coordinator import Coordinator
+from tests.simulation.exclusions import Key
 from tests.simulation.faults import Faults
 from tests.simulation.loop import START_MS, Loop
 from tests.simulation.network import Network
 from tests.simulation.observer import Observer, Violation
-from tests.simulation.operators import Operator
+from tests.simulation.operators import IDLE_TIMEOUT_MS, THROTTLES, Operator
 from tests.simulation.source import LAG_MS, Source
 from tests.simulation.spark import Cluster, Query
-from tidegate.domain.config import JobConfig
-from tidegate.domain.policy import LimitingLag
-from tidegate.domain.throttle import FrameThrottle, NoThrottle
+from tidegate.domain.throttle import FrameThrottle
 from tidegate_spark import config as client_config
 from tidegate_spark.protocol.effects import NoAnswer, Response, Send
 from tidegate_spark.protocol.retry import OnOutage, RetryPolicy
@@ -31,7 +30,6 @@ SETTLED_MS = 1_200_000
 
 SWEEP_MS = 1_000
 READ_MS = 10_000
-IDLE_TIMEOUT_MS = 60_000
 LONGEST_AWAY_MS = 60_000
 LONGEST_COORDINATOR_STEP_MS = 60_000
 
@@ -83,43 +81,43 @@ class Simulation:
         self._seed, self._random = seed, Random(seed)
         self._loop = Loop()
         self._faults = Faults(Random(f"faults of {seed}"), only, without)
-        has_limits = self._random.random() < 0.4
-        self._idle_timeout_ms = IDLE_TIMEOUT_MS if has_limits else None
-        self._names = [f"q{number}" for number in range(self._random.choice((1, 2, 2, 3)))]
-        config, document = self._config()
-        self._coordinator = Coordinator(self._loop, config, document)
-        self._observer = Observer(self._loop, self._idle_timeout_ms, keeps_history)
+        names = [f"q{number}" for number in range(self._random.choice((1, 2, 2, 3)))]
+        document = self._document(names)
+        sources = {name: self._sources(name) for name in names}
+        undeclared = [(name, each) for name in names for each in sources[name] if self._random.random() < 0.15]
+        self._coordinator = Coordinator(self._loop, document)
+        self._observer = Observer(self._loop, document, keeps_history, sources, undeclared)
         network = Network(self._loop, self._random, self._faults, self._coordinator, self._handled)
-        self._cluster = Cluster(self._loop, self._random, self._faults, network, self._observer, document)
-        self._queries = [self._query(name) for name in self._names]
-        self._operator = Operator(self._cluster, self._coordinator)
+        config = cast("client_config.JobConfig", document)
+        self._cluster = Cluster(self._loop, self._random, self._faults, network, self._observer, config)
+        self._queries = []
+        for name in names:
+            declared = [each for each in sources[name] if (name, each) not in undeclared]
+            self._queries.append(Query(self._cluster, name, sources[name], declared, self._on_outage()))
+        operator = Random(f"operator of {seed}")
+        self._operator = Operator(operator, self._cluster, self._coordinator, self._queries)
 
-    def _config(self) -> tuple[JobConfig, client_config.JobConfig]:
-        frame = 60_000 if self._random.random() < 0.3 else None
-        config = JobConfig(
-            LimitingLag(LAG_MS),
-            throttle=NoThrottle() if frame is None else FrameThrottle(size_ms=frame),
-            idle_timeout_ms=self._idle_timeout_ms,
-            expected_queries=tuple(self._names),
-        )
-        document = {
+    def _document(self, names: Sequence[str]) -> Mapping[str, Any]:
+        return {
             "policy": {"type": "limiting_lag", "lag_ms": LAG_MS},
-            "throttle": {"type": "none"} if frame is None else {"type": "frame", "size_ms": frame},
-            "idle_timeout_ms": self._idle_timeout_ms,
-            "expected_queries": self._names,
+            "throttle": THROTTLES[self._random.random() < 0.3],
+            "idle_timeout_ms": IDLE_TIMEOUT_MS if self._random.random() < 0.4 else None,
+            "expected_queries": names,
             "max_future_skew_ms": None,
         }
-        return config, cast("client_config.JobConfig", document)
 
-    def _query(self, name: str) -> Query:
-        silences_ms = 4 * IDLE_TIMEOUT_MS if self._idle_timeout_ms else 0
-        sources = {
-            f"s{number}": Source(Random(f"{self._seed} {name} {number}"), START_MS, silences_ms)
-            for number in range(self._random.choice((1, 2, 3)))
-        }
+    def _sources(self, query: str) -> Mapping[str, Source]:
+        random = self._random
+        silences_ms, can_end = random.choice((0, 4 * IDLE_TIMEOUT_MS)), random.random() < 0.3
+        sources = {}
+        for name in (f"s{number}" for number in range(random.choice((1, 2, 3)))):
+            end_ms = START_MS + random.randrange(FAULTS_UNTIL_MS) if can_end and random.random() < 0.4 else None
+            sources[name] = Source(Random(f"{self._seed} {query} {name}"), START_MS, silences_ms, end_ms)
+        return sources
+
+    def _on_outage(self) -> OnOutage:
         continues = self._random.random() < 0.4
-        policy = RetryPolicy(self._random.choice((0, 20, 600)))
-        return Query(self._cluster, name, sources, OnOutage(policy, continues))
+        return OnOutage(RetryPolicy(self._random.choice((0, 20, 600))), continues)
 
     # -- running --------------------------------------------------------------------------------------------------
 
@@ -158,6 +156,7 @@ class Simulation:
             for source in query.sources.values():
                 source.length_at(self._loop.now_ms)
                 source.is_ended = True
+        self._operator.read()
         self._operator.stop()
         for query in self._queries:
             query.replace_drivers()
@@ -219,24 +218,29 @@ class Simulation:
     # -- the end --------------------------------------------------------------------------------------------------
 
     def _check_end(self) -> None:
+        self._operator.read()
         self._check_watermark()
-        if not {"tail lost", "state lost", "second driver"} & {kind for _, kind in self._faults.happened}:
+        happened = {kind for _, kind in self._faults.happened}
+        if not {"tail lost", "state lost", "second driver", "operator resets"} & happened:
             self._check_accounting()
 
     def _check_watermark(self) -> None:
-        highest = [source.highest for query in self._queries for source in query.sources.values()]
-        known = [time for time in highest if time is not None]
+        """Check that W is where the policy promises. W may be higher if a substream was ever excluded."""
+        highest = self._observer.waited_for(self._highest_event_times())
         job = self._coordinator.job
-        watermark = None if job is None else job.watermark
-        if len(known) < len(highest):
+        if not highest or None in highest:
             return
-        promised = min(known) - LAG_MS
-        throttle = self._coordinator.config.throttle
+        assert job is not None
+        lag_ms, throttle = self._coordinator.current_document["policy"]["lag_ms"], job.config.throttle
+        promised = min(time for time in highest if time is not None) - lag_ms
         if isinstance(throttle, FrameThrottle):
             promised -= promised % throttle.size_ms
-        is_reached = watermark is not None and watermark >= promised
-        if not is_reached or (self._idle_timeout_ms is None and watermark != promised):
-            raise Violation(f"Live: the watermark is {watermark}, and the policy promises {promised}")
+        is_reached = job.watermark is not None and job.watermark >= promised
+        if not is_reached or (self._observer.is_exact and job.watermark != promised):
+            raise Violation(f"Live: the watermark is {job.watermark}, and the policy promises {promised}")
+
+    def _highest_event_times(self) -> Mapping[Key, int | None]:
+        return {(query.name, name): source.highest for query in self._queries for name, source in query.sources.items()}
 
     def _check_accounting(self) -> None:
         written: Counter[bool] = Counter()

@@ -14,12 +14,13 @@ class Row:
     Attributes:
         event_time: The event time.
         silent_ms: Time without rows of the substream before this row arrived.
-        is_in_order: Whether the row is at most the lag behind the substream's earlier rows.
+        behind_ms: Distance of the event time behind the highest event time of the substream's earlier rows; 0 if the
+            row is not behind.
     """
 
     event_time: int
     silent_ms: int
-    is_in_order: bool
+    behind_ms: int
 
 
 class Source:
@@ -29,10 +30,11 @@ class Source:
         random: The source of the rows.
         start_ms: Time at which the substream starts.
         silences_ms: Longest silence between two rows, which few rows have; 0 if the substream is never silent.
+        end_ms: Time of the last row at the latest; None if the input ends with the simulation.
     """
 
-    def __init__(self, random: Random, start_ms: int, silences_ms: int) -> None:
-        self._random, self._silences_ms = random, silences_ms
+    def __init__(self, random: Random, start_ms: int, silences_ms: int, end_ms: int | None = None) -> None:
+        self._random, self._silences_ms, self._end_ms = random, silences_ms, end_ms
         self._interval_ms = random.choice((2_000, 5_000, 15_000))
         self._behind_ms = random.choice((0, 0, 10_000, 120_000))
         self._arrived_ms = start_ms
@@ -45,6 +47,7 @@ class Source:
         """Return the number of rows that have arrived by a time."""
         while self._next_ms <= now_ms and not self.is_ended:
             self._arrive()
+            self.is_ended = self._end_ms is not None and self._next_ms > self._end_ms
         return len(self.rows)
 
     def read(self, start: int, end: int) -> Sequence[Row]:
@@ -55,8 +58,8 @@ class Source:
         random = self._random
         delay_ms = random.randrange(LAG_MS // 2) if random.random() < 0.9 else random.randrange(3 * LAG_MS)
         event_time = self._next_ms - self._behind_ms - delay_ms
-        is_in_order = self._highest is None or event_time >= self._highest - LAG_MS
-        self.rows.append(Row(event_time, self._next_ms - self._arrived_ms, is_in_order))
+        behind_ms = 0 if self._highest is None else max(0, self._highest - event_time)
+        self.rows.append(Row(event_time, self._next_ms - self._arrived_ms, behind_ms))
         self._highest = event_time if self._highest is None else max(event_time, self._highest)
         self._arrived_ms = self._next_ms
         is_silent = self._silences_ms and random.random() < 0.05

@@ -55,14 +55,23 @@ class Query:
         cluster: What the queries share.
         name: Name of the query.
         sources: Its substreams by name.
+        declared: The substreams that its program declares.
         on_outage: What its batches do while the coordinator does not answer.
 
     Attributes:
         last_error: The error that ended the last run that ended by itself.
     """
 
-    def __init__(self, cluster: Cluster, name: str, sources: Mapping[str, Source], on_outage: OnOutage) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        name: str,
+        sources: Mapping[str, Source],
+        declared: Sequence[str],
+        on_outage: OnOutage,
+    ) -> None:
         self.cluster, self.name, self.sources, self.on_outage = cluster, name, sources, on_outage
+        self.declared = tuple(declared)
         self.disk = Disk()
         self.drivers: list[Driver] = []
         self.last_error = "none"
@@ -126,7 +135,7 @@ class Driver:
         self._planned: int | None = None
         transport = cast("type[HttpTransport]", lambda *_: None)
         connection = JobConnection("", "j", None, query.cluster.config, query.on_outage, self.clock, transport)
-        settings = QuerySettings(connection, query.name, tuple(query.sources))
+        settings = QuerySettings(connection, query.name, query.declared)
         self.protocol = QueryProtocol(settings, run_id, owns_files=True)
 
     # -- procedures -----------------------------------------------------------------------------------------------

@@ -135,6 +135,18 @@ def test_a_replayed_batch_keeps_its_pinned_watermark(make: Make) -> None:
     assert (pinned_watermark, again.pinned_watermark, again.replayed) == (90, 90, True)
 
 
+def test_a_repeated_begin_shows_a_lost_commit(make: Make) -> None:
+    """The answer to the first begin, which showed that batch 0 was still open, may have been lost."""
+    job = make()
+    job.do("begin", RUN, 0, now=0)
+    job.do("begin", RUN, 1, now=1)
+    repeated = job.do("begin", RUN, 1, now=2)
+    assert (repeated.previous_batch_id, repeated.previous_open) == (0, True)
+    job.do("commit", RUN, 1, None, now=3)
+    repeated = job.do("begin", RUN, 1, now=4)
+    assert (repeated.previous_batch_id, repeated.previous_open) == (1, False)
+
+
 def test_a_known_pin_is_adopted_and_a_different_one_refused(make: Make) -> None:
     """The client keeps its copy when the coordinator loses its state."""
     job = make()

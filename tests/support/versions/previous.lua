@@ -1,4 +1,4 @@
-#!lua name=tidegate_122b9a93842b2b5c
+#!lua name=tidegate_59fcc3510505d125
 local key = {wake = 'tidegate:wake:', of_job = {'max_event_times', 'active', 'clock_driven', 'constant', 'advancing', 'next_change', 'frozen', 'since', 'forced_idle', 'done', 'rows', 'missing_queries', 'last_seen', 'delays', 'learned_lags', 'hours', 'queries', 'query_names', 'open_batches', 'open_pins', 'holds', 'hold_expiry', 'hold_reasons'}, of_query = {'last_events', 'idle', 'query', 'pinned_watermarks', 'pinned_batches', 'fenced_runs', 'staged'}}
 function key.timeline(interval) return key.job .. ':timeline:' .. interval end
 function key.lagged(limit) return key.job .. ':lagged:' .. limit end
@@ -2787,10 +2787,15 @@ local joined = not is_replay and joins(query)
 batches.enter(query, run)
 clock.add_outage(query, args.waited_ms)
 if is_replay then
-  if batch_id == query.latest then batches.take_over(query, run.run_id) end
+  if batch_id == query.latest then
+    batches.take_over(query, run.run_id)
+    -- The answer to the first begin may have been lost, and with it the evidence of a lost commit.
+    if query.open then previous, was_open = query.previous, query.previous_open or false end
+  end
   return finish(pinned, true, false, previous, was_open)
 end
 batches.move_to(query, run.query_id)
+query.previous, query.previous_open = previous, was_open
 local input_known_until = args.input_age_ms and job.now - args.input_age_ms
 local commits, has_left = query.open, false
 if commits then
@@ -3794,71 +3799,71 @@ if type(result) == 'table' and result.refused then return {map = result.refused}
 if type(result) == 'string' and string.find(result, '^%u+ ') then result = {err = result} end  -- keeps its code
 error(result, 0)
 end
-redis.register_function{function_name = 'tidegate_122b9a93842b2b5c_begin', flags = {},
+redis.register_function{function_name = 'tidegate_59fcc3510505d125_begin', flags = {},
 callback = function(keys, arguments) return call('begin', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_122b9a93842b2b5c_commit', flags = {},
+redis.register_function{function_name = 'tidegate_59fcc3510505d125_commit', flags = {},
 callback = function(keys, arguments) return call('commit', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_122b9a93842b2b5c_complete', flags = {},
+redis.register_function{function_name = 'tidegate_59fcc3510505d125_complete', flags = {},
 callback = function(keys, arguments) return call('complete', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_122b9a93842b2b5c_completeness', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_59fcc3510505d125_completeness', flags = {'no-writes'},
 callback = function(keys, arguments) return call('completeness', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_122b9a93842b2b5c_configure', flags = {},
+redis.register_function{function_name = 'tidegate_59fcc3510505d125_configure', flags = {},
 callback = function(keys, arguments) return call('configure', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_122b9a93842b2b5c_declare', flags = {},
+redis.register_function{function_name = 'tidegate_59fcc3510505d125_declare', flags = {},
 callback = function(keys, arguments) return call('declare', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_122b9a93842b2b5c_delete', flags = {'allow-oom'},
+redis.register_function{function_name = 'tidegate_59fcc3510505d125_delete', flags = {'allow-oom'},
 callback = function(keys, arguments) return call('delete', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_122b9a93842b2b5c_distribution', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_59fcc3510505d125_distribution', flags = {'no-writes'},
 callback = function(keys, arguments) return call('distribution', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_122b9a93842b2b5c_done', flags = {},
+redis.register_function{function_name = 'tidegate_59fcc3510505d125_done', flags = {},
 callback = function(keys, arguments) return call('done', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_122b9a93842b2b5c_evict', flags = {},
+redis.register_function{function_name = 'tidegate_59fcc3510505d125_evict', flags = {},
 callback = function(keys, arguments) return call('evict', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_122b9a93842b2b5c_explain', flags = {},
+redis.register_function{function_name = 'tidegate_59fcc3510505d125_explain', flags = {},
 callback = function(keys, arguments) return call('explain', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_122b9a93842b2b5c_heartbeat', flags = {},
+redis.register_function{function_name = 'tidegate_59fcc3510505d125_heartbeat', flags = {},
 callback = function(keys, arguments) return call('heartbeat', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_122b9a93842b2b5c_history', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_59fcc3510505d125_history', flags = {'no-writes'},
 callback = function(keys, arguments) return call('history', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_122b9a93842b2b5c_hold', flags = {},
+redis.register_function{function_name = 'tidegate_59fcc3510505d125_hold', flags = {},
 callback = function(keys, arguments) return call('hold', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_122b9a93842b2b5c_idle', flags = {},
+redis.register_function{function_name = 'tidegate_59fcc3510505d125_idle', flags = {},
 callback = function(keys, arguments) return call('idle', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_122b9a93842b2b5c_late', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_59fcc3510505d125_late', flags = {'no-writes'},
 callback = function(keys, arguments) return call('late', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_122b9a93842b2b5c_queries', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_59fcc3510505d125_queries', flags = {'no-writes'},
 callback = function(keys, arguments) return call('queries', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_122b9a93842b2b5c_release', flags = {},
+redis.register_function{function_name = 'tidegate_59fcc3510505d125_release', flags = {},
 callback = function(keys, arguments) return call('release', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_122b9a93842b2b5c_reopen', flags = {},
+redis.register_function{function_name = 'tidegate_59fcc3510505d125_reopen', flags = {},
 callback = function(keys, arguments) return call('reopen', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_122b9a93842b2b5c_report', flags = {},
+redis.register_function{function_name = 'tidegate_59fcc3510505d125_report', flags = {},
 callback = function(keys, arguments) return call('report', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_122b9a93842b2b5c_reset', flags = {},
+redis.register_function{function_name = 'tidegate_59fcc3510505d125_reset', flags = {},
 callback = function(keys, arguments) return call('reset', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_122b9a93842b2b5c_restore', flags = {},
+redis.register_function{function_name = 'tidegate_59fcc3510505d125_restore', flags = {},
 callback = function(keys, arguments) return call('restore', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_122b9a93842b2b5c_retire', flags = {},
+redis.register_function{function_name = 'tidegate_59fcc3510505d125_retire', flags = {},
 callback = function(keys, arguments) return call('retire', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_122b9a93842b2b5c_stage', flags = {},
+redis.register_function{function_name = 'tidegate_59fcc3510505d125_stage', flags = {},
 callback = function(keys, arguments) return call('stage', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_122b9a93842b2b5c_status', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_59fcc3510505d125_status', flags = {'no-writes'},
 callback = function(keys, arguments) return call('status', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_122b9a93842b2b5c_substreams', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_59fcc3510505d125_substreams', flags = {'no-writes'},
 callback = function(keys, arguments) return call('substreams', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_122b9a93842b2b5c_sweep', flags = {},
+redis.register_function{function_name = 'tidegate_59fcc3510505d125_sweep', flags = {},
 callback = function(keys, arguments) return call('sweep', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_122b9a93842b2b5c_timeline', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_59fcc3510505d125_timeline', flags = {'no-writes'},
 callback = function(keys, arguments) return call('timeline', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_122b9a93842b2b5c_watch', flags = {},
+redis.register_function{function_name = 'tidegate_59fcc3510505d125_watch', flags = {},
 callback = function(keys, arguments) return call('watch', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_122b9a93842b2b5c_together', flags = {},
+redis.register_function{function_name = 'tidegate_59fcc3510505d125_together', flags = {},
 callback = function(keys, arguments)
 local replies = {}
 for i = 1, #arguments, 2 do replies[#replies + 1] = call(arguments[i], keys, arguments[i + 1]) end
 return replies
 end}
-redis.register_function{function_name = 'tidegate_122b9a93842b2b5c_reads_together', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_59fcc3510505d125_reads_together', flags = {'no-writes'},
 callback = function(keys, arguments)
 local replies = {}
 for i = 1, #arguments, 2 do replies[#replies + 1] = call(arguments[i], keys, arguments[i + 1]) end

@@ -1,8 +1,7 @@
 """``python -m tests.support.versions.previous serve``: a coordinator with the functions of the previous version.
 
-``previous.lua`` is a copy of its library, which ``python -m tests.support.versions.freeze`` replaces after a release.
-Names in the history that have changed since then are changed in the copy, too, because the twin test compares the
-history.
+``previous.lua`` is a copy of the functions without the schema number of a job. It has all later corrections, because the
+twin test compares every answer. After a release, ``python -m tests.support.versions.freeze`` replaces the copy.
 """
 
 import re

@@ -81,7 +81,8 @@ class BeginResult:
     ``replayed`` is true if the batch had already begun and keeps its ``pinned_watermark``. ``joined`` is true if an
     unexpected query joined a job that has a watermark; its rows below the watermark are late. Event times after
     ``latest_event_time`` are set aside. ``previous_batch_id`` and ``previous_open`` describe the latest batch of this
-    checkpoint before this call. A client compares both with its own commits to detect that the store has lost its
+    checkpoint before this call; if this call repeats the begin of an open batch, before the first begin. A client
+    compares both with its own commits to detect that the store has lost its
     latest writes.
     """
 

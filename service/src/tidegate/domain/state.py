@@ -81,8 +81,9 @@ class Query:
     ``idle_clock_ms`` is the observed time up to which the query is known to have processed all input.
     ``begun_observed_ms`` is the observed time of the job at which the latest batch began. ``begun_merged`` is C
     without the throttle at that time. The open batch and earlier batches contain all input up to the processing time
-    ``input_known_until_ms``; None if unknown. ``released`` is true if the open batch no longer holds W. ``retired`` is
-    true if only a new run may continue the query.
+    ``input_known_until_ms``; None if unknown. ``previous`` is the latest batch of this checkpoint when the open batch
+    began, and ``previous_open`` tells whether it was open then. ``released`` is true if the open batch no longer holds
+    W. ``retired`` is true if only a new run may continue the query.
     """
 
     query_id: str
@@ -96,6 +97,8 @@ class Query:
     begun_by: str | None = None
     begun_merged: int | None = None
     input_known_until_ms: int | None = None
+    previous: int | None = None
+    previous_open: bool = False
     released: bool = False
     retired: bool = False
     idle_clock_ms: int | None = None

@@ -79,18 +79,16 @@ class Progress:
             self.max_event_times[name] = max(max_event_time, self.max_event_times.get(name, max_event_time))
 
     def is_lost_by(self, previous: int | None, was_open: bool, batch_id: int) -> bool:
-        """Return whether the coordinator has lost the last acknowledged commit, or may have lost it.
-
-        If ``previous`` is the batch itself, an earlier begin of this batch was applied, and its answer was lost. The
-        answer to this begin then shows nothing about earlier batches.
+        """Return whether the coordinator has lost the last acknowledged commit.
 
         Args:
-            previous: The latest batch that the coordinator knew when ``batch_id`` began; None if it knew none.
+            previous: The latest batch that the coordinator knew when ``batch_id`` first began; None if it knew none.
+                ``batch_id`` itself if it was committed before.
             was_open: Whether ``previous`` was open.
             batch_id: The batch that began.
         """
         if self.batch_id is None or self.batch_id >= batch_id:
             return False
-        if previous in (None, batch_id):
+        if previous is None:
             return True
         return previous < self.batch_id or (previous == self.batch_id and was_open)

@@ -35,6 +35,7 @@ class QueryRegistration:
         self._progress: Progress | None = None
         self._announced_in: str | None = None
         self._begun: int | None = None  # the latest batch that this run has begun
+        self._begun_before: int | None = None  # the batch that this run has begun before it
         self._config: JobConfig = {}
         self._revision: int | None = None
 
@@ -129,33 +130,41 @@ class QueryRegistration:
     def began(self, answer: Answer, batch_id: int, policy: RetryPolicy) -> Procedure[None]:
         """Process the answer to a begin. If the coordinator has lost a commit, report the max event times again."""
         yield from self.follow(answer, policy)
-        yield from self._declare_again(answer["previous_batch_id"], batch_id, policy)
+        previous = answer["previous_batch_id"]
+        progress = yield from self.progress()
+        lost = progress.is_lost_by(previous, answer["previous_open"], batch_id)
+        yield from self._declare_again(previous, batch_id, lost, policy)
         if answer["revision"] != self._revision:
             self._keep_config((yield from self._calls.status(policy)))
-        progress = yield from self.progress()
-        lost = progress.is_lost_by(answer["previous_batch_id"], answer["previous_open"], batch_id)
         if lost and not progress.restoring:
-            if answer["previous_batch_id"] != batch_id:
-                self._log.warning(
-                    "the coordinator has lost the commit of batch %s; reporting the max event times again",
-                    progress.batch_id,
-                    extra={"batch": batch_id},
-                )
+            self._log.warning(
+                "the coordinator has lost the commit of batch %s; reporting the max event times again",
+                progress.batch_id,
+                extra={"batch": batch_id},
+            )
             # Store the flag: the coordinator discards the staged reports of this run when the next run begins.
             progress.restoring = True
             yield from progress.save()
         if progress.restoring:
             yield from self._report_max_event_times(batch_id, policy)
 
-    def _declare_again(self, previous: int | None, batch_id: int, policy: RetryPolicy) -> Procedure[None]:
-        """Declare the substreams that the program names again, unless the coordinator has them for certain.
+    def _declare_again(self, previous: int | None, batch_id: int, lost: bool, policy: RetryPolicy) -> Procedure[None]:
+        """Declare the substreams that the program names again, unless the coordinator has the declaration.
 
-        A coordinator that has lost the end of its log may have lost the declaration. It has the declaration if its
-        latest batch before this begin was begun after the declaration. If the begin was repeated because its answer was
-        lost, the latest batch is this batch, which proves nothing.
+        A coordinator that has lost the end of its log may have lost the declaration. It has the declaration if, before
+        this batch, it knew the batch that this run has begun before, and if it has lost no commit. The client must not
+        declare again without evidence of a loss, because an operator may have evicted a substream.
+
+        Args:
+            previous: The latest batch that the coordinator knew before this begin.
+            batch_id: The batch that began.
+            lost: Whether the coordinator has lost a commit.
+            policy: The retry policy.
         """
-        begun, self._begun = self._begun, batch_id
-        if begun is not None and previous is not None and begun <= previous < batch_id:
+        if batch_id != self._begun:
+            self._begun, self._begun_before = batch_id, self._begun
+        before = self._begun_before
+        if before is not None and previous is not None and before <= previous and not lost:
             return
         yield from self._calls.declare(self._settings.query, self._settings.declared, STARTED, policy=policy)
 
@@ -183,7 +192,7 @@ class QueryRegistration:
         if batch_id is None or stored is None or batch_id != progress.batch_id:
             return
         begun = yield from self._calls.begin(batch_id, stored, None, policy)
-        yield from self._declare_again(begun["previous_batch_id"], batch_id, policy)
+        yield from self._declare_again(begun["previous_batch_id"], batch_id, False, policy)
         yield from self._report_max_event_times(batch_id, policy)
         yield from self._calls.commit(batch_id, None, None, policy)
 

@@ -223,8 +223,8 @@ class BeginResult(WatermarkState):
         examples=[False],
     )
     previous_batch_id: int | None = Field(
-        description="Latest batch of this checkpoint before this call. If the client has committed a later batch, the "
-        "store has lost state.",
+        description="Latest batch of this checkpoint before this call, or before the first begin if this call repeats "
+        "the begin of an open batch. If the client has committed a later batch, the store has lost state.",
         examples=[40],
     )
     previous_open: bool = Field(description="Whether the previous batch was open.", examples=[False])

@@ -67,8 +67,12 @@ def begin(
     if not is_replay:
         batches.move_to(query, run.query_id)
         known = _open(job, run.query, query, batch_id, known, options)
+        query.previous, query.previous_open = previous, was_open
     elif batch_id == query.latest:
         batches.take_over(query, run.run_id)
+        if query.open:
+            # The answer to the first begin may have been lost, and with it the evidence of a lost commit.
+            previous, was_open = query.previous, query.previous_open
     assert known is not None
     return BeginResult(
         reply(job), known.value, is_replay, joined, latest_event_time(job), previous, was_open, job.revision

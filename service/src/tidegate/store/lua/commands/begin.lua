@@ -53,10 +53,15 @@ local joined = not is_replay and joins(query)
 batches.enter(query, run)
 clock.add_outage(query, args.waited_ms)
 if is_replay then
-  if batch_id == query.latest then batches.take_over(query, run.run_id) end
+  if batch_id == query.latest then
+    batches.take_over(query, run.run_id)
+    -- The answer to the first begin may have been lost, and with it the evidence of a lost commit.
+    if query.open then previous, was_open = query.previous, query.previous_open or false end
+  end
   return finish(pinned, true, false, previous, was_open)
 end
 batches.move_to(query, run.query_id)
+query.previous, query.previous_open = previous, was_open
 local input_known_until = args.input_age_ms and job.now - args.input_age_ms
 local commits, has_left = query.open, false
 if commits then

@@ -1,7 +1,7 @@
 """Flink and the coordinator on seven days of flights: lost rows, and the time until an hour closes.
 
 Event time is the take-off, and a flight is observed at its landing. Windows have a size of an hour, and the lag is 30
-minutes. All times are times of the data. docs/explanation/performance.md has the results and the limits of the comparison.
+minutes. All times are times of the data. docs/explanation/performance.md has the results and their limits.
 """
 
 import time

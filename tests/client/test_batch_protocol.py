@@ -77,7 +77,7 @@ def test_an_evicted_substream_does_not_return_with_a_repeated_begin(
     run = runs.run(job, declared=declared)
     run.batch(0, a=100_000, b=40_000)
     run.batch(1, a=110_000)
-    operate(job, "POST", "/substreams:evict", {"query": "q", "names": ["b"], "reason": "gone"})
+    operate(job, "POST", "/substreams:evict", {"query": "q", "substreams": ["b"], "reason": "gone"})
     run.session.run(run.session.calls.begin(2, None, None, ONE_ATTEMPT))
     run.batch(2, a=120_000)
     assert known(job) == {"a": 120_000}
@@ -91,7 +91,7 @@ def test_an_evicted_substream_does_not_return_with_a_heartbeat_that_comes_late(
     run = runs.run(job, declared=("a", "b"))
     run.batch(0, a=100_000, b=40_000)
     run.batch(1, a=110_000)
-    operate(job, "POST", "/substreams:evict", {"query": "q", "names": ["b"], "reason": "gone"})
+    operate(job, "POST", "/substreams:evict", {"query": "q", "substreams": ["b"], "reason": "gone"})
     opened = run.begin(2)
     run.beat(1)
     run.report(opened, fold(a=120_000))

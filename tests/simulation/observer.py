@@ -247,7 +247,7 @@ class Observer:
         elif request.path.endswith(":declare"):
             sent = next(each for each in self._declarations if each.request is request)
             assert request.body is not None
-            names = request.body["names"]
+            names = request.body["substreams"]
             self.evictions.declares([(request.body["query"], n) for n in names], sent.at_start, sent.evictions)
 
     def _refused(self, request: Send, response: Response) -> None:

@@ -97,8 +97,8 @@ conformance: $(READY) ## run the traces of Hazelcast Jet, or those in CONFORMANC
 fuzz: $(READY) ## send 100,000 hostile requests to a coordinator (ten minutes; REQUESTS=n, SEED=n; REQUEST=n repeats one of a seed)
 	@$(BIN)/python -m tests.fuzz $(if $(REQUESTS),--requests $(REQUESTS)) $(if $(SEED),--seed $(SEED)) $(if $(REQUEST),--request $(REQUEST))
 
-mutants: $(READY) ## check that the tests catch known defects (ten minutes; ONLY=name checks a single defect)
-	@$(BIN)/python -m mutants $(if $(ONLY),--only $(ONLY))
+mutants: $(READY) ## check that the tests catch known defects (ten minutes; ONLY=name checks one; SIMULATE=yes: that the simulation finds them)
+	@$(BIN)/python -m mutants $(if $(ONLY),--only $(ONLY)) $(if $(SIMULATE),--simulate)
 
 simulate: $(READY) ## run the deterministic simulation (ten minutes; MINUTES=1; SEED=7 replays a seed; EXHAUSTIVE=yes tries all orders)
 	@$(BIN)/python -m tests.simulation --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(EXHAUSTIVE),--exhaustive)

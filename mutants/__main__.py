@@ -1,4 +1,4 @@
-"""``python -m mutants [--only NAME]``: check that the tests catch each mutant.
+"""``python -m mutants [--only NAME] [--simulate]``: check that the tests, or the simulation, catch each mutant.
 
 The exit status is 1 if a mutant survived or its check failed, and 2 if the run could not start.
 """
@@ -9,26 +9,26 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from mutants import client, domain, lua, service
+from mutants import client, domain, lua, search, service
 from mutants.mutant import Mutant, MutantError
 from mutants.page import PAGE, page
-from mutants.runner import Copy, Outcome
+from mutants.runner import SEARCH_S, Copy, Outcome
 
 ROOT = Path(__file__).parents[1]
 MUTANTS = (*domain.MUTANTS, *lua.MUTANTS, *service.MUTANTS, *client.MUTANTS)
 
 
-def chosen(only: str | None) -> Sequence[Mutant]:
+def chosen(only: str | None, mutants: Sequence[Mutant] = MUTANTS) -> Sequence[Mutant]:
     """Return all mutants, or the one with the name ``only``.
 
     Raises:
         MutantError: If no mutant has that name.
     """
     if only is None:
-        return MUTANTS
-    found = [mutant for mutant in MUTANTS if mutant.name == only]
+        return mutants
+    found = [mutant for mutant in mutants if mutant.name == only]
     if not found:
-        names = ", ".join(mutant.name for mutant in MUTANTS)
+        names = ", ".join(mutant.name for mutant in mutants)
         raise MutantError(f"No mutant is named {only!r}; choose one of {names}.")
     return found
 
@@ -60,17 +60,28 @@ def check(mutants: Sequence[Mutant], folder: Path) -> list[Outcome]:
 
 
 def main() -> int:
-    """Run the check. After a run of all mutants, write the page."""
+    """Run the check, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m mutants", description="Check that the tests catch known defects.")
     parser.add_argument("--only", metavar="NAME", help="check a single mutant")
-    only: str | None = parser.parse_args().only
+    parser.add_argument("--simulate", action="store_true", help="search for the mutants with the simulation")
+    arguments = parser.parse_args()
     try:
-        mutants = chosen(only)
         with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-            outcomes = check(mutants, Path(folder))
+            return (_search if arguments.simulate else _test)(arguments.only, Path(folder))
     except MutantError as error:
         print(error, file=sys.stderr)
         return 2
+
+
+def _search(only: str | None, folder: Path) -> int:
+    found = search.search(chosen(only, search.MUTANTS), ROOT, folder)
+    print(f"{sum(search.is_found(each) for each in found)} of {len(found)} mutants found within {SEARCH_S} s.")
+    return 0 if all(map(search.is_found, found)) else 1
+
+
+def _test(only: str | None, folder: Path) -> int:
+    """Run the tests. After a run of all mutants, write the page."""
+    outcomes = check(chosen(only), folder)
     if only is None:
         (ROOT / PAGE).parent.mkdir(parents=True, exist_ok=True)
         (ROOT / PAGE).write_text(page(outcomes), encoding="utf-8")

@@ -15,6 +15,7 @@ MUTANTS = (
         'return f"coalesce({time} < {late_below}, false)"',
         'return "false"',
         ("tests/guarantees/test_rows.py::test_every_row_is_on_time_late_or_without_an_event_time",),
+        unseen="Spark classifies the rows, and the simulation does not run Spark.",
     ),
     Mutant(
         "client-late-batch-on-time",
@@ -24,6 +25,7 @@ MUTANTS = (
         "return min_event_time >= max(LOWEST, self.on_time_from) and",
         "return min_event_time >= LOWEST and",
         ("tests/client/test_classify.py",),
+        unseen="Spark classifies the rows, and the simulation does not run Spark.",
     ),
     Mutant(
         "client-declaration-not-repeated",
@@ -51,6 +53,15 @@ MUTANTS = (
         "return previous < self.batch_id or (previous == self.batch_id and was_open)",
         "return previous == self.batch_id and was_open",
         (f"{PROTOCOL}::test_a_lost_commit_is_recognized_after_a_repeated_begin",),
+    ),
+    Mutant(
+        "client-lost-commit-hidden-in-replay",
+        "The client does not notice a lost commit if it begins the last committed batch again.",
+        Guarantee.SAFE,
+        f"{CLIENT}/protocol/progress.py",
+        "if self.batch_id is None or self.batch_id > batch_id:",
+        "if self.batch_id is None or self.batch_id >= batch_id:",
+        (f"{PROTOCOL}::test_lost_state_is_restored_if_the_last_batch_runs_again",),
     ),
     Mutant(
         "client-overtaken-batch-sent-again",
@@ -87,6 +98,7 @@ MUTANTS = (
         " AND ({closes} OR {touched})",
         "",
         (f"{WINDOWS}::test_late_rows_within_the_allowed_lateness_update_their_window",),
+        unseen="Spark keeps the windows, and the simulation does not run Spark.",
     ),
     Mutant(
         "client-backlog-out-of-order",

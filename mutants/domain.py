@@ -115,6 +115,7 @@ MUTANTS = (
         "job.limits_passed += ({",
         "job.limits_passed = () and ({",
         ("tests/domain/test_limits.py",),
+        unseen="The record of a limit is no part of an answer to a client.",
     ),
     Mutant(
         "domain-frame-boundary-excluded",

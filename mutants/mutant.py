@@ -22,6 +22,19 @@ class Guarantee(StrEnum):
     ACCESS = "Access"
 
 
+OF_STATE = frozenset(
+    {
+        Guarantee.MONOTONE,
+        Guarantee.SAFE,
+        Guarantee.COMMITTED,
+        Guarantee.REPLAY_EXACT,
+        Guarantee.IDEMPOTENT,
+        Guarantee.IDLENESS,
+    }
+)
+"""The guarantees about the state of a job, which the simulation checks."""
+
+
 class MutantError(Exception):
     """The mutant cannot be checked; the message names it."""
 
@@ -38,6 +51,7 @@ class Mutant:
         old: Text to replace; it occurs exactly once in the file.
         new: Text that replaces ``old``.
         tests: pytest arguments (paths or node ids), of which at least one test must fail.
+        unseen: Why the simulation cannot observe the defect; empty if it must find the defect.
     """
 
     name: str
@@ -47,6 +61,12 @@ class Mutant:
     old: str
     new: str
     tests: tuple[str, ...]
+    unseen: str = ""
+
+    @property
+    def concerns_state(self) -> bool:
+        """Whether the defect breaks a guarantee about state, which the simulation checks."""
+        return self.guarantee in OF_STATE
 
     def changed(self, text: str) -> str:
         """Return the text of the file with the defect.

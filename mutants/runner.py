@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,8 +19,12 @@ SOURCES = ("service/src", "spark_client/src", ".")
 BASELINE_TIMEOUT_S = 900
 TIMEOUT_S = 180
 STOP_TIMEOUT_S = 20
+SEARCH_S = 60
+"""Time in which the simulation must find a mutant, on one core."""
+
 OPTIONS = ("-x", "-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:randomly")
 
+_VIOLATION = re.compile(r"^Seed (\d+) after ([0-9.]+) s: (.*)\.$", re.MULTILINE)
 _FAILED = re.compile(r"^FAILED (\S+?\.py::.+?)(?: - (.*))?$", re.MULTILINE)
 # An import error in a subprocess or a library that Redis cannot load: the mutant breaks the program, not a guarantee.
 _BROKEN = ("NameError", "ImportError", "ModuleNotFoundError", "AttributeError", "CoordinatorFailed", "ResponseError")
@@ -52,6 +57,25 @@ class Outcome:
     verdict: Literal["caught", "survived", "error"]
     seconds: float
     test: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The result of a search by the simulation.
+
+    Attributes:
+        mutant: The mutant.
+        seconds: Duration of the search, on one core.
+        seed: The seed that found the defect; None if no seed did.
+        violation: The violation.
+        detail: The end of the output if the simulation could not run.
+    """
+
+    mutant: Mutant
+    seconds: float
+    seed: int | None = None
+    violation: str = ""
     detail: str = ""
 
 
@@ -88,9 +112,12 @@ class Copy:
 
     def pytest(self, tests: Iterable[str], timeout_s: float) -> Run:
         """Run tests in the copy up to the first failure."""
+        return self._run(["pytest", *OPTIONS, *tests], timeout_s)
+
+    def _run(self, arguments: Iterable[str], timeout_s: float) -> Run:
         began = time.monotonic()
         process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", *OPTIONS, *tests],
+            [sys.executable, "-m", *arguments],
             cwd=self.folder,
             env=self._environment,
             stdout=subprocess.PIPE,
@@ -121,11 +148,25 @@ class Copy:
 
     def outcome(self, mutant: Mutant) -> Outcome:
         """Apply a mutant, run its tests, and undo it."""
+        with self._applied(mutant):
+            return judge(mutant, self.pytest(mutant.tests, TIMEOUT_S))
+
+    def search(self, mutant: Mutant) -> Found:
+        """Apply a mutant, run the simulation until it finds a violation or a minute has passed, and undo the mutant."""
+        with self._applied(mutant):
+            run = self._run(["tests.simulation", "--minutes", str(SEARCH_S / 60), "--no-shrinking"], 5 * SEARCH_S)
+        violation = _VIOLATION.search(run.output)
+        if violation is not None:
+            return Found(mutant, float(violation[2]), int(violation[1]), violation[3])
+        return Found(mutant, run.seconds, detail="" if run.status == 0 else run.end())
+
+    @contextmanager
+    def _applied(self, mutant: Mutant) -> Iterator[None]:
         path = self.folder / mutant.file
         text = path.read_text(encoding="utf-8")
         path.write_text(mutant.changed(text), encoding="utf-8")
         try:
-            return judge(mutant, self.pytest(mutant.tests, TIMEOUT_S))
+            yield
         finally:
             path.write_text(text, encoding="utf-8")
 

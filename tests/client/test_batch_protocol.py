@@ -203,6 +203,20 @@ def test_lost_state_is_restored_after_a_failed_batch(own: LocalCoordinator, runs
     assert known(job) == {"a": 120_000, "b": 50_000}
 
 
+def test_lost_state_is_restored_if_the_last_batch_runs_again(own: LocalCoordinator, runs: Runs) -> None:
+    """The driver died after the commit of batch 2 and before Spark finished it, so the next run begins it again."""
+    job = new_job(own)
+    run = runs.run(job)
+    run.batch(0, a=100_000)
+    before = own.state()
+    run.batch(1, a=101_000, b=50_000)
+    run.batch(2, a=110_000)
+    own.restore(before)
+    run = runs.run(job)
+    run.batch(2, a=110_000)
+    assert known(job) == {"a": 110_000, "b": 50_000}
+
+
 def test_a_renamed_query_restores_nothing(own: LocalCoordinator, runs: Runs) -> None:
     """A query that is renamed does not restore a substream that was evicted under the old name."""
     job = new_job(own)

@@ -17,17 +17,20 @@ PROGRESS_S = 15
 def main() -> int:
     """Run the simulation, and return the exit code: 1 if a guarantee did not hold."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10, help="how long to run (default: 10)")
+    parser.add_argument(
+        "--minutes", type=float, default=10, help="how long to run, in minutes of one core (default: 10)"
+    )
     parser.add_argument("--first", type=int, default=0, help="first seed (default: 0)")
     parser.add_argument("--seeds", type=int, help="number of seeds to run, instead of some minutes")
     parser.add_argument("--seed", type=int, help="replay one seed, and print its history")
+    parser.add_argument("--no-shrinking", action="store_true", help="end at a violation without shrinking it")
     parser.add_argument("--exhaustive", action="store_true", help="try all orders of a small case instead")
     chosen = parser.parse_args()
     if chosen.exhaustive:
         return _explore()
     if chosen.seed is not None:
         return _replay(chosen.seed)
-    return _run(chosen.first, chosen.seeds, 60 * chosen.minutes)
+    return _run(chosen.first, chosen.seeds, 60 * chosen.minutes, not chosen.no_shrinking)
 
 
 def _replay(seed: int) -> int:
@@ -39,16 +42,19 @@ def _replay(seed: int) -> int:
     return int(outcome.violation is not None)
 
 
-def _run(first: int, count: int | None, longest_s: float) -> int:
-    began = time.monotonic()
+def _run(first: int, count: int | None, longest_s: float, shrinks: bool) -> int:
+    began = time.process_time()
     outcomes: list[Outcome] = []
     next_s = float(PROGRESS_S)
     for seed in _seeds(first, count):
         outcome = Simulation(seed).run()
         outcomes.append(outcome)
-        elapsed_s = time.monotonic() - began
+        elapsed_s = time.process_time() - began
         if outcome.violation is not None:
-            print(f"Seed {seed}: {outcome.violation}; shrinking {len(outcome.faults)} faults ...", flush=True)
+            print(f"Seed {seed} after {elapsed_s:.1f} s: {outcome.violation}.", flush=True)
+            if not shrinks:
+                return 1
+            print(f"Shrinking {len(outcome.faults)} faults ...", flush=True)
             shrunk = shrink(outcome)
             print("\n".join(shrunk.history[-60:]))
             _print(shrunk)
@@ -58,7 +64,7 @@ def _run(first: int, count: int | None, longest_s: float) -> int:
             next_s = elapsed_s + PROGRESS_S
         if count is None and elapsed_s >= longest_s:
             break
-    _print_statistics(statistics(outcomes), len(outcomes), time.monotonic() - began)
+    _print_statistics(statistics(outcomes), len(outcomes), time.process_time() - began)
     return 0
 
 
@@ -82,9 +88,9 @@ def _print(outcome: Outcome) -> None:
 
 
 def _explore() -> int:
-    for name, budget in CASES.items():
+    for name, case in CASES.items():
         began = time.monotonic()
-        found = explore(budget)
+        found = explore(case)
         print(f"{name}: {found.states:,} states, {found.ends:,} ends, {time.monotonic() - began:.0f} s", flush=True)
         if found.violation is not None:
             print(f"Violation: {found.violation}, after {list(found.path)}")

@@ -18,17 +18,19 @@ class Promise:
         lag_ms: Shortest lag so far. A row that is at most so far behind its substream is in order.
         longest_lag_ms: Longest lag so far. The watermark of a substream is at most so far behind its max event time.
         idle_timeout_ms: Shortest idle timeout so far; None if no configuration had one.
+        max_retention_ms: The retention; None if slower substreams hold the watermark for any time.
     """
 
     lag_ms: int
     longest_lag_ms: int
     idle_timeout_ms: int | None = None
+    max_retention_ms: int | None = None
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> "Promise":
         """Return the promise of one configuration."""
         lag_ms = document["policy"]["lag_ms"]
-        return cls(lag_ms, lag_ms, document["idle_timeout_ms"])
+        return cls(lag_ms, lag_ms, document["idle_timeout_ms"], document["max_retention_ms"])
 
     def add(self, document: Mapping[str, Any]) -> None:
         """Add a configuration."""
@@ -61,6 +63,10 @@ class Exclusions:
         self._excluded: set[Key] = set()
         self._ever_excluded: set[Key] = set()
         self._max_event_times: dict[Key, int] = {}
+
+    def always_counting(self, keys: Iterable[Key]) -> list[Key]:
+        """Return those of the substreams that were never excluded."""
+        return [key for key in keys if key not in self._ever_excluded]
 
     @property
     def has_any(self) -> bool:
@@ -103,7 +109,7 @@ class Exclusions:
             self._excluded.discard(key)
         highest = max(row.event_time for row in rows)
         self._max_event_times[key] = max(highest, self._max_event_times.get(key, highest))
-        return key in self._excluded
+        return key in self._excluded or self._promise.max_retention_ms is not None
 
     def _reaches(self, key: Key, watermark: int | None) -> bool:
         max_event_time = self._max_event_times.get(key)

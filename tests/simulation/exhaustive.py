@@ -1,4 +1,4 @@
-"""All orders of a small case: two queries with three batches between them, and a few faults at any point.
+"""All orders of a small case: at most two queries with three batches between them, and a few faults at any point.
 
 A state is the coordinator, the checkpoints, what each driver has learned since its start, and the answers so far.
 A state that was reached before is not explored again. Drivers are generators, which cannot be copied, so each state is
@@ -7,7 +7,7 @@ reached again from the start by its path.
 
 import random
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from tests.simulation.checkpoint import Classify, Disk, Finish, Plan, Planned
@@ -28,14 +28,18 @@ from tidegate_spark.protocol.retry import OnOutage, RetryPolicy
 from tidegate_spark.protocol.settings import QuerySettings
 from tidegate_spark.protocol.transport import HttpTransport
 
-EVENT_TIMES = {"q0": (100_000, 200_000), "q1": (150_000,)}
+EventTimes = Mapping[str, tuple[int, ...]]
 """The event time of the only row of each batch, by query."""
+
+THREE_BATCHES: EventTimes = {"q0": (100_000, 200_000), "q1": (150_000,)}
+ONE_QUERY: EventTimes = {"q0": (100_000, 200_000, 300_000)}
+TWO_QUERIES: EventTimes = {"q0": (100_000,), "q1": (150_000,)}
 LONGEST_TAIL = 3
 MAX_RUNS = 6
 DOCUMENT: Any = {
     "policy": {"type": "limiting_lag", "lag_ms": LAG_MS},
     "idle_timeout_ms": None,
-    "expected_queries": list(EVENT_TIMES),
+    "max_retention_ms": None,
     "max_future_skew_ms": None,
 }
 
@@ -49,14 +53,26 @@ class Budget:
     tails_lost: int = 0
 
 
-CASES: Mapping[str, Budget] = {
-    "no fault": Budget(),
-    "one crash": Budget(crashes=1),
-    "one lost answer": Budget(answers_lost=1),
-    "one lost tail": Budget(tails_lost=1),
-    "one lost answer and one lost tail": Budget(answers_lost=1, tails_lost=1),
-    "one crash and one lost tail": Budget(crashes=1, tails_lost=1),
+@dataclass(frozen=True, slots=True)
+class Case:
+    """The faults of a case, and its queries with the event times of their batches."""
+
+    budget: Budget
+    event_times: EventTimes = field(default_factory=lambda: THREE_BATCHES)
+
+
+ANSWER_AND_TAIL, CRASH_AND_TAIL = Budget(answers_lost=1, tails_lost=1), Budget(crashes=1, tails_lost=1)
+CASES: Mapping[str, Case] = {
+    "no fault": Case(Budget()),
+    "one crash": Case(Budget(crashes=1)),
+    "one lost answer": Case(Budget(answers_lost=1)),
+    "one lost tail": Case(Budget(tails_lost=1)),
+    "one lost answer and one lost tail, one query": Case(ANSWER_AND_TAIL, ONE_QUERY),
+    "one lost answer and one lost tail, two queries": Case(ANSWER_AND_TAIL, TWO_QUERIES),
+    "one crash and one lost tail, one query": Case(CRASH_AND_TAIL, ONE_QUERY),
+    "one crash and one lost tail, two queries": Case(CRASH_AND_TAIL, TWO_QUERIES),
 }
+"""The cases. Three batches with two faults have too many states, so the cases with two faults have two batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +101,7 @@ class Driver:
     def __init__(self, world: "World", query: str, run: int) -> None:
         self._world, self._query, self._run_id = world, query, f"{query}-run-{run}"
         self.run, self.lock = run, Lock()
+        self._event_times = world.event_times[query]
         self.pending: Send | None = None
         self._learned = 0
         self.local_effects = 0
@@ -92,7 +109,7 @@ class Driver:
         clock = HostClock(world.loop)
         transport = cast("type[HttpTransport]", lambda *_: None)
         outage = OnOutage(RetryPolicy(600), continues=False)
-        connection = JobConnection("", "j", None, DOCUMENT, outage, clock, transport)
+        connection = JobConnection("", "j", None, world.document, outage, clock, transport)
         self.protocol = QueryProtocol(QuerySettings(connection, query, ("s",)), self._run_id, owns_files=True)
         self.ended: str | None = None
         self._task = Task(self, self._main(), self._end)
@@ -154,13 +171,13 @@ class Driver:
             case Plan():
                 self._learned = 0  # what a run knows between two batches is in its objects and its files
                 batch_id = len(disk.finished)
-                if batch_id == len(EVENT_TIMES[self._query]):
+                if batch_id == len(self._event_times):
                     return None
                 disk.offsets.setdefault(batch_id, Planned(self._world.loop.now_ms, {}))
                 return batch_id
             case Classify(opened):
                 pinned = opened.stored.pinned_watermark
-                time = EVENT_TIMES[self._query][opened.batch_id]
+                time = self._event_times[opened.batch_id]
                 late = pinned is not None and time < pinned
                 row = Row(time, 0, 0)
                 self._world.observer.classified(self._query, self._run_id, opened, {"s": [row]}, {"s": [late]})
@@ -193,15 +210,15 @@ def _is_plain(value: Any) -> bool:
 class World:
     """The state after a path."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, case: Case) -> None:
         random.seed(0)
-        self.loop, self.budget = Loop(), budget
-        self.coordinator = Coordinator(self.loop, DOCUMENT, keeps_fingerprints=True)
-        self.observer = Observer(
-            self.loop, DOCUMENT, keeps_history=False, substreams=dict.fromkeys(EVENT_TIMES, ("s",))
-        )
-        self.disks = {query: Disk() for query in EVENT_TIMES}
-        self.drivers = {query: Driver(self, query, 1) for query in EVENT_TIMES}
+        self.loop, self.budget, self.event_times = Loop(), case.budget, case.event_times
+        self.document: Any = {**DOCUMENT, "expected_queries": list(self.event_times)}
+        self.coordinator = Coordinator(self.loop, self.document, keeps_fingerprints=True)
+        substreams = dict.fromkeys(self.event_times, ("s",))
+        self.observer = Observer(self.loop, self.document, keeps_history=False, substreams=substreams)
+        self.disks = {query: Disk() for query in self.event_times}
+        self.drivers = {query: Driver(self, query, 1) for query in self.event_times}
         for driver in self.drivers.values():
             driver.go()
 
@@ -264,7 +281,7 @@ class World:
             driver.heartbeat()
             while driver.pending is not None and driver.ended is None:
                 driver.deliver("")
-        promised = min(times[-1] for times in EVENT_TIMES.values()) - LAG_MS
+        promised = min(times[-1] for times in self.event_times.values()) - LAG_MS
         job = self.coordinator.job
         if job is None or job.watermark != promised:
             raise Violation(f"Live: the watermark is {job and job.watermark}, and the policy promises {promised}")
@@ -280,27 +297,29 @@ class Explored:
     path: Sequence[Move] = ()
 
 
-def explore(budget: Budget, max_states: int | None = None) -> Explored:
-    """Explore all orders with these faults, depth first."""
+def explore(case: Case, max_states: int | None = None) -> Explored:
+    """Explore all orders of a case, depth first."""
     seen: set[Hashable] = set()
     ends = 0
     paths: list[tuple[Move, ...]] = [()]
     with quiet():
         while paths and (max_states is None or len(seen) < max_states):
             path = paths.pop()
-            world = World(budget)
             try:
+                world = World(case)
                 for move in path:
                     world.apply(move)
-                fingerprint = world.fingerprint()
-                if fingerprint in seen:
-                    continue
-                seen.add(fingerprint)
-                following = list(world.moves())
-                if not following:
-                    ends += 1
-                    world.check_end()
+                while (fingerprint := world.fingerprint()) not in seen:
+                    seen.add(fingerprint)
+                    following = list(world.moves())
+                    if not following:
+                        ends += 1
+                        world.check_end()
+                        break
+                    # Continue with the last move in this world. The other moves reach this state again by its path.
+                    paths += [(*path, move) for move in following[:-1]]
+                    path = (*path, following[-1])
+                    world.apply(following[-1])
             except Violation as error:
                 return Explored(len(seen), ends, str(error), path)
-            paths += [(*path, move) for move in following]
     return Explored(len(seen), ends)

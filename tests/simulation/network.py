@@ -28,6 +28,11 @@ class Network:
     def __init__(self, loop: Loop, random: Random, faults: Faults, coordinator: Coordinator, handled: Handled) -> None:
         self._loop, self._random, self._faults = loop, random, faults
         self._coordinator, self._handled = coordinator, handled
+        self._loses_until_ms = 0
+
+    def lose_answers(self, duration_ms: int) -> None:
+        """Lose every second answer for some time, as if the coordinator had lost its connections with its state."""
+        self._loses_until_ms = self._loop.now_ms + duration_ms
 
     def send(self, request: Send, receive: Receive) -> None:
         """Send a request. ``receive`` gets the answer, or an error at the timeout, once."""
@@ -48,7 +53,8 @@ class Network:
                 call.end(NoAnswer("connection refused"))
             return
         response = self._coordinator.handle(request)
-        if call is not None and not self._faults.happens("answer lost"):
+        is_lost = self._loop.now_ms < self._loses_until_ms and self._random.random() < 0.5
+        if call is not None and not is_lost and not self._faults.happens("answer lost"):
             self._loop.after(self._delay_ms(), call.end, response)
         self._handled(request, response)
 

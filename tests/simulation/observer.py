@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.simulation.exclusions import Evictions, Exclusions, Key, Promise
 from tests.simulation.loop import Loop
+from tests.simulation.reports import Reports
 from tests.simulation.source import Row
 from tidegate_spark.protocol.batches import SUPERSEDED_BATCH, OpenBatch
 from tidegate_spark.protocol.effects import NoAnswer, Response, Send
@@ -64,14 +65,19 @@ class BatchesOf:
 
     Attributes:
         committed: The latest committed batch; -1 if none.
-        recovered_from: Number of losses that the query has recovered from: the coordinator has committed a batch that
-            began after them.
+        recovered_from: Number of losses that the query has recovered from: it has received the answers to the begin and
+            the commit of a batch that it sent after them, or to a heartbeat that was applied.
+        answered: The latest batch whose begin was answered, and the number of losses at that time.
+        run: The run that has last begun a batch or sent a heartbeat, and the runs that it has replaced.
         begun: For each batch that began: the number of losses at that time, and the watermark in the first answer.
         rows_until: For each substream, the latest batch with its rows.
     """
 
     committed: int = -1
     recovered_from: int = 0
+    answered: tuple[int, int] = (-1, 0)
+    run: str = ""
+    fenced: set[str] = field(default_factory=set)
     begun: dict[int, tuple[int, int | None]] = field(default_factory=dict)
     rows_until: dict[str, int] = field(default_factory=dict)
 
@@ -121,6 +127,7 @@ class Observer:
         self.promise = Promise.of(document)
         self._exclusions = Exclusions(self.promise)
         self._exclusions.exclude(undeclared)
+        self._reports = Reports(self.promise)
         self.evictions = Evictions()
         self._declarations: list[Declaration] = []
         self._committing: set[str] = set()
@@ -146,7 +153,8 @@ class Observer:
     @property
     def is_exact(self) -> bool:
         """Whether W is exactly at the lag behind the slowest substream: nothing has let W pass a substream."""
-        return not (self._exclusions.has_any or self._is_configured or self.promise.idle_timeout_ms is not None)
+        has_limit = self.promise.idle_timeout_ms is not None or self.promise.max_retention_ms is not None
+        return not (self._exclusions.has_any or self._is_configured or has_limit)
 
     def waited_for(self, max_event_times: Mapping[Key, int | None]) -> Sequence[int | None] | None:
         """Return the max event times of the substreams for which W waits; None if the observer does not know them.
@@ -171,6 +179,9 @@ class Observer:
         self._open.clear()
         self._exclusions.lose()
         self.evictions.lose()
+        for of in self._queries.values():
+            of.run = ""
+            of.fenced.clear()
 
     def repaired(self, query: str, batch_id: int) -> None:
         """Record that an operator has removed the stored pinned watermark of a batch. State must have been lost."""
@@ -186,12 +197,15 @@ class Observer:
         """Record that an operator has reset the job: W starts anew, and no substream counts before it is declared."""
         self.lost("everything by a reset")
         self._exclusions.exclude(self._substreams)
+        self._reports.forget(self._substreams)
 
     def excluded(self, key: Key, is_evicted: bool) -> None:
         """Record that an operator has evicted a substream, or declared it idle."""
         self.note(f"an operator {'evicts' if is_evicted else 'declares idle'} {key[1]} of {key[0]}")
         self._exclusions.exclude([key])
         of = self._queries[key[0]]
+        if is_evicted:
+            self._reports.forget([key])
         if is_evicted and of.recovered_from == self._losses and of.rows_until.get(key[1], -1) <= of.committed:
             self.evictions.evict(key)
 
@@ -200,9 +214,13 @@ class Observer:
         self.note(f"an operator retires {query}{' and evicts its substreams' if is_evicted else ''}")
         for key in [key for key in self._open if key[0] == query]:
             del self._open[key]
+        # The retirement has removed the evidence by which a query recognizes a loss that it has not yet recognized.
+        self._queries[query].recovered_from = -1
         self._queries[query].begun.clear()
         if is_evicted:
-            self._exclusions.exclude(key for key in self._substreams if key[0] == query)
+            own = [key for key in self._substreams if key[0] == query]
+            self._exclusions.exclude(own)
+            self._reports.forget(own)
 
     def configured(self, document: Mapping[str, Any]) -> None:
         """Record that an operator has changed the configuration."""
@@ -222,11 +240,18 @@ class Observer:
         self.note("an operator releases the hold")
         self._hold = None
 
-    def reads(self, present: Iterable[Key]) -> None:
-        """Check the substreams of the job, which an operator has read: none was evicted without a later report."""
-        returned = self.evictions.returned(present)
+    def reads(self, max_event_times: Mapping[Key, int | None]) -> None:
+        """Check the substreams of the job and their max event times, which an operator has read.
+
+        No substream returns after its eviction without a report, and no committed max event time is lost.
+        """
+        returned = self.evictions.returned(max_event_times)
         if returned is not None:
             raise Violation(f"Evicted: {returned[1]} of {returned[0]} is back, and has not reported since")
+        for key, max_event_time in max_event_times.items():
+            is_recovered = self._queries[key[0]].recovered_from == self._losses
+            if is_recovered and self._reports.is_lost(key, max_event_time):
+                raise Violation(f"Committed: {key[1]} of {key[0]} is at {max_event_time}, below its committed rows")
 
     # -- requests and answers -------------------------------------------------------------------------------------
 
@@ -242,7 +267,9 @@ class Observer:
         found = BATCH.fullmatch(request.path)
         if response.status != 200:
             self._refused(request, response)
-        elif found is not None:
+            return
+        self._check_fencing(request)
+        if found is not None:
             self._applied(found, request, response)
         elif request.path.endswith(":declare"):
             sent = next(each for each in self._declarations if each.request is request)
@@ -261,20 +288,32 @@ class Observer:
         """Record a commit, or a begin, which commits earlier batches."""
         query, batch_id = found[1], int(found[2])
         of = self._queries[query]
-        losses, watermark = of.begun.get(batch_id, (None, None))
+        losses, _ = of.begun.get(batch_id, (None, None))
         if found[3]:
             assert request.body is not None
             self._committing.add(request.body["run_id"])
-            of.committed = max(batch_id, of.committed)
-            of.recovered_from = self._losses if losses == self._losses else of.recovered_from
-        else:
-            of.committed = max(batch_id - 1, of.committed)
-            if losses != self._losses:
-                watermark = json.loads(response.body)["watermark"]
-            of.begun[batch_id] = self._losses, watermark
+        elif losses != self._losses:
+            of.begun[batch_id] = self._losses, json.loads(response.body)["watermark"]
         closed = batch_id if found[3] else batch_id - 1
+        of.committed = max(closed, of.committed)
+        applied = bool(found[3]) and json.loads(response.body)["applied"]
+        self._reports.commit(query, closed, applied, self._loop.now_ms)
         for key in [key for key in self._open if key[0] == query and key[1] <= closed]:
             del self._open[key]
+
+    def _check_fencing(self, request: Send) -> None:
+        """Check that the coordinator accepts no call of a run that a newer run has replaced."""
+        body = request.body or {}
+        caller = body.get("batch", body)
+        if "run_id" not in caller:
+            return
+        run: str = caller["run_id"]
+        of = self._queries[run.partition("-")[0]]
+        if run in of.fenced:
+            raise Violation(f"Idempotent: {run} was replaced by {of.run}, and {request.path} was accepted")
+        if run != of.run and "batch" not in body and not request.path.endswith(":commit"):
+            of.fenced |= {of.run} - {""}
+            of.run = run
 
     def receives(self, sent: Sent, outcome: Response | NoAnswer) -> None:
         """Check an answer that a client has received."""
@@ -286,6 +325,21 @@ class Observer:
         if outcome.status == 200 and "watermark" in answer:
             self.answers += 1
             self._check_answer(sent, answer)
+            self._check_recovery(sent, answer)
+
+    def _check_recovery(self, sent: Sent, answer: Mapping[str, Any]) -> None:
+        """Record whether the query knows by this answer that it has recovered from all losses."""
+        body = sent.request.body or {}
+        if sent.losses != self._losses or "run_id" not in body:
+            return
+        of, found = self._queries[sent.client.partition("-")[0]], BATCH.fullmatch(sent.request.path)
+        if found is None:
+            if answer["applied"] and body["after_batch"] is not None:
+                of.recovered_from = self._losses
+        elif not found[3]:
+            of.answered = int(found[2]), self._losses
+        elif of.answered == (int(found[2]), self._losses):
+            of.recovered_from = self._losses
 
     def _check_answer(self, sent: Sent, answer: Mapping[str, Any]) -> None:
         watermark, coalesced = answer["watermark"], answer["coalesced_watermark"]
@@ -308,6 +362,7 @@ class Observer:
         self._watermark = _highest(watermark, self._watermark)
         self._coalesced_watermark = _highest(coalesced, self._coalesced_watermark)
         self._check_hold(sent, coalesced)
+        self._check_reports(coalesced)
         for query, batch_id in passed:
             raise Violation(
                 f"Committed: {sent.client} received {watermark}, and batch {batch_id} of {query} with the pinned "
@@ -321,6 +376,12 @@ class Observer:
         in_force = hold.expires_ms is None or self._loop.now_ms < hold.expires_ms
         if in_force and _below(hold.at_most, coalesced_watermark):
             raise Violation(f"Safe: {sent.client} received C {coalesced_watermark}, and a hold is at {hold.at_most}")
+
+    def _check_reports(self, coalesced_watermark: int | None) -> None:
+        counting = self._exclusions.always_counting(self._substreams)
+        allowed = self._reports.highest_watermark(counting, self._loop.now_ms)
+        if not self.has_clock_steps and _below(allowed, coalesced_watermark):
+            raise Violation(f"Committed: C is {coalesced_watermark}, and the committed rows allow {allowed}")
 
     # -- batches --------------------------------------------------------------------------------------------------
 
@@ -341,6 +402,7 @@ class Observer:
         if key not in self.written:
             self._pins[key], self.written[key] = pinned, late
             for name, of_substream in rows.items():
+                self._reports.add((query, name), opened.batch_id, max(row.event_time for row in of_substream))
                 self._check_substream((query, name), opened, of_substream)
         elif self._pins[key] != pinned or self.written[key] != late:
             raise Violation(f"Replay-exact: batch {opened.batch_id} of {query} has {pinned} after {self._pins[key]}")

@@ -63,7 +63,8 @@ class Operator:
         """Read the table of substreams."""
         job = self._coordinator.job
         if job is not None:
-            self._cluster.observer.reads((row.query, row.substream) for row in substreams(job, self._now_ms))
+            rows = substreams(job, self._now_ms)
+            self._cluster.observer.reads({(row.query, row.substream): row.max_event_time for row in rows})
 
     def stop(self) -> None:
         """Release all holds."""

@@ -23,10 +23,12 @@ from tidegate_spark import config as client_config
 from tidegate_spark.protocol.effects import NoAnswer, Response, Send
 from tidegate_spark.protocol.retry import OnOutage, RetryPolicy
 
+LATEST_START_MS = 200_000
 FAULTS_UNTIL_MS = 300_000
 INPUT_UNTIL_MS = 360_000
 SETTLED_MS = 1_200_000
-"""Times at which faults end, at which the input ends, and at which the queries must have processed it."""
+"""Times at which the latest source starts, at which faults end, at which the input ends, and at which the queries must
+have processed it."""
 
 SWEEP_MS = 1_000
 READ_MS = 10_000
@@ -87,9 +89,9 @@ class Simulation:
         undeclared = [(name, each) for name in names for each in sources[name] if self._random.random() < 0.15]
         self._coordinator = Coordinator(self._loop, document)
         self._observer = Observer(self._loop, document, keeps_history, sources, undeclared)
-        network = Network(self._loop, self._random, self._faults, self._coordinator, self._handled)
+        self._network = Network(self._loop, self._random, self._faults, self._coordinator, self._handled)
         config = cast("client_config.JobConfig", document)
-        self._cluster = Cluster(self._loop, self._random, self._faults, network, self._observer, config)
+        self._cluster = Cluster(self._loop, self._random, self._faults, self._network, self._observer, config)
         self._queries = []
         for name in names:
             declared = [each for each in sources[name] if (name, each) not in undeclared]
@@ -102,6 +104,7 @@ class Simulation:
             "policy": {"type": "limiting_lag", "lag_ms": LAG_MS},
             "throttle": THROTTLES[self._random.random() < 0.3],
             "idle_timeout_ms": IDLE_TIMEOUT_MS if self._random.random() < 0.4 else None,
+            "max_retention_ms": 96_000 if self._random.random() < 0.1 else None,
             "expected_queries": names,
             "max_future_skew_ms": None,
         }
@@ -112,7 +115,8 @@ class Simulation:
         sources = {}
         for name in (f"s{number}" for number in range(random.choice((1, 2, 3)))):
             end_ms = START_MS + random.randrange(FAULTS_UNTIL_MS) if can_end and random.random() < 0.4 else None
-            sources[name] = Source(Random(f"{self._seed} {query} {name}"), START_MS, silences_ms, end_ms)
+            start_ms = START_MS + (random.randrange(LATEST_START_MS) if random.random() < 0.2 else 0)
+            sources[name] = Source(Random(f"{self._seed} {query} {name}"), start_ms, silences_ms, end_ms)
         return sources
 
     def _on_outage(self) -> OnOutage:
@@ -199,10 +203,11 @@ class Simulation:
             coordinator.is_away = True
             self._loop.after(random.randrange(LONGEST_AWAY_MS), self._return)
         if faults.happens("tail lost"):
-            longest = coordinator.length if random.random() < 0.1 else min(coordinator.length, 12)
+            longest = min(coordinator.length, random.choice((3, 3, 12, coordinator.length)))
             count = random.randrange(longest + 1)
             coordinator.lose_tail(count)
             self._observer.lost(f"{count} commands")
+            self._network.lose_answers(random.choice((0, 2_000, 20_000)))
         if faults.happens("state lost"):
             coordinator.lose_all()
             self._observer.lost("everything")

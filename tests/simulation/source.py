@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
+from tests.simulation.loop import START_MS
+
 LAG_MS = 30_000
 
 
@@ -13,7 +15,8 @@ class Row:
 
     Attributes:
         event_time: The event time.
-        silent_ms: Time without rows of the substream before this row arrived.
+        silent_ms: Time without rows of the substream before this row arrived; for its first row, since the start of the
+            simulation.
         behind_ms: Distance of the event time behind the highest event time of the substream's earlier rows; 0 if the
             row is not behind.
     """
@@ -35,9 +38,9 @@ class Source:
 
     def __init__(self, random: Random, start_ms: int, silences_ms: int, end_ms: int | None = None) -> None:
         self._random, self._silences_ms, self._end_ms = random, silences_ms, end_ms
-        self._interval_ms = random.choice((2_000, 5_000, 15_000))
+        self._interval_ms = random.choice((2_000, 5_000, 15_000, 40_000))
         self._behind_ms = random.choice((0, 0, 10_000, 120_000))
-        self._arrived_ms = start_ms
+        self._arrived_ms = START_MS
         self._next_ms = start_ms + random.randrange(self._interval_ms)
         self._highest: int | None = None
         self.is_ended = False

@@ -28,6 +28,7 @@ TRIGGER_S = 2.0
 FLUSH_EVERY_S = 1.0
 LONGEST_RESTART_MS = 20_000
 LONGEST_CLOCK_STEP_MS = 600_000
+LONGEST_CUT_MS = 30_000
 
 Rows = Mapping[str, Sequence[Row]]
 
@@ -133,6 +134,7 @@ class Driver:
         self.lock, self.clock = Lock(), HostClock(query.cluster.loop)
         self.is_alive = self.is_running = True
         self._planned: int | None = None
+        self._cut_off_until_ms = 0
         transport = cast("type[HttpTransport]", lambda *_: None)
         connection = JobConnection("", "j", None, query.cluster.config, query.on_outage, self.clock, transport)
         settings = QuerySettings(connection, query.name, query.declared)
@@ -254,7 +256,10 @@ class Driver:
             else:
                 task.advance(outcome)
 
-        self._cluster.network.send(request, receive)
+        if self._cluster.loop.now_ms < self._cut_off_until_ms:
+            self._cluster.loop.after(int(1000 * request.timeout_s), receive, NoAnswer("cut off"))
+        else:
+            self._cluster.network.send(request, receive)
         return WAITING
 
     def _plan(self) -> int | None:
@@ -263,6 +268,8 @@ class Driver:
             self.clock.offset_ms = cluster.random.randrange(-LONGEST_CLOCK_STEP_MS, LONGEST_CLOCK_STEP_MS)
         if cluster.faults.happens("second driver"):
             self._query.start()
+            # A second driver often starts because the first one is cut off.
+            self._cut_off_until_ms = cluster.loop.now_ms + cluster.random.choice((0, LONGEST_CUT_MS))
         batch_id = self._next_batch()
         if batch_id not in disk.offsets:
             ends = {name: source.length_at(cluster.loop.now_ms) for name, source in self._query.sources.items()}

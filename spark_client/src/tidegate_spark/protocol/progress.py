@@ -87,7 +87,7 @@ class Progress:
             was_open: Whether ``previous`` was open.
             batch_id: The batch that began.
         """
-        if self.batch_id is None or self.batch_id >= batch_id:
+        if self.batch_id is None or self.batch_id > batch_id:
             return False
         if previous is None:
             return True

@@ -1,0 +1,83 @@
+"""The max event times of classified rows, from which the observer derives bounds for C and for the table of the job."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+
+from tests.simulation.exclusions import Key, Promise
+
+
+class Reports:
+    """The max event times of the rows that drivers have classified.
+
+    Args:
+        promise: The promise of the job.
+    """
+
+    def __init__(self, promise: Promise) -> None:
+        self._promise = promise
+        self._pending: dict[Key, dict[int, int]] = defaultdict(dict)
+        self._committed: dict[Key, int] = {}
+        self._known: dict[Key, int] = {}
+        self._unsure: dict[Key, set[int]] = {}
+        self._history: list[tuple[int, int]] = []
+
+    def add(self, key: Key, batch_id: int, max_event_time: int) -> None:
+        """Add the rows of a batch that is not yet committed."""
+        self._pending[key][batch_id] = max_event_time
+
+    def commit(self, query: str, batch_id: int, applied: bool, now_ms: int) -> None:
+        """Record that the coordinator has committed a batch and all earlier batches.
+
+        Args:
+            query: The query.
+            batch_id: The batch.
+            applied: Whether the coordinator has applied the reports of this batch with this call.
+            now_ms: The time.
+        """
+        for key, batches in self._pending.items():
+            if key[0] != query:
+                continue
+            if applied and batch_id in batches and batch_id not in self._unsure.get(key, ()):
+                _raise(self._known, key, batches[batch_id])
+            for each in [each for each in batches if each <= batch_id]:
+                _raise(self._committed, key, batches.pop(each))
+        if self._committed:
+            self._history.append((now_ms, max(self._committed.values())))
+
+    def forget(self, keys: Iterable[Key]) -> None:
+        """Record that the job has removed substreams."""
+        for key in keys:
+            self._known.pop(key, None)
+            self._unsure[key] = set(self._pending[key])
+
+    def is_lost(self, key: Key, max_event_time: int | None) -> bool:
+        """Return whether a max event time in the table of the job is below one that was committed."""
+        known = self._known.get(key)
+        return known is not None and (max_event_time is None or max_event_time < known)
+
+    def highest_watermark(self, counting: Collection[Key], now_ms: int) -> int | None:
+        """Return the highest C that committed rows allow; None if they allow no watermark.
+
+        Args:
+            counting: The substreams that have always counted, unless an idle timeout or retention has passed them.
+            now_ms: The time.
+        """
+        allowed = max(self._committed.values(), default=None)
+        if counting and self._promise.idle_timeout_ms is None:
+            lowest = [self._committed.get(key) for key in counting]
+            known = [time for time in lowest if time is not None]
+            slowest = min(known) if len(known) == len(lowest) else None
+            reached = [time for time in (slowest, self._retained(now_ms)) if time is not None]
+            allowed = max(reached, default=None)
+        return None if allowed is None else allowed - self._promise.lag_ms
+
+    def _retained(self, now_ms: int) -> int | None:
+        """Return the highest event time of ``max_retention_ms`` ago, up to the width of a slot of the history."""
+        if self._promise.max_retention_ms is None:
+            return None
+        oldest_ms = now_ms - self._promise.max_retention_ms * 15 // 16
+        return max((time for at_ms, time in self._history if at_ms <= oldest_ms), default=None)
+
+
+def _raise(values: dict[Key, int], key: Key, value: int) -> None:
+    values[key] = max(value, values.get(key, value))

@@ -68,6 +68,7 @@ class BatchesOf:
         recovered_from: Number of losses that the query has recovered from: it has received the answers to the begin and
             the commit of a batch that it sent after them, or to a heartbeat that was applied.
         answered: The latest batch whose begin was answered, and the number of losses at that time.
+        newest_run: The newest run that has sent a request.
         run: The run that has last begun a batch or sent a heartbeat, and the runs that it has replaced.
         begun: For each batch that began: the number of losses at that time, and the watermark in the first answer.
         rows_until: For each substream, the latest batch with its rows.
@@ -77,6 +78,7 @@ class BatchesOf:
     recovered_from: int = 0
     answered: tuple[int, int] = (-1, 0)
     run: str = ""
+    newest_run: str = ""
     fenced: set[str] = field(default_factory=set)
     begun: dict[int, tuple[int, int | None]] = field(default_factory=dict)
     rows_until: dict[str, int] = field(default_factory=dict)
@@ -258,6 +260,9 @@ class Observer:
     def sends(self, client: str, request: Send) -> Sent:
         """Record a request."""
         self.note(f"{client} sends {request.method} {request.path} {json.dumps(request.body)}")
+        query = client.partition("-")[0]
+        if query in self._queries and _number(client) > _number(self._queries[query].newest_run):
+            self._queries[query].newest_run = client
         if request.path.endswith(":declare"):
             self._declarations.append(Declaration(request, client not in self._committing, self.evictions.count))
         return Sent(client, request, self._losses, self._watermark, self._coalesced_watermark, self._hold)
@@ -296,8 +301,7 @@ class Observer:
             of.begun[batch_id] = self._losses, json.loads(response.body)["watermark"]
         closed = batch_id if found[3] else batch_id - 1
         of.committed = max(closed, of.committed)
-        applied = bool(found[3]) and json.loads(response.body)["applied"]
-        self._reports.commit(query, closed, applied, self._loop.now_ms)
+        self._reports.commit(query, closed, self._loop.now_ms)
         for key in [key for key in self._open if key[0] == query and key[1] <= closed]:
             del self._open[key]
 
@@ -338,8 +342,11 @@ class Observer:
                 of.recovered_from = self._losses
         elif not found[3]:
             of.answered = int(found[2]), self._losses
-        elif of.answered == (int(found[2]), self._losses):
-            of.recovered_from = self._losses
+        else:
+            if of.answered == (int(found[2]), self._losses):
+                of.recovered_from = self._losses
+            if of.newest_run == sent.client:  # a newer run may have read the progress before this commit
+                self._reports.know(found[1], int(found[2]))
 
     def _check_answer(self, sent: Sent, answer: Mapping[str, Any]) -> None:
         watermark, coalesced = answer["watermark"], answer["coalesced_watermark"]
@@ -425,6 +432,10 @@ class Observer:
         if any(self.promise.is_in_order(row) and row.event_time < pinned for row in rows):
             guarantee = "Evidence-based idleness" if has_timeout else "Safe"
             raise Violation(f"{guarantee}: a row in order is late: {key[1]} of {key[0]}, batch {opened.batch_id}")
+
+
+def _number(run: str) -> int:
+    return int(run.rpartition("-")[2] or 0)
 
 
 def _below(value: int | None, other: int | None) -> bool:

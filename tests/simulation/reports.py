@@ -16,39 +16,37 @@ class Reports:
     def __init__(self, promise: Promise) -> None:
         self._promise = promise
         self._pending: dict[Key, dict[int, int]] = defaultdict(dict)
+        self._rows: dict[tuple[str, int], dict[Key, int]] = defaultdict(dict)
         self._committed: dict[Key, int] = {}
         self._known: dict[Key, int] = {}
-        self._unsure: dict[Key, set[int]] = {}
+        self._forgotten_until: dict[Key, int] = {}
         self._history: list[tuple[int, int]] = []
 
     def add(self, key: Key, batch_id: int, max_event_time: int) -> None:
         """Add the rows of a batch that is not yet committed."""
-        self._pending[key][batch_id] = max_event_time
+        self._pending[key][batch_id] = self._rows[key[0], batch_id][key] = max_event_time
 
-    def commit(self, query: str, batch_id: int, applied: bool, now_ms: int) -> None:
-        """Record that the coordinator has committed a batch and all earlier batches.
-
-        Args:
-            query: The query.
-            batch_id: The batch.
-            applied: Whether the coordinator has applied the reports of this batch with this call.
-            now_ms: The time.
-        """
+    def commit(self, query: str, batch_id: int, now_ms: int) -> None:
+        """Record that the coordinator has committed a batch and all earlier batches."""
         for key, batches in self._pending.items():
             if key[0] != query:
                 continue
-            if applied and batch_id in batches and batch_id not in self._unsure.get(key, ()):
-                _raise(self._known, key, batches[batch_id])
             for each in [each for each in batches if each <= batch_id]:
                 _raise(self._committed, key, batches.pop(each))
         if self._committed:
             self._history.append((now_ms, max(self._committed.values())))
 
+    def know(self, query: str, batch_id: int) -> None:
+        """Record that a query has stored the acknowledged commit of a batch with its checkpoint."""
+        for key, max_event_time in self._rows[query, batch_id].items():
+            if batch_id > self._forgotten_until.get(key, -1):
+                _raise(self._known, key, max_event_time)
+
     def forget(self, keys: Iterable[Key]) -> None:
         """Record that the job has removed substreams."""
         for key in keys:
             self._known.pop(key, None)
-            self._unsure[key] = set(self._pending[key])
+            self._forgotten_until[key] = max((batch for query, batch in self._rows if query == key[0]), default=-1)
 
     def is_lost(self, key: Key, max_event_time: int | None) -> bool:
         """Return whether a max event time in the table of the job is below one that was committed."""

@@ -91,7 +91,9 @@ class Simulation:
         self._observer = Observer(self._loop, document, keeps_history, sources, undeclared)
         self._network = Network(self._loop, self._random, self._faults, self._coordinator, self._handled)
         config = cast("client_config.JobConfig", document)
-        self._cluster = Cluster(self._loop, self._random, self._faults, self._network, self._observer, config)
+        self._cluster = Cluster(
+            self._loop, self._random, self._faults, self._network, self._observer, config, self._lose_state
+        )
         self._queries = []
         for name in names:
             declared = [each for each in sources[name] if (name, each) not in undeclared]
@@ -209,13 +211,16 @@ class Simulation:
             self._observer.lost(f"{count} commands")
             self._network.lose_answers(random.choice((0, 2_000, 20_000)))
         if faults.happens("state lost"):
-            coordinator.lose_all()
-            self._observer.lost("everything")
+            self._lose_state()
         if faults.happens("clock of the coordinator stepped"):
             self._observer.has_clock_steps = True
             step_ms = random.randrange(-LONGEST_COORDINATOR_STEP_MS, LONGEST_COORDINATOR_STEP_MS)
             self._observer.note(f"the clock of the coordinator is stepped by {step_ms} ms")
             coordinator.clock.offset_ms = step_ms
+
+    def _lose_state(self) -> None:
+        self._coordinator.lose_all()
+        self._observer.lost("everything")
 
     def _return(self) -> None:
         self._coordinator.is_away = False

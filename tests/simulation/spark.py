@@ -1,6 +1,6 @@
 """Spark in a simulation: queries with their checkpoints, and the drivers that run their batches."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, cast
@@ -9,7 +9,7 @@ from tests.simulation.checkpoint import Classify, Disk, Finish, Plan, Planned
 from tests.simulation.faults import Faults
 from tests.simulation.loop import HostClock, Loop
 from tests.simulation.network import Network
-from tests.simulation.observer import Observer
+from tests.simulation.observer import Observer, Violation
 from tests.simulation.source import Row, Source
 from tests.simulation.tasks import WAITING, Lock, Task
 from tidegate_spark.config import JobConfig
@@ -47,6 +47,7 @@ class Cluster:
     network: Network
     observer: Observer
     config: JobConfig
+    lose_state: Callable[[], None]
 
 
 class Query:
@@ -61,6 +62,7 @@ class Query:
 
     Attributes:
         last_error: The error that ended the last run that ended by itself.
+        finishers: The run that has finished each batch.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Query:
         self.disk = Disk()
         self.drivers: list[Driver] = []
         self.last_error = "none"
+        self.finishers: dict[int, str] = {}
 
     def start(self) -> None:
         """Start a driver."""
@@ -134,7 +137,8 @@ class Driver:
         self.lock, self.clock = Lock(), HostClock(query.cluster.loop)
         self.is_alive = self.is_running = True
         self._planned: int | None = None
-        self._cut_off_until_ms = 0
+        self._cut_off_from_ms = self._cut_off_until_ms = 0
+        self._overtaken: int | None = None
         transport = cast("type[HttpTransport]", lambda *_: None)
         connection = JobConnection("", "j", None, query.cluster.config, query.on_outage, self.clock, transport)
         settings = QuerySettings(connection, query.name, query.declared)
@@ -245,22 +249,37 @@ class Driver:
 
     def _send(self, task: Task, request: Send) -> Any:
         observer = self._cluster.observer
+        self._check_overtaken(request)
         sent = observer.sends(self.run_id, request)
 
         def receive(outcome: Response | NoAnswer) -> None:
             if not self.is_alive:
                 return
             observer.receives(sent, outcome)
+            self._look_for_other_runs(request, outcome)
             if isinstance(outcome, NoAnswer):
                 task.advance(error=outcome)
             else:
                 task.advance(outcome)
 
-        if self._cluster.loop.now_ms < self._cut_off_until_ms:
+        if self._cut_off_from_ms <= self._cluster.loop.now_ms < self._cut_off_until_ms:
             self._cluster.loop.after(int(1000 * request.timeout_s), receive, NoAnswer("cut off"))
         else:
             self._cluster.network.send(request, receive)
         return WAITING
+
+    def _look_for_other_runs(self, request: Send, outcome: Response | NoAnswer) -> None:
+        """Record whether another run had finished the batch of this run when the coordinator had lost it."""
+        is_refused = isinstance(outcome, Response) and outcome.status in (404, 409)
+        is_of_batch = request.path.endswith((":report", ":commit")) and not self._query.on_outage.continues
+        if is_refused and is_of_batch and self._planned is not None:
+            finisher = self._query.finishers.get(self._planned, self.run_id)
+            self._overtaken = None if finisher == self.run_id else self._planned
+
+    def _check_overtaken(self, request: Send) -> None:
+        """Check that this run does not begin a batch again that another run has finished."""
+        if self._overtaken is not None and request.path.endswith(f"/batches/{self._overtaken}"):
+            raise Violation(f"Replay-exact: {self.run_id} begins batch {self._overtaken} again, which was finished")
 
     def _plan(self) -> int | None:
         cluster, disk = self._cluster, self._query.disk
@@ -269,7 +288,10 @@ class Driver:
         if cluster.faults.happens("second driver"):
             self._query.start()
             # A second driver often starts because the first one is cut off.
+            self._cut_off_from_ms = cluster.loop.now_ms + cluster.random.randrange(50)
             self._cut_off_until_ms = cluster.loop.now_ms + cluster.random.choice((0, LONGEST_CUT_MS))
+            if cluster.faults.happens("state lost after a second driver"):
+                cluster.loop.after(cluster.random.randrange(LONGEST_CUT_MS), cluster.lose_state)
         batch_id = self._next_batch()
         if batch_id not in disk.offsets:
             ends = {name: source.length_at(cluster.loop.now_ms) for name, source in self._query.sources.items()}
@@ -303,3 +325,4 @@ class Driver:
         if batch_id in self._query.disk.finished:
             raise Conflict(f"another run has finished batch {batch_id}")
         self._query.disk.finished.add(batch_id)
+        self._query.finishers[batch_id] = self.run_id

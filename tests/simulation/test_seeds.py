@@ -18,7 +18,7 @@ def test_some_seeds_hold_every_guarantee() -> None:
     outcomes = [Simulation(seed).run() for seed in range(SEEDS_BY_DEFAULT)]
     assert [outcome.violation for outcome in outcomes if outcome.violation] == []
     numbers = statistics(outcomes)
-    assert len(numbers["faults"]) >= 8, "the seeds have most kinds of faults"
+    assert len(numbers["faults"]) >= 15, "the seeds have most kinds of faults"
     assert numbers["batches"] > 1000
 
 
@@ -61,7 +61,7 @@ def test_seeds_for_a_minute() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["one lost answer", "one crash", "one lost tail"])
+@pytest.mark.parametrize("case", sorted(CASES.keys() - {"no fault"}))
 def test_orders_with_a_fault(case: str) -> None:
     explored = explore(CASES[case], MAX_STATES)
     assert explored.violation is None, explored.path

@@ -148,9 +148,7 @@ def _scene(axes: Axes, seen: Seen) -> None:
     low, high = axes.get_ylim()
     for at, text in seen.marks:
         axes.axvline(at, color="#999999", lw=0.7, ls="--", zorder=0)
-        axes.text(
-            at + 0.4, low + 0.02 * (high - low), text, rotation=90, va="bottom", ha="left", size=8
-        )
+        axes.text(at + 0.4, low + 0.02 * (high - low), text, rotation=90, va="bottom", ha="left", size=8)
     axes.set_ylim(low, high)
     axes.set_xlabel("processing time")
     axes.set_title(seen.title, loc="left", fontsize=10)

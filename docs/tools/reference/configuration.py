@@ -11,8 +11,9 @@ from tidegate.settings import Settings
 HEAD = """\
 # Configuration
 
-The settings of `tidegate serve` are environment variables. With `TIDEGATE_SECRETS_DIR`, a file with the name of a
-variable, in upper or lower case, also sets it. The coordinator exits with a message if a value is invalid.
+The settings of `tidegate serve` are environment variables. If `TIDEGATE_SECRETS_DIR` is set, a file in that directory
+can also set a variable. Name the file after the variable, in upper or lower case. The coordinator exits with a message
+if a value is invalid.
 
 Clients and the command line read `TIDEGATE_URL` (the address of the coordinator) and `TIDEGATE_TOKEN` (the key).
 OpenTelemetry reads its own variables, such as `OTEL_EXPORTER_OTLP_ENDPOINT` ([traces](../how-to/monitor.md#traces)).

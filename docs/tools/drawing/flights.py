@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 
 mpl.use("svg")
 import matplotlib.pyplot as plt
-from matplotlib.dates import DateFormatter, DayLocator
+from matplotlib.dates import DateFormatter, DayLocator, date2num
 
 from docs.tools.drawing.paint import COLOURS, RED, STYLE, save_flat
 
@@ -52,15 +52,15 @@ def main() -> int:
     every, by_spark = counted(), counted_by_spark()
     hours = range(min(every), max(every) + HOUR_MS, HOUR_MS)
     kept, lost = [by_spark[hour] for hour in hours], [every[hour] - by_spark[hour] for hour in hours]
-    at = [datetime.fromtimestamp(hour / 1000, UTC) for hour in hours]
+    at = [float(date2num(datetime.fromtimestamp(hour / 1000, UTC))) for hour in hours]  # type: ignore[no-untyped-call]
     with mpl.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(8.6, 3.0), layout="constrained")
         label = f"counted by Spark's own watermark and by Tidegate ({sum(kept):,})"
         axes.bar(at, kept, width=1 / 24, color=COLOURS[0], label=label)
         label = f"counted by Tidegate only ({sum(lost):,} of {sum(every.values()):,})"
         axes.bar(at, lost, width=1 / 24, bottom=kept, color=RED, label=label)
-        axes.xaxis.set_major_locator(DayLocator())
-        axes.xaxis.set_major_formatter(DateFormatter("%d %b", UTC))
+        axes.xaxis.set_major_locator(DayLocator())  # type: ignore[no-untyped-call]
+        axes.xaxis.set_major_formatter(DateFormatter("%d %b", UTC))  # type: ignore[no-untyped-call]
         axes.set_ylabel("departures per hour")
         figure.legend(loc="outside upper left", ncols=2, frameon=False, fontsize=9)
         save_flat(figure, FIGURE, repr((kept, lost)))

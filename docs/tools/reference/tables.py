@@ -9,7 +9,7 @@ def table(header: Row, rows: Iterable[Row]) -> str:
     """Return a Markdown table."""
     lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
     for row in rows:
-        cells = [" ".join(cell.split()).replace("|", "\\|").replace("<", "\\<") for cell in row]
+        cells = [" ".join(cell.split()).replace("|", "\\|").replace("<", "&lt;") for cell in row]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

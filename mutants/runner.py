@@ -25,6 +25,7 @@ SEARCH_S = 60
 OPTIONS = ("-x", "-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:randomly")
 
 _VIOLATION = re.compile(r"^Seed (\d+) after ([0-9.]+) s: (.*)\.$", re.MULTILINE)
+_SIMULATION = ("tests.simulation", "--no-shrinking")
 _FAILED = re.compile(r"^FAILED (\S+?\.py::.+?)(?: - (.*))?$", re.MULTILINE)
 # An import error in a subprocess or a library that Redis cannot load: the mutant breaks the program, not a guarantee.
 _BROKEN = ("NameError", "ImportError", "ModuleNotFoundError", "AttributeError", "CoordinatorFailed", "ResponseError")
@@ -69,7 +70,7 @@ class Found:
         seconds: Duration of the search, on one core.
         seed: The seed that found the defect; None if no seed did.
         violation: The violation.
-        detail: The end of the output if the simulation could not run.
+        detail: Why the search proves nothing; empty if it was in order.
     """
 
     mutant: Mutant
@@ -154,10 +155,12 @@ class Copy:
     def search(self, mutant: Mutant) -> Found:
         """Apply a mutant, run the simulation until it finds a violation or a minute has passed, and undo the mutant."""
         with self._applied(mutant):
-            run = self._run(["tests.simulation", "--minutes", str(SEARCH_S / 60), "--no-shrinking"], 5 * SEARCH_S)
+            run = self._run([*_SIMULATION, "--minutes", str(SEARCH_S / 60)], 5 * SEARCH_S)
         violation = _VIOLATION.search(run.output)
         if violation is not None:
-            return Found(mutant, float(violation[2]), int(violation[1]), violation[3])
+            without = self._run([*_SIMULATION, "--first", violation[1], "--seeds", "1"], SEARCH_S)
+            detail = "" if without.status == 0 else f"the seed has a violation without the mutant:\n{without.end()}"
+            return Found(mutant, float(violation[2]), int(violation[1]), violation[3], detail)
         return Found(mutant, run.seconds, detail="" if run.status == 0 else run.end())
 
     @contextmanager

@@ -39,4 +39,4 @@ def show(found: Found) -> None:
 
 def is_found(found: Found) -> bool:
     """Return whether the simulation found the mutant in time."""
-    return found.seed is not None and found.seconds <= SEARCH_S
+    return found.seed is not None and found.seconds <= SEARCH_S and not found.detail

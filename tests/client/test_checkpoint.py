@@ -79,8 +79,8 @@ def test_progress_is_saved_and_loaded(tmp_path: Path) -> None:
     progress = on_files(checkpoint, Progress.load("q"))
     assert progress == Progress("q")
     assert progress.follow({"state_epoch": "e", "incarnation": 2})
-    progress.commit(6, {"a": 5, "b": 1}, "2.1.x")
-    progress.commit(7, {"a": 4, "b": 2}, "2.2.y")
+    progress.commit(6, {"a": 5, "b": 1}, "2.1.x", True)
+    progress.commit(7, {"a": 4, "b": 2}, "2.2.y", True)
     on_files(checkpoint, progress.save())
     assert on_files(checkpoint, Progress.load("q")) == Progress("q", 7, "e", 2, {"a": 5, "b": 2}, "2.2.y")
 
@@ -103,6 +103,15 @@ def test_only_a_lost_job_is_restored(incarnation: int, kept: bool) -> None:
     assert (progress.batch_id, progress.max_event_times) == ((7, {"a": 5}) if kept else (None, {}))
     assert not progress.follow(answer)
     assert progress.missing_in(answer) == {}
+
+
+def test_max_event_times_are_reported_until_a_commit_applies_them() -> None:
+    """The coordinator ignores the reports of a batch that it has committed before."""
+    progress = Progress("q", 7, "e", 1, {"a": 5}, restoring=True)
+    progress.commit(8, {}, None, False)
+    assert progress.restoring
+    progress.commit(9, {}, None, True)
+    assert not progress.restoring
 
 
 @pytest.mark.parametrize(

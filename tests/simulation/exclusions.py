@@ -151,15 +151,15 @@ class Evictions:
         for key in keys:
             self._watched.pop(key, None)
 
-    def declares(self, keys: Iterable[Key], at_start: bool, count: int) -> None:
+    def declares(self, keys: Iterable[Key], is_expected: bool, count: int) -> None:
         """Stop watching substreams that a query has declared.
 
         Args:
             keys: The substreams.
-            at_start: Whether the query has started and not yet committed a batch.
+            is_expected: Whether the query has started and not yet committed a batch, or has recognized a loss.
             count: Number of evictions when the declaration was sent.
         """
-        self.reports([key for key in keys if at_start or count < self._watched.get(key, 0)])
+        self.reports([key for key in keys if is_expected or count < self._watched.get(key, 0)])
 
     def restores(self, query: str) -> None:
         """Stop watching the substreams of a query, which reports all their max event times again."""

@@ -67,20 +67,25 @@ class BatchesOf:
         committed: The latest committed batch; -1 if none.
         recovered_from: Number of losses that the query has recovered from: it has received the answers to the begin and
             the commit of a batch that it sent after them, or to a heartbeat that was applied.
+        may_restore: Whether the query may report all its max event times again with its next batch.
         answered: The latest batch whose begin was answered, and the number of losses at that time.
         newest_run: The newest run that has sent a request.
-        run: The run that has last begun a batch or sent a heartbeat, and the runs that it has replaced.
-        begun: For each batch that began: the number of losses at that time, and the watermark in the first answer.
+        run: The run that has last begun a batch or sent a heartbeat, the runs that it has replaced, and all
+            runs so far.
+        begun: For each batch that began: the number of losses at that time, and the watermark and the pinned watermark
+            in the first answer.
         rows_until: For each substream, the latest batch with its rows.
     """
 
     committed: int = -1
     recovered_from: int = 0
+    may_restore: bool = False
     answered: tuple[int, int] = (-1, 0)
     run: str = ""
     newest_run: str = ""
     fenced: set[str] = field(default_factory=set)
-    begun: dict[int, tuple[int, int | None]] = field(default_factory=dict)
+    known_runs: set[str] = field(default_factory=set)
+    begun: dict[int, tuple[int, int | None, int | None]] = field(default_factory=dict)
     rows_until: dict[str, int] = field(default_factory=dict)
 
 
@@ -125,6 +130,7 @@ class Observer:
         self._open: dict[tuple[str, int], int | None] = {}
         self._queries = {query: BatchesOf() for query in substreams}
         self._pins: dict[tuple[str, int], int | None] = {}
+        self._alone: set[tuple[str, int]] = set()  # batches that an overtaken run has written without the coordinator
         self._substreams = [(query, name) for query, names in substreams.items() for name in names]
         self.promise = Promise.of(document)
         self._exclusions = Exclusions(self.promise)
@@ -141,7 +147,10 @@ class Observer:
             self.history.append(f"{self._loop.now_ms / 1000 - 1_700_000_000:9.3f} {text}")
 
     def fingerprint(self) -> Hashable:
-        """Return a value that observers share if they will judge the same future in the same way."""
+        """Return a value that observers share if they will judge the same future in the same way.
+
+        The value is for cases without operators, in which each query has one driver at a time.
+        """
         queries = tuple((of.committed, tuple(sorted(of.begun.items()))) for of in self._queries.values())
         return (
             self._losses,
@@ -182,7 +191,7 @@ class Observer:
         self._exclusions.lose()
         self.evictions.lose()
         for of in self._queries.values():
-            of.run = ""
+            of.run, of.may_restore = "", True
             of.fenced.clear()
 
     def repaired(self, query: str, batch_id: int) -> None:
@@ -208,7 +217,7 @@ class Observer:
         of = self._queries[key[0]]
         if is_evicted:
             self._reports.forget([key])
-        if is_evicted and of.recovered_from == self._losses and of.rows_until.get(key[1], -1) <= of.committed:
+        if is_evicted and not of.may_restore and of.rows_until.get(key[1], -1) <= of.committed:
             self.evictions.evict(key)
 
     def retired(self, query: str, is_evicted: bool) -> None:
@@ -279,31 +288,43 @@ class Observer:
         elif request.path.endswith(":declare"):
             sent = next(each for each in self._declarations if each.request is request)
             assert request.body is not None
-            names = request.body["substreams"]
-            self.evictions.declares([(request.body["query"], n) for n in names], sent.at_start, sent.evictions)
+            keys = [(request.body["query"], name) for name in request.body["substreams"]]
+            # Max event times show that the run has recognized a loss.
+            is_expected = sent.at_start or "max_event_times" in request.body
+            self.evictions.declares(keys, is_expected, sent.evictions)
 
     def _refused(self, request: Send, response: Response) -> None:
         """Record a refusal: if a batch was overtaken, its query reports all max event times with the next batch."""
         if json.loads(response.body)["code"] in SUPERSEDED_BATCH:
             found = BATCH.fullmatch(request.path)
             assert request.body is not None
-            self.evictions.restores(request.body["batch"]["query"] if found is None else found[1])
+            query = request.body["batch"]["query"] if found is None else found[1]
+            self.evictions.restores(query)
+            self._queries[query].may_restore, self._queries[query].answered = True, (-1, 0)
 
     def _applied(self, found: re.Match[str], request: Send, response: Response) -> None:
         """Record a commit, or a begin, which commits earlier batches."""
         query, batch_id = found[1], int(found[2])
         of = self._queries[query]
-        losses, _ = of.begun.get(batch_id, (None, None))
         if found[3]:
             assert request.body is not None
             self._committing.add(request.body["run_id"])
-        elif losses != self._losses:
-            of.begun[batch_id] = self._losses, json.loads(response.body)["watermark"]
+        else:
+            self._check_begin(query, batch_id, json.loads(response.body))
         closed = batch_id if found[3] else batch_id - 1
         of.committed = max(closed, of.committed)
         self._reports.commit(query, closed, self._loop.now_ms)
         for key in [key for key in self._open if key[0] == query and key[1] <= closed]:
             del self._open[key]
+
+    def _check_begin(self, query: str, batch_id: int, answer: Mapping[str, Any]) -> None:
+        """Check that each begin of a batch gets the same pinned watermark."""
+        begun, pinned = self._queries[query].begun, answer["pinned_watermark"]
+        losses, _, before = begun.get(batch_id, (None, None, None))
+        if losses != self._losses:
+            begun[batch_id] = self._losses, answer["watermark"], pinned
+        elif pinned != before:
+            raise Violation(f"Replay-exact: batch {batch_id} of {query} gets {pinned} after {before}")
 
     def _check_fencing(self, request: Send) -> None:
         """Check that the coordinator accepts no call of a run that a newer run has replaced."""
@@ -318,6 +339,10 @@ class Observer:
         if run != of.run and "batch" not in body and not request.path.endswith(":commit"):
             of.fenced |= {of.run} - {""}
             of.run = run
+            if run in of.known_runs:
+                # An older run that the coordinator could not fence after a loss reports its max event times again.
+                self.evictions.restores(run.partition("-")[0])
+            of.known_runs.add(run)
 
     def receives(self, sent: Sent, outcome: Response | NoAnswer) -> None:
         """Check an answer that a client has received."""
@@ -344,7 +369,7 @@ class Observer:
             of.answered = int(found[2]), self._losses
         else:
             if of.answered == (int(found[2]), self._losses):
-                of.recovered_from = self._losses
+                of.recovered_from, of.may_restore = self._losses, False
             if of.newest_run == sent.client:  # a newer run may have read the progress before this commit
                 self._reports.know(found[1], int(found[2]))
 
@@ -399,23 +424,40 @@ class Observer:
         opened: OpenBatch,
         rows: Mapping[str, Sequence[Row]],
         late: Mapping[str, Sequence[bool]],
+        is_finished: bool,
     ) -> None:
-        """Check the rows of a batch that a driver has classified and written."""
+        """Check the rows of a batch that a driver has classified and written.
+
+        Args:
+            query: The query.
+            client: The run.
+            opened: The batch.
+            rows: Its rows by substream.
+            late: Whether each of the rows is late.
+            is_finished: Whether a run has finished the batch before.
+        """
         key, pinned = (query, opened.batch_id), opened.stored.pinned_watermark
         of = self._queries[query]
         self.note(f"{client} classifies batch {opened.batch_id} by {pinned}: {sum(map(sum, late.values()))} late")
         self.evictions.reports((query, name) for name in rows)
         of.rows_until |= {name: max(opened.batch_id, of.rows_until.get(name, -1)) for name in rows}
+        is_overtaken = _number(client) < _number(of.newest_run)
+        is_alone = is_overtaken and not opened.acknowledged
         if key not in self.written:
             self._pins[key], self.written[key] = pinned, late
+            self._alone |= {key} if is_alone else set()
             for name, of_substream in rows.items():
                 self._reports.add((query, name), opened.batch_id, max(row.event_time for row in of_substream))
                 self._check_substream((query, name), opened, of_substream)
         elif self._pins[key] != pinned or self.written[key] != late:
-            raise Violation(f"Replay-exact: batch {opened.batch_id} of {query} has {pinned} after {self._pins[key]}")
+            # The coordinator cannot fence an older run after a loss of state, or while the run does not call it.
+            is_unfenced = is_alone or key in self._alone or (is_overtaken and self._losses and not is_finished)
+            if not is_unfenced:
+                raise Violation(f"Replay-exact: batch {key[1]} of {query} has {pinned} after {self._pins[key]}")
+            self._pins[key], self.written[key] = pinned, late
         if not opened.acknowledged or opened.batch_id <= of.committed:
             return  # the batch is in the backlog, or its rows were committed before
-        losses, watermark = of.begun.get(opened.batch_id, (None, None))
+        losses, watermark, _ = of.begun.get(opened.batch_id, (None, None, None))
         if losses != self._losses or _below(pinned, _highest(watermark, self._highest)):
             self.unprotected += 1
         else:

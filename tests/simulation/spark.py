@@ -48,6 +48,7 @@ class Cluster:
     observer: Observer
     config: JobConfig
     lose_state: Callable[[], None]
+    lose_tail: Callable[[], None]
 
 
 class Query:
@@ -215,8 +216,11 @@ class Driver:
         return result
 
     def _dies(self, kind: str) -> bool:
-        if self._cluster.faults.happens(kind):
+        cluster = self._cluster
+        if cluster.faults.happens(kind):
             self.kill()
+            if cluster.faults.happens("tail lost after a kill"):
+                cluster.loop.after(cluster.random.randrange(LONGEST_RESTART_MS), cluster.lose_tail)
             return True
         return False
 
@@ -315,7 +319,8 @@ class Driver:
         pinned = opened.stored.pinned_watermark
         rows = self._query.rows(opened.batch_id)
         late = {name: [pinned is not None and row.event_time < pinned for row in rows[name]] for name in rows}
-        self._cluster.observer.classified(self._query.name, self.run_id, opened, rows, late)
+        is_finished = opened.batch_id in self._query.disk.finished
+        self._cluster.observer.classified(self._query.name, self.run_id, opened, rows, late, is_finished)
         none = [0] * len(rows)
         highest: list[int | None] = [max(row.event_time for row in of_substream) for of_substream in rows.values()]
         lengths = [len(of_substream) for of_substream in rows.values()]

@@ -162,13 +162,14 @@ class ModelCoordinator:
     def _commit(self, job: ModelJob, batch_id: int, body: dict[str, Any]) -> Response:
         if job.latest != batch_id:
             return self._refuse(409, "batch_not_begun")
-        if job.open_run is not None:
+        is_open = job.open_run is not None
+        if is_open:
             if body["reported"] is not None and len(job.staged) < body["reported"]:
                 return self._refuse(409, "reports_missing")
             if body["rows"] is not None:
                 job.rows[batch_id] = sum(body["rows"]["on_time"])
             job.commit_staged()
-        return self._answer(job)
+        return self._answer(job, applied=is_open)
 
     def _answer(self, job: ModelJob, **more: Any) -> Response:
         watermark = job.watermark

@@ -64,9 +64,16 @@ class Progress:
     def _was_reset(self, answer: Mapping[str, Any]) -> bool:
         return self.incarnation is not None and bool(answer["incarnation"] > self.incarnation)
 
-    def commit(self, batch_id: int, max_event_times: Mapping[str, int], watermark_token: str | None) -> None:
-        """Record an acknowledged commit."""
-        self.batch_id, self.watermark_token, self.restoring = batch_id, watermark_token, False
+    def commit(
+        self, batch_id: int, max_event_times: Mapping[str, int], watermark_token: str | None, applied: bool
+    ) -> None:
+        """Record an acknowledged commit.
+
+        If the coordinator had committed the batch before (``applied`` is false), the reports of this attempt had no
+        effect, so the next batch reports the max event times again.
+        """
+        self.batch_id, self.watermark_token = batch_id, watermark_token
+        self.restoring = self.restoring and not applied
         self._raise(max_event_times)
 
     def restore_with(self, max_event_times: Mapping[str, int]) -> None:

@@ -177,7 +177,7 @@ class QueryRegistration:
     def committed(self, answer: Answer, batch_id: int, max_event_times: Mapping[str, int]) -> Procedure[None]:
         """Record and store an acknowledged commit; run this procedure locked."""
         progress = yield from self.progress()
-        progress.commit(batch_id, max_event_times, answer["watermark_token"])
+        progress.commit(batch_id, max_event_times, answer["watermark_token"], answer["applied"])
         yield from progress.save()
 
     def restore(self, batch_id: int | None, policy: RetryPolicy) -> Procedure[None]:

@@ -1,4 +1,4 @@
-"""The knowledge of an observer about substreams: which of them the watermark may pass, and which must stay evicted."""
+"""The substreams that the watermark may pass, and those that must stay evicted, as an observer knows them."""
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -166,5 +166,5 @@ class Evictions:
         self.reports([key for key in self._watched if key[0] == query])
 
     def returned(self, present: Iterable[Key]) -> Key | None:
-        """Return a watched substream that is in the table of the job; None if there is none."""
+        """Return a watched substream that is in the table of the job, or None."""
         return min(self.watched & set(present), default=None)

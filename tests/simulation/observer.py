@@ -205,7 +205,7 @@ class Observer:
         self.written.pop((query, batch_id), None)
 
     def reset(self) -> None:
-        """Record that an operator has reset the job: W starts anew, and no substream counts before it is declared."""
+        """Record that an operator has reset the job. W may then begin lower, and only declared substreams count."""
         self.lost("everything by a reset")
         self._exclusions.exclude(self._substreams)
         self._reports.forget(self._substreams)

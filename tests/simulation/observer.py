@@ -253,11 +253,17 @@ class Observer:
     def reads(self, max_event_times: Mapping[Key, int | None]) -> None:
         """Check the substreams of the job and their max event times, which an operator has read.
 
-        No substream returns after its eviction without a report, and no committed max event time is lost.
+        No substream returns after its eviction without a report, and no declaration and no committed max event time is
+        lost.
         """
         returned = self.evictions.returned(max_event_times)
         if returned is not None:
             raise Violation(f"Evicted: {returned[1]} of {returned[0]} is back, and has not reported since")
+        for query, name in self._exclusions.always_counting(self._substreams):
+            of = self._queries[query]
+            has_declared = of.committed >= 0 and of.recovered_from == self._losses
+            if has_declared and (query, name) not in max_event_times:
+                raise Violation(f"Safe: {name} of {query} was declared, and the job does not have it")
         for key, max_event_time in max_event_times.items():
             is_recovered = self._queries[key[0]].recovered_from == self._losses
             if is_recovered and self._reports.is_lost(key, max_event_time):

@@ -33,6 +33,7 @@ have processed it."""
 SWEEP_MS = 1_000
 READ_MS = 10_000
 LONGEST_AWAY_MS = 60_000
+LATEST_SECOND_LOSS_MS = 5_000
 LONGEST_COORDINATOR_STEP_MS = 60_000
 
 
@@ -217,7 +218,7 @@ class Simulation:
         coordinator, random = self._coordinator, self._random
         if coordinator.job is None:
             return
-        count = random.randrange(min(coordinator.length, random.choice((3, 3, 12, coordinator.length))) + 1)
+        count = random.randrange(min(coordinator.length, random.choice((3, 12, 40, coordinator.length))) + 1)
         coordinator.lose_tail(count)
         self._observer.lost(f"{count} commands")
         self._network.lose_answers(random.choice((0, 2_000, 20_000)))
@@ -225,6 +226,8 @@ class Simulation:
     def _lose_state(self) -> None:
         self._coordinator.lose_all()
         self._observer.lost("everything")
+        if self._faults.happens("state lost again"):
+            self._loop.after(self._random.randrange(LATEST_SECOND_LOSS_MS), self._lose_state)
 
     def _return(self) -> None:
         self._coordinator.is_away = False

@@ -205,7 +205,8 @@ class Driver:
         """Perform an effect, unless the driver dies before or after it."""
         cluster = self._cluster
         cluster.loop.steps += 1
-        if not self.is_alive or self._dies("driver killed before an effect"):
+        is_last = isinstance(effect, Finish) and self._dies("driver killed before a batch is finished")
+        if is_last or not self.is_alive or self._dies("driver killed before an effect"):
             return WAITING
         result = self._perform(task, effect)
         if self._dies("driver killed after an effect"):
@@ -220,7 +221,7 @@ class Driver:
         if cluster.faults.happens(kind):
             self.kill()
             if cluster.faults.happens("tail lost after a kill"):
-                cluster.loop.after(cluster.random.randrange(LONGEST_RESTART_MS), cluster.lose_tail)
+                cluster.loop.after(cluster.random.randrange(LONGEST_RESTART_MS // 2), cluster.lose_tail)
             return True
         return False
 

@@ -130,6 +130,7 @@ class Observer:
         self._open: dict[tuple[str, int], int | None] = {}
         self._queries = {query: BatchesOf() for query in substreams}
         self._pins: dict[tuple[str, int], int | None] = {}
+        self._assumed: set[tuple[str, int]] = set()
         self._substreams = [(query, name) for query, names in substreams.items() for name in names]
         self.promise = Promise.of(document)
         self._exclusions = Exclusions(self.promise)
@@ -180,8 +181,16 @@ class Observer:
 
     # -- faults and operators -------------------------------------------------------------------------------------
 
-    def lost(self, what: str) -> None:
-        """Record that the coordinator has lost state: now only tokens and pinned watermarks restore W."""
+    def lost(self, what: str, is_tail: bool = False) -> None:
+        """Record that the coordinator has lost state: now only tokens and pinned watermarks restore W.
+
+        Args:
+            what: What was lost.
+            is_tail: Whether only the end of the log was lost, which may hide an earlier loss from a query.
+        """
+        restoring = [query for query, of in self._queries.items() if of.recovered_from != self._losses]
+        if is_tail:
+            self._reports.forget(key for key in self._substreams if key[0] in restoring)
         self.note(f"the coordinator has lost {what}")
         self._losses += 1
         self._watermark = self._coalesced_watermark = self._hold = None
@@ -348,6 +357,10 @@ class Observer:
                 # An older run that the coordinator could not fence after a loss reports its max event times again.
                 self.evictions.restores(run.partition("-")[0])
             of.known_runs.add(run)
+            if _number(run) < _number(of.newest_run):
+                # This older run has not read the progress of the newer one.
+                query = run.partition("-")[0]
+                self._reports.forget(key for key in self._substreams if key[0] == query)
 
     def receives(self, sent: Sent, outcome: Response | NoAnswer) -> None:
         """Check an answer that a client has received."""
@@ -429,7 +442,8 @@ class Observer:
         opened: OpenBatch,
         rows: Mapping[str, Sequence[Row]],
         late: Mapping[str, Sequence[bool]],
-        is_finished: bool,
+        is_finished: bool = False,
+        is_alone: bool = True,
     ) -> None:
         """Check the rows of a batch that a driver has classified and written.
 
@@ -440,6 +454,7 @@ class Observer:
             rows: Its rows by substream.
             late: Whether each of the rows is late.
             is_finished: Whether a run has finished the batch before.
+            is_alone: Whether no other driver of the query is running.
         """
         key, pinned = (query, opened.batch_id), opened.stored.pinned_watermark
         of = self._queries[query]
@@ -452,10 +467,13 @@ class Observer:
                 self._reports.add((query, name), opened.batch_id, max(row.event_time for row in of_substream))
                 self._check_substream((query, name), opened, of_substream)
         elif self._pins[key] != pinned or self.written[key] != late:
-            is_overtaken = _number(client) < _number(of.newest_run)
-            if is_finished or not is_overtaken or not self._losses:
+            is_overtaken = not is_finished and self._losses and _number(client) < _number(of.newest_run)
+            if is_alone or not (is_overtaken or key in self._assumed):
                 raise Violation(f"Replay-exact: batch {key[1]} of {query} has {pinned} after {self._pins[key]}")
-            self._pins[key], self.written[key] = pinned, late  # two drivers after a loss of state
+            # Two drivers run after a loss of state, or one of them continues without the coordinator.
+            self._pins[key], self.written[key] = pinned, late
+        if not opened.acknowledged:
+            self._assumed.add(key)
         if not opened.acknowledged or opened.batch_id <= of.committed:
             return  # the batch is in the backlog, or its rows were committed before
         losses, watermark, _ = of.begun.get(opened.batch_id, (None, None, None))

@@ -220,7 +220,7 @@ class Simulation:
             return
         count = random.randrange(min(coordinator.length, random.choice((3, 12, 40, coordinator.length))) + 1)
         coordinator.lose_tail(count)
-        self._observer.lost(f"{count} commands")
+        self._observer.lost(f"{count} commands", is_tail=True)
         self._network.lose_answers(random.choice((0, 2_000, 20_000)))
 
     def _lose_state(self) -> None:

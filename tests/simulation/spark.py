@@ -104,7 +104,7 @@ class Query:
         A begin that was delayed in the network, until after a loss of state, has pinned another watermark.
         """
         batch_id = max(self.disk.offsets)
-        del self.disk.documents[f"pinned_watermarks/{batch_id}"]
+        self.disk.documents.pop(f"pinned_watermarks/{batch_id}", None)
         self.cluster.observer.repaired(self.name, batch_id)
 
     def replace_drivers(self) -> None:
@@ -292,10 +292,11 @@ class Driver:
             self.clock.offset_ms = cluster.random.randrange(-LONGEST_CLOCK_STEP_MS, LONGEST_CLOCK_STEP_MS)
         if cluster.faults.happens("second driver"):
             self._query.start()
-            # A second driver often starts because the first one is cut off.
-            self._cut_off_from_ms = cluster.loop.now_ms + cluster.random.randrange(50)
+            # A second driver often starts because the first one is cut off, before its batch or within it.
+            self._cut_off_from_ms = cluster.loop.now_ms + cluster.random.choice((0, cluster.random.randrange(20)))
             self._cut_off_until_ms = cluster.loop.now_ms + cluster.random.choice((0, LONGEST_CUT_MS))
             if cluster.faults.happens("state lost after a second driver"):
+                self._cut_off_until_ms = cluster.loop.now_ms + LONGEST_CUT_MS
                 cluster.loop.after(cluster.random.randrange(LONGEST_CUT_MS), cluster.lose_state)
         batch_id = self._next_batch()
         if batch_id not in disk.offsets:
@@ -321,7 +322,8 @@ class Driver:
         rows = self._query.rows(opened.batch_id)
         late = {name: [pinned is not None and row.event_time < pinned for row in rows[name]] for name in rows}
         is_finished = opened.batch_id in self._query.disk.finished
-        self._cluster.observer.classified(self._query.name, self.run_id, opened, rows, late, is_finished)
+        is_alone = not any(driver.is_running for driver in self._query.drivers if driver is not self)
+        self._cluster.observer.classified(self._query.name, self.run_id, opened, rows, late, is_finished, is_alone)
         none = [0] * len(rows)
         highest: list[int | None] = [max(row.event_time for row in of_substream) for of_substream in rows.values()]
         lengths = [len(of_substream) for of_substream in rows.values()]

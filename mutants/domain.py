@@ -47,8 +47,8 @@ MUTANTS = (
         "A repeated begin does not return the batch that was known before the first begin.",
         Guarantee.SAFE,
         f"{DOMAIN}/commands/begin.py",
-        "        if query.open:\n",
-        "        if False:\n",
+        "    if query.open:\n",
+        "    if False:\n",
         (f"{JOB}::test_begin_returns_the_previous_batch",),
     ),
     Mutant(

@@ -171,6 +171,23 @@ def test_a_heartbeat_after_a_reset_restores_nothing(own: LocalCoordinator, runs:
     assert (job.status()["watermark"], known(job)) == (90_000, {"a": 100_000})
 
 
+def test_a_second_loss_after_a_reset_is_not_taken_for_a_reset(own: LocalCoordinator, runs: Runs) -> None:
+    """The client creates a lost job in incarnation 1, and its token raises the incarnation to that after the reset."""
+    job = new_job(own)
+    run = runs.run(job)
+    run.batch(0, a=100_000, b=40_000)
+    operate(job, "POST", ":reset", {"reason": "start anew"})
+    run.batch(1, a=110_000, b=50_000)
+    own.empty()
+    run.beat(1)
+    assert known(job) == {"a": 110_000, "b": 50_000}
+    own.empty()
+    job.ensure_job()
+    run.session.run(run.session.calls.heartbeat(0.0, 1))  # as another query does, with a token of incarnation 2
+    run.beat(1)
+    assert known(job) == {"a": 110_000, "b": 50_000}
+
+
 def test_a_coordinator_that_loses_its_state_twice_is_restored(
     own: LocalCoordinator, runs: Runs, clock: VirtualClock
 ) -> None:

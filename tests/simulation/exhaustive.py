@@ -12,8 +12,9 @@ from typing import Any, cast
 
 from tests.simulation.checkpoint import Classify, Disk, Finish, Plan, Planned
 from tests.simulation.coordinator import Coordinator
+from tests.simulation.knowledge import Violation
 from tests.simulation.loop import HostClock, Loop
-from tests.simulation.observer import Observer, Violation
+from tests.simulation.observer import Observer
 from tests.simulation.run import quiet
 from tests.simulation.source import LAG_MS, Row
 from tests.simulation.tasks import WAITING, Lock, Task
@@ -180,8 +181,7 @@ class Driver:
                 time = self._event_times[opened.batch_id]
                 late = pinned is not None and time < pinned
                 row = Row(time, 0, 0)
-                rows, lateness = {"s": [row]}, {"s": [late]}
-                self._world.observer.classified(self._query, self._run_id, opened, rows, lateness, is_finished=False)
+                self._world.observer.classified(self._query, self._run_id, opened, {"s": [row]}, {"s": [late]})
                 return Fold("by row", ["s"], [time], [1], [0], [int(late)], [0], [0])
             case Finish(batch_id):
                 return disk.finished.add(batch_id)

@@ -11,12 +11,15 @@ RATES = {
     "message delayed": 0.03,
     "driver killed before an effect": 0.004,
     "driver killed after an effect": 0.004,
+    "driver killed before a batch is finished": 0.1,
     "tail lost after a kill": 0.5,
-    "second driver": 0.02,
+    "second driver": 0.03,
     "state lost after a second driver": 0.5,
     "coordinator away": 0.01,
     "tail lost": 0.006,
-    "state lost": 0.004,
+    "state lost": 0.006,
+    "state lost again": 0.5,
+    "state lost after a reset": 1.0,
     "clock of a driver stepped": 0.003,
     "clock of the coordinator stepped": 0.003,
     "operator holds or releases": 0.3,
@@ -24,7 +27,7 @@ RATES = {
     "operator declares idle": 0.2,
     "operator changes the configuration": 0.2,
     "operator retires": 0.1,
-    "operator resets": 0.05,
+    "operator resets": 0.1,
 }
 """Highest probability of each kind of fault at each opportunity. A run draws its own rates below these."""
 

@@ -7,86 +7,18 @@ coordinator.
 import json
 import re
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from tests.simulation.exclusions import Evictions, Exclusions, Key, Promise
+from tests.simulation.knowledge import BatchesOf, Declaration, HeldBelow, Sent, Violation, below, claim, highest, number
 from tests.simulation.loop import Loop
 from tests.simulation.reports import Reports
 from tests.simulation.source import Row
+from tests.simulation.written import Written
 from tidegate_spark.protocol.batches import SUPERSEDED_BATCH, OpenBatch
 from tidegate_spark.protocol.effects import NoAnswer, Response, Send
 
 BATCH = re.compile(r".*/queries/([^/]+)/batches/(\d+)(:commit)?")
-
-
-class Violation(AssertionError):
-    """A guarantee does not hold."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeldBelow:
-    """A hold of an operator: until it ends, C stays at or below a value."""
-
-    at_most: int
-    expires_ms: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A request, and what the observer knew when it was sent."""
-
-    client: str
-    request: Send
-    losses: int
-    watermark: int | None
-    coalesced_watermark: int | None
-    hold: HeldBelow | None
-
-
-@dataclass(frozen=True, slots=True)
-class Declaration:
-    """A request that declares substreams.
-
-    Attributes:
-        request: The request.
-        at_start: Whether its run had not yet committed a batch.
-        evictions: Number of evictions when it was sent.
-    """
-
-    request: Send
-    at_start: bool
-    evictions: int
-
-
-@dataclass(slots=True)
-class BatchesOf:
-    """What the observer knows of the batches of a query.
-
-    Attributes:
-        committed: The latest committed batch; -1 if none.
-        recovered_from: Number of losses that the query has recovered from: it has received the answers to the begin and
-            the commit of a batch that it sent after them, or to a heartbeat that was applied.
-        may_restore: Whether the query may report all its max event times again with its next batch.
-        answered: The latest batch whose begin was answered, and the number of losses at that time.
-        newest_run: The newest run that has sent a request.
-        run: The run that has last begun a batch or sent a heartbeat, the runs that it has replaced, and all
-            runs so far.
-        begun: For each batch that began: the number of losses at that time, and the watermark and the pinned watermark
-            in the first answer.
-        rows_until: For each substream, the latest batch with its rows.
-    """
-
-    committed: int = -1
-    recovered_from: int = 0
-    may_restore: bool = False
-    answered: tuple[int, int] = (-1, 0)
-    run: str = ""
-    newest_run: str = ""
-    fenced: set[str] = field(default_factory=set)
-    known_runs: set[str] = field(default_factory=set)
-    begun: dict[int, tuple[int, int | None, int | None]] = field(default_factory=dict)
-    rows_until: dict[str, int] = field(default_factory=dict)
 
 
 class Observer:
@@ -129,8 +61,6 @@ class Observer:
         self._hold: HeldBelow | None = None
         self._open: dict[tuple[str, int], int | None] = {}
         self._queries = {query: BatchesOf() for query in substreams}
-        self._pins: dict[tuple[str, int], int | None] = {}
-        self._alone: set[tuple[str, int]] = set()  # batches that an overtaken run has written without the coordinator
         self._substreams = [(query, name) for query, names in substreams.items() for name in names]
         self.promise = Promise.of(document)
         self._exclusions = Exclusions(self.promise)
@@ -139,7 +69,7 @@ class Observer:
         self.evictions = Evictions()
         self._declarations: list[Declaration] = []
         self._committing: set[str] = set()
-        self.written: dict[tuple[str, int], Mapping[str, Sequence[bool]]] = {}
+        self.written = Written()
 
     def note(self, text: str) -> None:
         """Add a line to the history."""
@@ -158,7 +88,8 @@ class Observer:
             self._coalesced_watermark,
             self._highest,
             queries,
-            *(tuple(sorted(each.items())) for each in (self._open, self._pins)),
+            tuple(sorted(self._open.items())),
+            self.written.fingerprint(),
         )
 
     @property
@@ -181,8 +112,16 @@ class Observer:
 
     # -- faults and operators -------------------------------------------------------------------------------------
 
-    def lost(self, what: str) -> None:
-        """Record that the coordinator has lost state: now only tokens and pinned watermarks restore W."""
+    def lost(self, what: str, is_tail: bool = False) -> None:
+        """Record that the coordinator has lost state: now only tokens and pinned watermarks restore W.
+
+        Args:
+            what: What was lost.
+            is_tail: Whether only the end of the log was lost, which may hide an earlier loss from a query.
+        """
+        restoring = [query for query, of in self._queries.items() if of.recovered_from != self._losses]
+        if is_tail:
+            self._reports.forget(key for key in self._substreams if key[0] in restoring)
         self.note(f"the coordinator has lost {what}")
         self._losses += 1
         self._watermark = self._coalesced_watermark = self._hold = None
@@ -202,7 +141,7 @@ class Observer:
             )
         self.note(f"an operator removes the pinned watermark of batch {batch_id} of {query}")
         self.repairs += 1
-        self.written.pop((query, batch_id), None)
+        self.written.late.pop((query, batch_id), None)
 
     def reset(self) -> None:
         """Record that an operator has reset the job. W may then begin lower, and only declared substreams count."""
@@ -243,7 +182,7 @@ class Observer:
         """Record that an operator holds C at or below a value, or where C is if C is above the value."""
         self.note(f"an operator holds the watermark at {at_most} for {duration_ms} ms")
         expires_ms = None if duration_ms is None else self._loop.now_ms + duration_ms
-        reached = _highest(coalesced_watermark, self._highest)
+        reached = highest(coalesced_watermark, self._highest)
         self._hold = HeldBelow(at_most if reached is None else max(at_most, reached), expires_ms)
 
     def releases(self) -> None:
@@ -254,11 +193,17 @@ class Observer:
     def reads(self, max_event_times: Mapping[Key, int | None]) -> None:
         """Check the substreams of the job and their max event times, which an operator has read.
 
-        No substream returns after its eviction without a report, and no committed max event time is lost.
+        No substream returns after its eviction without a report, and no declaration and no committed max event time is
+        lost.
         """
         returned = self.evictions.returned(max_event_times)
         if returned is not None:
             raise Violation(f"Evicted: {returned[1]} of {returned[0]} is back, and has not reported since")
+        for query, name in self._exclusions.always_counting(self._substreams):
+            of = self._queries[query]
+            has_declared = of.committed >= 0 and of.recovered_from == self._losses
+            if has_declared and (query, name) not in max_event_times:
+                raise Violation(f"Safe: {name} of {query} was declared, and the job does not have it")
         for key, max_event_time in max_event_times.items():
             is_recovered = self._queries[key[0]].recovered_from == self._losses
             if is_recovered and self._reports.is_lost(key, max_event_time):
@@ -270,7 +215,7 @@ class Observer:
         """Record a request."""
         self.note(f"{client} sends {request.method} {request.path} {json.dumps(request.body)}")
         query = client.partition("-")[0]
-        if query in self._queries and _number(client) > _number(self._queries[query].newest_run):
+        if query in self._queries and number(client) > number(self._queries[query].newest_run):
             self._queries[query].newest_run = client
         if request.path.endswith(":declare"):
             self._declarations.append(Declaration(request, client not in self._committing, self.evictions.count))
@@ -343,6 +288,10 @@ class Observer:
                 # An older run that the coordinator could not fence after a loss reports its max event times again.
                 self.evictions.restores(run.partition("-")[0])
             of.known_runs.add(run)
+            if number(run) < number(of.newest_run):
+                # This older run has not read the progress of the newer one.
+                query = run.partition("-")[0]
+                self._reports.forget(key for key in self._substreams if key[0] == query)
 
     def receives(self, sent: Sent, outcome: Response | NoAnswer) -> None:
         """Check an answer that a client has received."""
@@ -375,13 +324,13 @@ class Observer:
 
     def _check_answer(self, sent: Sent, answer: Mapping[str, Any]) -> None:
         watermark, coalesced = answer["watermark"], answer["coalesced_watermark"]
-        if _below(coalesced, watermark):
+        if below(coalesced, watermark):
             raise Violation(f"Monotone: C {coalesced} is below W {watermark}")
-        incarnation, claimed = _claim(sent.request)
-        if answer["incarnation"] < incarnation or (answer["incarnation"] == incarnation and _below(watermark, claimed)):
+        incarnation, claimed = claim(sent.request)
+        if answer["incarnation"] < incarnation or (answer["incarnation"] == incarnation and below(watermark, claimed)):
             raise Violation(f"Monotone: {sent.client} sent a token for {claimed} and received {watermark}")
-        self._highest = _highest(watermark, self._highest)
-        passed = [key for key, pinned in self._open.items() if _below(pinned, watermark)]
+        self._highest = highest(watermark, self._highest)
+        passed = [key for key, pinned in self._open.items() if below(pinned, watermark)]
         if sent.losses != self._losses:
             # The answer is from before a loss, so nothing kept W at or below the pinned watermarks of these batches.
             self.unprotected += len(passed)
@@ -389,10 +338,10 @@ class Observer:
                 del self._open[key]
             self._hold = None
             return
-        if _below(watermark, sent.watermark) or _below(coalesced, sent.coalesced_watermark):
+        if below(watermark, sent.watermark) or below(coalesced, sent.coalesced_watermark):
             raise Violation(f"Monotone: {sent.client} received {watermark} after {sent.watermark}")
-        self._watermark = _highest(watermark, self._watermark)
-        self._coalesced_watermark = _highest(coalesced, self._coalesced_watermark)
+        self._watermark = highest(watermark, self._watermark)
+        self._coalesced_watermark = highest(coalesced, self._coalesced_watermark)
         self._check_hold(sent, coalesced)
         self._check_reports(coalesced)
         for query, batch_id in passed:
@@ -406,13 +355,13 @@ class Observer:
         if hold is None or hold is not self._hold or self.has_clock_steps:
             return
         in_force = hold.expires_ms is None or self._loop.now_ms < hold.expires_ms
-        if in_force and _below(hold.at_most, coalesced_watermark):
+        if in_force and below(hold.at_most, coalesced_watermark):
             raise Violation(f"Safe: {sent.client} received C {coalesced_watermark}, and a hold is at {hold.at_most}")
 
     def _check_reports(self, coalesced_watermark: int | None) -> None:
         counting = self._exclusions.always_counting(self._substreams)
         allowed = self._reports.highest_watermark(counting, self._loop.now_ms)
-        if not self.has_clock_steps and _below(allowed, coalesced_watermark):
+        if not self.has_clock_steps and below(allowed, coalesced_watermark):
             raise Violation(f"Committed: C is {coalesced_watermark}, and the committed rows allow {allowed}")
 
     # -- batches --------------------------------------------------------------------------------------------------
@@ -424,7 +373,8 @@ class Observer:
         opened: OpenBatch,
         rows: Mapping[str, Sequence[Row]],
         late: Mapping[str, Sequence[bool]],
-        is_finished: bool,
+        is_finished: bool = False,
+        is_alone: bool = True,
     ) -> None:
         """Check the rows of a batch that a driver has classified and written.
 
@@ -435,30 +385,28 @@ class Observer:
             rows: Its rows by substream.
             late: Whether each of the rows is late.
             is_finished: Whether a run has finished the batch before.
+            is_alone: Whether no other driver of the query is running.
         """
         key, pinned = (query, opened.batch_id), opened.stored.pinned_watermark
         of = self._queries[query]
         self.note(f"{client} classifies batch {opened.batch_id} by {pinned}: {sum(map(sum, late.values()))} late")
         self.evictions.reports((query, name) for name in rows)
         of.rows_until |= {name: max(opened.batch_id, of.rows_until.get(name, -1)) for name in rows}
-        is_overtaken = _number(client) < _number(of.newest_run)
-        is_alone = is_overtaken and not opened.acknowledged
-        if key not in self.written:
-            self._pins[key], self.written[key] = pinned, late
-            self._alone |= {key} if is_alone else set()
+        is_overtaken = number(client) < number(of.newest_run)
+        is_unfenced = is_overtaken and self._losses > 0 and not is_finished
+        if self.written.add(key, opened, late, is_overtaken, is_alone, is_unfenced):
             for name, of_substream in rows.items():
                 self._reports.add((query, name), opened.batch_id, max(row.event_time for row in of_substream))
                 self._check_substream((query, name), opened, of_substream)
-        elif self._pins[key] != pinned or self.written[key] != late:
-            # The coordinator cannot fence an older run after a loss of state, or while the run does not call it.
-            is_unfenced = is_alone or key in self._alone or (is_overtaken and self._losses and not is_finished)
-            if not is_unfenced:
-                raise Violation(f"Replay-exact: batch {key[1]} of {query} has {pinned} after {self._pins[key]}")
-            self._pins[key], self.written[key] = pinned, late
+        self._protect(key, opened)
+
+    def _protect(self, key: tuple[str, int], opened: OpenBatch) -> None:
+        """Expect W to stay at or below the pinned watermark of a batch, if the coordinator knows the batch."""
+        of, pinned = self._queries[key[0]], opened.stored.pinned_watermark
         if not opened.acknowledged or opened.batch_id <= of.committed:
             return  # the batch is in the backlog, or its rows were committed before
         losses, watermark, _ = of.begun.get(opened.batch_id, (None, None, None))
-        if losses != self._losses or _below(pinned, _highest(watermark, self._highest)):
+        if losses != self._losses or below(pinned, highest(watermark, self._highest)):
             self.unprotected += 1
         else:
             self._open[key] = pinned
@@ -466,7 +414,7 @@ class Observer:
     def _check_substream(self, key: Key, opened: OpenBatch, rows: Sequence[Row]) -> None:
         """Check that no row in order is late, unless its substream may be excluded."""
         pinned = opened.stored.pinned_watermark
-        watermark = _highest(pinned, self._highest)
+        watermark = highest(pinned, self._highest)
         is_allowed = self._exclusions.allows_late(key, rows, opened.acknowledged, watermark)
         has_timeout = self.promise.idle_timeout_ms is not None
         if pinned is None or is_allowed or (has_timeout and self.has_clock_steps):
@@ -474,22 +422,3 @@ class Observer:
         if any(self.promise.is_in_order(row) and row.event_time < pinned for row in rows):
             guarantee = "Evidence-based idleness" if has_timeout else "Safe"
             raise Violation(f"{guarantee}: a row in order is late: {key[1]} of {key[0]}, batch {opened.batch_id}")
-
-
-def _number(run: str) -> int:
-    return int(run.rpartition("-")[2] or 0)
-
-
-def _below(value: int | None, other: int | None) -> bool:
-    return other is not None and (value is None or value < other)
-
-
-def _highest(value: int | None, other: int | None) -> int | None:
-    return value if other is None or (value is not None and value > other) else other
-
-
-def _claim(request: Send) -> tuple[int, int | None]:
-    """Return the incarnation and the watermark of the token in a request; zero and None without a token."""
-    token = None if request.body is None else request.body.get("watermark_token")
-    incarnation, _, value = "0.None".partition(".") if token is None else token.partition(".")
-    return int(incarnation), None if value == "None" else int(value)

@@ -13,6 +13,7 @@ from tidegate.domain.errors import DomainError
 
 PAUSE_MS = 20_000
 IDLE_TIMEOUT_MS = 60_000
+LATEST_LOSS_MS = 40_000
 NEVER_MS = 10_000_000
 """A limit of a policy that does not act in a simulation, so that the policy behaves like its lag."""
 
@@ -123,3 +124,5 @@ class Operator:
     def _reset(self) -> None:
         self._coordinator.reset()
         self._cluster.observer.reset()
+        if self._cluster.faults.happens("state lost after a reset"):
+            self._cluster.loop.after(self._random.randrange(LATEST_LOSS_MS), self._cluster.lose_state)

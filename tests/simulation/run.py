@@ -12,9 +12,10 @@ from typing import Any, cast
 from tests.simulation.coordinator import Coordinator
 from tests.simulation.exclusions import Key
 from tests.simulation.faults import Faults
+from tests.simulation.knowledge import Violation
 from tests.simulation.loop import START_MS, Loop
 from tests.simulation.network import Network
-from tests.simulation.observer import Observer, Violation
+from tests.simulation.observer import Observer
 from tests.simulation.operators import IDLE_TIMEOUT_MS, THROTTLES, Operator
 from tests.simulation.source import LAG_MS, Source
 from tests.simulation.spark import Cluster, Query
@@ -34,6 +35,7 @@ have processed it."""
 SWEEP_MS = 1_000
 READ_MS = 10_000
 LONGEST_AWAY_MS = 60_000
+LATEST_SECOND_LOSS_MS = 5_000
 LONGEST_COORDINATOR_STEP_MS = 60_000
 
 
@@ -142,7 +144,7 @@ class Simulation:
             self._faults.happened,
             self._loop.steps,
             self._observer.answers,
-            len(self._observer.written),
+            len(self._observer.written.late),
             self._observer.unprotected,
             self._observer.repairs,
             self._observer.history,
@@ -218,14 +220,16 @@ class Simulation:
         coordinator, random = self._coordinator, self._random
         if coordinator.job is None:
             return
-        count = random.randrange(min(coordinator.length, random.choice((3, 3, 12, coordinator.length))) + 1)
+        count = random.randrange(min(coordinator.length, random.choice((3, 12, 40, coordinator.length))) + 1)
         coordinator.lose_tail(count)
-        self._observer.lost(f"{count} commands")
+        self._observer.lost(f"{count} commands", is_tail=True)
         self._network.lose_answers(random.choice((0, 2_000, 20_000)))
 
     def _lose_state(self) -> None:
         self._coordinator.lose_all()
         self._observer.lost("everything")
+        if self._faults.happens("state lost again"):
+            self._loop.after(self._random.randrange(LATEST_SECOND_LOSS_MS), self._lose_state)
 
     def _return(self) -> None:
         self._coordinator.is_away = False
@@ -261,7 +265,7 @@ class Simulation:
 
     def _check_accounting(self) -> None:
         written: Counter[bool] = Counter()
-        for rows in self._observer.written.values():
+        for rows in self._observer.written.late.values():
             for late in rows.values():
                 written.update(late)
         job = self._coordinator.job

@@ -7,9 +7,10 @@ from typing import Any, cast
 
 from tests.simulation.checkpoint import Classify, Disk, Finish, Plan, Planned
 from tests.simulation.faults import Faults
+from tests.simulation.knowledge import Violation
 from tests.simulation.loop import HostClock, Loop
 from tests.simulation.network import Network
-from tests.simulation.observer import Observer, Violation
+from tests.simulation.observer import Observer
 from tests.simulation.source import Row, Source
 from tests.simulation.tasks import WAITING, Lock, Task
 from tidegate_spark.config import JobConfig
@@ -104,7 +105,7 @@ class Query:
         A begin that was delayed in the network, until after a loss of state, has pinned another watermark.
         """
         batch_id = max(self.disk.offsets)
-        del self.disk.documents[f"pinned_watermarks/{batch_id}"]
+        self.disk.documents.pop(f"pinned_watermarks/{batch_id}", None)
         self.cluster.observer.repaired(self.name, batch_id)
 
     def replace_drivers(self) -> None:
@@ -205,7 +206,8 @@ class Driver:
         """Perform an effect, unless the driver dies before or after it."""
         cluster = self._cluster
         cluster.loop.steps += 1
-        if not self.is_alive or self._dies("driver killed before an effect"):
+        is_last = isinstance(effect, Finish) and self._dies("driver killed before a batch is finished")
+        if is_last or not self.is_alive or self._dies("driver killed before an effect"):
             return WAITING
         result = self._perform(task, effect)
         if self._dies("driver killed after an effect"):
@@ -220,7 +222,7 @@ class Driver:
         if cluster.faults.happens(kind):
             self.kill()
             if cluster.faults.happens("tail lost after a kill"):
-                cluster.loop.after(cluster.random.randrange(LONGEST_RESTART_MS), cluster.lose_tail)
+                cluster.loop.after(cluster.random.randrange(LONGEST_RESTART_MS // 2), cluster.lose_tail)
             return True
         return False
 
@@ -291,10 +293,11 @@ class Driver:
             self.clock.offset_ms = cluster.random.randrange(-LONGEST_CLOCK_STEP_MS, LONGEST_CLOCK_STEP_MS)
         if cluster.faults.happens("second driver"):
             self._query.start()
-            # A second driver often starts because the first one is cut off.
-            self._cut_off_from_ms = cluster.loop.now_ms + cluster.random.randrange(50)
+            # A second driver often starts because the first one is cut off, before its batch or within it.
+            self._cut_off_from_ms = cluster.loop.now_ms + cluster.random.choice((0, cluster.random.randrange(20)))
             self._cut_off_until_ms = cluster.loop.now_ms + cluster.random.choice((0, LONGEST_CUT_MS))
             if cluster.faults.happens("state lost after a second driver"):
+                self._cut_off_until_ms = cluster.loop.now_ms + LONGEST_CUT_MS
                 cluster.loop.after(cluster.random.randrange(LONGEST_CUT_MS), cluster.lose_state)
         batch_id = self._next_batch()
         if batch_id not in disk.offsets:
@@ -320,7 +323,8 @@ class Driver:
         rows = self._query.rows(opened.batch_id)
         late = {name: [pinned is not None and row.event_time < pinned for row in rows[name]] for name in rows}
         is_finished = opened.batch_id in self._query.disk.finished
-        self._cluster.observer.classified(self._query.name, self.run_id, opened, rows, late, is_finished)
+        is_alone = not any(driver.is_running for driver in self._query.drivers if driver is not self)
+        self._cluster.observer.classified(self._query.name, self.run_id, opened, rows, late, is_finished, is_alone)
         none = [0] * len(rows)
         highest: list[int | None] = [max(row.event_time for row in of_substream) for of_substream in rows.values()]
         lengths = [len(of_substream) for of_substream in rows.values()]

@@ -51,15 +51,15 @@ class Progress:
         return {} if is_known or self._was_reset(answer) else self.max_event_times
 
     def follow(self, answer: Mapping[str, Any]) -> bool:
-        """Adopt the state epoch and incarnation of an answer, and return whether the state epoch has changed.
+        """Adopt the state epoch and incarnation of an answer, and return whether one of them has changed.
 
         If the job was reset, the progress is discarded.
         """
-        changed = bool(answer["state_epoch"] != self.state_epoch)
-        if changed and self._was_reset(answer):
+        before = self.state_epoch, self.incarnation
+        if answer["state_epoch"] != self.state_epoch and self._was_reset(answer):
             self.batch_id, self.max_event_times, self.watermark_token, self.restoring = None, {}, None, False
         self.state_epoch, self.incarnation = answer["state_epoch"], answer["incarnation"]
-        return changed
+        return before != (self.state_epoch, self.incarnation)
 
     def _was_reset(self, answer: Mapping[str, Any]) -> bool:
         return self.incarnation is not None and bool(answer["incarnation"] > self.incarnation)

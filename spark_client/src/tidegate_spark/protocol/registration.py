@@ -192,6 +192,8 @@ class QueryRegistration:
         if batch_id is None or stored is None or batch_id != progress.batch_id:
             return
         begun = yield from self._calls.begin(batch_id, stored, None, policy)
+        # The token of the begin may have raised the incarnation of a job that the client has just created again.
+        yield from self.follow(begun, policy)
         yield from self._declare_again(begun["previous_batch_id"], batch_id, False, policy)
         yield from self._report_max_event_times(batch_id, policy)
         yield from self._calls.commit(batch_id, None, None, policy)

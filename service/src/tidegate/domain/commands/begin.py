@@ -69,10 +69,7 @@ def begin(
         known = _open(job, run.query, query, batch_id, known, options)
         query.previous, query.previous_open = previous, was_open
     elif batch_id == query.latest:
-        batches.take_over(query, run.run_id)
-        if query.open:
-            # The answer to the first begin may have been lost, and with it the evidence of a lost commit.
-            previous, was_open = query.previous, query.previous_open
+        previous, was_open = _take_over(query, run.run_id)
     assert known is not None
     return BeginResult(
         reply(job), known.value, is_replay, joined, latest_event_time(job), previous, was_open, job.revision
@@ -110,6 +107,15 @@ def _open(
         known = PinnedWatermark(job.coalesced_watermark)
         batches.open_batch(job, query, batch_id, known.value, input_known_until_ms, options.keep)
     return known
+
+
+def _take_over(query: Query, run_id: str) -> tuple[int | None, bool]:
+    """Continue the latest batch in a run; return the batch before it, and whether it was open at the first begin."""
+    batches.take_over(query, run_id)
+    if query.open:
+        # The answer to the first begin may have been lost, and with it the evidence of a lost commit.
+        return query.previous, query.previous_open
+    return query.latest, False
 
 
 def _joins(job: JobState, name: str) -> bool:

@@ -374,7 +374,6 @@ class Observer:
         rows: Mapping[str, Sequence[Row]],
         late: Mapping[str, Sequence[bool]],
         is_finished: bool = False,
-        is_alone: bool = True,
     ) -> None:
         """Check the rows of a batch that a driver has classified and written.
 
@@ -385,16 +384,14 @@ class Observer:
             rows: Its rows by substream.
             late: Whether each of the rows is late.
             is_finished: Whether a run has finished the batch before.
-            is_alone: Whether no other driver of the query is running.
         """
         key, pinned = (query, opened.batch_id), opened.stored.pinned_watermark
         of = self._queries[query]
         self.note(f"{client} classifies batch {opened.batch_id} by {pinned}: {sum(map(sum, late.values()))} late")
         self.evictions.reports((query, name) for name in rows)
         of.rows_until |= {name: max(opened.batch_id, of.rows_until.get(name, -1)) for name in rows}
-        is_overtaken = number(client) < number(of.newest_run)
-        is_unfenced = is_overtaken and self._losses > 0 and not is_finished
-        if self.written.add(key, opened, late, is_overtaken, is_alone, is_unfenced):
+        has_lost_runs = self._losses > 0 and not is_finished
+        if self.written.add(key, number(client), number(of.newest_run), opened, late, has_lost_runs):
             for name, of_substream in rows.items():
                 self._reports.add((query, name), opened.batch_id, max(row.event_time for row in of_substream))
                 self._check_substream((query, name), opened, of_substream)

@@ -323,8 +323,7 @@ class Driver:
         rows = self._query.rows(opened.batch_id)
         late = {name: [pinned is not None and row.event_time < pinned for row in rows[name]] for name in rows}
         is_finished = opened.batch_id in self._query.disk.finished
-        is_alone = not any(driver.is_running for driver in self._query.drivers if driver is not self)
-        self._cluster.observer.classified(self._query.name, self.run_id, opened, rows, late, is_finished, is_alone)
+        self._cluster.observer.classified(self._query.name, self.run_id, opened, rows, late, is_finished)
         none = [0] * len(rows)
         highest: list[int | None] = [max(row.event_time for row in of_substream) for of_substream in rows.values()]
         lengths = [len(of_substream) for of_substream in rows.values()]

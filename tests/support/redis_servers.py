@@ -124,11 +124,20 @@ class RedisCluster:
         self.finish_move(slot, source, to, at_once)
 
     def finish_move(self, slot: int, source: RedisServer, to: RedisServer, at_once: int = 10) -> None:
-        """Move the keys of a slot, and tell all nodes its new owner."""
+        """Move the keys of a slot, and tell all nodes its new owner.
+
+        The next move may only begin once all nodes agree. Otherwise two nodes may choose the same config epoch, and
+        the nodes then disagree for ever about the owner of a slot that moves again.
+        """
         while keys := source.redis.cluster("GETKEYSINSLOT", slot, at_once):
             source.redis.migrate(to.host, int(to.port), keys, 0, 30_000)
         for node in (to, source, *self.nodes):
             node.redis.cluster("SETSLOT", slot, "NODE", id_of(to))
+        until(self._agrees, "all nodes agree about the slots and the config epochs")
+
+    def _agrees(self) -> bool:
+        first, *others = (_view_of(node) for node in self.nodes)
+        return len({epoch for epoch, _ in first.values()}) == len(first) and all(other == first for other in others)
 
 
 def begin_move(slot: int, source: RedisServer, target: RedisServer) -> None:
@@ -147,6 +156,12 @@ def info_of(node: RedisServer) -> dict[str, str]:
     """Return the answer of a node to ``CLUSTER INFO``."""
     found: Any = node.redis.execute_command("CLUSTER INFO")  # type: ignore[no-untyped-call]
     return found if isinstance(found, dict) else dict(line.split(":", 1) for line in str(found).split())
+
+
+def _view_of(node: RedisServer) -> dict[str, tuple[str, Any]]:
+    """Return the config epoch and the slots of each node, as one node sees them."""
+    found: Any = node.redis.execute_command("CLUSTER NODES")  # type: ignore[no-untyped-call]
+    return {address: (of["epoch"], of["slots"]) for address, of in found.items()}
 
 
 @contextmanager

@@ -41,7 +41,7 @@ MUTANTS = (
         "The client declares its substreams again with each begin, so that evicted substreams return.",
         Guarantee.SAFE,
         f"{CLIENT}/protocol/registration.py",
-        "if before is not None and previous is not None and before <= previous and not lost:",
+        "if (knows_earlier or (is_committed and not self._was_committed)) and not lost:",
         "if False:",
         (f"{PROTOCOL}::test_an_evicted_substream_does_not_return_with_a_repeated_begin",),
     ),

@@ -83,6 +83,19 @@ def test_an_evicted_substream_does_not_return_with_a_repeated_begin(
     assert known(job) == {"a": 120_000}
 
 
+def test_an_evicted_substream_does_not_return_with_a_repeated_first_commit(own: LocalCoordinator, runs: Runs) -> None:
+    """The answer to the first commit of a run was lost. The coordinator has the declaration that preceded it."""
+    job = new_job(own)
+    runs.run(job, declared=("a", "b")).batch(0, a=100_000, b=40_000)
+    run = runs.run(job, declared=("a", "b"))
+    opened, rows = run.begin(1), fold(a=110_000)
+    run.report(opened, rows)
+    run.session.run(run.session.calls.commit(1, rows.row_counts(), rows.reported(), ONE_ATTEMPT))
+    operate(job, "POST", "/substreams:evict", {"query": "q", "substreams": ["b"], "reason": "gone"})
+    run.batch(1, a=110_000)
+    assert known(job) == {"a": 110_000}
+
+
 def test_an_evicted_substream_does_not_return_with_a_heartbeat_that_comes_late(
     own: LocalCoordinator, runs: Runs
 ) -> None:

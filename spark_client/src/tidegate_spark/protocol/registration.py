@@ -36,6 +36,7 @@ class QueryRegistration:
         self._announced_in: str | None = None
         self._begun: int | None = None  # the latest batch that this run has begun
         self._begun_before: int | None = None  # the batch that this run has begun before it
+        self._was_committed = False  # whether the latest batch was committed when this run first began it
         self._config: JobConfig = {}
         self._revision: int | None = None
 
@@ -130,10 +131,9 @@ class QueryRegistration:
     def began(self, answer: Answer, batch_id: int, policy: RetryPolicy) -> Procedure[None]:
         """Process the answer to a begin. If the coordinator has lost a commit, report the max event times again."""
         yield from self.follow(answer, policy)
-        previous = answer["previous_batch_id"]
         progress = yield from self.progress()
-        lost = progress.is_lost_by(previous, answer["previous_open"], batch_id)
-        yield from self._declare_again(previous, batch_id, lost, policy)
+        lost = progress.is_lost_by(answer["previous_batch_id"], answer["previous_open"], batch_id)
+        yield from self._declare_again(answer, batch_id, lost, policy)
         if answer["revision"] != self._revision:
             self._keep_config((yield from self._calls.status(policy)))
         if lost and not progress.restoring:
@@ -148,23 +148,27 @@ class QueryRegistration:
         if progress.restoring:
             yield from self._report_max_event_times(batch_id, policy)
 
-    def _declare_again(self, previous: int | None, batch_id: int, lost: bool, policy: RetryPolicy) -> Procedure[None]:
+    def _declare_again(self, answer: Answer, batch_id: int, lost: bool, policy: RetryPolicy) -> Procedure[None]:
         """Declare the substreams that the program names again, unless the coordinator has the declaration.
 
-        A coordinator that has lost the end of its log may have lost the declaration. It has the declaration if, before
-        this batch, it knew the batch that this run has begun before, and if it has lost no commit. The client must not
-        declare again without evidence of a loss, because an operator may have evicted a substream.
+        A coordinator that has lost the end of its log may have lost the declaration. It has the declaration if it has
+        lost no commit, and knew the batch that this run has begun before when this batch first began. It also has the
+        declaration if it has committed this batch since this run first began it. The client must not declare again
+        without evidence of a loss, because an operator may have evicted a substream.
 
         Args:
-            previous: The latest batch that the coordinator knew before this begin.
+            answer: The answer to the begin.
             batch_id: The batch that began.
             lost: Whether the coordinator has lost a commit.
             policy: The retry policy.
         """
+        previous = answer["previous_batch_id"]
+        is_committed = previous == batch_id and not answer["previous_open"]
         if batch_id != self._begun:
-            self._begun, self._begun_before = batch_id, self._begun
+            self._begun, self._begun_before, self._was_committed = batch_id, self._begun, is_committed
         before = self._begun_before
-        if before is not None and previous is not None and before <= previous and not lost:
+        knows_earlier = before is not None and previous is not None and before <= previous
+        if (knows_earlier or (is_committed and not self._was_committed)) and not lost:
             return
         yield from self._calls.declare(self._settings.query, self._settings.declared, STARTED, policy=policy)
 
@@ -194,7 +198,7 @@ class QueryRegistration:
         begun = yield from self._calls.begin(batch_id, stored, None, policy)
         # The token of the begin may have raised the incarnation of a job that the client has just created again.
         yield from self.follow(begun, policy)
-        yield from self._declare_again(begun["previous_batch_id"], batch_id, False, policy)
+        yield from self._declare_again(begun, batch_id, False, policy)
         yield from self._report_max_event_times(batch_id, policy)
         yield from self._calls.commit(batch_id, None, None, policy)
 

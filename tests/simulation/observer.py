@@ -318,7 +318,9 @@ class Observer:
             of.answered = int(found[2]), self._losses
         else:
             if of.answered == (int(found[2]), self._losses):
-                of.recovered_from, of.may_restore = self._losses, False
+                of.recovered_from = self._losses
+                # The query reports all max event times again until a commit of this report is confirmed.
+                of.may_restore &= not answer["applied"]
             if of.newest_run == sent.client:  # a newer run may have read the progress before this commit
                 self._reports.know(found[1], int(found[2]))
 

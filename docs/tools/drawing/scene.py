@@ -6,6 +6,7 @@ from typing import Any
 
 from tidegate.domain import commands
 from tidegate.domain.config import JobConfig
+from tidegate.domain.emission import held_by
 from tidegate.domain.names import DIRECT, SubstreamKey
 from tidegate.domain.numbers import above
 from tidegate.domain.simulate import new_job
@@ -43,7 +44,10 @@ class Window:
 
 @dataclass
 class Seen:
-    """The result of a scene. A line has a pair of processing time and value for each time; the value may be None."""
+    """The result of a scene. A line has a pair of processing time and value for each time; the value may be None.
+
+    ``holders`` and ``idle`` are lines, too: the substream that holds the watermark, and whether a substream is idle.
+    """
 
     title: str
     events: list[Event] = field(default_factory=list)
@@ -53,6 +57,8 @@ class Seen:
     emitted: Line = field(default_factory=list)
     marks: list[tuple[int, str]] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
+    holders: list[tuple[int, str | None]] = field(default_factory=list)
+    idle: dict[str, list[tuple[int, bool]]] = field(default_factory=dict)
 
     def digest(self) -> str:
         """Return the whole result as text. A test compares the hash of this text with the hash in the figure."""
@@ -114,8 +120,11 @@ class Scene:
             name = _label(key)
             seen.max_event_times.setdefault(name, []).append((now, substream.max_event_time))
             seen.watermarks.setdefault(name, []).append((now, substream.watermark))
+            seen.idle.setdefault(name, []).append((now, substream.idle))
         seen.coalesced_watermark.append((now, job.coalesced_watermark))
         seen.emitted.append((now, job.watermark))
+        holder = held_by(job)
+        seen.holders.append((now, holder.substream if holder else None))
 
 
 def _fate(job: JobState, now: int, event_time: int) -> str:

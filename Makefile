@@ -151,7 +151,7 @@ figures: $(READY) ## draw the figures of the guides from runs of the machine, an
 	@$(BIN)/python -m docs.tools.drawing
 	@test ! -f out/demo/summary.json || $(BIN)/python -m docs.tools.drawing.flights
 
-pictures: $(READY) ## take the screenshots of the README while the demo runs (five minutes; needs Chromium)
+pictures: $(READY) ## take the screenshots in docs/pictures (half a minute; needs Chromium)
 	@$(BIN)/python -m docs.tools.recording
 
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

@@ -12,6 +12,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from docs.tools.drawing.annotations import ROW, draw_windows, mark
 from docs.tools.drawing.scene import Line, Seen
 
 Points = list[tuple[float, float]]
@@ -90,8 +91,9 @@ def completeness(measured: Points, told: Points, lags: Sequence[int], path: Path
         )
         for (latency, share), lag in zip(measured, lags, strict=True):
             axes.annotate(f"lag {lag}", (latency, 100 * share), xytext=(4, -12), textcoords="offset points", size=8)
-        axes.axhspan(90, 100, xmax=0.27, color=COLOURS[2], alpha=0.12, lw=0)
+        axes.axhspan(90, 102, xmax=0.27, color=COLOURS[2], alpha=0.12, lw=0)
         axes.set_xlim(0, 45)
+        axes.set_ylim(60, 102)
         axes.text(0.4, 97, "90 % within 12", color=COLOURS[2], size=8)
         axes.set_xlabel("average latency, minutes")
         axes.set_ylabel("rows on time, per cent")
@@ -145,13 +147,10 @@ def _scene(axes: Axes, seen: Seen) -> None:
     _step(axes, seen.coalesced_watermark, color=INK, lw=2, label="coalesced watermark")
     if seen.emitted != seen.coalesced_watermark:
         _step(axes, seen.emitted, color=RED, lw=2, ls="--", label="emitted watermark")
-    low, high = axes.get_ylim()
-    for at, text in seen.marks:
-        axes.axvline(at, color="#999999", lw=0.7, ls="--", zorder=0)
-        axes.text(at + 0.4, low + 0.02 * (high - low), text, rotation=90, va="bottom", ha="left", size=8)
-    axes.set_ylim(low, high)
+    draw_windows(axes, seen.windows)
+    rows = mark(axes, seen.marks)
     axes.set_xlabel("processing time")
-    axes.set_title(seen.title, loc="left", fontsize=10)
+    axes.set_title(seen.title, loc="left", fontsize=10, pad=6 + ROW * rows)
     axes.set_ylabel("event time")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from tidegate.domain import commands
 from tidegate.domain.config import JobConfig
+from tidegate.domain.emission import held_by
 from tidegate.domain.names import DIRECT, SubstreamKey
 from tidegate.domain.numbers import above
 from tidegate.domain.simulate import new_job
@@ -32,9 +33,21 @@ class Event:
     fate: str
 
 
+@dataclass(frozen=True)
+class Window:
+    """A window ``[begin, end)`` of event times, and the processing time at which it closes (None: it stays open)."""
+
+    begin: int
+    end: int
+    closes: int | None
+
+
 @dataclass
 class Seen:
-    """The result of a scene. A line has a pair of processing time and value for each time; the value may be None."""
+    """The result of a scene. A line has a pair of processing time and value for each time; the value may be None.
+
+    ``holders`` and ``idle`` are lines, too: the substream that holds the watermark, and whether a substream is idle.
+    """
 
     title: str
     events: list[Event] = field(default_factory=list)
@@ -43,20 +56,15 @@ class Seen:
     coalesced_watermark: Line = field(default_factory=list)
     emitted: Line = field(default_factory=list)
     marks: list[tuple[int, str]] = field(default_factory=list)
+    windows: list[Window] = field(default_factory=list)
+    holders: list[tuple[int, str | None]] = field(default_factory=list)
+    idle: dict[str, list[tuple[int, bool]]] = field(default_factory=dict)
 
     def digest(self) -> str:
         """Return the whole result as text. A test compares the hash of this text with the hash in the figure."""
-        return repr(
-            (
-                self.title,
-                self.events,
-                self.max_event_times,
-                self.watermarks,
-                self.coalesced_watermark,
-                self.emitted,
-                self.marks,
-            )
-        )
+        lines = (self.max_event_times, self.watermarks, self.coalesced_watermark, self.emitted)
+        shown = (self.title, self.events, *lines, self.marks)
+        return repr((*shown, self.windows) if self.windows else shown)
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,8 @@ class Scene:
         declared: Declared substreams. Default: all substreams that have events.
         acts: Further commands, by processing time.
         marks: Texts in the figure, each with its processing time.
+        window_size: Size of the windows in the figure; 0 draws none.
+        windows_end: End of the last window.
     """
 
     title: str
@@ -80,6 +90,8 @@ class Scene:
     declared: Sequence[str] = ()
     acts: Mapping[int, Act] = field(default_factory=dict)
     marks: Sequence[tuple[int, str]] = ()
+    window_size: int = 0
+    windows_end: int = 0
 
     def play(self) -> Seen:
         job = new_job(self.config, 0)
@@ -95,15 +107,24 @@ class Scene:
                         seen.events.append(Event(name, now, time, _fate(job, now, time)))
                         commands.report(job, {name: time}, now)
             self._look(job, now, seen)
+        if self.window_size:
+            seen.windows = [self._window(begin, seen) for begin in range(0, self.windows_end, self.window_size)]
         return seen
+
+    def _window(self, begin: int, seen: Seen) -> Window:
+        end = begin + self.window_size
+        return Window(begin, end, next((at for at, mark in seen.emitted if mark is not None and mark >= end), None))
 
     def _look(self, job: JobState, now: int, seen: Seen) -> None:
         for key, substream in job.substreams.items():
             name = _label(key)
             seen.max_event_times.setdefault(name, []).append((now, substream.max_event_time))
             seen.watermarks.setdefault(name, []).append((now, substream.watermark))
+            seen.idle.setdefault(name, []).append((now, substream.idle))
         seen.coalesced_watermark.append((now, job.coalesced_watermark))
         seen.emitted.append((now, job.watermark))
+        holder = held_by(job)
+        seen.holders.append((now, holder.substream if holder else None))
 
 
 def _fate(job: JobState, now: int, event_time: int) -> str:

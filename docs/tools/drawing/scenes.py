@@ -163,7 +163,7 @@ SCENES: dict[str, Scene] = {
         {},
         52,
         acts=OVERLAPPING,
-        marks=[(12, "right begins and dies"), (32, "its substreams are idle"), (42, "its batch no longer holds")],
+        marks=[(12, "right begins and dies"), (32, "its substreams are idle"), (42, "W passes its batch")],
     ),
     "max_future_skew": Scene(
         "limiting_lag 5, max_future_skew 10",
@@ -183,6 +183,28 @@ SCENES: dict[str, Scene] = {
             52: lambda job, now: commands.complete(job, now),
         },
         marks=[(16, "held"), (32, "released"), (52, "complete")],
+    ),
+}
+WINDOWED = JobConfig(LimitingLag(5), FrameThrottle(10, 10), idle_timeout_ms=14)
+
+SCENES |= {
+    "windows": Scene(
+        "limiting_lag 5, frames of 10, windows of 10",
+        WINDOWED,
+        {"a": sorted([*steady(3, 50), (25, 15), (35, 13), (41, 31)])},
+        60,
+        marks=[(25, "on time: its window is open"), (35, "late: its window is closed")],
+        window_size=10,
+        windows_end=50,
+    ),
+    "windows_held": Scene(
+        "limiting_lag 5, frames of 10, idle_timeout 14, windows of 10",
+        WINDOWED,
+        {"fast": steady(3, 60), "slow": [*steady(4, 26, behind=9), (50, 26), *steady(53, 60, behind=7)]},
+        74,
+        marks=[(39, "slow is idle"), (50, "slow is active")],
+        window_size=10,
+        windows_end=60,
     ),
 }
 

@@ -1,1 +1,1 @@
-"""Screenshots of the operators' page, for the README."""
+"""Screenshots of the operators' page, for the docs."""

@@ -164,13 +164,15 @@ class Observer:
         self.note(f"an operator retires {query}{' and evicts its substreams' if is_evicted else ''}")
         for key in [key for key in self._open if key[0] == query]:
             del self._open[key]
-        # The retirement has removed the evidence by which a query recognizes a loss that it has not yet recognized.
-        self._queries[query].recovered_from = -1
-        self._queries[query].begun.clear()
+        of, own = self._queries[query], [key for key in self._substreams if key[0] == query]
         if is_evicted:
-            own = [key for key in self._substreams if key[0] == query]
             self._exclusions.exclude(own)
+        # The retirement removes the evidence by which a query recognizes a loss that it has not yet recognized. The
+        # query then does not report its max event times again.
+        if is_evicted or of.recovered_from != self._losses:
             self._reports.forget(own)
+        of.recovered_from = -1
+        of.begun.clear()
 
     def configured(self, document: Mapping[str, Any]) -> None:
         """Record that an operator has changed the configuration."""

@@ -26,6 +26,10 @@ def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
     loaded = re.findall(r'(?:src|href)="(https?://[^"]+)"', re.sub(r"<a [^>]*>", "", index))
     assert not loaded, "the site needs a network"
     assert (tmp_path / "search" / "search_index.js").exists(), "the search does not work from file://"
+    unbroken = re.compile(r"<p>(?:(?!</p>).)*?\n\s*(?:\d+\.|[-*]) ", re.DOTALL)
+    for page in tmp_path.rglob("*.html"):
+        found = unbroken.search(page.read_text())
+        assert found is None, f"{page.name}: a list item within a paragraph; put an empty line before the list"
 
 
 def test_every_named_setting_exists() -> None:

@@ -152,8 +152,9 @@ def connect(
         job: Name of the job: 1 to 128 letters, digits and ``. _ ~ -``.
         config: Configuration of a new job, as :func:`limiting_lag` returns it. None: the job must exist.
         key: Bearer key; default: environment variable ``TIDEGATE_TOKEN``.
-        on_outage: Time for which a batch waits for an unavailable coordinator before its query fails. With
-            ``"continue"``, the batch continues with the pinned watermark of the previous batch and is reported later.
+        on_outage: Time for which a batch waits for an unavailable coordinator before its query fails; default: ten
+            minutes. With ``"continue"``, the batch continues with the pinned watermark of the previous batch and is
+            reported later.
         transport: httpx transport for the driver's requests. Executors use their own connections.
         clock: The driver's clock, for tests.
 

@@ -210,7 +210,10 @@ class Stream:
         return self._with(persist=persist)
 
     def tuning(self, *, report_tasks: int = REPORT_TASKS, heartbeat_ms: int = HEARTBEAT_MS) -> "Stream":
-        """Set the maximum number of tasks that report a batch, and the interval of heartbeats in milliseconds."""
+        """Set the maximum number of tasks that report a batch, and the interval of heartbeats in milliseconds.
+
+        The defaults are 4 and 1000.
+        """
         if report_tasks < 1 or heartbeat_ms < 1:
             raise InvalidUsage(
                 f"report_tasks and heartbeat_ms must be 1 or more; they are {report_tasks} and {heartbeat_ms}."

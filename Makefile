@@ -141,7 +141,7 @@ openapi: $(READY) ## write openapi/tidegate.v1.json from the code
 	@mv openapi/tidegate.v1.json.new openapi/tidegate.v1.json
 
 docs: $(READY) ## build the site of the documentation into out/site
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "Open out/site/index.html."
 
 reference: $(READY) ## write the generated pages of docs/reference from the code and the OpenAPI document

@@ -60,6 +60,7 @@ class BatchesOf:
         begun: For each batch that began: the number of losses at that time, and the watermark and the pinned watermark
             in the first answer.
         rows_until: For each substream, the latest batch with its rows.
+        incarnation: The highest incarnation in an answer that the query has received.
     """
 
     committed: int = -1
@@ -72,6 +73,7 @@ class BatchesOf:
     known_runs: set[str] = field(default_factory=set)
     begun: dict[int, tuple[int, int | None, int | None]] = field(default_factory=dict)
     rows_until: dict[str, int] = field(default_factory=dict)
+    incarnation: int | None = None
 
 
 def number(run: str) -> int:

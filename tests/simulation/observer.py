@@ -304,8 +304,22 @@ class Observer:
         answer = json.loads(outcome.body)
         if outcome.status == 200 and "watermark" in answer:
             self.answers += 1
+            self._follow_incarnation(sent.client.partition("-")[0], answer["incarnation"])
             self._check_answer(sent, answer)
             self._check_recovery(sent, answer)
+
+    def _follow_incarnation(self, query: str, incarnation: int) -> None:
+        """Expect no earlier reports of a query that receives a higher incarnation than before.
+
+        The store may lose a reset with all its data. Until the token of another query restores the incarnation, a query
+        works in the earlier one, and then takes the restored incarnation for a reset.
+        """
+        of = self._queries.get(query)
+        if of is None:
+            return  # a consumer
+        if of.incarnation is not None and incarnation > of.incarnation:
+            self._reports.forget(key for key in self._substreams if key[0] == query)
+        of.incarnation = max(incarnation, of.incarnation or 0)
 
     def _check_recovery(self, sent: Sent, answer: Mapping[str, Any]) -> None:
         """Record whether the query knows by this answer that it has recovered from all losses."""

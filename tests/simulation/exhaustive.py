@@ -73,7 +73,8 @@ CASES: Mapping[str, Case] = {
     "one crash and one lost tail, one query": Case(CRASH_AND_TAIL, ONE_QUERY),
     "one crash and one lost tail, two queries": Case(CRASH_AND_TAIL, TWO_QUERIES),
 }
-"""The cases. Three batches with two faults have too many states, so the cases with two faults have two batches."""
+"""The cases. Three batches with two faults have too many states, so the cases with two faults have one query
+or two batches."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,15 @@ MUTANTS = (
         (f"{PROTOCOL}::test_a_second_loss_after_a_reset_is_not_taken_for_a_reset",),
     ),
     Mutant(
+        "client-incarnation-lowered",
+        "The client adopts the lower incarnation of a job that was lost and created again.",
+        Guarantee.SAFE,
+        f"{CLIENT}/protocol/progress.py",
+        "if is_before_token and self.incarnation is not None:",
+        "if False:",
+        (f"{PROTOCOL}::test_a_driver_that_dies_before_it_restores_the_incarnation_is_restored",),
+    ),
+    Mutant(
         "client-overtaken-batch-sent-again",
         "A run sends a lost batch again that another run has finished.",
         Guarantee.REPLAY_EXACT,

@@ -201,6 +201,22 @@ def test_a_second_loss_after_a_reset_is_not_taken_for_a_reset(own: LocalCoordina
     assert known(job) == {"a": 110_000, "b": 50_000}
 
 
+def test_a_driver_that_dies_before_it_restores_the_incarnation_is_restored(own: LocalCoordinator, runs: Runs) -> None:
+    """The dead driver created the job in incarnation 1. Before the next run, another query restores incarnation 2."""
+    job = new_job(own)
+    run = runs.run(job)
+    run.batch(0, a=100_000, b=40_000)
+    operate(job, "POST", ":reset", {"reason": "start anew"})
+    run.batch(1, a=110_000, b=50_000)
+    own.empty()
+    runs.run(job)
+    own.empty()
+    job.ensure_job()
+    run.session.run(run.session.calls.heartbeat(0.0, 1))  # as another query does, with a token of incarnation 2
+    runs.run(job).batch(2, a=120_000)
+    assert known(job) == {"a": 120_000, "b": 50_000}
+
+
 def test_a_coordinator_that_loses_its_state_twice_is_restored(
     own: LocalCoordinator, runs: Runs, clock: VirtualClock
 ) -> None:

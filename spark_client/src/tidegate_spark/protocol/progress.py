@@ -50,15 +50,24 @@ class Progress:
         is_known = answer["state_epoch"] == self.state_epoch
         return {} if is_known or self._was_reset(answer) else self.max_event_times
 
-    def follow(self, answer: Mapping[str, Any]) -> bool:
+    def follow(self, answer: Mapping[str, Any], is_before_token: bool = False) -> bool:
         """Adopt the state epoch and incarnation of an answer, and return whether one of them has changed.
 
         If the job was reset, the progress is discarded.
+
+        Args:
+            answer: The answer.
+            is_before_token: Whether the call had no watermark token. The incarnation of a job that was lost and created
+                again is then too low, until a token restores it. A lower incarnation is not adopted, because the
+                restored one would look like a reset.
         """
         before = self.state_epoch, self.incarnation
         if answer["state_epoch"] != self.state_epoch and self._was_reset(answer):
             self.batch_id, self.max_event_times, self.watermark_token, self.restoring = None, {}, None, False
-        self.state_epoch, self.incarnation = answer["state_epoch"], answer["incarnation"]
+        incarnation = answer["incarnation"]
+        if is_before_token and self.incarnation is not None:
+            incarnation = max(incarnation, self.incarnation)
+        self.state_epoch, self.incarnation = answer["state_epoch"], incarnation
         return before != (self.state_epoch, self.incarnation)
 
     def _was_reset(self, answer: Mapping[str, Any]) -> bool:

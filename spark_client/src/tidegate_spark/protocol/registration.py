@@ -91,7 +91,7 @@ class QueryRegistration:
     def _announce(self, policy: RetryPolicy) -> Procedure[None]:
         status = yield from self._calls.ensure_job(self._settings.connection.config, policy)
         self._keep_config(status)
-        yield from self.follow(status, policy)
+        yield from self.follow(status, policy, is_before_token=True)
 
     def _keep_config(self, status: Answer) -> None:
         self._config, self._revision = status["config"], status["revision"]
@@ -100,11 +100,16 @@ class QueryRegistration:
         """Return whether the query was announced in the state epoch of this answer."""
         return bool(answer["state_epoch"] == self._announced_in)
 
-    def follow(self, answer: Answer, policy: RetryPolicy) -> Procedure[None]:
+    def follow(self, answer: Answer, policy: RetryPolicy, is_before_token: bool = False) -> Procedure[None]:
         """Declare the query's substreams, unless they were declared in the state epoch of this answer.
 
         The method declares the substreams that the program names. If the job was lost, the method also declares all
         other substreams of the query, with their max event times.
+
+        Args:
+            answer: The answer.
+            policy: The retry policy.
+            is_before_token: Whether the call had no watermark token.
         """
         announced = self.is_announced_in(answer)
         if not announced:
@@ -119,7 +124,7 @@ class QueryRegistration:
             names = list(dict.fromkeys([*self._settings.declared, *max_event_times]))
             yield from self._calls.declare(self._settings.query, names, reason, max_event_times, policy)
             self._announced_in = answer["state_epoch"]
-        if progress.follow(answer) and self._owns_files and (yield HasCheckpoint()):
+        if progress.follow(answer, is_before_token) and self._owns_files and (yield HasCheckpoint()):
             yield from progress.save()
 
     def _forget_progress_of_others(self) -> None:

@@ -206,8 +206,7 @@ class Driver:
         """Perform an effect, unless the driver dies before or after it."""
         cluster = self._cluster
         cluster.loop.steps += 1
-        is_last = isinstance(effect, Finish) and self._dies("driver killed before a batch is finished")
-        if is_last or not self.is_alive or self._dies("driver killed before an effect"):
+        if self._dies_at(effect) or not self.is_alive or self._dies("driver killed before an effect"):
             return WAITING
         result = self._perform(task, effect)
         if self._dies("driver killed after an effect"):
@@ -216,6 +215,15 @@ class Driver:
             cluster.loop.after(cluster.random.randrange(20), self._continue, task, result)
             return WAITING
         return result
+
+    def _dies_at(self, effect: Effect) -> bool:
+        """Return whether the driver dies at an effect before which kills have found defects."""
+        match effect:
+            case Finish():
+                return self._dies("driver killed before a batch is finished")
+            case Send(method="PUT", path=path) if "/batches/" in path:
+                return self._dies("driver killed before a begin")
+        return False
 
     def _dies(self, kind: str) -> bool:
         cluster = self._cluster

@@ -11,7 +11,7 @@ RATES = {
     "message delayed": 0.03,
     "driver killed before an effect": 0.004,
     "driver killed after an effect": 0.004,
-    "driver killed before a begin": 0.05,
+    "driver killed after it has created the job": 0.5,
     "driver killed before a batch is finished": 0.1,
     "tail lost after a kill": 0.5,
     "second driver": 0.03,

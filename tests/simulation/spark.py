@@ -141,6 +141,7 @@ class Driver:
         self._planned: int | None = None
         self._cut_off_from_ms = self._cut_off_until_ms = 0
         self._overtaken: int | None = None
+        self._has_created = False
         transport = cast("type[HttpTransport]", lambda *_: None)
         connection = JobConnection("", "j", None, query.cluster.config, query.on_outage, self.clock, transport)
         settings = QuerySettings(connection, query.name, query.declared)
@@ -221,8 +222,9 @@ class Driver:
         match effect:
             case Finish():
                 return self._dies("driver killed before a batch is finished")
-            case Send(method="PUT", path=path) if "/batches/" in path:
-                return self._dies("driver killed before a begin")
+            case Send(method="PUT", path=path) if "/batches/" in path and self._has_created:
+                self._has_created = False
+                return self._dies("driver killed after it has created the job")
         return False
 
     def _dies(self, kind: str) -> bool:
@@ -274,6 +276,7 @@ class Driver:
             if isinstance(outcome, NoAnswer):
                 task.advance(error=outcome)
             else:
+                self._has_created |= outcome.status == 201
                 task.advance(outcome)
 
         if self._cut_off_from_ms <= self._cluster.loop.now_ms < self._cut_off_until_ms:

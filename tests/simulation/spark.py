@@ -276,7 +276,7 @@ class Driver:
             if isinstance(outcome, NoAnswer):
                 task.advance(error=outcome)
             else:
-                self._has_created |= outcome.status == 201
+                self._has_created |= (request.method, request.path, outcome.status) == ("PUT", "/v1/jobs/j", 200)
                 task.advance(outcome)
 
         if self._cut_off_from_ms <= self._cluster.loop.now_ms < self._cut_off_until_ms:

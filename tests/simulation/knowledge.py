@@ -61,6 +61,7 @@ class BatchesOf:
             in the first answer.
         rows_until: For each substream, the latest batch with its rows.
         incarnation: The highest incarnation in an answer that the query has received.
+        is_overtaken: Whether another run has overtaken a backlog batch, whose max event times wait for the next batch.
     """
 
     committed: int = -1
@@ -74,6 +75,7 @@ class BatchesOf:
     begun: dict[int, tuple[int, int | None, int | None]] = field(default_factory=dict)
     rows_until: dict[str, int] = field(default_factory=dict)
     incarnation: int | None = None
+    is_overtaken: bool = False
 
 
 def number(run: str) -> int:

@@ -105,7 +105,7 @@ class Observer:
         the job, and has no rows since, may be declared again without a watermark.
         """
         unknown = self._exclusions.without_rows - self.evictions.watched
-        if unknown:
+        if unknown or any(of.is_overtaken for of in self._queries.values()):
             return None
         counting = max_event_times.keys() - self.evictions.watched
         return [self._exclusions.known(key, max_event_times[key]) for key in counting]
@@ -247,7 +247,8 @@ class Observer:
             assert request.body is not None
             query = request.body["batch"]["query"] if found is None else found[1]
             self.evictions.restores(query)
-            self._queries[query].may_restore, self._queries[query].answered = True, (-1, 0)
+            of = self._queries[query]
+            of.may_restore, of.is_overtaken, of.answered = True, True, (-1, 0)
 
     def _applied(self, found: re.Match[str], request: Send, response: Response) -> None:
         """Record a commit, or a begin, which commits earlier batches."""
@@ -337,6 +338,7 @@ class Observer:
                 of.recovered_from = self._losses
                 # The query reports all max event times again until a commit of this report is confirmed.
                 of.may_restore &= not answer["applied"]
+                of.is_overtaken &= not answer["applied"]
             if of.newest_run == sent.client:  # a newer run may have read the progress before this commit
                 self._reports.know(found[1], int(found[2]))
 

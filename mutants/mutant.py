@@ -51,7 +51,7 @@ class Mutant:
         old: Text to replace; it occurs exactly once in the file.
         new: Text that replaces ``old``.
         tests: pytest arguments (paths or node ids), of which at least one test must fail.
-        unseen: Why the simulation cannot observe the defect; empty if it must find the defect.
+        unseen: Why the simulation cannot find the defect within a minute; empty if it must find the defect.
     """
 
     name: str

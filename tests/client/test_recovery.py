@@ -51,7 +51,7 @@ def test_a_checkpoint_that_lacks_batches_needs_another_name(job: Job, runs: Runs
         run.batch(batch_id, a=100_000 + batch_id)
     restore(runs)
     job.hand_over("q", "q", "it does not help")
-    with pytest.raises(Refused, match="(?i)hand the query over to a new name") as refusal:
+    with pytest.raises(Refused, match=r"(?i)hand the query over to a new name") as refusal:
         runs.run(job).begin(1)
     assert refusal.value.code == "batch_forgotten"
     job.hand_over("q", "q-2", "an older checkpoint was restored")

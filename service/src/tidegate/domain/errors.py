@@ -100,7 +100,8 @@ class BatchForgotten(DomainError):
 
     text = (
         "The coordinator no longer keeps the pinned watermark of this batch; the latest batch of the query is "
-        "{latest_batch_id}."
+        "{latest_batch_id}. If an older checkpoint was restored, hand the query over to a new name (:hand_over), and "
+        "start it under this name on this checkpoint, with another output path."
     )
     fields = ("latest_batch_id",)
 

@@ -96,6 +96,7 @@ class Batches:
         began = self._calls.clock.monotonic()
         begin = partial(self._begin, batch_id, stored, complete_at, policy)
         answer: Answer = yield Locked(self._announced(begin, batch_id, policy))
+        yield from self._check_order(batch_id, stored, answer)
         self._job_watermark = answer["watermark"]
         latest = answer["latest_event_time"]
         self.max_future_skew_ms = None if latest is None else latest - answer["now_ms"]
@@ -112,6 +113,39 @@ class Batches:
             stored = StoredPinnedWatermark(answer["pinned_watermark"], answer["watermark_token"], latest)
             yield from self._calls.settings.pinned_watermarks.write(batch_id, stored)
         return OpenBatch(self.batch(batch_id, stored, replayed), stored, True, self._calls.now(), complete_at)
+
+    def _check_order(self, batch_id: int, stored: StoredPinnedWatermark | None, answer: Answer) -> Procedure[None]:
+        """Check that the coordinator is not ahead of the checkpoint, because an older checkpoint was restored.
+
+        If it is ahead by this batch only, the batch runs again with its pinned watermark. The coordinator ignores its
+        reports, so its max event times are reported with the next batch.
+
+        Raises:
+            Refused: If the coordinator has a later batch, and Spark has not finished this batch. The coordinator would
+                refuse the reports of this batch.
+        """
+        latest = answer["previous_batch_id"]
+        if latest is None or latest < batch_id:
+            return
+        if latest > batch_id:
+            if (yield HasFinished(batch_id)):
+                return  # another run of the query is ahead
+            query = self._calls.settings.query
+            detail = (
+                f"The coordinator has batch {latest} of query {query!r}, and the checkpoint continues with batch "
+                f"{batch_id}: an older checkpoint was restored. Hand the query over to a new name (job.hand_over), "
+                "and start it under this name on this checkpoint, with another output path."
+            )
+            raise Refused(409, {"code": "batch_forgotten", "detail": detail})
+        if stored is None and not answer["previous_open"]:
+            # A run stores the pinned watermark before it commits the batch.
+            self._log.warning(
+                "the coordinator has committed this batch, and the checkpoint does not know it: an older checkpoint "
+                "was restored. The row counts do not include this attempt, whose max event times are reported with the "
+                "next batch.",
+                extra={"batch": batch_id},
+            )
+            yield Locked(self._registration.report_with_next_batch({}))
 
     def check_unfinished(self, batch_id: int) -> Procedure[None]:
         """Check that no other run of the query has finished a batch while this run waited for the coordinator.
@@ -164,8 +198,10 @@ class Batches:
         for known in (yield from self._calls.queries(policy)):
             if known["query"] == self._calls.settings.query and known["query_id"] != caller["query_id"]:
                 self._log.warning(
-                    "the query ran on another checkpoint before (%s). The job keeps its watermark, so rows below the "
-                    "watermark are late if the query reads them again. To start from the beginning, use another job.",
+                    "the query ran on another checkpoint before (%s). Batch ids start again at 0, so a function that "
+                    "writes under the batch id replaces the output of that checkpoint: write to another path. The job "
+                    "keeps its watermark, so rows below the watermark are late if the query reads them again. To start "
+                    "from the beginning, use another job.",
                     known["query_id"],
                 )
 

@@ -73,6 +73,12 @@ def main() -> None:
     }, hourly
     by_spark = spark.read.parquet("by_spark").collect()
     assert ("HNL", 5, 1) in {(row.dest, row.window.start.hour, row.flights) for row in by_spark}, by_spark
+    migrated = [
+        {(row.dest, row.window.start.hour, row.flights) for row in spark.read.parquet(path).collect()}
+        for path in ("by_hour", "by_hour_2")
+    ]
+    # The cut-over removes no window from the old output, and the new query waits for Honolulu.
+    assert migrated == [{("HNL", 5, 1), ("HNL", 6, 2)}, {("HNL", 5, 1)}], migrated
     # The query "metered" reads the same flights, so it finds the same late flight.
     assert page["batches"] == [0, 1]
     assert page["Metrics"].seen[-1]["tidegate.watermark"] is not None

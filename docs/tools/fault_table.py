@@ -33,10 +33,10 @@ def _lines(run: Mapping[str, Any]) -> Iterator[str]:
     faults = run["faults"]
     times = sum(fault["times"] for fault in faults.values())
     model = run["model"]
-    yield f"A run of {run['seconds'] // 60} minutes with seed {run['seed']} and `appendfsync {run['appendfsync']}`:"
-    yield f"{times} faults, {run['calls']:,} calls. The model judged {model['judged']:,} answers and could not decide"
-    yield f"{model['undecided']:,}. A recovery ends when every watermark has reached the event time that the clients"
-    yield "had read at the end of the fault, minus the lag.\n"
+    yield f"A run of {run['seconds'] // 60} minutes with seed {run['seed']} and `appendfsync {run['appendfsync']}`"
+    yield f"had {times} faults and {run['calls']:,} calls. The model judged {model['judged']:,} answers, and left"
+    yield f"{model['undecided']:,} undecided. A recovery ends when every watermark has reached the event time that the"
+    yield "clients had read at the end of the fault, minus the lag.\n"
     yield "| fault | promise | injected | longest recovery | violations |\n|---|---|---|---|---|"
     for name, fault in faults.items():
         injected = f"{fault['times']}" if fault["times"] else "not injected"

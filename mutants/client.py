@@ -96,8 +96,8 @@ MUTANTS = (
         "A run sends a lost batch again that another run has finished.",
         Guarantee.REPLAY_EXACT,
         f"{CLIENT}/protocol/batches.py",
-        "if (yield HasFinished(batch_id)):",
-        "if (yield HasFinished(batch_id)) and False:",
+        "if (yield HasFinished(batch_id)):\n            detail",
+        "if (yield HasFinished(batch_id)) and False:\n            detail",
         (f"{PROTOCOL}::test_a_run_that_another_run_has_overtaken_sends_nothing_again",),
     ),
     Mutant(

@@ -152,6 +152,22 @@ def test_a_backlog_batch_that_another_run_has_overtaken_is_merged(own: LocalCoor
     assert known(job) == {"a": 200_000, "b": 50_000}
 
 
+def test_a_backlog_batch_of_an_overtaken_run_does_not_hide_a_loss(own: LocalCoordinator, runs: Runs) -> None:
+    """The coordinator has lost later batches of a newer run, whose commits were acknowledged."""
+    job = continuing_job(own)
+    runs.run(job).batch(0, a=100_000)
+    before_the_newer_run = own.state()
+    newer = runs.run(job)
+    opened = newer.batch(1, a=110_000)
+    newer.batch(2, a=120_000, b=90_000)
+    own.restore(before_the_newer_run)
+    newer.session.run(BacklogBatch(1, opened.stored, opened.began.at_s, None, fold(a=110_000)).save())
+    last = runs.run(job)
+    assert last.flush()
+    last.batch(3, a=130_000)
+    assert known(job) == {"a": 130_000, "b": 90_000}
+
+
 @pytest.mark.parametrize("first", ["a batch", "a heartbeat"])
 def test_the_next_run_restores_the_last_watermark(own: LocalCoordinator, runs: Runs, first: str) -> None:
     """The client stores the watermark token beside the checkpoint, so the watermark does not go back."""

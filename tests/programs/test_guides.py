@@ -12,7 +12,7 @@ from tidegate_spark.testing import CoordinatorProcess
 def run(directory: Path, *command: str, **more: str) -> str:
     """Run a Python command and return its output; fail if the command fails."""
     ran = subprocess.run(
-        [sys.executable, *command], cwd=directory, env=environment(**more), capture_output=True, text=True, timeout=300
+        [sys.executable, *command], cwd=directory, env=environment(**more), capture_output=True, text=True, timeout=900
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout

@@ -131,8 +131,8 @@ class NativeStream:
             )
         if needs_delays(config):
             log.warning(
-                "%s/%s: with_watermark() measures no delays. Unless other queries of the job measure them, the lag "
-                "under target_completeness stays at cold_start. To measure delays, use stream().",
+                "%s/%s: with_watermark() measures no delays, so the lag of its substreams under target_completeness "
+                "stays at cold_start. To measure delays, use stream().",
                 self.connection.job,
                 self.query,
             )

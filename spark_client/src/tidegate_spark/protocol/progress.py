@@ -94,16 +94,15 @@ class Progress:
         for name, max_event_time in max_event_times.items():
             self.max_event_times[name] = max(max_event_time, self.max_event_times.get(name, max_event_time))
 
-    def is_lost_by(self, previous: int | None, was_open: bool, batch_id: int) -> bool:
+    def is_lost_by(self, previous: int | None, was_open: bool) -> bool:
         """Return whether the coordinator has lost the last acknowledged commit.
 
         Args:
-            previous: The latest batch that the coordinator knew when ``batch_id`` first began; None if it knew none.
-                ``batch_id`` itself if it was committed before.
+            previous: The latest batch that the coordinator knew when the batch first began; None if it knew none. The
+                batch itself if it was committed before.
             was_open: Whether ``previous`` was open.
-            batch_id: The batch that began.
         """
-        if self.batch_id is None or self.batch_id > batch_id:
+        if self.batch_id is None:
             return False
         if previous is None:
             return True

@@ -137,7 +137,7 @@ class QueryRegistration:
         """Process the answer to a begin. If the coordinator has lost a commit, report the max event times again."""
         yield from self.follow(answer, policy)
         progress = yield from self.progress()
-        lost = progress.is_lost_by(answer["previous_batch_id"], answer["previous_open"], batch_id)
+        lost = progress.is_lost_by(answer["previous_batch_id"], answer["previous_open"])
         yield from self._declare_again(answer, batch_id, lost, policy)
         if answer["revision"] != self._revision:
             self._keep_config((yield from self._calls.status(policy)))

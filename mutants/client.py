@@ -67,9 +67,9 @@ MUTANTS = (
         "client-lost-commit-hidden-in-replay",
         "The client does not notice a lost commit if it begins the last committed batch again.",
         Guarantee.SAFE,
-        f"{CLIENT}/protocol/progress.py",
-        "if self.batch_id is None or self.batch_id > batch_id:",
-        "if self.batch_id is None or self.batch_id >= batch_id:",
+        f"{CLIENT}/protocol/registration.py",
+        "lost = progress.is_lost_by(",
+        "lost = batch_id != progress.batch_id and progress.is_lost_by(",
         (f"{PROTOCOL}::test_lost_state_is_restored_if_the_last_batch_runs_again",),
     ),
     Mutant(

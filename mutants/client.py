@@ -73,15 +73,6 @@ MUTANTS = (
         (f"{PROTOCOL}::test_lost_state_is_restored_if_the_last_batch_runs_again",),
     ),
     Mutant(
-        "client-loss-taken-for-reset",
-        "The client takes the second loss of state after a reset for another reset, and restores nothing.",
-        Guarantee.SAFE,
-        f"{CLIENT}/protocol/registration.py",
-        "        yield from self.follow(begun, policy)\n",
-        "",
-        (f"{PROTOCOL}::test_a_second_loss_after_a_reset_is_not_taken_for_a_reset",),
-    ),
-    Mutant(
         "client-incarnation-lowered",
         "The client adopts the lower incarnation of a job that was lost and created again.",
         Guarantee.SAFE,

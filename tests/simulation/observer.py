@@ -333,6 +333,10 @@ class Observer:
                 of.recovered_from = self._losses
         elif not found[3]:
             of.answered = int(found[2]), self._losses
+            if "pinned_watermark" not in body and self._is_committed(int(found[2]), answer):
+                # The run has no pinned watermark of this batch, as on an older checkpoint. It reports everything again.
+                self.evictions.restores(found[1])
+                of.may_restore = True
         else:
             if of.answered == (int(found[2]), self._losses):
                 of.recovered_from = self._losses
@@ -341,6 +345,10 @@ class Observer:
                 of.is_overtaken &= not answer["applied"]
             if of.newest_run == sent.client:  # a newer run may have read the progress before this commit
                 self._reports.know(found[1], int(found[2]))
+
+    @staticmethod
+    def _is_committed(batch_id: int, answer: Mapping[str, Any]) -> bool:
+        return bool(answer["previous_batch_id"] == batch_id and not answer["previous_open"])
 
     def _check_answer(self, sent: Sent, answer: Mapping[str, Any]) -> None:
         watermark, coalesced = answer["watermark"], answer["coalesced_watermark"]

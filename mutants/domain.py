@@ -115,7 +115,7 @@ MUTANTS = (
         "job.limits_passed += ({",
         "job.limits_passed = () and ({",
         ("tests/domain/test_limits.py",),
-        unseen="The record of a limit is no part of an answer to a client.",
+        unseen="Answers to clients do not contain the record of a limit.",
     ),
     Mutant(
         "domain-frame-boundary-excluded",

@@ -70,7 +70,7 @@ class BatchesOf:
     answered: tuple[int, int] = (-1, 0)
     run: str = ""
     newest_run: str = ""
-    fenced: set[str] = field(default_factory=set)
+    fenced: list[str] = field(default_factory=list)
     known_runs: set[str] = field(default_factory=set)
     begun: dict[int, tuple[int, int | None, int | None]] = field(default_factory=dict)
     rows_until: dict[str, int] = field(default_factory=dict)

@@ -19,6 +19,8 @@ from tidegate_spark.protocol.batches import SUPERSEDED_BATCH, OpenBatch
 from tidegate_spark.protocol.effects import NoAnswer, Response, Send
 
 BATCH = re.compile(r".*/queries/([^/]+)/batches/(\d+)(:commit)?")
+FENCED_RUNS_KEPT = 100
+"""Number of replaced runs that the coordinator remembers for each query."""
 
 
 class Observer:
@@ -285,7 +287,8 @@ class Observer:
         if run in of.fenced:
             raise Violation(f"Idempotent: {run} was replaced by {of.run}, and {request.path} was accepted")
         if run != of.run and "batch" not in body and not request.path.endswith(":commit"):
-            of.fenced |= {of.run} - {""}
+            if of.run:
+                of.fenced = [*of.fenced, of.run][-FENCED_RUNS_KEPT:]
             of.run = run
             if run in of.known_runs:
                 # An older run that the coordinator could not fence after a loss reports its max event times again.

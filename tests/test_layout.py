@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -168,6 +169,13 @@ def test_executors_import_few_packages() -> None:
     ).stdout.split()
     assert "tidegate_spark.protocol.reporter" in loaded
     assert not {module.split(".")[0] for module in loaded} & {"httpx", "pyspark", "pyarrow", "pandas"}
+
+
+def test_no_two_test_files_have_the_same_name() -> None:
+    """In a folder that is no package, pytest imports each file under its name alone."""
+    found = (ROOT / "tests").rglob("test_*.py")
+    names = Counter(file.name for file in found if not (file.parent / "__init__.py").exists())
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 @pytest.mark.parametrize("file", files(ROOT / "tests"), ids=lambda file: str(file.relative_to(ROOT)))

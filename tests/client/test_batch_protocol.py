@@ -200,14 +200,20 @@ def test_a_heartbeat_after_a_reset_restores_nothing(own: LocalCoordinator, runs:
     assert (job.status()["watermark"], known(job)) == (90_000, {"a": 100_000})
 
 
-def test_a_second_loss_after_a_reset_is_not_taken_for_a_reset(own: LocalCoordinator, runs: Runs) -> None:
-    """The client creates a lost job in incarnation 1, and its token raises the incarnation to that after the reset."""
-    job = new_job(own)
+def lost_after_a_reset(own: LocalCoordinator, job: Job, runs: Runs) -> Run:
+    """Return a run of a job that was reset, and that the coordinator has lost afterwards."""
     run = runs.run(job)
     run.batch(0, a=100_000, b=40_000)
     operate(job, "POST", ":reset", {"reason": "start again"})
     run.batch(1, a=110_000, b=50_000)
     own.empty()
+    return run
+
+
+def test_a_second_loss_after_a_reset_is_not_taken_for_a_reset(own: LocalCoordinator, runs: Runs) -> None:
+    """The client creates a lost job in incarnation 1, and its token raises the incarnation to that after the reset."""
+    job = new_job(own)
+    run = lost_after_a_reset(own, job, runs)
     run.beat(1)
     assert known(job) == {"a": 110_000, "b": 50_000}
     own.empty()
@@ -220,11 +226,7 @@ def test_a_second_loss_after_a_reset_is_not_taken_for_a_reset(own: LocalCoordina
 def test_a_driver_that_dies_before_it_restores_the_incarnation_is_restored(own: LocalCoordinator, runs: Runs) -> None:
     """The dead driver created the job in incarnation 1. Before the next run, another query restores incarnation 2."""
     job = new_job(own)
-    run = runs.run(job)
-    run.batch(0, a=100_000, b=40_000)
-    operate(job, "POST", ":reset", {"reason": "start again"})
-    run.batch(1, a=110_000, b=50_000)
-    own.empty()
+    run = lost_after_a_reset(own, job, runs)
     runs.run(job)
     own.empty()
     job.ensure_job()

@@ -20,11 +20,11 @@ PYTHON_ONLY = {
 }  # fmt: skip
 """Modules without a counterpart in Lua: declarations, records, and computations on a state."""
 LUA_ONLY = {
-    *("values", "bulk", "membership", "max_event_times", "queries", "removal"),
+    *("values", "bulk", "membership", "max_event_times", "queries", "removal", "steps"),
     *("policy", "clock_driven", "advancing", "target_completeness"),
 }
 """Parts without a module of the same name in ``domain``. The policies are in the package ``domain/policy``."""
-LUA_COMMANDS = {"delete", "watch", "explain", "completeness", "late", "history", "timeline", "distribution"}
+LUA_COMMANDS = {"resume", "delete", "watch", "explain", "completeness", "late", "history", "timeline", "distribution"}
 """Commands of the store only. A job in Python is deleted with its object and read directly."""
 
 

@@ -36,6 +36,7 @@ from tests.store.strategies import (
 )
 from tests.store.twin import Twin
 from tests.support.driver import Driver, command_of
+from tests.support.versions.constants import library_with
 from tests.support.versions.previous import previous_library
 from tidegate.domain import commands
 from tidegate.domain.commands.begin import BeginOptions
@@ -489,6 +490,19 @@ def check(twins: type[Twins], examples: int) -> None:
 
 @pytest.mark.parametrize("examples", [40, pytest.param(250, marks=pytest.mark.fuzz)])
 def test_scripts_and_domain_agree_on_every_reply(make_driver: Callable[[], Driver], examples: int) -> None:
+    Twins.make_driver = staticmethod(make_driver)
+    check(Twins, examples)
+
+
+@pytest.mark.parametrize("examples", [25, pytest.param(200, marks=pytest.mark.fuzz)])
+def test_a_command_in_many_steps_has_the_same_result(
+    make_driver: Callable[[], Driver], monkeypatch: pytest.MonkeyPatch, examples: int
+) -> None:
+    """A command of a large job runs in several calls. Each change must still have the result of one call."""
+    in_steps = library_with(monkeypatch, STEP=1)
+    for module in (functions, servers):
+        monkeypatch.setattr(module, "library", lambda: in_steps)
+    monkeypatch.setattr(functions, "MAX_PAUSE_S", 0)
     Twins.make_driver = staticmethod(make_driver)
     check(Twins, examples)
 

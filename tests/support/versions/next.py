@@ -5,6 +5,6 @@ from tidegate.store import connection, library
 from tidegate.store.keyspace import SCHEMA
 
 if __name__ == "__main__":
-    library.CONSTANTS["SCHEMA"] = SCHEMA + 1
+    library.CONSTANTS |= {"SCHEMA": SCHEMA + 1, "SCHEMA_IN_STEPS": SCHEMA + 1.5}
     setattr(connection, "SCHEMA", SCHEMA + 1)  # noqa: B010 - mypy refuses an assignment to a final name
     main()

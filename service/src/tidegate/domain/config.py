@@ -11,6 +11,8 @@ from tidegate.domain.throttle import NoThrottle, Throttle
 
 MAX_OVERRIDES = 100
 MAX_EXPECTED_QUERIES = 1000
+MAX_WILDCARDS = 4
+"""Maximum number of ``*`` in a pattern. Redis serves no other job while it matches the names of a report."""
 DAY_MS = 24 * 3_600_000
 
 
@@ -94,6 +96,17 @@ class JobConfig:
             raise InvalidConfig("expected_queries", problem)
         if len(set(self.expected_queries)) != len(self.expected_queries):
             raise InvalidConfig("expected_queries", "A query is listed twice; list each query once.")
+
+    def check_patterns(self) -> None:
+        """Check the patterns of a new configuration. Older versions stored patterns with more wildcards.
+
+        Raises:
+            InvalidConfig: If a pattern has too many wildcards.
+        """
+        for number, override in enumerate(self.overrides):
+            if override.pattern.count("*") > MAX_WILDCARDS:
+                problem = f"A pattern may have at most {MAX_WILDCARDS} wildcards (*); {override.pattern!r} has more."
+                raise InvalidConfig(f"overrides.{number}.substreams", problem)
 
     def policies(self) -> tuple[Policy, ...]:
         """Return every policy that a substream of this job may have."""

@@ -82,7 +82,7 @@ class Override(Request):
     substreams: Text = Field(
         min_length=1,
         max_length=200,
-        description="Pattern of substream names. `*` stands for any characters.",
+        description=f"Pattern of substream names. `*` stands for any characters, at most {domain.MAX_WILDCARDS} times.",
         examples=["HNL*"],
     )
     policy: AnyPolicy = Field(description="Policy of these substreams.")

@@ -1,6 +1,7 @@
 """The configuration of a job for the functions in Redis: JSON with derived values, without settings that are off."""
 
 import json
+import re
 from typing import Any
 
 from tidegate.domain.config import JobConfig
@@ -24,7 +25,10 @@ def compile_config(config: JobConfig) -> str:
     compiled = {
         "policies": [
             _record(config.policy),
-            *({**_record(override.policy), "pieces": override.pattern.split("*")} for override in config.overrides),
+            *(
+                {**_record(override.policy), "pieces": re.split(r"\*+", override.pattern)}
+                for override in config.overrides
+            ),
         ],
         "throttle": _record(config.throttle),
         "expected_queries": list(config.expected_queries),

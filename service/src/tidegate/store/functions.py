@@ -1,7 +1,14 @@
-"""The calls of the functions in Redis, by the names of their commands."""
+"""The calls of the functions in Redis, by the names of their commands.
 
-from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager, nullcontext
+A command that visits all substreams of a large job runs in several calls, its *steps* (``lua/parts/steps.lua``). Each
+call of a job that another command is changing in steps first runs the remaining steps.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from contextvars import Context
 from typing import Any
 
 from msgspec import msgpack
@@ -17,7 +24,13 @@ from tidegate.store.servers import Command, Servers
 Reply = dict[str, Any]
 AroundCommand = Callable[[str], AbstractContextManager[object]]
 PROBE_KEPT_MS = 60_000
+MAX_PAUSE_S = 0.05
+"""Longest pause after a step of a command. The other calls of the job wait for the last step."""
 unobserved: AroundCommand = nullcontext
+
+
+class StepsLost(RedisError):
+    """Raised when the record of a command in steps is gone: the job was reset, or Redis has lost its last writes."""
 
 
 class Functions:
@@ -38,6 +51,7 @@ class Functions:
     ) -> None:
         self.servers, self.around, self.clock = servers, around, clock
         self.unattended_after_ms, self.guard = unattended_after_ms, guard
+        self._stepping: dict[tuple[str, str], asyncio.Task[Reply]] = {}
 
     async def run(self, command: str, job: str, now_ms: int | None = None, **arguments: Any) -> Reply:
         """Run a command and return its reply; raise DomainError if the command was refused."""
@@ -58,8 +72,8 @@ class Functions:
 
         key = self.servers.keys.job_key(job)
         if command in READS:
-            return reply_of(await self.servers.at(key, lambda server: server.execute(words())))
-        return reply_of(await self.servers.at(key, lambda server: server.change(words)))
+            return await self._to_the_end(job, lambda: self.servers.at(key, lambda server: server.execute(words())))
+        return await self._to_the_end(job, lambda: self.servers.at(key, lambda server: server.change(words)))
 
     async def run_unconfirmed(self, command: str, job: str) -> Reply:
         """Run a command whose result no client receives, without waiting for replicas.
@@ -67,9 +81,57 @@ class Functions:
         Raises:
             DomainError: If the command was refused.
         """
-        call = self._call(command, job, self._argument(command, None, {}))
+        key, call = self.servers.keys.job_key(job), self._call(command, job, self._argument(command, None, {}))
         with self.around(command):
-            return reply_of(await self.servers.at(self.servers.keys.job_key(job), lambda server: server.execute(call)))
+            return await self._to_the_end(job, lambda: self.servers.at(key, lambda server: server.execute(call)))
+
+    async def _to_the_end(self, job: str, send: Callable[[], Awaitable[Any]]) -> Reply:
+        """Send a command, and return its reply after its last step. Repeat it after the steps of another command.
+
+        Raises:
+            DomainError: If the command was refused.
+            StepsLost: If the steps of the command were lost, so that its outcome is unknown.
+        """
+        while True:
+            reply = record(await send())
+            steps = reply.get("steps")
+            if steps is None:
+                return reply_of(reply)
+            if "error" not in reply:
+                return await self._last_reply(job, steps)
+            await self._wait_for_steps(job, steps)
+
+    async def _wait_for_steps(self, job: str, steps: str) -> None:
+        """Run the remaining steps of another command, and ignore its outcome."""
+        with suppress(errors.DomainError, StepsLost):
+            await self._last_reply(job, steps)
+
+    async def _last_reply(self, job: str, steps: str) -> Reply:
+        """Run the remaining steps of a command, together with all callers that wait for it, and return its reply."""
+        task = self._stepping.get((job, steps))
+        if task is None:
+            task = self._stepping[job, steps] = asyncio.create_task(
+                self._run_steps(job, steps), name="steps", context=Context()
+            )
+            task.add_done_callback(lambda ended: self._end_steps(job, steps, ended))
+        return await asyncio.shield(task)
+
+    def _end_steps(self, job: str, steps: str, ended: "asyncio.Task[Reply]") -> None:
+        del self._stepping[job, steps]
+        if not ended.cancelled():
+            ended.exception()  # if all callers were cancelled, no other code reads it
+
+    async def _run_steps(self, job: str, steps: str) -> Reply:
+        """Run steps, and leave Redis to other calls for as long as each step took."""
+        key, call = self.servers.keys.job_key(job), self._call("resume", job, msgpack.encode({"steps": steps}))
+        while True:
+            began = time.monotonic()
+            reply = record(await self.servers.at(key, lambda server: server.change(lambda: call)))
+            if reply.get("error") == "steps_lost":
+                raise StepsLost(f"the steps {steps} of a command of the job {job} are lost")
+            if "steps" not in reply:
+                return reply_of(reply)
+            await asyncio.sleep(min(time.monotonic() - began, MAX_PAUSE_S))
 
     async def run_together(
         self, name: str, job: str, now_ms: int | None, *commands: tuple[str, Mapping[str, Any]]
@@ -81,10 +143,16 @@ class Functions:
         """
         named = [(command, self._argument(command, now_ms, arguments)) for command, arguments in commands]
         together = READS_TOGETHER if all(command in READS for command, _ in commands) else TOGETHER
-        call = self._call(together, job, *(part for pair in named for part in pair))
+        key, call = (
+            self.servers.keys.job_key(job),
+            self._call(together, job, *(part for pair in named for part in pair)),
+        )
         with self.around(name):
-            replies = await self.servers.at(self.servers.keys.job_key(job), lambda server: server.execute(call))
-        return [reply_of(reply) for reply in replies]
+            while True:
+                replies = [record(reply) for reply in await self.servers.at(key, lambda server: server.execute(call))]
+                if "steps" not in replies[0]:
+                    return [reply_of(reply) for reply in replies]
+                await self._wait_for_steps(job, replies[0]["steps"])
 
     async def run_for_each(self, name: str, command: str, jobs: Collection[str]) -> list[Any]:
         """Run a command without arguments for each job; return the replies, and errors in place of failed replies."""

@@ -36,6 +36,8 @@ from tidegate.store.states import ServerState, server_states
 from tidegate.store.views import Configured, Watched
 
 NONE: Values = {}
+MAX_SWEEPS = 100
+"""Maximum number of sweeps of one job in a row. The other due jobs wait for them."""
 
 
 class JobStore:
@@ -84,8 +86,10 @@ class JobStore:
         ``expected_revision``.
 
         Raises:
-            JobExists, JobNotFound, JobDeleted, RevisionMismatch, TooManyJobs: See :mod:`tidegate.domain.errors`.
+            InvalidConfig, JobExists, JobNotFound, JobDeleted, RevisionMismatch, TooManyJobs: See
+                :mod:`tidegate.domain.errors`.
         """
+        config.check_patterns()
         reply = await self._functions.run(
             "configure",
             job,
@@ -243,8 +247,11 @@ class JobStore:
         """Evaluate a job because time has passed, without waiting for replicas.
 
         If no replica answers, each sweep would otherwise take the whole timeout, and the other due jobs would wait.
+        A sweep applies a bounded number of changes, so a job with more changes is swept several times.
         """
-        await self._functions.run_unconfirmed("sweep", job)
+        for _ in range(MAX_SWEEPS):
+            if not (await self._functions.run_unconfirmed("sweep", job)).get("unfinished"):
+                return
 
     async def watch(self, job: str, known: str | None, limit: int, now_ms: int | None = None) -> Watched:
         """Sweep a job, and return at most ``limit`` records after the record with the id ``known``."""

@@ -29,6 +29,8 @@ SCHEMA = 1
 Raise it when older functions would misread the state, and let the functions read all older schemas. A job without a
 schema has the first one.
 """
+SCHEMA_IN_STEPS = SCHEMA + 0.5
+"""Schema of a job while a command changes it in steps, so that functions without steps refuse the job until the end."""
 SCHEMAS = PREFIX + "schemas"
 """Sorted set with one member: the newest schema of all coordinators that have used the store."""
 SECRET = PREFIX + "secret"

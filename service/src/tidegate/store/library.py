@@ -17,7 +17,7 @@ from importlib.resources.abc import Traversable
 from tidegate.domain import batches, journal, ledger, sketch, timeline
 from tidegate.domain.config import LIMITS, POLICY_LIMITS
 from tidegate.domain.policy import target_completeness
-from tidegate.store.keyspace import SCHEMA, TOUCH_MS, lua_keys
+from tidegate.store.keyspace import SCHEMA, SCHEMA_IN_STEPS, TOUCH_MS, lua_keys
 
 READS = ("status", "substreams", "queries", "completeness", "late", "history", "timeline", "distribution")
 PREFIX = "tidegate_"
@@ -27,8 +27,8 @@ _INCLUDE = re.compile(r"^-- @include parts/(\S+)\n", re.MULTILINE)
 _LIBRARY = """{head}
 local function create()
 {parts}local commands = {{}}
-{commands}return function(command)
-state.forget()
+{commands}return function(command, argument)
+state.forget(command, argument)
 return commands[command]()
 end
 end
@@ -37,7 +37,7 @@ local function call(command, keys, argument)
 run = run or create()
 key.enter(keys)
 args = cmsgpack.unpack(argument)
-local ok, result = pcall(run, command)
+local ok, result = pcall(run, command, argument)
 if ok then return result end
 if type(result) == 'table' and result.refused then return {{map = result.refused}} end
 if type(result) == 'string' and string.find(result, '^%u+ ') then result = {{err = result}} end  -- keeps its code
@@ -56,10 +56,14 @@ return replies
 end}}
 """
 TOGETHER, READS_TOGETHER = "together", "reads_together"
+STEP = 250
+"""Number of substreams that a function call visits at most, if its command visits all substreams of the job."""
 # A server that is full still runs reads and deletes.
 FLAGS = dict.fromkeys((*READS, READS_TOGETHER), "'no-writes'") | {"delete": "'allow-oom'"}
 CONSTANTS = {
     "SCHEMA": SCHEMA,
+    "SCHEMA_IN_STEPS": SCHEMA_IN_STEPS,
+    "STEP": STEP,
     "RECORDS_KEPT": journal.RECORDS_KEPT,
     "RECORDS_KEPT_MS": journal.RECORDS_KEPT_MS,
     "NAMES_KEPT": journal.NAMES_KEPT,

@@ -1,12 +1,14 @@
 """Read-only operations on jobs."""
 
 from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from typing import Any
 
 from tidegate.domain.config import POLICY_LIMITS
+from tidegate.domain.errors import JobDeleted, JobNotFound
 from tidegate.domain.journal import Record
 from tidegate.domain.names import PLACEHOLDER, SubstreamKey, member
 from tidegate.domain.results import SubstreamRow
@@ -60,6 +62,9 @@ class JobReads:
                 if not is_failed_function(reply):
                     raise reply
                 found[job] = reply
+            elif "steps" in record(reply):  # another command is changing the job
+                with suppress(JobNotFound, JobDeleted):
+                    found[job] = await self.status(job)
             elif "error" not in record(reply):
                 try:
                     found[job] = Status.of(reply_of(reply))

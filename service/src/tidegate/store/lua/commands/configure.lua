@@ -5,7 +5,9 @@
 --        jobs_elsewhere and in_quota_elsewhere, the numbers of jobs in other buckets
 -- reply  created, revision
 -- errors job_exists, job_not_found, job_deleted, revision_mismatch, too_many_jobs
--- @include parts/reply
+--
+-- A change runs in steps (see parts/steps).
+-- @include parts/steps
 -- @include parts/substreams
 local number, text, score, highest, minus = values.number, values.text, values.score, values.highest, values.minus
 local job, config, expected = state.job, state.config, args.expected_revision
@@ -39,7 +41,7 @@ local function create()
   local deleted = number(redis.call('HGET', key.job, 'deleted'))
   if deleted then now = math.max(now, deleted + 1) end
   check_quota()
-  redis.call('DEL', key.job)
+  redis.call('UNLINK', key.job)
   redis.call('HSET', key.job, 'schema', constants.SCHEMA)
   redis.call('SADD', key.jobs, key.name)
   state.start(incarnation, args.state_epoch, now)
@@ -47,7 +49,7 @@ local function create()
   redis.call('HSET', key.job, 'state', 'live', 'created', job.now)
   write_config()
   journal.write('created', 'actor', args.actor, 'reason', args.reason)
-  substreams.expect_queries()
+  substreams.expect_queries({})
   return finish(true)
 end
 
@@ -55,42 +57,22 @@ if not expected then
   if state.read() == 'live' then values.refuse('job_exists') end
   return create()
 end
-reply.load()
-if job.revision ~= expected then values.refuse('revision_mismatch', {revision = job.revision}) end
-
-local before = {}
-for name, value in pairs(config) do before[name] = value end
-write_config()
-local after = {policies = config.policies, has_clock_driven = config.has_clock_driven}
-journal.write('config', 'actor', args.actor, 'reason', args.reason)
-substreams.expect_queries()
-if config.max_retention_ms ~= before.max_retention_ms then job.retention = nil end
-if config.idle_timeout_ms and not before.idle_timeout_ms then
-  -- The silence of reports without batches was not measured before, so it starts now.
-  for _, name in ipairs({key.last_events(''), key.idle('')}) do
-    bulk.zadd_all(name, job.observed_now, redis.call('ZRANGE', name, 0, -1))
-  end
-end
+local before  -- the configuration before the change
 
 local function idle_clock_of(query)
   if query == '' then return job.observed_now end
   return queries.get(query).idle_clock
 end
 
--- Make idle substreams of a query active that are not silent under the new configuration.
-local function undo_idle(query)
-  local idle_clock = idle_clock_of(query)
-  local silent = config.idle_timeout_ms and idle_clock and idle_clock - config.idle_timeout_ms or -math.huge
-  local idle = redis.call('ZRANGE', key.idle(query), '(' .. text(silent), '+inf', 'BYSCORE')
-  local _, active = bulk.split_by_set(key.forced_idle, idle)
-  idleness.activate(query, active, false)
+-- Call act() with the previous policies in force, to which the stored states belong.
+local function under_previous_policies(act)
+  local policies, has_clock_driven = config.policies, config.has_clock_driven
+  state.forget_config()
+  config.policies, config.has_clock_driven = before.policies, before.has_clock_driven
+  local result = act()
+  config.policies, config.has_clock_driven = policies, has_clock_driven
+  return result
 end
-
--- The stored states belong to the previous policies.
-state.forget_config()
-config.policies, config.has_clock_driven = before.policies, before.has_clock_driven
-for _, query in ipairs(substreams.query_names()) do undo_idle(query) end
-config.policies, config.has_clock_driven = after.policies, after.has_clock_driven
 
 local PARAMETERS = {'type', 'initial_lag', 'max_delay_ms', 'max_lull_ms', 'wall_clock_lag_ms', 'late_share', 'floor_ms',
   'ceiling_ms', 'enough'}
@@ -124,6 +106,7 @@ local function enter_clock_driven(new, member, is_active, max_event_time, waterm
   if is_active then
     advancing.place(member, s, new)
     redis.call('ZADD', key.lagged(new.limit), score(lagged or nil), member)
+    job.lowest_clock_driven = math.min(job.lowest_clock_driven, watermark or -math.huge)
   else
     clock_driven.write(member, s)
   end
@@ -154,12 +137,69 @@ local function change_policy(member, is_active)
   max_event_times.store({member}, event_times)
 end
 
-for _, query in ipairs(substreams.query_names()) do
-  for _, member in ipairs(redis.call('ZRANGE', key.last_events(query), 0, -1)) do change_policy(member, true) end
-  for _, member in ipairs(redis.call('ZRANGE', key.idle(query), 0, -1)) do change_policy(member, false) end
+local function change(record)
+  reply.load()
+  if job.revision ~= expected then values.refuse('revision_mismatch', {revision = job.revision}) end
+  record.before, record.has_done = redis.call('HGET', key.job, 'compiled_config'), {}
+  before = state.decoded(record.before)
+  write_config()
+  journal.write('config', 'actor', args.actor, 'reason', args.reason)
+  if config.max_retention_ms ~= before.max_retention_ms then job.retention = nil end
+  record.starts_silence = config.idle_timeout_ms and not before.idle_timeout_ms
+  record.queries = substreams.query_names()
 end
-if not job.is_complete then idleness.time_out_queries() end
-for _, query in ipairs(substreams.query_names()) do idleness.expire(query, idle_clock_of(query)) end
-job.evaluate_each = 1
-evaluate.evaluate()
-return finish(false)
+
+local function expect_queries(record)
+  local remain = steps.each(record, {key.done}, function(members)
+    for _, member in ipairs(members) do record.has_done[policy.query_of(member)] = true end
+  end)
+  if not remain then substreams.expect_queries(record.has_done) end
+  return remain
+end
+
+-- The silence of reports without batches was not measured before, so it starts now.
+local function start_silence(record)
+  if not record.starts_silence then return end
+  local names, sets = {key.last_events(''), key.idle('')}, {}
+  for i, name in ipairs(names) do sets[i] = {name, '-inf', '(' .. text(job.observed_now)} end
+  return steps.each(record, sets, function(members, i)
+    bulk.zadd_all(names[i], job.observed_now, members)
+    return #members
+  end)
+end
+
+-- Make idle substreams active that are not silent under the new configuration.
+local function undo_idle(record)
+  before = state.decoded(record.before)
+  local sets = {}
+  for i, query in ipairs(record.queries) do
+    local idle_clock = idle_clock_of(query)
+    local silent = config.idle_timeout_ms and idle_clock and text(idle_clock - config.idle_timeout_ms) or '-inf'
+    sets[i] = {key.idle(query), '(' .. silent, '+inf'}
+  end
+  return under_previous_policies(function()
+    return steps.each(record, sets, function(members, i)
+      local _, active = bulk.split_by_set(key.forced_idle, members)
+      return #idleness.activate(record.queries[i], active, false)
+    end)
+  end)
+end
+
+local function change_policies(record)
+  before = state.decoded(record.before)
+  local sets = {}
+  for _, query in ipairs(record.queries) do
+    sets[#sets + 1], sets[#sets + 2] = key.last_events(query), key.idle(query)
+  end
+  return steps.each(record, sets, function(members, i)
+    for _, member in ipairs(members) do change_policy(member, i % 2 == 1) end
+  end)
+end
+
+return steps.run({change, expect_queries, start_silence, undo_idle, change_policies, function(record)
+    if not job.is_complete then idleness.time_out_queries() end
+    for _, query in ipairs(record.queries) do idleness.expire(query, idle_clock_of(query)) end
+    job.evaluate_each = 1
+    evaluate.evaluate()
+    return finish(false)
+  end})

@@ -1,19 +1,13 @@
 -- Raise the watermarks of known substreams, and raise C to the lowest watermark of all substreams. Holds limit C; the
--- throttle does not.
+-- throttle does not. Runs in steps (see parts/steps).
 --
 -- args   query, members, watermarks (columns), actor, reason
 -- reply  applied
 -- errors job_complete, substream_not_found
--- @include parts/reply
+-- @include parts/steps
 -- @include parts/substreams
 local job, number, score = state.job, values.number, values.score
-local query, members = args.query, args.members
-reply.load()
-if job.is_complete then values.refuse('job_complete') end
-substreams.check_known(query, members)
-
-local driven = {}  -- the active substreams that follow the clock
-advancing.each_materialized(function(member, s, rule) driven[member] = {s = s, rule = rule} end)
+local query = args.query
 
 -- Restore a substream that is idle or does not follow the clock.
 local function restore_flat(member, watermark, is_active)
@@ -28,29 +22,53 @@ local function restore_flat(member, watermark, is_active)
   end
 end
 
-local active, frozen, new = bulk.zmscore(key.active, members), bulk.zmscore(key.frozen, members), {}
-for i, member in ipairs(members) do
-  local watermark, own = args.watermarks[i], number(active[i] or frozen[i])
-  if driven[member] then own = driven[member].s.own end
-  if values.above(watermark, own) then
-    new[#new + 1] = member
-    if driven[member] then driven[member].s.own = watermark else restore_flat(member, watermark, active[i]) end
+local function restore(record, members, first)
+  local active, frozen, driven, watermarks = bulk.zmscore(key.active, members), bulk.zmscore(key.frozen, members), {}, {}
+  for i, member in ipairs(members) do
+    local watermark = args.watermarks[first + i]
+    if not active[i] and not frozen[i] then  -- active, and follows the clock
+      driven[#driven + 1], watermarks[member] = member, watermark
+    elseif values.above(watermark, number(active[i] or frozen[i])) then
+      restore_flat(member, watermark, active[i])
+      journal.add(record.restored, {member})
+    end
   end
+  advancing.each_materialized(driven, function(member, s, rule)
+    if not values.above(watermarks[member], s.own) then return end
+    s.own = watermarks[member]
+    advancing.place(member, s, rule)
+    journal.add(record.restored, {member})
+  end)
 end
-if #new == 0 then return reply.finish({applied = false}) end
 
-local lowest = math.huge
-for member, one in pairs(driven) do
-  advancing.place(member, one.s, one.rule)
-  lowest = math.min(lowest, one.s.own or -math.huge)
-end
-job.evaluate_each, job.evaluation_due = 1, 1
-for _, name in ipairs({key.active, key.frozen}) do
-  local first, watermark = values.lowest_of(name)
-  if first then lowest = math.min(lowest, watermark or -math.huge) end
-end
-journal.write_action('restore', query, new)
-lowest = holds.cap(lowest)
-if lowest > -math.huge then emission.advance(lowest) end
-emission.emit()
-return reply.finish({applied = true})
+return steps.run({
+  function(record)
+    reply.load()
+    if job.is_complete then values.refuse('job_complete') end
+    substreams.check_known(query, args.members)
+    record.restored, record.lowest = {count = 0, first = {}}, math.huge
+  end,
+  function(record)
+    return steps.slice(record, args.members, function(members, first) restore(record, members, first) end)
+  end,
+  function(record)
+    if record.restored.count == 0 then return end
+    return steps.each(record, advancing.sets(), function(members)
+      advancing.each_materialized(members, function(_, s) record.lowest = math.min(record.lowest, s.own or -math.huge) end)
+    end)
+  end,
+  function(record)
+    if record.restored.count == 0 then return reply.finish({applied = false}) end
+    local lowest = record.lowest
+    job.evaluate_each, job.evaluation_due = 1, 1
+    for _, name in ipairs({key.active, key.frozen}) do
+      local first, watermark = values.lowest_of(name)
+      if first then lowest = math.min(lowest, watermark or -math.huge) end
+    end
+    journal.write_action('restore', query, record.restored)
+    lowest = holds.cap(lowest)
+    if lowest > -math.huge then emission.advance(lowest) end
+    emission.emit()
+    return reply.finish({applied = true})
+  end,
+})

@@ -1,6 +1,25 @@
 -- Evaluate a job because time has passed. Reads of a watermark also use this command, because watermarks may follow the
--- clock.
--- @include parts/reply
-reply.load()
-evaluate.sweep()
-return reply.finish()
+-- clock. Runs in steps (see parts/steps) if the evaluation must poll many substreams.
+--
+-- reply  unfinished (true: another sweep is due immediately)
+-- @include parts/steps
+local job = state.job
+return steps.run({
+  function(record)
+    reply.load()
+    record.polls, record.lowest = advancing.needs_steps(), math.huge
+    if record.polls then evaluate.exclude() end
+  end,
+  function(record)
+    if not record.polls then return end
+    local remain = steps.each(record, advancing.sets(), function(members)
+      record.lowest = math.min(record.lowest, advancing.poll(members, math.huge))
+    end)
+    if not remain then advancing.record_polls(record.lowest) end
+    return remain
+  end,
+  function()
+    evaluate.sweep()
+    return reply.finish({unfinished = job.evaluation_due and true or nil})
+  end,
+})

@@ -8,7 +8,8 @@
 -- job.lowest_clock_driven is the lowest own watermark of these substreams. An evaluation raises this value to
 -- max(lowest, min(P, cap)), where P is the lowest policy watermark. The result is exact unless a substream has left
 -- these sets. If a substream has left and the cap is below P, the evaluation polls each substream, as in
--- tidegate.domain. If job.evaluate_each is set, the next evaluation polls each substream.
+-- tidegate.domain. If job.evaluate_each is set, the next evaluation polls each substream. If there are more than
+-- bulk.CHUNK, only a sweep polls each substream, in steps. Until then, job.lowest_clock_driven stays where it is.
 local number, score, highest, above = values.number, values.score, values.highest, values.above
 local job, config = state.job, state.config
 local advancing = {}
@@ -83,29 +84,56 @@ function advancing.observe(member, packed, event_time, before)
   end
 end
 
--- Materialize each member, and call visit(member, s, rule, max_event_time).
-function advancing.each_materialized(visit)
-  local members = redis.call('ZRANGE', key.constant, 0, -1)
-  for _, member in ipairs(redis.call('ZRANGE', key.advancing, 0, -1)) do members[#members + 1] = member end
+-- Materialize active members, and call visit(member, s, rule, max_event_time).
+function advancing.each_materialized(members, visit)
   each(members, function(member, s, rule, max_event_time)
     clock_driven.materialize(s, rule, max_event_time)
     visit(member, s, rule, max_event_time)
   end)
 end
 
--- Poll each member.
-local function evaluate_each(cap)
-  job.lowest_clock_driven = math.huge
-  advancing.each_materialized(function(member, s, rule, max_event_time)
+-- Return the sorted sets that together have each active member once, in an order that evaluations do not change.
+function advancing.sets()
+  local sets = {}
+  for i, limit in ipairs(constants.POLICY_LIMITS) do sets[i] = key.lagged(limit) end
+  return sets
+end
+
+-- Poll active members. Return their lowest own watermark.
+function advancing.poll(members, cap)
+  local lowest = math.huge
+  advancing.each_materialized(members, function(member, s, rule, max_event_time)
     clock_driven.poll(s, rule, max_event_time)
     if s.reached then s.own = highest(s.own, math.min(s.reached, cap)) end
     s.since = job.evaluations + 1
     advancing.place(member, s, rule)
-    job.lowest_clock_driven = math.min(job.lowest_clock_driven, s.own or -math.huge)
+    lowest = math.min(lowest, s.own or -math.huge)
     job.max_watermark = highest(s.own, job.max_watermark)
   end)
+  return lowest
+end
+
+-- Record an evaluation that has polled all active members.
+function advancing.record_polls(lowest)
+  job.lowest_clock_driven = lowest
   clock_driven.clear_capped()
   job.evaluate_each = nil
+  job.evaluated, job.unattended_at_evaluation = job.observed_now, job.unattended
+  job.evaluations = job.evaluations + 1
+end
+
+-- Return whether the next evaluation must poll each active member.
+local function is_each_due()
+  return job.evaluate_each or job.unattended ~= job.unattended_at_evaluation
+end
+
+local function are_many()
+  return redis.call('ZCARD', key.constant) + redis.call('ZCARD', key.advancing) > bulk.CHUNK
+end
+
+-- Return whether each active member must be polled in steps, before the next evaluation.
+function advancing.needs_steps()
+  return config.has_clock_driven and not job.is_complete and is_each_due() and are_many()
 end
 
 -- Move at most CHUNK members that are due to advance or to take a step; return their number.
@@ -161,17 +189,32 @@ local function note_gap()
   if #job.gaps >= MAX_GAPS then job.evaluate_each = 1 end
 end
 
+local function poll_each(cap)
+  local lowest = math.huge
+  for _, name in ipairs(advancing.sets()) do
+    lowest = math.min(lowest, advancing.poll(redis.call('ZRANGE', name, 0, -1), cap))
+  end
+  advancing.record_polls(lowest)
+end
+
+-- Evaluate without polling each member; return whether more changes are due.
 local function evaluate_sets(cap, has_left)
   note_gap()
   local is_unfinished = take_changes() == bulk.CHUNK
   local lowest, top = extremes()
   if has_left and cap < lowest and lowest < math.huge then
-    evaluate_each(cap)
-    return is_unfinished
+    if not are_many() then
+      poll_each(cap)
+      return is_unfinished
+    end
+    job.evaluate_each, is_unfinished = 1, true
+  else
+    job.lowest_clock_driven = lowest == math.huge and lowest or math.max(job.lowest_clock_driven, math.min(lowest, cap))
   end
-  job.lowest_clock_driven = lowest == math.huge and lowest or math.max(job.lowest_clock_driven, math.min(lowest, cap))
   if top > -math.huge then job.max_watermark = highest(math.min(top, cap), job.max_watermark) end
   if clock_driven.push_capped(cap) >= MAX_CAPPED then job.evaluate_each = 1 end
+  job.evaluated, job.unattended_at_evaluation = job.observed_now, job.unattended
+  job.evaluations = job.evaluations + 1
   return is_unfinished
 end
 
@@ -180,21 +223,17 @@ end
 function advancing.evaluate(cap, has_left)
   local is_unfinished = false
   if not config.has_clock_driven or redis.call('EXISTS', key.clock_driven) == 0 then
-    job.lowest_clock_driven = math.huge
+    advancing.record_polls(math.huge)
+  elseif is_each_due() then
+    if are_many() then return job.lowest_clock_driven, true end
+    poll_each(cap)
   else
-    if job.unattended ~= job.unattended_at_evaluation then job.evaluate_each = 1 end
-    if job.evaluate_each then
-      evaluate_each(cap)
-    else
-      is_unfinished = evaluate_sets(cap, has_left)
-    end
-    if cap < math.huge then
-      local _, top = extremes()
-      is_unfinished = is_unfinished or top > cap
-    end
+    is_unfinished = evaluate_sets(cap, has_left)
   end
-  job.evaluated, job.unattended_at_evaluation = job.observed_now, job.unattended
-  job.evaluations = job.evaluations + 1
+  if cap < math.huge and job.lowest_clock_driven < math.huge then
+    local _, top = extremes()
+    is_unfinished = is_unfinished or top > cap
+  end
   return job.lowest_clock_driven, is_unfinished
 end
 

@@ -63,15 +63,15 @@ end
 -- Move a query without an open batch to a checkpoint. If this is another checkpoint, delete the previous batches.
 function batches.move_to(query, query_id)
   if query_id == query.query_id then return end
-  redis.call('DEL', key.pinned_watermarks(query.name), key.pinned_batches(query.name))
-  redis.call('DEL', key.staged(query.name))
+  redis.call('UNLINK', key.pinned_watermarks(query.name), key.pinned_batches(query.name))
+  redis.call('UNLINK', key.staged(query.name))
   query.query_id, query.latest, query.open, query.begun, query.staged = query_id, nil, false, nil, 0
 end
 
 -- Let a run continue the latest batch; discard reports that another run staged.
 function batches.take_over(query, run_id)
   if query.begun_by == run_id then return end
-  redis.call('DEL', key.staged(query.name))
+  redis.call('UNLINK', key.staged(query.name))
   query.begun_by, query.staged = run_id, 0
 end
 
@@ -85,7 +85,7 @@ function batches.open_batch(query, batch_id, pinned, input_known_until, keep)
   redis.call('ZADD', key.pinned_batches(name), batch_id, batch_id)
   redis.call('ZADD', key.open_pins, values.score(pinned), name)
   redis.call('ZADD', key.open_batches, job.observed_now, name)
-  redis.call('DEL', key.staged(name))
+  redis.call('UNLINK', key.staged(name))
   local old = redis.call('ZRANGE', key.pinned_batches(name), '-inf', batch_id - keep, 'BYSCORE')
   bulk.zrem(key.pinned_batches(name), old)
   bulk.hdel(key.pinned_watermarks(name), old)
@@ -96,7 +96,7 @@ local function close(query)
   redis.call('ZREM', key.open_pins, query.name)
   redis.call('ZREM', key.open_batches, query.name)
   query.open, query.staged = false, 0
-  redis.call('DEL', key.staged(query.name))
+  redis.call('UNLINK', key.staged(query.name))
 end
 
 -- Return the members and values of a table by partition and member, without the partitions.

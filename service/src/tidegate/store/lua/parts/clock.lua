@@ -27,11 +27,16 @@ function clock.advance(now)
   job.observed_now = job.now - job.unattended
 end
 
--- Load the live job of a command and advance its clock.
-function clock.load()
+-- Read the live job of a command.
+function clock.read()
   local found = state.read()
   if not found then refuse('job_not_found') end
   if found == 'deleted' then refuse('job_deleted') end
+end
+
+-- Load the live job of a command and advance its clock.
+function clock.load()
+  clock.read()
   clock.advance(clock.now())
 end
 

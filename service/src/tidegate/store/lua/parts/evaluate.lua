@@ -3,6 +3,8 @@
 -- @include parts/merge
 -- @include parts/delays
 -- The evaluation: decide which substreams count, merge their watermarks, throttle, emit. See tidegate.domain.evaluate.
+-- To bound the time of a function call, an evaluation applies a limited number of pending changes. The others are due
+-- immediately; until then, the substreams that they concern hold C.
 local text, above = values.text, values.above
 local job, config = state.job, state.config
 local evaluate = {}
@@ -50,13 +52,21 @@ local function record_all_idle(was_all_idle)
   end
 end
 
-local function run(cap, is_sweep, has_left)
-  if job.is_complete then return end
+-- Let the limits act that exclude substreams, batches and holds. Return whether a substream that follows the clock
+-- became idle.
+function evaluate.exclude()
   holds.expire()
-  has_left = idleness.time_out_queries() or has_left
-  has_left = idleness.expire('', job.observed_now, cap ~= nil) or has_left
+  local has_left = idleness.time_out_queries()
+  has_left = idleness.expire_remaining() or has_left
+  has_left = idleness.expire('', job.observed_now) or has_left
   target_completeness.raise()
   release_overdue()
+  return has_left
+end
+
+local function run(cap, is_sweep, has_left)
+  if job.is_complete then return end
+  has_left = evaluate.exclude() or has_left
   local before, was_all_idle = job.coalesced_watermark, job.all_idle
   local is_retained = merge.merge(cap, is_sweep, has_left)
   if above(job.coalesced_watermark, before) then record_limits(is_retained) end
@@ -70,8 +80,7 @@ function evaluate.evaluate(has_left)
   run(nil, false, has_left)
 end
 
--- Evaluate the job after a report without a batch. cap: the lowest event time of the report. To bound the cost of a
--- report, at most CHUNK pending changes of each kind are applied. The other changes are due immediately.
+-- Evaluate the job after a report without a batch. cap: the lowest event time of the report.
 function evaluate.after_report(cap)
   run(cap, false)
 end

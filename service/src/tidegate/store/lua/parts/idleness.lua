@@ -1,10 +1,12 @@
 -- @include parts/journal
+-- @include parts/queries
 -- @include parts/advancing
 -- @include parts/max_event_times
 -- Idleness: silent substreams do not hold the merged watermark. See tidegate.domain.idleness.
 local number, score, highest = values.number, values.score, values.highest
 local job, config = state.job, state.config
 local idleness = {}
+local MAX_MADE_IDLE = 500  -- in one function call
 
 -- Remove active members from the merge and keep their watermarks; return whether any member follows the clock.
 function idleness.freeze(members)
@@ -28,35 +30,44 @@ function idleness.set_idle(query, members, last_events)
   return has_left
 end
 
--- Make members of a query idle whose last event is at or before `until_`. forced: the reason is not silence.
--- one_chunk: at most CHUNK members. Return whether any member follows the clock.
-local function make_idle(query, until_, limit, forced, one_chunk)
-  local count, first, has_left = 0, {}, false
-  repeat
-    local found = redis.call('ZRANGE', key.last_events(query), '-inf', until_, 'BYSCORE', 'LIMIT', 0, bulk.CHUNK,
-      'WITHSCORES')
-    local members, last_events = {}, {}
-    for i = 1, #found, 2 do
-      members[#members + 1], last_events[#last_events + 1] = found[i], found[i + 1]
-      if #first < constants.NAMES_KEPT then first[#first + 1] = found[i] end
-    end
-    if #members > 0 then
-      has_left = idleness.set_idle(query, members, last_events) or has_left
-      if forced then bulk.zadd_all(key.forced_idle, job.observed_now, members) end
-    end
-    count = count + #members
-  until #members < bulk.CHUNK or one_chunk
-  if count > 0 then
-    journal.count_limit(limit)
-    journal.write('idle', 'limit', limit, 'query', query, 'count', count, 'substreams', journal.named(first))
+-- Make members of a query idle whose last event is at or before `until_`. forced: the reason is not silence. Return
+-- whether any member follows the clock, and whether members remain for the next function call.
+local function make_idle(query, until_, limit, forced)
+  local room = MAX_MADE_IDLE - state.changes.made_idle
+  local found = redis.call('ZRANGE', key.last_events(query), '-inf', until_, 'BYSCORE', 'LIMIT', 0, room + 1,
+    'WITHSCORES')
+  local members, last_events = {}, {}
+  for i = 1, math.min(#found, 2 * room), 2 do
+    members[#members + 1], last_events[#last_events + 1] = found[i], found[i + 1]
+  end
+  local remain = #found > 2 * room
+  if remain then state.changes.is_unfinished = true end
+  if #members == 0 then return false, remain end
+  state.changes.made_idle = state.changes.made_idle + #members
+  local has_left = idleness.set_idle(query, members, last_events)
+  if forced then bulk.zadd_all(key.forced_idle, job.observed_now, members) end
+  journal.count_limit(limit)
+  journal.write_substreams('idle', query, members, 'limit', limit)
+  return has_left, remain
+end
+
+-- Make substreams of a query idle that are silent by its idle clock. The next evaluation continues if some remain.
+function idleness.expire(query, idle_clock)
+  if not config.idle_timeout_ms or not idle_clock or job.is_complete then return false end
+  local has_left, remain = make_idle(query, idle_clock - config.idle_timeout_ms, 'idle_timeout_ms', false)
+  if remain and query ~= '' then
+    job.expiring = job.expiring or {}
+    job.expiring[query] = true
   end
   return has_left
 end
 
--- Make substreams of a query idle that are silent by its idle clock.
-function idleness.expire(query, idle_clock, one_chunk)
-  if not config.idle_timeout_ms or not idle_clock or job.is_complete then return false end
-  return make_idle(query, idle_clock - config.idle_timeout_ms, 'idle_timeout_ms', false, one_chunk)
+-- Continue what earlier calls of expire() have left.
+function idleness.expire_remaining()
+  local unfinished, has_left = job.expiring or {}, false
+  job.expiring = nil
+  for query in pairs(unfinished) do has_left = idleness.expire(query, queries.get(query).idle_clock) or has_left end
+  return has_left
 end
 
 -- Make all substreams of a query idle after query_timeout_ms without a call.
@@ -64,8 +75,9 @@ function idleness.time_out_queries()
   if not config.query_timeout_ms then return false end
   local has_left, last = false, job.observed_now - config.query_timeout_ms
   for _, query in ipairs(redis.call('ZRANGE', key.last_seen, '-inf', last, 'BYSCORE')) do
-    redis.call('ZREM', key.last_seen, query)
-    has_left = make_idle(query, math.huge, 'query_timeout_ms', true) or has_left
+    local left, remain = make_idle(query, math.huge, 'query_timeout_ms', true)
+    has_left = left or has_left
+    if not remain then redis.call('ZREM', key.last_seen, query) end
   end
   return has_left
 end

@@ -31,16 +31,24 @@ function journal.named(members)
   return cjson.encode(first)
 end
 
--- Record a change of some substreams of a query.
-function journal.write_substreams(kind, query, members)
-  journal.write(kind, 'query', query, 'count', #members, 'substreams', journal.named(members))
+-- Record a change of some substreams of a query, with additional details.
+function journal.write_substreams(kind, query, members, ...)
+  journal.write(kind, 'query', query, 'count', #members, 'substreams', journal.named(members), ...)
 end
 
--- Record an operator's command.
+-- Add members to a summary, which has their number and the first of them. A command in steps keeps no longer list.
+function journal.add(summary, members)
+  for _, member in ipairs(members) do
+    summary.count = summary.count + 1
+    if summary.count <= constants.NAMES_KEPT then summary.first[summary.count] = member end
+  end
+end
+
+-- Record an operator's command. members: the affected members, or a summary of them.
 function journal.write_action(action, query, members, ...)
-  local count = members and #members > 0 and #members or nil
-  journal.write('action', 'action', action, 'query', query, 'actor', args.actor, 'reason', args.reason, 'count', count,
-    'substreams', members and journal.named(members), ...)
+  local count = members and (members.count or #members) or 0
+  journal.write('action', 'action', action, 'query', query, 'actor', args.actor, 'reason', args.reason,
+    'count', count > 0 and count or nil, 'substreams', members and journal.named(members.first or members), ...)
 end
 
 -- Count one action of a limit.

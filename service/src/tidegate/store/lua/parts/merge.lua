@@ -23,7 +23,7 @@ end
 function merge.merge(cap, is_sweep, has_left)
   local before, max_before = job.coalesced_watermark, job.max_watermark
   local lowest, is_unfinished = advancing.evaluate(cap or math.huge, has_left)
-  job.evaluation_due = is_unfinished and 1 or nil
+  job.evaluation_due = (is_unfinished or state.changes.is_unfinished) and 1 or nil
   local first, flat = values.lowest_of(key.active)
   if first then
     lowest = math.min(lowest, flat or -math.huge)

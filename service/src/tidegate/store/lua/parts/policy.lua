@@ -4,6 +4,9 @@
 local config = state.config
 local policy = {PLACEHOLDER = {type = 'reported', accepts_watermarks = true}}
 local SLASH = 47
+-- The policies of the last names, by the list of policies and by name. Without them, each report would match each of its
+-- names with each pattern. Their number is bounded, because maxmemory does not count this table.
+local remembered, size, MAX_REMEMBERED = {}, 0, 20000
 
 function policy.query_of(member)
   return string.sub(member, 1, string.find(member, '/', 1, true) - 1)
@@ -13,31 +16,44 @@ function policy.name_of(member)
   return string.sub(member, string.find(member, '/', 1, true) + 1)
 end
 
--- Return whether a name matches a pattern. pieces: the texts between the * of the pattern, which are searched from left
--- to right.
+-- Return whether a name matches a pattern. pieces: the texts between the * of the pattern, which are searched once, from
+-- left to right. The first place of each piece leaves the most room for the next one, so no other place is tried.
 local function matches(pieces, name)
-  local first, last = pieces[1], pieces[#pieces]
-  if #pieces == 1 then return name == first end
-  if string.sub(name, 1, #first) ~= first then return false end
+  local count = #pieces
+  local first, last = pieces[1], pieces[count]
+  if count == 1 then return name == first end
+  if last ~= '' and string.sub(name, -#last) ~= last then return false end
+  if first ~= '' and string.sub(name, 1, #first) ~= first then return false end
   local at = #first + 1
-  for i = 2, #pieces - 1 do
+  for i = 2, count - 1 do
     local from, to = string.find(name, pieces[i], at, true)
     if not from then return false end
-    if to then at = math.max(to + 1, from) end
+    at = math.max(to + 1, from)  -- an empty piece ends before it begins
   end
-  return #name - at + 1 >= #last and (last == '' or string.sub(name, -#last) == last)
+  return #name - at + 1 >= #last
+end
+
+local function first_match(policies, name)
+  for i = 2, #policies do
+    if matches(policies[i].pieces, name) then return policies[i] end
+  end
+  return policies[1]
 end
 
 -- Return the policy of a member: the first override in `policies` that matches, or else the policy of the job.
 function policy.among(policies, member)
-  local default = policies[1]
-  if #policies == 1 and string.byte(member, -1) ~= SLASH then return default end
+  if #policies == 1 and string.byte(member, -1) ~= SLASH then return policies[1] end
   local name = policy.name_of(member)
   if name == '' then return policy.PLACEHOLDER end
-  for i = 2, #policies do
-    if matches(policies[i].pieces, name) then return policies[i] end
+  local of_name = remembered[policies]
+  if of_name and of_name[name] then return of_name[name] end
+  if size >= MAX_REMEMBERED then remembered, size, of_name = {}, 0, nil end
+  if not of_name then
+    of_name = {}
+    remembered[policies] = of_name
   end
-  return default
+  of_name[name], size = first_match(policies, name), size + 1
+  return of_name[name]
 end
 
 function policy.of(member)

@@ -48,6 +48,13 @@ function schedule.next_change()
   return math.min(unpack(changes))
 end
 
+-- Make the job due for a sweep.
+function schedule.sweep_now()
+  if args.now_ms then return end
+  redis.call('ZADD', key.sweeps, job.now, key.name)
+  job.scheduled = job.now
+end
+
 -- Schedule the next sweep. A job with a next change is swept at least every TOUCH_MS, so that a longer gap shows an
 -- outage.
 function schedule.update()

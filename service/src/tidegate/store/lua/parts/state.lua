@@ -5,14 +5,15 @@
 -- command. job.unattended is the total time in which no coordinator evaluated the job. job.observed_now is the observed
 -- time of the job, job.now - job.unattended. Limits on silence are in observed time.
 --
--- changes describes the current command: before (C and W before it), passed (members that a limit let C pass), is_recorded
--- (the journal has a new record), is_plain (see state.look_for_rare_sets), raised (see target_completeness.raise), known
--- (see observation.known), outage and previous_now (see clock.advance), held_by (the holder of W), queries and stored_queries (see
--- parts/queries).
+-- changes describes the current command: command (its name), argument (its packed args), before (C and W before it),
+-- passed (members that a limit let C pass), is_recorded (the journal has a new record), is_plain (see
+-- state.look_for_rare_sets), raised (see target_completeness.raise), known (see observation.known), outage and previous_now
+-- (see clock.advance), held_by (the holder of W), queries and stored_queries (see parts/queries), made_idle (number of
+-- substreams that became idle), is_unfinished (see parts/evaluate), is_step (the command may read a job in steps).
 local state = {job = {}, config = {}, changes = {}}
 local job, config = state.job, state.config
 local stored  -- the packed text of the job, as read
-local has_schema  -- whether the job has the schema of this version
+local stored_schema  -- the schema of the job, as read
 local decoded, decoded_bytes, MAX_DECODED_BYTES = {}, 0, 2^21  -- bounded, because maxmemory does not count these tables
 local in_force  -- the entry of decoded from which config was copied
 
@@ -29,16 +30,23 @@ local function decode(compiled)
   return found
 end
 
--- Read the configuration from its stored text. The decoded configurations of the last jobs stay in memory.
-function state.configure(compiled)
+-- Return the configuration in a stored text. The decoded configurations of the last jobs stay in memory; do not change
+-- them.
+function state.decoded(compiled)
   if not decoded[compiled] then
     if decoded_bytes + #compiled > MAX_DECODED_BYTES then decoded, decoded_bytes = {}, 0 end
     decoded[compiled], decoded_bytes = decode(compiled), decoded_bytes + #compiled
   end
-  if in_force == decoded[compiled] then return end
+  return decoded[compiled]
+end
+
+-- Read the configuration of the job from its stored text.
+function state.configure(compiled)
+  local found = state.decoded(compiled)
+  if in_force == found then return end
   in_force = nil  -- in case the server ends the function before the copy is complete
-  replace(config, decoded[compiled])
-  in_force = decoded[compiled]
+  replace(config, found)
+  in_force = found
 end
 
 -- Make the next call read the configuration, even if its text is unchanged. A command that changes config calls this.
@@ -46,15 +54,17 @@ function state.forget_config()
   in_force = nil
 end
 
--- Read the job; return 'live', 'deleted', or nil if it was never created. Refuse a job that a newer version has written.
+-- Read the job; return 'live', 'deleted', or nil if it was never created. Refuse a job that a newer version has written,
+-- or that another command is changing in steps.
 function state.read()
   local found = redis.call('HMGET', key.job, 'state', 'compiled_config', 'scalars', 'schema')
   local schema = tonumber(found[4])
-  if schema and schema > constants.SCHEMA then
+  if schema and schema > constants.SCHEMA_IN_STEPS then
     values.refuse('state_too_new', {schema = schema, supported = constants.SCHEMA})
   end
-  stored, has_schema = found[3], schema == constants.SCHEMA
+  stored, stored_schema = found[3], schema
   replace(job, stored and cmsgpack.unpack(stored) or {})
+  if job.steps and not state.changes.is_step then values.refuse('job_busy', {steps = job.steps.id}) end
   if found[1] == 'live' then state.configure(found[2]) end
   return found[1] or nil
 end
@@ -77,21 +87,22 @@ end
 
 -- Write the job, if it has changed.
 function state.save()
-  local packed = cmsgpack.pack(job)
-  if not has_schema then redis.call('HSET', key.job, 'schema', constants.SCHEMA) end
+  local packed, schema = cmsgpack.pack(job), job.steps and constants.SCHEMA_IN_STEPS or constants.SCHEMA
+  if schema ~= stored_schema then redis.call('HSET', key.job, 'schema', schema) end
   if packed ~= stored then redis.call('HSET', key.job, 'scalars', packed) end
 end
 
 -- Replace the job by a tombstone.
 function state.delete()
-  redis.call('DEL', key.job)
+  redis.call('UNLINK', key.job)
   redis.call('HSET', key.job, 'state', 'deleted', 'deleted', job.now, 'schema', constants.SCHEMA, 'scalars',
     cmsgpack.pack({incarnation = job.incarnation}))
 end
 
--- Clear the values that describe the previous command.
-function state.forget()
-  state.changes = {passed = {}, raised = {}, known = {}, queries = {}, stored_queries = {}}
+-- Clear the values that describe the previous command. argument: the packed args of this command.
+function state.forget(command, argument)
+  state.changes = {command = command, argument = argument, made_idle = 0, passed = {}, raised = {}, known = {},
+    queries = {}, stored_queries = {}}
 end
 
 return state

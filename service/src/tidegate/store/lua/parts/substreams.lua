@@ -28,23 +28,19 @@ function substreams.forget(query, members)
   end
 end
 
--- Return all members of a query, including those that are done, without its placeholder.
-function substreams.members_of(query)
-  local members, prefix = {}, query .. '/'
-  for _, name in ipairs({key.last_events(query), key.idle(query)}) do
-    for _, member in ipairs(redis.call('ZRANGE', name, 0, -1)) do
-      if member ~= prefix then members[#members + 1] = member end
-    end
+-- Return the members of a list that belong to a query.
+function substreams.of_query(query, members)
+  local own, prefix = {}, query .. '/'
+  for _, member in ipairs(members) do
+    if string.sub(member, 1, #prefix) == prefix then own[#own + 1] = member end
   end
-  for _, member in ipairs(redis.call('ZRANGE', key.done, 0, -1)) do
-    if string.sub(member, 1, #prefix) == prefix then members[#members + 1] = member end
-  end
-  return members
+  return own
 end
 
 -- Return the queries with per-query keys, '' (reports without batches) first. The list may be too long for unpack.
 function substreams.query_names()
   local names = redis.call('SMEMBERS', key.query_names)
+  table.sort(names, values.sorts_before)
   table.insert(names, 1, '')
   return names
 end
@@ -60,11 +56,10 @@ local function remove_unexpected()
   end
 end
 
--- Add a placeholder for each expected query without substreams, and remove all other placeholders.
-function substreams.expect_queries()
+-- Add a placeholder for each expected query without substreams, and remove all other placeholders. has_done: the queries
+-- with done substreams, as names of true fields.
+function substreams.expect_queries(has_done)
   remove_unexpected()
-  local has_done = {}
-  for _, member in ipairs(redis.call('ZRANGE', key.done, 0, -1)) do has_done[policy.query_of(member)] = true end
   for _, query in ipairs(config.expected_queries) do
     local is_known = has_done[query] or redis.call('EXISTS', key.last_events(query), key.idle(query)) > 0
     if not is_known and not queries.get(query).retired then

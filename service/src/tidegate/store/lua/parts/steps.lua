@@ -1,0 +1,111 @@
+-- @include parts/reply
+-- Steps: a command that visits all substreams of a large job runs in several function calls, because Redis serves no
+-- other client during a call. Until the last step, every other command of the job is refused with `job_busy`, so clients
+-- see the job before or after the command, never in between. All steps run at the time of the first step, and each step
+-- is stored with its effects, so any coordinator can run the next one.
+--
+-- A command consists of phases. A phase visits at most constants.STEP members and returns true if members remain. It
+-- returns a table to end the command with this reply. job.steps is the record of the phases: it has what they must
+-- remember, id, command, phase, set and at (the place of the next member).
+local job = state.job
+local steps = {}
+local STEP = constants.STEP
+local visited  -- number of members visited in this call
+
+-- Store the record of an unfinished command. Return its id, with which steps.resume() continues.
+local function suspend(record)
+  if not record.id then
+    local time = redis.call('TIME')
+    record.id, record.command = time[1] .. '.' .. time[2], state.changes.command
+    redis.call('HDEL', key.job, 'steps_reply')
+    redis.call('HSET', key.job, 'steps_argument', state.changes.argument)
+  end
+  local changes = state.changes
+  record.changes = {before = changes.before, passed = changes.passed, outage = changes.outage,
+    previous_now = changes.previous_now, is_recorded = changes.is_recorded}
+  job.steps = record
+  schedule.sweep_now()  -- if this coordinator stops, the sweeper of another one continues
+  queries.save()
+  state.save()
+  return {map = {steps = record.id}}
+end
+
+-- Store the reply, because the coordinator that sent the command may not be the one that ran the last step.
+local function finish(record, result)
+  if not record.id then return result end
+  redis.call('HDEL', key.job, 'steps_argument')
+  redis.call('HSET', key.job, 'steps_reply', cmsgpack.pack({record.id, result}))
+  return result
+end
+
+-- End a command that a phase has refused before its first write. Raise all other errors.
+local function refuse(record, reason)
+  if not (record.id and type(reason) == 'table' and reason.refused) then error(reason, 0) end
+  state.read()
+  job.steps = nil
+  state.save()
+  return finish(record, {map = reason.refused})
+end
+
+-- Run the phases of a command until its end, or until this call has visited enough members.
+function steps.run(phases)
+  -- Until a phase reads the job, its table is that of the previous command.
+  local record = state.changes.is_step and job.steps or {phase = 1, set = 1, at = 0}
+  visited = 0
+  while true do
+    job.steps = nil  -- the last phase stores the job without it
+    local ok, result = pcall(phases[record.phase], record)
+    if not ok then return refuse(record, result) end
+    if type(result) == 'table' then return finish(record, result) end
+    if not result then record.phase, record.set, record.at = record.phase + 1, 1, 0 end
+    if visited >= STEP then
+      return suspend(record)
+    end
+  end
+end
+
+-- Call visit(members, i) for the members of each sorted set, in order. A set is a key, or {key, from, to} for the members
+-- with a score in this range. visit may return how many of its members have left the set or the range. Return whether
+-- members remain.
+function steps.each(record, sets, visit)
+  while record.set <= #sets do
+    local set, members = sets[record.set], nil
+    if type(set) == 'table' then
+      members = redis.call('ZRANGE', set[1], set[2], set[3], 'BYSCORE', 'LIMIT', record.at, STEP)
+    else
+      members = redis.call('ZRANGE', set, record.at, record.at + STEP - 1)
+    end
+    visited = visited + #members + 1
+    record.at = record.at + #members - (#members > 0 and visit(members, record.set) or 0)
+    if #members < STEP then record.set, record.at = record.set + 1, 0 end
+    if visited >= STEP then return record.set <= #sets end
+  end
+  return false
+end
+
+-- Call visit(items) for the next items of a list; return whether items remain.
+function steps.slice(record, items, visit)
+  local last = math.min(record.at + STEP, #items)
+  visit({unpack(items, record.at + 1, last)}, record.at)
+  visited, record.at = visited + last - record.at, last
+  return last < #items
+end
+
+-- Load the next step of an unfinished command and return its name; or return nil and the reply of the command, if it
+-- has ended.
+function steps.resume()
+  state.changes.is_step = true
+  local found, id = state.read(), args.steps
+  if found == 'live' and job.steps and job.steps.id == id then
+    local record = job.steps
+    args = cmsgpack.unpack(redis.call('HGET', key.job, 'steps_argument'))
+    for name, value in pairs(record.changes) do state.changes[name] = value end
+    return record.command
+  end
+  local stored = redis.call('HGET', key.job, 'steps_reply')
+  local ended = stored and cmsgpack.unpack(stored)
+  if ended and ended[1] == id then return nil, ended[2] end
+  values.refuse('steps_lost')
+end
+
+return steps

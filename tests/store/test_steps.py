@@ -1,0 +1,250 @@
+"""Commands in steps: a command that visits all substreams of a large job blocks Redis for a short time only, and has
+the result of one atomic command.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.support.driver import Driver
+from tests.support.versions.constants import library_with
+from tidegate.domain.config import MAX_OVERRIDES, MAX_WILDCARDS, JobConfig, Override
+from tidegate.domain.errors import InvalidConfig
+from tidegate.domain.policy import LimitingLag, LimitingLagAndLull
+from tidegate.domain.state import Run
+from tidegate.store import functions, servers
+from tidegate.store.compiled import compile_config
+from tidegate.store.functions import StepsLost
+from tidegate.store.jobs import JobStore
+from tidegate.store.keyspace import SWEEPS, job_key
+
+SIZE = 20_000
+"""Substreams of a large job: ten times as many as one call of a function visits."""
+
+FLAT, DRIVEN = LimitingLag(10), LimitingLagAndLull(10, 10**6)
+Command = Callable[[JobStore, str], Coroutine[Any, Any, object]]
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a step visit three substreams, so that commands of small jobs run in steps."""
+    in_steps = library_with(monkeypatch, STEP=3)
+    for module in (functions, servers):
+        monkeypatch.setattr(module, "library", lambda: in_steps)
+
+
+async def fill(store: JobStore, job: str, config: JobConfig, size: int, query: str = "") -> None:
+    await store.configure(job, config, {}, None, now_ms=0)
+    for first in range(0, size, 2000):
+        times = {f"s{number}": number for number in range(first, min(first + 2000, size))}
+        if query:
+            await store.actions.declare(job, query, [*times], times, now_ms=0)
+        else:
+            await store.report(job, times, now_ms=0)
+    await store.sweep(job, now_ms=0)
+
+
+@dataclass(frozen=True)
+class Times:
+    """Calls of functions: their number, and the processor time of the server for the average call, in microseconds."""
+
+    calls: int
+    us: float
+
+
+async def measured(store: JobStore, *what: Coroutine[Any, Any, object]) -> Times:
+    async def stats() -> tuple[int, float]:
+        cpu, commands = await store.redis.info("cpu"), await store.redis.info("commandstats")
+        return commands["cmdstat_fcall"]["calls"], 1e6 * (cpu["used_cpu_user"] + cpu["used_cpu_sys"])
+
+    calls, us = await stats()
+    for each in what:
+        await each
+    later, total = await stats()
+    return Times(later - calls, (total - us) / (later - calls))
+
+
+async def swept(store: JobStore, job: str, now_ms: int) -> None:
+    while (await store._functions.run("sweep", job, now_ms)).get("unfinished"):  # noqa: SLF001
+        pass
+
+
+COMMANDS: dict[str, tuple[JobConfig, str, Command]] = {
+    "configure": (
+        JobConfig(FLAT, idle_timeout_ms=10**9),
+        "",
+        lambda store, job: store.configure(job, JobConfig(LimitingLag(5)), {}, 1, now_ms=1),
+    ),
+    "configure to a policy that follows the clock": (
+        JobConfig(FLAT),
+        "",
+        lambda store, job: store.configure(job, JobConfig(DRIVEN, idle_timeout_ms=5), {}, 1, now_ms=1),
+    ),
+    "restore": (
+        JobConfig(DRIVEN),
+        "q",
+        lambda store, job: store.actions.restore(job, "q", {"s0": 10**6}, now_ms=1),
+    ),
+    "retire": (JobConfig(FLAT), "q", lambda store, job: store.actions.retire(job, "q", None, now_ms=1)),
+    "hand over": (JobConfig(DRIVEN), "q", lambda store, job: store.actions.retire(job, "q", "next", now_ms=1)),
+    "idle": (JobConfig(FLAT, idle_timeout_ms=10), "", lambda store, job: swept(store, job, 10)),
+    "query timeout": (JobConfig(DRIVEN, query_timeout_ms=10), "q", lambda store, job: swept(store, job, 10)),
+    "sweep after an outage": (JobConfig(DRIVEN), "", lambda store, job: swept(store, job, 10**5)),
+    "reset": (JobConfig(FLAT), "q", lambda store, job: store.actions.reset(job, now_ms=1)),
+    "delete": (JobConfig(FLAT), "q", lambda store, job: store.delete(job, now_ms=1)),
+    "complete": (JobConfig(DRIVEN), "", lambda store, job: store.actions.complete(job, now_ms=1)),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_call_takes_much_longer_than_a_report(driver: Driver, job_name: str, name: str) -> None:
+    """A command of one large job must not block the jobs of others. It took as long as five reports."""
+    config, query, command = COMMANDS[name]
+    store = JobStore(driver.store.redis, unattended_after_ms=15_000)
+
+    async def compare() -> tuple[Times, Times]:
+        await fill(store, job_name, config, SIZE, query)
+        if query:
+            run = Run(query, "c", "r")
+            await store.heartbeat(job_name, run, 0, now_ms=0)
+        await store.configure(f"{job_name}.plain", JobConfig(FLAT), {}, None, now_ms=0)
+        reports = ({f"s{number}": number + report for number in range(2000)} for report in range(5))
+        report = await measured(store, *(store.report(f"{job_name}.plain", names, now_ms=0) for names in reports))
+        return report, await measured(store, command(store, job_name))
+
+    report, times = driver(compare())
+    print(f"report of 2000: {report.us:.0f} us; {name}: {times.calls} calls of {times.us:.0f} us")
+    assert times.us < 5 * report.us
+    driver(store.delete(job_name))
+    driver(store.delete(f"{job_name}.plain"))
+
+
+async def first_step(store: JobStore, job: str, config: JobConfig) -> str:
+    """Begin to configure a job, as a coordinator that is killed after the first step; return the id of the steps."""
+    arguments = {
+        "expected_revision": 1,
+        "config": "{}",
+        "compiled_config": compile_config(config),
+        "actor": "",
+        "reason": "",
+    }
+    call = store._functions._call("configure", job, store._functions._argument("configure", None, arguments))  # noqa: SLF001
+    reply = functions.record(await store.redis.execute_command(*call))  # type: ignore[no-untyped-call]
+    return str(reply["steps"])
+
+
+READS: dict[str, Command] = {
+    "status": lambda store, job: store.reads.status(job),
+    "statuses": lambda store, job: store.reads.statuses([job]),
+    "substreams": lambda store, job: store.reads.substreams(job),
+    "delays": lambda store, job: store.reads.delays(job),
+    "history": lambda store, job: store.reads.history(job),
+    "held": lambda store, job: store.reads.held(job, 3),
+    "watch": lambda store, job: store.watch(job, None, 1),
+    "sweep": lambda store, job: store.sweep_due(job),
+    "report": lambda store, job: store.report(job, {"s0": 1}),
+}
+
+
+@pytest.mark.usefixtures("small_steps")
+@pytest.mark.parametrize("name", READS)
+def test_any_call_finishes_the_command_of_a_coordinator_that_has_died(driver: Driver, job_name: str, name: str) -> None:
+    """A job must not stay locked, and clients must never see a job that is changed in part."""
+    store = driver.store
+
+    async def check() -> None:
+        await store.configure(job_name, JobConfig(FLAT), {}, None)
+        await store.report(job_name, {f"s{number}": 100 + number for number in range(10)})
+        await first_step(store, job_name, JobConfig(LimitingLag(4)))
+        assert await store.redis.zscore(SWEEPS, job_name) is not None, "a sweeper must find the job"
+        await READS[name](store, job_name)
+        status = await store.reads.status(job_name)
+        assert status.revision == 2
+        assert (await store.sweep(job_name)).watermark == 96
+        assert await store.redis.hget(job_key(job_name), "steps_argument") is None
+
+    driver(check())
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_readers_see_a_job_before_or_after_a_command(driver: Driver, job_name: str) -> None:
+    """A reader between two steps would see a watermark or a revision that no atomic command produces."""
+    store, seen = driver.store, list[tuple[int, int | None, set[int | None]]]()
+
+    async def read(done: asyncio.Event) -> None:
+        while not done.is_set():
+            status, table = await store.reads.status(job_name), await store.reads.substreams(job_name)
+            lags = {row.lag for row in table.rows}
+            seen.append((status.revision, status.state.watermark, lags))
+
+    async def change() -> None:
+        await store.configure(job_name, JobConfig(FLAT), {}, None)
+        await store.report(job_name, {f"s{number}": 100 for number in range(100)})
+        done = asyncio.Event()
+        readers = [asyncio.create_task(read(done)) for _ in range(3)]
+        for revision in range(1, 6):
+            policy = LimitingLag(10 - revision)
+            assert (await store.configure(job_name, JobConfig(policy), {}, revision)).revision == revision + 1
+        done.set()
+        await asyncio.gather(*readers)
+
+    driver(change())
+    assert len({revision for revision, _, _ in seen}) > 1
+    for revision, watermark, lags in seen:
+        assert watermark == 100 - (11 - revision)
+        assert len(lags) == 1
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_a_reset_during_a_command_ends_it(driver: Driver, job_name: str) -> None:
+    """An operator must be able to reset a job whose command cannot end. The outcome of the command is then unknown."""
+    store = driver.store
+
+    async def check() -> None:
+        await store.configure(job_name, JobConfig(FLAT), {}, None)
+        await store.report(job_name, {f"s{number}": 100 for number in range(10)})
+        steps = await first_step(store, job_name, JobConfig(LimitingLag(4)))
+        await store.actions.reset(job_name)
+        with pytest.raises(StepsLost):
+            await store._functions._last_reply(job_name, steps)  # noqa: SLF001
+        assert (await store.report(job_name, {"a": 5})).state.incarnation == 2
+        await store.report(job_name, {f"s{number}": 100 for number in range(10)})
+        revision = (await store.reads.status(job_name)).revision
+        await store.configure(job_name, JobConfig(FLAT), {}, revision)
+        await store.delete(job_name)
+
+    driver(check())
+
+
+def overrides(wildcards: int) -> tuple[Override, ...]:
+    """Return patterns of which each piece but the last but one occurs in a name."""
+    return tuple(Override("*a" * (wildcards - 2) + f"*{number}b*", FLAT) for number in range(MAX_OVERRIDES))
+
+
+def test_patterns_with_many_wildcards_are_refused(driver: Driver, job_name: str) -> None:
+    """One report of new names took minutes under a hundred patterns of ninety wildcards."""
+    with pytest.raises(InvalidConfig, match="at most 4 wildcards") as refused:
+        driver(driver.store.configure(job_name, JobConfig(FLAT, overrides=overrides(MAX_WILDCARDS + 1)), {}, None))
+    assert refused.value.details["field"] == "overrides.0.substreams"
+
+
+def test_new_names_under_many_patterns_do_not_block_redis(driver: Driver, job_name: str) -> None:
+    """Patterns are matched once for each name, in time proportional to its length."""
+    store, ratios = driver.store, list[float]()
+
+    async def compare() -> None:
+        plain = f"{job_name}.plain"
+        await store.configure(plain, JobConfig(FLAT), {}, None, now_ms=0)
+        await store.configure(job_name, JobConfig(FLAT, overrides=overrides(MAX_WILDCARDS)), {}, None, now_ms=0)
+        for attempt in range(5):
+            names = {"a" * 180 + f"{attempt}.{number}": number for number in range(500)}
+            base = await measured(store, store.report(plain, names, now_ms=0))
+            matched = await measured(store, store.report(job_name, names, now_ms=0))
+            ratios.append(matched.us / base.us)
+
+    driver(compare())
+    print([round(ratio, 1) for ratio in ratios])
+    assert sorted(ratios)[2] < 60

@@ -13,8 +13,10 @@ from typing import Any
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from tidegate.auth.roles import Role
+from tidegate.domain.names import ID_CHARACTERS, NAME_OR_EMPTY
 
-ID = r"^[A-Za-z0-9._~-]{1,128}$"
+NAME = rf"^[{ID_CHARACTERS}]{{1,128}}$"
+"""Pattern of the name of a key, which is never a part of a path."""
 SCHEME = "tdg"
 
 
@@ -55,9 +57,9 @@ class Key(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str = Field(pattern=ID)
+    name: str = Field(pattern=NAME)
     role: Role
-    prefix: str = Field(default="", pattern=r"^[A-Za-z0-9._~-]{0,128}$")
+    prefix: str = Field(default="", pattern=NAME_OR_EMPTY)
     id: str = Field(pattern=r"^[0-9a-f]{12}$")
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     created: AwareDatetime

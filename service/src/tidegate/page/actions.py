@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from tidegate import times
 from tidegate.auth.roles import ADMINS, OPERATORS, REPORTERS_AND_OPERATORS, Role
 from tidegate.domain.journal import AuditInfo
-from tidegate.reads.types import Id
+from tidegate.reads.types import Id, Text
 from tidegate.store.actions import JobActions
 from tidegate.web import actions as commands
 from tidegate.web.actions import ActionRequest, HoldRequest, SubstreamActionRequest
@@ -24,14 +24,14 @@ Request = TypeVar("Request", bound=BaseModel)
 class RetireForm(ActionRequest):
     """The form that retires a query, or hands it over to a successor."""
 
-    query: Id
+    query: Text
     successor: Id | None
 
 
 class ReleaseForm(ActionRequest):
     """The form that releases a hold."""
 
-    hold: Id
+    hold: Text
 
 
 @dataclass(frozen=True, slots=True)

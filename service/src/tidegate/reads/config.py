@@ -13,7 +13,7 @@ from tidegate.domain.numbers import EXACT_DOUBLE
 from tidegate.domain.parameters import declarations
 from tidegate.domain.policy import POLICIES, Policy
 from tidegate.domain.throttle import THROTTLES, NoThrottle, Throttle
-from tidegate.reads.types import Id, Request, Text
+from tidegate.reads.types import STORED, Id, Request, Text
 
 Model = TypeVar("Model", bound=Request)
 STRATEGIES: tuple[type[Policy | Throttle], ...] = (*POLICIES, *THROTTLES)
@@ -137,9 +137,9 @@ class JobConfig(Request):
 
 
 def parsed_config(document: Any) -> domain.JobConfig:
-    """Parse a JSON object into a configuration.
+    """Parse the JSON object of a stored configuration.
 
     Raises:
         ValidationError: If the object is not a valid configuration.
     """
-    return JobConfig.model_validate(document).config()
+    return JobConfig.model_validate(document, context=STORED).config()

@@ -5,7 +5,7 @@ from pydantic import Field
 from tidegate.domain.health import Health
 from tidegate.reads.config import JobConfig
 from tidegate.reads.reader import Reader
-from tidegate.reads.types import Record, attributes
+from tidegate.reads.types import STORED, Record, attributes
 from tidegate.reads.watermark import WatermarkState
 from tidegate.store.views import Status
 
@@ -116,7 +116,8 @@ def job_status(reader: Reader, job: str, status: Status) -> JobStatus:
             "health": status.health(reader.stale_after_ms),
             "substreams": SubstreamCounts.model_validate(summary),
             "rows": summary.counts,
-        }
+        },
+        context=STORED,
     )
 
 

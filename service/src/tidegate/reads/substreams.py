@@ -9,7 +9,7 @@ from typing import Generic, Literal, Self, TypeVar
 from pydantic import Field
 
 from tidegate.domain.config import JobConfig
-from tidegate.domain.names import SubstreamKey
+from tidegate.domain.names import ID_CHARACTERS, SubstreamKey
 from tidegate.domain.pattern import matches
 from tidegate.domain.results import SubstreamRow, SubstreamState
 from tidegate.reads.config import parsed_config
@@ -23,7 +23,7 @@ from tidegate.store.replies import substream_key
 Item = TypeVar("Item")
 Column = Literal["name", "since", "watermark", "max_event_time", "last_event", "late"]
 
-CURSOR = r"^((-?[0-9]{1,16})?:[A-Za-z0-9._~-]{0,128}/.*)?$"
+CURSOR = rf"^((-?[0-9]{{1,16}})?:[{ID_CHARACTERS}]{{0,128}}/.*)?$"
 """Pattern of a cursor, which contains the value of the sort column (empty if missing), query and substream."""
 
 PAGES_KEPT = 4

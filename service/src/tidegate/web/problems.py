@@ -111,7 +111,7 @@ def problem_of(error: Exception) -> Problem:
             return Problem(error.code, str(error))
         case RequestValidationError():
             first = error.errors()[0]
-            return Problem.of_field(str(first["loc"][-1]), first["msg"])
+            return Problem.of_field(str(first["loc"][-1]), first["msg"].removeprefix("Value error, "))
         case RedisError():
             return _store_problem(error)
         case _:

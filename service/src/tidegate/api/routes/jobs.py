@@ -7,9 +7,9 @@ from starlette.status import HTTP_200_OK, HTTP_201_CREATED, HTTP_204_NO_CONTENT
 
 from tidegate.auth.roles import ADMINS, OPERATORS, READERS, REPORTERS_AND_OPERATORS
 from tidegate.domain.errors import RevisionMismatch
+from tidegate.domain.names import NAME_OR_EMPTY
 from tidegate.reads.config import JobConfig
 from tidegate.reads.status import JobList, JobStatus, read_job_list, read_status
-from tidegate.reads.types import ID
 from tidegate.store.capacity import JobQuota
 from tidegate.web.access import CallerOf, allowed
 from tidegate.web.bodies import body_of, json_answer
@@ -85,7 +85,7 @@ async def list_jobs(
     context: ContextOf,
     caller: CallerOf,
     after: Annotated[
-        str, Query(pattern=rf"^$|{ID}", description="The `next` of the previous page.", examples=["flights"])
+        str, Query(pattern=NAME_OR_EMPTY, description="The `next` of the previous page.", examples=["flights"])
     ] = "",
     limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of jobs in a page.", examples=[100])] = 100,
 ) -> Response:

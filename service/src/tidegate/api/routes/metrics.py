@@ -17,6 +17,7 @@ from starlette.status import HTTP_200_OK
 
 from tidegate.auth.roles import READERS
 from tidegate.domain.errors import DomainError
+from tidegate.domain.names import ID_CHARACTERS
 from tidegate.domain.pattern import matches
 from tidegate.domain.results import SubstreamRow
 from tidegate.runtime.job_metrics import job_metrics, replica_metrics, store_metrics, substream_metrics
@@ -33,7 +34,7 @@ log = logging.getLogger(__name__)
 router = APIRouter(tags=["health"])
 
 END_OF_OPENMETRICS = b"# EOF\n"
-JOBS = r"^[A-Za-z0-9._~*-]{1,128}$"
+JOBS = rf"^[*{ID_CHARACTERS}]{{1,128}}$"
 EXAMPLE = (
     "# HELP tidegate_job_watermark_timestamp_seconds Emitted watermark\n"
     "# TYPE tidegate_job_watermark_timestamp_seconds gauge\n"

@@ -1489,11 +1489,13 @@ function merge.merge(cap, is_sweep, has_left)
     job.max_watermark = highest(last, job.max_watermark)
   end
   local merged
-  job.all_idle = lowest == math.huge and 1 or nil
-  if job.all_idle then
+  if lowest == math.huge then
     merged = job.max_watermark
-  elseif lowest > -math.huge then
-    merged = lowest
+    -- A job without substreams is empty, not all idle, so that the first evaluation records nothing.
+    if not job.all_idle and (merged or membership.count() > 0) then job.all_idle = 1 end
+  else
+    job.all_idle = nil
+    if lowest > -math.huge then merged = lowest end
   end
   local offered = holds.cap(highest(retained(above(job.max_watermark, max_before), is_sweep), merged))
   emission.advance(throttle.candidate(offered))
@@ -2032,6 +2034,7 @@ end
 function timeline.record(holder)
   local before = state.changes.previous_now
   if before and start_of(SHORTEST, before) == start_of(SHORTEST, job.now) then return end
+  if not (holder or job.watermark) then return end
   holder = holder or {}
   local sample = table.concat({text(job.now), text(job.watermark), holder.reason or '', holder.query or '',
     holder.substream or holder.hold or ''}, ' ')

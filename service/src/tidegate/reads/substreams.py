@@ -12,7 +12,7 @@ from tidegate.domain.config import JobConfig
 from tidegate.domain.names import ID_CHARACTERS, SubstreamKey
 from tidegate.domain.pattern import matches
 from tidegate.domain.results import SubstreamRow, SubstreamState
-from tidegate.reads.config import parsed_config
+from tidegate.reads.config import stored_config
 from tidegate.reads.reader import Reader
 from tidegate.reads.status import RowCounts
 from tidegate.reads.types import Record, attributes
@@ -225,7 +225,7 @@ def substream_table(reader: Reader, job: str, table: views.SubstreamTable, selec
 def substream_row(table: views.SubstreamTable, key: SubstreamKey) -> SubstreamStatus | None:
     """Return the row of a substream, or None if the table does not contain the substream."""
     found = next((row for row in table.rows if (row.query, row.substream) == key), None)
-    return None if found is None else SubstreamStatus.of(found, table.max_watermark, parsed_config(table.config))
+    return None if found is None else SubstreamStatus.of(found, table.max_watermark, stored_config(table.config))
 
 
 def slowest_substreams(reader: Reader, job: str, table: views.SubstreamTable, selection: Selection) -> SubstreamTable:
@@ -241,7 +241,7 @@ def _positions(rows: Iterable[SubstreamRow], selection: Selection) -> Iterator[t
 def _table(
     reader: Reader, job: str, table: views.SubstreamTable, rows: list[tuple[Position, SubstreamRow]], limit: int
 ) -> SubstreamTable:
-    config = parsed_config(table.config)
+    config = stored_config(table.config)
     return SubstreamTable(
         **reader.members(job, table.state),
         substreams=[SubstreamStatus.of(row, table.max_watermark, config) for _, row in rows[:limit]],

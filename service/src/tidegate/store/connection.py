@@ -36,6 +36,8 @@ SENTINEL_WAIT_S = 1
 SENTINEL_PORT = 26379
 READ_ONLY = ("MISCONF ", "NOREPLICAS ")
 """Prefixes of errors from a server that accepts no writes. redis-py has no classes for these errors."""
+WRONG_TYPE = "WRONGTYPE "
+"""Prefix of errors about a key that has another type, because another program has written it."""
 SENTINELS, CLUSTER = "+sentinel://", "+cluster://"
 DEFAULT_BUCKETS = 64
 ADDRESSES = (

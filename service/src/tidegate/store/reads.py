@@ -1,12 +1,14 @@
 """Read-only operations on jobs."""
 
 from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from typing import Any
 
 from tidegate.domain.config import POLICY_LIMITS
+from tidegate.domain.errors import UNAVAILABLE, JobDeleted, JobNotFound, StateDamaged
 from tidegate.domain.journal import Record
 from tidegate.domain.names import PLACEHOLDER, SubstreamKey, member
 from tidegate.domain.results import SubstreamRow
@@ -14,7 +16,7 @@ from tidegate.domain.state import PinnedWatermark
 from tidegate.domain.timeline import Sample
 from tidegate.store import replies
 from tidegate.store.connection import is_failed_function
-from tidegate.store.functions import Functions, Reply, record, reply_of
+from tidegate.store.functions import Functions, Reply, reply_of
 from tidegate.store.keyspace import Keyspace
 from tidegate.store.servers import Server, raise_first
 from tidegate.store.snapshot import Snapshot
@@ -52,7 +54,7 @@ class JobReads:
         return Status.of(await self._functions.run("status", job, now_ms))
 
     async def statuses(self, jobs: Collection[str]) -> dict[str, Status | Exception]:
-        """Return the status of each job that exists, or the error for a job that cannot be read."""
+        """Return the status of each job that exists, or the error for a job whose stored state cannot be read."""
         answers = await self._functions.run_for_each("statuses", "status", jobs)
         found: dict[str, Status | Exception] = {}
         for job, reply in zip(jobs, answers, strict=True):
@@ -60,10 +62,11 @@ class JobReads:
                 if not is_failed_function(reply):
                     raise reply
                 found[job] = reply
-            elif "error" not in record(reply):
+                continue
+            with suppress(JobNotFound, JobDeleted, *UNAVAILABLE):
                 try:
                     found[job] = Status.of(reply_of(reply))
-                except ValueError as error:
+                except StateDamaged as error:
                     found[job] = error
         return found
 

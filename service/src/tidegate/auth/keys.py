@@ -7,7 +7,6 @@ secrets that can be guessed need a slow hash.
 import hashlib
 import hmac
 import secrets
-import time
 from typing import Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
@@ -66,9 +65,9 @@ class Key(BaseModel):
     expires: AwareDatetime | None = None
     quotas: Quotas = NO_QUOTAS
 
-    def has_expired(self) -> bool:
-        """Return whether the key has expired."""
-        return self.expires is not None and self.expires.timestamp() <= time.time()
+    def has_expired(self, now_s: float) -> bool:
+        """Return whether the key has expired at a Unix time."""
+        return self.expires is not None and self.expires.timestamp() <= now_s
 
 
 def new_key(**members: Any) -> tuple[str, Key]:

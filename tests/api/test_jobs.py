@@ -10,6 +10,7 @@ from redis import Redis
 from tests.support.api import CONFIG, batch, create, problem, read, report
 from tests.support.local import LocalCoordinator
 from tests.support.waiting import until
+from tidegate.domain.config import POLICY_LIMITS
 from tidegate.store.keyspace import PROBE, job_key
 
 Make = Callable[..., str]
@@ -130,8 +131,8 @@ def test_a_damaged_job_hides_no_other(own: LocalCoordinator, damage: Callable[[R
             create(http, job, idle_timeout_ms=1000)
             report(http, job, {"a": 100})
         damage(redis, job_key("a-broken"))
-        redis.sadd("tidegate:jobs", "no hash", "")
-        redis.zadd("tidegate:sweeps", {"a-broken": 1, "no hash": 1, "sound": 2})
+        redis.sadd("tidegate:jobs", "no hash", "", b"no text \xff")
+        redis.zadd("tidegate:sweeps", {"a-broken": 1, "no hash": 1, b"no text \xff": 1, "sound": 2})
         listed = read(http, "/v1/jobs")
         assert ([job["job"] for job in listed["jobs"]], listed["unreadable"]) == (["sound"], ["a-broken"])
         assert (read(http, "/v1/jobs", limit=1)["next"], http.get("/jobs/sound").status_code) == (None, 200)
@@ -143,6 +144,17 @@ def test_a_damaged_job_hides_no_other(own: LocalCoordinator, damage: Callable[[R
         until(lambda: read(http, "/v1/jobs/sound")["limits"] == {"idle_timeout_ms": 1}, "the sound job is swept")
         redis.delete(*redis.scan_iter(match=f"{job_key('a-broken')}*"))
         create(http, "a-broken")
+
+
+def test_a_set_that_only_a_scrape_reads_hides_no_other(own: LocalCoordinator) -> None:
+    with httpx.Client(base_url=own.url, timeout=30) as http, Redis.from_url(own.redis_url) as redis:
+        for job in ("a-broken", "sound"):
+            create(http, job)
+            report(http, job, {"a": 100})
+        redis.set(f"{job_key('a-broken')}:lagged:{next(iter(POLICY_LIMITS))}", "x")
+        text = http.get("/metrics", params={"substreams": "*"}).text
+        assert "tidegate_store_up 1.0" in text and "tidegate_unreadable_jobs 1.0" in text
+        assert 'tidegate_substream_max_event_timestamp_seconds{job_name="sound"' in text
 
 
 READS = (

@@ -12,10 +12,8 @@ from typing import Any
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from tidegate.auth.roles import Role
-from tidegate.domain.names import ID_CHARACTERS, NAME_OR_EMPTY
+from tidegate.domain.names import NAME_OR_EMPTY, STORED_NAME
 
-NAME = rf"^[{ID_CHARACTERS}]{{1,128}}$"
-"""Pattern of the name of a key, which is never a part of a path."""
 SCHEME = "tdg"
 
 
@@ -56,7 +54,7 @@ class Key(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str = Field(pattern=NAME)
+    name: str = Field(pattern=STORED_NAME)  # never a part of a path
     role: Role
     prefix: str = Field(default="", pattern=NAME_OR_EMPTY)
     id: str = Field(pattern=r"^[0-9a-f]{12}$")

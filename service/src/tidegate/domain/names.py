@@ -13,6 +13,8 @@ ID = rf"^({_NO_DOT}{_ANY}{{0,127}}|\.{_NO_DOT}{_ANY}{{0,126}}|\.\.{_ANY}{{1,126}
 that a call about a hold ``..`` becomes a call about its job. The pattern has no lookahead, because pydantic and JSON
 Schema do not support it.
 """
+STORED_NAME = rf"^{_ANY}{{1,128}}$"
+"""Pattern of a name that an older version may have stored. It may be a dot segment."""
 NAME_OR_EMPTY = rf"^{_ANY}{{0,128}}$"
 """Pattern of a name in a query string, which no client normalizes. Older versions may have stored such a name."""
 ID_RULE = "1 to 128 letters, digits and . _ ~ -, but not . or .. alone"

@@ -8,9 +8,7 @@
 local job = state.job
 if state.read() == 'deleted' then
   -- The tombstones of older versions do not expire.
-  if redis.call('PTTL', key.job) < 0 then
-    state.expire_tombstone(tonumber(redis.call('HGET', key.job, 'deleted')), args.tombstones)
-  end
+  state.expire_tombstone(tonumber(redis.call('HGET', key.job, 'deleted')), args.tombstones)
   return {map = {}}
 end
 clock.load()

@@ -106,9 +106,12 @@ end
 function state.expire_tombstone(deleted, kept)
   local highest = tonumber(redis.call('GET', key.incarnation)) or 0
   redis.call('SET', key.incarnation, math.max(job.incarnation, highest))
-  redis.call('PEXPIRE', key.job, constants.TOMBSTONE_KEPT_MS)
+  redis.call('PEXPIRE', key.job, constants.TOMBSTONE_KEPT_MS, 'NX')
   redis.call('ZADD', key.deleted, deleted, key.name)
-  redis.call('ZREMRANGEBYSCORE', key.deleted, '-inf', deleted - constants.TOMBSTONE_KEPT_MS)
+  local expired = deleted - constants.TOMBSTONE_KEPT_MS
+  for _, name in ipairs(redis.call('ZRANGE', key.deleted, '-inf', expired, 'BYSCORE', 'LIMIT', 0, 100)) do
+    redis.call('ZREM', key.deleted, name)
+  end
   for _, name in ipairs(redis.call('ZRANGE', key.deleted, 0, -kept - 1)) do
     local oldest = key.job_named(name)
     if redis.pcall('HGET', oldest, 'state') == 'deleted' then redis.call('UNLINK', oldest) end

@@ -4,8 +4,14 @@ import re
 from collections.abc import Callable
 
 import httpx
+import pytest
+from redis import Redis
 
-from tests.support.api import CONFIG
+from tests.support.api import CONFIG, batch, create, problem, read, report
+from tests.support.local import LocalCoordinator
+from tests.support.waiting import until
+from tidegate.domain.config import POLICY_LIMITS
+from tidegate.store.keyspace import PROBE, job_key
 
 Make = Callable[..., str]
 
@@ -76,3 +82,121 @@ def test_a_token_heals_a_job_and_a_forged_one_does_nothing(http: httpx.Client, m
         report = {"substreams": ["a"], "max_event_times": [1001], "watermark_token": token}
         assert http.post(f"{path}:report", json=report).json()["watermark"] == 991
     assert http.get(path).json()["tokens_ignored"] == 4
+
+
+@pytest.mark.parametrize("how", ["deleted and created", "reset", "lost and created"])
+def test_an_etag_does_not_outlive_its_job(own: LocalCoordinator, how: str) -> None:
+    """A client that has read an earlier job of the same name must not change or delete the new one."""
+    with httpx.Client(base_url=own.url, timeout=30) as http:
+        path = f"/v1/jobs/{create(http, 'job')}"
+        old = http.get(path).headers["ETag"]
+        if how == "reset":
+            http.post(f"{path}:reset", json={}).raise_for_status()
+        else:
+            own.empty() if how.startswith("lost") else http.delete(path).raise_for_status()
+            create(http, "job")
+        status = http.get(path)
+        assert (status.json()["revision"], status.headers["ETag"] == old) == (1, False)
+        changed = http.put(path, json=CONFIG | {"idle_timeout_ms": 500}, headers={"If-Match": old})
+        assert "read it again" in problem(changed, 412, "revision_mismatch")["detail"]
+        problem(http.delete(path, headers={"If-Match": old}), 412, "revision_mismatch")
+        assert http.get(path).json() | {"now_ms": 0} == status.json() | {"now_ms": 0}
+        for etag in (status.headers["ETag"], "*"):
+            http.put(path, json=CONFIG, headers={"If-Match": etag}).raise_for_status()
+        assert http.delete(path, headers={"If-Match": http.get(path).headers["ETag"]}).status_code == 204
+
+
+DAMAGES: dict[str, Callable[[Redis, str], object]] = {
+    "a list": lambda redis, key: (redis.delete(key), redis.lpush(key, "x")),
+    "an empty hash": lambda redis, key: (redis.delete(key), redis.hset(key, "state", "live")),
+    "no number": lambda redis, key: redis.hset(key, "scalars", b"\xc1"),
+    "another record": lambda redis, key: redis.hset(key, "scalars", b"\x80"),
+    "no time": lambda redis, key: redis.hdel(key, "created"),
+    "no JSON": lambda redis, key: redis.hset(key, "config", "{"),
+    "no object": lambda redis, key: redis.hset(key, "config", "[1]"),
+    "no policy": lambda redis, key: redis.hset(key, "config", '{"policy": 1}'),
+    "no limit": lambda redis, key: redis.hset(key, "config", '{"max_lag_ms": "x"}'),
+    "no model": lambda redis, key: redis.hset(key, "config", '{"policy": {"type": "x"}}'),
+    "no rule": lambda redis, key: redis.hset(key, "compiled_config", "{}"),
+    "a foreign set": lambda redis, key: (redis.delete(f"{key}:frozen"), redis.set(f"{key}:frozen", "x")),
+    "a tombstone": lambda redis, key: redis.hset(key, mapping={"state": "deleted", "scalars": b"\xc1"}),
+}
+
+
+@pytest.mark.parametrize("damage", list(DAMAGES.values()), ids=list(DAMAGES))
+def test_a_damaged_job_hides_no_other(own: LocalCoordinator, damage: Callable[[Redis, str], object]) -> None:
+    """One key of another program must not stop the lists, the page, the metrics and the sweeps of all other jobs."""
+    with httpx.Client(base_url=own.url, timeout=30) as http, Redis.from_url(own.redis_url) as redis:
+        for job in ("a-broken", "sound"):
+            create(http, job, idle_timeout_ms=1000)
+            report(http, job, {"a": 100})
+        damage(redis, job_key("a-broken"))
+        redis.sadd("tidegate:jobs", "no hash", "", b"no text \xff")
+        redis.zadd("tidegate:sweeps", {"a-broken": 1, "no hash": 1, b"no text \xff": 1, "sound": 2})
+        listed = read(http, "/v1/jobs")
+        assert ([job["job"] for job in listed["jobs"]], listed["unreadable"]) == (["sound"], ["a-broken"])
+        assert (read(http, "/v1/jobs", limit=1)["next"], http.get("/jobs/sound").status_code) == (None, 200)
+        assert 'tidegate_job_max_event_timestamp_seconds{job_name="sound"} 0.1' in http.get("/metrics").text
+        page = http.get("/")
+        assert (page.status_code, ">sound<" in page.text, "a-broken" in page.text) == (200, True, True)
+        detail = problem(http.get("/v1/jobs/a-broken"), 500, "state_damaged")["detail"]
+        assert "keys in Redis" in detail
+        until(lambda: read(http, "/v1/jobs/sound")["limits"] == {"idle_timeout_ms": 1}, "the sound job is swept")
+        redis.delete(*redis.scan_iter(match=f"{job_key('a-broken')}*"))
+        create(http, "a-broken")
+
+
+def test_a_set_that_only_a_scrape_reads_hides_no_other(own: LocalCoordinator) -> None:
+    with httpx.Client(base_url=own.url, timeout=30) as http, Redis.from_url(own.redis_url) as redis:
+        for job in ("a-broken", "sound"):
+            create(http, job)
+            report(http, job, {"a": 100})
+        redis.set(f"{job_key('a-broken')}:lagged:{next(iter(POLICY_LIMITS))}", "x")
+        text = http.get("/metrics", params={"substreams": "*"}).text
+        assert "tidegate_store_up 1.0" in text and "tidegate_unreadable_jobs 1.0" in text
+        assert 'tidegate_substream_max_event_timestamp_seconds{job_name="sound"' in text
+
+
+READS = (
+    "/v1/jobs",
+    "/v1/jobs/job",
+    "/v1/jobs/job/substreams",
+    "/v1/jobs/job/queries",
+    "/v1/jobs/job/completeness",
+    "/v1/jobs/job/late",
+    "/v1/jobs/job/history",
+    "/v1/jobs/job/queries/departures/batches/0",
+    "/metrics?substreams=*",
+    "/",
+)
+SWEEPS = ("/v1/jobs/job/watermark", "/v1/jobs/job:explain", "/jobs/job", "/jobs/job/act/complete")
+"""Reads that evaluate the job first, because its watermark may follow the clock."""
+
+
+@pytest.mark.parametrize("is_empty", [True, False], ids=["empty", "with data"])
+def test_a_read_writes_nothing(own: LocalCoordinator, is_empty: bool) -> None:
+    """A read leaves each key as it is. An evaluation moves the clock of the job, but records nothing."""
+
+    def stored() -> dict[bytes, bytes]:
+        return {key: value for key, (_, value) in own.state().items() if key != PROBE.encode()}
+
+    with httpx.Client(base_url=own.url, timeout=30) as http:
+        create(http, "job", max_future_skew_ms=None)
+        if not is_empty:
+            batch(http, "job", 0, {"HNL": 100, "BOS": 200})
+            read(http, "/v1/jobs/job/watermark")
+        before = stored()
+        for path in READS:
+            assert http.get(path).status_code == (404 if is_empty and "batches" in path else 200), path
+            assert stored() == before, path
+        clock = {b"tidegate:{job}", b"tidegate:sweeps"}
+        for path in SWEEPS:
+            assert http.get(path).status_code == 200, path
+            after = stored()
+            assert {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)} <= clock, path
+        with http.stream("GET", "/v1/jobs/job/watermark:watch") as events:
+            assert next(events.iter_lines())
+        after = stored()
+        assert {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)} <= clock
+        kinds = [record["kind"] for record in read(http, "/v1/jobs/job/history")["records"]]
+        assert not is_empty or kinds == ["created"]

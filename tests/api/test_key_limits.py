@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from redis import Redis
 
 from tests.support.api import CONFIG, login, problem
 from tests.support.events import watching
@@ -19,6 +20,7 @@ from tidegate.auth.errors import RateLimited
 from tidegate.auth.keys import Key, Quotas, new_key, split_key
 from tidegate.auth.roles import Role
 from tidegate.auth.usage import KeyUsage
+from tidegate.store.embedded import EmbeddedValkey
 from tidegate_spark.testing import CoordinatorProcess
 
 CREATE = {"If-None-Match": "*"}
@@ -250,3 +252,16 @@ def test_the_last_use_of_a_key_is_known(tmp_path: Path) -> None:
     assert keys["unused"]["last_used_s"] is None
     assert all(split_key(key)[2] not in listed.text for key in (admin, unused))
     assert "sha256" not in listed.text
+
+
+def test_the_last_use_of_a_revoked_key_is_forgotten(valkey: EmbeddedValkey, file: Path, tmp_path: Path) -> None:
+    """The keys of years must not collect in Redis. Another replica may not have read a new key yet."""
+    keyring.create(file, "still-used", Role.READ, "")
+    [known] = [key.id for key in keyring.read(file) if key.name == "still-used"]
+    revoked, recent = "0" * 12, "1" * 12
+    with Redis(unix_socket_path=str(valkey.socket), decode_responses=True) as redis:
+        redis.hset("tidegate:keys", mapping={revoked: 1, known: 1, recent: round(time.time())})
+        with CoordinatorProcess(tmp_path / "data", redis_url=valkey.url, keys_file=str(file)):
+            until(lambda: not redis.hexists("tidegate:keys", revoked), "the last use of the revoked key is forgotten")
+        assert {known, recent} <= redis.hgetall("tidegate:keys").keys()
+        redis.delete("tidegate:keys")

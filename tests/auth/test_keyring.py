@@ -1,16 +1,24 @@
-"""The key file: lookup, changes, and broken files."""
+"""The key file: lookup, changes, broken files, and the clock by which keys expire."""
 
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import httpx
 import pytest
 
+from tests.support.api import login, problem
+from tests.support.programs import FAKETIME, absent
 from tidegate.auth import keyring
 from tidegate.auth.keyring import Keyring
 from tidegate.auth.keys import KeysUnusable
 from tidegate.auth.roles import Role
+from tidegate.store.clock import ClockGuard
+from tidegate.store.embedded import EmbeddedValkey
+from tidegate_spark.testing import CoordinatorProcess
 
 
 def test_a_key_is_known_by_itself_alone(tmp_path: Path) -> None:
@@ -125,3 +133,54 @@ def test_all_wrong_keys_take_equally_long(tmp_path: Path) -> None:
             taken.append(time.perf_counter() - began)
     medians = [sorted(taken)[len(taken) // 2] for taken in times.values()]
     assert max(medians) < 2 * min(medians)
+
+
+def test_the_clock_of_keys_is_that_of_redis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A jump of the local clock changes nothing: the clock of Redis continues from its last reading."""
+    path = tmp_path / "keys.json"
+    presented = keyring.create(path, "one", Role.READ, "", timedelta(hours=1))
+    keys, guard, began_s = Keyring(path), ClockGuard(60_000), time.time()
+    key = keys.key(presented)
+    assert key is not None
+    keys.now_s = guard.now_s
+    assert not keys.has_expired(key), "before the first reading, the local clock applies"
+    guard.accept(round((began_s + 7200) * 1000))
+    for jump_s in (0, 10**6, -(10**6)):
+        monkeypatch.setattr(time, "time", lambda jump_s=jump_s: began_s + jump_s)
+        assert keys.has_expired(key)
+        assert keys.key_with_id(key.id) is None
+    guard.accept(round(began_s * 1000))  # the clock of Redis was wrong, and is corrected
+    assert not keys.has_expired(key)
+    assert keys.is_valid(key)
+
+
+def test_keys_and_sessions_do_not_follow_the_clock_of_a_coordinator(
+    valkey: EmbeddedValkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two coordinators, whose clocks are a day slow and a day fast, accept the same keys and the same sessions."""
+    if not FAKETIME.exists():
+        absent("libfaketime was not found: run apt-get install faketime.")
+    path = tmp_path / "keys.json"
+    valid = keyring.create(path, "valid", Role.READ, "", timedelta(hours=1))
+    expired = keyring.create(path, "expired", Role.READ, "", timedelta(hours=1))
+    document = json.loads(path.read_text())
+    document["keys"][1]["expires"] = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+    path.write_text(json.dumps(document))
+    monkeypatch.setenv("LD_PRELOAD", str(FAKETIME))
+    monkeypatch.setenv("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+    with ExitStack() as stack:
+        clients: list[httpx.Client] = []
+        for clock in ("-1d", "+1d"):
+            monkeypatch.setenv("FAKETIME", clock)
+            started = CoordinatorProcess(tmp_path / clock, redis_url=valkey.url, keys_file=str(path))
+            clients.append(stack.enter_context(httpx.Client(base_url=stack.enter_context(started).url, timeout=60)))
+        for http in clients:
+            for key, status in ((valid, 200), (expired, 401)):
+                answer = http.get("/v1/jobs", headers={"Authorization": f"Bearer {key}"})
+                assert answer.status_code == status, answer.text
+            problem(answer, 401, "key_expired")
+        for opened, other in ((clients[0], clients[1]), (clients[1], clients[0])):
+            assert login(opened, expired).status_code == 401
+            assert login(opened, valid).status_code == 303
+            cookie = {"tidegate_session": opened.cookies["tidegate_session"]}
+            assert httpx.get(f"{other.base_url}", cookies=cookie).status_code == 200

@@ -55,6 +55,22 @@ def test_a_destructive_command_is_confirmed(
     run(verb, f"{job}-2", *options, "--confirm", f"{job}-2")
 
 
+@pytest.mark.parametrize("name", [".", ".."])
+def test_a_dot_segment_is_never_sent(run: Run, http: httpx.Client, job_name: str, name: str) -> None:
+    """httpx removes dot segments from a path, so that ``release JOB ..`` would delete the job."""
+    job = create(http, job_name)
+    for arguments, role in (
+        (("release", job, name, "--reason", "x"), "hold"),
+        (("retire", job, name, "--reason", "x"), "query"),
+        (("hand-over", job, name, "q", "--reason", "x"), "query"),
+        (("delete", name, "--confirm", name), "job"),
+        (("status", name), "job"),
+        (("watch", name), "job"),
+    ):
+        assert f"the name of the {role} must be 1 to 128" in " ".join(run(*arguments, status=2).output.split())
+    assert http.get(f"/v1/jobs/{job}").status_code == 200
+
+
 def test_the_history_in_pages(run: Run, http: httpx.Client, job_name: str) -> None:
     """`--before` continues after the last record of a page, and `--since` ends the list."""
     job = create(http, job_name)

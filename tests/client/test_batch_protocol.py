@@ -223,6 +223,19 @@ def test_a_second_loss_after_a_reset_is_not_taken_for_a_reset(own: LocalCoordina
     assert known(job) == {"a": 110_000, "b": 50_000}
 
 
+def test_the_configuration_of_a_new_job_of_the_name_is_read(own: LocalCoordinator, runs: Runs) -> None:
+    """The job was deleted and created again with another configuration, which has the same revision."""
+    job = new_job(own)
+    run = runs.run(job)
+    run.batch(0, a=100_000)
+    before = job.status()
+    job.delete()
+    new_job(own, max_future_skew=timedelta(days=7)).ensure_job()
+    assert job.status()["revision"] == before["revision"]
+    run.batch(1, a=110_000)
+    assert run.session.protocol.registration.config["max_future_skew_ms"] == 7 * 24 * 3_600_000
+
+
 def test_a_driver_that_dies_before_it_restores_the_incarnation_is_restored(own: LocalCoordinator, runs: Runs) -> None:
     """The dead driver created the job in incarnation 1. Before the next run, another query restores incarnation 2."""
     job = new_job(own)

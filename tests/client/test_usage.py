@@ -1,5 +1,6 @@
 """Invalid arguments of configurations and jobs are refused, and valid ones are accepted."""
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -9,6 +10,7 @@ from tests.support.api import operate
 from tidegate.reads.config import JobConfig
 from tidegate_spark import InvalidUsage, Job, limiting_lag
 from tidegate_spark.frame import Frame
+from tidegate_spark.start import check_start
 
 
 def test_invalid_configurations_are_refused() -> None:
@@ -71,8 +73,22 @@ def test_invalid_addresses_and_names_are_refused(monkeypatch: pytest.MonkeyPatch
         tidegate_spark.connect(job="flights")
     with pytest.raises(InvalidUsage, match="http://host:8000"):
         tidegate_spark.connect("coordinator:8000", job="flights")
-    with pytest.raises(InvalidUsage, match="job 'a/b'"):
-        tidegate_spark.connect("http://localhost:1", job="a/b")
+    for name in ("a/b", ".", "..", ""):
+        with pytest.raises(InvalidUsage, match=re.escape(f"job {name!r} must be 1 to 128")):
+            tidegate_spark.connect("http://localhost:1", job=name)
+    job = tidegate_spark.connect("http://localhost:1", job="flights")  # no server listens there
+    for dots in (".", ".."):
+        for call in (
+            lambda name: job.release(name),
+            lambda name: job.hold(1, "audit", hold=name),
+            lambda name: job.retire(name),
+            lambda name: job.hand_over(name, "q"),
+            lambda name: job.hand_over("q", name),
+            lambda name: tidegate_spark.limiting_lag(timedelta(0), expected_queries=[name]),
+            lambda name: check_start("start", name, "/checkpoint"),
+        ):
+            with pytest.raises(InvalidUsage, match=re.escape(f"{dots!r} must be 1 to 128")):
+                call(dots)
 
 
 def test_on_outage_is_a_duration_or_continue() -> None:

@@ -1,5 +1,6 @@
 """Edge cases of the Lua functions: ends of ranges, unusual names, many substreams, large counters, deleted keys."""
 
+import functools
 from dataclasses import replace
 
 import pytest
@@ -7,12 +8,15 @@ import pytest
 from tests.support.driver import Driver, records
 from tidegate.domain.commands.stage import PartitionReport
 from tidegate.domain.config import JobConfig
+from tidegate.domain.errors import JobDeleted, JobNotFound, RevisionMismatch
 from tidegate.domain.frame import Frame
 from tidegate.domain.journal import RECORDS_KEPT, RECORDS_KEPT_MS
 from tidegate.domain.policy import LimitingLag
 from tidegate.domain.rows import BatchAccounting, RowCounts
-from tidegate.domain.state import Run
+from tidegate.domain.state import ANY_VERSION, ConfigVersion, Run, TokenClaim
 from tidegate.domain.throttle import FrameThrottle
+from tidegate.store import jobs
+from tidegate.store.keyspace import TOMBSTONE_KEPT_MS, job_key
 
 
 @pytest.mark.parametrize("offset", [0, 7, 3_599_999])
@@ -65,7 +69,7 @@ def test_deleting_leaves_nothing_but_a_tombstone(driver: Driver, job_name: str) 
     """A new job of the same name must not have the watermarks of the deleted one."""
     run = Run("q", "c", "r")
     config = JobConfig(LimitingLag(0))
-    driver(driver.store.configure(job_name, config, {}, None))
+    first = driver(driver.store.configure(job_name, config, {}, None)).state
     driver(driver.store.actions.declare(job_name, "only-declared", ["x"]))
     driver(driver.store.begin(job_name, run, 0))
     driver(driver.store.stage(job_name, run, 0, PartitionReport(0, {"a": 1}, {"a": 1})))
@@ -76,8 +80,71 @@ def test_deleting_leaves_nothing_but_a_tombstone(driver: Driver, job_name: str) 
 
     assert driver(keys()) == [f"tidegate:{{{job_name}}}"]
     again = driver(driver.store.configure(job_name, config, {}, None))
-    assert (again.state.incarnation, again.state.watermark) == (2, None)
+    assert (again.state.incarnation, again.state.watermark) == (first.incarnation + 1, None)
     assert replace(again.state, now_ms=0) == replace(driver(driver.store.sweep(job_name)), now_ms=0)
+
+
+def test_no_incarnation_repeats_after_a_tombstone_has_expired(driver: Driver, job_name: str) -> None:
+    """A token of a deleted job must never move a later job of its name, however long ago the deletion was."""
+
+    async def life() -> int:
+        await driver.store.configure(job_name, JobConfig(LimitingLag(0)), {}, None)
+        state = await driver.store.actions.reset(job_name)
+        await driver.store.delete(job_name)
+        left_ms = await driver.store.redis.pttl(job_key(job_name))
+        assert 0 < left_ms <= TOMBSTONE_KEPT_MS
+        with pytest.raises(JobDeleted):
+            await driver.store.sweep(job_name)
+        await driver.store.redis.delete(job_key(job_name))  # as if it had expired
+        with pytest.raises(JobNotFound):
+            await driver.store.sweep(job_name)
+        return state.incarnation
+
+    first, second = driver(life()), driver(life())
+    assert second > first + 1
+    report = driver.store.configure(job_name, JobConfig(LimitingLag(0)), {}, None)
+    assert driver(report).state.incarnation == second + 1
+    token = TokenClaim(second, 9_000)
+    assert driver(driver.store.report(job_name, {"a": 5}, token=token)).state.watermark == 5
+
+
+def test_creating_and_deleting_jobs_does_not_fill_redis(
+    driver: Driver, job_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of tombstones is limited, and tombstones of older versions get an expiry, too."""
+    monkeypatch.setattr(jobs, "TOMBSTONES_KEPT", 5)
+
+    async def live_and_die(number: int) -> None:
+        name = f"{job_name}-{number}"
+        await driver.store.configure(name, JobConfig(LimitingLag(0)), {}, None)
+        await driver.store.report(name, {"a": 1})
+        await driver.store.delete(name)
+
+    async def keys() -> list[str]:
+        return sorted([str(key) async for key in driver.store.redis.scan_iter(f"*{job_name}*")])
+
+    async def made_older(name: str) -> int:
+        await driver.store.redis.persist(job_key(name))
+        await driver.store.delete(name)
+        return int(await driver.store.redis.pttl(job_key(name)))
+
+    for number in range(20):
+        driver(live_and_die(number))
+    assert driver(keys()) == sorted(job_key(f"{job_name}-{number}") for number in range(15, 20))
+    assert driver(made_older(f"{job_name}-19")) > 0
+
+
+def test_a_version_of_a_deleted_job_does_not_delete_its_successor(driver: Driver, job_name: str) -> None:
+    """The function compares the version, because the job may change after the coordinator has read it."""
+    create = functools.partial(driver.store.configure, job_name, JobConfig(LimitingLag(0)), {})
+    first = driver(create(None))
+    old = ConfigVersion(first.state.state_epoch, first.revision)
+    driver(driver.store.delete(job_name, old))
+    assert driver(create(None)).revision == first.revision
+    for command in (driver.store.delete(job_name, old), create(old)):
+        with pytest.raises(RevisionMismatch):
+            driver(command)
+    assert driver(create(ANY_VERSION)).revision == 2
 
 
 def test_counters_at_their_maximum_do_not_fail_a_commit(driver: Driver, job_name: str) -> None:
@@ -115,7 +182,7 @@ def test_a_job_of_many_queries_can_be_changed_completed_and_deleted(driver: Driv
 
     driver(driver.store.configure(job_name, JobConfig(LimitingLag(0)), {}, None, now_ms=0))
     driver(declare())
-    assert driver(driver.store.configure(job_name, JobConfig(LimitingLag(1)), {}, 1, now_ms=1)).revision == 2
+    assert driver(driver.store.configure(job_name, JobConfig(LimitingLag(1)), {}, ANY_VERSION, now_ms=1)).revision == 2
     assert driver(driver.store.actions.complete(job_name, now_ms=2)).applied
     driver(driver.store.delete(job_name))
 

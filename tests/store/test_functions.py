@@ -8,6 +8,7 @@ from tests.support.driver import Driver
 from tidegate.domain.config import MAX_EXPECTED_QUERIES, JobConfig
 from tidegate.domain.errors import JobNotFound, TooManySubstreams
 from tidegate.domain.policy import LimitingLag, LimitingLagAndLull
+from tidegate.domain.state import ANY_VERSION
 from tidegate.store.capacity import Capacity
 from tidegate.store.functions import delete_other_versions, record
 from tidegate.store.jobs import JobStore
@@ -96,7 +97,7 @@ def test_the_memory_of_decoded_configurations_is_bounded(driver: Driver, job_nam
         highest = 0
         for revision in range(100):
             config = JobConfig(LimitingLag(revision), expected_queries=queries)
-            await driver.store.configure(job_name, config, CONFIG, revision or None)
+            await driver.store.configure(job_name, config, CONFIG, ANY_VERSION if revision else None)
             highest = max(highest, await used())
         return highest
 

@@ -82,11 +82,14 @@ def test_a_sample_names_the_holder(twin: Twin) -> None:
 
 
 def test_a_timeline_is_bounded_and_survives_a_reset_but_not_a_deletion(twin: Twin) -> None:
+    twin.now += FINE_MS
+    sweep(twin)
+    assert len(samples(twin, FINE_MS)) == 1  # of the creation: an empty job has no watermark and no holder
+    report(twin, one=10)
     for _ in range(SAMPLES_KEPT[FINE_MS] + 10):
         twin.now += FINE_MS
         sweep(twin)
     assert len(samples(twin, FINE_MS)) == SAMPLES_KEPT[FINE_MS]
-    report(twin, one=10)
     twin.driver(twin.store.actions.reset(twin.job, now_ms=twin.now))
     kept = twin.driver(twin.store.reads.samples(twin.job, FINE_MS, 1000, twin.now)).samples
     assert len(kept) == SAMPLES_KEPT[FINE_MS]

@@ -47,7 +47,7 @@ from tidegate.domain.explain import explain
 from tidegate.domain.numbers import above
 from tidegate.domain.results import CommandResult, Holder
 from tidegate.domain.rows import BatchAccounting, LateDisposition, RowCounts, RowsByDelay, RowsOfHour
-from tidegate.domain.state import PinnedWatermark, Run, TokenClaim
+from tidegate.domain.state import ConfigVersion, PinnedWatermark, Run, TokenClaim
 from tidegate.store import functions, servers
 from tidegate.store.library import library
 
@@ -371,7 +371,19 @@ class Twins(RuleBasedStateMachine):
     @rule(config=configs)
     def change(self, config: JobConfig) -> None:
         self.config, self.last = config, None
-        self.twin.change(config)
+        assert self.twin.change(config)
+
+    @rule(
+        config=configs, any_revision=st.booleans(), behind=st.integers(0, 1), epoch=st.sampled_from([None, "", "lost"])
+    )
+    def change_a_version(self, config: JobConfig, any_revision: bool, behind: int, epoch: str | None) -> None:
+        """A change of a version is refused if the revision or the state epoch is not the current one."""
+        is_current = (any_revision or not behind) and epoch != "lost"
+        epoch = self.machine.state_epoch if epoch == "" else epoch
+        version = ConfigVersion(epoch, None if any_revision else self.twin.revision - behind)
+        assert self.twin.change(config, version) == is_current
+        if is_current:
+            self.config, self.last = config, None
 
     @rule(really=seldom, up_to=st.one_of(st.none(), times))
     def complete(self, really: bool, up_to: int | None) -> None:

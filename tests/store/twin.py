@@ -15,6 +15,7 @@ from tidegate.domain.numbers import EXACT_DOUBLE
 from tidegate.domain.results import WatermarkState
 from tidegate.domain.rows import RowCounts
 from tidegate.domain.sketch import Sketch
+from tidegate.domain.state import ConfigVersion
 from tidegate.domain.timeline import SAMPLES_KEPT
 from tidegate.store.capacity import Capacity
 from tidegate.store.jobs import JobStore
@@ -77,6 +78,7 @@ class Twin:
         self.machine = JobMachine(
             config,
             now_ms,
+            incarnation=stored.state.incarnation,
             state_epoch=stored.state.state_epoch,
             unattended_after_ms=unattended_after_ms,
             max_substreams=max_substreams,
@@ -103,15 +105,18 @@ class Twin:
         self.answers.append(answer)
         return got
 
-    def change(self, config: JobConfig) -> None:
-        """Change the configuration of the job."""
-        self.revision += 1
+    def change(self, config: JobConfig, version: ConfigVersion | None = None) -> bool:
+        """Change the configuration of the job; return whether it had the version (None: the current one)."""
+        version = version or ConfigVersion(self.machine.state_epoch, self.revision)
 
         async def put() -> WatermarkState:
-            stored = await self.store.configure(self.job, config, {}, self.revision - 1, now_ms=self.now)
+            stored = await self.store.configure(self.job, config, {}, version, now_ms=self.now)
+            assert stored.revision == self.machine.revision
             return stored.state
 
-        self.both(lambda: self.machine.configure(config, self.now), put())
+        changed = self.both(lambda: self.machine.configure(config, self.now, version=version), put()) is not None
+        self.revision += changed
+        return changed
 
     def compare_records(self) -> None:
         """Compare the records that both sides have written since the last command."""

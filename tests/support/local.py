@@ -34,12 +34,15 @@ class LocalCoordinator:
         valkey: The server that holds the state, in one of its databases.
         clock: Processing time; None: the machine's.
         settings: Members of :class:`Settings`.
+
+    Attributes:
+        redis_url: Address of its database.
     """
 
     def __init__(self, valkey: EmbeddedValkey, clock: VirtualClock | None = None, **settings: Any) -> None:
         self.database = next(_database) % DATABASES + 1
         self.clock, self.port = clock, 0
-        self._url = f"{valkey.url}?db={self.database}"
+        self.redis_url = f"{valkey.url}?db={self.database}"
         self._settings = Settings(**{"sweep_interval_ms": 20, "max_clock_step_ms": 10**12} | settings)
         self.token_key = secrets.token_bytes(32)
         self._redis = redis_sync.Redis(unix_socket_path=valkey.socket, db=self.database)
@@ -64,7 +67,7 @@ class LocalCoordinator:
         listening.bind(("127.0.0.1", self.port))
         self.port = listening.getsockname()[1]
         now_ms = None if self.clock is None else self.clock.now_ms
-        app = create_app(self._settings, self._url, self.token_key, clock=now_ms)
+        app = create_app(self._settings, self.redis_url, self.token_key, clock=now_ms)
         config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=0)
         self._server = uvicorn.Server(config)
         serve = self._server.serve([listening])

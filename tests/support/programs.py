@@ -3,9 +3,13 @@
 import os
 import shutil
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
+"""The library of Debian's package ``libfaketime``, which changes the clock of one process."""
 
 
 def tool(name: str, package: str) -> str:

@@ -16,7 +16,8 @@ All calls of the service. [`openapi/tidegate.v1.json`](../../openapi/tidegate.v1
 page. A coordinator serves it at `/v1/openapi.json`, and `tidegate openapi` prints it.
 
 - Bodies and answers are JSON. Times are Unix milliseconds, and durations are milliseconds.
-- Ids (jobs, queries, checkpoints, runs, holds) match `[A-Za-z0-9._~-]{1,128}`. The name of a substream is any printable
+- Ids (jobs, queries, checkpoints, runs, holds) match `[A-Za-z0-9._~-]{1,128}`, but
+  not `.` or `..` alone. The name of a substream is any printable
   string up to 200 bytes. It is sent in bodies and query strings, never in paths.
 - A refused call changes nothing, and gets a problem document ([errors](errors.md)).
 - [Keys](../how-to/secure.md#keys) have roles, which allow calls.

@@ -1,6 +1,7 @@
 """The application of a replica: its components, calls and background tasks."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -8,6 +9,7 @@ from functools import cache
 
 from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
+from redis.exceptions import RedisError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidegate import __version__
@@ -39,7 +41,7 @@ from tidegate.store.functions import AroundCommand
 from tidegate.store.jobs import JobStore
 from tidegate.store.keyspace import TOUCH_MS
 from tidegate.store.pipelining import Replication
-from tidegate.store.servers import Servers
+from tidegate.store.servers import Servers, raise_first
 from tidegate.web.access import authorise, check_roles
 from tidegate.web.body_memory import BodyMemory
 from tidegate.web.context import Context
@@ -47,6 +49,8 @@ from tidegate.web.guard import Guard
 from tidegate.web.observed import Observed
 from tidegate.web.problems import register
 from tidegate.web.turns import InTurn, Turns
+
+log = logging.getLogger(__name__)
 
 MISSED_TOUCHES = 3
 MISSED_SWEEPS = 10
@@ -65,6 +69,7 @@ class _Replica:
     token_key: bytes | None
     keyring: Keyring | None
     clock: Callable[[], int] | None
+    guard: ClockGuard
     usage: KeyUsage
     metrics: Metrics = field(default_factory=Metrics)
     traces: Traces = field(default_factory=configured_traces)
@@ -105,8 +110,11 @@ def create_app(
         clock: Function for tests that returns the processing time in Unix milliseconds, or None to use the clock of
             Redis.
     """
-    usage = KeyUsage(settings.max_calls_per_s, settings.max_calls_burst)
-    replica = _Replica(settings, redis_url, token_key, keyring, clock, usage)
+    guard = ClockGuard(settings.max_clock_step_ms)
+    usage = KeyUsage(settings.max_calls_per_s, settings.max_calls_burst, guard.now_s)
+    if keyring is not None:
+        keyring.now_s = guard.now_s
+    replica = _Replica(settings, redis_url, token_key, keyring, clock, guard, usage)
     app = _Application(
         title="Tidegate",
         version=__version__,
@@ -164,11 +172,12 @@ async def _lifespan(app: FastAPI, replica: _Replica) -> AsyncIterator[None]:
     store = JobStore(
         servers,
         unattended_after_ms,
-        ClockGuard(settings.max_clock_step_ms),
+        replica.guard,
         Capacity(settings.max_jobs, settings.max_substreams),
         _around_commands(metrics, replica.traces),
         replica.clock,
     )
+    await _read_clock(store)
     wakeups = WakeUps(store, settings.max_waiting, settings.max_wait_s)
     metrics.observe_waiting(lambda: wakeups.waiting, settings.max_waiting)
     token_key = replica.token_key or await shared.token_secret(servers)
@@ -179,7 +188,7 @@ async def _lifespan(app: FastAPI, replica: _Replica) -> AsyncIterator[None]:
         tokens=tokens,
         wakeups=wakeups,
         keyring=keyring,
-        sessions=Sessions(token_key, keyring),
+        sessions=Sessions(token_key, keyring, replica.guard.now_s),
         overview=Overview(store),
         metrics=metrics,
         usage=usage,
@@ -189,13 +198,22 @@ async def _lifespan(app: FastAPI, replica: _Replica) -> AsyncIterator[None]:
     tasks = [
         asyncio.create_task(wakeups.run(), name="wakeups"),
         asyncio.create_task(revocation.run(), name="revocation"),
-        asyncio.create_task(record_key_usage(store, usage), name="key-recorder"),
+        asyncio.create_task(record_key_usage(store, usage, keyring), name="key-recorder"),
         asyncio.create_task(Sweeper(store, settings.sweep_interval_ms, metrics).run(), name="sweeper"),
     ]
     yield
     await end(tasks)
     await servers.aclose()
     replica.traces.close()
+
+
+async def _read_clock(store: JobStore) -> None:
+    """Read the clock of Redis before the first call, because the expiry of keys follows it."""
+    try:
+        raise_first(await store.read_clock())
+    except RedisError as error:
+        reason = error or type(error).__name__
+        log.warning("Cannot read the clock of Redis; keys expire by the local clock until it answers: %s", reason)
 
 
 def _around_commands(metrics: Metrics, traces: Traces) -> AroundCommand:

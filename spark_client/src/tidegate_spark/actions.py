@@ -100,7 +100,8 @@ class JobActions(JobReads):
 
         Role of the key: ``operate`` or ``admin``.
         """
-        self._act(f"/queries/{check_id('query', query)}:hand_over", successor=successor, reason=reason)
+        path = f"/queries/{check_id('query', query)}:hand_over"
+        self._act(path, successor=check_id("successor", successor), reason=reason)
 
     def retire(self, query: str, reason: str = "") -> None:
         """Retire a query: its substreams and its open batch no longer hold the watermark.

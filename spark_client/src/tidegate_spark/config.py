@@ -11,12 +11,14 @@ JobConfig = dict[str, Any]
 """The JSON object that ``PUT /v1/jobs/{job}`` accepts."""
 
 _ID = re.compile(r"[A-Za-z0-9._~-]{1,128}")
+_PATH_SEGMENTS = (".", "..")
+"""Names that HTTP clients and proxies remove from a path."""
 
 
 def check_id(role: str, name: str) -> str:
     """Return ``name``; raise InvalidUsage if the API does not allow it as an id."""
-    if not _ID.fullmatch(name):
-        raise InvalidUsage(f"{role} {name!r} must be 1 to 128 letters, digits and . _ ~ -")
+    if not _ID.fullmatch(name) or name in _PATH_SEGMENTS:
+        raise InvalidUsage(f"{role} {name!r} must be 1 to 128 letters, digits and . _ ~ -, but not . or .. alone")
     return name
 
 

@@ -149,7 +149,7 @@ def connect(
 
     Args:
         url: Address of the coordinator, such as ``http://host:8000``; default: environment variable ``TIDEGATE_URL``.
-        job: Name of the job: 1 to 128 letters, digits and ``. _ ~ -``.
+        job: Name of the job: 1 to 128 letters, digits and ``. _ ~ -``, but not ``.`` or ``..`` alone.
         config: Configuration of a new job, as :func:`limiting_lag` returns it. None: the job must exist.
         key: Bearer key; default: environment variable ``TIDEGATE_TOKEN``.
         on_outage: Time for which a batch waits for an unavailable coordinator before its query fails; default: ten

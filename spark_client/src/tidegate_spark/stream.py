@@ -239,7 +239,8 @@ class Stream:
         """Create the job if it does not exist, and start the query.
 
         Args:
-            queryName: Name of the query in the job, the same at every start: 1 to 128 letters, digits and ``. _ ~ -``.
+            queryName: Name of the query in the job, the same at every start: 1 to 128 letters, digits and ``. _ ~ -``,
+                but not ``.`` or ``..`` alone.
             checkpointLocation: Checkpoint of the query.
             replaces_substreams: Whether to continue with this checkpoint if ``event_time`` or ``substream`` names other
                 columns than before. The query's earlier substreams then no longer hold the watermark.

@@ -14,9 +14,8 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from tests.support.ports import free_port
+from tests.support.programs import FAKETIME
 
-FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
-"""The library of Debian's package ``libfaketime``, which changes the clock of one process."""
 START_S = 60.0
 SAMPLE_S = 0.05
 POWER_LOSS_S = 1.0

@@ -172,6 +172,14 @@ function state.save()
   if packed ~= stored then redis.call('HSET', key.job, 'scalars', packed) end
 end
 
+-- Refuse a command for another version of the configuration. An absent field of the version stands for any value.
+function state.check_version(version)
+  if (version.state_epoch or job.state_epoch) ~= job.state_epoch
+    or (version.revision or job.revision) ~= job.revision then
+    values.refuse('revision_mismatch', {revision = job.revision})
+  end
+end
+
 -- Replace the job by a tombstone.
 function state.delete()
   redis.call('DEL', key.job)
@@ -1489,11 +1497,13 @@ function merge.merge(cap, is_sweep, has_left)
     job.max_watermark = highest(last, job.max_watermark)
   end
   local merged
-  job.all_idle = lowest == math.huge and 1 or nil
-  if job.all_idle then
+  if lowest == math.huge then
     merged = job.max_watermark
-  elseif lowest > -math.huge then
-    merged = lowest
+    -- A job without substreams is empty, not all idle, so that the first evaluation records nothing.
+    if not job.all_idle and (merged or membership.count() > 0) then job.all_idle = 1 end
+  else
+    job.all_idle = nil
+    if lowest > -math.huge then merged = lowest end
   end
   local offered = holds.cap(highest(retained(above(job.max_watermark, max_before), is_sweep), merged))
   emission.advance(throttle.candidate(offered))
@@ -2032,6 +2042,7 @@ end
 function timeline.record(holder)
   local before = state.changes.previous_now
   if before and start_of(SHORTEST, before) == start_of(SHORTEST, job.now) then return end
+  if before and not (holder or job.watermark) then return end
   holder = holder or {}
   local sample = table.concat({text(job.now), text(job.watermark), holder.reason or '', holder.query or '',
     holder.substream or holder.hold or ''}, ' ')
@@ -2913,13 +2924,13 @@ end
 commands.configure = function()
 -- Create a job, or change its configuration.
 --
--- args   expected_revision (absent: create a job), state_epoch, config (JSON text, as the client sent it),
+-- args   version (absent: create a job), state_epoch, config (JSON text, as the client sent it),
 --        compiled_config (JSON text), max_jobs, quota (prefix, jobs), actor, reason; on a Redis Cluster also
 --        jobs_elsewhere and in_quota_elsewhere, the numbers of jobs in other buckets
 -- reply  created, revision
 -- errors job_exists, job_not_found, job_deleted, revision_mismatch, too_many_jobs
 local number, text, score, highest, minus = values.number, values.text, values.score, values.highest, values.minus
-local job, config, expected = state.job, state.config, args.expected_revision
+local job, config = state.job, state.config
 
 local function write_config()
   redis.call('HSET', key.job, 'config', args.config, 'compiled_config', args.compiled_config)
@@ -2961,12 +2972,12 @@ local function create()
   return finish(true)
 end
 
-if not expected then
+if not args.version then
   if state.read() == 'live' then values.refuse('job_exists') end
   return create()
 end
 reply.load()
-if job.revision ~= expected then values.refuse('revision_mismatch', {revision = job.revision}) end
+state.check_version(args.version)
 
 local before = {}
 for name, value in pairs(config) do before[name] = value end
@@ -3117,14 +3128,12 @@ end
 commands.delete = function()
 -- Delete a job and its data. A tombstone stays, so that reports are refused and a create starts a new incarnation.
 --
--- args   expected_revision (absent: any)
+-- args   version
 -- errors job_not_found (never created), revision_mismatch; a repeated delete succeeds
 local job = state.job
 if state.read() == 'deleted' then return {map = {}} end
 clock.load()
-if args.expected_revision and job.revision ~= args.expected_revision then
-  values.refuse('revision_mismatch', {revision = job.revision})
-end
+state.check_version(args.version)
 removal.remove_all()
 redis.call('DEL', key.journal)
 for _, interval in ipairs(constants.SAMPLE_INTERVALS_MS) do redis.call('DEL', key.timeline(interval)) end

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidegate.api.routes.reports import begin, commit, report
 from tidegate.api.schemas.reports import BeginRequest, CommitRequest, Report
-from tidegate.reads.types import ID
+from tidegate.domain.names import ID
 from tidegate.web.access import caller_of, require_access
 from tidegate.web.bodies import read_body
 from tidegate.web.context import Context

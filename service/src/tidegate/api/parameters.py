@@ -6,11 +6,14 @@ from fastapi import Path, Query, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
+from tidegate.domain.names import ID, NAME_OR_EMPTY
 from tidegate.domain.numbers import EXACT_DOUBLE
-from tidegate.reads.types import ID, MAX_NAME_BYTES
+from tidegate.reads.types import MAX_NAME_BYTES, Id
 from tidegate.web.problems import Problem
 
-QueryId = Annotated[str, Path(pattern=ID, description="Name of the query.", examples=["departures"])]
+QueryId = Annotated[
+    Id, Path(json_schema_extra={"pattern": ID}, description="Name of the query.", examples=["departures"])
+]
 BatchId = Annotated[int, Path(ge=0, le=EXACT_DOUBLE.highest, description="Number of the batch.", examples=[41])]
 SubstreamName = Annotated[
     str | None,
@@ -24,7 +27,7 @@ SubstreamName = Annotated[
 SubstreamQuery = Annotated[
     str,
     Query(
-        pattern=rf"^$|{ID}",
+        pattern=NAME_OR_EMPTY,
         description="Query of the substream. Empty for reports without batches.",
         examples=["departures"],
     ),

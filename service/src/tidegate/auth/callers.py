@@ -99,6 +99,6 @@ def authenticate(authorization: str, keyring: Keyring | None) -> Caller:
     key = keyring.key(presented.strip())
     if key is None:
         raise KeyUnknown
-    if key.has_expired():
+    if keyring.has_expired(key):
         raise KeyExpired(f"The key {key.name} expired on {key.expires}; create a new key (tidegate keys rotate).")
     return Caller(key)

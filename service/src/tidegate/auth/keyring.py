@@ -1,4 +1,7 @@
-"""Commands that change the file of the API keys, and the keys that a replica has read from the file."""
+"""Commands that change the file of the API keys, and the keys that a replica has read from the file.
+
+The commands write times of the machine on which they run. A replica compares them with the time of Redis.
+"""
 
 import fcntl
 import json
@@ -6,7 +9,7 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -30,12 +33,16 @@ class _File(BaseModel):
 class Keyring:
     """The keys of a file, read again after each change of the file.
 
+    Attributes:
+        now_s: Function that returns the Unix time at which keys expire. A replica sets it to the time of Redis.
+
     Raises:
         KeysUnusable: If the file cannot be read, or has no key.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.now_s: Callable[[], float] = time.time
         self._logged_error = ""
         self._version, self._keys = self._read()
         self._next_check = time.monotonic() + RELOAD_S
@@ -54,7 +61,11 @@ class Keyring:
     def key_with_id(self, key_id: str) -> Key | None:
         """Return the key with an id, or None if it was revoked or has expired."""
         key = self._current().get(key_id)
-        return None if key is None or key.has_expired() else key
+        return None if key is None or self.has_expired(key) else key
+
+    def has_expired(self, key: Key) -> bool:
+        """Return whether a key has expired."""
+        return key.has_expired(self.now_s())
 
     def is_valid(self, key: Key) -> bool:
         """Return whether the file still contains an unexpired key with the same id, secret, role and prefix.
@@ -165,7 +176,13 @@ def rotate(path: Path, name: str, keep: timedelta) -> str:
         members = {"role": latest.role, "prefix": latest.prefix, "quotas": latest.quotas}
         presented, key = new_key(name=name, created=now, expires=expires, **members)
         kept = [_expiring(existing, now + keep) if existing.name == name else existing for existing in keys]
-        _write(path, [*(existing for existing in kept if existing.name != name or not existing.has_expired()), key])
+        _write(
+            path,
+            [
+                *(existing for existing in kept if existing.name != name or not existing.has_expired(now.timestamp())),
+                key,
+            ],
+        )
     return presented
 
 

@@ -7,14 +7,13 @@ secrets that can be guessed need a slow hash.
 import hashlib
 import hmac
 import secrets
-import time
 from typing import Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from tidegate.auth.roles import Role
+from tidegate.domain.names import NAME_OR_EMPTY, STORED_NAME
 
-ID = r"^[A-Za-z0-9._~-]{1,128}$"
 SCHEME = "tdg"
 
 
@@ -55,18 +54,18 @@ class Key(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str = Field(pattern=ID)
+    name: str = Field(pattern=STORED_NAME)  # never a part of a path
     role: Role
-    prefix: str = Field(default="", pattern=r"^[A-Za-z0-9._~-]{0,128}$")
+    prefix: str = Field(default="", pattern=NAME_OR_EMPTY)
     id: str = Field(pattern=r"^[0-9a-f]{12}$")
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     created: AwareDatetime
     expires: AwareDatetime | None = None
     quotas: Quotas = NO_QUOTAS
 
-    def has_expired(self) -> bool:
-        """Return whether the key has expired."""
-        return self.expires is not None and self.expires.timestamp() <= time.time()
+    def has_expired(self, now_s: float) -> bool:
+        """Return whether the key has expired at a Unix time."""
+        return self.expires is not None and self.expires.timestamp() <= now_s
 
 
 def new_key(**members: Any) -> tuple[str, Key]:

@@ -1,11 +1,13 @@
 """Sessions of the operators' page: signed cookies and signed forms.
 
-All replicas share the signing key, so each replica accepts the cookies and forms of all replicas. Sessions are not
-stored.
+All replicas share the signing key and the clock of Redis, so each replica accepts the cookies and forms of all
+replicas. Sessions are not stored.
 """
 
 import hashlib
 import secrets
+import time
+from collections.abc import Callable
 
 from fastapi import Request, Response
 from itsdangerous import BadSignature, Signer, TimestampSigner
@@ -17,6 +19,9 @@ from tidegate.auth.usage import Limit
 
 COOKIE = "tidegate_session"
 SESSION_S = 12 * 3600
+MAX_AHEAD_S = 60
+"""Maximum time by which the clock of the replica that opened a session is ahead. Replicas read the clock of Redis at
+different times, and another server has another clock after a failover."""
 FAILURES_PER_MINUTE = 10
 
 
@@ -26,10 +31,11 @@ class Sessions:
     Args:
         key: Signing key that all replicas share.
         keyring: The API keys, or None if the page needs no login.
+        now_s: Function that returns the Unix time of the sessions.
     """
 
-    def __init__(self, key: bytes, keyring: Keyring | None) -> None:
-        self._key = key
+    def __init__(self, key: bytes, keyring: Keyring | None, now_s: Callable[[], float] = time.time) -> None:
+        self._key, self._now_s = key, now_s
         self.keyring = keyring
         self.failed_logins = Limit(FAILURES_PER_MINUTE / 60, FAILURES_PER_MINUTE)
 
@@ -57,10 +63,11 @@ class Sessions:
         if key is None:
             return None
         try:
-            self._cookie_signer(key).unsign(cookie, max_age=SESSION_S)
+            _, opened = self._cookie_signer(key).unsign(cookie, return_timestamp=True)
         except (BadSignature, UnicodeError):
             return None
-        return Caller(key)
+        is_open = -MAX_AHEAD_S <= self._now_s() - opened.timestamp() <= SESSION_S
+        return Caller(key) if is_open else None
 
     def form_token(self, request: Request) -> str:
         """Return the token of a form. The token is bound to the session, and other sites cannot read it."""
@@ -77,7 +84,19 @@ class Sessions:
 
     def _cookie_signer(self, key: Key) -> TimestampSigner:
         # With the hash in the salt, a cookie is not valid for a key with the same id and another secret.
-        return TimestampSigner(self._key, salt=f"session {key.sha256}", digest_method=hashlib.sha256)
+        signer = _Signer(self._key, salt=f"session {key.sha256}", digest_method=hashlib.sha256)
+        signer.now_s = self._now_s
+        return signer
+
+
+class _Signer(TimestampSigner):
+    """A signer with the clock of the sessions."""
+
+    now_s: Callable[[], float]
+
+    def get_timestamp(self) -> int:
+        """Return the time of a new signature, in Unix seconds."""
+        return int(self.now_s())
 
 
 def _cookie_bytes(request: Request) -> bytes:

@@ -3,7 +3,7 @@
 import ipaddress
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tidegate.auth.errors import QuotaExceeded, RateLimited
@@ -49,9 +49,16 @@ class KeyUsage:
     Args:
         calls_per_s: Maximum number of calls per second of a key without a quota, or None for no limit.
         burst: Maximum number of calls at once of such a key, or None for the calls of one second.
+        now_s: Function that returns the Unix time of the uses of keys.
     """
 
-    def __init__(self, calls_per_s: int | None = None, burst: int | None = None) -> None:
+    def __init__(
+        self,
+        calls_per_s: int | None = None,
+        burst: int | None = None,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._now_s = now_s
         self._calls_per_s, self._burst = calls_per_s, burst
         self._limits: dict[tuple[int, int], Limit] = {}
         self._waiting: Counter[str] = Counter()
@@ -63,7 +70,7 @@ class KeyUsage:
         Raises:
             RateLimited: If the key makes too many calls per second.
         """
-        self._last_used[key.id] = time.time()
+        self._last_used[key.id] = self._now_s()
         per_s, burst = key.quotas.requests_per_s, key.quotas.burst
         if per_s is None:
             per_s, burst = self._calls_per_s, burst or self._burst

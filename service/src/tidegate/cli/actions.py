@@ -3,11 +3,10 @@
 import json
 from collections.abc import Callable
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
-from tidegate.cli.coordinator import Coordinator
+from tidegate.cli.coordinator import Coordinator, segment
 from tidegate.cli.options import LOCAL_URL, AsJson, Job, Url, duration_option, time_option
 from tidegate.cli.output import show, show_json
 from tidegate.cli.views import job_sentence
@@ -89,7 +88,7 @@ def restore(
 
 def retire(job: Job, query: Query, reason: Reason, url: Url = LOCAL_URL, as_json: AsJson = False) -> None:
     """End a query: abandon its open batch, and evict its substreams."""
-    _post(url, job, f"/queries/{quote(query, safe='')}:retire", {"reason": reason}, as_json)
+    _post(url, job, f"/queries/{segment('query', query)}:retire", {"reason": reason}, as_json)
 
 
 def hand_over(
@@ -106,7 +105,7 @@ def hand_over(
     as_json: AsJson = False,
 ) -> None:
     """Retire a query whose substreams its successor takes over, because it was renamed or has lost its checkpoint."""
-    path = f"/queries/{quote(query, safe='')}:hand_over"
+    path = f"/queries/{segment('query', query)}:hand_over"
     _post(url, job, path, {"successor": successor, "reason": reason}, as_json)
 
 
@@ -136,7 +135,7 @@ def release(
     as_json: AsJson = False,
 ) -> None:
     """Release a hold."""
-    result = Coordinator(url).job("DELETE", job, f"/holds/{quote(hold, safe='')}", params={"reason": reason})
+    result = Coordinator(url).job("DELETE", job, f"/holds/{segment('hold', hold)}", params={"reason": reason})
     _show_result(result, as_json)
 
 

@@ -4,10 +4,10 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
-from urllib.parse import quote
 
 import typer
 
+from tidegate.domain.names import check_id
 from tidegate.escapes import visible
 
 if TYPE_CHECKING:
@@ -16,6 +16,20 @@ if TYPE_CHECKING:
 REFUSED, USAGE, NOT_REACHED, NO_ANSWER = 1, 2, 3, 4
 """Exit statuses: refused by the coordinator, wrong command line, goal not reached, no answer."""
 CONNECT_S, READ_S = 5.0, 60.0
+
+
+def segment(role: str, name: str) -> str:
+    """Return an id, which is a segment of a path without further encoding.
+
+    httpx removes the segments ``.`` and ``..`` from a path, so the call would concern something else.
+
+    Raises:
+        typer.BadParameter: If the name is not an id.
+    """
+    try:
+        return check_id(name)
+    except ValueError as error:
+        raise typer.BadParameter(f"the name of the {role} {error}, but is {name!r}") from None
 
 
 class Coordinator:
@@ -29,7 +43,7 @@ class Coordinator:
 
     def job(self, method: str, job: str, path: str = "", read_s: float = READ_S, **options: Any) -> Any:
         """Return the answer to a call about a job. Exit if the call is refused, or the coordinator does not answer."""
-        return self.call(method, f"/v1/jobs/{quote(job, safe='')}{path}", read_s, **options)
+        return self.call(method, f"/v1/jobs/{segment('job', job)}{path}", read_s, **options)
 
     def query_of(self, job: str, substreams: Sequence[str]) -> str:
         """Return the only query that has all of these substreams; empty if a substream is unknown.
@@ -80,7 +94,7 @@ class Coordinator:
             httpx.TransportError: If the connection fails.
         """
         headers = {} if last_id is None else {"Last-Event-ID": last_id}
-        path = f"/v1/jobs/{quote(job, safe='')}/watermark:watch"
+        path = f"/v1/jobs/{segment('job', job)}/watermark:watch"
         with self._client() as http, http.stream("GET", path, headers=headers, params=parameters) as response:
             if not response.is_success:
                 response.read()

@@ -8,6 +8,7 @@ import typer
 from tidegate.cli.coordinator import Coordinator
 from tidegate.cli.options import LOCAL_URL, AsJson, Job, Url
 from tidegate.cli.output import show, show_json, show_table
+from tidegate.escapes import visible
 from tidegate.reads.sentences import HOLDER_REASONS, holder, plain_text, status_sentence
 from tidegate.times import format_duration, format_time
 
@@ -22,6 +23,8 @@ def jobs(url: Url = LOCAL_URL, as_json: AsJson = False) -> None:
     while after is not None:
         page = coordinator.call("GET", "/v1/jobs", params={"limit": PAGE, "after": after})
         listed += page["jobs"]
+        for job in page.get("unreadable", ()):  # a coordinator of an older version has no such member
+            typer.echo(f"tidegate: The coordinator cannot read the state of the job {visible(job)}.", err=True)
         after = page["next"]
     if as_json:
         show_json(listed)

@@ -44,7 +44,7 @@ class InvalidConfig(DomainError):
 
 
 class JobNotFound(DomainError):
-    """Raised when the job was never created."""
+    """Raised when the job was never created, or was deleted long ago."""
 
     text = "The job does not exist; create it with a PUT."
 
@@ -68,9 +68,12 @@ class JobComplete(DomainError):
 
 
 class RevisionMismatch(DomainError):
-    """Raised when the configuration has changed since the client read it."""
+    """Raised when the configuration has changed since the client read it, or belongs to another incarnation."""
 
-    text = "The job is at revision {revision}: another client changed the job; read it again and repeat the change."
+    text = (
+        "Another client has changed, reset, or deleted and created the job, which is at revision {revision}; read it "
+        "again and repeat the change."
+    )
     fields = ("revision",)
 
 
@@ -223,6 +226,15 @@ class StateTooNew(DomainError):
         "reads schemas up to {supported}. Upgrade this coordinator, or call one of the newer version."
     )
     fields = ("schema", "supported")
+
+
+class StateDamaged(DomainError):
+    """Raised when the stored state of the job cannot be read."""
+
+    text = (
+        "The stored state of the job cannot be read: its keys in Redis are damaged, or another program has changed "
+        "them. Restore a backup, or remove the keys of the job."
+    )
 
 
 UNAVAILABLE = (ClockJumped, StateTooNew)

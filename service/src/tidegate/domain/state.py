@@ -42,6 +42,21 @@ class TokenClaim:
     watermark: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class ConfigVersion:
+    """A version of the configuration of a job. None stands for any value.
+
+    A reset job, and a job that was deleted and created again, have another state epoch. An incarnation would not
+    identify them, because a store that has lost its state counts from 1 again.
+    """
+
+    state_epoch: str | None
+    revision: int | None
+
+
+ANY_VERSION = ConfigVersion(None, None)
+
+
 @dataclass(slots=True)
 class Substream:
     """One substream of one query.

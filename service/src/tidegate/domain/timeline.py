@@ -48,9 +48,12 @@ class Timeline:
         self._latest_ms: int | None = None
 
     def record(self, state: WatermarkState) -> None:
-        """Append a sample for each interval that has none yet."""
+        """Append a sample for each interval that has none yet. After its creation, an empty job has no samples."""
+        is_empty = self._latest_ms is not None and state.watermark is None and state.held_by is None
         for interval_ms, samples in self._samples.items():
-            if self._latest_ms is None or self._latest_ms // interval_ms < state.now_ms // interval_ms:
+            if not is_empty and (
+                self._latest_ms is None or self._latest_ms // interval_ms < state.now_ms // interval_ms
+            ):
                 samples.append(Sample.of(state))
         self._latest_ms = state.now_ms
 

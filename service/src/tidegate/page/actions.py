@@ -2,13 +2,14 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, StringConstraints, ValidationError
 
 from tidegate import times
 from tidegate.auth.roles import ADMINS, OPERATORS, REPORTERS_AND_OPERATORS, Role
 from tidegate.domain.journal import AuditInfo
+from tidegate.domain.names import STORED_NAME
 from tidegate.reads.types import Id
 from tidegate.store.actions import JobActions
 from tidegate.web import actions as commands
@@ -21,17 +22,21 @@ Value = TypeVar("Value")
 Request = TypeVar("Request", bound=BaseModel)
 
 
+NameOfForm = Annotated[str, StringConstraints(pattern=STORED_NAME)]
+"""Name of a hold or a query in a form, which has no path. Older versions may have stored a name that is no id."""
+
+
 class RetireForm(ActionRequest):
     """The form that retires a query, or hands it over to a successor."""
 
-    query: Id
+    query: NameOfForm
     successor: Id | None
 
 
 class ReleaseForm(ActionRequest):
     """The form that releases a hold."""
 
-    hold: Id
+    hold: NameOfForm
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """The list of jobs: which jobs it shows, in which order, and its markup."""
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -8,6 +9,7 @@ from urllib.parse import urlencode
 from pydantic import Field
 
 from tidegate.auth.callers import Caller
+from tidegate.domain.errors import StateDamaged
 from tidegate.domain.health import WORST_FIRST, Health
 from tidegate.domain.pattern import matches
 from tidegate.domain.timeline import COARSE_MS, Sample
@@ -20,6 +22,8 @@ from tidegate.reads.sentences import status_sentence
 from tidegate.reads.status import job_status
 from tidegate.store.views import Status
 from tidegate.web.context import Context
+
+log = logging.getLogger(__name__)
 
 JOBS_SHOWN = 200
 
@@ -92,16 +96,21 @@ async def job_list(context: Context, caller: Caller, view: JobListSelection) -> 
     matching = _sorted((job for job in visible if _is_selected(job, view)), view)
     shown = matching[:JOBS_SHOWN]  # convert only these, because the list may contain thousands
     timelines = await context.store.reads.timelines([job.name for job in shown], COARSE_MS, SAMPLES)
+    rows, unreadable = [], set(context.overview.unreadable)
+    for job in shown:
+        try:
+            rows.append(_row(context, job, timelines[job.name]))
+        except StateDamaged as error:
+            log.error("Cannot read job %s.", job.name, exc_info=error)
+            unreadable.add(job.name)
     markup = render(
         "_jobs.html",
-        jobs=[_row(context, job, timelines[job.name]) for job in shown],
+        jobs=rows,
         matching=len(matching),
         total=len(visible),
         view=view,
         unreadable=[
-            name
-            for name in sorted(context.overview.unreadable)
-            if name.startswith(caller.prefix) and matches(view.name or "*", name)
+            name for name in sorted(unreadable) if name.startswith(caller.prefix) and matches(view.name or "*", name)
         ],
     )
     return Sections(max((job.status.state.now_ms for job in visible), default=0), {"jobs": markup})

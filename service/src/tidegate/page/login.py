@@ -39,8 +39,9 @@ async def log_in(request: Request, context: ContextOf) -> Response:
     address, client = form.get("next", "/"), network(request.client.host if request.client else "")
     if not context.sessions.failed_logins.has_room(client):
         raise Problem("too_many_logins", "Too many logins failed; try again in a minute.")
-    key = context.keyring.key(form.get("key", "").strip()) if context.keyring else None
-    if key is None or key.has_expired():
+    keyring = context.keyring
+    key = keyring.key(form.get("key", "").strip()) if keyring else None
+    if keyring is None or key is None or keyring.has_expired(key):
         context.sessions.failed_logins.take(client)
         problem = problem_of(KeyUnknown())
         request.scope["problem"] = problem.code

@@ -14,7 +14,7 @@ from tidegate.domain.policy import Policy, TargetCompleteness
 from tidegate.domain.rows import RowCounts
 from tidegate.domain.sketch import RELATIVE_ERROR, Sketch
 from tidegate.domain.throttle import FrameThrottle
-from tidegate.reads.config import parsed_config
+from tidegate.reads.config import stored_config
 from tidegate.reads.reader import Reader
 from tidegate.reads.types import Record
 from tidegate.reads.watermark import WatermarkState
@@ -144,7 +144,7 @@ def completeness_of_job(
 
 
 def _checked_config(status: views.Status, selection: CurveSelection) -> JobConfig:
-    config = parsed_config(status.config)
+    config = stored_config(status.config)
     if selection.window_ms and isinstance(config.throttle, FrameThrottle):
         raise FrameInForce("window_ms")
     return config

@@ -5,15 +5,16 @@ from collections.abc import Iterable
 from dataclasses import MISSING, fields
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_type_hints
 
-from pydantic import Field, GetCoreSchemaHandler, create_model, model_validator
+from pydantic import Field, GetCoreSchemaHandler, ValidationError, create_model, model_validator
 from pydantic_core import CoreSchema
 
 from tidegate.domain import config as domain
+from tidegate.domain.errors import StateDamaged
 from tidegate.domain.numbers import EXACT_DOUBLE
 from tidegate.domain.parameters import declarations
 from tidegate.domain.policy import POLICIES, Policy
 from tidegate.domain.throttle import THROTTLES, NoThrottle, Throttle
-from tidegate.reads.types import Id, Request, Text
+from tidegate.reads.types import STORED, Id, Request, Text
 
 Model = TypeVar("Model", bound=Request)
 STRATEGIES: tuple[type[Policy | Throttle], ...] = (*POLICIES, *THROTTLES)
@@ -143,3 +144,15 @@ def parsed_config(document: Any) -> domain.JobConfig:
         ValidationError: If the object is not a valid configuration.
     """
     return JobConfig.model_validate(document).config()
+
+
+def stored_config(document: Any) -> domain.JobConfig:
+    """Parse the JSON object of a stored configuration.
+
+    Raises:
+        StateDamaged: If the object is not a valid configuration.
+    """
+    try:
+        return JobConfig.model_validate(document, context=STORED).config()
+    except ValidationError as error:
+        raise StateDamaged from error

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pydantic import Field
 
 from tidegate.domain.explain import explain
-from tidegate.reads.config import parsed_config
+from tidegate.reads.config import stored_config
 from tidegate.reads.reader import Reader
 from tidegate.reads.types import Record
 from tidegate.reads.watermark import Holder, WatermarkState
@@ -66,7 +66,7 @@ async def read_explanation(reader: Reader, job: str, limit: int) -> Explanation:
 
 def explanation_of(reader: Reader, job: str, snapshot: Snapshot, limit: int) -> Explanation:
     """Return the explanation of a job's watermark from a snapshot of the job."""
-    state = snapshot.job(parsed_config(snapshot.config))
+    state = snapshot.job(stored_config(snapshot.config))
     explanation = explain(state, state.now_ms, limit)
     return Explanation(
         **reader.members(job, explanation.state),

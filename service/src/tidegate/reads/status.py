@@ -1,13 +1,18 @@
 """The status of a job, and of all jobs."""
 
-from pydantic import Field
+import logging
 
+from pydantic import Field, ValidationError
+
+from tidegate.domain.errors import StateDamaged
 from tidegate.domain.health import Health
 from tidegate.reads.config import JobConfig
 from tidegate.reads.reader import Reader
-from tidegate.reads.types import Record, attributes
+from tidegate.reads.types import STORED, Record, attributes
 from tidegate.reads.watermark import WatermarkState
 from tidegate.store.views import Status
+
+log = logging.getLogger(__name__)
 
 
 class RowCounts(Record):
@@ -103,21 +108,34 @@ class JobList(Record):
 
     jobs: list[JobStatus] = Field(description="Jobs, sorted by name.")
     next: str | None = Field(description="Value of `after` for the next page. Null on the last page.", examples=[None])
+    unreadable: list[str] = Field(
+        description="Names of further jobs of the page, whose stored state cannot be read. A call about such a job "
+        "answers `state_damaged`.",
+        examples=[[]],
+    )
 
 
 def job_status(reader: Reader, job: str, status: Status) -> JobStatus:
-    """Return the status of a job as a record."""
+    """Return the status of a job as a record.
+
+    Raises:
+        StateDamaged: If its configuration is not valid.
+    """
     summary = status.summary
-    return JobStatus.model_validate(
-        {
-            **attributes(status),
-            **attributes(summary),
-            **reader.members(job, status.state),
-            "health": status.health(reader.stale_after_ms),
-            "substreams": SubstreamCounts.model_validate(summary),
-            "rows": summary.counts,
-        }
-    )
+    try:
+        return JobStatus.model_validate(
+            {
+                **attributes(status),
+                **attributes(summary),
+                **reader.members(job, status.state),
+                "health": status.health(reader.stale_after_ms),
+                "substreams": SubstreamCounts.model_validate(summary),
+                "rows": summary.counts,
+            },
+            context=STORED,
+        )
+    except ValidationError as error:
+        raise StateDamaged from error
 
 
 async def read_status(reader: Reader, job: str) -> JobStatus:
@@ -134,12 +152,20 @@ async def read_job_list(reader: Reader, prefix: str, after: str, limit: int) -> 
     """Return a page of the jobs whose names start with ``prefix`` and sort after ``after``."""
     names = [job for job in await reader.store.reads.jobs() if job > after and job.startswith(prefix)]
     jobs: list[JobStatus] = []
+    unreadable: list[str] = []
     # A job that is deleted between the two reads is missing from the second read. The loop then reads further jobs.
     while names and len(jobs) <= limit:
         size = limit + 1 - len(jobs)  # one more than a page, to detect whether another page follows
         for job, status in (await reader.store.reads.statuses(names[:size])).items():
-            if isinstance(status, Exception):
-                raise status
-            jobs.append(job_status(reader, job, status))
+            try:
+                if isinstance(status, Exception):
+                    raise StateDamaged from status
+                jobs.append(job_status(reader, job, status))
+            except StateDamaged as error:
+                log.error("Cannot read job %s.", job, exc_info=error)
+                unreadable.append(job)
         names = names[size:]
-    return JobList(jobs=jobs[:limit], next=jobs[limit - 1].job if len(jobs) > limit else None)
+    following = jobs[limit - 1].job if len(jobs) > limit else None
+    if following is not None:
+        unreadable = [job for job in unreadable if job < following]
+    return JobList(jobs=jobs[:limit], next=following, unreadable=unreadable)

@@ -9,10 +9,10 @@ from typing import Generic, Literal, Self, TypeVar
 from pydantic import Field
 
 from tidegate.domain.config import JobConfig
-from tidegate.domain.names import SubstreamKey
+from tidegate.domain.names import ID_CHARACTERS, SubstreamKey
 from tidegate.domain.pattern import matches
 from tidegate.domain.results import SubstreamRow, SubstreamState
-from tidegate.reads.config import parsed_config
+from tidegate.reads.config import stored_config
 from tidegate.reads.reader import Reader
 from tidegate.reads.status import RowCounts
 from tidegate.reads.types import Record, attributes
@@ -23,7 +23,7 @@ from tidegate.store.replies import substream_key
 Item = TypeVar("Item")
 Column = Literal["name", "since", "watermark", "max_event_time", "last_event", "late"]
 
-CURSOR = r"^((-?[0-9]{1,16})?:[A-Za-z0-9._~-]{0,128}/.*)?$"
+CURSOR = rf"^((-?[0-9]{{1,16}})?:[{ID_CHARACTERS}]{{0,128}}/.*)?$"
 """Pattern of a cursor, which contains the value of the sort column (empty if missing), query and substream."""
 
 PAGES_KEPT = 4
@@ -225,7 +225,7 @@ def substream_table(reader: Reader, job: str, table: views.SubstreamTable, selec
 def substream_row(table: views.SubstreamTable, key: SubstreamKey) -> SubstreamStatus | None:
     """Return the row of a substream, or None if the table does not contain the substream."""
     found = next((row for row in table.rows if (row.query, row.substream) == key), None)
-    return None if found is None else SubstreamStatus.of(found, table.max_watermark, parsed_config(table.config))
+    return None if found is None else SubstreamStatus.of(found, table.max_watermark, stored_config(table.config))
 
 
 def slowest_substreams(reader: Reader, job: str, table: views.SubstreamTable, selection: Selection) -> SubstreamTable:
@@ -241,7 +241,7 @@ def _positions(rows: Iterable[SubstreamRow], selection: Selection) -> Iterator[t
 def _table(
     reader: Reader, job: str, table: views.SubstreamTable, rows: list[tuple[Position, SubstreamRow]], limit: int
 ) -> SubstreamTable:
-    config = parsed_config(table.config)
+    config = stored_config(table.config)
     return SubstreamTable(
         **reader.members(job, table.state),
         substreams=[SubstreamStatus.of(row, table.max_watermark, config) for _, row in rows[:limit]],

@@ -5,15 +5,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Annotated, Any, TypeVar, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, WithJsonSchema
 
 from tidegate.domain.ledger import ENTRIES_KEPT, HOUR
+from tidegate.domain.names import ID, check_id
 from tidegate.domain.numbers import EXACT_DOUBLE
 from tidegate.domain.sketch import HIGHEST_BUCKET
 
 MAX_NAMES = 100_000
 MAX_NAME_BYTES = 200
-ID = r"^[A-Za-z0-9._~-]{1,128}$"
 
 # Control characters, line and paragraph separators, and lone surrogates.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -25,8 +25,16 @@ Value = TypeVar("Value")
 Column = Annotated[list[Value], Field(max_length=MAX_NAMES, fail_fast=True)]
 """Values of substreams. Validation stops at the first invalid value, because a million errors take 1.6 GB."""
 
-Id = Annotated[str, Field(pattern=ID)]
-"""Name of a job, a query, a checkpoint or a run."""
+STORED = {"stored": True}
+"""Context of the validation of stored data, which may contain names that are no longer ids."""
+
+
+def _check_new_id(name: str, info: ValidationInfo) -> str:
+    return name if info.context is STORED else check_id(name)
+
+
+Id = Annotated[str, AfterValidator(_check_new_id), Field(json_schema_extra={"pattern": ID})]
+"""Name of a job, a query, a checkpoint, a run or a hold."""
 
 EventTime = Annotated[int, Field(strict=True, ge=EXACT_DOUBLE.lowest, le=EXACT_DOUBLE.highest)]
 """Event time or watermark, in the range of integers that an IEEE double holds exactly."""

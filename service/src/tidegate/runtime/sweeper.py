@@ -9,7 +9,7 @@ import logging
 
 from redis.exceptions import RedisError, ResponseError
 
-from tidegate.domain.errors import ClockJumped, JobDeleted, JobNotFound, StateTooNew
+from tidegate.domain.errors import ClockJumped, JobDeleted, JobNotFound, StateDamaged, StateTooNew
 from tidegate.runtime.metrics import Metrics
 from tidegate.store.connection import is_failed_function
 from tidegate.store.jobs import JobStore
@@ -23,7 +23,8 @@ class Sweeper:
     def __init__(self, store: JobStore, interval_ms: int, metrics: Metrics) -> None:
         self._store, self._interval_s, self._metrics = store, interval_ms / 1000, metrics
         self._clock_jumped = False
-        self._too_new = set[str]()
+        self._unswept: dict[str, str] = {}
+        """The last errors of jobs that cannot be swept. The task logs each error once."""
         self._error = ""
         """The last error of Redis. The task logs each error once, because an error recurs at every interval."""
 
@@ -66,16 +67,24 @@ class Sweeper:
             try:
                 await self._store.sweep_due(job)
             except (JobNotFound, JobDeleted):  # the job was deleted after the list was read
-                pass
-            except StateTooNew as error:  # a coordinator of the newer version sweeps it
-                if job not in self._too_new:
-                    log.error("Cannot sweep job %s. %s", job, error)
-                self._too_new.add(job)
+                self._unswept.pop(job, None)
+            except (
+                StateDamaged,
+                StateTooNew,
+            ) as error:  # a coordinator of the newer version sweeps a job that is too new
+                self._log_once(job, error)
             except ResponseError as error:
                 if not is_failed_function(error):
                     raise
                 # One broken job must not stop the sweeps of the other jobs.
-                log.exception("Cannot sweep job %s.", job)
+                self._log_once(job, error)
+            else:
+                self._unswept.pop(job, None)
+
+    def _log_once(self, job: str, error: Exception) -> None:
+        if self._unswept.get(job) != str(error):
+            log.error("Cannot sweep job %s. %s", job, error)
+        self._unswept[job] = str(error)
 
     def _succeeded(self) -> None:
         self._metrics.swept.set_to_current_time()

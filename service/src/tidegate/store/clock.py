@@ -6,8 +6,13 @@ carries the latest time that the coordinator accepts: the last time read from Re
 plus ``max_step_ms``. The function refuses the command if Redis has a later time. A restarted replica accepts the first
 time that it reads.
 
+The guard also gives the time of Redis to the parts of a coordinator that make no call for it: the expiry of keys, and
+the sessions of the page. Between two readings, and while Redis does not answer, this time advances with the monotonic
+clock of the machine, so that a change of the local time has no effect. Before the first reading, it is the local time.
+
 If the clock goes back by more than ``max_step_ms``, the guard keeps the earlier reading as its reference. Otherwise it
 would refuse the time after the correction of the clock, until a restart. Jobs have accepted this time before.
+Keys and sessions follow the correction at once.
 """
 
 import time
@@ -27,6 +32,13 @@ class ClockGuard:
     def __init__(self, max_step_ms: int) -> None:
         self._max_step_ms = max_step_ms
         self._ahead_ms: float | None = None
+        self._read_ahead_ms: float | None = None
+
+    def now_s(self) -> float:
+        """Return the time of Redis in Unix seconds, from the latest accepted reading; before it, the local time."""
+        if self._read_ahead_ms is None:
+            return time.time()
+        return (self._read_ahead_ms + _elapsed_ms()) / 1000
 
     def latest_ms(self) -> int | None:
         """Return the latest time to accept; None before the first call of :meth:`accept`."""
@@ -41,6 +53,6 @@ class ClockGuard:
         latest_ms = self.latest_ms()
         if latest_ms is not None and now_ms > latest_ms:
             raise ClockJumped(now_ms)
-        ahead_ms = now_ms - _elapsed_ms()
+        self._read_ahead_ms = ahead_ms = now_ms - _elapsed_ms()
         if self._ahead_ms is None or ahead_ms > self._ahead_ms - self._max_step_ms:
             self._ahead_ms = ahead_ms

@@ -36,6 +36,8 @@ SENTINEL_WAIT_S = 1
 SENTINEL_PORT = 26379
 READ_ONLY = ("MISCONF ", "NOREPLICAS ")
 """Prefixes of errors from a server that accepts no writes. redis-py has no classes for these errors."""
+WRONG_TYPE = "WRONGTYPE "
+"""Prefix of errors about a key that has another type, because another program has written it."""
 SENTINELS, CLUSTER = "+sentinel://", "+cluster://"
 DEFAULT_BUCKETS = 64
 ADDRESSES = (
@@ -52,11 +54,13 @@ OPTIONS: dict[str, Any] = {
     "max_connections": CONNECTIONS,
     "timeout": WAIT_S,
     "decode_responses": True,
+    "encoding_errors": "backslashreplace",
     "socket_timeout": WAIT_S,
     "socket_connect_timeout": WAIT_S,
     "health_check_interval": 15,
 }
-"""Options of all connections. Callers wait while all connections of a pool are busy."""
+"""Options of all connections. Callers wait while all connections of a pool are busy. A name of another program that is
+not UTF-8 must not fail the answers that contain it."""
 
 
 def connect(url: str) -> Redis:

@@ -21,7 +21,7 @@ from tidegate.domain.delays import NO_DELAYS
 from tidegate.domain.journal import NO_AUDIT, AuditInfo
 from tidegate.domain.results import BeginResult, CommandResult, WatermarkState
 from tidegate.domain.rows import BatchAccounting, RowsByDelay
-from tidegate.domain.state import Run, TokenClaim
+from tidegate.domain.state import ANY_VERSION, ConfigVersion, Run, TokenClaim
 from tidegate.store import replies
 from tidegate.store.actions import JobActions
 from tidegate.store.arguments import Values, accounting_columns, delay_columns, report_columns
@@ -29,6 +29,7 @@ from tidegate.store.capacity import Capacity, JobQuota
 from tidegate.store.clock import ClockGuard
 from tidegate.store.compiled import compile_config
 from tidegate.store.functions import AroundCommand, Functions, unobserved
+from tidegate.store.keyspace import TOMBSTONES_KEPT
 from tidegate.store.merging import Merging, Report
 from tidegate.store.reads import JobReads
 from tidegate.store.servers import OneServer, Servers, raise_first
@@ -75,15 +76,15 @@ class JobStore:
         job: str,
         config: JobConfig,
         document: Mapping[str, Any],
-        expected_revision: int | None,
+        version: ConfigVersion | None,
         audit: AuditInfo = NO_AUDIT,
         now_ms: int | None = None,
         quota: JobQuota | None = None,
     ) -> Configured:
-        """Create a job if ``expected_revision`` is None; otherwise change the configuration of the job.
+        """Create a job if ``version`` is None; otherwise change the configuration of the job.
 
-        ``document`` is the configuration as the client sent it. A change requires that the job is at
-        ``expected_revision``.
+        ``document`` is the configuration as the client sent it. A change requires that the configuration of the job has
+        this version.
 
         Raises:
             InvalidConfig, JobExists, JobNotFound, JobDeleted, RevisionMismatch, TooManyJobs: See
@@ -94,24 +95,25 @@ class JobStore:
             "configure",
             job,
             now_ms,
-            expected_revision=expected_revision,
+            version=version,
             state_epoch=secrets.token_hex(8),
             config=json.dumps(document, sort_keys=True),
             compiled_config=compile_config(config),
             max_jobs=self.capacity.jobs,
             quota=quota,
-            **(await self._elsewhere(job, quota) if expected_revision is None else {}),
+            **(await self._elsewhere(job, quota) if version is None else {}),
             **asdict(audit),
         )
         return Configured.of(reply)
 
-    async def delete(self, job: str, expected_revision: int | None = None, now_ms: int | None = None) -> None:
-        """Delete a job. A repeated delete succeeds.
+    async def delete(self, job: str, version: ConfigVersion = ANY_VERSION, now_ms: int | None = None) -> None:
+        """Delete a job whose configuration has a version. A repeated delete succeeds.
 
         Raises:
             JobNotFound, RevisionMismatch: See :mod:`tidegate.domain.errors`.
         """
-        await self._functions.run("delete", job, now_ms, expected_revision=expected_revision)
+        tombstones = max(1, TOMBSTONES_KEPT // len(self.servers.keys.buckets))
+        await self._functions.run("delete", job, now_ms, version=version, tombstones=tombstones)
 
     async def report(
         self,
@@ -263,10 +265,7 @@ class JobStore:
         Raises:
             ClockJumped: If the clocks of all servers jumped. The functions refuse the time of a single server.
         """
-        times_ms = await self._functions.times_ms()
-        read_ms = [time_ms for time_ms in times_ms if isinstance(time_ms, int)]
-        if self._functions.guard is not None and read_ms:
-            self._functions.guard.accept(min(read_ms))
+        times_ms = await self.read_clock()
         buckets = zip(self.servers.keys.buckets, times_ms, strict=True)
         reads = [
             (bucket.sweeps, ("ZRANGE", bucket.sweeps, "-inf", str(time_ms), "BYSCORE", "LIMIT", 0, limit))
@@ -276,6 +275,18 @@ class JobStore:
         found = await self.servers.each(reads, patience_s=0)
         due = [jobs if isinstance(jobs, RedisError) else [str(job) for job in jobs] for jobs in found]
         return [*due, *(error for error in times_ms if isinstance(error, RedisError))]
+
+    async def read_clock(self) -> list[int | RedisError]:
+        """Return the time of the server of each bucket, or its error, and let the guard accept the earliest time.
+
+        Raises:
+            ClockJumped: If the clocks of all servers jumped.
+        """
+        times_ms = await self._functions.times_ms()
+        read_ms = [time_ms for time_ms in times_ms if isinstance(time_ms, int)]
+        if self._functions.guard is not None and read_ms:
+            self._functions.guard.accept(min(read_ms))
+        return times_ms
 
     async def states(self) -> list[ServerState]:
         """Return the state of each server."""

@@ -2,11 +2,12 @@
 
 A function gets the key of the job as its first key and builds the other keys of the job from the table below. The
 second key is the set of due jobs. Each command also updates this set, so that it always contains every job that may
-change without new data. The third key is the set of jobs, for functions that create or delete jobs.
+change without new data. The third key is the set of jobs, for functions that create or delete jobs. The next two keys
+are about deleted jobs.
 
 On a single server, all keys of a job share the hash tag ``{job}``, and all jobs share :data:`SWEEPS` and :data:`JOBS`.
 A Redis Cluster spreads the jobs over buckets. The hash tag is then the bucket, and each bucket has both sets, so that a
-function uses the keys of one slot.
+function uses the keys of one slot. The keys about deleted jobs exist once for each bucket, too.
 """
 
 from dataclasses import dataclass
@@ -17,8 +18,17 @@ from redis.crc import key_slot
 PREFIX = "tidegate:"
 BUCKETS = PREFIX + "buckets"
 """Number of buckets of a Redis Cluster."""
+DELETED = PREFIX + "deleted"
+"""Sorted set of the jobs with a tombstone: job -> processing time of the deletion."""
+INCARNATION = PREFIX + "incarnation"
+"""Highest incarnation of all deleted jobs. A job without a tombstone starts in a higher one, because clients may still
+have tokens of a deleted job with its name."""
 JOBS = PREFIX + "jobs"
-"""Set of the names of all jobs, without deleted jobs. The key of a deleted job stays as a tombstone."""
+"""Set of the names of all jobs, without deleted jobs. The key of a deleted job stays as a tombstone for some time."""
+TOMBSTONE_KEPT_MS = 7 * 24 * 3_600_000
+"""Time for which a tombstone stays. Until then, calls about the deleted job are refused with ``job_deleted``."""
+TOMBSTONES_KEPT = 10_000
+"""Number of tombstones that stay, so that a client that creates and deletes jobs does not fill Redis."""
 API_KEYS = PREFIX + "keys"
 """Hash of the last uses of API keys: key id -> Unix time in seconds."""
 PROBE = PREFIX + "probe"
@@ -103,6 +113,8 @@ class Bucket:
         sweeps: Sorted set of the jobs of the bucket that may change without new data.
         probe: Key that a check writes.
         no_job: Key of the job with an empty name, which never exists.
+        deleted: Sorted set of the jobs of the bucket with a tombstone.
+        incarnation: Highest incarnation of the deleted jobs of the bucket.
         guards: Keys that never exist, as further keys of a function call. While a slot moves to another node, a node
             refuses calls with a missing key. Without such a key, a function could start, and then fail at a key that
             has moved.
@@ -112,12 +124,18 @@ class Bucket:
     sweeps: str
     probe: str
     no_job: str
+    deleted: str
+    incarnation: str
     guards: tuple[str, ...] = ()
 
     @property
     def of_no_job(self) -> tuple[str, ...]:
         """The keys of a function call for a job that never exists."""
-        return self.no_job, self.sweeps, self.jobs, *self.guards
+        return self.keys_with(self.no_job)
+
+    def keys_with(self, job_key: str) -> tuple[str, ...]:
+        """Return the keys of a function call for the job with a key."""
+        return job_key, self.sweeps, self.jobs, self.deleted, self.incarnation, *self.guards
 
 
 class Keyspace:
@@ -126,7 +144,9 @@ class Keyspace:
     def __init__(self, buckets: int | None = None) -> None:
         self._is_spread = buckets is not None
         self.buckets = (
-            (Bucket(JOBS, SWEEPS, PROBE, f"{PREFIX}{{}}"),) if buckets is None else tuple(map(_bucket, range(buckets)))
+            (Bucket(JOBS, SWEEPS, PROBE, f"{PREFIX}{{}}", DELETED, INCARNATION),)
+            if buckets is None
+            else tuple(map(_bucket, range(buckets)))
         )
 
     def bucket(self, job: str) -> Bucket:
@@ -143,8 +163,7 @@ class Keyspace:
 
     def of_call(self, job: str) -> tuple[str, ...]:
         """Return the keys of a function call for a job."""
-        bucket = self.bucket(job)
-        return self.job_key(job), bucket.sweeps, bucket.jobs, *bucket.guards
+        return self.bucket(job).keys_with(self.job_key(job))
 
     def _number(self, job: str) -> int:
         return key_slot(job.encode(), len(self.buckets)) if self._is_spread else 0
@@ -156,7 +175,8 @@ def _tag(number: int) -> str:
 
 def _bucket(number: int) -> Bucket:
     tag = _tag(number)
-    return Bucket(f"{tag}:jobs", f"{tag}:sweeps", f"{tag}:probe", f"{tag}/", (f"{tag}:absent",))
+    names = f"{tag}:jobs", f"{tag}:sweeps", f"{tag}:probe", f"{tag}/", f"{tag}:deleted", f"{tag}:incarnation"
+    return Bucket(*names, guards=(f"{tag}:absent",))
 
 
 ONE_SERVER = Keyspace()
@@ -179,10 +199,14 @@ def lua_keys() -> str:
         ),
         "function key.enter(keys)",
         "if keys[1] == key.job then return end",
-        "key.job, key.sweeps, key.jobs = keys[1], keys[2], keys[3]",
+        "key.job, key.sweeps, key.jobs, key.deleted, key.incarnation = unpack(keys, 1, 5)",
         "key.name = string.match(keys[1], '{(.*)}$') or string.match(keys[1], '}/(.*)$')",  # or the tag is a bucket
         "key.journal = key.job .. ':journal'",
         "for _, name in ipairs(key.of_job) do key[name] = key.job .. ':' .. name end",
+        "end",
+        "function key.job_named(name)",  # a job of the same bucket
+        "local suffix = string.sub(key.job, -1) == '}' and '}' or ''",
+        "return string.sub(key.job, 1, #key.job - #key.name - #suffix) .. name .. suffix",
         "end",
     ]
     return "\n".join(lines) + "\n"

@@ -17,7 +17,7 @@ from importlib.resources.abc import Traversable
 from tidegate.domain import batches, journal, ledger, sketch, timeline
 from tidegate.domain.config import LIMITS, POLICY_LIMITS
 from tidegate.domain.policy import target_completeness
-from tidegate.store.keyspace import SCHEMA, SCHEMA_IN_STEPS, TOUCH_MS, lua_keys
+from tidegate.store.keyspace import SCHEMA, SCHEMA_IN_STEPS, TOMBSTONE_KEPT_MS, TOUCH_MS, lua_keys
 
 READS = ("status", "substreams", "queries", "completeness", "late", "history", "timeline", "distribution")
 PREFIX = "tidegate_"
@@ -72,6 +72,7 @@ CONSTANTS = {
     "ENTRIES_KEPT": ledger.ENTRIES_KEPT,
     "PINNED_WATERMARKS_KEPT": batches.PINNED_WATERMARKS_KEPT,
     "TOUCH_MS": TOUCH_MS,
+    "TOMBSTONE_KEPT_MS": TOMBSTONE_KEPT_MS,
     "SAMPLE_INTERVALS_MS": tuple(timeline.SAMPLES_KEPT),
     "SAMPLES_KEPT": tuple(timeline.SAMPLES_KEPT.values()),
     "LIMITS": tuple(LIMITS),

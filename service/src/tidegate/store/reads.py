@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 from tidegate.domain.config import POLICY_LIMITS
-from tidegate.domain.errors import JobDeleted, JobNotFound
+from tidegate.domain.errors import UNAVAILABLE, JobDeleted, JobNotFound, StateDamaged
 from tidegate.domain.journal import Record
 from tidegate.domain.names import PLACEHOLDER, SubstreamKey, member
 from tidegate.domain.results import SubstreamRow
@@ -54,7 +54,7 @@ class JobReads:
         return Status.of(await self._functions.run("status", job, now_ms))
 
     async def statuses(self, jobs: Collection[str]) -> dict[str, Status | Exception]:
-        """Return the status of each job that exists, or the error for a job that cannot be read."""
+        """Return the status of each job that exists, or the error for a job whose stored state cannot be read."""
         answers = await self._functions.run_for_each("statuses", "status", jobs)
         found: dict[str, Status | Exception] = {}
         for job, reply in zip(jobs, answers, strict=True):
@@ -62,13 +62,13 @@ class JobReads:
                 if not is_failed_function(reply):
                     raise reply
                 found[job] = reply
-            elif "steps" in record(reply):  # another command is changing the job
-                with suppress(JobNotFound, JobDeleted):
-                    found[job] = await self.status(job)
-            elif "error" not in record(reply):
+                continue
+            with suppress(JobNotFound, JobDeleted, *UNAVAILABLE):
                 try:
-                    found[job] = Status.of(reply_of(reply))
-                except ValueError as error:
+                    # If another command is changing the job, wait for it.
+                    busy = "steps" in record(reply)
+                    found[job] = await self.status(job) if busy else Status.of(reply_of(reply))
+                except StateDamaged as error:
                     found[job] = error
         return found
 

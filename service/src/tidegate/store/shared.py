@@ -1,7 +1,7 @@
 """Data that all replicas share in addition to jobs: the token secret and the last uses of API keys."""
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from tidegate.store.keyspace import API_KEYS, SECRET
@@ -21,6 +21,13 @@ async def record_last_use(servers: Servers, last_used: Mapping[str, float]) -> N
         fields = (text for key_id, at_s in last_used.items() for text in (key_id, str(round(at_s))))
         words = ("HSET", API_KEYS, *fields)
         await servers.at(API_KEYS, lambda server: server.execute(words))
+
+
+async def forget_last_uses(servers: Servers, kept: Collection[str], before_s: float) -> None:
+    """Remove the last uses before a Unix time of all keys whose ids are not in ``kept``."""
+    old = [key_id for key_id, at_s in (await last_uses(servers)).items() if key_id not in kept and at_s < before_s]
+    if old:
+        await servers.at(API_KEYS, lambda server: server.execute(("HDEL", API_KEYS, *old)))
 
 
 async def last_uses(servers: Servers) -> dict[str, int]:

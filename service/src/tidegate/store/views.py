@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Self
 
+from tidegate.domain.errors import StateDamaged
 from tidegate.domain.health import Health, health
 from tidegate.domain.journal import Record
 from tidegate.domain.ledger import Entry
@@ -36,14 +37,19 @@ class Status:
 
     @classmethod
     def of(cls, reply: Reply) -> Self:
-        """Return the status in a reply."""
-        return cls(
-            replies.watermark_state(reply),
-            json.loads(reply["config"]),
-            int(reply["revision"]),
-            int(reply["created"]),
-            replies.summary(reply),
-        )
+        """Return the status in a reply.
+
+        Raises:
+            StateDamaged: If a part is missing or has another type. Each reader of the status relies on these types.
+        """
+        try:
+            config = json.loads(reply["config"])
+            float(config.get("policy", {}).get("target") or 0)
+            int(config.get("max_lag_ms") or 0)
+            created_ms, summary = int(reply["created"]), replies.summary(reply)
+            return cls(replies.watermark_state(reply), config, int(reply["revision"]), created_ms, summary)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise StateDamaged from error
 
 
 @dataclass(frozen=True, slots=True)

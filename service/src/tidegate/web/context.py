@@ -11,9 +11,10 @@ from tidegate.auth.revocation import Revocation
 from tidegate.auth.sessions import Sessions
 from tidegate.auth.usage import KeyUsage
 from tidegate.auth.watermark_tokens import Tokens
+from tidegate.domain.names import ID, ID_RULE
 from tidegate.reads.overview import Overview
 from tidegate.reads.reader import Reader
-from tidegate.reads.types import ID
+from tidegate.reads.types import Id
 from tidegate.runtime.metrics import Metrics
 from tidegate.runtime.wakeups import WakeUps
 from tidegate.store.jobs import JobStore
@@ -28,7 +29,7 @@ class _IdConvertor(StringConvertor):
 register_url_convertor("id", _IdConvertor())
 
 JobId = Annotated[
-    str, Path(pattern=ID, description="Name of the job: letters, digits and . _ ~ -", examples=["flights"])
+    Id, Path(json_schema_extra={"pattern": ID}, description=f"Name of the job: {ID_RULE}.", examples=["flights"])
 ]
 
 

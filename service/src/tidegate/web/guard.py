@@ -101,6 +101,7 @@ class Guard:
             self._foreign_host(scope)
             or self._foreign_origin(scope, headers)
             or self._denied_access(scope, headers)
+            or self._ambiguous_path(scope)
             or self._unsuitable_body(scope, headers)
         )
 
@@ -137,6 +138,14 @@ class Guard:
         except AccessDenied as error:
             return problem_of(error)
         return None
+
+    def _ambiguous_path(self, scope: Scope) -> Problem | None:
+        # A rule of a proxy for a path does not match the path with an encoded slash. No name in a path has a slash.
+        if b"%2f" not in scope.get("raw_path", b"").lower():
+            return None
+        return Problem(
+            "no_such_path", "The path contains an encoded slash (%2F); send each slash of the path as it is."
+        )
 
     def _unsuitable_body(self, scope: Scope, headers: Headers) -> Problem | None:
         size = headers.get(b"content-length", b"0")

@@ -10,6 +10,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidegate.auth.usage import Limit, network
+from tidegate.domain.names import ID_CHARACTERS
 from tidegate.runtime.logs import AUDIT, begin_request
 from tidegate.runtime.metrics import Metrics
 from tidegate.runtime.traces import Traces
@@ -23,7 +24,7 @@ audit = logging.getLogger(AUDIT)
 REQUEST_ID = b"x-request-id"
 SAFE_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 """Default headers of every answer. Browsers must not guess content types, and proxies must not cache."""
-_VALID_REQUEST_ID = re.compile(r"[A-Za-z0-9._~-]{1,128}")
+_VALID_REQUEST_ID = re.compile(rf"[{ID_CHARACTERS}]{{1,128}}")
 NO_CALL = "none"
 """Name of the call, in metrics and logs, for requests that match no route."""
 WRITES = ("POST", "PUT", "PATCH", "DELETE")

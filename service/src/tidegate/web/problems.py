@@ -17,9 +17,9 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Scope
 
 from tidegate.auth.errors import AccessDenied
-from tidegate.domain.errors import MAX_LISTED, DomainError, EventTimeMissing
+from tidegate.domain.errors import MAX_LISTED, DomainError, EventTimeMissing, StateDamaged
 from tidegate.runtime.wakeups import TooManyWaiting
-from tidegate.store.connection import is_failed_function, is_full, is_read_only
+from tidegate.store.connection import WRONG_TYPE, is_failed_function, is_full, is_read_only
 from tidegate.store.pipelining import NotReplicated
 from tidegate.web.statuses import CLIENT_DISCONNECTED, ERRORS
 
@@ -111,7 +111,7 @@ def problem_of(error: Exception) -> Problem:
             return Problem(error.code, str(error))
         case RequestValidationError():
             first = error.errors()[0]
-            return Problem.of_field(str(first["loc"][-1]), first["msg"])
+            return Problem.of_field(str(first["loc"][-1]), first["msg"].removeprefix("Value error, "))
         case RedisError():
             return _store_problem(error)
         case _:
@@ -123,6 +123,9 @@ def _listed(value: object) -> object:
 
 
 def _store_problem(error: RedisError) -> Problem:
+    if str(error).startswith(WRONG_TYPE):
+        log.error("A key of a job has a wrong type.", exc_info=error)
+        return problem_of(StateDamaged())
     if is_failed_function(error):
         log.error("A function of the store failed.", exc_info=error)
         code = "internal"

@@ -69,6 +69,7 @@ ERRORS: dict[str, ErrorKind] = {
     "rate_limited": ErrorKind(429, "Rate limited", 1),
     "head_too_large": ErrorKind(431, "Request head too large"),
     "internal": ErrorKind(500, "Internal error"),
+    "state_damaged": ErrorKind(500, "State damaged"),
     "store_unavailable": ErrorKind(503, "Store unavailable", 1),
     "store_full": ErrorKind(503, "Store full", 5),
     "store_read_only": ErrorKind(503, "Store read-only", 5),

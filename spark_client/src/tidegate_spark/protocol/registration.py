@@ -38,7 +38,8 @@ class QueryRegistration:
         self._begun_before: int | None = None  # the batch that this run has begun before it
         self._was_committed = False  # whether the latest batch was committed when this run first began it
         self._config: JobConfig = {}
-        self._revision: int | None = None
+        # A job that was reset, or deleted and created again, has another state epoch. Its revision may be the same.
+        self._config_version: tuple[str, int] | None = None
 
     @property
     def config(self) -> JobConfig:
@@ -94,7 +95,7 @@ class QueryRegistration:
         yield from self.follow(status, policy, is_before_token=True)
 
     def _keep_config(self, status: Answer) -> None:
-        self._config, self._revision = status["config"], status["revision"]
+        self._config, self._config_version = status["config"], (status["state_epoch"], status["revision"])
 
     def is_announced_in(self, answer: Answer) -> bool:
         """Return whether the query was announced in the state epoch of this answer."""
@@ -139,7 +140,7 @@ class QueryRegistration:
         progress = yield from self.progress()
         lost = progress.is_lost_by(answer["previous_batch_id"], answer["previous_open"])
         yield from self._declare_again(answer, batch_id, lost, policy)
-        if answer["revision"] != self._revision:
+        if (answer["state_epoch"], answer["revision"]) != self._config_version:
             self._keep_config((yield from self._calls.status(policy)))
         if lost and not progress.restoring:
             self._log.warning(

@@ -6,7 +6,8 @@ from fastapi import APIRouter, Path, Query, Response
 
 from tidegate.api.parameters import QueryId
 from tidegate.auth.roles import ADMINS, OPERATORS, REPORTERS_AND_OPERATORS
-from tidegate.reads.types import ID, Text, values_by_name
+from tidegate.domain.names import ID
+from tidegate.reads.types import Id, Text, values_by_name
 from tidegate.reads.watermark import CommandResult, HoldResult, WatermarkState
 from tidegate.web import actions
 from tidegate.web.access import CallerOf, allowed
@@ -25,7 +26,7 @@ from tidegate.web.context import ContextOf, JobId
 router = APIRouter(prefix="/v1/jobs", tags=["actions"])
 ActionBody = Annotated[ActionRequest, body_of(ActionRequest)]
 SubstreamBody = Annotated[SubstreamActionRequest, body_of(SubstreamActionRequest)]
-HoldName = Annotated[str, Path(pattern=ID, description="Name of the hold.", examples=["audit"])]
+HoldName = Annotated[Id, Path(json_schema_extra={"pattern": ID}, description="Name of the hold.", examples=["audit"])]
 
 
 @router.post("/{job:id}:declare", response_model=CommandResult, summary="Declare substreams")

@@ -7,9 +7,10 @@ from starlette.status import HTTP_200_OK, HTTP_201_CREATED, HTTP_204_NO_CONTENT
 
 from tidegate.auth.roles import ADMINS, OPERATORS, READERS, REPORTERS_AND_OPERATORS
 from tidegate.domain.errors import RevisionMismatch
+from tidegate.domain.names import NAME_OR_EMPTY
+from tidegate.domain.state import ANY_VERSION, ConfigVersion
 from tidegate.reads.config import JobConfig
 from tidegate.reads.status import JobList, JobStatus, read_job_list, read_status
-from tidegate.reads.types import ID
 from tidegate.store.capacity import JobQuota
 from tidegate.web.access import CallerOf, allowed
 from tidegate.web.bodies import body_of, json_answer
@@ -19,12 +20,13 @@ from tidegate.web.problems import Problem
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
 IfMatch = Annotated[
-    str | None, Header(description="ETag of the job that the client has read, or `*` for any.", examples=['"1-1"'])
+    str | None,
+    Header(description="ETag of the job that the client has read, or `*` for any.", examples=['"9c1f4be2a07d5e63-1"']),
 ]
 
 
 def _etag(job: JobStatus) -> str:
-    return f'"{job.incarnation}-{job.revision}"'
+    return f'"{job.state_epoch}-{job.revision}"'
 
 
 async def _answer(context: Context, job: str, status: int = HTTP_200_OK) -> Response:
@@ -32,16 +34,20 @@ async def _answer(context: Context, job: str, status: int = HTTP_200_OK) -> Resp
     return json_answer(record, status, ETag=_etag(record))
 
 
-async def _matching_revision(context: Context, job: str, if_match: str) -> int:
-    """Return the current revision of a job if the header matches its ETag.
+async def _matching_version(context: Context, job: str, if_match: str) -> ConfigVersion:
+    """Return the version of the configuration of a job to which the header refers, if it is the current one.
+
+    The function in Redis compares the version again, because the job may change until then.
 
     Raises:
         RevisionMismatch: If the header does not match.
     """
     current = await read_status(context.reader, job)
-    if if_match.strip() not in (_etag(current), "*"):
+    if if_match.strip() == "*":
+        return ANY_VERSION
+    if if_match.strip() != _etag(current):
         raise RevisionMismatch(current.revision)
-    return current.revision
+    return ConfigVersion(current.state_epoch, current.revision)
 
 
 @router.put(
@@ -62,7 +68,7 @@ async def configure(
     ] = None,
 ) -> Response:
     """Create a job (`If-None-Match: *`), or replace its configuration (`If-Match` with its ETag)."""
-    revision = None
+    version = None
     if if_none_match is None:
         caller.require_role(*OPERATORS)  # reporters may create jobs, but not change them
         if if_match is None:
@@ -70,11 +76,11 @@ async def configure(
                 "precondition_required",
                 "Send If-None-Match: * to create the job, or If-Match with its ETag to change it.",
             )
-        revision = await _matching_revision(context, job, if_match)
+        version = await _matching_version(context, job, if_match)
     with caller.within_quotas() as quotas:
         quota = None if quotas.jobs is None else JobQuota(caller.prefix, quotas.jobs)
         stored = await context.store.configure(
-            job, document.config(), document.model_dump(), revision, caller.audit_info(), quota=quota
+            job, document.config(), document.model_dump(), version, caller.audit_info(), quota=quota
         )
     return await _answer(context, job, HTTP_201_CREATED if stored.created else HTTP_200_OK)
 
@@ -85,7 +91,7 @@ async def list_jobs(
     context: ContextOf,
     caller: CallerOf,
     after: Annotated[
-        str, Query(pattern=rf"^$|{ID}", description="The `next` of the previous page.", examples=["flights"])
+        str, Query(pattern=NAME_OR_EMPTY, description="The `next` of the previous page.", examples=["flights"])
     ] = "",
     limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of jobs in a page.", examples=[100])] = 100,
 ) -> Response:
@@ -103,7 +109,10 @@ async def status(job: JobId, context: ContextOf) -> Response:
 @router.delete("/{job:id}", status_code=HTTP_204_NO_CONTENT, summary="Delete a job")
 @allowed(*ADMINS)
 async def delete(job: JobId, context: ContextOf, if_match: IfMatch = None) -> Response:
-    """Delete a job. The coordinator answers reports with 410 until a PUT creates a new incarnation."""
-    revision = None if if_match is None else await _matching_revision(context, job, if_match)
-    await context.store.delete(job, revision)
+    """Delete a job. For seven days, the coordinator answers calls about it with 410, unless a PUT creates it again.
+
+    The coordinator remembers the last 10,000 deleted jobs.
+    """
+    version = ANY_VERSION if if_match is None else await _matching_version(context, job, if_match)
+    await context.store.delete(job, version)
     return Response(status_code=HTTP_204_NO_CONTENT)

@@ -17,6 +17,7 @@ from starlette.status import HTTP_200_OK
 
 from tidegate.auth.roles import READERS
 from tidegate.domain.errors import DomainError
+from tidegate.domain.names import ID_CHARACTERS
 from tidegate.domain.pattern import matches
 from tidegate.domain.results import SubstreamRow
 from tidegate.runtime.job_metrics import job_metrics, replica_metrics, store_metrics, substream_metrics
@@ -33,7 +34,7 @@ log = logging.getLogger(__name__)
 router = APIRouter(tags=["health"])
 
 END_OF_OPENMETRICS = b"# EOF\n"
-JOBS = r"^[A-Za-z0-9._~*-]{1,128}$"
+JOBS = rf"^[*{ID_CHARACTERS}]{{1,128}}$"
 EXAMPLE = (
     "# HELP tidegate_job_watermark_timestamp_seconds Emitted watermark\n"
     "# TYPE tidegate_job_watermark_timestamp_seconds gauge\n"
@@ -149,7 +150,14 @@ async def _read_substreams(context: Context, jobs: list[str], text: SubstreamTex
         Problem: If the jobs have more substreams than the limit.
     """
     async with context.reader.bulk_reads:
-        number = sum([await context.store.reads.count_substreams(job) for job in jobs])
+        number, failed = 0, 0
+        for job in list(jobs):
+            try:
+                number += await context.store.reads.count_substreams(job)
+            except ResponseError as error:
+                _log_unreadable(job, error)
+                jobs.remove(job)
+                failed += 1
         limit = context.max_scraped_substreams
         if number > limit:
             detail = (
@@ -157,18 +165,22 @@ async def _read_substreams(context: Context, jobs: list[str], text: SubstreamTex
                 "TIDEGATE_MAX_SCRAPED_SUBSTREAMS."
             )
             raise Problem("too_many_rows", detail, members={"field": "substreams"})
-        failed = 0
         for job in jobs:
             try:
                 text.add(await _encoded_substreams(context, job, text))
             except DomainError:  # the job was deleted, or the clock jumped
                 continue
             except ResponseError as error:
-                if not is_failed_function(error):
-                    raise
-                log.error("Cannot read the substreams of job %s.", job, exc_info=error)
+                _log_unreadable(job, error)
                 failed += 1
         return failed
+
+
+def _log_unreadable(job: str, error: ResponseError) -> None:
+    """Log the error of a job whose keys are damaged; raise an error of the server."""
+    if not is_failed_function(error):
+        raise error
+    log.error("Cannot read the substreams of job %s.", job, exc_info=error)
 
 
 async def _encoded_substreams(context: Context, job: str, text: SubstreamText) -> list[list[bytes]]:

@@ -10,6 +10,7 @@ from tidegate.api.parameters import SubstreamName, SubstreamQuery
 from tidegate.auth.errors import KeyUnknown
 from tidegate.auth.roles import READERS
 from tidegate.domain.explain import MAX_HOLDERS
+from tidegate.domain.names import NAME_OR_EMPTY
 from tidegate.domain.numbers import EXACT_DOUBLE
 from tidegate.domain.policy.target_completeness import HIGHEST_TARGET, LOWEST_TARGET
 from tidegate.domain.results import SubstreamState
@@ -18,7 +19,6 @@ from tidegate.reads.explain import Explanation, read_explanation
 from tidegate.reads.late import LateRows, read_late
 from tidegate.reads.queries import QueryTable, read_queries
 from tidegate.reads.substreams import CURSOR, Column, Selection, SubstreamTable, read_substreams
-from tidegate.reads.types import ID
 from tidegate.reads.watermark import WaitResult
 from tidegate.web.access import CallerOf, allowed
 from tidegate.web.bodies import json_answer
@@ -86,7 +86,7 @@ async def substreams(
     query: Annotated[
         str | None,
         Query(
-            pattern=rf"^$|{ID}",
+            pattern=NAME_OR_EMPTY,
             description="Query of the substreams. Empty for reports without batches.",
             examples=["departures"],
         ),

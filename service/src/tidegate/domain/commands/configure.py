@@ -2,6 +2,7 @@
 
 from tidegate.domain import clock
 from tidegate.domain.config import JobConfig
+from tidegate.domain.errors import RevisionMismatch
 from tidegate.domain.evaluate import evaluate
 from tidegate.domain.idleness import is_silent
 from tidegate.domain.journal import NO_AUDIT, AuditInfo, Kind
@@ -10,7 +11,7 @@ from tidegate.domain.names import DIRECT, PLACEHOLDER
 from tidegate.domain.observation import change_policy
 from tidegate.domain.reply import reply
 from tidegate.domain.results import WatermarkState
-from tidegate.domain.state import JobState
+from tidegate.domain.state import ANY_VERSION, ConfigVersion, JobState
 from tidegate.domain.substreams import expect_queries
 
 
@@ -23,12 +24,29 @@ def create(job: JobState, audit: AuditInfo = NO_AUDIT) -> WatermarkState:
     return reply(job)
 
 
-def configure(job: JobState, config: JobConfig, now_ms: int, audit: AuditInfo = NO_AUDIT) -> WatermarkState:
-    """Apply a configuration immediately.
+def check_version(job: JobState, version: ConfigVersion) -> None:
+    """Check that the configuration of a job has a version.
+
+    Raises:
+        RevisionMismatch: If it has another version.
+    """
+    if version.state_epoch not in (None, job.state_epoch) or version.revision not in (None, job.revision):
+        raise RevisionMismatch(job.revision)
+
+
+def configure(
+    job: JobState,
+    config: JobConfig,
+    now_ms: int,
+    audit: AuditInfo = NO_AUDIT,
+    version: ConfigVersion = ANY_VERSION,
+) -> WatermarkState:
+    """Apply a configuration immediately, if the current configuration has a version.
 
     Watermarks do not go back. A changed policy starts from the max event time of the substream; an equal policy keeps
     its state. Idle substreams become active if they are not silent under the new ``idle_timeout_ms``.
     """
+    check_version(job, version)
     clock.advance(job, now_ms)
     if job.config.idle_timeout_ms is None and config.idle_timeout_ms is not None:
         # The silence of reports without batches was not measured before, so it starts now.

@@ -1,6 +1,6 @@
 -- Create a job, or change its configuration.
 --
--- args   expected_revision (absent: create a job), state_epoch, config (JSON text, as the client sent it),
+-- args   version (see state.check_version; absent: create a job), state_epoch, config (JSON text, as the client sent it),
 --        compiled_config (JSON text), max_jobs, quota (prefix, jobs), actor, reason; on a Redis Cluster also
 --        jobs_elsewhere and in_quota_elsewhere, the numbers of jobs in other buckets
 -- reply  created, revision
@@ -10,7 +10,7 @@
 -- @include parts/steps
 -- @include parts/substreams
 local number, text, score, highest, minus = values.number, values.text, values.score, values.highest, values.minus
-local job, config, expected = state.job, state.config, args.expected_revision
+local job, config = state.job, state.config
 
 local function write_config()
   redis.call('HSET', key.job, 'config', args.config, 'compiled_config', args.compiled_config)
@@ -36,7 +36,8 @@ local function check_quota()
 end
 
 local function create()
-  local incarnation, now = (job.incarnation or 0) + 1, clock.now()
+  local highest_deleted = number(redis.call('GET', key.incarnation)) or 0
+  local incarnation, now = (job.incarnation or highest_deleted) + 1, clock.now()
   -- Start after the records of the previous incarnation, so that no client continues from an old record.
   local deleted = number(redis.call('HGET', key.job, 'deleted'))
   if deleted then now = math.max(now, deleted + 1) end
@@ -44,6 +45,7 @@ local function create()
   redis.call('UNLINK', key.job)
   redis.call('HSET', key.job, 'schema', constants.SCHEMA)
   redis.call('SADD', key.jobs, key.name)
+  redis.call('ZREM', key.deleted, key.name)
   state.start(incarnation, args.state_epoch, now)
   reply.remember()
   redis.call('HSET', key.job, 'state', 'live', 'created', job.now)
@@ -53,7 +55,7 @@ local function create()
   return finish(true)
 end
 
-if not expected then
+if not args.version then
   if state.read() == 'live' then values.refuse('job_exists') end
   return create()
 end
@@ -139,7 +141,7 @@ end
 
 local function change(record)
   reply.load()
-  if job.revision ~= expected then values.refuse('revision_mismatch', {revision = job.revision}) end
+  state.check_version(args.version)
   record.before, record.has_done = redis.call('HGET', key.job, 'compiled_config'), {}
   before = state.decoded(record.before)
   write_config()

@@ -9,7 +9,7 @@ function queries.get(name)
   if not loaded[name] then
     local packed = redis.call('GET', key.query(name))
     loaded[name] = packed and cmsgpack.unpack(packed) or {name = name, waited = 0, outage = 0}
-    stored[name] = packed or cmsgpack.pack(loaded[name])
+    stored[name] = cmsgpack.pack(loaded[name])  -- packed anew, because the order of the fields in a text may vary
   end
   return loaded[name]
 end

@@ -54,18 +54,29 @@ function state.forget_config()
   in_force = nil
 end
 
--- Read the job; return 'live', 'deleted', or nil if it was never created. Refuse a job that a newer version has written,
--- or that another command is changing in steps.
+local function load_fields(kind, compiled)
+  local fields = stored and cmsgpack.unpack(stored) or {}
+  assert(not kind or fields.incarnation)
+  replace(job, fields)
+  if kind == 'live' then state.configure(compiled) end
+end
+
+-- Read the job; return 'live', 'deleted', or nil if it does not exist. Refuse a job that a newer version has written,
+-- whose hash is damaged, or that another command is changing in steps.
 function state.read()
-  local found = redis.call('HMGET', key.job, 'state', 'compiled_config', 'scalars', 'schema')
+  local found = redis.pcall('HMGET', key.job, 'state', 'compiled_config', 'scalars', 'schema')
+  if found.err then
+    if string.find(found.err, '^WRONGTYPE') then values.refuse('state_damaged') end
+    error(found)
+  end
   local schema = tonumber(found[4])
   if schema and schema > constants.SCHEMA_IN_STEPS then
     values.refuse('state_too_new', {schema = schema, supported = constants.SCHEMA})
   end
   stored, stored_schema = found[3], schema
-  replace(job, stored and cmsgpack.unpack(stored) or {})
+  local is_sound = pcall(load_fields, found[1], found[2])
+  if not is_sound then values.refuse('state_damaged') end
   if job.steps and not state.changes.is_step then values.refuse('job_busy', {steps = job.steps.id}) end
-  if found[1] == 'live' then state.configure(found[2]) end
   return found[1] or nil
 end
 
@@ -92,11 +103,38 @@ function state.save()
   if packed ~= stored then redis.call('HSET', key.job, 'scalars', packed) end
 end
 
+-- Refuse a command for another version of the configuration. An absent field of the version stands for any value.
+function state.check_version(version)
+  if (version.state_epoch or job.state_epoch) ~= job.state_epoch
+    or (version.revision or job.revision) ~= job.revision then
+    values.refuse('revision_mismatch', {revision = job.revision})
+  end
+end
+
+-- Let the tombstone of a job expire. Keep the number of tombstones.
+function state.expire_tombstone(deleted, kept)
+  local highest = tonumber(redis.call('GET', key.incarnation)) or 0
+  redis.call('SET', key.incarnation, math.max(job.incarnation, highest))
+  redis.call('PEXPIRE', key.job, constants.TOMBSTONE_KEPT_MS, 'NX')
+  redis.call('ZADD', key.deleted, deleted, key.name)
+  local expired = deleted - constants.TOMBSTONE_KEPT_MS
+  for _, name in ipairs(redis.call('ZRANGE', key.deleted, '-inf', expired, 'BYSCORE', 'LIMIT', 0, 100)) do
+    redis.call('ZREM', key.deleted, name)
+  end
+  for _, name in ipairs(redis.call('ZRANGE', key.deleted, 0, -kept - 1)) do
+    local oldest = key.job_named(name)
+    if redis.pcall('HGET', oldest, 'state') == 'deleted' then redis.call('UNLINK', oldest) end
+    redis.call('ZREM', key.deleted, name)
+  end
+  redis.call('PEXPIRE', key.deleted, constants.TOMBSTONE_KEPT_MS)
+end
+
 -- Replace the job by a tombstone.
-function state.delete()
+function state.delete(kept)
   redis.call('UNLINK', key.job)
   redis.call('HSET', key.job, 'state', 'deleted', 'deleted', job.now, 'schema', constants.SCHEMA, 'scalars',
     cmsgpack.pack({incarnation = job.incarnation}))
+  state.expire_tombstone(job.now, kept)
 end
 
 -- Clear the values that describe the previous command. argument: the packed args of this command.

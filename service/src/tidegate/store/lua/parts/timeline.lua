@@ -10,10 +10,11 @@ local function start_of(interval, time)
   return time - values.modulo(time, interval)
 end
 
--- Append a sample for each interval that has none yet. A sample is '<time> <watermark> <reason> <query> <name>'.
+-- Append a sample for each interval that has none yet. After its creation, an empty job has no samples. A sample is '<time> <watermark> <reason> <query> <name>'.
 function timeline.record(holder)
   local before = state.changes.previous_now
   if before and start_of(SHORTEST, before) == start_of(SHORTEST, job.now) then return end
+  if before and not (holder or job.watermark) then return end
   holder = holder or {}
   local sample = table.concat({text(job.now), text(job.watermark), holder.reason or '', holder.query or '',
     holder.substream or holder.hold or ''}, ' ')

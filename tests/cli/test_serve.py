@@ -56,6 +56,24 @@ def test_an_invalid_setting_is_named(tmp_path: Path, name: str, value: str) -> N
     assert name in fails(tmp_path, **{name: value})
 
 
+@pytest.mark.parametrize("kind", ["binary", "directory"])
+def test_an_unreadable_secret_is_refused(tmp_path: Path, kind: str) -> None:
+    """Without the address in the file, the coordinator would start with an embedded Valkey, which has no jobs."""
+    file = tmp_path / "tidegate_redis_url"
+    if kind == "binary":
+        file.write_bytes(b"\xff")
+    else:
+        file.mkdir()
+    assert "TIDEGATE_SECRETS_DIR: cannot read a file" in fails(tmp_path, TIDEGATE_SECRETS_DIR=str(tmp_path))
+
+
+def test_an_empty_key_of_the_tokens_is_refused(tmp_path: Path) -> None:
+    """A new key makes all tokens invalid, so the operator must decide."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "token.secret").touch()
+    assert "token.secret: expected hexadecimal digits" in fails(tmp_path)
+
+
 def test_an_unsuitable_redis_is_refused_with_one_line(tmp_path: Path) -> None:
     """``tests/store/test_checks.py`` has the lines for all addresses."""
     with with_replicas(tmp_path, 1) as (primary, [replica]):

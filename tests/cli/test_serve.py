@@ -15,7 +15,9 @@ import pytest
 from redis import Redis
 
 from tests.support.ports import listens
-from tests.support.serve import fails
+from tests.support.redis_servers import RedisServer, running
+from tests.support.sentinels import with_replicas
+from tests.support.serve import fails, refused
 from tests.support.waiting import until
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate_spark.testing import CoordinatorProcess
@@ -52,6 +54,49 @@ def test_a_redis_that_cannot_be_reached_is_named_without_its_password(tmp_path: 
 )
 def test_an_invalid_setting_is_named(tmp_path: Path, name: str, value: str) -> None:
     assert name in fails(tmp_path, **{name: value})
+
+
+@pytest.mark.parametrize("kind", ["binary", "directory"])
+def test_an_unreadable_secret_is_refused(tmp_path: Path, kind: str) -> None:
+    """Without the address in the file, the coordinator would start with an embedded Valkey, which has no jobs."""
+    file = tmp_path / "tidegate_redis_url"
+    if kind == "binary":
+        file.write_bytes(b"\xff")
+    else:
+        file.mkdir()
+    assert "TIDEGATE_SECRETS_DIR: cannot read a file" in fails(tmp_path, TIDEGATE_SECRETS_DIR=str(tmp_path))
+
+
+def test_an_empty_key_of_the_tokens_is_refused(tmp_path: Path) -> None:
+    """A new key makes all tokens invalid, so the operator must decide."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "token.secret").touch()
+    assert "token.secret: expected hexadecimal digits" in fails(tmp_path)
+
+
+def test_an_unsuitable_redis_is_refused_with_one_line(tmp_path: Path) -> None:
+    """``tests/store/test_checks.py`` has the lines for all addresses."""
+    with with_replicas(tmp_path, 1) as (primary, [replica]):
+        primary.redis.acl_setuser("reader", enabled=True, passwords=["+secret"], keys=["*"], categories=["+@read"])
+        foreign = fails(tmp_path, TIDEGATE_REDIS_URL=f"redis://{primary.address}/0?foo=1")
+        assert "has the parameter foo" in foreign
+        reader = fails(tmp_path, TIDEGATE_REDIS_URL=f"redis://reader:secret@{primary.address}/0")
+        assert "no permissions to run the 'info' command. Allow all" in reader
+        # Without TIDEGATE_TOKEN_SECRET, the coordinator stores the key of the tokens in Redis.
+        *_, read_only = refused(tmp_path, TIDEGATE_REDIS_URL=f"redis://{replica.address}/0")
+        assert "It is a replica; set TIDEGATE_REDIS_URL to the primary, or to Sentinels." in read_only
+
+
+def test_a_full_redis_delays_no_start(tmp_path: Path) -> None:
+    """The key of the tokens exists already, so a coordinator that restarts needs no memory."""
+    server = RedisServer(tmp_path / "redis", "--appendonly", "yes")
+    with running(server):
+        url = f"redis://{server.address}/0"
+        with CoordinatorProcess(tmp_path / "first", redis_url=url):
+            pass
+        server.redis.config_set("maxmemory", 1)
+        with CoordinatorProcess(tmp_path / "second", redis_url=url) as process:
+            assert httpx.get(f"{process.url}/livez").status_code == 200
 
 
 def test_settings_may_come_from_files(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from tidegate_spark.testing import ensure_java
 ONCE = {"secrets", "key", "keys"}
 """Services that end by themselves."""
 OURS = {"tidegate:local", "tidegate-flights:local"}
-SCRIPTS = ROOT / "service" / "src" / "tidegate" / "store" / "lua"
 EXACT = {"DEMO_DAYS": "1", "DEMO_LAG_MINUTES": "120", "DEMO_IDLE_BATCHES": "0"}
 """All destinations are declared, none becomes idle, and the lag is above the largest delay: no row is late."""
 
@@ -154,36 +153,6 @@ def check_user(composed: Composed) -> None:
         for forbidden in (["FLUSHALL"], ["KEYS", "*"], ["CONFIG", "GET", "*"], ["ACL", "LIST"], ["SET", "other", "1"]):
             with pytest.raises(NoPermissionError):
                 valkey.execute_command(*forbidden)
-
-
-def test_the_valkey_user_may_run_the_commands_of_functions() -> None:
-    """The user may run the commands of the functions, load the functions, read, and subscribe to notifications."""
-    scripts = "\n".join(path.read_text() for path in SCRIPTS.rglob("*.lua"))
-    of_scripts = {name.lower() for name in re.findall(r"""\(["']([A-Z]{3,})["'][,)]""", scripts)}
-    assert len(of_scripts) > 20
-    allowed = set(re.findall(r" \+(\S+)", (ROOT / "deploy" / "compose" / "users.acl").read_text().splitlines()[-1]))
-    assert of_scripts - allowed == set()
-    assert (
-        allowed - of_scripts
-        == {
-            "fcall",
-            "function|delete",
-            "function|list",
-            "function|load",
-            "get",
-            "set",
-            "hmget",
-            "ping",
-            "info",
-            "client|setinfo",
-            "psubscribe",
-            "punsubscribe",
-            "zscan",
-            "wait",
-            "cluster|slots",
-        }
-        - of_scripts
-    )
 
 
 def test_secrets_and_state_survive_a_restart(composed: Composed) -> None:

@@ -152,7 +152,7 @@ def test_the_dashboard_and_the_rules_find_series(prometheus: httpx.Client) -> No
         assert answer.status_code == 200, f"{expr}: {answer.text}"
         assert answer.json()["data"]["result"], f"{expr} finds nothing"
     rules = alerts(prometheus)
-    assert len(rules) == 18
+    assert len(rules) == 19
     assert {rule["health"] for rule in rules} <= {"ok", "unknown"}
     pending = {rule["name"] for rule in rules if rule["state"] != "inactive"}
     assert "TidegateQueryMissing" in pending and "TidegateStoreDown" not in pending

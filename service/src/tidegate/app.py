@@ -28,6 +28,7 @@ from tidegate.reads.overview import Overview
 from tidegate.reads.reader import Reader
 from tidegate.runtime.key_recorder import record_key_usage
 from tidegate.runtime.metrics import Metrics
+from tidegate.runtime.risks import watch_risks
 from tidegate.runtime.sweeper import Sweeper
 from tidegate.runtime.tasks import end
 from tidegate.runtime.traces import Traces, configured_traces
@@ -200,6 +201,7 @@ async def _lifespan(app: FastAPI, replica: _Replica) -> AsyncIterator[None]:
         asyncio.create_task(revocation.run(), name="revocation"),
         asyncio.create_task(record_key_usage(store, usage, keyring), name="key-recorder"),
         asyncio.create_task(Sweeper(store, settings.sweep_interval_ms, metrics).run(), name="sweeper"),
+        asyncio.create_task(watch_risks(servers, replica.redis_url, metrics), name="risks"),
     ]
     yield
     await end(tasks)

@@ -26,7 +26,9 @@ from tidegate.app import create_app, store_servers
 from tidegate.auth.keyring import Keyring
 from tidegate.runtime.logs import configure
 from tidegate.settings import LOOPBACK, Settings, load_settings
-from tidegate.store.connection import check_all, without_password
+from tidegate.store import shared
+from tidegate.store.checks import check_all, reachable
+from tidegate.store.connection import without_password
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate.store.functions import delete_other_versions
 from tidegate.web.connections import Connections
@@ -65,7 +67,8 @@ def serve(*, insecure: bool, stop_with_stdin: bool) -> None:
     with ExitStack() as stack:
         listening = stack.enter_context(_listen(settings.host, settings.port))
         url, valkey = _open_store(settings, stack)
-        server = _Server(create_app(settings, url, _token_key(settings), keyring), settings)
+        token_key = asyncio.run(_check(settings, url, _token_key(settings)))
+        server = _Server(create_app(settings, url, token_key, keyring), settings)
         _on_end_signals(server.handle_exit)
         if valkey is not None:
             _start_thread(server.stop_after, valkey)
@@ -119,10 +122,8 @@ def _keyring(settings: Settings, insecure: bool) -> Keyring | None:
 def _open_store(settings: Settings, stack: ExitStack) -> tuple[str, EmbeddedValkey | None]:
     """Return the address of the store, and the embedded server unless a Redis is configured."""
     if settings.redis_url is not None:
-        asyncio.run(_check(settings, settings.redis_url))
         return settings.redis_url, None
     valkey = stack.enter_context(EmbeddedValkey(settings.data_dir))
-    asyncio.run(_check(settings, valkey.url))
     return valkey.url, valkey
 
 
@@ -243,7 +244,12 @@ def _listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-async def _check(settings: Settings, redis_url: str) -> None:
+async def _check(settings: Settings, redis_url: str, token_key: bytes | None) -> bytes:
+    """Check the store, and return the key of the watermark tokens: the given one, or the one in the store.
+
+    Raises:
+        StoreUnavailable: If the store cannot be used, or has no key and accepts no writes.
+    """
     async with aclosing(store_servers(settings, redis_url)) as servers:
         await check_all(servers, redis_url)
         try:
@@ -251,6 +257,10 @@ async def _check(settings: Settings, redis_url: str) -> None:
                 await delete_other_versions(server.redis)
         except RedisError as error:  # a server that is full or read-only; the functions only use memory
             log.warning("Cannot delete the functions of other versions from Redis: %s", error)
+        if token_key is not None:
+            return token_key
+        with reachable(redis_url):
+            return await shared.token_secret(servers)
 
 
 def _stored_secret(data_dir: Path) -> bytes:
@@ -260,7 +270,10 @@ def _stored_secret(data_dir: Path) -> bytes:
     """
     path = data_dir / "token.secret"
     try:
-        return bytes.fromhex(path.read_text())
+        key = bytes.fromhex(path.read_text())
+        if not key:  # a full disk leaves an empty file
+            raise ValueError("the file is empty")
+        return key
     except (ValueError, IsADirectoryError, PermissionError):
         raise CannotServe(
             f"Cannot read the key of the watermark tokens in {path}: expected hexadecimal digits; restore the file, or "

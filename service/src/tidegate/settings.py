@@ -1,9 +1,11 @@
 """The settings of the service, from environment variables ``TIDEGATE_<NAME>`` or from files ``tidegate_<name>``."""
 
 import os
+import warnings
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import pydantic_settings
 from pydantic import BeforeValidator, Field, IPvAnyNetwork, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
@@ -161,7 +163,15 @@ def load_settings() -> Settings:
     if secrets is not None and not Path(secrets).is_dir():
         raise SettingsError(f"TIDEGATE_SECRETS_DIR: {secrets} is not a directory; set it to a directory, or unset it.")
     try:
-        return Settings(_secrets_dir=secrets)
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "error", UserWarning
+            )  # a directory in place of a file would be no more than a warning
+            return Settings(_secrets_dir=secrets)
+    except (pydantic_settings.SettingsError, OSError, UserWarning) as error:
+        raise SettingsError(
+            f"TIDEGATE_SECRETS_DIR: cannot read a file in {secrets} ({error.__cause__ or error}); expected text files."
+        ) from None
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         name = "TIDEGATE_" + "_".join(str(part) for part in first["loc"]).upper()

@@ -59,6 +59,7 @@ class Metrics:
         self._refused_calls = counter("refused_calls", "Calls answered with 429 or 503, by error code", ["code"])
         self.swept = gauge("last_sweep_timestamp_seconds", "Unix time of the last completed sweep")
         self.clock_jumped = gauge("clock_jumped", "1 while the clock of Redis is too far ahead")
+        self.store_risk = gauge("store_risk", "1 if the configuration of Redis can lose state in this way", ["risk"])
 
     def observe_waiting(self, waiting: Callable[[], int], limit: int) -> None:
         """Export the number of waiting clients and its limit."""

@@ -1,18 +1,18 @@
-"""The connection to Redis, and the check that the server is suitable.
+"""The connection to Redis.
 
 The server is Redis 7.0 or later, or Valkey. The connection uses TCP (``redis://``), TLS (``rediss://``) or a Unix
 socket (``unix://``). With ``redis+sentinel://`` or ``rediss+sentinel://``, Sentinels name the primary. With
 ``redis+cluster://`` or ``rediss+cluster://``, the store is a Redis Cluster.
 """
 
-import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.connection import SSLConnection, parse_url
+from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
+from redis.asyncio.connection import Connection, SSLConnection, parse_url
 from redis.asyncio.sentinel import (
     Sentinel,
     SentinelConnectionPool,
@@ -22,13 +22,9 @@ from redis.asyncio.sentinel import (
 from redis.exceptions import OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
 
 from tidegate.store.cluster import Cluster
-from tidegate.store.keyspace import BUCKETS, SCHEMA, SCHEMAS
 from tidegate.store.pipelining import Replication
 from tidegate.store.servers import OneServer, Servers, reporting_losses
 
-log = logging.getLogger(__name__)
-
-OLDEST = (7, 0)
 CONNECTIONS = 64
 WAIT_S = 5
 SENTINEL_WAIT_S = 1
@@ -41,9 +37,26 @@ WRONG_TYPE = "WRONGTYPE "
 SENTINELS, CLUSTER = "+sentinel://", "+cluster://"
 DEFAULT_BUCKETS = 64
 ADDRESSES = (
-    "redis://host:port/0, rediss://..., unix:///path/to.sock, redis+sentinel://host:port,host:port/name-of-primary/0, "
-    "or redis+cluster://host:port,host:port"
+    "redis://user:password@host:port/0, rediss://..., unix:///path/to.sock, "
+    "redis+sentinel://host:port,host:port/name-of-primary/0, or redis+cluster://host:port,host:port"
 )
+PARAMETERS = (
+    "client_name",
+    "db",
+    "health_check_interval",
+    "max_connections",
+    "password",
+    "protocol",
+    "socket_connect_timeout",
+    "socket_keepalive",
+    "socket_timeout",
+    "timeout",
+    "username",
+)
+"""Parameters of every address. The other options of redis-py would change how this package uses the connection."""
+TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+TLS_PARAMETERS = (*TLS_FILES, "ssl_ca_path", "ssl_cert_reqs", "ssl_check_hostname", "ssl_ciphers", "ssl_password")
+SENTINEL_PARAMETERS = ("sentinel_password", "sentinel_username")
 
 
 class StoreUnavailable(Exception):
@@ -58,6 +71,8 @@ OPTIONS: dict[str, Any] = {
     "socket_timeout": WAIT_S,
     "socket_connect_timeout": WAIT_S,
     "health_check_interval": 15,
+    # Redis 7.0 has no CLIENT SETINFO, so an ACL that every supported server loads cannot allow it.
+    "driver_info": None,
 }
 """Options of all connections. Callers wait while all connections of a pool are busy. A name of another program that is
 not UTF-8 must not fail the answers that contain it."""
@@ -73,7 +88,8 @@ def connect(url: str) -> Redis:
         if SENTINELS in url:
             pool: BlockingConnectionPool = _to_primary(url, OPTIONS)
         else:
-            pool = BlockingConnectionPool.from_url(url, **OPTIONS)
+            pool = BlockingConnectionPool(**OPTIONS | _options(url))
+        _check_options(pool)
     return Redis.from_pool(reporting_losses(pool))
 
 
@@ -94,14 +110,61 @@ def connect_all(url: str, buckets: int = DEFAULT_BUCKETS, replication: Replicati
         return _to_cluster(url, buckets, replication)
 
 
+async def replicas(redis: Redis) -> list[tuple[str, Redis]]:
+    """Return the addresses and clients of the replicas that Sentinels name, which the caller closes; none otherwise."""
+    pool = redis.connection_pool
+    return await pool.replicas() if isinstance(pool, _ToPrimary) else []
+
+
+class _InvalidAddress(ValueError):
+    """Raised for an invalid part of an address. The message has no password."""
+
+
 @contextmanager
 def _valid(url: str) -> Iterator[None]:
+    """Raise StoreUnavailable in place of the errors of an invalid address, which may contain a part of a password."""
     try:
         yield
-    except (ValueError, TypeError) as error:
+    except _InvalidAddress as error:
         raise StoreUnavailable(
-            f"{without_password(url)} is not a Redis address; set TIDEGATE_REDIS_URL to {ADDRESSES}."
+            f"{without_password(url)} is not a Redis address, because {error}; correct TIDEGATE_REDIS_URL."
         ) from error
+    except (ValueError, TypeError, RedisError) as error:
+        raise StoreUnavailable(
+            f"{without_password(url)} is not a Redis address; set TIDEGATE_REDIS_URL to {ADDRESSES}, with special "
+            "characters in the password percent-encoded."
+        ) from error
+
+
+def _options(url: str, *others: str) -> dict[str, Any]:
+    """Return the options in the address of a server; raise ValueError if it is invalid.
+
+    Args:
+        url: Address of a server.
+        others: Names of further parameters that the address may have.
+    """
+    parts = urlsplit(url)
+    known = (*PARAMETERS, *others, *(TLS_PARAMETERS if parts.scheme == "rediss" else ()))
+    for name, values in parse_qs(parts.query, keep_blank_values=True).items():
+        if name not in known:
+            raise _InvalidAddress(f"it has the parameter {name}; expected any of {', '.join(sorted(known))}")
+        if name in TLS_FILES and not os.access(values[0], os.R_OK):
+            raise _InvalidAddress(f"the file {values[0]} of its parameter {name} cannot be read")
+        try:
+            parse_url(f"redis://host?{urlencode({name: values[0]})}")
+        except ValueError:
+            raise _InvalidAddress(f"its parameter {name} has an invalid value") from None
+    database = parts.path.removeprefix("/")
+    if parts.scheme != "unix" and database and not database.isdecimal():
+        if "@" in database:  # a slash in the password, which must not be shown
+            raise ValueError("the path of an address has an @")
+        raise _InvalidAddress(f"its database is {database}; expected a number")
+    return {**parse_url(url)}
+
+
+def _check_options(pool: ConnectionPool) -> None:
+    """Raise ValueError, TypeError or RedisError if an option of a pool's connections has an invalid value."""
+    pool.make_connection()  # type: ignore[no-untyped-call]  # it would connect at its first command
 
 
 class _ToPrimary(SentinelConnectionPool, BlockingConnectionPool):
@@ -112,6 +175,15 @@ class _ToPrimary(SentinelConnectionPool, BlockingConnectionPool):
         if inuse_connections:  # at shutdown, not when the primary has changed
             await self.sentinel_manager.aclose()
 
+    async def replicas(self) -> list[tuple[str, Redis]]:
+        """Return the addresses and clients of the replicas that the Sentinels name."""
+        kind = SSLConnection if issubclass(self.connection_class, SSLConnection) else Connection
+        options = {name: value for name, value in self.connection_kwargs.items() if name != "connection_pool"}
+        return [
+            (f"{host}:{port}", Redis.from_pool(ConnectionPool(kind, host=host, port=port, **options)))
+            for host, port in await self.sentinel_manager.discover_slaves(self.service_name)
+        ]
+
 
 def _to_primary(url: str, options: dict[str, Any]) -> _ToPrimary:
     """Return a pool for a Sentinel address; raise ValueError if the address is invalid."""
@@ -121,7 +193,7 @@ def _to_primary(url: str, options: dict[str, Any]) -> _ToPrimary:
     name, _, database = parts.path.removeprefix("/").partition("/")
     if not name or not hosts:
         raise ValueError("a Sentinel address must name the primary")
-    given: dict[str, Any] = {**parse_url(f"{scheme}://{credentials}{at}primary/{database or 0}?{parts.query}")}
+    given = _options(f"{scheme}://{credentials}{at}primary/{database or 0}?{parts.query}", *SENTINEL_PARAMETERS)
     secured = given.pop("connection_class", None) is SSLConnection
     del given["host"]
     of_sentinels: dict[str, Any] = {
@@ -144,81 +216,10 @@ def _to_cluster(url: str, buckets: int, replication: Replication | None) -> Clus
     credentials, at, hosts = parts.netloc.rpartition("@")
     if not hosts or parts.path not in ("", "/", "/0"):  # a Redis Cluster has only the database 0
         raise ValueError("an address of a Redis Cluster must name nodes, and no database")
-    given: dict[str, Any] = {**parse_url(f"{scheme}://{credentials}{at}node?{parts.query}")}
+    given = _options(f"{scheme}://{credentials}{at}node?{parts.query}")
     del given["host"]
+    _check_options(BlockingConnectionPool(**OPTIONS | given))
     return Cluster(hosts, OPTIONS | given, buckets, replication)
-
-
-async def check(redis: Redis, url: str) -> None:
-    """Raise StoreUnavailable if a server cannot be reached, refuses access, or cannot run the functions."""
-    with _reachable(url):
-        info = await redis.info("server")
-    version = str(info["redis_version"])
-    in_cluster = "cluster" in (info.get("redis_mode"), info.get("server_mode"))  # the second name is Valkey's
-    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
-        raise StoreUnavailable(
-            f"The Redis at {without_password(url)} is version {version}; upgrade it to 7.0 or later."
-        )
-    if in_cluster and CLUSTER not in url:
-        raise StoreUnavailable(
-            f"The Redis at {without_password(url)} is a Redis Cluster; set TIDEGATE_REDIS_URL to "
-            "redis+cluster://host:port,host:port with the addresses of some nodes."
-        )
-
-
-async def check_all(servers: Servers, url: str) -> None:
-    """Check each server, the schema of the state, and the number of buckets of a Redis Cluster.
-
-    Raises:
-        StoreUnavailable: If a server is not suitable, if a newer version has used the store, or if the coordinators of
-            a Redis Cluster use another number of buckets.
-    """
-    with _reachable(url):
-        each = await servers.all()
-    for server in each:
-        await check(server.redis, url)
-    await _check_schema(servers, url)
-    if CLUSTER in url:
-        await _check_buckets(servers, url)
-
-
-async def _check_schema(servers: Servers, url: str) -> None:
-    with _reachable(url):
-        newest = await servers.at(SCHEMAS, lambda server: server.execute(("ZSCORE", SCHEMAS, "newest")))
-    if newest is not None and float(newest) > SCHEMA:
-        raise StoreUnavailable(
-            f"A newer version of Tidegate has used the Redis at {without_password(url)}: its state has schema "
-            f"{float(newest):.0f}, and this version reads schemas up to {SCHEMA}. Start the newer version again, or "
-            "restore a back-up from before the upgrade."
-        )
-    try:
-        # GT, because coordinators of two versions may start at the same time.
-        await servers.at(SCHEMAS, lambda server: server.execute(("ZADD", SCHEMAS, "GT", SCHEMA, "newest")))
-    except RedisError as error:  # a server that is full or read-only; the functions still check the schema of each job
-        log.warning("Cannot store the schema of the state in Redis: %s", error)
-
-
-async def _check_buckets(servers: Servers, url: str) -> None:
-    buckets = len(servers.keys.buckets)
-    with _reachable(url):
-        await servers.at(BUCKETS, lambda server: server.execute(("SET", BUCKETS, buckets, "NX")))
-        stored = int(await servers.at(BUCKETS, lambda server: server.execute(("GET", BUCKETS))))
-    if stored != buckets:
-        raise StoreUnavailable(
-            f"The Redis Cluster at {without_password(url)} has its jobs in {stored} buckets, but TIDEGATE_BUCKETS is "
-            f"{buckets}; set TIDEGATE_BUCKETS to {stored}. The number cannot change while the cluster has jobs."
-        )
-
-
-@contextmanager
-def _reachable(url: str) -> Iterator[None]:
-    try:
-        yield
-    except (RedisError, OSError) as error:
-        raise StoreUnavailable(
-            f"Cannot use the Redis at {without_password(url)}: {str(error).rstrip('.') or type(error).__name__}. "
-            "Start Redis, or correct TIDEGATE_REDIS_URL; without TIDEGATE_REDIS_URL, Tidegate uses an embedded Valkey."
-        ) from error
 
 
 def without_password(url: str) -> str:

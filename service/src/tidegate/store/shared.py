@@ -9,10 +9,17 @@ from tidegate.store.servers import Servers
 
 
 async def token_secret(servers: Servers) -> bytes:
-    """Return the MAC key of the watermark tokens; the first replica creates it."""
-    new = ("SET", SECRET, secrets.token_hex(32), "NX")
-    await servers.at(SECRET, lambda server: server.execute(new))
-    return bytes.fromhex(str(await servers.at(SECRET, lambda server: server.execute(("GET", SECRET)))))
+    """Return the MAC key of the watermark tokens; the first replica creates it.
+
+    Raises:
+        RedisError: If Redis does not answer, or has no key and accepts no writes.
+    """
+    stored: Any = await servers.at(SECRET, lambda server: server.execute(("GET", SECRET)))
+    if stored is None:
+        new = ("SET", SECRET, secrets.token_hex(32), "NX")
+        await servers.at(SECRET, lambda server: server.execute(new))
+        stored = await servers.at(SECRET, lambda server: server.execute(("GET", SECRET)))
+    return bytes.fromhex(str(stored))
 
 
 async def record_last_use(servers: Servers, last_used: Mapping[str, float]) -> None:

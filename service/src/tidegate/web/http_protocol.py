@@ -310,9 +310,9 @@ class Connection(HttpToolsProtocol):
         serving = self._served()
         if info[0] == TCP_CLOSE:
             self.transport.abort()
-        elif serving is not None and serving.scope["http_version"] == "1.1" and not serving.response_started:
-            if not self._probed:
-                self._probed = True
+        elif serving is not None and not (self._probed or serving.response_started):
+            self._probed = True
+            if serving.scope["http_version"] == "1.1":
                 self.transport.write(PROCESSING)
 
     def _head_size(self) -> int:

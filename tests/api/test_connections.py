@@ -14,6 +14,7 @@ import httpx
 import psutil
 import pytest
 
+from tests.support.programs import run, tool
 from tests.support.waiting import until
 from tidegate_spark.testing import CoordinatorProcess
 
@@ -38,8 +39,10 @@ def dial(guarded: CoordinatorProcess) -> Iterator[Callable[..., socket.socket]]:
     """Return a function that opens a connection, which is closed at the end of the test."""
     with ExitStack() as stack:
 
-        def opened(sent: bytes = b"", address: str = "127.0.0.1") -> socket.socket:
+        def opened(sent: bytes = b"", address: str = "127.0.0.1", room: int = 0) -> socket.socket:
             made = stack.enter_context(socket.socket())
+            if room:
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
             made.bind((address, 0))
             made.settimeout(60)
             made.connect(("127.0.0.1", guarded.port))
@@ -216,6 +219,74 @@ def test_an_unread_answer_times_out(guarded: CoordinatorProcess, dial: Callable[
     before = refused(guarded, "response_timeout")
     dial(b"GET /v1/openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 90)
     until(lambda: refused(guarded, "response_timeout") == before + 1, "the connection is closed")
+
+
+def test_an_unread_answer_takes_little_memory_of_the_kernel(tmp_path: Path) -> None:
+    """The kernel does not take megabytes for each client that does not read, and its timeout ends the connection."""
+    with CoordinatorProcess(tmp_path) as patient, socket.socket() as unread:
+        unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        unread.connect(("127.0.0.1", patient.port))
+        unread.sendall(b"GET /v1/openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 90)
+        place = f"127.0.0.1:{unread.getsockname()[1]}"
+
+        def queued() -> int:
+            """Return the number of bytes that the coordinator has written and the client has no room for."""
+            [line] = run(tool("ss", "iproute2"), "-tnH", "dst", place).splitlines()
+            return int(line.split()[2])
+
+        until(lambda: queued() > 0, "the client has no room for more")
+        before, size = -1, queued()
+        while size != before:  # until the kernel takes no more bytes
+            time.sleep(1)
+            before, size = size, queued()
+        assert size < 256 * 1024
+
+
+def test_an_unread_event_stream_ends(guarded: CoordinatorProcess, dial: Callable[..., socket.socket]) -> None:
+    """The timeout also applies if the buffers have room for all events, so that no call waits for the client."""
+    with httpx.Client(base_url=guarded.url, timeout=60) as http:
+        config = {"policy": {"type": "limiting_lag", "lag_ms": 10}}
+        http.put("/v1/jobs/unread", json=config, headers={"If-None-Match": "*"}).raise_for_status()
+        before = refused(guarded, "response_timeout")
+        unread = dial(b"GET /v1/jobs/unread/watermark:watch HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", room=2048)
+        assert unread.recv(12) == b"HTTP/1.1 200"
+        event_times = iter(range(1000, 10_000_000, 1000))
+
+        def ended() -> bool:
+            for _ in range(20):
+                report = {"substreams": ["a"], "max_event_times": [next(event_times)]}
+                http.post("/v1/jobs/unread:report", json=report).raise_for_status()
+            return refused(guarded, "response_timeout") == before + 1
+
+        until(ended, "the stream has ended")
+        assert metric(guarded, "tidegate_waiting_clients") == 0
+
+
+def test_a_client_that_stops_sending_is_answered(
+    guarded: CoordinatorProcess, dial: Callable[..., socket.socket]
+) -> None:
+    """A client may close its side of the connection after its requests, also while it waits."""
+    config = {"policy": {"type": "limiting_lag", "lag_ms": 10}}
+    httpx.put(f"{guarded.url}/v1/jobs/half", json=config, headers={"If-None-Match": "*"}, timeout=60).raise_for_status()
+    poll = b"GET /v1/jobs/half/watermark?at_least=5&timeout_s=4 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    for sent, statuses in [
+        (HEAD + b"\r\n", [b"200"]),
+        ((HEAD + b"\r\n") * 3, [b"200"] * 3),
+        (poll + HEAD + b"\r\n" + HEAD, [b"102", b"200", b"200"]),
+        (HEAD + b"\r\n" + POST + b"\r\n{", [b"200"]),
+        (poll.replace(b"HTTP/1.1", b"HTTP/1.0"), [b"200"]),
+        (HEAD, []),
+        (POST + b"\r\n{", []),
+        (b"", []),
+    ]:
+        half = dial(sent)
+        half.shutdown(socket.SHUT_WR)
+        assert re.findall(rb"HTTP/1.1 (\d+)", answer(half)) == statuses, sent
+    idle = dial(HEAD + b"\r\n")
+    while not idle.recv(4096).endswith(b"}"):
+        pass
+    idle.shutdown(socket.SHUT_WR)
+    assert idle.recv(4096) == b""
 
 
 def test_connections_per_address_are_limited(guarded: CoordinatorProcess, dial: Callable[..., socket.socket]) -> None:

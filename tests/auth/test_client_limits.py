@@ -1,7 +1,9 @@
 """Limits per client address."""
 
 import pytest
+from fastapi import Request
 
+from tidegate.auth.sessions import Sessions
 from tidegate.auth.usage import Limit, network
 
 
@@ -26,3 +28,14 @@ def test_a_limit_is_shared_within_a_network() -> None:
     assert [limit.take(network(f"2001:db8::{n}")) for n in range(3)] == [True, True, False]
     assert not limit.has_room(network("2001:db8::77"))
     assert limit.take(network("2001:db8:0:1::1"))
+
+
+def test_a_repeated_session_cookie_is_not_used() -> None:
+    """Another host of the domain can set a second cookie of the same name, so neither of the two counts."""
+
+    def token(cookies: str) -> str:
+        request = Request({"type": "http", "headers": [(b"cookie", cookies.encode())]})
+        return Sessions(b"key", None).form_token(request)
+
+    assert token("tidegate_session=a; tidegate_session=b") == token("other=c")
+    assert token("tidegate_session=a; other=c") == token("tidegate_session=a") != token("other=c")

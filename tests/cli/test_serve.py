@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -203,6 +204,54 @@ def test_open_reports_are_answered_at_shutdown(tmp_path: Path, job_name: str) ->
         redis.execute_command("CLIENT", "UNPAUSE")
         assert answer.result().json()["watermark"] == 90
         ended.result()
+
+
+def test_a_stop_with_unfinished_requests_prints_no_traceback(tmp_path: Path) -> None:
+    """A coordinator stops in time and with status 0, whatever its clients have left unfinished."""
+    head = b"%b HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    body = b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    report = head % b"POST /v1/jobs/j:report" + body
+    large = head % b"GET /v1/openapi.json" + b"\r\n"
+    columns = b'{"substreams": ["a"], "max_event_times": [1]}'
+    sent = {
+        "nothing": b"",
+        "a part of a head": head % b"GET /livez",
+        "a part of a body": report % 900 + b"{",
+        "no body": (report % 900).replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n"),
+        "a long poll": head % b"GET /v1/jobs/j/watermark?at_least=5&timeout_s=200" + b"\r\n",
+        "a long poll and more": head % b"GET /v1/jobs/j/watermark?at_least=5&timeout_s=200"
+        + b"\r\n"
+        + large
+        + b"GET /",
+        "an event stream": head % b"GET /v1/jobs/j/watermark:watch" + b"\r\n",
+        "a live page": head % b"GET /jobs/j/live" + b"\r\n",
+        "unread answers": large * 90,
+        "a report that Redis blocks": report % len(columns) + columns,
+    }
+    with (
+        EmbeddedValkey(tmp_path / "redis") as server,
+        Redis(unix_socket_path=server.socket) as redis,
+        CoordinatorProcess(tmp_path / "coordinator", redis_url=server.url) as process,
+        httpx.Client(base_url=process.url, timeout=60) as http,
+        ExitStack() as stack,
+    ):
+        http.put("/v1/jobs/j", json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
+        connections = {}
+        for name, each in sent.items():
+            if name == "a report that Redis blocks":
+                until(lambda: "tidegate_waiting_clients 4.0" in http.get("/metrics").text, "the waiting clients wait")
+                redis.execute_command("CLIENT", "PAUSE", 600_000, "WRITE")
+            connections[name] = stack.enter_context(socket.create_connection(("127.0.0.1", process.port)))
+            connections[name].sendall(each)
+        until(lambda: any("b" in client["flags"] for client in redis.client_list()), "Redis has blocked the report")
+        running = psutil.Process(process.pid)
+        running.terminate()
+        assert running.wait(60) == 0
+        redis.execute_command("CLIENT", "UNPAUSE")
+        assert b" 408 Request Timeout" in connections["a part of a body"].recv(4096)
+        assert b" 503 Service Unavailable" in connections["a report that Redis blocks"].recv(4096)
+    log = (tmp_path / "coordinator" / "coordinator.log").read_text()
+    assert "Traceback" not in log, log
 
 
 def test_an_external_redis_holds_all_the_state(tmp_path: Path, valkey: EmbeddedValkey, job_name: str) -> None:

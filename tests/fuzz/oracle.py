@@ -9,8 +9,6 @@ import httptools
 from tests.fuzz.messages import Case
 from tidegate.web.statuses import ERRORS
 
-MALFORMED = b"Invalid HTTP request received."
-"""Body of the plain answer to bytes that are not HTTP."""
 UNHEALTHY = {"internal", "store_unavailable", "store_full", "store_read_only", "clock_jumped"}
 """Errors that no request may cause."""
 RETRY = (429, 503)
@@ -40,8 +38,6 @@ class Answer:
             return f"status {self.status} without Retry-After"
         if kind == "application/problem+json":
             return self._wrong_document()
-        if self.status == 400 and self.body == MALFORMED:
-            return None
         if kind.startswith("text/html") or self.status < 300:
             return self._wrong_json() if kind == "application/json" else None
         return None if self.status in (303, 304, 307) or "/static" in kind else self._unknown(kind)

@@ -37,10 +37,17 @@ from tidegate.web.http_protocol import Connection
 log = logging.getLogger(__name__)
 
 SHUTDOWN_S = 10
+"""Maximum time in seconds that calls in progress have to end when the server stops."""
+CLIENTS_S = 5
+"""Time in seconds that clients then have to send the rest of a request, or to read the rest of an answer."""
 BACKLOG = 2048
 OTHER_FILES = 256
 """Number of files that a replica opens in addition to its HTTP connections: for Redis, logs and libraries."""
 MIN_CONNECTIONS = 10
+SOCKET_BUFFER_BYTES = 128 * 1024
+"""Size of the send buffer and of the receive buffer of a connection. Linux can use twice as much memory for each."""
+UNSENT_BYTES = 32 * 1024
+"""Bytes that the kernel takes over before the client has room for them. Further bytes wait for the client to read."""
 
 
 class CannotServe(Exception):
@@ -65,7 +72,7 @@ def serve(*, insecure: bool, stop_with_stdin: bool) -> None:
     keyring = _keyring(settings, insecure)
     _on_end_signals(lambda *_: sys.exit(0))
     with ExitStack() as stack:
-        listening = stack.enter_context(_listen(settings.host, settings.port))
+        listening = stack.enter_context(_listen(settings))
         url, valkey = _open_store(settings, stack)
         token_key = asyncio.run(_check(settings, url, _token_key(settings)))
         server = _Server(create_app(settings, url, token_key, keyring), settings)
@@ -195,7 +202,9 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer waiting clients, and shut down."""
         self._app.state.context.wakeups.close()
+        timer = asyncio.get_running_loop().call_later(CLIENTS_S, self._connections.stop_waiting)
         await super().shutdown(sockets)
+        timer.cancel()
 
 
 def _max_connections(wanted: int) -> int:
@@ -227,11 +236,20 @@ def _on_end_signals(handler: Callable[[int, FrameType | None], None]) -> None:
         signal.signal(number, handler)
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(settings: Settings) -> socket.socket:
     """Return a listening socket. Valkey starts later, so that a port in use leaves no Valkey running."""
+    host, port = settings.host, settings.port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Connections inherit these options. By default, Linux would take megabytes for a client that does not read.
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
+    if sys.platform == "linux":
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+        # The kernel also ends connections whose answer fits into its buffers, and those that the service has closed.
+        timeout_ms = max(1, round(settings.request_timeout_s * 1000))
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
     try:
         listening.bind((host, port))
         listening.listen(BACKLOG)

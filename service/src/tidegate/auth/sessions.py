@@ -58,7 +58,7 @@ class Sessions:
         """Return the caller of a request, or None if it has no valid session."""
         if self.keyring is None:
             return Caller(None)
-        cookie = request.cookies.get(COOKIE, "")
+        cookie = _cookie(request)
         key = self.keyring.key_with_id(cookie.partition(".")[0])
         if key is None:
             return None
@@ -100,4 +100,10 @@ class _Signer(TimestampSigner):
 
 
 def _cookie_bytes(request: Request) -> bytes:
-    return request.cookies.get(COOKIE, "").encode(errors="surrogateescape")
+    return _cookie(request).encode(errors="surrogateescape")
+
+
+def _cookie(request: Request) -> str:
+    """Return the session cookie; an empty text if there is none, or several, because another host may have set one."""
+    names = [cookie.partition("=")[0].strip() for cookie in request.headers.get("cookie", "").split(";")]
+    return request.cookies[COOKIE] if names.count(COOKIE) == 1 else ""

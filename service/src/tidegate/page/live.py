@@ -20,6 +20,7 @@ from tidegate.page.scales import Scales
 from tidegate.page.sections import Sections
 from tidegate.web.access import CallerOf, allowed, caller_of
 from tidegate.web.context import Context, ContextOf, JobId
+from tidegate.web.disconnects import mark_endless
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
@@ -48,7 +49,7 @@ async def jobs_live(request: Request, context: ContextOf, caller: CallerOf, view
                 yield
                 await asyncio.sleep(POLL_S)
 
-    return await _stream(_updates(request, context, polls(), read))
+    return await _stream(request, _updates(request, context, polls(), read))
 
 
 @router.get("/jobs/{job:id}/live")
@@ -64,11 +65,12 @@ async def job_live(
 
     await context.store.sweep(job)  # raises an error before the stream starts if the job does not exist
     changes = context.wakeups.follow(job, None, POLL_S, context.usage.waiting(caller.key))
-    return await _stream(_updates(request, context, changes, read))
+    return await _stream(request, _updates(request, context, changes, read))
 
 
-async def _stream(events: AsyncGenerator[bytes, None]) -> StreamingResponse:
+async def _stream(request: Request, events: AsyncGenerator[bytes, None]) -> StreamingResponse:
     await anext(events)  # raises an error before the stream starts if too many clients wait
+    mark_endless(request.scope)
     return StreamingResponse(events, headers={"X-Accel-Buffering": "no"}, media_type="text/event-stream")
 
 

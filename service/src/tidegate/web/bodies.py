@@ -17,7 +17,7 @@ from starlette.types import Receive
 
 from tidegate.reads.config import KINDS
 from tidegate.reads.types import FieldError
-from tidegate.web.problems import Problem
+from tidegate.web.problems import Problem, incomplete_body
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -45,7 +45,7 @@ async def raw_body(receive: Receive) -> bytes:
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise Problem("incomplete_body", "The connection ended before the end of the body; send the request again.")
+            raise incomplete_body()
         parts.append(message.get("body", b""))
         more = message.get("more_body", False)
     return b"".join(parts)

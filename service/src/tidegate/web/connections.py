@@ -18,7 +18,7 @@ MAX_PIPELINED = 100
 LOG_INTERVAL_S = 10.0
 ADDRESSES_LOGGED = 3
 REASONS = {
-    "malformed": "not valid HTTP",
+    "malformed": "invalid or ambiguous HTTP",
     "head_too_large": f"request head over {MAX_HEAD_BYTES // 1024} KiB or {MAX_HEADERS} headers",
     "url_too_long": "URL too long",
     "too_many_pipelined": f"over {MAX_PIPELINED} requests before an answer",
@@ -35,6 +35,9 @@ class Timed(Protocol):
 
     def check(self, now: float, timeout_s: float) -> None:
         """Close the connection if its client is slower than ``timeout_s``. ``now`` is monotonic time in seconds."""
+
+    def stop_waiting(self) -> None:
+        """Close the connection if its client has not sent its request or read its answer."""
 
 
 class Connections:
@@ -99,6 +102,11 @@ class Connections:
             self._next_log = now + LOG_INTERVAL_S
             log.warning("Closed connections: %s.", self._summary())
             self._closed.clear()
+
+    def stop_waiting(self) -> None:
+        """Close the connections of clients that have not sent their requests or read their answers."""
+        for connection in list(self._open):
+            connection.stop_waiting()
 
     def _summary(self) -> str:
         """Return the closed connections by reason, with the most frequent addresses."""

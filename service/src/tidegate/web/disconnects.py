@@ -1,15 +1,29 @@
-"""Cancellation of calls whose clients disconnect."""
+"""Answers and calls that end when their clients disconnect."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
 from fastapi import Request
 from starlette.requests import ClientDisconnect
+from starlette.types import Scope
 
 from tidegate.runtime.tasks import end
 
 Result = TypeVar("Result")
+
+_ENDLESS = "endless"
+"""Key in the scope of a request whose answer is an event stream."""
+
+
+def mark_endless(scope: Scope) -> None:
+    """Let the answer of a request end when its client stops sending. Other answers are then still sent."""
+    scope[_ENDLESS] = True
+
+
+def is_endless(scope: Mapping[str, Any]) -> bool:
+    """Return whether the answer of a request ends when its client stops sending."""
+    return _ENDLESS in scope
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:

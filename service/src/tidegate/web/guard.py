@@ -14,7 +14,7 @@ from tidegate.auth.errors import AccessDenied
 from tidegate.auth.keyring import Keyring
 from tidegate.auth.usage import KeyUsage
 from tidegate.web.body_memory import BodyMemory, HeldBody
-from tidegate.web.problems import Problem, problem_of, refuse
+from tidegate.web.problems import Problem, incomplete_body, problem_of, refuse
 from tidegate.web.turns import Turns, tenant_of
 
 LOOPBACK_HOST = re.compile(rb"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
@@ -89,6 +89,8 @@ class Guard:
         messages, size = deque[Message](), 0
         while not messages or messages[-1].get("more_body"):
             messages.append(message := await receive())
+            if message["type"] == "http.disconnect":
+                return incomplete_body()
             size += len(message.get("body", b""))
             if size > self.max_body_bytes:
                 return self._too_large()

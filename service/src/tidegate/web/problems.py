@@ -147,6 +147,12 @@ def refuse(scope: Scope, problem: Problem) -> Response:
     return problem.response()
 
 
+def incomplete_body() -> Problem:
+    """Return the problem for a request whose connection ended before its body."""
+    detail = "The connection ended before the end of the body; send the request again."
+    return Problem("incomplete_body", detail)
+
+
 def internal_error() -> Problem:
     """Return the problem for an error of the service."""
     return Problem("internal", STORE_ERRORS["internal"])

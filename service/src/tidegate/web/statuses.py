@@ -19,6 +19,7 @@ class ErrorKind:
 
 
 ERRORS: dict[str, ErrorKind] = {
+    "malformed": ErrorKind(400, "Malformed request"),
     "incomplete_body": ErrorKind(400, "Incomplete body"),
     "key_required": ErrorKind(401, "Key required"),
     "key_unknown": ErrorKind(401, "Key unknown"),

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import aclosing
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 from starlette.status import HTTP_200_OK
@@ -19,6 +19,7 @@ from tidegate.reads.history import RECORD_ID, HistoryRecord
 from tidegate.runtime.feed import Entry, State, Step
 from tidegate.web.access import CallerOf, allowed
 from tidegate.web.context import Context, ContextOf, JobId
+from tidegate.web.disconnects import mark_endless
 
 router = APIRouter(prefix="/v1/jobs", tags=["state"])
 
@@ -52,6 +53,7 @@ EVENT_STREAM: dict[int | str, dict[str, Any]] = {
 @allowed(*READERS)
 async def watch(
     job: JobId,
+    request: Request,
     context: ContextOf,
     caller: CallerOf,
     kind: Annotated[list[Kind] | None, Query(description="Kinds of records.", examples=[["emission"]])] = None,
@@ -66,6 +68,7 @@ async def watch(
         known = NO_RECORD  # for an invalid id, the stream starts with a reset
     steps = context.wakeups.follow(job, known, PAUSE_S, context.usage.waiting(caller.key))
     await anext(steps)
+    mark_endless(request.scope)
     return StreamingResponse(
         _events(context, caller, job, steps, kind or ()),
         headers={"X-Accel-Buffering": "no"},

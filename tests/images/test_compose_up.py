@@ -18,6 +18,8 @@ from tests.support.waiting import until
 
 URL = "http://127.0.0.1:8000"
 START_S = 300
+RUN_S = 900
+"""Limits for machines that do other work. On two free cores, the cluster is healthy within 45 s."""
 LASTING = {
     "valkey",
     "coordinator-1",
@@ -46,7 +48,9 @@ def test_the_flights_survive_restarts_and_kills(compose: Compose, tmp_path: Path
         _await_health(compose, LASTING)
         healthy = time.monotonic()
         log.info("All services are healthy after %.0f s.", healthy - began)
-        until(lambda: "flights-1" in printed.read_text(), "the job prints its first line")
+        until(
+            lambda: re.search(r"^flights-1 +\|", printed.read_text(), re.MULTILINE) is not None, "the job prints a line"
+        )
         log.info("The job printed its first line %.0f s later.", time.monotonic() - healthy)
         _check_privileges(compose)
 
@@ -62,10 +66,10 @@ def test_the_flights_survive_restarts_and_kills(compose: Compose, tmp_path: Path
         out = compose.volume("flights-data") / "demo"
 
         def batches() -> int:
-            assert compose.states()["flights"] == "up"
+            assert "flights-1 exited" not in printed.read_text()
             return len(list((out / "state" / "batches").glob("batch-*.json")))
 
-        until(lambda: batches() >= 4, "the job has committed batches", START_S)
+        until(lambda: batches() >= 4, "the job has committed batches", RUN_S)
         log.info("The first batches are committed after %.0f s.", time.monotonic() - healthy)
         before = _state(reader)
         for number, step in enumerate((["restart", "valkey"], ["kill", "valkey"], ["kill", "coordinator-1"]), start=1):
@@ -76,10 +80,10 @@ def test_the_flights_survive_restarts_and_kills(compose: Compose, tmp_path: Path
                 compose("start", "valkey")
             before = _check_kept(before, _awaited_state(reader))
             if number < 3:
-                until(lambda reached=reached: batches() >= reached + 2, "the job goes on", START_S)  # type: ignore[misc]
-        assert batches() < 22, "the services must be killed while batches remain"
+                until(lambda reached=reached: batches() >= reached + 2, "the job goes on", RUN_S)  # type: ignore[misc]
+        assert batches() < 17, "the services must be killed while batches remain"
         log.info("The job goes on to its end ...")
-        until(lambda: compose.states()["flights"] == "exited 0", "the flights have ended", START_S)
+        until(lambda: "flights-1 exited with code 0" in printed.read_text(), "the flights have ended", RUN_S)
         log.info("The job has ended after %.0f s.", time.monotonic() - began)
 
         expected = data.load(settings(out, 1)).flights
@@ -135,7 +139,7 @@ def _await_health(compose: Compose, names: set[str]) -> None:
         assert not failed, f"{failed}\n{compose('logs', '--tail', '50')}"
         return all(states.get(name) == "healthy" for name in names)
 
-    until(healthy, f"{sorted(names)} are healthy", START_S)
+    until(healthy, f"{sorted(names)} are healthy", START_S, every_s=2)
 
 
 def _printed_address(printed: Path) -> str:
@@ -193,7 +197,7 @@ def _check_kept(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]
 def _check_privileges(compose: Compose) -> None:
     """Check on the processes that no container has root, capabilities, or a file system to write to."""
     running = [name for name, state in compose.states().items() if not state.startswith("exited")]
-    assert len(running) >= 5
+    assert len(running) >= 4
     for name in running:
         inspected = compose.inspect(name)
         assert inspected["HostConfig"]["Memory"] > 0, name

@@ -8,7 +8,10 @@ FROM ${PYTHON_IMAGE} AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
 COPY deploy/locks/build.lock deploy/locks/
-RUN python3 -m venv /opt/build \
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends "binutils=2.*" "zip=3.*" \
+ && rm -rf /var/lib/apt/lists/* \
+ && python3 -m venv /opt/build \
  && /opt/build/bin/pip install --require-hashes --no-deps --requirement deploy/locks/build.lock
 
 
@@ -19,7 +22,8 @@ RUN /opt/build/bin/pip wheel --require-hashes --no-deps --no-build-isolation --w
 COPY service service
 RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels ./service \
  && python3 -m venv --without-pip /opt/tidegate \
- && /opt/build/bin/pip --python /opt/tidegate/bin/python install --no-deps --no-index /wheels/*.whl
+ && /opt/build/bin/pip --python /opt/tidegate/bin/python install --no-deps --no-index /wheels/*.whl \
+ && find /opt/tidegate -name '*.so' -exec strip --strip-debug {} +
 
 
 # hadolint ignore=DL3006
@@ -27,9 +31,12 @@ FROM ${PYTHON_IMAGE} AS coordinator
 ARG UID=10001
 RUN groupadd --gid "${UID}" tidegate \
  && useradd --uid "${UID}" --gid "${UID}" --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin tidegate \
- && install --directory --owner "${UID}" --group "${UID}" --mode 0700 /var/lib/tidegate
+ && install --directory --owner "${UID}" --group "${UID}" --mode 0700 /var/lib/tidegate \
+      /run/tidegate /run/tidegate/valkey /run/tidegate/coordinator /run/tidegate/spark /run/tidegate/observe \
+      /run/tidegate/grafana /run/tidegate/people
 COPY --from=coordinator-build /opt/tidegate /opt/tidegate
-# Only an embedded Valkey writes files by default, in /var/lib/tidegate.
+# Only an embedded Valkey writes files by default, in /var/lib/tidegate. The folders in /run/tidegate are empty: Docker copies
+# their owner into the new volumes of docker-compose.yml, so that the service `secrets` needs no root.
 ENV PATH=/opt/tidegate/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
@@ -54,24 +61,46 @@ COPY deploy/locks/spark.lock deploy/locks/
 RUN /opt/build/bin/pip wheel --require-hashes --no-deps --no-build-isolation --wheel-dir /wheels \
       --requirement deploy/locks/spark.lock
 COPY spark_client spark_client
+# The tests of packages, debug symbols, and RocksDB's libraries for other platforms are 150 MB that no job uses.
 RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels ./spark_client \
  && python3 -m venv --without-pip /opt/spark-python \
- && /opt/build/bin/pip --python /opt/spark-python/bin/python install --no-deps --no-index /wheels/*.whl
+ && /opt/build/bin/pip --python /opt/spark-python/bin/python install --no-deps --no-index /wheels/*.whl \
+ && find /opt/spark-python -type d -name tests -prune -exec rm -r {} + \
+ && find /opt/spark-python -path '*/zstandard/*.so' -exec strip --strip-debug {} + \
+ && zip --quiet --delete /opt/spark-python/lib/python3*/site-packages/pyspark/jars/rocksdbjni-*.jar \
+      '*.dll' '*.jnilib' '*-musl.so' '*-linux32.so' '*-ppc64le.so' '*-riscv64.so' '*-s390x.so'
+
+
+# hadolint ignore=DL3006
+FROM ${PYTHON_IMAGE} AS java-build
+ARG JAVA=17
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends "openjdk-${JAVA}-jdk-headless=${JAVA}.*" \
+ && rm -rf /var/lib/apt/lists/*
+# A Java runtime with all modules, except those that compile and pack programs. The archive of classes (CDS) halves the time in
+# which a JVM starts.
+RUN jlink --no-header-files --no-man-pages --compress=2 --output /opt/java --add-modules "java.se,\
+jdk.accessibility,jdk.charsets,jdk.crypto.cryptoki,jdk.crypto.ec,jdk.dynalink,jdk.httpserver,jdk.incubator.vector,jdk.jcmd,\
+jdk.jdwp.agent,jdk.jfr,jdk.localedata,jdk.management.agent,jdk.management.jfr,jdk.naming.dns,jdk.naming.rmi,jdk.net,\
+jdk.nio.mapmode,jdk.sctp,jdk.security.auth,jdk.security.jgss,jdk.unsupported,jdk.xml.dom,jdk.zipfs" \
+ && cp /etc/ssl/certs/java/cacerts /opt/java/lib/security/cacerts \
+ && /opt/java/bin/java -Xshare:dump -XX:SharedClassListFile="$(dirname "$(readlink --canonicalize /usr/bin/jlink)")/../lib/classlist"
 
 
 # hadolint ignore=DL3006
 FROM ${PYTHON_IMAGE} AS spark
 ARG UID=10001
-ARG JAVA_VERSION=17.*
 # Spark's scripts run ps, which is in the package procps.
 RUN apt-get update \
- && apt-get install --yes --no-install-recommends "openjdk-17-jre-headless=${JAVA_VERSION}" "procps=*" \
+ && apt-get install --yes --no-install-recommends "procps=*" \
  && rm -rf /var/lib/apt/lists/* \
  && groupadd --gid "${UID}" spark \
  && useradd --uid "${UID}" --gid "${UID}" --no-create-home --home-dir /var/lib/spark --shell /usr/sbin/nologin spark \
  && install --directory --owner "${UID}" --group "${UID}" --mode 0700 /var/lib/spark
+COPY --from=java-build /opt/java /opt/java
 COPY --from=spark-build /opt/spark-python /opt/spark-python
-ENV PATH=/opt/spark-python/bin:/usr/local/bin:/usr/bin:/bin \
+ENV PATH=/opt/spark-python/bin:/opt/java/bin:/usr/local/bin:/usr/bin:/bin \
+    JAVA_HOME=/opt/java \
     PYSPARK_PYTHON=/opt/spark-python/bin/python3 \
     PYTHONUNBUFFERED=1
 WORKDIR /var/lib/spark
@@ -80,15 +109,16 @@ USER ${UID}:${UID}
 CMD ["pyspark", "--version"]
 
 
-FROM spark-build AS flights-build
+FROM build AS flights-build
 COPY deploy/locks/flights.lock deploy/locks/
-RUN /opt/build/bin/pip wheel --require-hashes --no-deps --no-build-isolation --wheel-dir /more \
+# The image `spark` has the other packages of the demo.
+RUN /opt/build/bin/pip wheel --require-hashes --no-deps --no-build-isolation --wheel-dir /wheels \
       --requirement deploy/locks/flights.lock \
- && /opt/build/bin/pip --python /opt/spark-python/bin/python install --no-deps --no-index /more/*.whl
+ && /opt/build/bin/pip install --no-deps --no-index --target /opt/flights /wheels/*.whl
 
 
 FROM spark AS flights
-COPY --from=flights-build /opt/spark-python /opt/spark-python
+COPY --from=flights-build /opt/flights /opt/flights
 COPY examples /opt/flights/examples
 ENV PYTHONPATH=/opt/flights
 ARG UID=10001

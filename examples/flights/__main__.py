@@ -98,20 +98,25 @@ def _run(settings: Settings, job_name: str, landings: data.Slice, began: float) 
             url = settings.coordinator
             if url is None:
                 url = stack.enter_context(CoordinatorProcess(state / "coordinator")).url
-            print(f"Coordinator at {url}; watch the job at {url}/jobs/{job_name}", flush=True)
-            print("Starting Spark ...", flush=True)
+            shown = settings.public_url or url
+            print(f"Coordinator at {shown}. Starting Spark ...", flush=True)
             spark = stack.enter_context(spark_session(settings))
             job = tidegate_spark.connect(url, job=job_name, config=config(settings))
             source: FlightsSource | KafkaSource = FlightsSource(spark, state / "landings", landings.destinations)
             if settings.kafka is not None:
                 source = KafkaSource(spark, settings.kafka, state / "landings", landings.destinations)
-            _stream(settings, landings, source, job, began)
+            _stream(settings, landings, source, job, f"{shown}/jobs/{job_name}", began)
     except (NoJava, CoordinatorFailed, tidegate_spark.TidegateError) as error:
         raise DemoError(str(error)) from error
 
 
 def _stream(
-    settings: Settings, landings: data.Slice, source: "FlightsSource | KafkaSource", job: "Job", began: float
+    settings: Settings,
+    landings: data.Slice,
+    source: "FlightsSource | KafkaSource",
+    job: "Job",
+    page: str,
+    began: float,
 ) -> None:
     from examples.flights.coordinated import Departures
     from examples.flights.progress import Progress
@@ -120,14 +125,19 @@ def _stream(
 
     lag = timedelta(minutes=settings.lag_minutes)
     checkpoints = settings.out / "state" / "checkpoints"
-    progress = Progress(source.batches(len(landings.flights)), SHOW_EVERY_S)
+    number = source.batches(len(landings.flights))
+    print(f"Spark has started. Processing {number} batches; the first one takes the longest ...", flush=True)
+    progress = Progress(number, SHOW_EVERY_S)
     departures = Departures(settings, job, progress.committed)
     native = NativeDepartures(settings.out)
 
     def start_departures() -> "StreamingQuery":
         return departures.start(source, checkpoints / "departures")
 
-    _await([start_departures(), native.start(source.stream(), checkpoints / "native", lag)], source.spark)
+    queries = [start_departures()]
+    print(f"Watch the job at {page}", flush=True)  # before its first start, the job has no page
+    queries.append(native.start(source.stream(), checkpoints / "native", lag))
+    _await(queries, source.spark)
     watermark = departures.finish()
     _await([start_departures()], source.spark)
     batches = write_batches(departures, settings)

@@ -23,6 +23,7 @@ class Settings:
         idle_batches: Number of batches without a landing after which a destination is idle; 0 sets no limit.
         out: Output directory.
         coordinator: Address of a running coordinator; None starts one with an embedded Valkey.
+        public_url: Address of the coordinator for a browser. The demo only prints it. None: the same address.
         master: Address of the Spark master.
         driver_host: Host name by which executors reach the driver.
         kafka: Addresses of the Kafka servers; None reads the landings from files.
@@ -35,6 +36,7 @@ class Settings:
     idle_batches: int
     out: Path
     coordinator: str | None = None
+    public_url: str | None = None
     master: str = "local[2]"
     driver_host: str = "127.0.0.1"
     kafka: str | None = None
@@ -44,8 +46,8 @@ class Settings:
         return self.start + timedelta(days=self.days)
 
     def document(self) -> dict[str, Any]:
-        """Return the settings that must be equal for a run to be continued: all except ``out``."""
-        return {name: str(value) for name, value in asdict(self).items() if name != "out"}
+        """Return the settings that must be equal for a run to be continued."""
+        return {name: str(value) for name, value in asdict(self).items() if name not in ("out", "public_url")}
 
 
 def load_settings() -> Settings:
@@ -67,6 +69,7 @@ def load_settings() -> Settings:
         idle_batches=_whole("DEMO_IDLE_BATCHES", 6, 0, 1_000_000),
         out=Path(os.environ.get("DEMO_OUT", "out/demo")).absolute(),
         coordinator=os.environ.get("DEMO_COORDINATOR"),
+        public_url=os.environ.get("DEMO_PUBLIC_URL"),
         master=os.environ.get("DEMO_MASTER", "local[2]"),
         driver_host=os.environ.get("DEMO_DRIVER_HOST", "127.0.0.1"),
         kafka=os.environ.get("DEMO_KAFKA"),

@@ -13,7 +13,7 @@ from redis.exceptions import NoPermissionError
 
 from examples.flights import data
 from tests.support.compose import ROOT, Composed, Service, described
-from tests.support.flights import check_accounts, check_windows, settings
+from tests.support.flights import EXACT, check_accounts, check_windows, settings
 from tests.support.programs import tool
 from tests.support.waiting import until
 from tidegate_spark.testing import ensure_java
@@ -21,8 +21,6 @@ from tidegate_spark.testing import ensure_java
 ONCE = {"secrets", "key", "keys"}
 """Services that end by themselves."""
 OURS = {"tidegate:local", "tidegate-flights:local"}
-EXACT = {"DEMO_DAYS": "1", "DEMO_LAG_MINUTES": "120", "DEMO_IDLE_BATCHES": "0"}
-"""All destinations are declared, none becomes idle, and the lag is above the largest delay: no row is late."""
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +65,18 @@ def test_every_service_has_limits_and_a_health_check(services: dict[str, dict[st
             assert definition["cpus"], name
         if name not in ONCE | {"flights", "flights-kafka", "landings"}:
             assert definition["healthcheck"]["test"], name
-    for name in ("coordinator-1", "coordinator-2", "proxy"):
-        assert services[name]["read_only"], name
-        assert services[name]["cap_drop"] == ["ALL"], name
+
+
+def test_no_service_has_privileges(services: dict[str, dict[str, Any]]) -> None:
+    """Each service has its own user, no capabilities, and a read-only file system. Kafka's scripts write to theirs."""
+    for name, definition in services.items():
+        assert definition["cap_drop"] == ["ALL"], name
+        assert "cap_add" not in definition, name
+        assert definition["read_only"] is (name != "kafka"), name
+        if definition["image"] in OURS:
+            assert "user" not in definition, f"{name} has the user of its image"
+        elif name != "kafka":
+            assert re.fullmatch(r"[1-9]\d+:[1-9]\d+", definition["user"]), name
 
 
 def test_third_party_images_are_pinned(services: dict[str, dict[str, Any]]) -> None:

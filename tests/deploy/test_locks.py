@@ -22,7 +22,7 @@ def pinned(path: Path) -> dict[str, set[str]]:
 def test_an_image_has_the_versions_of_the_tests(image: str) -> None:
     everything = pinned(ROOT / "requirements.lock")
     of_image = pinned(ROOT / "deploy" / "locks" / f"{image}.lock")
-    assert len(of_image) > 5
+    assert of_image
     for name, hashes in of_image.items():
         if name.partition("==")[0] not in NOT_TESTED:
             assert hashes == everything[name], name

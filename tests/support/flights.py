@@ -12,6 +12,9 @@ import pyarrow.parquet as pq
 
 from examples.flights.settings import Settings
 
+EXACT = {"DEMO_DAYS": "1", "DEMO_LAG_MINUTES": "120", "DEMO_IDLE_BATCHES": "0"}
+"""All destinations are declared, none becomes idle, and the lag is above the largest delay: no row is late."""
+
 
 def settings(out: Path, days: int) -> Settings:
     return Settings(datetime(2013, 1, 1, tzinfo=UTC), days, 1, 120, 0, out)

@@ -38,11 +38,11 @@ REPLAYS_WITHOUT_PERMISSIONS = (9, 1, 2)
 
 KEY = PREFIX + "{check}"
 WRITES: tuple[Words, ...] = (
-    ("DEL", KEY),
     ("HDEL", KEY, "field"),
     ("HINCRBY", KEY, "field", 1),
     ("HSET", KEY, "field", "value"),
     ("LTRIM", KEY, 0, 1),
+    ("PEXPIRE", KEY, 1000),
     ("RPUSH", KEY, "value"),
     ("SADD", KEY, "member"),
     ("SET", KEY, "value"),

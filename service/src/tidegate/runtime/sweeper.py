@@ -68,10 +68,7 @@ class Sweeper:
                 await self._store.sweep_due(job)
             except (JobNotFound, JobDeleted):  # the job was deleted after the list was read
                 self._unswept.pop(job, None)
-            except (
-                StateDamaged,
-                StateTooNew,
-            ) as error:  # a coordinator of the newer version sweeps a job that is too new
+            except (StateDamaged, StateTooNew) as error:  # a newer coordinator sweeps a job that is too new
                 self._log_once(job, error)
             except ResponseError as error:
                 if not is_failed_function(error):

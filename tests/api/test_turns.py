@@ -4,6 +4,8 @@ import asyncio
 import re
 import select
 import socket
+import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -375,3 +377,40 @@ def test_waiting_clients_keep_no_turn(narrow: CoordinatorProcess, http: httpx.Cl
         until(lambda: waiting_clients(2), "the long poll waits")
         http.post("/v1/jobs/awaited:report", json={"substreams": ["s"], "max_event_times": [1010]}).raise_for_status()
         assert poll.result().json()["reached"]
+
+
+def test_the_number_of_queued_calls_is_read_while_it_changes() -> None:
+    """The thread of /metrics reads the number while tenants join and leave the queues. The scrape was cut off."""
+
+    async def run() -> None:
+        calls, errors, ended = Calls(Turns(1, 10)), list[Exception](), threading.Event()
+        tenants = [("job", str(number)) for number in range(200)]
+
+        def read() -> None:
+            try:
+                while not ended.is_set():
+                    assert calls.turns.queued >= 0
+            except Exception as error:  # noqa: BLE001  # the test shows it
+                errors.append(error)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        try:
+            await calls.make(FLOOD, *tenants)
+            for _ in range(20):
+                waiting = await calls.make(*tenants)
+                for task in waiting:
+                    task.cancel()
+                await asyncio.gather(*waiting, return_exceptions=True)
+        finally:
+            ended.set()
+            reader.join()
+        assert errors == []
+        assert calls.turns.queued == 0
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        asyncio.run(run())
+    finally:
+        sys.setswitchinterval(interval)

@@ -43,19 +43,17 @@ class Turns:
     Args:
         max_active: Maximum number of calls in progress while the limit applies, besides the first call of each tenant.
         max_queued: Maximum number of calls in the queue of one tenant.
+
+    Attributes:
+        queued: Number of calls in all queues. Another thread reads it for the metrics.
     """
 
     def __init__(self, max_active: int, max_queued: int) -> None:
         self.max_queued, self._max_active = max_queued, max_active
-        self._active = 0
+        self._active = self.queued = 0
         self._of: dict[Tenant, _Calls] = {}
         self._queues: dict[Tenant, _Calls] = {}  # tenants with queued calls; the first one is next
         self._limited_until: float | None = None
-
-    @property
-    def queued(self) -> int:
-        """Number of calls in all queues."""
-        return sum(len(calls.queue) for calls in self._queues.values())
 
     def has_room(self, tenant: Tenant) -> bool:
         """Return whether another call of a tenant can start or join its queue."""
@@ -78,12 +76,14 @@ class Turns:
         """Return the turn of a call when it starts."""
         calls, call = self._of[tenant], asyncio.get_running_loop().create_future()
         calls.queue.append(call)
+        self.queued += 1
         self._queues[tenant] = calls
         try:
             await call
         except asyncio.CancelledError:
             if call.cancelled():
                 calls.queue.remove(call)
+                self.queued -= 1
                 if not calls.queue:
                     del self._queues[tenant]
             else:  # cancelled after it was started
@@ -126,6 +126,7 @@ class Turns:
         """Start the oldest queued call of a tenant, and move the tenant to the end of the order."""
         del self._queues[calls.tenant]
         call = calls.queue.popleft()
+        self.queued -= 1
         if calls.queue:
             self._queues[calls.tenant] = calls
         self._active += 1

@@ -74,9 +74,18 @@ MUTANTS = (
         "A call uses values that an earlier call computed for another job.",
         Guarantee.EXACT,
         f"{LUA}/parts/state.lua",
-        "  state.changes = {passed = {},",
-        "  state.changes = state.changes.passed and state.changes or {passed = {},",
+        "  state.changes = {command = command,",
+        "  state.changes = state.changes.passed and state.changes or {command = command,",
         ("tests/store/test_functions.py",),
+    ),
+    Mutant(
+        "lua-job-read-between-steps",
+        "A call reads or changes a job that another command is changing in steps.",
+        Guarantee.EXACT,
+        f"{LUA}/parts/state.lua",
+        "  if job.steps and not state.changes.is_step then values.refuse('job_busy', {steps = job.steps.id}) end\n",
+        "",
+        ("tests/store/test_steps.py",),
     ),
     Mutant(
         "lua-token-not-restored",
@@ -184,7 +193,7 @@ MUTANTS = (
         "Substreams of a silent query count as idle.",
         Guarantee.IDLENESS,
         f"{LUA}/parts/evaluate.lua",
-        "  has_left = idleness.expire('', job.observed_now, cap ~= nil) or has_left\n",
+        "  has_left = idleness.expire('', job.observed_now) or has_left\n",
         "  for _, query in ipairs(redis.call('SMEMBERS', key.query_names)) do\n"
         "    has_left = idleness.expire(query, job.observed_now) or has_left\n"
         "  end\n",

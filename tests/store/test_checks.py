@@ -91,7 +91,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
             "The user reader .* may not run|no permissions to run the 'fcall'.* Allow all",
         ),
         ("redis://partial:secret@{at}/0", "The user partial .* may not run ZADD, FUNCTION DELETE, FUNCTION LIST"),
-        ("redis://elsewhere:secret@{at}/0", "The user elsewhere .* may not run DEL, .* other commands on keys"),
+        ("redis://elsewhere:secret@{at}/0", "The user elsewhere .* may not run HDEL, .* other commands on keys"),
         ("redis://deaf:secret@{at}/0", "The user deaf .* may not run PSUBSCRIBE, PUBLISH on"),
         ("rediss://{at}/0", "If the port does not use TLS, use redis://"),
         ("redis+cluster://{at}", "It is a single server; use redis://"),

@@ -125,7 +125,7 @@ def test_no_call_takes_much_longer_than_a_report(driver: Driver, job_name: str, 
 async def first_step(store: JobStore, job: str, config: JobConfig) -> str:
     """Begin to configure a job, as a coordinator that is killed after the first step; return the id of the steps."""
     arguments = {
-        "expected_revision": 1,
+        "version": {"revision": 1},
         "config": "{}",
         "compiled_config": compile_config(config),
         "actor": "",

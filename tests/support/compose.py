@@ -176,6 +176,7 @@ class Service:
     def environment(self) -> dict[str, str]:
         said = self.image.environment | self.said.get("environment", {})
         variables = {name: self.here(str(value)) for name, value in said.items()}
+        variables.pop("JAVA_HOME", None)  # the Java of this machine replaces the image's
         path = [str(self.composed.programs), *variables.pop("PATH", "").split(":"), os.environ["PATH"]]
         kept = {name: os.environ[name] for name in ("JAVA_HOME", "LANG") if name in os.environ}
         return kept | {"HOME": str(self.scratch), "PATH": ":".join(path)} | variables

@@ -9,7 +9,7 @@ from redis import Redis
 
 from tests.support.api import CONFIG, RUN
 from tidegate.store.embedded import EmbeddedValkey
-from tidegate.store.keyspace import job_key
+from tidegate.store.keyspace import job_key, key_of
 from tidegate_spark.testing import CoordinatorProcess
 
 
@@ -74,19 +74,17 @@ def test_a_failure_is_one_line_with_its_traceback(valkey: EmbeddedValkey, job_na
         Redis(unix_socket_path=str(valkey.socket)) as redis,
     ):
         http.put(f"/v1/jobs/{job_name}", json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
-        redis.hset(job_key(job_name), "config", "no JSON")
+        redis.set(key_of(job_name, "active"), "no sorted set")
         failed = http.get(f"/v1/jobs/{job_name}")
-        assert (failed.status_code, failed.json()["code"]) == (500, "internal")
+        assert (failed.status_code, failed.json()["code"]) == (500, "state_damaged")
         assert (
             'tidegate_http_request_duration_seconds_count{call="status",status="500"} 1.0'
             in httpx.get(f"{process.url}/metrics").text
         )
         redis.delete(job_key(job_name))
     lines = [line for line in written(tmp_path) if "exception" in line]
-    assert all("JSONDecodeError" in line["exception"] and line["level"] == "error" for line in lines)
-    assert [line.get("job") for line in lines] == [job_name, None], (
-        "expected the failed call, and one failure of the reader of all jobs"
-    )
+    assert all("WRONGTYPE" in line["exception"] and line["level"] == "error" for line in lines)
+    assert job_name in [line.get("job") for line in lines]
 
 
 def test_the_default_format_is_text(tmp_path: Path) -> None:

@@ -210,4 +210,5 @@ def test_a_report_leaves_most_idle_substreams_to_sweeps(driver: Driver, job_name
     driver(driver.store.report(job_name, many, now_ms=0))
     driver(driver.store.report(job_name, {"late": 9000}, now_ms=10))
     assert 0 < driver(driver.store.reads.status(job_name, 10)).summary.idle < len(many)
-    assert driver(driver.store.sweep(job_name, now_ms=10)).watermark == 9000
+    sweeps = (driver(driver.store.sweep(job_name, now_ms=10)) for _ in range(len(many) // 500))
+    assert [state.watermark for state in sweeps][-1] == 9000

@@ -184,7 +184,7 @@ def test_a_server_that_would_lose_all_jobs_is_refused(server: str, tmp_path: Pat
         if is_safe:
             asyncio.run(check_once(shipped.url))
         else:
-            with pytest.raises(StoreUnavailable, match=r"loses all jobs.*may not run DEL.*run ACL SETUSER default"):
+            with pytest.raises(StoreUnavailable, match=r"loses all jobs.*may not run HDEL.*run ACL SETUSER default"):
                 asyncio.run(check_once(shipped.url))
         if server == "redis-debian":
             assert "ACL SETUSER default" in fails(tmp_path, TIDEGATE_REDIS_URL=shipped.url)

@@ -1497,13 +1497,11 @@ function merge.merge(cap, is_sweep, has_left)
     job.max_watermark = highest(last, job.max_watermark)
   end
   local merged
-  if lowest == math.huge then
+  job.all_idle = lowest == math.huge and 1 or nil
+  if job.all_idle then
     merged = job.max_watermark
-    -- A job without substreams is empty, not all idle, so that the first evaluation records nothing.
-    if not job.all_idle and (merged or membership.count() > 0) then job.all_idle = 1 end
-  else
-    job.all_idle = nil
-    if lowest > -math.huge then merged = lowest end
+  elseif lowest > -math.huge then
+    merged = lowest
   end
   local offered = holds.cap(highest(retained(above(job.max_watermark, max_before), is_sweep), merged))
   emission.advance(throttle.candidate(offered))

@@ -34,10 +34,8 @@ def merge(job: JobState, watermarks: Sequence[int | None], is_sweep: bool) -> bo
     before = job.coalesced_watermark
     max_watermark = highest(job.max_watermark, *watermarks)
     has_risen, job.max_watermark = above(max_watermark, job.max_watermark), max_watermark
-    # A job without substreams is empty, not all idle, so that the first evaluation records nothing.
-    was_used = job.all_idle or job.max_watermark is not None or bool(job.substreams)
-    job.all_idle = was_used and not watermarks
-    merged = _minimum(watermarks) if watermarks else job.max_watermark
+    job.all_idle = not watermarks
+    merged = job.max_watermark if job.all_idle else _minimum(watermarks)
     retained = _retained(job, has_risen, is_sweep)
     offered = holds.cap(job, highest(merged, retained))
     advance(job, offer(job.config.throttle, offered, before, job.numbers))

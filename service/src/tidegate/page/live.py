@@ -63,7 +63,7 @@ async def job_live(
     async def read() -> Sections:
         return await sections.job(context, caller, job, view, scales)
 
-    await context.store.sweep(job)  # raises an error before the stream starts if the job does not exist
+    await context.store.read_watermark(job)  # raises an error before the stream starts if the job does not exist
     changes = context.wakeups.follow(job, None, POLL_S, context.usage.waiting(caller.key))
     return await _stream(request, _updates(request, context, changes, read))
 

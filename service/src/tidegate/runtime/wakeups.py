@@ -69,19 +69,19 @@ class WakeUps:
             TooManyWaiting: If the call would have to wait, and too many clients are waiting.
         """
         deadline = time.monotonic() + min(timeout_s, self._max_wait_s)
-        answer = await self._store.sweep(job)
+        answer = await self._store.read_watermark(job)
         while at_least is not None and not _has_reached(answer, at_least):
             if deadline <= time.monotonic() or self.closing:
                 return answer
             with self._feed(job) as feed, feed.expect(at_least) as waiter:
                 # Read the watermark after registering the waiter, so that the client does not miss an advance.
-                answer = await self._store.sweep(job)
+                answer = await self._store.read_watermark(job)
                 if _has_reached(answer, at_least):
                     return answer
                 before_wait()
                 await asyncio.wait([waiter], timeout=deadline - time.monotonic())
                 reached = waiter.result() if waiter.done() else None
-            answer = reached or await self._store.sweep(job)
+            answer = reached or await self._store.read_watermark(job)
         return answer
 
     async def follow(

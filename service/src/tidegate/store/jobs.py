@@ -245,6 +245,10 @@ class JobStore:
         """Evaluate a job because time has passed, and return its watermark."""
         return replies.watermark_state(await self._functions.run("sweep", job, now_ms))
 
+    async def read_watermark(self, job: str, now_ms: int | None = None) -> WatermarkState:
+        """Return the watermark of a job after a sweep. A read of an empty job records nothing."""
+        return replies.watermark_state(await self._functions.run("sweep", job, now_ms, is_read=True))
+
     async def sweep_due(self, job: str) -> None:
         """Evaluate a job because time has passed, without waiting for replicas.
 

@@ -62,7 +62,7 @@ async def watch(
     ] = None,
 ) -> StreamingResponse:
     """Stream the history of a job as server-sent events. After a reconnection, the stream continues without a gap."""
-    await context.store.sweep(job)  # raises an error before the stream starts if the job does not exist
+    await context.store.read_watermark(job)  # raises an error before the stream starts if the job does not exist
     known = last_event_id
     if known is not None and not re.match(RECORD_ID, known):
         known = NO_RECORD  # for an invalid id, the stream starts with a reset

@@ -8,7 +8,7 @@
 local job, number = state.job, values.number
 local limit = args.limit
 reply.load()
-evaluate.sweep()
+evaluate.sweep_for_read()
 
 local listed, is_listed = {}, {}
 local function list_query(query)

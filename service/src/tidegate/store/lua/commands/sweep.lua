@@ -1,6 +1,7 @@
 -- Evaluate a job because time has passed. Reads of a watermark also use this command, because watermarks may follow the
 -- clock. Runs in steps (see parts/steps) if the evaluation must poll many substreams.
 --
+-- args   is_read (absent: false)
 -- reply  unfinished (true: another sweep is due immediately)
 -- @include parts/steps
 local job = state.job
@@ -19,7 +20,7 @@ return steps.run({
     return remain
   end,
   function()
-    evaluate.sweep()
+    if args.is_read then evaluate.sweep_for_read() else evaluate.sweep() end
     return reply.finish({unfinished = job.evaluation_due and true or nil})
   end,
 })

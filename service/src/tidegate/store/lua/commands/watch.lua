@@ -5,7 +5,7 @@
 --        keeps it, and later records may be lost), records (the later records); records are entries of the stream
 -- @include parts/reply
 reply.load()
-evaluate.sweep()
+evaluate.sweep_for_read()
 local found = reply.finish()
 local known = args.after and redis.call('XRANGE', key.journal, args.after, args.after) or {}
 found.map.newest = redis.call('XREVRANGE', key.journal, '+', '-', 'COUNT', 1)[1][1]

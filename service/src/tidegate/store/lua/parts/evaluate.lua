@@ -90,4 +90,9 @@ function evaluate.sweep()
   run(nil, true)
 end
 
+-- Evaluate the job before a read. An empty job has nothing to evaluate, and a read of it records nothing.
+function evaluate.sweep_for_read()
+  if job.all_idle or membership.count() > 0 then run(nil, true) end
+end
+
 return evaluate

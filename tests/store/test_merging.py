@@ -260,7 +260,12 @@ def test_merged_reports_act_as_the_union_in_the_domain(make_driver: Callable[[],
     @given(strategies.configs, rounds)
     def check(config: JobConfig, sent: list[tuple[int, list[dict[str, Any]]]]) -> None:
         clocked = Clocked(driver, config, strategies.START)
-        machine = JobMachine(config, strategies.START, state_epoch=clocked.state.state_epoch)
+        machine = JobMachine(
+            config,
+            strategies.START,
+            incarnation=clocked.state.incarnation,
+            state_epoch=clocked.state.state_epoch,
+        )
         for wait_ms, at_once in sent:
             clocked.now_ms += wait_ms
             answers = [

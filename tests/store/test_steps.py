@@ -219,7 +219,7 @@ def test_a_reset_during_a_command_ends_it(driver: Driver, job_name: str) -> None
 
 
 def overrides(wildcards: int) -> tuple[Override, ...]:
-    """Return patterns of which each piece but the last but one occurs in a name."""
+    """Return patterns whose pieces all occur in a name, except the number."""
     return tuple(Override("*a" * (wildcards - 2) + f"*{number}b*", FLAT) for number in range(MAX_OVERRIDES))
 
 

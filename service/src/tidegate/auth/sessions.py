@@ -104,6 +104,6 @@ def _cookie_bytes(request: Request) -> bytes:
 
 
 def _cookie(request: Request) -> str:
-    """Return the session cookie; an empty text if there is none, or several, because another host may have set one."""
+    """Return the session cookie; an empty text unless there is exactly one, because another host may set one, too."""
     names = [cookie.partition("=")[0].strip() for cookie in request.headers.get("cookie", "").split(";")]
     return request.cookies[COOKIE] if names.count(COOKIE) == 1 else ""

@@ -36,7 +36,7 @@ function journal.write_substreams(kind, query, members, ...)
   journal.write(kind, 'query', query, 'count', #members, 'substreams', journal.named(members), ...)
 end
 
--- Add members to a summary, which has their number and the first of them. A command in steps keeps no longer list.
+-- Add members to a summary, which has their number and the first of them. A command in steps stores no other list of members.
 function journal.add(summary, members)
   for _, member in ipairs(members) do
     summary.count = summary.count + 1

@@ -58,9 +58,7 @@ function steps.run(phases)
     if not ok then return refuse(record, result) end
     if type(result) == 'table' then return finish(record, result) end
     if not result then record.phase, record.set, record.at = record.phase + 1, 1, 0 end
-    if visited >= STEP then
-      return suspend(record)
-    end
+    if visited >= STEP then return suspend(record) end
   end
 end
 

@@ -10,7 +10,8 @@ local function start_of(interval, time)
   return time - values.modulo(time, interval)
 end
 
--- Append a sample for each interval that has none yet. After its creation, an empty job has no samples. A sample is '<time> <watermark> <reason> <query> <name>'.
+-- Append a sample for each interval that has none yet. After its creation, an empty job has no samples. A sample is
+-- '<time> <watermark> <reason> <query> <name>'.
 function timeline.record(holder)
   local before = state.changes.previous_now
   if before and start_of(SHORTEST, before) == start_of(SHORTEST, job.now) then return end

@@ -11,6 +11,7 @@ from tests.support.api import CONFIG, batch, create, problem, read, report
 from tests.support.local import LocalCoordinator
 from tests.support.waiting import until
 from tidegate.domain.config import POLICY_LIMITS
+from tidegate.domain.timeline import SAMPLES_KEPT
 from tidegate.store.keyspace import PROBE, job_key
 
 Make = Callable[..., str]
@@ -175,7 +176,7 @@ SWEEPS = ("/v1/jobs/job/watermark", "/v1/jobs/job:explain", "/jobs/job", "/jobs/
 
 @pytest.mark.parametrize("is_empty", [True, False], ids=["empty", "with data"])
 def test_a_read_writes_nothing(own: LocalCoordinator, is_empty: bool) -> None:
-    """A read leaves each key as it is. An evaluation moves the clock of the job, but records nothing."""
+    """A read leaves each key as it is. An evaluation moves the clock, and may sample the timeline."""
 
     def stored() -> dict[bytes, bytes]:
         return {key: value for key, (_, value) in own.state().items() if key != PROBE.encode()}
@@ -190,6 +191,8 @@ def test_a_read_writes_nothing(own: LocalCoordinator, is_empty: bool) -> None:
             assert http.get(path).status_code == (404 if is_empty and "batches" in path else 200), path
             assert stored() == before, path
         clock = {b"tidegate:{job}", b"tidegate:sweeps"}
+        if not is_empty:
+            clock |= {f"tidegate:{{job}}:timeline:{interval}".encode() for interval in SAMPLES_KEPT}
         for path in SWEEPS:
             assert http.get(path).status_code == 200, path
             after = stored()

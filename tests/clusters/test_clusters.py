@@ -104,7 +104,8 @@ def test_substreams_become_idle_under_connect(tidegate: CoordinatorProcess, tmp_
     """Under Spark Connect the listener's process sends the heartbeats, although the hook runs in another process."""
     job = tidegate.job()
     FileBatches(tmp_path / "input", SCHEMA).add({"k": "a", "t": 100_000}, {"k": "b", "t": 50_000})
-    assert run(Settings(session, tidegate.url, job.connection.job, str(tmp_path), until_idle=True)) == 0
+    settings = Settings(session, tidegate.url, job.connection.job, str(tmp_path), until_idle=True)
+    assert run(settings) == 0, (tmp_path / "pipeline.log").read_text()
     assert job.status()["watermark"] == 90_000
 
 

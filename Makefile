@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 SETUP_LOG := $(VENV)/setup.log
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs servers test test-rest test-all test-versions test-compose conformance fuzz mutants faults fault-table simulate bench lateness lint \
+.PHONY: help setup demo docs servers test test-rest test-searches test-all test-versions test-compose conformance fuzz mutants faults fault-table simulate bench lateness lint \
   format openapi reference figures pictures screens lock dist clean
 
 help: ## list the targets
@@ -72,8 +72,8 @@ $(VENV)/server-%/.ready: tests/versions/server-%.lock $(READY)
 	@touch $@
 
 # Marker expression for the tests that are not in the default tier.
-REST := slow or cluster or browser or fuzz
-MARK ?= $(if $(PATHS),,not (image or $(REST)))
+REST := slow or cluster or browser
+MARK ?= $(if $(PATHS),,not (image or fuzz or $(REST)))
 # The default suits two cores: tests wait for much of their time, so three processes use both cores.
 JOBS ?= 3
 PYTEST = $(BIN)/python -m pytest --quiet --numprocesses $(JOBS) --durations 10
@@ -86,8 +86,11 @@ test: $(READY) ## run lint, types and the default tier of tests; MARK=browser or
 
 servers: $(SERVERS_READY) ## install the Redis and Valkey servers for the tests of restarts
 
-test-rest: $(SERVERS_READY) ## run the tests that are not in the default tier, in random order
-	@$(PYTEST) -m '$(REST)' --junitxml out/test/rest.xml
+test-rest: $(SERVERS_READY) ## run the tests with clusters, browsers, servers and Spark that are not in the default tier, in random order
+	@$(PYTEST) -m '($(REST)) and not fuzz' --junitxml out/test/rest.xml
+
+test-searches: $(READY) ## search for counterexamples at length: fuzzing, simulation, all orders, faults (ten minutes)
+	@$(PYTEST) -m fuzz --junitxml out/test/searches.xml
 
 test-versions: $(READY) $(VERSIONS_READY) ## run client tests on older versions of Spark (VERSIONS=4.1 selects one)
 	@for version in $(VERSIONS); do \
@@ -100,11 +103,12 @@ test-compose: $(READY) ## build the images and run docker-compose.yml on a Docke
 	@$(PYTEST) --numprocesses 0 -p no:randomly --log-cli-level INFO --log-cli-format '%(asctime)s %(message)s' \
 	  --log-cli-date-format %H:%M:%S --junitxml out/test/compose.xml tests/images
 
-test-all: $(READY) ## run all tests: the default tier, the rest, older versions of Spark, and docker-compose.yml
+test-all: $(READY) ## run all tests: the default tier, the rest, older versions of Spark, docker-compose.yml, and long searches
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory test-rest
 	@$(MAKE) --no-print-directory test-versions
 	@$(MAKE) --no-print-directory test-compose
+	@$(MAKE) --no-print-directory test-searches
 	@$(BIN)/python -m tests.summary
 
 conformance: $(READY) ## run the traces of Hazelcast Jet, or those in CONFORMANCE_DIR, on both implementations of the machine

@@ -62,7 +62,7 @@ def judged(policy: Policy, times: list[int]) -> Judged:
     return found
 
 
-@pytest.mark.parametrize(("target", "events"), [(0.99, 20_000), pytest.param(0.999, 60_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("target", "events"), [(0.99, 20_000), pytest.param(0.999, 60_000, marks=pytest.mark.fuzz)])
 @pytest.mark.parametrize("law", LAWS)
 def test_on_a_steady_stream_the_target_is_reached_at_little_more_than_the_best_fixed_lag(
     law: str, target: float, events: int
@@ -81,7 +81,7 @@ def test_on_a_steady_stream_the_target_is_reached_at_little_more_than_the_best_f
 
 
 @pytest.mark.parametrize(
-    "law", [pytest.param(law, marks=[] if law == "exponential" else pytest.mark.slow) for law in LAWS]
+    "law", [pytest.param(law, marks=[] if law == "exponential" else pytest.mark.fuzz) for law in LAWS]
 )
 def test_completeness_recovers_soon_after_delays_have_tripled(law: str) -> None:
     """Completeness is measured after 2000 more events, of which 20 exceed the target."""

@@ -50,7 +50,7 @@ def test_all_orders_without_faults() -> None:
     assert explored.states > 100
 
 
-@pytest.mark.slow
+@pytest.mark.fuzz
 def test_seeds_for_a_minute() -> None:
     end = time.monotonic() + 60
     seed = SEEDS_BY_DEFAULT
@@ -60,7 +60,7 @@ def test_seeds_for_a_minute() -> None:
         seed += 1
 
 
-@pytest.mark.slow
+@pytest.mark.fuzz
 @pytest.mark.parametrize("case", sorted(CASES.keys() - {"no fault"}))
 def test_orders_with_a_fault(case: str) -> None:
     explored = explore(CASES[case], MAX_STATES)

@@ -15,7 +15,7 @@ MINUTES = 2
 LEAST_FAULTS = 5
 
 
-@pytest.mark.slow
+@pytest.mark.fuzz
 @pytest.mark.timeout(1200)
 def test_no_fault_breaks_a_guarantee(tmp_path: Path) -> None:
     seed = secrets.randbelow(1_000_000)

@@ -24,7 +24,10 @@ LUA_ONLY = {
     *("policy", "clock_driven", "advancing", "target_completeness"),
 }
 """Parts without a module of the same name in ``domain``. The policies are in the package ``domain/policy``."""
-LUA_COMMANDS = {"resume", "delete", "watch", "explain", "completeness", "late", "history", "timeline", "distribution"}
+LUA_COMMANDS = {
+    *("resume", "put", "staged", "delete", "watch", "explain"),
+    *("completeness", "late", "history", "timeline", "distribution"),
+}
 """Commands of the store only. A job in Python is deleted with its object and read directly."""
 
 

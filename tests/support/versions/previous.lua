@@ -3483,7 +3483,7 @@ local members, event_times, watermarks, min_event_times =
 if args.delayed then delays.measure('', args.delayed, args.delays, merge.merged_watermark()) end
 local names = observation.observe('', members, event_times, watermarks, job.observed_now)
 evaluate.after_report(lowest_event_time(event_times, min_event_times))
-return reply.finish({without_effect = missing_from(names, args.members)})
+return reply.finish({applied = #names > 0 or nil, without_effect = missing_from(names, args.members)})
 end
 commands.reset = function()
 -- Start a new incarnation under the same configuration, without a watermark. The journal and the timeline stay.

@@ -25,14 +25,13 @@ def check_event_times(job: JobState, max_event_times: Values, watermarks: Values
 def check_room(job: JobState, query: str, names: Iterable[str]) -> None:
     """Raise TooManySubstreams if new substreams in ``names`` would exceed the limit.
 
-    Staged substreams of open batches count towards the limit; placeholders of missing queries do not count.
+    Substreams that open batches will add count towards the limit; placeholders of missing queries do not count.
     """
+    coming = {(name, substream) for name, other in job.queries.items() for substream in other.staged.coming}
     new = {(query, name) for name in names} - job.substreams.keys()
-    if job.max_substreams is None or not new:
+    if job.max_substreams is None or new <= coming:
         return
-    for name, other in job.queries.items():
-        staged = (*other.staged.event_times, *other.staged.watermarks)
-        new |= {(name, substream) for substream in staged} - job.substreams.keys()
+    new |= coming
     if sum(name != PLACEHOLDER for _, name in job.substreams) + len(new) > job.max_substreams:
         raise TooManySubstreams(job.max_substreams)
 
@@ -72,6 +71,8 @@ def count_future(job: JobState, query: str, rows: Values) -> None:
 
 def add_substream(job: JobState, query: str, name: str, policy: Policy | None = None) -> Substream:
     """Add a substream without events; remove the placeholder of its query."""
+    if query in job.queries:
+        job.queries[query].staged.coming.discard(name)
     policy = policy or job.config.policy_of(name)
     added = Substream(policy, policy.start(job.numbers), observed_time(job, query))
     job.substreams[query, name] = added

@@ -11,13 +11,17 @@ Value = TypeVar("Value")
 
 @dataclass(slots=True)
 class Staged:
-    """The staged reports of a query: highest times by substream, and rows and delays by partition and substream."""
+    """The staged reports of a query: highest times by substream, and rows and delays by partition and substream.
+
+    ``coming`` contains the substreams that were unknown when they were staged.
+    """
 
     event_times: dict[str, int] = field(default_factory=dict)
     watermarks: dict[str, int] = field(default_factory=dict)
     rows: dict[tuple[int, str], int] = field(default_factory=dict)
     future_rows: dict[tuple[int, str], int] = field(default_factory=dict)
     delays: dict[tuple[int, str], RowsByDelay] = field(default_factory=dict)
+    coming: set[str] = field(default_factory=set)
 
 
 def raise_each(highest: dict[str, int], column: Mapping[str, int]) -> None:

@@ -11,6 +11,7 @@ from tidegate.store import replies
 from tidegate.store.arguments import Values, members, report_columns
 from tidegate.store.capacity import Capacity
 from tidegate.store.functions import Functions
+from tidegate.store.pieces import Pieces, member_pieces
 
 
 class JobActions:
@@ -65,32 +66,33 @@ class JobActions:
         """Declare substreams."""
         columns = report_columns(query, names, max_event_times=max_event_times or {})
         room = self._capacity.max_substreams(quota)
-        return await self._act("declare", job, audit, now_ms, max_substreams=room, query=query, **columns)
+        pieces = member_pieces(columns)
+        return await self._act("declare", job, audit, now_ms, pieces, max_substreams=room, query=query)
 
     async def restore(
         self, job: str, query: str, watermarks: Values, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
     ) -> CommandResult:
         """Raise the watermarks of substreams."""
         columns = report_columns(query, watermarks, watermarks=watermarks)
-        return await self._act("restore", job, audit, now_ms, query=query, **columns)
+        return await self._act("restore", job, audit, now_ms, member_pieces(columns), query=query)
 
     async def idle(
         self, job: str, query: str, names: Sequence[str], audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
     ) -> CommandResult:
         """Make substreams idle."""
-        return await self._act("idle", job, audit, now_ms, query=query, members=members(query, names))
+        return await self._act("idle", job, audit, now_ms, _pieces(query, names), query=query)
 
     async def done(
         self, job: str, query: str, names: Sequence[str], audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
     ) -> CommandResult:
         """Mark substreams as done."""
-        return await self._act("done", job, audit, now_ms, query=query, members=members(query, names))
+        return await self._act("done", job, audit, now_ms, _pieces(query, names), query=query)
 
     async def evict(
         self, job: str, query: str, names: Sequence[str], audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
     ) -> CommandResult:
         """Evict substreams."""
-        return await self._act("evict", job, audit, now_ms, query=query, members=members(query, names))
+        return await self._act("evict", job, audit, now_ms, _pieces(query, names), query=query)
 
     async def retire(
         self, job: str, query: str, successor: str | None, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
@@ -99,7 +101,17 @@ class JobActions:
         return await self._act("retire", job, audit, now_ms, query=query, successor=successor)
 
     async def _act(
-        self, command: str, job: str, audit: AuditInfo, now_ms: int | None, **arguments: Any
+        self,
+        command: str,
+        job: str,
+        audit: AuditInfo,
+        now_ms: int | None,
+        pieces: Pieces | None = None,
+        **arguments: Any,
     ) -> CommandResult:
-        reply = await self._functions.run(command, job, now_ms, **asdict(audit), **arguments)
+        reply = await self._functions.run(command, job, now_ms, pieces, **asdict(audit), **arguments)
         return replies.command_result(reply)
+
+
+def _pieces(query: str, names: Sequence[str]) -> Pieces:
+    return member_pieces({"members": members(query, names)})

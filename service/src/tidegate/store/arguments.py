@@ -53,19 +53,21 @@ def accounting_columns(query: str, accounting: BatchAccounting | None) -> dict[s
     of_each = [
         (place, *of_hour) for place, hours in enumerate(accounting.hours, start=1) for of_hour in _distinct(hours)
     ]
-    places, hours, rows, updated, late = zip(*of_each, strict=True) if of_each else ((),) * 5
     attributed = sum_by_hour(of_hour for _, *of_hour in of_each)
+    of_all = sum_by_hour(accounting.all_hours) or attributed
+    of_each = [row for row in of_each if of_all.get(row[1], (0,))[0]]
+    places, hours, rows, updated, late = zip(*of_each, strict=True) if of_each else ((),) * 5
     of_job = [
         {
             "hour": hour,
             # Sums may exceed the exact range of a double.
-            "rows": str(rows),
-            "updated": str(updated),
-            "late": str(late),
-            "unattributed": str(max(0, rows - attributed.get(hour, (0,))[0])),
+            "rows": str(of_rows),
+            "updated": str(of_updated),
+            "late": str(of_late),
+            "unattributed": str(max(0, of_rows - attributed.get(hour, (0,))[0])),
         }
-        for hour, (rows, updated, late) in (sum_by_hour(accounting.all_hours) or attributed).items()
-        if rows
+        for hour, (of_rows, of_updated, of_late) in of_all.items()
+        if of_rows
     ]
     return {
         "members": members(query, accounting.substreams),

@@ -5,10 +5,12 @@ call of a job that another command is changing in steps first runs the remaining
 """
 
 import asyncio
+import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import Context
+from functools import partial
 from typing import Any
 
 from msgspec import msgpack
@@ -18,6 +20,7 @@ from redis.exceptions import RedisError
 from tidegate.domain import errors
 from tidegate.store.clock import ClockGuard
 from tidegate.store.library import PREFIX, READS, READS_TOGETHER, TOGETHER, library
+from tidegate.store.pieces import Pieces, join_reports
 from tidegate.store.pipelining import Words
 from tidegate.store.servers import Command, Servers
 
@@ -53,10 +56,66 @@ class Functions:
         self.unattended_after_ms, self.guard = unattended_after_ms, guard
         self._stepping: dict[tuple[str, str], asyncio.Task[Reply]] = {}
 
-    async def run(self, command: str, job: str, now_ms: int | None = None, **arguments: Any) -> Reply:
-        """Run a command and return its reply; raise DomainError if the command was refused."""
+    async def run(
+        self, command: str, job: str, now_ms: int | None = None, pieces: Pieces | None = None, **arguments: Any
+    ) -> Reply:
+        """Run a command and return its reply; ``pieces`` are its columns.
+
+        Raises:
+            DomainError: If the command was refused.
+            StepsLost: If the command runs in steps, and they were lost.
+        """
         with self.around(command):
+            if pieces is not None:
+                arguments |= await self.columns(job, pieces)
             return await self.send(command, job, lambda: arguments, now_ms)
+
+    async def columns(self, job: str, pieces: Pieces) -> Mapping[str, Any]:
+        """Return the columns of a command as its arguments. Store them before, if there are several pieces."""
+        if pieces.inline is not None:
+            return pieces.inline
+        stored = secrets.token_hex(8)
+        for number, piece in enumerate(pieces.each):
+            await self.send("put", job, partial(dict, stored=stored, number=number, piece=piece))
+        return {**pieces.stored, "stored": stored}
+
+    async def run_commit(
+        self, command: str, job: str, query: str, now_ms: int | None, own: Callable[[], Pieces], **arguments: Any
+    ) -> Reply:
+        """Run a command that commits the open batch of a query, and join its staged reports if the command requires it.
+
+        Args:
+            command: The command.
+            job: The job.
+            query: The query.
+            now_ms: See :meth:`run`.
+            own: Returns the pieces of the command's columns. The joined reports are added to them.
+            arguments: The other arguments.
+
+        Raises:
+            DomainError: If the command was refused.
+        """
+        pieces = own()
+        reply = await self.run(command, job, now_ms, pieces, **arguments)
+        while version := reply.get("join"):
+            with self.around("staged"):
+                count, kinds = await asyncio.to_thread(join_reports, await self._staged(job, query))
+            pieces = own()
+            pieces.joined = {**pieces.add(**kinds), "version": version, "count": count}
+            reply = await self.run(command, job, now_ms, pieces, **arguments)
+        return reply
+
+    async def _staged(self, job: str, query: str) -> Iterable[Mapping[str, Any]]:
+        """Return the staged reports of a query. If the version has changed since, the command requires another join."""
+        found: dict[int, Mapping[str, Any]] = {}
+        cursor = "0"
+        while True:
+            reply = await self.send("staged", job, partial(dict, query=query, cursor=cursor))
+            reports = map(record, reply["reports"])
+            found |= {report["order"]: report for report in reports}  # a scan can return a report twice
+            cursor = reply["cursor"]
+            if cursor == "0":
+                return found.values()
 
     async def send(
         self, command: str, job: str, arguments: Callable[[], Mapping[str, Any]], now_ms: int | None = None
@@ -95,6 +154,8 @@ class Functions:
         while True:
             reply = record(await send())
             steps = reply.get("steps")
+            if reply.get("error") == "steps_lost":
+                raise StepsLost(f"the columns of a command of the job {job} are lost")
             if steps is None:
                 return reply_of(reply)
             if "error" not in reply:

@@ -31,6 +31,7 @@ from tidegate.store.compiled import compile_config
 from tidegate.store.functions import AroundCommand, Functions, unobserved
 from tidegate.store.keyspace import TOMBSTONES_KEPT
 from tidegate.store.merging import Merging, Report
+from tidegate.store.pieces import Pieces, accounting_pieces, report_pieces
 from tidegate.store.reads import JobReads
 from tidegate.store.servers import OneServer, Servers, raise_first
 from tidegate.store.states import ServerState, server_states
@@ -91,6 +92,7 @@ class JobStore:
                 :mod:`tidegate.domain.errors`.
         """
         config.check_patterns()
+        elsewhere: dict[str, Any] = await self._elsewhere(job, quota) if version is None else {}
         reply = await self._functions.run(
             "configure",
             job,
@@ -101,7 +103,7 @@ class JobStore:
             compiled_config=compile_config(config),
             max_jobs=self.capacity.jobs,
             quota=quota,
-            **(await self._elsewhere(job, quota) if version is None else {}),
+            **elsewhere,
             **asdict(audit),
         )
         return Configured.of(reply)
@@ -150,24 +152,24 @@ class JobStore:
         quota: int | None = None,
     ) -> CommandResult:
         """Stage the report of a partition."""
+        columns = report_columns(
+            run.query,
+            report.substreams,
+            max_event_times=report.max_event_times,
+            watermarks=report.watermarks,
+            rows=report.rows,
+            future_rows=report.future_rows,
+        )
         return await self._run(
             "stage",
             job,
             now_ms,
+            report_pieces(columns, delay_columns(run.query, report.delays)),
             max_substreams=self.capacity.max_substreams(quota),
             token=token,
             run=run,
             batch_id=batch_id,
             partition=report.partition,
-            **report_columns(
-                run.query,
-                report.substreams,
-                max_event_times=report.max_event_times,
-                watermarks=report.watermarks,
-                rows=report.rows,
-                future_rows=report.future_rows,
-            ),
-            **delay_columns(run.query, report.delays),
         )
 
     async def begin(
@@ -180,10 +182,12 @@ class JobStore:
         now_ms: int | None = None,
     ) -> BeginResult:
         """Begin a batch."""
-        reply = await self._functions.run(
+        reply = await self._functions.run_commit(
             "begin",
             job,
+            run.query,
             now_ms,
+            Pieces,
             token=token,
             run=run,
             batch_id=batch_id,
@@ -207,17 +211,21 @@ class JobStore:
         now_ms: int | None = None,
     ) -> CommandResult:
         """Commit a batch."""
-        return await self._run(
+        columns = accounting_columns(run.query, accounting)
+        reply = await self._functions.run_commit(
             "commit",
             job,
+            run.query,
             now_ms,
+            lambda: accounting_pieces(columns),
             token=token,
             run=run,
             batch_id=batch_id,
             waited_ms=waited_ms,
             reported=reported,
-            **accounting_columns(run.query, accounting),
+            disposition=columns["disposition"],
         )
+        return replies.command_result(reply)
 
     async def heartbeat(
         self,
@@ -316,5 +324,7 @@ class JobStore:
         in_quota = sum(name.startswith(quota.prefix) and keys.bucket(name) != keys.bucket(job) for name in names)
         return {"jobs_elsewhere": sum(counts), "in_quota_elsewhere": in_quota}
 
-    async def _run(self, command: str, job: str, now_ms: int | None, **arguments: Any) -> CommandResult:
-        return replies.command_result(await self._functions.run(command, job, now_ms, **arguments))
+    async def _run(
+        self, command: str, job: str, now_ms: int | None, pieces: Pieces | None = None, **arguments: Any
+    ) -> CommandResult:
+        return replies.command_result(await self._functions.run(command, job, now_ms, pieces, **arguments))

@@ -55,11 +55,11 @@ WAKE = PREFIX + "wake:"
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key of a job. If ``per`` is set, the job has one such key for each query, limit, hour or interval."""
+    """A key of a job. If ``per`` is set, the job has one such key for each query, limit, hour, interval or call."""
 
     name: str
     holds: str
-    per: Literal["", "query", "limit", "hour", "interval"] = ""
+    per: Literal["", "query", "limit", "hour", "interval", "call"] = ""
 
 
 # A member is "<query>/<substream>". Query names have no slash, so the first slash is the separator.
@@ -99,6 +99,9 @@ JOB_KEYS = (
     Key("pinned_batches", "zset of the batches with a stored pinned watermark: batch -> batch", "query"),
     Key("fenced_runs", "zset of the fenced runs, in order", "query"),
     Key("staged", "hash of the reports of the open batch: digest -> order and columns, packed", "query"),
+    Key("coming", "set of the members that the reports of the open batch will add", "query"),
+    Key("pieces", "hash of the columns of a large command that has not begun: number -> piece, packed", "call"),
+    Key("columns", "hash of the columns of the command that runs in steps: number -> piece, packed"),
     Key("hour_rows", "hash: member ('': the job; '?': no substream) -> rows of this hour", "hour"),
     Key("hour_late", "hash: 'updated|dropped|diverted <member>' -> rows of this hour", "hour"),
 )
@@ -158,7 +161,7 @@ class Keyspace:
         return f"{_tag(self._number(job))}/{job}" if self._is_spread else f"{PREFIX}{{{job}}}"
 
     def key_of(self, job: str, name: str, per: object = None) -> str:
-        """Return a key of :data:`JOB_KEYS`; ``per`` is its query, limit, hour or interval."""
+        """Return a key of :data:`JOB_KEYS`; ``per`` is its query, limit, hour, interval or call."""
         return f"{self.job_key(job)}:{name}" if per is None else f"{self.job_key(job)}:{name}:{per}"
 
     def of_call(self, job: str) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from tidegate.domain.config import LIMITS, POLICY_LIMITS
 from tidegate.domain.policy import target_completeness
 from tidegate.store.keyspace import SCHEMA, SCHEMA_IN_STEPS, TOMBSTONE_KEPT_MS, TOUCH_MS, lua_keys
 
-READS = ("status", "substreams", "queries", "completeness", "late", "history", "timeline", "distribution")
+READS = ("status", "substreams", "queries", "completeness", "late", "history", "timeline", "distribution", "staged")
 PREFIX = "tidegate_"
 
 _INCLUDE = re.compile(r"^-- @include parts/(\S+)\n", re.MULTILINE)
@@ -58,12 +58,18 @@ end}}
 TOGETHER, READS_TOGETHER = "together", "reads_together"
 STEP = 250
 """Number of substreams that a function call visits at most, if its command visits all substreams of the job."""
+PIECE = 1000
+"""Number of entries of the columns of a command that a function call visits at most."""
+PIECES_KEPT_MS = 600_000
+"""Time for which the pieces of a command stay, if the coordinator stops before it sends the command."""
 # A server that is full still runs reads and deletes.
 FLAGS = dict.fromkeys((*READS, READS_TOGETHER), "'no-writes'") | {"delete": "'allow-oom'"}
 CONSTANTS = {
     "SCHEMA": SCHEMA,
     "SCHEMA_IN_STEPS": SCHEMA_IN_STEPS,
     "STEP": STEP,
+    "PIECE": PIECE,
+    "PIECES_KEPT_MS": PIECES_KEPT_MS,
     "RECORDS_KEPT": journal.RECORDS_KEPT,
     "RECORDS_KEPT_MS": journal.RECORDS_KEPT_MS,
     "NAMES_KEPT": journal.NAMES_KEPT,

@@ -15,6 +15,7 @@ from tidegate.domain.results import CommandResult
 from tidegate.domain.state import TokenClaim
 from tidegate.store.arguments import join_columns
 from tidegate.store.functions import Functions, Reply
+from tidegate.store.pieces import report_pieces
 from tidegate.store.replies import watermark_state
 
 MAX_EACH = 32
@@ -30,13 +31,14 @@ class Applied:
 
     def __init__(self, reply: Reply) -> None:
         state = watermark_state(reply)
-        self._without_effect = frozenset(reply["without_effect"])
+        self._applied, self._without_effect = bool(reply.get("applied")), frozenset(reply.get("without_effect", ()))
         # All reports of the call share these results.
         self._effective, self._ineffective = CommandResult(state, True), CommandResult(state, False)
 
     def result_for(self, members: Iterable[str]) -> CommandResult:
         """Return the result of a report; it had an effect if any of its entries had one."""
-        return self._ineffective if self._without_effect.issuperset(members) else self._effective
+        has_effect = self._applied and not self._without_effect.issuperset(members)
+        return self._effective if has_effect else self._ineffective
 
 
 @dataclass(slots=True)
@@ -143,7 +145,9 @@ class Merging:
             if len(report.members) <= MAX_EACH and not delays and now_ms is None:
                 applied = await self._group_for(job, report, max_substreams).add(report)
             else:
-                arguments = {**_arguments_of([report]), **delays, "max_substreams": max_substreams}
+                arguments = await self._functions.columns(job, report_pieces(report.columns, delays))
+                tokens = [] if report.token is None else [report.token]
+                arguments = {**arguments, "tokens": tokens, "max_substreams": max_substreams}
                 applied = Applied(await self._functions.send("report", job, lambda: arguments, now_ms))
             return applied.result_for(report.members)
 

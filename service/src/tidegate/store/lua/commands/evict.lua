@@ -2,11 +2,23 @@
 --
 -- args   query, members, actor, reason
 -- reply  applied
--- @include parts/reply
+-- @include parts/steps
 -- @include parts/substreams
-reply.load()
-local known = membership.split(args.members)
-substreams.forget(args.query, known)
-if #known > 0 then journal.write_action('evict', args.query, known) end
-evaluate.evaluate(true)
-return reply.finish({applied = #known > 0})
+return steps.run({
+  function(record)
+    reply.load()
+    record.evicted = journal.summary()
+  end,
+  function(record)
+    return substreams.each(record, function(piece)
+      local known = membership.split(piece.members)
+      substreams.forget(args.query, known)
+      journal.add(record.evicted, known)
+    end)
+  end,
+  function(record)
+    if record.evicted.count > 0 then journal.write_action('evict', args.query, record.evicted) end
+    evaluate.evaluate(true)
+    return reply.finish({applied = record.evicted.count > 0})
+  end,
+})

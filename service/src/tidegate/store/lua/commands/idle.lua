@@ -4,16 +4,37 @@
 -- args   query, members, actor, reason
 -- reply  applied
 -- errors substream_not_found, substream_done
--- @include parts/reply
+-- @include parts/steps
 -- @include parts/substreams
-local query, members = args.query, args.members
-reply.load()
-substreams.check_known(query, members)
-local done = bulk.split_by_set(key.done, members)
-if #done > 0 then values.refuse('substream_done', {query = query, substreams = done}) end
-local active = bulk.split_by_set(key.last_events(query), members)
-local has_left = #active > 0 and idleness.set_idle(query, active, bulk.zmscore(key.last_events(query), active))
-bulk.zadd_all(key.forced_idle, state.job.observed_now, members)
-if #active > 0 then journal.write_action('idle', query, active) end
-evaluate.evaluate(has_left)
-return reply.finish({applied = #active > 0})
+local query = args.query
+
+return steps.run({
+  function(record)
+    reply.load()
+    record.idle, record.has_left = journal.summary(), false
+  end,
+  function(record)
+    return substreams.check_known(record, query)
+  end,
+  function(record)
+    return steps.check(record, args.stored and args.members, function(piece)
+      return (bulk.split_by_set(key.done, piece.members))
+    end, function(done)
+      values.refuse('substream_done', {query = query, substreams = done})
+    end)
+  end,
+  function(record)
+    return substreams.each(record, function(piece)
+      local active = bulk.split_by_set(key.last_events(query), piece.members)
+      local has_left = #active > 0 and idleness.set_idle(query, active, bulk.zmscore(key.last_events(query), active))
+      bulk.zadd_all(key.forced_idle, state.job.observed_now, piece.members)
+      journal.add(record.idle, active)
+      record.has_left = record.has_left or has_left
+    end)
+  end,
+  function(record)
+    if record.idle.count > 0 then journal.write_action('idle', query, record.idle) end
+    evaluate.evaluate(record.has_left)
+    return reply.finish({applied = record.idle.count > 0})
+  end,
+})

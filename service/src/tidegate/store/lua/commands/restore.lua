@@ -22,10 +22,11 @@ local function restore_flat(member, watermark, is_active)
   end
 end
 
-local function restore(record, members, first)
+local function restore(record, piece)
+  local members = piece.members
   local active, frozen, driven, watermarks = bulk.zmscore(key.active, members), bulk.zmscore(key.frozen, members), {}, {}
   for i, member in ipairs(members) do
-    local watermark = args.watermarks[first + i]
+    local watermark = piece.watermarks[i]
     if not active[i] and not frozen[i] then  -- active, and follows the clock
       driven[#driven + 1], watermarks[member] = member, watermark
     elseif values.above(watermark, number(active[i] or frozen[i])) then
@@ -45,11 +46,13 @@ return steps.run({
   function(record)
     reply.load()
     if job.is_complete then values.refuse('job_complete') end
-    substreams.check_known(query, args.members)
-    record.restored, record.lowest = {count = 0, first = {}}, math.huge
+    record.restored, record.lowest = journal.summary(), math.huge
   end,
   function(record)
-    return steps.slice(record, args.members, function(members, first) restore(record, members, first) end)
+    return substreams.check_known(record, query)
+  end,
+  function(record)
+    return substreams.each(record, function(piece) restore(record, piece) end)
   end,
   function(record)
     if record.restored.count == 0 then return end

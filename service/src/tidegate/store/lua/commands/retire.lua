@@ -88,7 +88,7 @@ end
 return steps.run({
   function(record)
     clock.read()
-    record.removed = {count = 0, first = {}}
+    record.removed = journal.summary()
   end,
   function(record)  -- a query may have done substreams only
     return steps.each(record, {key.done}, function(members)

@@ -1,4 +1,5 @@
 -- @include parts/observation
+-- @include parts/staging
 -- Batches and runs: begin, pin, stage, commit, and the checks that reject older runs and other checkpoints. A run is a
 -- record of query, query_id and run_id. See tidegate.domain.batches.
 local refuse = values.refuse
@@ -64,28 +65,28 @@ end
 function batches.move_to(query, query_id)
   if query_id == query.query_id then return end
   redis.call('UNLINK', key.pinned_watermarks(query.name), key.pinned_batches(query.name))
-  redis.call('UNLINK', key.staged(query.name))
-  query.query_id, query.latest, query.open, query.begun, query.staged = query_id, nil, false, nil, 0
+  staging.discard(query)
+  query.query_id, query.latest, query.open, query.begun = query_id, nil, false, nil
 end
 
 -- Let a run continue the latest batch; discard reports that another run staged.
 function batches.take_over(query, run_id)
   if query.begun_by == run_id then return end
-  redis.call('UNLINK', key.staged(query.name))
-  query.begun_by, query.staged = run_id, 0
+  staging.discard(query)
+  query.begun_by = run_id
 end
 
 -- Open a batch and pin its watermark; delete all but the last `keep` pinned watermarks.
 function batches.open_batch(query, batch_id, pinned, input_known_until, keep)
   local name = query.name
-  query.latest, query.open, query.released, query.staged = batch_id, true, false, 0
+  query.latest, query.open, query.released = batch_id, true, false
   query.begun, query.begun_by, query.begun_merged = job.now, query.run_id, merge.merged_watermark()
   query.input_known_until = input_known_until
   redis.call('HSET', key.pinned_watermarks(name), batch_id, pinned or '')
   redis.call('ZADD', key.pinned_batches(name), batch_id, batch_id)
   redis.call('ZADD', key.open_pins, values.score(pinned), name)
   redis.call('ZADD', key.open_batches, job.observed_now, name)
-  redis.call('UNLINK', key.staged(name))
+  staging.discard(query)
   local old = redis.call('ZRANGE', key.pinned_batches(name), '-inf', batch_id - keep, 'BYSCORE')
   bulk.zrem(key.pinned_batches(name), old)
   bulk.hdel(key.pinned_watermarks(name), old)
@@ -95,31 +96,42 @@ end
 local function close(query)
   redis.call('ZREM', key.open_pins, query.name)
   redis.call('ZREM', key.open_batches, query.name)
-  query.open, query.staged = false, 0
-  redis.call('UNLINK', key.staged(query.name))
+  query.open = false
+  staging.discard(query)
 end
 
--- Return the members and values of a table by partition and member, without the partitions.
-local function columns_of(by_partition)
-  local members, column = {}, {}
-  for _, of_partition in pairs(by_partition) do
-    for member, value in pairs(of_partition) do members[#members + 1], column[#column + 1] = member, value end
+-- Return phases (see parts/steps) that apply the staged reports of the open batch of a query and close it, if the record
+-- has commits. record.has_left: whether a substream that follows the clock has become idle. The last phase is followed
+-- by an evaluation.
+function batches.commit_staged(name)
+  local function each(column)
+    return function(record, visit)
+      return record.commits and staging.each(record, queries.get(name), column, visit) or false
+    end
   end
-  return members, column
-end
-
--- Apply the staged reports of the open batch (see parts/staging) and close it; the caller must evaluate the job
--- afterwards. Return whether a substream that follows the clock has become idle.
-function batches.commit_staged(query, staged)
-  local name = query.name
-  local delayed, rows_by_delay = columns_of(staged.delays)
-  if #delayed > 0 then delays.measure(name, delayed, rows_by_delay, query.begun_merged) end
-  observation.observe(name, staged.members, staged.event_times, staged.watermarks, (clock.observed_time(name)))
-  if query.input_known_until then clock.observe_until(query, query.input_known_until) end
-  for _, rows in pairs(staged.rows) do observation.count_rows('reported_rows', columns_of({rows})) end
-  for _, rows in pairs(staged.future_rows) do observation.count_future(columns_of({rows})) end
-  close(query)
-  return idleness.expire(name, query.idle_clock)
+  local measure, learn = delays.phases(name, each('delayed'), function() return queries.get(name).begun_merged end)
+  local function observe(record)
+    record.active = record.active or journal.summary()
+    return each('members')(record, function(piece)
+      local _, active = observation.observe(name, piece, (clock.observed_time(name)))
+      journal.add(record.active, active)
+    end)
+  end
+  local function count(record)
+    return each('rows')(record, function(piece)
+      for _, columns in ipairs(piece.rows) do observation.count_rows('reported_rows', unpack(columns)) end
+      for _, columns in ipairs(piece.future_rows) do observation.count_future(unpack(columns)) end
+    end)
+  end
+  local function end_batch(record)
+    if not record.commits then return end
+    journal.write_substreams('active', name, record.active)
+    local query = queries.get(name)
+    if query.input_known_until then clock.observe_until(query, query.input_known_until) end
+    close(query)
+    record.has_left = idleness.expire(name, query.idle_clock)
+  end
+  return measure, learn, observe, count, end_batch
 end
 
 -- Retire a query and undo the begin of its open batch. Another begin of the batch returns its pinned watermark.

@@ -31,18 +31,26 @@ function bulk.zadd_each(name, scores, members)
   bulk.zadd(name, nil, pairs_)
 end
 
-local function remove(command, name, members)
+local function change(command, name, members)
   for first = 1, #members, CHUNK do
     redis.call(command, name, unpack(members, first, math.min(first + CHUNK - 1, #members)))
   end
 end
 
+function bulk.sadd(name, members)
+  change('SADD', name, members)
+end
+
+function bulk.srem(name, members)
+  change('SREM', name, members)
+end
+
 function bulk.zrem(name, members)
-  remove('ZREM', name, members)
+  change('ZREM', name, members)
 end
 
 function bulk.hdel(name, fields)
-  remove('HDEL', name, fields)
+  change('HDEL', name, fields)
 end
 
 local function read(command, name, names)
@@ -56,6 +64,11 @@ end
 
 function bulk.zmscore(name, members)
   return read('ZMSCORE', name, members)
+end
+
+-- Return a column: 1 for each member that a set has, or else 0.
+function bulk.smismember(name, members)
+  return read('SMISMEMBER', name, members)
 end
 
 -- Return the members with a value in a column, and the other members, both in order.

@@ -44,8 +44,16 @@ local function ahead_of(known, known_times, merged)
   return ahead
 end
 
-local function add_to_pools(known, rows, ahead)
-  local pooled, behind_merged = {}, {}
+-- Add the delays of rows to those of the job in the record of the command. The columns have a list of members with rows,
+-- and a list of buckets and rows for each. merged: C without the throttle, when the batch began or before the report.
+local function pool(record, members, columns, merged)
+  if #members == 0 then return end
+  local names, rows = rows_of(members, columns)
+  local known, known_times = known_of(names)
+  if #known == 0 then return end
+  local ahead = ahead_of(known, known_times, merged)
+  record.pooled, record.behind_merged = record.pooled or {}, record.behind_merged or {}
+  local pooled, behind_merged = record.pooled, record.behind_merged
   for i, member in ipairs(known) do
     for bucket, count in pairs(rows[member]) do
       pooled[bucket] = (pooled[bucket] or 0) + count
@@ -55,36 +63,50 @@ local function add_to_pools(known, rows, ahead)
       end
     end
   end
-  local pools = {pool = pooled, merged = behind_merged}
-  for field, together in pairs(pools) do
+end
+
+local function store_pools(record)
+  for field, together in pairs({pool = record.pooled, merged = record.behind_merged}) do
     local s = sketch.unpack(redis.call('HGET', key.delays, field))
     sketch.decay_to(s, job.max_event_time)
     sketch.add(s, together)
     redis.call('HSET', key.delays, field, sketch.pack(s))
-    pools[field] = s
   end
-  return pools.pool
 end
 
--- Add the delays of rows, and update learned lags. merged: C without the throttle, when the batch began or before the
--- report.
-function delays.measure(query, members, columns, merged)
+-- Add the delays of rows to those of the members, and update learned lags. Return the members that discarded their lags.
+local function learn(members, columns)
   local names, rows = rows_of(members, columns)
   local known, known_times = known_of(names)
-  if #known == 0 then return end
-  local pool = add_to_pools(known, rows, ahead_of(known, known_times, merged))
-  local relearning = {}
+  local pooled, relearning = sketch.unpack(redis.call('HGET', key.delays, 'pool')), {}
   for i, member in ipairs(known) do
     local own = sketch.unpack(redis.call('HGET', key.delays, member))
-    local steps = sketch.decay_to(own, known_times[i])
+    local decayed = sketch.decay_to(own, known_times[i])
     sketch.add(own, rows[member])
     if policy.is_target(policy.of(member))
-      and target_completeness.learn(member, known_times[i], rows[member], own, pool, steps) then
+      and target_completeness.learn(member, known_times[i], rows[member], own, pooled, decayed) then
       relearning[#relearning + 1] = member
     end
     redis.call('HSET', key.delays, member, sketch.pack(own))
   end
-  if #relearning > 0 then journal.write_substreams('relearning', query, relearning) end
+  return relearning
+end
+
+-- Return the phases (see parts/steps) that add the delays in the pieces of a command of a query. each(record, visit) visits
+-- the pieces. merged(): see pool().
+function delays.phases(query, each, merged)
+  return function(record)
+    local limit = merged()
+    local remain = each(record, function(piece) pool(record, piece.delayed or {}, piece.delays, limit) end)
+    if not remain and record.pooled then store_pools(record) end
+    return remain
+  end, function(record)
+    if not record.pooled then return false end
+    record.relearning = record.relearning or journal.summary()
+    local remain = each(record, function(piece) journal.add(record.relearning, learn(piece.delayed, piece.delays)) end)
+    if not remain then journal.write_substreams('relearning', query, record.relearning) end
+    return remain
+  end
 end
 
 -- Add the latency of the event times in (before, C] to the statistics.

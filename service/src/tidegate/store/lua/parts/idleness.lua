@@ -111,11 +111,10 @@ function idleness.activate(query, members, under_new_lag)
   return active
 end
 
--- Record events of the members: idle members become active.
+-- Make those members active that were idle, because they have events. Return them.
 function idleness.reactivate(query, members)
-  if state.changes.is_plain or redis.call('EXISTS', key.idle(query)) == 0 then return end
-  local active = idleness.activate(query, members, true)
-  if #active > 0 then journal.write_substreams('active', query, active) end
+  if state.changes.is_plain or redis.call('EXISTS', key.idle(query)) == 0 then return {} end
+  return idleness.activate(query, members, true)
 end
 
 -- Return the state of a member at an observed time of its query, and its last event in observed time.

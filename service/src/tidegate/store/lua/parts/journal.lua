@@ -31,17 +31,24 @@ function journal.named(members)
   return cjson.encode(first)
 end
 
--- Record a change of some substreams of a query, with additional details.
-function journal.write_substreams(kind, query, members, ...)
-  journal.write(kind, 'query', query, 'count', #members, 'substreams', journal.named(members), ...)
+-- Return an empty summary of members: their number and the first of them. A command in steps stores no other list of them.
+function journal.summary()
+  return {count = 0, first = {}}
 end
 
--- Add members to a summary, which has their number and the first of them. A command in steps stores no other list of members.
+-- Add members to a summary.
 function journal.add(summary, members)
   for _, member in ipairs(members) do
     summary.count = summary.count + 1
     if summary.count <= constants.NAMES_KEPT then summary.first[summary.count] = member end
   end
+end
+
+-- Record a change of some substreams of a query, with additional details. members: a list or a summary.
+function journal.write_substreams(kind, query, members, ...)
+  local count = members.count or #members
+  if count == 0 then return end
+  journal.write(kind, 'query', query, 'count', count, 'substreams', journal.named(members.first or members), ...)
 end
 
 -- Record an operator's command. members: the affected members, or a summary of them.

@@ -2,8 +2,9 @@
 -- Numbers of rows, updated rows and late rows by hour of event time. See tidegate.domain.ledger.
 local ledger = {}
 
--- Delete the first hours while the job has too many hours or entries. Always keep the last hour.
-local function trim()
+-- Delete the first hours while the job has too many hours or entries. Always keep the last hour. Only new entries can
+-- exceed the limits.
+function ledger.trim()
   local hours, sizes, entries = redis.call('ZRANGE', key.hours, 0, -1), {}, 0
   for i, hour in ipairs(hours) do
     local rows = key.hour_rows(hour)
@@ -33,13 +34,19 @@ end
 
 -- Add the rows of a batch by hour. of_job: rows of the job as texts, and unattributed rows, which have no substream.
 -- hours: columns with an entry per member and hour: places (of the members), hours, rows; updated and late (empty: none).
+-- Return whether an hour has a new entry.
 function ledger.add(of_job, hours, members, disposition)
+  if #of_job == 0 and #hours.places == 0 then return false end
   local latest, known, by_hour = observation.latest_event_time(), observation.known(members), {}
+  local function add_hour(number)
+    if latest and number * constants.HOUR > latest then return nil end
+    by_hour[number] = by_hour[number] or columns_of(values.text(number))
+    return by_hour[number]
+  end
   for _, row in ipairs(of_job) do
-    if not (latest and row.hour * constants.HOUR > latest) then
+    local columns = add_hour(row.hour)
+    if columns then
       local hour = values.text(row.hour)
-      local columns = columns_of(hour)
-      by_hour[row.hour] = columns
       redis.call('ZADD', key.hours, hour, hour)
       bulk.add(columns.rows, '', row.rows)
       if row.unattributed ~= '0' then bulk.add(columns.rows, '?', row.unattributed) end
@@ -48,7 +55,7 @@ function ledger.add(of_job, hours, members, disposition)
     end
   end
   for i, place in ipairs(hours.places) do
-    local columns, member = by_hour[hours.hours[i]], members[place]
+    local columns, member = add_hour(hours.hours[i]), members[place]
     if columns and known[member] then
       local updated, late = hours.updated[i] or 0, hours.late[i] or 0
       columns.members[#columns.members + 1], columns.counts[#columns.counts + 1] = member, hours.rows[i]
@@ -62,7 +69,7 @@ function ledger.add(of_job, hours, members, disposition)
     bulk.add_each(columns.late, columns.late_fields, columns.late_counts)
     is_larger = is_larger or redis.call('HLEN', columns.rows) > columns.size
   end
-  if is_larger then trim() end  -- only new entries can exceed the limits, and trim() is slow
+  return is_larger
 end
 
 return ledger

@@ -1,5 +1,4 @@
 -- @include parts/evaluate
--- @include parts/staging
 -- @include parts/max_event_times
 -- @include parts/membership
 -- Observation: apply event times and reported watermarks to substreams. See tidegate.domain.observation.
@@ -12,40 +11,47 @@ local function accepts_watermarks(member)
   return policy.of(member).accepts_watermarks
 end
 
--- Refuse watermarks without event times, unless the policies of their members accept watermarks.
-function observation.check_event_times(members, event_times, watermarks)
-  if not next(watermarks) then return end
+-- Return the members with a watermark but no event time whose policies do not accept watermarks.
+local function without_event_time(members, event_times, watermarks)
   local missing = {}
+  if not next(watermarks) then return missing end
   for i, member in ipairs(members) do
     if not number(event_times[i]) and number(watermarks[i]) and not accepts_watermarks(member) then
       missing[#missing + 1] = member
     end
   end
-  if #missing > 0 then values.refuse('event_time_missing', {substreams = missing}) end
+  return missing
 end
 
--- Refuse members beyond the limit of the job. Staged substreams of open batches count towards the limit; placeholders
--- do not count.
-function observation.check_room(members)
+function observation.refuse_watermarks(members)
+  values.refuse('event_time_missing', {substreams = members})
+end
+
+-- Store in the record of a command for how many new members the job has room, unless `count` members fit in any case.
+-- Members that open batches will add count towards the limit; placeholders do not count.
+function observation.look_for_room(record, count)
   local limit = args.max_substreams
   if not limit then return end
-  local size, coming = membership.count(), #members
+  local size = membership.count()
   local open = state.changes.is_plain and {} or redis.call('ZRANGE', key.open_batches, 0, -1)
-  for _, query in ipairs(open) do coming = coming + queries.get(query).staged end
-  if size + coming <= limit then return end
-  size = size - redis.call('SCARD', key.missing_queries)
-  if size + coming <= limit then return end
-  local new, is_new = 0, {}
-  local function count(some)
-    local known = membership.known(some)
-    for i, member in ipairs(some) do
-      if not known[i] and not is_new[member] then new, is_new[member] = new + 1, true end
+  for _, query in ipairs(open) do size = size + redis.call('SCARD', key.coming(query)) end
+  if size + count > limit then record.room = limit - size + redis.call('SCARD', key.missing_queries) end
+end
+
+-- Count the members of a query that are new. refuse_if_full() refuses the command if the job has no room for them.
+function observation.count_new(record, query, members)
+  if not record.room then return end
+  local known, coming = membership.known(members), bulk.smismember(key.coming(query), members)
+  for i = 1, #members do
+    if not known[i] and coming[i] == 0 then
+      record.room = record.room - 1
+      record.is_full = record.room < 0
     end
   end
-  count(members)
-  if new == 0 then return end
-  for _, query in ipairs(open) do count(staging.read(query).members) end
-  if size + new > limit then values.refuse('too_many_substreams', {limit = limit}) end
+end
+
+function observation.refuse_if_full(record)
+  if record.is_full then values.refuse('too_many_substreams', {limit = args.max_substreams}) end
 end
 
 -- Return a table in which members that the job has are true. Later steps of a command must not remove members.
@@ -80,24 +86,43 @@ function observation.count_future(members, rows)
   for _, count in ipairs(rows) do bulk.add(key.job, 'future_rows', count) end
 end
 
--- Count and remove entries too far ahead of the clock; return the remaining columns. min_event_times may be nil.
-function observation.set_aside_future(query, members, event_times, watermarks, min_event_times)
-  local latest = observation.latest_event_time()
-  if not latest then return members, event_times, watermarks, min_event_times end
-  local future, ones, kept = {}, {}, {members = {}, event_times = {}, watermarks = {}, min_event_times = {}}
-  for i, member in ipairs(members) do
+-- Return the columns of a report without the entries too far ahead of the clock, and the members of those entries.
+local function split_future(report)
+  local latest, future = observation.latest_event_time(), {}
+  local event_times, watermarks, min_event_times = report.max_event_times, report.watermarks, report.min_event_times
+  if not latest then return report, future end
+  local kept = {members = {}, max_event_times = {}, watermarks = {}, min_event_times = {}}
+  for i, member in ipairs(report.members) do
     if (number(event_times[i]) or latest) > latest or (number(watermarks[i]) or latest) > latest then
-      future[#future + 1], ones[#ones + 1] = member, 1
+      future[#future + 1] = member
     else
       local at = #kept.members + 1
-      kept.members[at], kept.event_times[at], kept.watermarks[at] = member, event_times[i], watermarks[i]
+      kept.members[at], kept.max_event_times[at], kept.watermarks[at] = member, event_times[i], watermarks[i]
       kept.min_event_times[at] = min_event_times and min_event_times[i]
     end
   end
-  if #future == 0 then return members, event_times, watermarks, min_event_times end
+  return #future == 0 and report or kept, future
+end
+
+-- Return the members of a report (members, max_event_times, watermarks) whose event times are missing, and remember in the
+-- record of the command which members have entries too far ahead of the clock.
+function observation.check(record, report)
+  local _, future = split_future(report)
+  if #future > 0 then
+    record.future = record.future or journal.summary()
+    journal.add(record.future, future)
+  end
+  return without_event_time(report.members, report.max_event_times, report.watermarks)
+end
+
+-- Count and remove entries too far ahead of the clock; return the remaining columns.
+function observation.set_aside_future(report)
+  local kept, future = split_future(report)
+  if #future == 0 then return kept end
+  local ones = {}
+  for i = 1, #future do ones[i] = 1 end
   observation.count_future(future, ones)
-  journal.write_substreams('future', query, future)
-  return kept.members, kept.event_times, kept.watermarks, kept.min_event_times
+  return kept
 end
 
 -- Remove the placeholder of a query that now has a substream.
@@ -113,6 +138,7 @@ function observation.add_substreams(query, members, observed)
     redis.call('SADD', key.query_names, query)
     observation.remove_placeholder(query)
   end
+  bulk.srem(key.coming(query), members)
   local flat, clock_driven_ones = policy.by_kind(members)
   bulk.zadd_all(key.last_events(query), observed, members)
   bulk.zadd_all(key.active, '-inf', flat)
@@ -223,13 +249,13 @@ local function observe_reported(names, times, reported)
   raise_max_event_times(names, times)
 end
 
--- Apply event times and watermarks to the substreams of a query. observed: the observed time of the query.
--- Return the members whose entries had an effect.
-function observation.observe(query, members, event_times, watermarks, observed)
-  local names, times, reported = effective(members, event_times, watermarks)
-  if #names == 0 then return names end
+-- Apply the columns of a report to the substreams of a query. observed: the observed time of the query. Return the members
+-- whose entries had an effect, and those of them that were idle.
+function observation.observe(query, report, observed)
+  local names, times, reported = effective(report.members, report.max_event_times, report.watermarks)
+  if #names == 0 then return names, {} end
   if query ~= '' then observation.remove_placeholder(query) end
-  idleness.reactivate(query, names)
+  local active = idleness.reactivate(query, names)
   job.max_event_time = highest(highest_of(times, #names), job.max_event_time)
   for _, group in ipairs(by_policy(names, times, reported)) do
     local rule, lag = group.rule, policy.constant_lag(group.rule)
@@ -244,7 +270,7 @@ function observation.observe(query, members, event_times, watermarks, observed)
     end
   end
   bulk.zadd_all(key.last_events(query), observed, names)
-  return names
+  return names, active
 end
 
 return observation

@@ -1,7 +1,10 @@
+-- @include parts/steps
+-- @include parts/membership
 -- Staging: the reports of open batches, which take effect when their batch commits. See tidegate.domain.staging.
 --
 -- The hash of a query contains a value for each report: its order and the packed report. The field is the digest of the
--- report, so that a repeated report replaces itself.
+-- report, so that a repeated report replaces itself. A commit joins the reports. If they are large, the coordinator joins
+-- them instead (tidegate.store.staged) and stores the result in pieces, because Redis would be blocked for too long.
 local number = values.number
 local staging = {}
 
@@ -10,6 +13,23 @@ function staging.add(query, report)
   query.staged = query.staged + #report.counted + #report.delayed + 1
   local packed = cmsgpack.pack(report)
   redis.call('HSET', key.staged(query.name), redis.sha1hex(packed), cmsgpack.pack(query.staged) .. packed)
+  local _, new = membership.split(report.members)
+  bulk.sadd(key.coming(query.name), new)
+end
+
+-- Discard the reports of a query.
+function staging.discard(query)
+  query.staged = 0
+  redis.call('UNLINK', key.staged(query.name), key.coming(query.name))
+end
+
+-- Return the version of the reports of a query, which the coordinator must join before the batch commits; nil if they are
+-- small, or if the coordinator has joined them.
+function staging.to_join(query)
+  if query.staged <= 2 * constants.PIECE then return nil end  -- a member can have an entry in counted and in delayed
+  local version = query.begun_by .. ' ' .. query.staged
+  if args.joined and args.joined.version == version then return nil end
+  return version
 end
 
 -- Set values by partition and member; a later report of a partition replaces its values. Return the number of new values.
@@ -33,35 +53,70 @@ local function raise_each(highest, members, column)
   end
 end
 
--- Return the staged reports of a query: members with their highest event_times and watermarks (columns, false: none),
--- rows, future_rows and delays (by partition and member), and count (the number of values in rows).
-function staging.read(query)
+-- Return the values of a table by partition and member as lists of members and values, for each partition.
+local function columns_of(by_partition)
+  local columns = {}
+  for _, of_partition in pairs(by_partition) do
+    local members, column = {}, {}
+    for member, value in pairs(of_partition) do members[#members + 1], column[#column + 1] = member, value end
+    columns[#columns + 1] = {members, column}
+  end
+  return columns
+end
+
+-- Join the reports of a query: members with their highest max_event_times and watermarks (columns, false: none), rows and
+-- future_rows (for each partition, a list of members and a list of values), delayed and delays (columns, with a member for
+-- each partition), and count (the number of values in rows).
+local function join(query)
   local reports = redis.call('HVALS', key.staged(query))
   for i, packed in ipairs(reports) do
     local order, report = cmsgpack.unpack(packed)
     report.order, reports[i] = order, report
   end
   table.sort(reports, function(a, b) return a.order < b.order end)
-  local staged = {members = {}, event_times = {}, watermarks = {}, rows = {}, future_rows = {}, delays = {},
-    count = 0}
-  local event_times, watermarks, is_listed = {}, {}, {}
+  local joined = {members = {}, max_event_times = {}, watermarks = {}, delayed = {}, delays = {}, count = 0}
+  local event_times, watermarks, is_listed, rows, future_rows, delays = {}, {}, {}, {}, {}, {}
   for _, report in ipairs(reports) do
     raise_each(event_times, report.members, report.event_times)
     raise_each(watermarks, report.members, report.watermarks)
-    staged.count = staged.count + set_each(staged.rows, report.partition, report.counted, report.rows)
-    set_each(staged.future_rows, report.partition, report.counted, report.future_rows)
-    set_each(staged.delays, report.partition, report.delayed, report.delays)
+    joined.count = joined.count + set_each(rows, report.partition, report.counted, report.rows)
+    set_each(future_rows, report.partition, report.counted, report.future_rows)
+    set_each(delays, report.partition, report.delayed, report.delays)
     for _, member in ipairs(report.members) do
       if not is_listed[member] and (event_times[member] or watermarks[member]) then
-        is_listed[member], staged.members[#staged.members + 1] = true, member
+        is_listed[member], joined.members[#joined.members + 1] = true, member
       end
     end
   end
-  for i, member in ipairs(staged.members) do
-    staged.event_times[i], staged.watermarks[i] = event_times[member] or false, watermarks[member]
+  for i, member in ipairs(joined.members) do
+    joined.max_event_times[i], joined.watermarks[i] = event_times[member] or false, watermarks[member]
   end
-  return staged
+  joined.rows, joined.future_rows = columns_of(rows), columns_of(future_rows)
+  for _, of_partition in ipairs(columns_of(delays)) do
+    for i, member in ipairs(of_partition[1]) do
+      joined.delayed[#joined.delayed + 1], joined.delays[#joined.delays + 1] = member, of_partition[2][i]
+    end
+  end
+  return joined
+end
+
+-- Return the joined reports of a query, if the coordinator has not joined them.
+local function joined_here(query)
+  local changes = state.changes
+  if changes.joined_query ~= query.name then changes.joined_query, changes.joined = query.name, join(query.name) end
+  return changes.joined
+end
+
+-- Return the number of row counts that are staged, one per partition and member.
+function staging.count(query)
+  return args.joined and args.joined.count or joined_here(query).count
+end
+
+-- Call visit(piece) for the pieces of the joined reports that have a column. Return whether pieces remain.
+function staging.each(record, query, column, visit)
+  if args.joined then return steps.pieces(record, args.joined[column], visit) end
+  visit(joined_here(query))
+  return false
 end
 
 return staging
--- @include parts/state

@@ -4,9 +4,12 @@
 -- see the job before or after the command, never in between. All steps run at the time of the first step, and each step
 -- is stored with its effects, so any coordinator can run the next one.
 --
+-- A command with many substreams in its arguments also runs in steps. The coordinator stores their columns before the
+-- command, in pieces of at most constants.PIECE entries, and a call visits one piece.
+--
 -- A command consists of phases. A phase visits at most constants.STEP members and returns true if members remain. It
 -- returns a table to end the command with this reply. job.steps is the record of the phases: it has what they must
--- remember, id, command, phase, set and at (the place of the next member).
+-- remember, id, command, phase, set and at (the place of the next member or piece).
 local job = state.job
 local steps = {}
 local STEP = constants.STEP
@@ -19,6 +22,10 @@ local function suspend(record)
     record.id, record.command = time[1] .. '.' .. time[2], state.changes.command
     redis.call('HDEL', key.job, 'steps_reply')
     redis.call('HSET', key.job, 'steps_argument', state.changes.argument)
+    if args.stored then
+      redis.call('RENAME', key.pieces(args.stored), key.columns)
+      redis.call('PERSIST', key.columns)
+    end
   end
   local changes = state.changes
   record.changes = {before = changes.before, passed = changes.passed, outage = changes.outage,
@@ -32,18 +39,25 @@ end
 
 -- Store the reply, because the coordinator that sent the command may not be the one that ran the last step.
 local function finish(record, result)
-  if not record.id then return result end
+  if not record.id then
+    if args.stored then redis.call('UNLINK', key.pieces(args.stored)) end
+    return result
+  end
   redis.call('HDEL', key.job, 'steps_argument')
+  redis.call('UNLINK', key.columns)
   redis.call('HSET', key.job, 'steps_reply', cmsgpack.pack({record.id, result}))
   return result
 end
 
--- End a command that a phase has refused before its first write. Raise all other errors.
+-- End a command that a phase has refused before its first write. Raise all other errors, and job_busy, after which the
+-- coordinator repeats the command.
 local function refuse(record, reason)
-  if not (record.id and type(reason) == 'table' and reason.refused) then error(reason, 0) end
-  state.read()
-  job.steps = nil
-  state.save()
+  if type(reason) ~= 'table' or not reason.refused or reason.refused.steps then error(reason, 0) end
+  if record.id then
+    state.read()
+    job.steps = nil
+    state.save()
+  end
   return finish(record, {map = reason.refused})
 end
 
@@ -81,12 +95,33 @@ function steps.each(record, sets, visit)
   return false
 end
 
--- Call visit(items) for the next items of a list; return whether items remain.
-function steps.slice(record, items, visit)
-  local last = math.min(record.at + STEP, #items)
-  visit({unpack(items, record.at + 1, last)}, record.at)
-  visited, record.at = visited + last - record.at, last
-  return last < #items
+-- Call visit(piece) for the next of the stored pieces in a range {first, count}. Without a range, the arguments are the
+-- only piece. Return whether pieces remain.
+function steps.pieces(record, range, visit)
+  if not range then
+    visit(args)
+    return false
+  end
+  if range.count == 0 then return false end
+  local stored = record.id and key.columns or key.pieces(args.stored)
+  local packed = redis.call('HGET', stored, range.first + record.at)
+  if not packed then values.refuse('steps_lost') end
+  visit(cmsgpack.unpack(packed))
+  visited, record.at = STEP, record.at + 1
+  return record.at < range.count
+end
+
+-- Visit the pieces as steps.pieces() does. check(piece) returns members for which the command is refused, and refuse(members)
+-- refuses it for those of all pieces.
+function steps.check(record, range, check, refuse)
+  local remain = steps.pieces(record, range, function(piece)
+    for _, member in ipairs(check(piece)) do
+      record.refused = record.refused or {}
+      record.refused[#record.refused + 1] = member
+    end
+  end)
+  if not remain and record.refused then refuse(record.refused) end
+  return remain
 end
 
 -- Load the next step of an unfinished command and return its name; or return nil and the reply of the command, if it

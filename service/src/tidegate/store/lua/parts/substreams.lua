@@ -1,4 +1,5 @@
 -- @include parts/observation
+-- @include parts/steps
 -- Steps of the commands that change the set of substreams.
 local job, config = state.job, state.config
 local substreams = {}
@@ -6,10 +7,19 @@ local substreams = {}
 substreams.ROW_CLASSES = {'reported_rows', 'future_rows', 'on_time', 'updated', 'late', 'null_event_time', 'future',
   'diverted'}
 
--- Refuse the command if a member is unknown.
-function substreams.check_known(query, members)
-  local _, unknown = membership.split(members)
-  if #unknown > 0 then values.refuse('substream_not_found', {query = query, substreams = unknown}) end
+-- Visit the pieces of a command with members.
+function substreams.each(record, visit)
+  return steps.pieces(record, args.stored and args.members, visit)
+end
+
+-- Refuse a command with members if one of them is unknown. Return whether pieces remain.
+function substreams.check_known(record, query)
+  return steps.check(record, args.stored and args.members, function(piece)
+    local _, unknown = membership.split(piece.members)
+    return unknown
+  end, function(unknown)
+    values.refuse('substream_not_found', {query = query, substreams = unknown})
+  end)
 end
 
 -- Remove known members of a query, in any state.

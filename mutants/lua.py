@@ -88,6 +88,24 @@ MUTANTS = (
         ("tests/store/test_steps.py",),
     ),
     Mutant(
+        "lua-late-report-not-joined",
+        "A commit applies the reports that the coordinator has joined, although another report has arrived since.",
+        Guarantee.EXACT,
+        f"{LUA}/parts/staging.lua",
+        "  if args.joined and args.joined.version == version then return nil end\n",
+        "  if args.joined then return nil end\n",
+        ("tests/store/test_steps.py::test_a_report_that_arrives_during_a_commit_counts",),
+    ),
+    Mutant(
+        "lua-pieces-repeated",
+        "The steps of a large command visit the first piece only.",
+        Guarantee.EXACT,
+        f"{LUA}/parts/steps.lua",
+        "range.first + record.at)",
+        "range.first)",
+        ("tests/store/test_twin.py::test_a_command_in_many_steps_has_the_same_result[25]",),
+    ),
+    Mutant(
         "lua-token-not-restored",
         "A valid token does not restore a coordinator that lost its state.",
         Guarantee.MONOTONE,
@@ -110,9 +128,9 @@ MUTANTS = (
         "Staged reports take effect before the commit.",
         Guarantee.COMMITTED,
         f"{LUA}/commands/stage.lua",
-        "  staging.add(query, {partition = args.partition,",
-        "  observation.observe(query.name, members, event_times, watermarks, (clock.observed_time(query.name)))\n"
-        "  evaluate.evaluate()\n  staging.add(query, {partition = args.partition,",
+        "      staging.add(queries.get(args.run.query), {partition",
+        "      observation.observe(args.run.query, kept, (clock.observed_time(args.run.query)))\n"
+        "      evaluate.evaluate()\n      staging.add(queries.get(args.run.query), {partition",
         EACH,
     ),
     Mutant(
@@ -138,8 +156,8 @@ MUTANTS = (
         "A coordinator that lost its state does not adopt the client's pinned watermark.",
         Guarantee.REPLAY_EXACT,
         f"{LUA}/commands/begin.lua",
-        "local pinned = args.pinned_watermark",
-        "local pinned = nil",
+        "local known, pinned = args.known, args.pinned_watermark",
+        "local known, pinned = args.known, nil",
         EACH,
     ),
     Mutant(
@@ -156,7 +174,7 @@ MUTANTS = (
         "A batch whose commit was lost proves that its substreams were silent.",
         Guarantee.IDLENESS,
         f"{LUA}/commands/begin.lua",
-        "  query.input_known_until = nil\n",
+        "  if query.open then query.input_known_until = nil end\n",
         "",
         EACH,
     ),
@@ -183,9 +201,8 @@ MUTANTS = (
         "A repeated commit counts its rows again.",
         Guarantee.IDEMPOTENT,
         f"{LUA}/commands/commit.lua",
-        "  for class, column in pairs(args.counts) do account(class, column) end\n"
-        "  if args.disposition == 'diverted' and args.counts.late then account('diverted', args.counts.late) end\n",
-        "end\nif true then\n  for class, column in pairs(args.counts) do account(class, column) end\n",
+        "    if not record.commits then return end\n",
+        "",
         EACH,
     ),
     Mutant(

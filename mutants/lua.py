@@ -92,7 +92,7 @@ MUTANTS = (
         "A commit applies the reports that the coordinator has joined, although another report has arrived since.",
         Guarantee.EXACT,
         f"{LUA}/parts/staging.lua",
-        "  if args.joined and args.joined.version == version then return nil end\n",
+        "  if args.joined then return args.joined.version ~= version and version or nil end\n",
         "  if args.joined then return nil end\n",
         ("tests/store/test_steps.py::test_a_report_that_arrives_during_a_commit_counts",),
     ),

@@ -297,6 +297,40 @@ def test_a_report_that_arrives_during_a_commit_counts(
 
 
 @pytest.mark.usefixtures("small_steps")
+def test_reports_that_another_run_has_replaced_during_a_begin_do_not_count(
+    driver: Driver, job_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The begin of the next batch commits the open one. Meanwhile, another run may have discarded its reports."""
+    store, join, joins = driver.store, pieces.join_reports, list[int]()
+    first, second, third = (Run("q", "c", run) for run in ("r1", "r2", "r3"))
+
+    async def check() -> None:
+        await store.configure(job_name, JobConfig(FLAT), {}, None)
+        await store.begin(job_name, first, 0)
+        names = [f"s{number}" for number in range(10)]
+        await store.stage(job_name, first, 0, PartitionReport(0, dict.fromkeys(names, 100), dict.fromkeys(names, 1)))
+        loop = asyncio.get_running_loop()
+
+        async def take_over() -> None:
+            await store.begin(job_name, second, 0)
+            await store.stage(job_name, second, 0, PartitionReport(0, {"a": 50}, {"a": 7}))
+
+        def join_late(reports: Any) -> Any:
+            joined = join(reports)
+            joins.append(joined[0])
+            if len(joins) == 1:
+                asyncio.run_coroutine_threadsafe(take_over(), loop).result()
+            return joined
+
+        monkeypatch.setattr(functions, "join_reports", join_late)
+        assert (await store.begin(job_name, third, 1)).state.watermark == 40
+        assert [row.substream for row in (await store.reads.substreams(job_name)).rows] == ["a"]
+
+    driver(check())
+    assert joins == [10, 1]
+
+
+@pytest.mark.usefixtures("small_steps")
 def test_a_command_whose_columns_are_lost_changes_nothing(driver: Driver, job_name: str) -> None:
     """Redis may lose the columns that the coordinator stores before a large command. The client then repeats it."""
     store = driver.store

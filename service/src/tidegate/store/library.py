@@ -62,8 +62,8 @@ PIECE = 1000
 """Number of entries of the columns of a command that a function call visits at most."""
 PIECES_KEPT_MS = 600_000
 """Time for which the pieces of a command stay, if the coordinator stops before it sends the command."""
-# A server that is full still runs reads and deletes.
-FLAGS = dict.fromkeys((*READS, READS_TOGETHER), "'no-writes'") | {"delete": "'allow-oom'"}
+# A server that is full still runs reads and deletes, and the remaining steps of commands that have begun.
+FLAGS = dict.fromkeys((*READS, READS_TOGETHER), "'no-writes'") | dict.fromkeys(("delete", "resume"), "'allow-oom'")
 CONSTANTS = {
     "SCHEMA": SCHEMA,
     "SCHEMA_IN_STEPS": SCHEMA_IN_STEPS,

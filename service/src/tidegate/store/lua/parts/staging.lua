@@ -24,12 +24,12 @@ function staging.discard(query)
 end
 
 -- Return the version of the reports of a query, which the coordinator must join before the batch commits; nil if they are
--- small, or if the coordinator has joined them.
+-- small, or if the coordinator has joined them. A join of other reports must be repeated, even if these are small.
 function staging.to_join(query)
-  if query.staged <= 2 * constants.PIECE then return nil end  -- a member can have an entry in counted and in delayed
-  local version = query.begun_by .. ' ' .. query.staged
-  if args.joined and args.joined.version == version then return nil end
-  return version
+  local version = query.begun_by .. ' ' .. query.latest .. ' ' .. query.staged
+  if args.joined then return args.joined.version ~= version and version or nil end
+  -- A member can have an entry in counted and in delayed.
+  return query.staged > 2 * constants.PIECE and version or nil
 end
 
 -- Set values by partition and member; a later report of a partition replaces its values. Return the number of new values.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from redis.exceptions import OutOfMemoryError
 
 from tests.support.driver import Driver
 from tests.support.versions.constants import library_with
@@ -212,6 +213,26 @@ def test_any_call_finishes_the_command_of_a_coordinator_that_has_died(driver: Dr
         assert status.revision == 2
         assert (await store.sweep(job_name)).watermark == 96
         assert await store.redis.hget(job_key(job_name), "steps_argument") is None
+
+    driver(check())
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_a_full_server_finishes_commands_that_have_begun(driver: Driver, job_name: str) -> None:
+    """The job would otherwise be locked until the server has memory again. The steps free the memory of the command."""
+    store = driver.store
+
+    async def check() -> None:
+        await store.configure(job_name, JobConfig(FLAT), {}, None)
+        await store.report(job_name, {f"s{number}": 100 for number in range(10)})
+        await first_step(store, job_name, JobConfig(LimitingLag(4)))
+        await store.redis.config_set("maxmemory", 1)
+        try:
+            assert (await store.reads.status(job_name)).revision == 2
+            with pytest.raises(OutOfMemoryError):
+                await store.report(job_name, {"s0": 200})
+        finally:
+            await store.redis.config_set("maxmemory", 0)
 
     driver(check())
 

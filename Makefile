@@ -86,6 +86,8 @@ test: $(READY) ## run lint, types and the default tier of tests; MARK=browser or
 
 servers: $(SERVERS_READY) ## install the Redis and Valkey servers for the tests of restarts
 
+# Each test starts several Java processes. With three tests at a time, Spark's timeouts are too short on two cores.
+test-rest: JOBS = 2
 test-rest: $(SERVERS_READY) ## run the tests with clusters, browsers, servers and Spark that are not in the default tier, in random order
 	@$(PYTEST) -m '($(REST)) and not fuzz' --junitxml out/test/rest.xml
 

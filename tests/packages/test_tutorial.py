@@ -28,4 +28,8 @@ def test_the_tutorial(environment: Path, tmp_path: Path) -> None:
         for command, output in COMMANDS:
             printed = run("sh", "-c", command, cwd=folder, env=variables, timeout_s=PROGRAM_S)
             expected = re.escape(output.strip()).replace("…", ".*")
+            # On a slow machine, the slowest substream has been silent for some time when the command runs.
+            expected = expected.replace(
+                re.escape("the slowest substream"), r"(?:the\ slowest\ substream|silent\ for\ \d+\ s)"
+            )
             assert re.fullmatch(expected, printed.strip(), re.DOTALL), f"{command}: {printed}"

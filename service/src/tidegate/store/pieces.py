@@ -116,7 +116,7 @@ def accounting_pieces(accounting: Columns) -> Pieces:
         {"members": of["members"], "counts": {name: column for name, column in of.items() if name != "members"}}
         for of in cut({"members": members, **counts})
     ]
-    of_job = cut({"hours_of_job": accounting["hours_of_job"]}, [1] * len(accounting["hours_of_job"]))
+    of_job = cut({"hours_of_job": accounting["hours_of_job"]})
     of_hours = [_with_members(members, of) for of in _cut_hours(hours)]
     pieces = Pieces(size=len(members))
     is_small = len(of_members) == len(of_job) == len(of_hours) == 1

@@ -3,7 +3,7 @@
 -- batch is large, this runs in steps (see parts/steps).
 --
 -- args   token, run, batch_id, known (whether the client has a pinned watermark), pinned_watermark, keep, waited_ms,
---        input_age_ms (absent: unknown)
+--        input_age_ms (absent: unknown),
 --        joined (absent: see parts/staging): version, and ranges of pieces
 -- reply  pinned_watermark, replayed, joined, latest_event_time, previous_batch_id, previous_open, revision; or join: the
 --        version of the reports of the open batch, which the coordinator must join

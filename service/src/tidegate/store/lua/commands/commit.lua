@@ -2,7 +2,7 @@
 -- parts/steps).
 --
 -- args   token, run, batch_id, waited_ms, reported (absent: unknown); members, counts (a column for each row class),
---        disposition (dropped or diverted), hours_of_job and hours (see parts/ledger), or stored pieces of them: stored,
+--        disposition (dropped or diverted), hours_of_job and hours (see parts/ledger), or stored pieces of these columns: stored,
 --        members (range); joined (absent: see parts/staging): version, count, and ranges of pieces
 -- reply  applied: false if the batch was already committed; or join: the version of the reports, which the coordinator
 --        must join

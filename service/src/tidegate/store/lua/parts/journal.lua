@@ -31,7 +31,7 @@ function journal.named(members)
   return cjson.encode(first)
 end
 
--- Return an empty summary of members: their number and the first of them. A command in steps stores no other list of them.
+-- Return an empty summary of members: their number and the first of them. A command in steps stores no complete list.
 function journal.summary()
   return {count = 0, first = {}}
 end

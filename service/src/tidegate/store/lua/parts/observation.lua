@@ -250,7 +250,7 @@ local function observe_reported(names, times, reported)
 end
 
 -- Apply the columns of a report to the substreams of a query. observed: the observed time of the query. Return the members
--- whose entries had an effect, and those of them that were idle.
+-- whose entries had an effect, and the idle members that became active.
 function observation.observe(query, report, observed)
   local names, times, reported = effective(report.members, report.max_event_times, report.watermarks)
   if #names == 0 then return names, {} end

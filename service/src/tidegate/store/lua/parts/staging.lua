@@ -4,7 +4,7 @@
 --
 -- The hash of a query contains a value for each report: its order and the packed report. The field is the digest of the
 -- report, so that a repeated report replaces itself. A commit joins the reports. If they are large, the coordinator joins
--- them instead (tidegate.store.staged) and stores the result in pieces, because Redis would be blocked for too long.
+-- them instead (join_reports in tidegate.store.pieces) and stores the result in pieces, because Redis would be blocked for too long.
 local number = values.number
 local staging = {}
 

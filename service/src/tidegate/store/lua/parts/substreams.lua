@@ -12,7 +12,7 @@ function substreams.each(record, visit)
   return steps.pieces(record, args.stored and args.members, visit)
 end
 
--- Refuse a command with members if one of them is unknown. Return whether pieces remain.
+-- Refuse a command if one of its members is unknown. Return whether pieces remain.
 function substreams.check_known(record, query)
   return steps.check(record, args.stored and args.members, function(piece)
     local _, unknown = membership.split(piece.members)

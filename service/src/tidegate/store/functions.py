@@ -80,7 +80,7 @@ class Functions:
         return {**pieces.stored, "stored": stored}
 
     async def run_commit(
-        self, command: str, job: str, query: str, now_ms: int | None, own: Callable[[], Pieces], **arguments: Any
+        self, command: str, job: str, query: str, now_ms: int | None, pieces: Pieces, **arguments: Any
     ) -> Reply:
         """Run a command that commits the open batch of a query, and join its staged reports if the command requires it.
 
@@ -89,20 +89,18 @@ class Functions:
             job: The job.
             query: The query.
             now_ms: See :meth:`run`.
-            own: Returns the pieces of the command's columns. The joined reports are added to them.
+            pieces: The command's own columns.
             arguments: The other arguments.
 
         Raises:
             DomainError: If the command was refused.
         """
-        pieces = own()
         reply = await self.run(command, job, now_ms, pieces, **arguments)
         while version := reply.get("join"):
             with self.around("staged"):
                 count, kinds = await asyncio.to_thread(join_reports, await self._staged(job, query))
-            pieces = own()
-            pieces.joined = {**pieces.add(**kinds), "version": version, "count": count}
-            reply = await self.run(command, job, now_ms, pieces, **arguments)
+            joined = pieces.joined_with(version, count, kinds)
+            reply = await self.run(command, job, now_ms, joined, **arguments)
         return reply
 
     async def _staged(self, job: str, query: str) -> Iterable[Mapping[str, Any]]:

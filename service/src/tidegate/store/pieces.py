@@ -7,7 +7,7 @@ batch, because a function cannot join them in pieces.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
@@ -49,6 +49,12 @@ class Pieces:
     def stored(self) -> dict[str, Any]:
         """The arguments of the command, if the pieces are stored."""
         return {**self.ranges, "size": self.size, "joined": self.joined}
+
+    def joined_with(self, version: str, count: int, kinds: Mapping[str, Sequence[Columns]]) -> "Pieces":
+        """Return these pieces and those of joined reports; see :attr:`joined`."""
+        both = replace(self, each=[*self.each])
+        both.joined = {**both.add(**kinds), "version": version, "count": count}
+        return both
 
     def add(self, **kinds: Sequence[Columns]) -> dict[str, dict[str, int]]:
         """Add pieces of several kinds, and return their ranges. A piece can have columns of each kind."""

@@ -103,11 +103,11 @@ def request_bytes(url: str, path: str, body: bytes, headers: str = "") -> bytes:
     return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
 
-def send(url: str, requests: Iterator[bytes], connections: int, seconds: float) -> Load:
-    """Send requests for ``seconds``, and return the results.
+def send(url: str, requests: Iterator[bytes], connections: int, seconds: float, answers: int = 2) -> Load:
+    """Send requests for ``seconds``, and return the results. ``answers`` is the first digit of the expected statuses.
 
     Raises:
-        RuntimeError: If an answer has a status other than 2xx.
+        RuntimeError: If an answer has another status.
         ConnectionError: If a connection is lost.
     """
     load = Load()
@@ -139,6 +139,6 @@ def send(url: str, requests: Iterator[bytes], connections: int, seconds: float) 
         uvloop.run(run())
     except asyncio.CancelledError:
         raise load.error or RuntimeError("The load was cancelled.") from None
-    if failed := {status: count for status, count in load.statuses.items() if not 200 <= status < 300}:
-        raise RuntimeError(f"Answers other than 2xx: {failed}; the last body is {load.last_body[:300]!r}.")
+    if failed := {status: count for status, count in load.statuses.items() if status // 100 != answers}:
+        raise RuntimeError(f"Answers other than {answers}xx: {failed}; the last body is {load.last_body[:300]!r}.")
     return load

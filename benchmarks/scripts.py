@@ -15,11 +15,11 @@ from redis import Redis
 from benchmarks.paired import interleave
 from benchmarks.processes import processor_s
 from benchmarks.results import Row, Spread, ratios
+from tests.support.store import JobStore
 from tidegate.domain.config import JobConfig
 from tidegate.domain.policy import LimitingLag, LimitingTimestampAndWallClockLag, Policy
 from tidegate.store.connection import connect
 from tidegate.store.embedded import EmbeddedValkey
-from tidegate.store.jobs import JobStore
 from tidegate.store.keyspace import JOBS, SWEEPS, job_key
 from tidegate.store.library import library
 

@@ -93,7 +93,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 class NotDirect:
     """A middleware that serves no calls."""
 
-    def __init__(self, app: ASGIApp, routes: object, context: object) -> None:
+    def __init__(self, app: ASGIApp, routes: object, context: object, document: object) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -14,8 +14,8 @@ from tests.support import scenes
 from tests.support.api import report
 from tests.support.browser import PHONE, Visitor
 from tests.support.driver import with_store_beside_browser
+from tests.support.store import JobStore
 from tidegate.store.embedded import EmbeddedValkey
-from tidegate.store.jobs import JobStore
 from tidegate_spark.testing import CoordinatorProcess
 
 MARKUP = "<b>&amp; name"

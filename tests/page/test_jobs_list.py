@@ -14,10 +14,10 @@ from tests.support.api import BASE, batch, create, report
 from tests.support.browser import PHONE, Visitor, shoot
 from tests.support.driver import with_store_beside_browser
 from tests.support.scenes import HOUR, MINUTE
+from tests.support.store import JobStore
 from tidegate.domain.config import JobConfig
 from tidegate.domain.policy import LimitingLag
 from tidegate.store.embedded import EmbeddedValkey
-from tidegate.store.jobs import JobStore
 from tidegate_spark.testing import CoordinatorProcess
 
 YEARS = 12 * 365 * 24 * HOUR

@@ -8,6 +8,7 @@ import pytest
 from redis.exceptions import ConnectionError as Away
 
 from tests.support.driver import with_store
+from tests.support.store import JobStore
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import JobDeleted
 from tidegate.domain.policy import LimitingLag
@@ -16,7 +17,6 @@ from tidegate.runtime.feed import Feed, State
 from tidegate.runtime.tasks import end
 from tidegate.runtime.wakeups import WakeUps
 from tidegate.store.embedded import EmbeddedValkey
-from tidegate.store.jobs import JobStore
 from tidegate.store.keyspace import WAKE
 from tidegate.store.views import Watched
 

@@ -8,6 +8,7 @@ import pytest
 from redis.exceptions import RedisError
 
 from tests.support.driver import records, with_store
+from tests.support.store import JobStore
 from tidegate.domain.commands.stage import PartitionReport
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import ClockJumped
@@ -23,7 +24,6 @@ from tidegate.runtime.sweeper import Sweeper
 from tidegate.store.clock import ClockGuard
 from tidegate.store.connection import connect
 from tidegate.store.embedded import EmbeddedValkey
-from tidegate.store.jobs import JobStore
 from tidegate.store.keyspace import SWEEPS, job_key
 
 

@@ -6,7 +6,7 @@ any earlier point, as if Redis had lost the end of its own log.
 
 import json
 import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from tests.simulation.loop import HostClock, Loop
 from tidegate.api.schemas.reports import BeginRequest, CommitRequest, HeartbeatRequest, Report
 from tidegate.domain import commands
 from tidegate.domain.commands.queries import queries
+from tidegate.domain.commands.stage import PartitionReport
 from tidegate.domain.config import JobConfig
 from tidegate.domain.emission import watermark_state
 from tidegate.domain.errors import DomainError
@@ -176,7 +177,7 @@ class Coordinator:
         report = Report.model_validate(body)
         batch = report.batch
         assert batch is not None
-        run, partition = Run(batch.query, batch.query_id, batch.run_id), report.of_partition(batch.partition)
+        run, partition = Run(batch.query, batch.query_id, batch.run_id), _of_partition(report, batch.partition)
         token = _claim(report.watermark_token)
         return self._result(self.apply(commands.stage, run, batch.batch_id, partition, self.now_ms, token))
 
@@ -221,6 +222,24 @@ def _fingerprint(job: JobState) -> Hashable:
     )
     queries = sorted((name, repr(query)) for name, query in job.queries.items())
     return hash((watermarks, job.max_event_time, tuple(substreams), tuple(queries), job.total))
+
+
+def _of_partition(report: Report, partition: int) -> PartitionReport:
+    """Return the report of a partition as a domain object."""
+
+    def by_name(column: Sequence[int | None] | None) -> dict[str, int]:
+        values = zip(report.substreams, column or (), strict=False)
+        return {name: value for name, value in values if value is not None}
+
+    delays = zip(report.substreams, report.delays or (), strict=False)
+    return PartitionReport(
+        partition,
+        by_name(report.max_event_times),
+        by_name(report.counts),
+        by_name(report.watermarks),
+        by_name(report.future_counts),
+        {name: tuple(rows) for name, rows in delays if rows},
+    )
 
 
 def _claim(token: str | None) -> TokenClaim | None:

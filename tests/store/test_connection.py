@@ -13,6 +13,7 @@ import pytest
 from redis.exceptions import RedisError
 
 from tests.support.ports import free_port
+from tests.support.store import JobStore
 from tidegate.domain.config import JobConfig
 from tidegate.domain.policy import LimitingLag
 from tidegate.store.checks import check
@@ -24,7 +25,6 @@ from tidegate.store.connection import (
     without_password,
 )
 from tidegate.store.embedded import server_binary
-from tidegate.store.jobs import JobStore
 
 REDIS = shutil.which("redis-server")
 OPENSSL = shutil.which("openssl")

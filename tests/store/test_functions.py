@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from tests.support.driver import Driver
+from tests.support.store import JobStore
 from tidegate.domain.config import MAX_EXPECTED_QUERIES, JobConfig
 from tidegate.domain.errors import JobNotFound, TooManySubstreams
 from tidegate.domain.policy import LimitingLag, LimitingLagAndLull
 from tidegate.domain.state import ANY_VERSION
 from tidegate.store.capacity import Capacity
 from tidegate.store.functions import delete_other_versions, record
-from tidegate.store.jobs import JobStore
 from tidegate.store.library import PREFIX, library
 
 CONFIG = {"policy": {"type": "limiting_lag", "lag_ms": 0}}

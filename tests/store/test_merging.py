@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from tests.store import strategies
 from tests.support.driver import Driver
 from tests.support.machine import JobMachine
+from tests.support.store import JobStore
 from tidegate.domain.config import JobConfig, Override
 from tidegate.domain.errors import DomainError, EventTimeMissing, JobComplete, TooManySubstreams
 from tidegate.domain.policy import LimitingLag, LimitingLagAndLull, Reported
 from tidegate.domain.results import CommandResult
 from tidegate.domain.state import TokenClaim
 from tidegate.store.capacity import Capacity
-from tidegate.store.jobs import JobStore
 from tidegate.store.merging import MAX_EACH
 
 CONFIG = JobConfig(LimitingLag(10))

@@ -11,6 +11,7 @@ from redis.crc import key_slot
 from redis.exceptions import ResponseError, TryAgainError
 
 from tests.support.redis_servers import RedisCluster, RedisServer, begin_move, binaries, redis_cluster, running
+from tests.support.store import JobStore
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import TooManyJobs
 from tidegate.domain.policy import LimitingLag
@@ -21,7 +22,6 @@ from tidegate.runtime.wakeups import WakeUps
 from tidegate.store.capacity import Capacity, JobQuota
 from tidegate.store.checks import check_all
 from tidegate.store.connection import StoreUnavailable, connect_all
-from tidegate.store.jobs import JobStore
 
 # With a timeout, the job is in the set of due jobs, so all keys of its function calls exist.
 CONFIG = JobConfig(LimitingLag(10), idle_timeout_ms=600_000)

@@ -13,10 +13,10 @@ from redis.asyncio import Redis
 from tests.support.api import CONFIG, problem, read
 from tests.support.redis_servers import RedisServer
 from tests.support.sentinels import with_replicas
+from tests.support.store import JobStore
 from tidegate.domain.config import JobConfig
 from tidegate.domain.policy import LimitingLag
 from tidegate.store.connection import connect
-from tidegate.store.jobs import JobStore
 from tidegate.store.pipelining import NotReplicated, Replication
 from tidegate.store.servers import OneServer
 from tidegate_spark.testing import CoordinatorProcess

@@ -6,11 +6,11 @@ from collections import Counter
 import pytest
 
 from tests.support.driver import Driver
+from tests.support.store import JobStore
 from tidegate.domain.config import JobConfig, Override
 from tidegate.domain.policy import LimitingLag, LimitingTimestampAndWallClockLag
 from tidegate.reads.job_page import BINS, JobPage, JobPageSelection, read_job_page
 from tidegate.reads.reader import Reader
-from tidegate.store.jobs import JobStore
 from tidegate.store.reads import ROWS_AT_ONCE
 from tidegate.times import ROUND_MS
 

@@ -11,6 +11,7 @@ import pytest
 from redis.exceptions import OutOfMemoryError
 
 from tests.support.driver import Driver
+from tests.support.store import JobStore
 from tests.support.versions.constants import library_with
 from tidegate.domain.commands.stage import PartitionReport
 from tidegate.domain.config import MAX_OVERRIDES, MAX_WILDCARDS, JobConfig, Override
@@ -19,12 +20,10 @@ from tidegate.domain.policy import LimitingLag, LimitingLagAndLull, TargetComple
 from tidegate.domain.rows import BatchAccounting, RowCounts
 from tidegate.domain.state import ANY_VERSION, Run
 from tidegate.store import functions, pieces, servers
-from tidegate.store.arguments import report_columns
 from tidegate.store.compiled import compile_config
 from tidegate.store.functions import StepsLost
-from tidegate.store.jobs import JobStore
 from tidegate.store.keyspace import SWEEPS, job_key, key_of
-from tidegate.store.library import PIECE
+from tidegate.store.library import ENTRIES
 
 SIZE = 20_000
 """Substreams of a large job: ten times as many as one call of a function visits."""
@@ -36,7 +35,7 @@ Command = Callable[[JobStore, str], Coroutine[Any, Any, object]]
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a step visit three substreams, so that commands of small jobs run in steps."""
-    in_steps = library_with(monkeypatch, STEP=3, PIECE=3)
+    in_steps = library_with(monkeypatch, STEP=3, ENTRIES=3, PIECE=3)
     for module in (functions, servers):
         monkeypatch.setattr(module, "library", lambda: in_steps)
 
@@ -159,12 +158,12 @@ def test_no_call_takes_much_longer_than_a_report(driver: Driver, job_name: str, 
             run = Run(query, "c", "r")
             await store.heartbeat(job_name, run, 0, now_ms=0)
         await store.configure(f"{job_name}.plain", JobConfig(FLAT), {}, None, now_ms=0)
-        reports = ({f"s{number}": number + report for number in range(PIECE)} for report in range(5))
+        reports = ({f"s{number}": number + report for number in range(ENTRIES)} for report in range(5))
         report = await measured(store, *(store.report(f"{job_name}.plain", names, now_ms=0) for names in reports))
         return report, await measured(store, command(store, job_name))
 
     report, times = driver(compare())
-    print(f"report of {PIECE}: {report.us:.0f} us; {name}: {times.calls} calls of {times.us:.0f} us")
+    print(f"report of {ENTRIES}: {report.us:.0f} us; {name}: {times.calls} calls of {times.us:.0f} us")
     assert times.us < 10 * report.us
     driver(store.delete(job_name))
     driver(store.delete(f"{job_name}.plain"))
@@ -360,8 +359,9 @@ def test_a_command_whose_columns_are_lost_changes_nothing(driver: Driver, job_na
     async def check() -> None:
         await store.configure(job_name, JobConfig(FLAT), {}, None)
         before = await store.reads.status(job_name)
-        report = report_columns("", names, max_event_times=names, watermarks={}, min_event_times={})
-        stored = await store._functions.columns(job_name, pieces.report_pieces(report, {}))  # noqa: SLF001
+        times = [*names.values()]
+        report = pieces.direct_pieces([*names], max_event_times=times, min_event_times=None, watermarks=None)
+        stored = await store._functions.columns(job_name, report)  # noqa: SLF001
         arguments = {**stored, "tokens": []}
         await store.redis.delete(key_of(job_name, "pieces", arguments["stored"]))
         with pytest.raises(StepsLost):

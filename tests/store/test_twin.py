@@ -511,7 +511,7 @@ def test_a_command_in_many_steps_has_the_same_result(
     make_driver: Callable[[], Driver], monkeypatch: pytest.MonkeyPatch, examples: int
 ) -> None:
     """A command of a large job runs in several calls. Each change must still have the result of one call."""
-    in_steps = library_with(monkeypatch, STEP=1, PIECE=1)
+    in_steps = library_with(monkeypatch, STEP=1, ENTRIES=1, PIECE=1)
     for module in (functions, servers):
         monkeypatch.setattr(module, "library", lambda: in_steps)
     monkeypatch.setattr(functions, "MAX_PAUSE_S", 0)

@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.support.driver import Driver, records
 from tests.support.machine import JobMachine
+from tests.support.store import JobStore
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import DomainError
 from tidegate.domain.journal import Record
@@ -18,7 +19,6 @@ from tidegate.domain.sketch import Sketch
 from tidegate.domain.state import ConfigVersion
 from tidegate.domain.timeline import SAMPLES_KEPT
 from tidegate.store.capacity import Capacity
-from tidegate.store.jobs import JobStore
 from tidegate.store.keyspace import job_key
 
 serial = itertools.count()

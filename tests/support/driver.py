@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 from redis.asyncio import Redis
 
+from tests.support.store import JobStore
 from tidegate.domain.journal import Record
 from tidegate.store.connection import connect
 from tidegate.store.embedded import EmbeddedValkey
-from tidegate.store.jobs import JobStore
 from tidegate.store.keyspace import key_of
 from tidegate.store.replies import journal_records
 

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Iterable
 
+from tests.support.store import JobStore
 from tidegate.domain.config import JobConfig
 from tidegate.domain.policy import LimitingLag
-from tidegate.store.jobs import JobStore
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 AIRPORTS = ("ATL", "BOS", "DEN", "HNL", "JFK", "LAX", "MIA", "ORD", "SEA", "SFO", "SJU", "STL")

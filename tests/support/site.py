@@ -13,10 +13,10 @@ from tests.support import scenes
 from tests.support.api import BASE, FRAMES, HOUR, batch, create, report
 from tests.support.browser import Visitor
 from tests.support.driver import with_store_beside_browser
+from tests.support.store import JobStore
 from tidegate.auth import keyring
 from tidegate.auth.roles import Role
 from tidegate.store.embedded import EmbeddedValkey
-from tidegate.store.jobs import JobStore
 from tidegate_spark.testing import CoordinatorProcess
 
 LIVE = "#connection.on"

@@ -9,8 +9,8 @@ import httpx
 from docs.tools.recording.traffic import Hold, Silence, Traffic
 from tests.support.driver import with_store_beside_browser
 from tests.support.scenes import AIRPORTS, DAY, HOUR, MINUTE
+from tests.support.store import JobStore
 from tidegate.store.embedded import EmbeddedValkey
-from tidegate.store.jobs import JobStore
 from tidegate_spark.testing import CoordinatorProcess
 
 FLIGHTS = Traffic(

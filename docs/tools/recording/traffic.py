@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.support.scenes import HOUR, MINUTE
+from tests.support.store import JobStore
 from tidegate.domain.commands.stage import PartitionReport
 from tidegate.domain.config import JobConfig
 from tidegate.domain.journal import AuditInfo
@@ -17,7 +18,6 @@ from tidegate.domain.policy import LimitingLag
 from tidegate.domain.rows import BatchAccounting, RowCounts
 from tidegate.domain.sketch import bucket_of
 from tidegate.domain.state import Run
-from tidegate.store.jobs import JobStore
 
 BATCH_MS = 2 * MINUTE
 SLOWEST_FOR_MS = 3 * HOUR

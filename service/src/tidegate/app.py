@@ -1,19 +1,20 @@
 """The application of a replica: its components, calls and background tasks."""
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 
-from fastapi import Depends, FastAPI
+from fastapi import Depends, FastAPI, Response
 from fastapi.routing import APIRoute
 from redis.exceptions import RedisError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidegate import __version__
-from tidegate.api.direct import DirectCalls
+from tidegate.api.direct import DOCUMENT, DirectCalls
 from tidegate.api.openapi import openapi_document
 from tidegate.api.parameters import refuse_unknown
 from tidegate.api.routes import actions, health, history, jobs, keys, metrics, reports, state, watch
@@ -44,7 +45,9 @@ from tidegate.store.keyspace import TOUCH_MS
 from tidegate.store.pipelining import Replication
 from tidegate.store.servers import Servers, raise_first
 from tidegate.web.access import authorise, check_roles
+from tidegate.web.bodies import JsonAnswer
 from tidegate.web.body_memory import BodyMemory
+from tidegate.web.body_reader import BodyReader
 from tidegate.web.context import Context
 from tidegate.web.guard import Guard
 from tidegate.web.observed import Observed
@@ -84,6 +87,14 @@ class _Application(FastAPI):
 
     front: ASGIApp
     """The outermost middleware."""
+    _document: Response | None = None
+
+    def document(self) -> Response:
+        """Return the answer with the OpenAPI document, which is made once."""
+        if self._document is None:
+            text = json.dumps(self.openapi(), ensure_ascii=False, separators=(",", ":"))
+            self._document = JsonAnswer(text.encode())
+        return self._document
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
@@ -121,7 +132,7 @@ def create_app(
         version=__version__,
         lifespan=lambda app: _lifespan(app, replica),
         redirect_slashes=False,
-        openapi_url="/v1/openapi.json",
+        openapi_url=DOCUMENT,
         docs_url=None,
         dependencies=[Depends(authorise), Depends(refuse_unknown)],
         redoc_url=None,
@@ -153,7 +164,7 @@ def _middleware(app: _Application, replica: _Replica, calls: list[APIRoute]) -> 
     replica.metrics.observe_queued(lambda: turns.queued)
     memory = BodyMemory(max(settings.max_body_memory_bytes, 2 * settings.max_body_bytes))
     replica.metrics.observe_bodies(lambda: memory.held, memory.max_bytes)
-    direct = InTurn(DirectCalls(app.serve, calls, lambda: app.state.context), turns)
+    direct = InTurn(DirectCalls(app.serve, calls, lambda: app.state.context, app.document), turns)
     loopback_only = keyring is None and settings.host in LOOPBACK
     guard = Guard(direct, settings.max_body_bytes, memory, keyring, replica.usage, turns, loopback_only)
     return Observed(guard, replica.metrics, replica.traces)
@@ -185,6 +196,7 @@ async def _lifespan(app: FastAPI, replica: _Replica) -> AsyncIterator[None]:
     tokens, revocation = Tokens(token_key), Revocation(keyring)
     app.state.context = Context(
         store=store,
+        bodies=(bodies := BodyReader()),
         reader=Reader(store, tokens.issue, round(settings.stale_after_s * 1000)),
         tokens=tokens,
         wakeups=wakeups,
@@ -205,6 +217,7 @@ async def _lifespan(app: FastAPI, replica: _Replica) -> AsyncIterator[None]:
     ]
     yield
     await end(tasks)
+    await bodies.aclose()
     await servers.aclose()
     replica.traces.close()
 

@@ -1,7 +1,8 @@
-"""A middleware that serves the calls of each batch without FastAPI, which takes longer than the rest of a small call.
+"""A middleware that serves the calls of each batch and the OpenAPI document without FastAPI.
 
-The middleware uses the endpoints, authorisation and problems of the routes in FastAPI. The routes still serve the
-requests that this middleware passes on, and are the source of the OpenAPI document.
+FastAPI takes longer than the rest of a small call. The middleware uses the endpoints, authorisation and problems of the
+routes in FastAPI. The routes still serve the requests that this middleware passes on, and are the source of the OpenAPI
+document.
 """
 
 import re
@@ -19,7 +20,6 @@ from tidegate.api.routes.reports import begin, commit, report
 from tidegate.api.schemas.reports import BeginRequest, CommitRequest, Report
 from tidegate.domain.names import ID
 from tidegate.web.access import caller_of, require_access
-from tidegate.web.bodies import read_body
 from tidegate.web.context import Context
 from tidegate.web.problems import HANDLED, internal_error, problem_of, refuse
 
@@ -51,17 +51,28 @@ _CALLS = (
 )
 
 
+DOCUMENT = "/v1/openapi.json"
+"""Path of the OpenAPI document."""
+
+
 class DirectCalls:
-    """A middleware that serves reports, begins and commits without query parameters.
+    """A middleware that serves reports, begins and commits without query parameters, and the OpenAPI document.
 
     Args:
         app: The application, which serves all other requests.
         routes: The routes of all calls.
         context: Function that returns the context of the replica.
+        document: Function that returns the answer with the OpenAPI document, which is the same for all requests.
     """
 
-    def __init__(self, app: ASGIApp, routes: Sequence[APIRoute], context: Callable[[], Context]) -> None:
-        self._app, self._read_context = app, context
+    def __init__(
+        self,
+        app: ASGIApp,
+        routes: Sequence[APIRoute],
+        context: Callable[[], Context],
+        document: Callable[[], Response],
+    ) -> None:
+        self._app, self._read_context, self._document = app, context, document
         self._routes = {route.endpoint: route for route in routes}
 
     @cached_property
@@ -70,6 +81,9 @@ class DirectCalls:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
+        if scope["type"] == "http" and scope["path"] == DOCUMENT and scope["method"] in ("GET", "HEAD"):
+            await self._document()(scope, receive, send)
+            return
         found = _call_of(scope)
         if found is None:
             await self._app(scope, receive, send)
@@ -79,7 +93,7 @@ class DirectCalls:
         scope["route"], scope["path_params"] = self._routes[call.endpoint], parameters
         try:
             require_access(scope)
-            body = await read_body(receive, call.body)
+            body = await self._context.bodies.read(receive, call.body, parameters.get("query", ""))
             given = {**parameters, "body": body, "context": self._context, "caller": caller_of(scope)}
             if "batch" in parameters:
                 given["batch"] = int(parameters["batch"])

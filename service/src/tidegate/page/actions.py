@@ -133,7 +133,7 @@ def _on_substream(command: Callable[..., Awaitable[object]]) -> Run:
     async def run(form: Submission) -> object:
         names, query = [form.form.get("substream", "")], form.form.get("query", "")
         target = form.validated(SubstreamActionRequest, substreams=names, query=query)
-        return await command(form.actions, form.job, target.query, target.substreams, form.audit)
+        return await command(form.actions, form.job, target.query, target.pieces(), form.audit)
 
     return run
 

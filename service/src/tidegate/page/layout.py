@@ -1,14 +1,17 @@
 """The parts that all pages share: security headers, sessions, layout and error pages."""
 
 from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from fastapi import Request, Response
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
-from starlette.staticfiles import StaticFiles
+from starlette.datastructures import Headers
+from starlette.staticfiles import NotModifiedResponse, StaticFiles
 from starlette.status import HTTP_303_SEE_OTHER
+from starlette.types import Scope
 
 from tidegate.auth.callers import Caller
 from tidegate.page.render import render
@@ -62,13 +65,24 @@ class PageRoute(APIRoute):
 
 
 class Files(StaticFiles):
-    """The style sheet and the script of the pages. Browsers revalidate them on each use."""
+    """The style sheet and the script of the pages, which are read once. Browsers revalidate them on each use."""
 
-    def file_response(self, *arguments: Any, **options: Any) -> Response:
-        """Return a file with ``Cache-Control: no-cache``."""
-        answer = super().file_response(*arguments, **options)
-        answer.headers["Cache-Control"] = "no-cache"
-        return answer
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._answers: dict[str, Response] = {}
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """Return a file with ``Cache-Control: no-cache``, or a short answer if the browser has the same file."""
+        if path not in self._answers or scope["method"] not in ("GET", "HEAD"):
+            found = await super().get_response(path, {**scope, "headers": []})
+            assert isinstance(found, FileResponse)
+            headers = {name: found.headers[name] for name in ("content-type", "last-modified", "etag")}
+            self._answers[path] = Response(
+                Path(found.path).read_bytes(), headers=headers | {"cache-control": "no-cache"}
+            )
+        answer = self._answers[path]
+        unchanged = self.is_not_modified(answer.headers, Headers(scope=scope))
+        return NotModifiedResponse(answer.headers) if unchanged else answer
 
 
 def layout(request: Request) -> dict[str, Any]:

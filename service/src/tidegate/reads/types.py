@@ -1,16 +1,17 @@
 """Types of the members of requests and responses, with their limits."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import fields
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationInfo, WithJsonSchema
 
 from tidegate.domain.ledger import ENTRIES_KEPT, HOUR
 from tidegate.domain.names import ID, check_id
 from tidegate.domain.numbers import EXACT_DOUBLE
 from tidegate.domain.sketch import HIGHEST_BUCKET
+from tidegate.store.pieces import Pieces
 
 MAX_NAMES = 100_000
 MAX_NAME_BYTES = 200
@@ -116,6 +117,29 @@ class Request(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class SubstreamsRequest(Request):
+    """A request with columns of substreams. They become the pieces of a command, or another process converts them."""
+
+    _pieces: Pieces | None = PrivateAttr(default=None)
+
+    def pieces(self, query: str = "") -> Pieces:
+        """Return the columns; ``query`` is the query in the path of the call."""
+        return self._to_pieces(query) if self._pieces is None else self._pieces
+
+    def converted(self, query: str) -> Self:
+        """Return this request without the columns, but with their pieces."""
+        converted = self.model_copy(update=self._empty())
+        converted._pieces = self._to_pieces(query).encoded()
+        return converted
+
+    def _to_pieces(self, query: str) -> Pieces:
+        raise NotImplementedError
+
+    def _empty(self) -> dict[str, Any]:
+        """Return values for the columns of a request without columns."""
+        raise NotImplementedError
+
+
 class Record(BaseModel):
     """A part of a response."""
 
@@ -125,15 +149,6 @@ class Record(BaseModel):
 def attributes(of: Any) -> dict[str, Any]:
     """Return the fields of a dataclass instance by name. Unlike ``asdict``, it does not copy the values."""
     return {field.name: getattr(of, field.name) for field in fields(of)}
-
-
-def values_by_name(names: Sequence[str], values: Sequence[int | None] | None) -> dict[str, int]:
-    """Return the values that are not null, by name. Return an empty dictionary if the column is None."""
-    if values is None:
-        return {}
-    if None not in values:  # the usual case, in a third of the time
-        return dict(zip(names, cast("Sequence[int]", values), strict=True))
-    return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
 
 class FieldError(ValueError):

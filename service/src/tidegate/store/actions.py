@@ -1,21 +1,22 @@
 """The actions of operators and clients on a job, with an actor and a reason."""
 
 import secrets
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from tidegate.domain.journal import NO_AUDIT, AuditInfo
 from tidegate.domain.results import CommandResult, WatermarkState
 from tidegate.store import replies
-from tidegate.store.arguments import Values, members, report_columns
 from tidegate.store.capacity import Capacity
 from tidegate.store.functions import Functions
-from tidegate.store.pieces import Pieces, member_pieces
+from tidegate.store.pieces import Pieces
 
 
 class JobActions:
-    """Actions on all jobs of one Redis. For the arguments, see :class:`~tidegate.store.jobs.JobStore`."""
+    """Actions on all jobs of one Redis. For the arguments, see :class:`~tidegate.store.jobs.JobStore`.
+
+    ``pieces`` are the substreams of a command, with the columns of :func:`tidegate.store.pieces.member_pieces`.
+    """
 
     def __init__(self, functions: Functions, capacity: Capacity) -> None:
         self._functions, self._capacity = functions, capacity
@@ -57,42 +58,38 @@ class JobActions:
         self,
         job: str,
         query: str,
-        names: Sequence[str],
-        max_event_times: Values | None = None,
+        pieces: Pieces,
         audit: AuditInfo = NO_AUDIT,
         now_ms: int | None = None,
         quota: int | None = None,
     ) -> CommandResult:
-        """Declare substreams."""
-        columns = report_columns(query, names, max_event_times=max_event_times or {})
+        """Declare substreams, with the column ``max_event_times``."""
         room = self._capacity.max_substreams(quota)
-        pieces = member_pieces(columns)
         return await self._act("declare", job, audit, now_ms, pieces, max_substreams=room, query=query)
 
     async def restore(
-        self, job: str, query: str, watermarks: Values, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
+        self, job: str, query: str, pieces: Pieces, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
     ) -> CommandResult:
-        """Raise the watermarks of substreams."""
-        columns = report_columns(query, watermarks, watermarks=watermarks)
-        return await self._act("restore", job, audit, now_ms, member_pieces(columns), query=query)
+        """Raise the watermarks of substreams to the column ``watermarks``."""
+        return await self._act("restore", job, audit, now_ms, pieces, query=query)
 
     async def idle(
-        self, job: str, query: str, names: Sequence[str], audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
+        self, job: str, query: str, pieces: Pieces, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
     ) -> CommandResult:
         """Make substreams idle."""
-        return await self._act("idle", job, audit, now_ms, _pieces(query, names), query=query)
+        return await self._act("idle", job, audit, now_ms, pieces, query=query)
 
     async def done(
-        self, job: str, query: str, names: Sequence[str], audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
+        self, job: str, query: str, pieces: Pieces, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
     ) -> CommandResult:
         """Mark substreams as done."""
-        return await self._act("done", job, audit, now_ms, _pieces(query, names), query=query)
+        return await self._act("done", job, audit, now_ms, pieces, query=query)
 
     async def evict(
-        self, job: str, query: str, names: Sequence[str], audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
+        self, job: str, query: str, pieces: Pieces, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
     ) -> CommandResult:
         """Evict substreams."""
-        return await self._act("evict", job, audit, now_ms, _pieces(query, names), query=query)
+        return await self._act("evict", job, audit, now_ms, pieces, query=query)
 
     async def retire(
         self, job: str, query: str, successor: str | None, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
@@ -111,7 +108,3 @@ class JobActions:
     ) -> CommandResult:
         reply = await self._functions.run(command, job, now_ms, pieces, **asdict(audit), **arguments)
         return replies.command_result(reply)
-
-
-def _pieces(query: str, names: Sequence[str]) -> Pieces:
-    return member_pieces({"members": members(query, names)})

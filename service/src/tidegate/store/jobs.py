@@ -15,29 +15,24 @@ from redis.exceptions import RedisError
 
 from tidegate.domain.batches import PINNED_WATERMARKS_KEPT
 from tidegate.domain.commands.begin import DEFAULTS, BeginOptions
-from tidegate.domain.commands.stage import PartitionReport
 from tidegate.domain.config import JobConfig
-from tidegate.domain.delays import NO_DELAYS
 from tidegate.domain.journal import NO_AUDIT, AuditInfo
 from tidegate.domain.results import BeginResult, CommandResult, WatermarkState
-from tidegate.domain.rows import BatchAccounting, RowsByDelay
 from tidegate.domain.state import ANY_VERSION, ConfigVersion, Run, TokenClaim
 from tidegate.store import replies
 from tidegate.store.actions import JobActions
-from tidegate.store.arguments import Values, accounting_columns, delay_columns, report_columns
 from tidegate.store.capacity import Capacity, JobQuota
 from tidegate.store.clock import ClockGuard
 from tidegate.store.compiled import compile_config
 from tidegate.store.functions import AroundCommand, Functions, unobserved
 from tidegate.store.keyspace import TOMBSTONES_KEPT
 from tidegate.store.merging import Merging, Report
-from tidegate.store.pieces import Pieces, accounting_pieces, report_pieces
+from tidegate.store.pieces import Pieces
 from tidegate.store.reads import JobReads
 from tidegate.store.servers import OneServer, Servers, raise_first
 from tidegate.store.states import ServerState, server_states
 from tidegate.store.views import Configured, Watched
 
-NONE: Values = {}
 MAX_SWEEPS = 100
 """Maximum number of sweeps of one job in a row. The other due jobs wait for them."""
 
@@ -120,56 +115,36 @@ class JobStore:
     async def report(
         self,
         job: str,
-        max_event_times: Values,
-        *,
-        min_event_times: Values = NONE,
-        watermarks: Values = NONE,
-        delays: Mapping[str, RowsByDelay] = NO_DELAYS,
+        pieces: Pieces,
         token: TokenClaim | None = None,
         now_ms: int | None = None,
         quota: int | None = None,
     ) -> CommandResult:
-        """Apply a report without a batch. Reports without delays may be merged."""
-        columns = report_columns(
-            "",
-            {**max_event_times, **watermarks},
-            max_event_times=max_event_times,
-            watermarks=watermarks,
-            min_event_times=min_event_times,
-        )
-        delayed = delay_columns("", delays) if delays else {}
-        report, max_substreams = Report(columns, token), self.capacity.max_substreams(quota)
-        return await self._merging.report(job, report, max_substreams, delayed, now_ms)
+        """Apply a report without a batch, with the columns of :func:`direct_pieces`. Small reports may be merged."""
+        return await self._merging.report(job, Report(pieces, token), self.capacity.max_substreams(quota), now_ms)
 
     async def stage(
         self,
         job: str,
         run: Run,
         batch_id: int,
-        report: PartitionReport,
+        partition: int,
+        pieces: Pieces,
         token: TokenClaim | None = None,
         now_ms: int | None = None,
         quota: int | None = None,
     ) -> CommandResult:
-        """Stage the report of a partition."""
-        columns = report_columns(
-            run.query,
-            report.substreams,
-            max_event_times=report.max_event_times,
-            watermarks=report.watermarks,
-            rows=report.rows,
-            future_rows=report.future_rows,
-        )
+        """Stage the report of a partition, with the columns of :func:`partition_pieces`."""
         return await self._run(
             "stage",
             job,
             now_ms,
-            report_pieces(columns, delay_columns(run.query, report.delays)),
+            pieces,
             max_substreams=self.capacity.max_substreams(quota),
             token=token,
             run=run,
             batch_id=batch_id,
-            partition=report.partition,
+            partition=partition,
         )
 
     async def begin(
@@ -204,26 +179,24 @@ class JobStore:
         job: str,
         run: Run,
         batch_id: int,
-        accounting: BatchAccounting | None,
+        pieces: Pieces,
         waited_ms: int = 0,
         reported: int | None = None,
         token: TokenClaim | None = None,
         now_ms: int | None = None,
     ) -> CommandResult:
-        """Commit a batch."""
-        columns = accounting_columns(run.query, accounting)
+        """Commit a batch, with the columns of :func:`accounting_pieces`."""
         reply = await self._functions.run_commit(
             "commit",
             job,
             run.query,
             now_ms,
-            accounting_pieces(columns),
+            pieces,
             token=token,
             run=run,
             batch_id=batch_id,
             waited_ms=waited_ms,
             reported=reported,
-            disposition=columns["disposition"],
         )
         return replies.command_result(reply)
 

@@ -58,8 +58,10 @@ end}}
 TOGETHER, READS_TOGETHER = "together", "reads_together"
 STEP = 250
 """Number of substreams that a function call visits at most, if its command visits all substreams of the job."""
-PIECE = 1000
-"""Number of entries of the columns of a command that a function call visits at most."""
+ENTRIES = 1000
+"""Maximum number of entries of the columns in the arguments of a function. Longer columns are stored in pieces."""
+PIECE = 500
+"""Maximum number of entries of a piece. Each piece takes a function call, and other clients wait for it."""
 PIECES_KEPT_MS = 600_000
 """Time for which the pieces of a command stay, if the coordinator stops before it sends the command."""
 # A server that is full still runs reads and deletes, and the remaining steps of commands that have begun.
@@ -68,6 +70,7 @@ CONSTANTS = {
     "SCHEMA": SCHEMA,
     "SCHEMA_IN_STEPS": SCHEMA_IN_STEPS,
     "STEP": STEP,
+    "ENTRIES": ENTRIES,
     "PIECE": PIECE,
     "PIECES_KEPT_MS": PIECES_KEPT_MS,
     "RECORDS_KEPT": journal.RECORDS_KEPT,

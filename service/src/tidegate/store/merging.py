@@ -5,7 +5,7 @@ result of its own report.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
@@ -13,15 +13,15 @@ from typing import Any
 from tidegate.domain.errors import EventTimeMissing, TooManySubstreams
 from tidegate.domain.results import CommandResult
 from tidegate.domain.state import TokenClaim
-from tidegate.store.arguments import join_columns
 from tidegate.store.functions import Functions, Reply
-from tidegate.store.pieces import report_pieces
+from tidegate.store.pieces import Pieces, join_columns
 from tidegate.store.replies import watermark_state
 
 MAX_EACH = 32
 """Maximum number of substreams of a merged report. Larger reports are separate calls, and small reports do not wait."""
 MAX_SUBSTREAMS = 1000
 """Maximum number of substreams in a merged call. It limits the time for which the call blocks Redis."""
+COLUMNS = ("members", "max_event_times", "min_event_times", "watermarks")
 OF_ONE_REPORT = (EventTimeMissing, TooManySubstreams)
 """Refusals that one report of a merged call causes. Any other refusal applies to all of its reports."""
 
@@ -37,26 +37,32 @@ class Applied:
 
     def result_for(self, members: Iterable[str]) -> CommandResult:
         """Return the result of a report; it had an effect if any of its entries had one."""
-        has_effect = self._applied and not self._without_effect.issuperset(members)
-        return self._effective if has_effect else self._ineffective
+        without_effect = self._without_effect and self._without_effect.issuperset(members)
+        return self._effective if self._applied and not without_effect else self._ineffective
 
 
 @dataclass(slots=True)
 class Report:
-    """A report without a batch: its columns by name, with the column ``members``, and the claimed token."""
+    """A report without a batch: its columns, with ``members`` and perhaps delays, and the claimed token."""
 
-    columns: Mapping[str, list[Any]]
+    pieces: Pieces
     token: TokenClaim | None
 
     @property
     def members(self) -> list[str]:
-        """The members of the substreams."""
-        return self.columns["members"]
+        """The members of the substreams of a small report."""
+        found: list[str] = self.pieces.each[0]["members"]
+        return found
+
+    @property
+    def may_merge(self) -> bool:
+        """Whether the report is small and has no delays."""
+        return self.pieces.size <= MAX_EACH and not self.pieces.each[0]["delayed"]
 
 
 def _arguments_of(reports: list[Report]) -> dict[str, Any]:
     """Return the arguments of one report of all substreams in ``reports``, which have no substream in common."""
-    columns = join_columns([report.columns for report in reports])
+    columns = join_columns([{name: report.pieces.each[0][name] for name in COLUMNS} for report in reports])
     return columns | {"tokens": [report.token for report in reports if report.token is not None]}
 
 
@@ -133,23 +139,20 @@ class Merging:
         self._functions = functions
         self._groups: dict[tuple[str, int | None], _Group] = {}
 
-    async def report(
-        self, job: str, report: Report, max_substreams: int | None, delays: Mapping[str, list[Any]], now_ms: int | None
-    ) -> CommandResult:
-        """Apply a report. Merge it with other reports of the job, unless it is large, or has ``delays`` or a time.
+    async def report(self, job: str, report: Report, max_substreams: int | None, now_ms: int | None) -> CommandResult:
+        """Apply a report. Merge it with other reports of the job, unless it is large, or has delays or a time.
 
         Raises:
             DomainError: If this report is refused. Other reports cannot make this report fail.
         """
         with self._functions.around("report"):
-            if len(report.members) <= MAX_EACH and not delays and now_ms is None:
-                applied = await self._group_for(job, report, max_substreams).add(report)
-            else:
-                arguments = await self._functions.columns(job, report_pieces(report.columns, delays))
-                tokens = [] if report.token is None else [report.token]
-                arguments = {**arguments, "tokens": tokens, "max_substreams": max_substreams}
-                applied = Applied(await self._functions.send("report", job, lambda: arguments, now_ms))
-            return applied.result_for(report.members)
+            if report.may_merge and now_ms is None:
+                return (await self._group_for(job, report, max_substreams).add(report)).result_for(report.members)
+            columns = await self._functions.columns(job, report.pieces)
+            tokens = [] if report.token is None else [report.token]
+            arguments = {**columns, "tokens": tokens, "max_substreams": max_substreams}
+            applied = Applied(await self._functions.send("report", job, lambda: arguments, now_ms))
+            return applied.result_for(report.members if report.pieces.inline is not None else ())
 
     def _group_for(self, job: str, report: Report, max_substreams: int | None) -> _Group:
         """Return the waiting group of a job, or a new group if the job has none or its group cannot take the report."""

@@ -1,20 +1,31 @@
-"""Pieces: the columns of a large command, cut so that no function call works for long (``lua/parts/steps.lua``).
+"""The columns of commands: lists with an entry per substream, cut into pieces.
 
 Redis serves no other client while a function runs. The coordinator therefore stores the columns of a large command in
-pieces, and the command visits one piece in each of its calls. The coordinator also joins the staged reports of a large
-batch, because a function cannot join them in pieces.
+pieces, and the command visits one piece in each of its calls (``lua/parts/steps.lua``). The coordinator also joins the
+staged reports of a large batch, because a function cannot join them in pieces.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from dataclasses import dataclass, field, fields, replace
+from itertools import accumulate, chain, compress, repeat
+from operator import attrgetter
 from typing import Any
 
+import msgspec
+
+from tidegate.domain.ledger import sum_by_hour
+from tidegate.domain.rows import BatchAccounting, RowCounts, RowsOfHour
 from tidegate.domain.staging import Staged, raise_each, set_each
 from tidegate.store.library import CONSTANTS
 
 Columns = Mapping[str, Any]
+Column = Sequence[int | None] | None
+"""Values of substreams in the order of their names; None: a substream has no value, or no substream has a value."""
+Delays = Sequence[Sequence[tuple[int, int]] | None] | None
+"""Pairs of a delay bucket and its number of rows, for each substream."""
+
+ROW_CLASSES = [field.name for field in fields(RowCounts)]
 BUCKETS_EACH = 10
 """Number of delay buckets that take a function as long as one member."""
 HOURS_EACH = 4
@@ -29,26 +40,34 @@ class Pieces:
         each: The pieces. A command with one piece has its columns in its arguments.
         ranges: For each kind of columns, its first piece and its number of pieces.
         size: Number of members of the command.
+        others: Small arguments of the command.
         joined: The joined reports of the batch that the command commits: their version, the number of their row counts,
             and the ranges of their pieces. None: the command joins them.
     """
 
-    each: list[Columns] = field(default_factory=list)
+    each: list[Any] = field(default_factory=list)
     ranges: dict[str, dict[str, int]] = field(default_factory=dict)
     size: int = 0
+    others: Columns = field(default_factory=dict)
     joined: Mapping[str, Any] | None = None
 
     @property
     def inline(self) -> Columns | None:
-        """The columns, if they are arguments of the command; None if they must be stored."""
+        """The columns as arguments of the command; None if they must be stored."""
         if len(self.each) > 1 or self.joined is not None:
             return None
-        return self.each[0] if self.each else {}
+        return {**self.each[0], **self.others} if self.each else self.others
 
     @property
     def stored(self) -> dict[str, Any]:
         """The arguments of the command, if the pieces are stored."""
-        return {**self.ranges, "size": self.size, "joined": self.joined}
+        return {**self.ranges, **self.others, "size": self.size, "joined": self.joined}
+
+    def encoded(self) -> "Pieces":
+        """Return the pieces as MessagePack, unless they are arguments of the command."""
+        if self.inline is not None:
+            return self
+        return replace(self, each=[msgspec.Raw(msgspec.msgpack.encode(piece)) for piece in self.each])
 
     def joined_with(self, version: str, count: int, kinds: Mapping[str, Sequence[Columns]]) -> "Pieces":
         """Return these pieces and those of joined reports; see :attr:`joined`."""
@@ -66,23 +85,24 @@ class Pieces:
         return {kind: {"first": first, "count": len(pieces)} for kind, pieces in kinds.items()}
 
 
-def piece() -> int:
-    """Return the number of entries of a piece."""
-    return int(CONSTANTS["PIECE"])
+def _piece(entries: int) -> int:
+    """Return the maximum number of entries of a piece of columns."""
+    return int(CONSTANTS["ENTRIES" if entries <= CONSTANTS["ENTRIES"] else "PIECE"])
 
 
 def cut(columns: Mapping[str, list[Any]], weights: Iterable[int] | None = None) -> list[Columns]:
-    """Return columns of equal length, or without entries, in pieces of at most :func:`piece` entries.
+    """Return columns of equal length, or without entries, in pieces of a bounded number of entries.
 
     ``weights`` are the numbers of entries for which each entry counts; None: 1. There is at least one piece.
     """
     length = max(map(len, columns.values()))
     if weights is None:
-        starts = [*range(0, length, piece())] or [0]
+        starts = [*range(0, length, _piece(length))] or [0]
     else:
-        starts, before = [0], 0
-        for place, total in enumerate(accumulate(weights)):
-            if total - before > piece() and place > starts[-1]:
+        totals = [*accumulate(weights)]
+        size, starts, before = _piece(totals[-1] if totals else 0), [0], 0
+        for place, total in enumerate(totals):
+            if total - before > size and place > starts[-1]:
                 starts.append(place)
                 before = total
     ends = [*starts[1:], length]
@@ -97,42 +117,141 @@ def cut_delays(delayed: list[str], delays: list[list[int]]) -> list[Columns]:
     return cut({"delayed": delayed, "delays": delays}, weights)
 
 
-def report_pieces(columns: Mapping[str, list[Any]], delayed: Columns) -> Pieces:
-    """Return a report in pieces. Each piece has all columns."""
-    of_delays = cut_delays(delayed["delayed"], delayed["delays"]) if delayed else []
-    pieces = Pieces(size=len(columns["members"]))
-    pieces.ranges = pieces.add(members=cut(columns), delayed=of_delays)
-    nothing: Columns = dict.fromkeys((*columns, "delayed", "delays"), ())
-    pieces.each = [{**nothing, **columns} for columns in pieces.each]
+def members(query: str, names: Iterable[str]) -> list[str]:
+    """Return the members of substreams: ``<query>/<substream>``."""
+    prefix = f"{query}/"
+    return [prefix + name for name in names]
+
+
+def aligned(query: str, names: Sequence[str], **columns: Column) -> dict[str, list[Any]]:
+    """Return ``members`` and columns of equal length.
+
+    A missing value is False, because a table in Lua ends at the first nil. A column without values is empty.
+    """
+    return {"members": members(query, names), **{name: _values_of(column) for name, column in columns.items()}}
+
+
+def _values_of(column: Column) -> list[Any]:
+    if column is None:
+        return []
+    return [False if value is None else value for value in column] if None in column else [*column]
+
+
+def report_pieces(
+    query: str, names: Sequence[str], delays: Delays = None, *, needed: Sequence[str], **columns: Column
+) -> Pieces:
+    """Return a report in pieces, each with all columns.
+
+    Substreams without a value in one of the ``needed`` columns are left out, because they have no effect.
+    """
+    delayed = members(query, compress(names, delays or ()))
+    given = [column for name in needed if (column := columns[name]) is not None]
+    if all(None in column for column in given):
+        has_value = [any(value is not None for value in row) for row in zip(*given, strict=True)]
+        names = [*compress(names, has_value)]
+        columns = {name: column and [*compress(column, has_value)] for name, column in columns.items()}
+    of_members = aligned(query, names, **columns)
+    flat = [[number for pair in rows for number in pair] for rows in delays or () if rows]
+    pieces = Pieces(size=len(names))
+    pieces.ranges = pieces.add(members=cut(of_members), delayed=cut_delays(delayed, flat) if delayed else [])
+    nothing: Columns = dict.fromkeys((*of_members, "delayed", "delays"), ())
+    pieces.each = [{**nothing, **of_piece} for of_piece in pieces.each]
     return pieces
 
 
-def member_pieces(columns: Mapping[str, list[Any]]) -> Pieces:
-    """Return columns of members in pieces."""
-    pieces = Pieces(size=len(columns["members"]))
-    pieces.ranges = pieces.add(members=cut(columns))
+def direct_pieces(names: Sequence[str], delays: Delays = None, **columns: Column) -> Pieces:
+    """Return a report without a batch: ``max_event_times``, ``min_event_times``, ``watermarks`` and delays."""
+    return report_pieces("", names, delays, needed=("max_event_times", "watermarks"), **columns)
+
+
+def partition_pieces(query: str, names: Sequence[str], delays: Delays = None, **columns: Column) -> Pieces:
+    """Return a report of a partition: ``max_event_times``, ``watermarks``, ``rows``, ``future_rows`` and delays."""
+    return report_pieces(query, names, delays, needed=[*columns], **columns)
+
+
+def join_columns(parts: Sequence[Columns]) -> dict[str, list[Any]]:
+    """Return the columns of several reports as the columns of one report. Each part has the list ``members``."""
+    return {name: _join(name, parts) for name in parts[0]}
+
+
+def _join(name: str, parts: Sequence[Columns]) -> list[Any]:
+    if not any(part[name] for part in parts):
+        return []
+    return [*chain.from_iterable(part[name] or repeat(False, len(part["members"])) for part in parts)]
+
+
+def member_pieces(query: str, names: Sequence[str], **columns: Column) -> Pieces:
+    """Return columns of substreams in pieces."""
+    pieces = Pieces(size=len(names))
+    pieces.ranges = pieces.add(members=cut(aligned(query, names, **columns)))
     return pieces
 
 
-def accounting_pieces(accounting: Columns) -> Pieces:
-    """Return the accounting of a batch (:func:`tidegate.store.arguments.accounting_columns`) in pieces."""
+def accounting_pieces(query: str, given: BatchAccounting | None) -> Pieces:
+    """Return the accounting of a batch in pieces."""
+    accounting = _accounting(query, given)
     members, counts, hours = accounting["members"], accounting["counts"], accounting["hours"]
-    none: Columns = {"members": [], "counts": {}, "hours_of_job": [], "hours": dict.fromkeys(hours, ())}
+    pieces = Pieces(size=len(members), others={"disposition": given.late_disposition if given else ""})
     of_members = [
         {"members": of["members"], "counts": {name: column for name, column in of.items() if name != "members"}}
         for of in cut({"members": members, **counts})
     ]
     of_job = cut({"hours_of_job": accounting["hours_of_job"]})
     of_hours = [_with_members(members, of) for of in _cut_hours(hours)]
-    pieces = Pieces(size=len(members))
-    is_small = len(of_members) == len(of_job) == len(of_hours) == 1
-    parts = [accounting] if is_small else [{**none, **part} for part in (*of_members, *of_job, *of_hours)]
-    pieces.ranges = pieces.add(members=parts)
+    if len(of_members) == len(of_job) == len(of_hours) == 1:
+        pieces.ranges = pieces.add(members=[accounting])
+        return pieces
+    none: Columns = {"members": [], "counts": {}, "hours_of_job": [], "hours": dict.fromkeys(hours, ())}
+    pieces.ranges = pieces.add(members=[{**none, **part} for part in (*of_members, *of_job, *of_hours)])
     return pieces
 
 
+def _accounting(query: str, accounting: BatchAccounting | None) -> dict[str, Any]:
+    """Return the rows of a batch: ``counts`` by class, and rows by hour for the job and its substreams."""
+    accounting = accounting or BatchAccounting("", (), ())
+    counts = {name: [*map(attrgetter(name), accounting.counts)] for name in ROW_CLASSES}
+    of_each = [
+        (place, *of_hour) for place, hours in enumerate(accounting.hours, start=1) for of_hour in _distinct(hours)
+    ]
+    attributed = sum_by_hour(of_hour for _, *of_hour in of_each)
+    of_all = sum_by_hour(accounting.all_hours) or attributed
+    of_each = [row for row in of_each if of_all.get(row[1], (0,))[0]]
+    places, hours, rows, updated, late = zip(*of_each, strict=True) if of_each else ((),) * 5
+    of_job = [
+        {
+            "hour": hour,
+            # Sums may exceed the exact range of a double.
+            "rows": str(of_rows),
+            "updated": str(of_updated),
+            "late": str(of_late),
+            "unattributed": str(max(0, of_rows - attributed.get(hour, (0,))[0])),
+        }
+        for hour, (of_rows, of_updated, of_late) in of_all.items()
+        if of_rows
+    ]
+    return {
+        "members": members(query, accounting.substreams),
+        "counts": {name: column for name, column in counts.items() if any(column)},
+        "hours_of_job": of_job,
+        "hours": {
+            "places": places,
+            "hours": hours,
+            "rows": rows,
+            "updated": updated if any(updated) else (),
+            "late": late if any(late) else (),
+        },
+    }
+
+
+def _distinct(hours: Sequence[RowsOfHour]) -> Iterable[Sequence[int]]:
+    """Return the hours with rows, each once."""
+    if len(hours) > 1:
+        return [(hour, *counts) for hour, counts in sum_by_hour(hours).items() if counts[0]]
+    return [of_hour for of_hour in hours if of_hour[1]]
+
+
 def _cut_hours(hours: Mapping[str, Sequence[int]]) -> list[Columns]:
-    size = HOURS_EACH * piece()
+    size = HOURS_EACH * _piece(len(hours["places"]) // HOURS_EACH)
     starts = [*range(0, len(hours["places"]), size)] or [0]
     return [{name: column[start : start + size] for name, column in hours.items()} for start in starts]
 
@@ -195,7 +314,7 @@ def _cut_rows(staged: Staged) -> list[Columns]:
         for (partition, member), count in by_partition.items():
             if not left:
                 pieces.append({"rows": {}, "future_rows": {}})
-                left = piece()
+                left = CONSTANTS["PIECE"]
             members, counts = pieces[-1][name].setdefault(partition, ([], []))
             members.append(member)
             counts.append(count)

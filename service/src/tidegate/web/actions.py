@@ -1,7 +1,7 @@
 """Request bodies for the actions of operators and clients, and the ``hold`` action, which generates missing names."""
 
 import secrets
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -14,10 +14,12 @@ from tidegate.reads.types import (
     Names,
     PositiveMs,
     Request,
+    SubstreamsRequest,
     Text,
     check_equal_lengths,
 )
 from tidegate.store.actions import JobActions
+from tidegate.store.pieces import Pieces, member_pieces
 
 REASON = Field(
     default="",
@@ -44,7 +46,7 @@ class CompleteRequest(ActionRequest):
     )
 
 
-class SubstreamActionRequest(Request):
+class SubstreamActionRequest(SubstreamsRequest):
     """A request for an action on substreams of one query."""
 
     substreams: Names = Field(description="Names of the substreams.", examples=[["HNL"]])
@@ -54,6 +56,12 @@ class SubstreamActionRequest(Request):
         examples=["departures"],
     )
     reason: Text = REASON
+
+    def _to_pieces(self, query: str) -> Pieces:
+        return member_pieces(self.query, self.substreams)
+
+    def _empty(self) -> dict[str, Any]:
+        return {"substreams": []}
 
 
 class DeclareRequest(SubstreamActionRequest):
@@ -71,6 +79,12 @@ class DeclareRequest(SubstreamActionRequest):
         check_equal_lengths(self, ("max_event_times",), "substreams")
         return self
 
+    def _to_pieces(self, query: str) -> Pieces:
+        return member_pieces(self.query, self.substreams, max_event_times=self.max_event_times)
+
+    def _empty(self) -> dict[str, Any]:
+        return {"substreams": [], "max_event_times": None}
+
 
 class RestoreRequest(SubstreamActionRequest):
     """A request to set the watermarks of substreams to values from another system."""
@@ -83,6 +97,12 @@ class RestoreRequest(SubstreamActionRequest):
     def _check_columns(self) -> Self:
         check_equal_lengths(self, ("watermarks",), "substreams")
         return self
+
+    def _to_pieces(self, query: str) -> Pieces:
+        return member_pieces(self.query, self.substreams, watermarks=self.watermarks)
+
+    def _empty(self) -> dict[str, Any]:
+        return {"substreams": [], "watermarks": []}
 
 
 class HandOverRequest(ActionRequest):

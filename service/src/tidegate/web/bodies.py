@@ -59,26 +59,20 @@ def body_of(model: type[Body]) -> Any:
     """
 
     async def read(request: Request) -> Body:
-        return await read_body(request.receive, model)
+        bodies = request.app.state.context.bodies
+        body: Body = await bodies.read(request.receive, model, request.path_params.get("query", ""))
+        return body
 
     BODIES[read] = model
     return Depends(read)
 
 
-async def read_body(receive: Receive, model: type[Body]) -> Body:
-    """Return the validated body of a request; see :func:`body_of`.
+def validated(raw: bytes, model: type[Body]) -> Body:
+    """Return a validated body.
 
     Raises:
-        Problem: If the body is invalid or incomplete.
+        ValidationError: If the body is invalid.
     """
-    raw = await raw_body(receive)
-    try:
-        return _validated(raw or b"{}", model)
-    except ValidationError as error:
-        raise invalid_body(error) from None
-
-
-def _validated(raw: bytes, model: type[Body]) -> Body:
     try:
         return model.model_validate_json(raw)
     except ValidationError as error:

@@ -18,6 +18,7 @@ from tidegate.reads.types import Id
 from tidegate.runtime.metrics import Metrics
 from tidegate.runtime.wakeups import WakeUps
 from tidegate.store.jobs import JobStore
+from tidegate.web.body_reader import BodyReader
 
 
 class _IdConvertor(StringConvertor):
@@ -42,6 +43,7 @@ class Context:
     """
 
     store: JobStore
+    bodies: BodyReader
     reader: Reader
     tokens: Tokens
     wakeups: WakeUps

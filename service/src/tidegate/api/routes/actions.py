@@ -7,7 +7,7 @@ from fastapi import APIRouter, Path, Query, Response
 from tidegate.api.parameters import QueryId
 from tidegate.auth.roles import ADMINS, OPERATORS, REPORTERS_AND_OPERATORS
 from tidegate.domain.names import ID
-from tidegate.reads.types import Id, Text, values_by_name
+from tidegate.reads.types import Id, Text
 from tidegate.reads.watermark import CommandResult, HoldResult, WatermarkState
 from tidegate.web import actions
 from tidegate.web.access import CallerOf, allowed
@@ -36,10 +36,8 @@ async def declare(
 ) -> Response:
     """Declare substreams before their first event, so that they hold the watermark from the start."""
     with caller.within_quotas() as quotas:
-        known, audit = values_by_name(body.substreams, body.max_event_times), caller.audit_info(body.reason)
-        effect = await context.store.actions.declare(
-            job, body.query, body.substreams, known, audit, quota=quotas.substreams
-        )
+        audit = caller.audit_info(body.reason)
+        effect = await context.store.actions.declare(job, body.query, body.pieces(), audit, quota=quotas.substreams)
     return json_answer(context.reader.command_result(job, effect))
 
 
@@ -53,9 +51,7 @@ async def restore(
     If any substream is unknown, nothing changes.
     """
     audit = caller.audit_info(body.reason)
-    effect = await context.store.actions.restore(
-        job, body.query, values_by_name(body.substreams, body.watermarks), audit
-    )
+    effect = await context.store.actions.restore(job, body.query, body.pieces(), audit)
     return json_answer(context.reader.command_result(job, effect))
 
 
@@ -63,7 +59,7 @@ async def restore(
 @allowed(*REPORTERS_AND_OPERATORS)
 async def idle(job: JobId, body: SubstreamBody, context: ContextOf, caller: CallerOf) -> Response:
     """Exclude substreams from the minimum until their next event. If any substream is unknown, nothing changes."""
-    effect = await context.store.actions.idle(job, body.query, body.substreams, caller.audit_info(body.reason))
+    effect = await context.store.actions.idle(job, body.query, body.pieces(), caller.audit_info(body.reason))
     return json_answer(context.reader.command_result(job, effect))
 
 
@@ -71,7 +67,7 @@ async def idle(job: JobId, body: SubstreamBody, context: ContextOf, caller: Call
 @allowed(*REPORTERS_AND_OPERATORS)
 async def done(job: JobId, body: SubstreamBody, context: ContextOf, caller: CallerOf) -> Response:
     """Mark substreams as permanently ended. If any substream is unknown, nothing changes."""
-    effect = await context.store.actions.done(job, body.query, body.substreams, caller.audit_info(body.reason))
+    effect = await context.store.actions.done(job, body.query, body.pieces(), caller.audit_info(body.reason))
     return json_answer(context.reader.command_result(job, effect))
 
 
@@ -79,7 +75,7 @@ async def done(job: JobId, body: SubstreamBody, context: ContextOf, caller: Call
 @allowed(*OPERATORS)
 async def evict(job: JobId, body: SubstreamBody, context: ContextOf, caller: CallerOf) -> Response:
     """Remove substreams from the job. The watermark does not move back. The substreams can return as new substreams."""
-    effect = await context.store.actions.evict(job, body.query, body.substreams, caller.audit_info(body.reason))
+    effect = await context.store.actions.evict(job, body.query, body.pieces(), caller.audit_info(body.reason))
     return json_answer(context.reader.command_result(job, effect))
 
 

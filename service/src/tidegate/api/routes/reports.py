@@ -50,15 +50,8 @@ async def report(
 
 
 async def _report(context: Context, job: str, body: Report, quota: int | None) -> results.CommandResult:
-    return await context.store.report(
-        job,
-        body.column(body.max_event_times),
-        min_event_times=body.column(body.min_event_times),
-        watermarks=body.column(body.watermarks),
-        delays=body.delayed_rows(),
-        token=context.tokens.claim(job, body.watermark_token),
-        quota=quota,
-    )
+    token = context.tokens.claim(job, body.watermark_token)
+    return await context.store.report(job, body.pieces(), token, quota=quota)
 
 
 async def _report_staged(
@@ -69,7 +62,8 @@ async def _report_staged(
         job,
         _run(batch.query, batch),
         batch.batch_id,
-        body.of_partition(batch.partition),
+        batch.partition,
+        body.pieces(),
         token=context.tokens.claim(job, body.watermark_token),
         quota=quota,
     )
@@ -116,9 +110,8 @@ async def commit(
     context: ContextOf,
 ) -> Response:
     """Commit a batch: its staged reports take effect, and its rows are counted. A repetition changes nothing."""
-    accounting = None if body.rows is None else body.rows.accounting()
-    token = context.tokens.claim(job, body.watermark_token)
-    effect = await context.store.commit(job, _run(query, body), batch, accounting, body.waited_ms, body.reported, token)
+    token, pieces = context.tokens.claim(job, body.watermark_token), body.pieces(query)
+    effect = await context.store.commit(job, _run(query, body), batch, pieces, body.waited_ms, body.reported, token)
     return json_answer(context.reader.command_result(job, effect))
 
 

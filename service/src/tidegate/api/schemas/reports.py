@@ -1,15 +1,12 @@
 """Bodies of the calls for reports, batches and heartbeats."""
 
-from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 
 from tidegate.api.schemas.accounting import RowAccounting
 from tidegate.domain.commands.begin import BeginOptions
-from tidegate.domain.commands.stage import PartitionReport
-from tidegate.domain.rows import RowsByDelay
 from tidegate.domain.state import PinnedWatermark
 from tidegate.reads.queries import QUERY_ID
 from tidegate.reads.types import (
@@ -23,11 +20,12 @@ from tidegate.reads.types import (
     Id,
     Names,
     Request,
+    SubstreamsRequest,
     WaitMs,
     check_equal_lengths,
-    values_by_name,
 )
 from tidegate.reads.watermark import WatermarkState
+from tidegate.store.pieces import Pieces, accounting_pieces, direct_pieces, partition_pieces
 
 RUN_ID = Field(description="Id of this start of the query.", examples=["c2f7a9d4-51f0-4c2f-a3de-1b7f60d0a9e1"])
 TOKEN = Field(
@@ -56,7 +54,7 @@ def _present(column: str) -> JsonDict:
     return {"properties": {column: {"type": "array"}}, "required": [column]}
 
 
-class Report(Request):
+class Report(SubstreamsRequest):
     """Highest event times by substream, in columns of equal length.
 
     With a batch, the report is staged until the batch is committed. Without a batch, the report takes effect at once.
@@ -110,26 +108,15 @@ class Report(Request):
             raise FieldError("max_event_times", "is missing; it is optional only if watermarks are given")
         return self
 
-    def column(self, values: Sequence[int | None] | None) -> dict[str, int]:
-        """Return the values of a column that are not null, by substream."""
-        return values_by_name(self.substreams, values)
+    def _to_pieces(self, query: str) -> Pieces:
+        columns: dict[str, Any] = {"max_event_times": self.max_event_times, "watermarks": self.watermarks}
+        if self.batch is None:
+            return direct_pieces(self.substreams, self.delays, **columns, min_event_times=self.min_event_times)
+        columns |= {"rows": self.counts, "future_rows": self.future_counts}
+        return partition_pieces(self.batch.query, self.substreams, self.delays, **columns)
 
-    def of_partition(self, partition: int) -> PartitionReport:
-        """Return the report of a partition as a domain object."""
-        return PartitionReport(
-            partition,
-            self.column(self.max_event_times),
-            self.column(self.counts),
-            self.column(self.watermarks),
-            self.column(self.future_counts),
-            self.delayed_rows(),
-        )
-
-    def delayed_rows(self) -> dict[str, RowsByDelay]:
-        """Return the rows by delay of each substream that has delays."""
-        if self.delays is None:
-            return {}
-        return {name: tuple(rows) for name, rows in zip(self.substreams, self.delays, strict=True) if rows}
+    def _empty(self) -> dict[str, Any]:
+        return {"substreams": [], **dict.fromkeys(COLUMNS)}
 
 
 class RunReference(Request):
@@ -173,7 +160,7 @@ class BeginRequest(RunReference):
         return BeginOptions(known, self.pinned_watermarks_to_keep, self.waited_ms, self.input_age_ms)
 
 
-class CommitRequest(RunReference):
+class CommitRequest(RunReference, SubstreamsRequest):
     """A request to commit a batch."""
 
     rows: RowAccounting | None = Field(
@@ -185,6 +172,12 @@ class CommitRequest(RunReference):
         "answers 409 `reports_missing`. Then send all reports again.",
         examples=[2],
     )
+
+    def _to_pieces(self, query: str) -> Pieces:
+        return accounting_pieces(query, None if self.rows is None else self.rows.accounting())
+
+    def _empty(self) -> dict[str, Any]:
+        return {"rows": None}
 
 
 class HeartbeatRequest(RunReference):

@@ -29,7 +29,7 @@ function staging.to_join(query)
   local version = query.begun_by .. ' ' .. query.latest .. ' ' .. query.staged
   if args.joined then return args.joined.version ~= version and version or nil end
   -- A member can have an entry in counted and in delayed.
-  return query.staged > 2 * constants.PIECE and version or nil
+  return query.staged > 2 * constants.ENTRIES and version or nil
 end
 
 -- Set values by partition and member; a later report of a partition replaces its values. Return the number of new values.

@@ -1,12 +1,14 @@
-"""Turns: a tenant with many connections does not delay the calls of the other tenants."""
+"""Turns: a tenant with many connections or expensive calls does not delay the calls of the other tenants."""
+
+# ruff: noqa: SLF001  # the tests check that no state is left
 
 import asyncio
+import itertools
 import re
 import select
 import socket
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -16,6 +18,8 @@ from pathlib import Path
 import httpx
 import pytest
 import uvicorn
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from redis import Redis
 from starlette.applications import Starlette
 from starlette.types import Message, Receive, Scope, Send
@@ -36,7 +40,7 @@ from tidegate.web.body_memory import BodyMemory
 from tidegate.web.connections import Connections
 from tidegate.web.guard import Guard
 from tidegate.web.http_protocol import Connection
-from tidegate.web.turns import InTurn, Tenant, Turn, Turns, tenant_of
+from tidegate.web.turns import CALL_BYTES, LIMITED_S, InTurn, Tenant, Turn, Turns, tenant_of
 from tidegate_spark.testing import CoordinatorProcess
 
 FLOOD, QUIET, THIRD = ("job", "flood"), ("job", "quiet"), ("job", "third")
@@ -44,51 +48,85 @@ ACTIVE = 4
 
 
 class Calls:
-    """Calls that record when they start, and end when the test ends them."""
+    """Calls that record when they start, and end when the test ends them.
 
-    def __init__(self, turns: Turns) -> None:
-        self.turns, self.started = turns, list[Tenant]()
+    Time passes only when the test sets ``now``, and a call costs what the test charges.
+    """
+
+    def __init__(self, max_active: int, max_queued: int = 4) -> None:
+        self.now = 0.0
+        self.turns, self.started = Turns(max_active, max_queued, lambda: self.now), list[Tenant]()
         self._open: list[tuple[Tenant, Turn]] = []
 
-    async def call(self, tenant: Tenant) -> None:
-        turn = self.turns.begin(tenant) or await self.turns.wait(tenant)
+    async def call(self, tenant: Tenant, size: int = 0) -> None:
+        turn = self.turns.begin(tenant, size) or await self.turns.wait(tenant, size)
         self.started.append(tenant)
         self._open.append((tenant, turn))
 
-    async def make(self, *tenants: Tenant) -> list["asyncio.Task[None]"]:
-        made = [asyncio.create_task(self.call(tenant)) for tenant in tenants]
-        await asyncio.sleep(0)
+    async def make(self, *tenants: Tenant, size: int = 0) -> list["asyncio.Task[None]"]:
+        """Make calls, and return when no call starts any more."""
+        made = [asyncio.create_task(self.call(tenant, size)) for tenant in tenants]
+        await passes(len(made) + 4)
         return made
 
-    async def end(self, tenant: Tenant) -> list[Tenant]:
-        """End a call, and return the tenants whose calls start then."""
+    async def end(self, tenant: Tenant, cost_s: float = 0.0) -> list[Tenant]:
+        """End a call, and return the tenants whose calls start in the next passes of the event loop."""
         before = len(self.started)
-        self.end_now(tenant)
-        await asyncio.sleep(0)
+        self.end_now(tenant, cost_s)
+        await passes(self.turns.queued + 4)
         return self.started[before:]
 
-    def end_now(self, tenant: Tenant) -> None:
+    async def end_oldest(self, cost_s: float) -> list[Tenant]:
+        """End the oldest call of all tenants, and return the tenants whose calls start then."""
+        return await self.end(self._open[0][0], cost_s)
+
+    def end_now(self, tenant: Tenant, cost_s: float = 0.0) -> None:
         """End the oldest call of a tenant, twice: the second time has no effect."""
+        turn = self.take(tenant)
+        turn.charge(cost_s)
+        turn.end()
+        turn.end()
+
+    def take(self, tenant: Tenant) -> Turn:
+        """Return the turn of the oldest call of a tenant, which the test ends."""
         place = next(number for number, (each, _) in enumerate(self._open) if each == tenant)
-        _, turn = self._open.pop(place)
-        turn.end()
-        turn.end()
+        return self._open.pop(place)[1]
+
+    def end_all(self) -> None:
+        while self._open:
+            self.end_now(self._open[0][0])
+
+
+async def passes(number: int) -> None:
+    """Wait for passes of the event loop."""
+    for _ in range(number):
+        await asyncio.sleep(0)
 
 
 @asynccontextmanager
-async def limited() -> AsyncIterator[Calls]:
-    """Yield turns whose limit applies: ``ACTIVE`` calls of the flood and one of the quiet tenant are in progress."""
-    calls = Calls(Turns(ACTIVE, 4))
+async def limited(max_queued: int = 4) -> AsyncIterator[Calls]:
+    """Yield turns whose bounds apply: ``ACTIVE`` calls of the flood and one of the quiet tenant are in progress.
+
+    After the test and the end of all calls, no state is left.
+    """
+    calls = Calls(ACTIVE, max_queued)
     await calls.make(*[FLOOD] * ACTIVE, QUIET)
     assert calls.started == [*[FLOOD] * ACTIVE, QUIET]
     yield calls
+    async with asyncio.timeout(60):
+        while calls.turns._of:
+            calls.end_all()
+            await asyncio.sleep(0)
+    assert (calls.turns.queued, calls.turns._active) == (0, 0)
+    assert not calls.turns._order
 
 
 def test_a_tenant_alone_has_no_limit() -> None:
     async def run() -> None:
-        calls = Calls(Turns(ACTIVE, 4))
-        await calls.make(*[FLOOD] * 20)
-        assert len(calls.started) == 20
+        calls = Calls(ACTIVE)
+        for _ in range(20):
+            await calls.call(FLOOD)
+        assert calls.turns.queued == 0
 
     asyncio.run(run())
 
@@ -101,9 +139,8 @@ def test_tenants_take_turns() -> None:
             await calls.make(*[FLOOD] * 4, QUIET, QUIET)
             assert len(calls.started) == ACTIVE + 1
             assert await calls.end(FLOOD) == []  # ACTIVE calls are still in progress
-            order = [tenant for _ in range(6) for tenant in await calls.end(FLOOD)]
-            assert order == [FLOOD, QUIET, FLOOD, QUIET, FLOOD, FLOOD]
-            assert calls.turns.queued == 0
+            order = [tenant for _ in range(4) for tenant in await calls.end(FLOOD, 1)]
+            assert sorted(order[:4]) == [FLOOD, FLOOD, QUIET, QUIET], order
 
     asyncio.run(run())
 
@@ -115,19 +152,35 @@ def test_the_first_call_of_a_tenant_does_not_wait() -> None:
         async with limited() as calls:
             await calls.make(FLOOD, THIRD, THIRD)
             assert calls.started[ACTIVE + 1 :] == [THIRD]
-            assert await calls.end(THIRD) == [THIRD]  # the next call of this tenant is again its only one
+            assert await calls.end(THIRD, 1) == [THIRD]  # the next call of this tenant is again its only one
 
     asyncio.run(run())
 
 
-def test_the_limit_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_tenant_starts_in_the_pass_in_which_it_arrives() -> None:
+    """Long queues, and a call that has just started, do not delay it."""
+
+    async def run() -> None:
+        async with limited(100) as calls:
+            await calls.make(*[FLOOD] * 50, *[QUIET] * 50)
+            for _ in range(10):
+                await calls.end(FLOOD, 1)
+                await calls.end(QUIET, 1)
+            calls.end_now(FLOOD, 1)
+            turn = calls.turns.begin(THIRD)
+            assert turn is not None
+            turn.end()
+
+    asyncio.run(run())
+
+
+def test_the_limit_ends() -> None:
     """The next call that ends starts all calls in the queues."""
 
     async def run() -> None:
         async with limited() as calls:
             await calls.make(*[FLOOD] * 4)
-            now = time.monotonic()
-            monkeypatch.setattr(time, "monotonic", lambda: now + 11)
+            calls.now += LIMITED_S
             assert await calls.end(FLOOD) == [FLOOD] * 4
 
     asyncio.run(run())
@@ -138,19 +191,257 @@ def test_cancelled_calls_keep_no_turn() -> None:
 
     async def run() -> None:
         async with limited() as calls:
-            queued, starting, _ = await calls.make(FLOOD, FLOOD, FLOOD)
+            queued, starting, both, _ = await calls.make(FLOOD, FLOOD, FLOOD, FLOOD)
             queued.cancel()
-            await asyncio.sleep(0)
-            assert calls.turns.queued == 2
+            await passes(2)
+            assert calls.turns.queued == 3
             calls.end_now(QUIET)
-            calls.end_now(FLOOD)  # begins the turn of `starting`
+            calls.end_now(FLOOD)
+            await asyncio.sleep(0)  # begins the turn of `starting`
+            assert not starting.done()
             starting.cancel()
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
+            both.cancel()  # in the pass in which its turn would begin
+            await passes(6)
             assert calls.started[ACTIVE + 1 :] == [FLOOD]  # the last one
+            assert calls.turns.queued == 0
+            assert (queued.cancelled(), starting.cancelled(), both.cancelled()) == (True, True, True)
+
+    asyncio.run(run())
+
+
+def test_a_queue_that_ends_by_cancellations_leaves_no_state() -> None:
+    """Clients that disconnect before their turn must not keep the bounds or the costs."""
+
+    async def run() -> None:
+        async with limited() as calls:
+            tasks = await calls.make(*[FLOOD] * 4, *[QUIET] * 4)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            assert (calls.turns.queued, calls.turns._order) == (0, [])
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("outcome", ["ends", "fails", "is cancelled while it runs", "is cancelled in the queue"])
+def test_a_call_gives_its_turn_back(outcome: str) -> None:
+    """Exceptions of the application and clients that disconnect must not keep a place."""
+
+    async def run() -> None:
+        async with limited() as calls:
+            reached_app, may_end = asyncio.Event(), asyncio.Event()
+
+            async def app() -> None:
+                reached_app.set()
+                await may_end.wait()
+                if outcome == "fails":
+                    raise ValueError("a defect")
+
+            scope: Scope = {}
+            serving = asyncio.create_task(calls.turns.serve(FLOOD, scope, 0, app))
+            await asyncio.sleep(0)
+            assert calls.turns.queued == 1
+            if outcome == "is cancelled in the queue":
+                serving.cancel()
+            else:
+                await calls.end(FLOOD)
+                await calls.end(FLOOD)
+                await reached_app.wait()
+                may_end.set()
+                if outcome == "is cancelled while it runs":
+                    serving.cancel()
+            (result,) = await asyncio.gather(serving, return_exceptions=True)
+            assert type(result) is {"ends": type(None), "fails": ValueError}.get(outcome, asyncio.CancelledError)
             assert calls.turns.queued == 0
 
     asyncio.run(run())
+
+
+def test_the_tenant_whose_calls_have_cost_least_is_next() -> None:
+    """A call of the flood costs as much as four calls of the other tenant."""
+
+    async def run() -> None:
+        async with limited(100) as calls:
+            await calls.make(*[FLOOD] * 20, *[QUIET] * 40)
+            before, in_progress, cost_s = len(calls.started), [*[FLOOD] * ACTIVE, QUIET], {FLOOD: 4, QUIET: 1}
+            while calls.turns.queued > 20:
+                tenant = in_progress.pop(0)
+                in_progress += await calls.end(tenant, cost_s[tenant])
+            started = calls.started[before:]
+            assert 3 <= started.count(QUIET) / started.count(FLOOD) <= 5, started
+
+    asyncio.run(run())
+
+
+def test_a_pause_saves_no_credit() -> None:
+    """A tenant returns after the others have used 100 s. It takes turns with them, and does not use 100 s at once."""
+
+    async def run() -> None:
+        async with limited(1000) as calls:
+            await calls.make(*[FLOOD] * 300, *[THIRD] * 100)
+            await calls.end(QUIET)
+            for _ in range(100):
+                await calls.end_oldest(1)
+            before = len(calls.started)
+            await calls.make(*[QUIET] * 40)
+            for _ in range(40):
+                await calls.end_oldest(1)
+            started = calls.started[before:]
+            assert 10 <= started.count(QUIET) <= 20, started
+
+    asyncio.run(run())
+
+
+def test_a_tenant_that_has_used_more_than_its_share_waits() -> None:
+    """A tenant that sends one expensive call after the other does not always start at once."""
+
+    async def run() -> None:
+        async with limited(100) as calls:
+            await calls.make(*[FLOOD] * 50)
+            await calls.end(FLOOD, 1)
+            await calls.end(QUIET, 10)
+            assert calls.turns.begin(QUIET) is None
+            waiting = asyncio.create_task(calls.turns.wait(QUIET))
+            for _ in range(15):
+                await calls.end(FLOOD, 1)
+            assert waiting.done()
+            waiting.result().end()
+
+    asyncio.run(run())
+
+
+def test_few_large_calls_of_a_tenant_are_in_progress() -> None:
+    """The bodies of the calls in progress count. The first call of another tenant starts at once."""
+
+    async def run() -> None:
+        async with limited() as calls:
+            for _ in range(ACTIVE):
+                await calls.end(FLOOD)
+            large = await calls.make(FLOOD, FLOOD, FLOOD, size=ACTIVE * CALL_BYTES)
+            assert calls.started[ACTIVE + 1 :] == [FLOOD]
+            await calls.make(THIRD, size=ACTIVE * CALL_BYTES)
+            assert calls.started[-1] == THIRD
+            assert await calls.end(FLOOD) == [FLOOD]
+            assert await calls.end(FLOOD) == [FLOOD]
+            await asyncio.gather(*large)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_few_calls_start_in_a_pass_of_the_event_loop(waits: bool) -> None:
+    """Calls that end at once, such as refusals, do not keep the event loop from reading the sockets of others."""
+
+    async def run() -> None:
+        async with limited(1000) as calls:
+            calls.end_all()
+            await calls.make(QUIET)
+            started = list[int]()
+
+            async def answer() -> None:
+                started.append(1)
+                if waits:
+                    await asyncio.sleep(0)
+
+            served = [asyncio.create_task(calls.turns.serve(THIRD, {}, 0, answer)) for _ in range(50)]
+            most = 0
+            while not all(task.done() for task in served):
+                before = len(started)
+                await asyncio.sleep(0)
+                most = max(most, len(started) - before)
+            assert most <= (ACTIVE if waits else 2)  # before the first call ends, it could be one that waits
+            assert (most > 2) is waits
+
+    asyncio.run(run())
+
+
+TENANTS = [("job", str(number)) for number in range(4)]
+
+
+@settings(deadline=None)
+@given(
+    costs=st.lists(st.sampled_from([1, 2, 5, 20]), min_size=4, max_size=4),
+    arrivals=st.lists(st.tuples(st.integers(0, 150), st.sampled_from(TENANTS), st.integers(1, 40)), max_size=12),
+)
+def test_no_waiting_tenant_gets_more_than_its_share(costs: list[int], arrivals: list[tuple[int, Tenant, int]]) -> None:
+    """While two tenants wait, what their calls cost differs by one call of each at most, and all calls end.
+
+    Args:
+        costs: What a call costs, for each tenant.
+        arrivals: Passes of the event loop in which calls of a tenant arrive, and their number.
+    """
+    cost_of = dict(zip(TENANTS, costs, strict=True))
+
+    async def run() -> None:
+        async with limited(1000) as calls:
+            turns, spent = calls.turns, dict.fromkeys(TENANTS, 0)
+            turns._max_active = 1000  # only the costs decide
+            both_wait: dict[tuple[Tenant, Tenant], tuple[int, int]] = {}
+            served = list["asyncio.Task[None]"]()
+
+            async def answer(tenant: Tenant, scope: Scope) -> None:
+                scope["turn"].charge(cost_of[tenant])
+                spent[tenant] += cost_of[tenant]
+
+            def serve(tenant: Tenant) -> None:
+                scope: Scope = {}
+                call = turns.serve(tenant, scope, CALL_BYTES + 1, lambda: answer(tenant, scope))
+                served.append(asyncio.create_task(call))
+
+            last, at = max((time for time, _, _ in arrivals), default=0), 0
+            while at <= last or not all(task.done() for task in served):
+                for _, tenant, number in (each for each in arrivals if each[0] == at):
+                    for _ in range(number):
+                        serve(tenant)
+                await asyncio.sleep(0)
+                waiting = [tenant for tenant in TENANTS if (known := turns._of.get(tenant)) and known.queue]
+                pairs = set(itertools.combinations(waiting, 2))
+                both_wait = {pair: since for pair, since in both_wait.items() if pair in pairs}
+                for one, other in pairs:
+                    since = both_wait.setdefault((one, other), (spent[one], spent[other]))
+                    difference = abs((spent[one] - since[0]) - (spent[other] - since[1]))
+                    assert difference <= 2 * (cost_of[one] + cost_of[other])
+                at += 1
+            await asyncio.gather(*served)
+
+    asyncio.run(run())
+
+
+def test_the_number_of_queued_calls_is_read_while_it_changes() -> None:
+    """The thread of /metrics reads the number while tenants join and leave the queues."""
+
+    async def run() -> None:
+        calls, errors, ended = Calls(1, 10), list[Exception](), threading.Event()
+        tenants = [("job", str(number)) for number in range(200)]
+
+        def read() -> None:
+            try:
+                while not ended.is_set():
+                    assert calls.turns.queued >= 0
+            except Exception as error:  # noqa: BLE001  # the test shows it
+                errors.append(error)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        try:
+            await calls.make(FLOOD, *tenants)
+            for _ in range(20):
+                waiting = await calls.make(*tenants)
+                for task in waiting:
+                    task.cancel()
+                await asyncio.gather(*waiting, return_exceptions=True)
+        finally:
+            ended.set()
+            reader.join()
+        assert errors == []
+        assert calls.turns.queued == 0
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        asyncio.run(run())
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_tenants_are_keys_or_jobs_or_addresses() -> None:
@@ -177,7 +468,8 @@ def test_refused_calls_take_turns(tmp_path: Path) -> None:
     keyring.create(path, "team", Role.ADMIN, "")
 
     async def run() -> None:
-        turns, statuses = Turns(1, 4), list[int]()
+        calls, statuses = Calls(1), list[int]()
+        turns = calls.turns
         guard = Guard(InTurn(Starlette(), turns), 1000, BodyMemory(1000), Keyring(path), KeyUsage(), turns, False)
         scope = {"type": "http", "path": "/v1/jobs", "method": "GET", "client": ("10.0.0.1", 1), "query_string": b""}
 
@@ -188,7 +480,6 @@ def test_refused_calls_take_turns(tmp_path: Path) -> None:
         async def receive() -> Message:
             return {"type": "http.request", "body": b""}
 
-        calls = Calls(turns)
         await calls.make(FLOOD, ("address", "10.0.0.1"))
         refused = asyncio.create_task(guard({**scope, "headers": [(b"authorization", b"Bearer wrong")]}, receive, send))
         await asyncio.sleep(0)
@@ -377,40 +668,3 @@ def test_waiting_clients_keep_no_turn(narrow: CoordinatorProcess, http: httpx.Cl
         until(lambda: waiting_clients(2), "the long poll waits")
         http.post("/v1/jobs/awaited:report", json={"substreams": ["s"], "max_event_times": [1010]}).raise_for_status()
         assert poll.result().json()["reached"]
-
-
-def test_the_number_of_queued_calls_is_read_while_it_changes() -> None:
-    """The thread of /metrics reads the number while tenants join and leave the queues. The scrape was cut off."""
-
-    async def run() -> None:
-        calls, errors, ended = Calls(Turns(1, 10)), list[Exception](), threading.Event()
-        tenants = [("job", str(number)) for number in range(200)]
-
-        def read() -> None:
-            try:
-                while not ended.is_set():
-                    assert calls.turns.queued >= 0
-            except Exception as error:  # noqa: BLE001  # the test shows it
-                errors.append(error)
-
-        reader = threading.Thread(target=read)
-        reader.start()
-        try:
-            await calls.make(FLOOD, *tenants)
-            for _ in range(20):
-                waiting = await calls.make(*tenants)
-                for task in waiting:
-                    task.cancel()
-                await asyncio.gather(*waiting, return_exceptions=True)
-        finally:
-            ended.set()
-            reader.join()
-        assert errors == []
-        assert calls.turns.queued == 0
-
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        asyncio.run(run())
-    finally:
-        sys.setswitchinterval(interval)

@@ -15,7 +15,7 @@ from tidegate.auth.keyring import Keyring
 from tidegate.auth.usage import KeyUsage
 from tidegate.web.body_memory import BodyMemory, HeldBody
 from tidegate.web.problems import Problem, incomplete_body, problem_of, refuse
-from tidegate.web.turns import Turns, tenant_of
+from tidegate.web.turns import NEVER_QUEUED, Turns, tenant_of
 
 LOOPBACK_HOST = re.compile(rb"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
 PAGES = re.compile(r"/|/(login|logout|live)|/(jobs|static)/.*")
@@ -66,16 +66,22 @@ class Guard:
             return
         problem = self._refusal(scope, dict(scope["headers"]))
         if problem is not None:
-            async with self.turns.turn(tenant_of(scope)):
-                await refuse(scope, problem)(scope, receive, send)
+            await self._refuse(scope, problem, receive, send)
             return
-        body = self.memory.body(tenant_of(scope))
+        tenant = tenant_of(scope)
+        problem = None if scope["path"] in NEVER_QUEUED else self.turns.full(tenant)
+        if problem is not None:
+            await refuse(scope, problem)(scope, receive, send)
+            return
+        body = self.memory.body(tenant)
         try:
             # A client that sends its body slowly must not keep the turn of a call, so the body is read first.
             messages = await self._read(receive, body)
             if isinstance(messages, Problem):
-                await refuse(scope, messages)(scope, receive, send)
+                body.release()
+                await self._refuse(scope, messages, receive, send)
                 return
+            scope["body_bytes"] = sum(len(message.get("body", b"")) for message in messages)
 
             async def replay() -> Message:
                 return messages.popleft() if messages else await receive()
@@ -83,6 +89,14 @@ class Guard:
             await self.app(scope, replay, send)
         finally:
             body.release()
+
+    async def _refuse(self, scope: Scope, problem: Problem, receive: Receive, send: Send) -> None:
+        """Answer with a problem in a turn of the tenant, or at once if its queue is full."""
+        tenant, answer = tenant_of(scope), refuse(scope, problem)
+        if self.turns.full(tenant) is None:
+            await self.turns.serve(tenant, scope, 0, lambda: answer(scope, receive, send))
+        else:
+            await answer(scope, receive, send)
 
     async def _read(self, receive: Receive, body: HeldBody) -> deque[Message] | Problem:
         """Return the messages of a body, or the problem with which to refuse it."""
